@@ -1,0 +1,78 @@
+# Every target sets up what it needs: a Python of at least 3.11 is enough to start.
+# What is built lies in .venv/ and _build/, both ignored by git.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/ready
+EXTRAS ?= book,test
+CONSTRAINTS ?= constraints.txt
+
+# The first interpreter that is new enough; PYTHON=... overrides it.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { echo "$$python"; break; }; done)
+
+TEST_ARGS ?= -n 2 --dist loadfile
+SUITE ?= glyphs8
+ONLY  ?=
+SITE  := _build/html
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint notebooks executed nbval alternate book site site-test demo bench constraints clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## create .venv and install everything (the other targets do it too)
+
+$(READY): pyproject.toml $(CONSTRAINTS)
+	@test -n "$(PYTHON)" || { echo "mergelib needs Python 3.11 or newer, and none was found." \
+		"Install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(addprefix -c ,$(CONSTRAINTS)) -e ".[$(EXTRAS)]"
+	@touch $@
+
+test: $(READY) ## run the tests of the package, the notebooks' pairing and the tools
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TEST_ARGS) --ignore=tests/site tests
+
+lint: $(READY) ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+notebooks: $(READY) ## execute the notebooks and refresh the committed twins (ONLY="00-tour 10-cart")
+	$(BIN)/python tools/execute.py --write $(ONLY)
+
+executed: $(READY) ## execute the notebooks into _build/executed, changing nothing else
+	$(BIN)/python tools/execute.py $(ONLY)
+
+nbval: $(READY) ## re-run the committed notebooks and compare their checked cells
+	TQDM_DISABLE=1 OMP_NUM_THREADS=2 $(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks
+
+alternate: $(READY) ## run every notebook with another seed at the smallest profile
+	$(BIN)/python tools/execute.py --output _build/alternate -p SEED 1 -p PROFILE smoke
+
+book: executed ## execute every notebook and build the site into _build/html
+	$(MAKE) site
+
+site: $(READY) ## build the site from what lies in _build/executed
+	$(BIN)/python tools/stage.py
+	$(BIN)/jupyter-book build _build/stage --path-output _build/sphinx --all -W -n --keep-going
+	rm -rf $(SITE) && mv _build/sphinx/_build/html $(SITE)
+	@echo "The book: $(SITE)/index.html"
+
+site-test: $(READY) ## check the built site in Chromium
+	$(BIN)/python -m pytest tests/site
+
+demo: $(READY) ## fine-tune, merge and compare eight experts (SUITE=glyphs8)
+	$(BIN)/mergelib demo --suite $(SUITE)
+
+bench: $(READY) ## time every rule against the floor
+	$(BIN)/python -m benchmarks
+
+constraints: $(READY) ## write the versions in .venv to constraints.txt
+	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+
+clean: ## remove .venv and everything built
+	rm -rf $(VENV) _build .pytest_cache .hypothesis .mypy_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

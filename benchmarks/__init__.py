@@ -1,0 +1,1 @@
+"""Speed and memory of merging, measured against the floor."""

@@ -1,0 +1,62 @@
+"""mergelib: model merging in PyTorch. The public names, nothing else."""
+
+from typing import TYPE_CHECKING, Any
+
+from mergelib import rules as _rules  # registers the methods
+from mergelib.io import load_state_dict, save_state_dict
+from mergelib.registry import merge, methods
+from mergelib.statedict import add, flatten, lerp, nbytes, scale, subtract
+from mergelib.streaming import merge_files
+
+if TYPE_CHECKING:
+    from mergelib.testbed.evaluation import evaluate, evaluate_many, normalised
+    from mergelib.testbed.suites import load_suite
+    from mergelib.testbed.training import Recipe
+    from mergelib.testbed.zoo import load_zoo
+
+__version__ = "0.1.0"
+
+# The testbed brings torchvision, pandas and more, so its names load on first use.
+_TESTBED = {
+    "Recipe": "training",
+    "evaluate": "evaluation",
+    "evaluate_many": "evaluation",
+    "load_suite": "suites",
+    "load_zoo": "zoo",
+    "normalised": "evaluation",
+}
+
+__all__ = [
+    "Recipe",
+    "add",
+    "evaluate",
+    "evaluate_many",
+    "flatten",
+    "lerp",
+    "load_state_dict",
+    "load_suite",
+    "load_zoo",
+    "merge",
+    "merge_files",
+    "methods",
+    "nbytes",
+    "normalised",
+    "save_state_dict",
+    "scale",
+    "subtract",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _TESTBED:
+        import importlib
+
+        return getattr(importlib.import_module(f"mergelib.testbed.{_TESTBED[name]}"), name)
+    raise AttributeError(f"module 'mergelib' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+del _rules

@@ -1,0 +1,91 @@
+"""Truncated singular value decompositions, several times faster than full ones.
+
+Low-rank methods such as CART (Choi et al., 2025) need the best rank-k approximation SVD_k(D) of
+many matrices D, with k a small share of the full rank r. It is built from the r × r Gram matrix of
+the smaller side: one product and one symmetric eigendecomposition, which cost a fraction of a full
+SVD and, unlike subspace iteration, do not depend on how fast the spectrum decays. Squaring D costs
+half the digits, which blurs neighbouring singular vectors around the k-th; a Rayleigh–Ritz step on
+a slightly larger subspace, with D itself, separates them again.
+
+Symbols: D of shape (m, n), r = min(m, n), SVD_k(D) = U diag(S) Vh.
+"""
+
+import torch
+from torch import Tensor
+
+OVERSAMPLING = 16  # directions beyond the k-th that the Rayleigh–Ritz step may choose from
+RESOLUTION = 1000.0  # σ_k² must exceed so many machine epsilons of σ_1², else float64 is used
+
+
+@torch.no_grad()
+def truncated_svd(
+    matrix: Tensor, rank: int, *, exact: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The ``rank`` largest singular values and their vectors.
+
+    SVD_k(D) is the best approximation of rank k in the Frobenius norm (Eckart and Young, 1936).
+    In float32 the product of the factors differs from it by a relative Frobenius error of about
+    1e-4 at most, and in float64 by 1e-8.
+
+    Args:
+        matrix: D, shape ``(m, n)``, float32 or float64, on any device.
+        rank: k, at least 0; more than min(m, n) counts as min(m, n).
+        exact: take a full SVD and cut it.
+
+    Returns:
+        U of shape ``(m, k)``, S of shape ``(k,)`` in descending order, and Vh of shape ``(k, n)``.
+        The vectors of the smaller side are orthonormal; those of the other side too, as far as
+        S is well above machine epsilon times S[0], and they are zero where S is.
+
+    Raises:
+        ValueError: for a tensor that is no such matrix, NaN or Inf in it, or a negative rank.
+    """
+    if matrix.dim() != 2 or matrix.dtype not in (torch.float32, torch.float64):
+        kind = f"{matrix.dtype} of shape {tuple(matrix.shape)}"
+        raise ValueError(f"expected a float32 or float64 matrix, got {kind}")
+    if rank < 0:
+        raise ValueError(f"rank is {rank}, expected at least 0")
+    rows, columns = matrix.shape
+    rank = min(rank, rows, columns)
+    if rank == 0:
+        return matrix.new_empty(rows, 0), matrix.new_empty(0), matrix.new_empty(0, columns)
+    largest = matrix.abs().max()
+    if not largest.isfinite():
+        raise ValueError("the matrix holds NaN or Inf")
+    if exact or rank == min(rows, columns) or largest == 0:
+        u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
+        return u[:, :rank], s[:rank], vh[:rank]
+    if rows > columns:
+        v, s, uh = truncated_svd(matrix.T, rank)
+        return uh.T, s, v.T
+    scaled = matrix / largest  # its squares neither overflow nor underflow
+    basis = _leading_subspace(scaled, rank, min(rank + OVERSAMPLING, rows))
+    projected = basis.T @ scaled
+    # Rayleigh–Ritz: the singular vectors of the small matrix, whose square is taken in float64.
+    small = projected.double()
+    rotation = torch.linalg.eigh(small @ small.T).eigenvectors[:, -rank:].flip(1).to(matrix.dtype)
+    vectors = rotation.T @ projected
+    values = torch.linalg.vector_norm(vectors, dim=1)
+    tiny = torch.finfo(matrix.dtype).tiny
+    return basis @ rotation, values * largest, vectors / values.clamp(min=tiny)[:, None]
+
+
+def low_rank(matrix: Tensor, rank: int, *, exact: bool = False) -> Tensor:
+    """SVD_k(D): the nearest matrix of rank ``rank``, in the Frobenius norm; see `truncated_svd`.
+
+    From rank min(m, n) on that is a copy of the matrix itself, at rank 0 it is zero.
+    """
+    if rank >= min(matrix.shape):
+        return matrix.clone()
+    u, s, vh = truncated_svd(matrix, rank, exact=exact)
+    return (u * s) @ vh
+
+
+def _leading_subspace(matrix: Tensor, rank: int, size: int) -> Tensor:
+    """Orthonormal columns that span the ``size`` leading left singular vectors, nearly."""
+    values, vectors = torch.linalg.eigh(matrix @ matrix.T)
+    blind = RESOLUTION * torch.finfo(matrix.dtype).eps
+    if matrix.dtype == torch.float32 and values[-rank] < blind * values[-1]:
+        double = matrix.double()
+        vectors = torch.linalg.eigh(double @ double.T).eigenvectors.float()
+    return vectors[:, -size:]

@@ -1,0 +1,338 @@
+"""The registry of merging methods, and the one loop that applies them.
+
+A data-free method is a *rule*: a plain function on one parameter tensor of all experts. The
+decorator only records how the rule wants to be called; `merge_tensors` does the rest for every
+method alike: it walks the tensors, checks them, computes in float32 at least, keeps dtypes,
+integer buffers and ties, and feeds element-wise rules chunks that stay in cache. `merge` drives it
+over state dicts in memory and `mergelib.streaming.merge_files` over files, so both agree bit for
+bit.
+"""
+
+import difflib
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mergelib.statedict import (
+    Experts,
+    StateDict,
+    check_compatible,
+    is_finite,
+    is_matrix,
+    name_experts,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CHUNK = 2**16  # entries of one tensor that an element-wise rule sees at a time
+
+Rule = Callable[..., Tensor]
+Group = tuple[list[Tensor], Tensor | None]  # one parameter: the experts' tensors, the pretrained
+
+
+class Source(Protocol):
+    """Where tensors come from: memory or files. Compatible by the time it exists."""
+
+    names: Sequence[str]  # the experts' names, for messages
+    aliases: Mapping[str, str]  # tied key -> the key it shares its memory with
+
+    def keys(self) -> Iterable[str]: ...
+
+    def load(self, key: str) -> Group: ...
+
+
+@dataclass(frozen=True)
+class Method:
+    """A registered rule and how it wants to be called.
+
+    Attributes:
+        name: what `merge` calls it.
+        function: the rule itself.
+        paper: bibliography key of its source.
+        elementwise: entries do not interact, so the rule may be fed flat chunks of a tensor.
+        linear: a NaN or Inf in an input always shows in the output, so only that is checked.
+        elsewhere: the rule is for matrices, and this rule takes every other tensor.
+        prepare: a first pass over all tensors; gives each key further keyword arguments.
+        prepared: the names of these arguments, which are no hyperparameters.
+        draws: has a ``seed``, from which every tensor gets one of its own.
+    """
+
+    name: str
+    function: Rule
+    paper: str
+    elementwise: bool = False
+    linear: bool = False
+    elsewhere: Rule | None = None
+    prepare: Callable[..., Mapping[str, dict[str, Any]]] | None = None
+    prepared: tuple[str, ...] = ()
+    draws: bool = False
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.function).parameters
+
+    @property
+    def needs_pretrained(self) -> bool:
+        return "pretrained" in self.parameters
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """Names and defaults, in the order of the signature."""
+        return {
+            name: parameter.default
+            for name, parameter in self.parameters.items()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in self.prepared
+        }
+
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(self.function) or "").split("\n")[0]
+
+    def check(self, hyperparameters: Mapping[str, Any], *, pretrained: bool) -> None:
+        """Raise for an unknown hyperparameter or a missing pretrained model."""
+        for name in hyperparameters:
+            if name not in self.hyperparameters:
+                known = ", ".join(self.hyperparameters) or "none"
+                raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {known}")
+        if self.needs_pretrained and not pretrained:
+            raise ValueError(f"{self.name} needs the pretrained model: pass pretrained=")
+
+
+_METHODS: dict[str, Method] = {}
+
+
+def rule(*, paper: str, **traits: Any) -> Callable[[Rule], Rule]:
+    """Register a function as the merging rule of its own name; the traits are `Method`'s."""
+
+    def register(function: Rule) -> Rule:
+        name = function.__name__
+        _METHODS[name] = Method(name, function, paper, **traits)
+        return function
+
+    return register
+
+
+def get_method(name: str) -> Method:
+    """The method of that name.
+
+    Raises:
+        ValueError: if there is none; the message names the nearest ones.
+    """
+    if name not in _METHODS:
+        near = difflib.get_close_matches(name, _METHODS)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_METHODS)}"
+        raise ValueError(f"unknown method {name!r}; {hint}")
+    return _METHODS[name]
+
+
+def methods() -> "pd.DataFrame":
+    """A table of all methods: what each does and needs, its hyperparameters, its paper."""
+    import pandas as pd
+
+    rows = [
+        {
+            "method": method.name,
+            "what it does": method.summary,
+            "family": "rule",
+            "needs": "experts, pretrained" if method.needs_pretrained else "experts",
+            "hyperparameters": ", ".join(f"{k}={v!r}" for k, v in method.hyperparameters.items()),
+            "paper": method.paper,
+        }
+        for method in _METHODS.values()
+    ]
+    return pd.DataFrame(rows).set_index("method")
+
+
+class _Memory:
+    """State dicts in memory as a `Source`."""
+
+    def __init__(self, experts: Mapping[str, StateDict], pretrained: StateDict | None) -> None:
+        what = "pretrained" if pretrained is not None else next(iter(experts))
+        self._reference = pretrained if pretrained is not None else next(iter(experts.values()))
+        check_compatible(self._reference, experts, what)
+        self._experts, self._pretrained = experts, pretrained
+        self.names = list(experts)
+        self.aliases = tied_keys(self._reference)
+
+    def keys(self) -> Iterable[str]:
+        return self._reference.keys()
+
+    def load(self, key: str) -> Group:
+        pretrained = None if self._pretrained is None else self._pretrained[key]
+        return [expert[key] for expert in self._experts.values()], pretrained
+
+
+def tied_keys(state: StateDict) -> dict[str, str]:
+    """Keys whose tensors are one and the same memory as an earlier key's."""
+    seen: dict[Any, str] = {}
+    aliases = {}
+    for key, tensor in state.items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and place in seen:
+            aliases[key] = seen[place]
+        seen.setdefault(place, key)
+    return aliases
+
+
+@torch.no_grad()
+def merge(
+    method: str,
+    experts: Experts,
+    *,
+    pretrained: StateDict | None = None,
+    device: torch.device | str | None = None,
+    is_matrix: Callable[[str, Tensor], bool] = is_matrix,
+    **hyperparameters: Any,
+) -> dict[str, Tensor]:
+    """Merge experts into one state dict.
+
+    Args:
+        method: a name from `methods`.
+        experts: mapping of name to state dict, or a list of state dicts; all of the same keys,
+            shapes and dtypes.
+        pretrained: the state dict they were fine-tuned from; needed by all but a few methods.
+        device: where to compute; by default where the tensors are. The result lies where the
+            inputs lie.
+        is_matrix: tells from key and tensor what low-rank methods take for a matrix.
+        **hyperparameters: the method's own, see `methods`.
+
+    Returns:
+        A new state dict with the keys and dtypes of the inputs. Floating tensors are merged (in
+        float32 at least), integer buffers are the pretrained model's (else the first expert's),
+        and tied tensors stay tied. No input is changed.
+
+    Raises:
+        ValueError: an unknown method; experts that are none or do not match (naming expert and
+            key); a NaN or Inf (naming the tensor); a hyperparameter out of range.
+        TypeError: a hyperparameter that the method does not have.
+    """
+    chosen = get_method(method)
+    chosen.check(hyperparameters, pretrained=pretrained is not None)
+    source = _Memory(name_experts(experts), pretrained)
+    return dict(merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix))
+
+
+def merge_tensors(
+    method: Method,
+    source: Source,
+    hyperparameters: Mapping[str, Any],
+    *,
+    device: torch.device | str | None = None,
+    matrices: Callable[[str, Tensor], bool] = is_matrix,
+) -> Iterator[tuple[str, Tensor]]:
+    """Apply a rule to every tensor of a source; yields ``(key, merged tensor)`` in order.
+
+    The loop behind `merge`; arguments and errors are described there.
+    """
+    options = {**method.hyperparameters, **hyperparameters}
+    further: Mapping[str, dict[str, Any]] = {}
+    if method.prepare is not None:
+        further = method.prepare(lambda: _floating(source, device), **options)
+    done: dict[str, Tensor] = {}
+    tied = set(source.aliases.values())
+    for key in source.keys():
+        if key in source.aliases:
+            yield key, done[source.aliases[key]]
+            continue
+        experts, pretrained = source.load(key)
+        reference = experts[0] if pretrained is None else pretrained
+        if reference.is_complex():
+            raise ValueError(f"{key!r} is complex ({reference.dtype}), which no method merges")
+        if not reference.is_floating_point():
+            merged = reference.clone()
+        else:
+            arguments = {**options, **further.get(key, {})}
+            if method.draws:
+                arguments["seed"] = _own_seed(options["seed"], key)
+            whole = method.elsewhere is None or matrices(key, reference)
+            where = reference.device if device is None else torch.device(device)
+            try:
+                merged = _apply(method, whole, experts, pretrained, arguments, where)
+            except _NotFinite:
+                raise ValueError(_culprit(key, source.names, experts, pretrained)) from None
+        if key in tied:
+            done[key] = merged
+        yield key, merged
+        del experts, pretrained, reference, merged  # else they would outlive the next load
+
+
+class _NotFinite(Exception):
+    """A NaN or an infinity was met."""
+
+
+def _floating(source: Source, device: torch.device | str | None) -> Iterator[tuple[str, Group]]:
+    for key in source.keys():
+        if key not in source.aliases:
+            experts, pretrained = source.load(key)
+            if experts[0].is_floating_point():
+                target = experts[0].device if device is None else device
+                moved = None if pretrained is None else pretrained.to(target)
+                yield key, ([expert.to(target) for expert in experts], moved)
+
+
+def _apply(
+    method: Method,
+    whole: bool,
+    experts: Sequence[Tensor],
+    pretrained: Tensor | None,
+    arguments: dict[str, Any],
+    device: torch.device,
+) -> Tensor:
+    """One tensor through the rule (``whole``), or through what takes its place elsewhere."""
+    function, elementwise = method.function, method.elementwise
+    if not whole:
+        assert method.elsewhere is not None
+        function, elementwise = method.elsewhere, True
+    accepted = inspect.signature(function).parameters
+    arguments = {name: value for name, value in arguments.items() if name in accepted}
+    reference = experts[0] if pretrained is None else pretrained
+    inputs = [*experts] if pretrained is None else [*experts, pretrained]
+    takes_pretrained = "pretrained" in accepted
+    dtype = torch.promote_types(reference.dtype, torch.float32)
+
+    def call(parts: Sequence[Tensor]) -> Tensor:
+        parts = [part.to(device=device, dtype=dtype) for part in parts]
+        if not method.linear and not all(map(is_finite, parts)):
+            raise _NotFinite
+        positional = (parts[: len(experts)], parts[-1]) if takes_pretrained else (parts[: len(experts)],)
+        result = function(*positional, **arguments)
+        if not is_finite(result):
+            raise _NotFinite
+        return result
+
+    if not elementwise:
+        return call(inputs).to(device=reference.device, dtype=reference.dtype)
+    out = torch.empty(reference.shape, dtype=reference.dtype, device=reference.device)
+    flat, parts = out.view(-1), [tensor.reshape(-1) for tensor in inputs]
+    step = CHUNK if device.type == "cpu" else max(1, flat.numel())
+    for start in range(0, flat.numel(), step):
+        piece = slice(start, start + step)
+        flat[piece] = call([part[piece] for part in parts])
+    return out
+
+
+def _culprit(
+    key: str, names: Sequence[str], experts: Sequence[Tensor], pretrained: Tensor | None
+) -> str:
+    """What to say when merging ``key`` met something that is not finite."""
+    inputs = dict(zip(names, experts, strict=True))
+    if pretrained is not None:
+        inputs["pretrained"] = pretrained
+    for name, tensor in inputs.items():
+        bad = ~torch.isfinite(tensor)
+        if bad.any():
+            kind = "NaN" if tensor[bad].isnan().any() else "Inf"
+            return f"{name}[{key!r}] holds {kind} in {int(bad.sum())} of {bad.numel()} entries"
+    return f"merging {key!r} overflowed: its inputs are finite, the result is not"
+
+
+def _own_seed(seed: int, key: str) -> int:
+    """A seed for one tensor, so that its draws do not depend on the tensors before it."""
+    digest = hashlib.sha256(f"{seed}/{key}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")

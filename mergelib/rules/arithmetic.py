@@ -1,0 +1,77 @@
+"""Linear rules: weight averaging and task arithmetic.
+
+Wortsman et al. (2022) average the weights of models fine-tuned from one pretrained model;
+Ilharco et al. (2023) add up task vectors τ_t = θ_t − θ_0, scaled, on top of it.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mergelib.registry import rule
+
+
+@rule(paper="wortsman2022model", elementwise=True, linear=True)
+def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None) -> Tensor:
+    """Weight averaging: Σ_t w_t θ_t, uniform by default.
+
+    Args:
+        experts: T tensors of one shape.
+        weights: T finite numbers; used as given, so they should sum to 1 for an average.
+
+    Raises:
+        ValueError: if there are not as many weights as experts.
+    """
+    if weights is None:
+        weights = [1 / len(experts)] * len(experts)
+    if len(weights) != len(experts):
+        raise ValueError(f"weights has {len(weights)} entries, expected {len(experts)}, one an expert")
+    total = experts[0] * weights[0]
+    for expert, weight in zip(experts[1:], weights[1:], strict=True):
+        total.add_(expert, alpha=weight)
+    return total
+
+
+@rule(paper="ilharco2023editing", elementwise=True, linear=True)
+def task_arithmetic(
+    experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 0.3
+) -> Tensor:
+    """Task arithmetic: θ_0 + scale · Σ_t (θ_t − θ_0).
+
+    Args:
+        experts: T tensors of one shape.
+        pretrained: θ_0, of the same shape.
+        scale: λ; 0.3 suits about 8 tasks, 1/T gives the average, 0 the pretrained model, and a
+            negative scale with one expert forgets its task.
+    """
+    merged = pretrained * (1 - scale * len(experts))
+    for expert in experts:
+        merged.add_(expert, alpha=scale)
+    return merged
+
+
+@rule(paper="shoemake1985animating")
+def slerp(experts: Sequence[Tensor], *, t: float = 0.5) -> Tensor:
+    """Spherical interpolation of two models, tensor by tensor, on the weights themselves.
+
+    With Ω the angle between the flattened tensors: [sin((1−t)Ω) θ_1 + sin(tΩ) θ_2] / sin Ω. Where
+    they are nearly parallel (cos Ω > 0.9995) or one is zero, this is linear interpolation; two
+    fine-tunes of one model usually are.
+
+    Args:
+        experts: exactly two tensors of one shape.
+        t: position on the path; 0 is the first expert, 1 the second.
+
+    Raises:
+        ValueError: if there are not exactly two experts.
+    """
+    if len(experts) != 2:
+        raise ValueError(f"slerp merges exactly 2 experts, got {len(experts)}")
+    a, b = experts
+    norms = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
+    cosine = (torch.sum(a * b) / norms).clamp(-1, 1) if norms > 0 else torch.ones_like(norms)
+    if cosine > 0.9995:
+        return torch.lerp(a, b, t)
+    angle = torch.arccos(cosine)
+    return (torch.sin((1 - t) * angle) * a + torch.sin(t * angle) * b) / torch.sin(angle)

@@ -1,0 +1,91 @@
+"""Low-rank rules: CART (Choi et al., 2025) and its uncentred control.
+
+CART centres the task vectors on the weight average, τ̄_t = θ_t − θ_avg, and keeps the top k
+singular directions of each. At k = 0 and at full rank it *is* the average (the centred vectors
+sum to zero); in between lies the bell curve of the paper's Figure 1.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor
+
+from mergelib.linalg import low_rank
+from mergelib.registry import rule
+from mergelib.rules.arithmetic import average, task_arithmetic
+
+
+def rank_of(shape: Sequence[int], rank_ratio: float, rounding: Literal["ceil", "floor"]) -> int:
+    """The rank k that a share of the full rank r = min(m, n) stands for.
+
+    ``"ceil"`` is the paper's Algorithm 1, ceil(ratio · r). ``"floor"`` is the released code's
+    max(1, floor(ratio · r)). A ratio of 0 gives 0 either way.
+
+    Raises:
+        ValueError: for a ratio outside 0..1 or another rounding.
+    """
+    if not 0 <= rank_ratio <= 1:
+        raise ValueError(f"rank_ratio is {rank_ratio}, expected 0..1")
+    if rounding not in ("ceil", "floor"):
+        raise ValueError(f"rounding is {rounding!r}, expected 'ceil' or 'floor'")
+    share = rank_ratio * min(shape)
+    if rounding == "ceil":
+        return math.ceil(round(share, 9))  # 0.07 · 100 is 7.000000000000001
+    return max(1, int(share)) if rank_ratio > 0 else 0
+
+
+@rule(paper="choi2025revisiting", elsewhere=average)
+def cart(
+    experts: Sequence[Tensor],
+    *,
+    rank_ratio: float = 0.08,
+    scale: float = 1.0,
+    rounding: Literal["ceil", "floor"] = "ceil",
+    exact: bool = False,
+) -> Tensor:
+    """CART: θ_avg + scale · Σ_t SVD_k(θ_t − θ_avg) on matrices, the average elsewhere.
+
+    Equation 4 and Algorithm 1 of the paper.
+
+    Args:
+        experts: T matrices of shape ``(m, n)``.
+        rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1.
+        scale: λ; the paper searches 1.0..3.0.
+        rounding: ``"ceil"`` as in the paper, ``"floor"`` as in its released code.
+        exact: use full SVDs in place of the faster truncation (see `mergelib.linalg.low_rank`).
+    """
+    centre = average(experts)
+    rank = rank_of(centre.shape, rank_ratio, rounding)
+    merged = centre.clone()
+    if 0 < rank < min(centre.shape):  # at full rank the centred vectors sum to zero
+        for expert in experts:
+            merged.add_(low_rank(expert - centre, rank, exact=exact), alpha=scale)
+    return merged
+
+
+@rule(paper="choi2025revisiting", elsewhere=task_arithmetic)
+def low_rank_task_arithmetic(
+    experts: Sequence[Tensor],
+    pretrained: Tensor,
+    *,
+    rank_ratio: float = 0.08,
+    scale: float = 0.3,
+    rounding: Literal["ceil", "floor"] = "ceil",
+    exact: bool = False,
+) -> Tensor:
+    """CART's uncentred control: θ_0 + scale · Σ_t SVD_k(θ_t − θ_0); elsewhere task arithmetic.
+
+    Args:
+        experts: T matrices of shape ``(m, n)``.
+        pretrained: θ_0, of the same shape.
+        rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1.
+        scale: λ, as in task arithmetic, which full rank gives back.
+        rounding: as in `cart`.
+        exact: as in `cart`.
+    """
+    rank = rank_of(pretrained.shape, rank_ratio, rounding)
+    merged = pretrained.clone()
+    for expert in experts:
+        merged.add_(low_rank(expert - pretrained, rank, exact=exact), alpha=scale)
+    return merged

@@ -1,0 +1,154 @@
+"""Sparse rules: TIES (Yadav et al., 2023) and DARE (Yu et al., 2024), and the steps they share.
+
+Both act on task vectors τ_t = θ_t − θ_0. TIES trims each to its largest entries, elects one sign
+per coordinate, and averages the entries that agree with it. DARE drops entries at random and
+rescales the rest. `trim_below`, `drop_and_rescale` and `elect_and_reduce` are these steps.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mergelib.registry import Group, rule
+from mergelib.selection import magnitude_thresholds
+
+Reduce = Literal["mean", "sum"]
+
+
+def trim_below(task_vector: Tensor, threshold: float) -> Tensor:
+    """Zero the entries of magnitude below the threshold (all else is kept, ties included)."""
+    # hardshrink zeroes what is at most its bound, so the bound is the number just below.
+    bound = torch.tensor(threshold, dtype=task_vector.dtype)
+    below = torch.nextafter(bound, torch.zeros_like(bound)).item()
+    return torch.nn.functional.hardshrink(task_vector, below)
+
+
+def drop_and_rescale(task_vector: Tensor, drop_rate: float, generator: torch.Generator) -> Tensor:
+    """Drop each entry with probability ``drop_rate`` and divide the rest by 1 − drop_rate.
+
+    The draws are made on the CPU, so they are the same on every device.
+    """
+    kept = torch.rand(task_vector.shape, generator=generator) >= drop_rate
+    return task_vector * kept.to(task_vector.device) / (1 - drop_rate)
+
+
+def elect_and_reduce(task_vectors: Tensor, reduce: Reduce) -> Tensor:
+    """Elect the sign of the sum at every coordinate, then average (or sum) who agrees with it.
+
+    Args:
+        task_vectors: shape ``(T, …)``. A zero entry has no vote and does not count in the mean; a
+            coordinate whose sum is exactly zero elects nobody and stays zero.
+        reduce: ``"mean"`` over the agreeing entries, or their ``"sum"``.
+
+    Raises:
+        ValueError: for another ``reduce``.
+    """
+    if reduce not in ("mean", "sum"):
+        raise ValueError(f"reduce is {reduce!r}, expected 'mean' or 'sum'")
+    sign = task_vectors.sum(0).sign_()
+    agreeing = (task_vectors * sign).relu_()  # magnitudes of the entries that agree, else 0
+    total = agreeing.sum(0).mul_(sign)
+    if reduce == "mean":
+        total.div_(agreeing.sign_().sum(0).clamp_(min=1))
+    return total
+
+
+def _check_density(density: float) -> None:
+    if not 0 < density <= 1:
+        raise ValueError(f"density is {density}, expected above 0 and at most 1")
+
+
+def _thresholds(
+    tensors: Callable[[], Iterable[tuple[str, Group]]],
+    *,
+    density: float,
+    trim: Literal["model", "tensor"],
+    **_: Any,
+) -> Mapping[str, dict[str, Any]]:
+    """The first pass of TIES: the magnitude each expert's entries must reach, for every key."""
+    _check_density(density)
+    if trim == "model":
+        keys: dict[str, None] = {}
+
+        def groups() -> Iterator[Group]:
+            for key, group in tensors():
+                keys[key] = None
+                yield group
+
+        shared = magnitude_thresholds(groups, density)
+        return {key: {"thresholds": shared} for key in keys}
+    if trim == "tensor":
+        return {
+            key: {"thresholds": magnitude_thresholds(lambda group=group: [group], density)}
+            for key, group in tensors()
+        }
+    raise ValueError(f"trim is {trim!r}, expected 'model' or 'tensor'")
+
+
+@rule(paper="yadav2023ties", elementwise=True, prepare=_thresholds, prepared=("thresholds",))
+def ties(
+    experts: Sequence[Tensor],
+    pretrained: Tensor,
+    *,
+    density: float = 0.2,
+    scale: float = 1.0,
+    reduce: Reduce = "mean",
+    trim: Literal["model", "tensor"] = "model",
+    thresholds: Sequence[float] | None = None,
+) -> Tensor:
+    """TIES: trim, elect signs, merge who agrees: θ_0 + scale · TIES(τ_1 … τ_T).
+
+    Args:
+        experts: T tensors of one shape.
+        pretrained: θ_0, of the same shape.
+        density: share of each task vector's entries that trimming keeps, the largest magnitudes,
+            in (0, 1]; k = ceil(density · n), and all entries as large as the k-th.
+        scale: λ on the merged task vector; about 1 for ``reduce="mean"``, 0.3 for ``"sum"``.
+        reduce: ``"mean"`` over agreeing entries (the paper), or ``"sum"`` (AdaMerging's variant).
+        trim: take the largest of the whole ``"model"`` (the paper), or of each ``"tensor"``.
+        thresholds: T magnitudes to trim at; found from these tensors when left out.
+    """
+    if thresholds is None:
+        _check_density(density)
+        thresholds = magnitude_thresholds(lambda: [(experts, pretrained)], density)
+    trimmed = [
+        trim_below(expert - pretrained, threshold)
+        for expert, threshold in zip(experts, thresholds, strict=True)
+    ]
+    return pretrained + scale * elect_and_reduce(torch.stack(trimmed), reduce)
+
+
+@rule(paper="yu2024language", draws=True)
+def dare(
+    experts: Sequence[Tensor],
+    pretrained: Tensor,
+    *,
+    drop_rate: float = 0.9,
+    combine: Literal["task_arithmetic", "ties"] = "task_arithmetic",
+    scale: float | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """DARE: drop entries of the task vectors at random, rescale the rest, then combine them.
+
+    Args:
+        experts: T tensors of one shape.
+        pretrained: θ_0, of the same shape.
+        drop_rate: p in [0, 1); kept entries are divided by 1 − p, so expectations stay.
+        combine: add the thinned vectors up (``"task_arithmetic"``), or elect signs and average
+            who agrees (``"ties"``; the random drop stands in for its trimming).
+        scale: λ; 0.3 for ``"task_arithmetic"`` and 1.0 for ``"ties"`` when left out.
+        seed: of the draws; `merge` derives one for each tensor from it.
+    """
+    if not 0 <= drop_rate < 1:
+        raise ValueError(f"drop_rate is {drop_rate}, expected at least 0 and below 1")
+    if combine not in ("task_arithmetic", "ties"):
+        raise ValueError(f"combine is {combine!r}, expected 'task_arithmetic' or 'ties'")
+    generator = torch.Generator().manual_seed(seed)
+    thinned = [drop_and_rescale(expert - pretrained, drop_rate, generator) for expert in experts]
+    if combine == "ties":
+        return pretrained + (1.0 if scale is None else scale) * elect_and_reduce(
+            torch.stack(thinned), "mean"
+        )
+    return pretrained + (0.3 if scale is None else scale) * torch.stack(thinned).sum(0)

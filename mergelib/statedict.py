@@ -1,0 +1,158 @@
+"""Algebra on state dicts.
+
+A model is its state dict: a mapping from parameter names to tensors. This module holds the
+checks that every method relies on and the vector-space operations (subtract, add, scale,
+interpolate) that task arithmetic is made of. Non-floating entries, such as BatchNorm's
+``num_batches_tracked``, are counters and no part of the vector space: every operation copies
+them from its first argument.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+StateDict = Mapping[str, Tensor]
+Experts = Mapping[str, StateDict] | Sequence[StateDict]
+
+# Words that mark an embedding or a position table in the usual model families.
+_TABLE = re.compile(
+    r"(^|[._])(emb\w*|\w*embed\w*|wte|wpe|pos|position\w*|relative_position\w*|"
+    r"shared|cls_token|class_token)([._]|$)"
+)
+
+
+def name_experts(experts: Experts) -> dict[str, StateDict]:
+    """Give experts their names: a mapping keeps its keys, a list is numbered ``expert 0`` on.
+
+    Raises:
+        ValueError: if there is no expert.
+        TypeError: if an expert is not a mapping of names to tensors.
+    """
+    if isinstance(experts, Mapping):
+        named = dict(experts)
+    else:
+        named = {f"expert {i}": expert for i, expert in enumerate(experts)}
+    if not named:
+        raise ValueError("nothing to merge: experts is empty")
+    for name, expert in named.items():
+        if not isinstance(expert, Mapping):
+            hint = (
+                "; is this a single state dict? experts is a list or mapping OF state dicts"
+                if isinstance(expert, Tensor)
+                else ""
+            )
+            kind = type(expert).__name__
+            raise TypeError(f"expert {name!r} is a {kind}, expected a state dict{hint}")
+    return named
+
+
+def check_compatible(reference: StateDict, others: Mapping[str, StateDict], what: str) -> None:
+    """Check that every state dict has the keys, shapes and dtypes of the reference.
+
+    Args:
+        reference: the state dict that sets the standard.
+        others: named state dicts to compare with it.
+        what: the name of the reference in messages, e.g. ``"pretrained"``.
+
+    Raises:
+        ValueError: naming the expert, the first offending key and what was expected.
+    """
+    for name, other in others.items():
+        check_keys(reference.keys(), other.keys(), name, what)
+        for key, tensor in reference.items():
+            check_tensor(key, tensor, other[key], name, what)
+
+
+def check_keys(expected: Iterable[str], found: Iterable[str], name: str, what: str) -> None:
+    """Raise ``ValueError`` naming the first missing, else the first extra key of ``name``."""
+    expected, found = list(expected), set(found)
+    missing = [key for key in expected if key not in found]
+    extra = sorted(found - set(expected))
+    for label, keys in (("lacks", missing), ("has the extra", extra)):
+        if keys:
+            more = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
+            raise ValueError(f"{name} {label} key {keys[0]!r}{more} compared with {what}")
+
+
+def check_tensor(key: str, expected: Tensor, found: object, name: str, what: str) -> None:
+    """Raise ``ValueError`` unless ``found`` is a tensor of the expected shape and dtype."""
+    if not isinstance(found, Tensor):
+        raise ValueError(f"{name}[{key!r}] is a {type(found).__name__}, expected a tensor")
+    if found.shape != expected.shape:
+        raise ValueError(
+            f"{name}[{key!r}] has shape {tuple(found.shape)}, "
+            f"expected {tuple(expected.shape)} as in {what}"
+        )
+    if found.dtype != expected.dtype:
+        raise ValueError(
+            f"{name}[{key!r}] has dtype {found.dtype}, expected {expected.dtype} as in {what}"
+        )
+
+
+def is_matrix(key: str, tensor: Tensor) -> bool:
+    """Whether low-rank methods treat this parameter as a matrix.
+
+    True for floating tensors of exactly two dimensions, both above 1, whose name does not mark
+    an embedding or a position table. A fused ``qkv`` weight is one matrix.
+    """
+    return (
+        tensor.is_floating_point()
+        and tensor.dim() == 2
+        and min(tensor.shape) > 1
+        and not _TABLE.search(key.lower())
+    )
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether a floating tensor holds no NaN and no infinity (one pass, no temporary)."""
+    if tensor.numel() == 0 or math.isfinite(tensor.sum().item()):
+        return True
+    # A finite tensor's sum may still overflow, so a suspicious sum is looked at closely.
+    return bool(torch.isfinite(tensor).all())
+
+
+def _map(function: Callable[..., Tensor], first: StateDict, *others: StateDict) -> dict[str, Tensor]:
+    check_compatible(first, {f"operand {i + 2}": other for i, other in enumerate(others)}, "operand 1")
+    return {
+        key: function(tensor, *(other[key] for other in others))
+        if tensor.is_floating_point()
+        else tensor.clone()
+        for key, tensor in first.items()
+    }
+
+
+def subtract(a: StateDict, b: StateDict) -> dict[str, Tensor]:
+    """``a - b``; with a fine-tuned and a pretrained model, the task vector of Ilharco et al."""
+    return _map(torch.sub, a, b)
+
+
+def add(a: StateDict, b: StateDict, alpha: float = 1.0) -> dict[str, Tensor]:
+    """``a + alpha · b``."""
+    return _map(lambda x, y: x + alpha * y, a, b)
+
+
+def scale(a: StateDict, factor: float) -> dict[str, Tensor]:
+    """``factor · a``."""
+    return _map(lambda x: factor * x, a)
+
+
+def lerp(a: StateDict, b: StateDict, weight: float) -> dict[str, Tensor]:
+    """``(1 - weight) · a + weight · b``: the straight path from ``a`` (0) to ``b`` (1)."""
+    return _map(lambda x, y: torch.lerp(x, y, weight), a, b)
+
+
+def flatten(a: StateDict) -> Tensor:
+    """All floating entries as one vector of shape ``(n,)``, in the order of the keys."""
+    return torch.cat([tensor.reshape(-1) for tensor in a.values() if tensor.is_floating_point()])
+
+
+def nbytes(a: StateDict) -> int:
+    """Bytes that the tensors occupy, tied ones counted once."""
+    sizes = {
+        (tensor.data_ptr(), tensor.shape): tensor.numel() * tensor.element_size()
+        for tensor in a.values()
+    }
+    return sum(sizes.values())

@@ -1,0 +1,267 @@
+"""Merging checkpoints that need not fit into memory.
+
+The output's header follows from the inputs' headers, so one tensor at a time is mapped from every
+input, merged by the same loop that merges in memory, written and forgotten.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from mergelib.io import AnyPath, Checkpoint, size_of, staged, write_tensors
+from mergelib.registry import Group, Method, get_method, merge_tensors, tied_keys
+from mergelib.statedict import StateDict, check_compatible, is_matrix
+
+_PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
+# What a model folder holds besides configuration and tokenizer: weights, in whatever format.
+_WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|ckpt|pkl|h5|msgpack|gguf|onnx)(\.index\.json)?$")
+
+
+class _Files:
+    """Checkpoints as a `Source`: compared by their headers, mapped tensor by tensor."""
+
+    def __init__(self, experts: Mapping[str, Checkpoint], pretrained: Checkpoint | None) -> None:
+        self.reference = pretrained if pretrained is not None else next(iter(experts.values()))
+        what = "pretrained" if pretrained is not None else next(iter(experts))
+        if pretrained is not None and what in experts:
+            raise ValueError(f"an expert is named {what!r}, as the model that experts grew from is")
+        check_compatible(self.reference, experts, what)
+        self.experts, self.pretrained = experts, pretrained
+        self.names: Sequence[str] = list(experts)
+        self.aliases: Mapping[str, str] = tied_keys(self.reference.pickled)
+
+    @property
+    def inputs(self) -> dict[str, Checkpoint]:
+        first = {} if self.pretrained is None else {"pretrained": self.pretrained}
+        return {**first, **self.experts}
+
+    def keys(self) -> Iterable[str]:
+        return self.reference.keys()
+
+    def load(self, key: str) -> Group:
+        pretrained = None if self.pretrained is None else self.pretrained[key]
+        return [expert[key] for expert in self.experts.values()], pretrained
+
+
+@torch.no_grad()
+def merge_files(
+    method: str,
+    pretrained: AnyPath | None,
+    experts: Mapping[str, AnyPath] | Sequence[AnyPath],
+    output: AnyPath,
+    *,
+    device: torch.device | str | None = None,
+    is_matrix: Callable[[str, Tensor], bool] = is_matrix,
+    max_shard_size: int | str | None = None,
+    overwrite: bool = False,
+    **hyperparameters: Any,
+) -> Path:
+    """Merge checkpoints that need not fit into memory, one tensor at a time.
+
+    The result is bit for bit what `mergelib.registry.merge` makes of the same inputs. At most
+    (experts + 3) copies of the largest tensor are in memory at once, beyond what a rule itself
+    needs for one tensor; pickles in PyTorch's old format are read whole.
+
+    Args:
+        method: a name from `mergelib.registry.methods`.
+        pretrained: the model the experts were fine-tuned from, or None where the method needs
+            none; like every input a file or folder that `Checkpoint` reads.
+        experts: at least one, as a list or with names.
+        output: a ``.safetensors`` file, or a folder, which also gets the configuration and
+            tokenizer files of the pretrained model's folder (else the first expert's).
+        device: where to compute, by default on the CPU.
+        is_matrix: tells from key and tensor what low-rank methods take for a matrix.
+        max_shard_size: bytes, or text like ``"5GB"``, that a file of an output folder may hold;
+            by default the folder is sharded as the pretrained model is.
+        overwrite: replace an output that exists; a folder only if a merge wrote it.
+        **hyperparameters: the method's own.
+
+    Returns:
+        The output's path. Tensors keep their dtypes and the pretrained file its metadata, to
+        which ``mergelib.method``, ``.hyperparameters``, ``.inputs`` (name to SHA-256; for shards
+        that of the lines ``sha256sum`` prints for them) and ``.version`` are added. Names that are
+        tied in a pickle are merged once and stored each.
+
+    Raises:
+        FileNotFoundError: an input that does not exist.
+        OSError: an output that cannot be written; it names the output.
+        ValueError: what `mergelib.registry.merge` refuses; an input that is truncated, corrupt or
+            a pickle of more than tensors; an output that is in the way, is an input, or has
+            another format. Nothing is written then.
+        TypeError: a hyperparameter that the method does not have.
+    """
+    chosen = get_method(method)
+    chosen.check(hyperparameters, pretrained=pretrained is not None)
+    base = None if pretrained is None else Checkpoint(pretrained)
+    source = _Files({name: Checkpoint(path) for name, path in _named(experts).items()}, base)
+    output, single = Path(output), Path(output).suffix == ".safetensors"
+    if single and max_shard_size is not None:
+        raise ValueError(f"max_shard_size needs a folder as output, not the file {output}")
+    _check_output(output, source.inputs, folder=not single, overwrite=overwrite)
+    layout = {key: tensor.to("meta") for key, tensor in source.reference.items()}
+    shards = _split(source.reference, layout, max_shard_size)
+    metadata = _provenance(chosen, hyperparameters, source)
+    merged = merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix)
+    merged = _with_progress(merged, method, layout)
+    with staged(output, folder=not single) as target:
+        if single:
+            write_tensors(target, layout, merged, metadata)
+        else:
+            _write_shards(target, layout, shards, merged, metadata)
+            _copy_companions(source.reference.path, target)
+    return output
+
+
+def _named(experts: Mapping[str, AnyPath] | Sequence[AnyPath]) -> dict[str, AnyPath]:
+    if isinstance(experts, str | os.PathLike):
+        raise TypeError(f"experts is the single path {str(experts)!r}, expected a list or mapping")
+    if not isinstance(experts, Mapping):
+        experts = {f"expert {i}": path for i, path in enumerate(experts)}
+    if not experts:
+        raise ValueError("nothing to merge: experts is empty")
+    return dict(experts)
+
+
+def _check_output(
+    output: Path, inputs: Mapping[str, Checkpoint], *, folder: bool, overwrite: bool
+) -> None:
+    """Refuse, before anything is computed, an output that must not or cannot be written."""
+    if output.suffix in _PICKLES:
+        raise ValueError(f"{output}: merged weights are written as safetensors only")
+    place = output.resolve()
+    for name, checkpoint in inputs.items():
+        for path in (checkpoint.path.resolve(), *(file.resolve() for file in checkpoint.shards)):
+            if place == path or place in path.parents:
+                raise ValueError(f"output {output} is or holds {name} ({checkpoint.path})")
+    if not output.exists() or (folder and output.is_dir() and not any(output.iterdir())):
+        return
+    if folder != output.is_dir():
+        raise ValueError(f"output {output} is a {'file' if folder else 'folder'} already")
+    if not overwrite:
+        raise ValueError(f"output {output} exists; pass overwrite=True to replace it")
+    if folder and not _is_merged(output):
+        raise ValueError(f"output {output} is a folder that no merge wrote; remove it yourself")
+
+
+def _is_merged(folder: Path) -> bool:
+    try:
+        return "mergelib.method" in Checkpoint(folder).metadata
+    except ValueError:
+        return False
+
+
+def _split(
+    reference: Checkpoint, layout: StateDict, max_shard_size: int | str | None
+) -> list[list[str]]:
+    """The keys of every output shard, in order."""
+    if max_shard_size is None:
+        return list(reference.shards.values())
+    limit = _bytes(max_shard_size)
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for key, tensor in layout.items():
+        if shards[-1] and filled + size_of(tensor) > limit:
+            shards.append([])
+            filled = 0
+        shards[-1].append(key)
+        filled += size_of(tensor)
+    return shards
+
+
+def _bytes(size: int | str) -> int:
+    """``"5GB"`` is 5e9 and ``"5GiB"`` 5 · 2**30, as Hugging Face counts."""
+    units = {"": 1, "B": 1}
+    for power, letter in enumerate("KMGT", 1):
+        units |= {f"{letter}B": 1000**power, f"{letter}IB": 1024**power}
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Z]*)\s*", str(size).upper())
+    if match is None or match[2] not in units or not float(match[1]):
+        raise ValueError(f"max_shard_size is {size!r}, expected bytes or a text like '5GB'")
+    return int(float(match[1]) * units[match[2]])
+
+
+def _provenance(
+    method: Method, hyperparameters: Mapping[str, Any], source: _Files
+) -> dict[str, str]:
+    """The reference's metadata, and what made the merged file."""
+    files = [file for checkpoint in source.inputs.values() for file in checkpoint.shards]
+    with ThreadPoolExecutor() as pool:
+        hashing = tqdm(pool.map(_sha256, files), "hashing", len(files), disable=None, leave=False)
+        digests = dict(zip(files, hashing, strict=True))
+    inputs = {}
+    for name, checkpoint in source.inputs.items():
+        listing = "".join(f"{digests[file]}  {file.name}\n" for file in sorted(checkpoint.shards))
+        several = len(checkpoint.shards) > 1
+        whole = hashlib.sha256(listing.encode()).hexdigest()
+        inputs[name] = whole if several else digests[next(iter(checkpoint.shards))]
+    from mergelib import __version__  # not known before the package is imported
+
+    options = {**method.hyperparameters, **hyperparameters}
+    return {
+        "format": "pt",
+        **source.reference.metadata,
+        "mergelib.method": method.name,
+        "mergelib.hyperparameters": json.dumps(options, default=_plain),
+        "mergelib.inputs": json.dumps(inputs),
+        "mergelib.version": __version__,
+    }
+
+
+def _sha256(file: Path) -> str:
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and tensors as lists, anything else as text, for JSON."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def _with_progress(
+    merged: Iterator[tuple[str, Tensor]], method: str, layout: StateDict
+) -> Iterator[tuple[str, Tensor]]:
+    total = sum(map(size_of, layout.values()))
+    with tqdm(desc=method, total=total, unit="B", unit_scale=True, disable=None) as bar:
+        for key, tensor in merged:
+            yield key, tensor
+            del tensor  # else it would live on while the next one is made
+            bar.update(size_of(layout[key]))
+
+
+def _write_shards(
+    folder: Path,
+    layout: StateDict,
+    shards: Sequence[Sequence[str]],
+    merged: Iterator[tuple[str, Tensor]],
+    metadata: Mapping[str, str],
+) -> None:
+    """Write the weights of a model folder as Hugging Face names them, with an index if sharded."""
+    weight_map: dict[str, str] = {}
+    for number, keys in enumerate(shards, 1):
+        sharded = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        name = sharded if len(shards) > 1 else "model.safetensors"
+        part = {key: layout[key] for key in keys}
+        write_tensors(folder / name, part, islice(merged, len(keys)), metadata)
+        weight_map |= dict.fromkeys(keys, name)
+    if len(shards) > 1:
+        total = {"total_size": sum(map(size_of, layout.values()))}
+        index = json.dumps({"metadata": total, "weight_map": weight_map}, indent=2)
+        (folder / "model.safetensors.index.json").write_text(index + "\n")
+
+
+def _copy_companions(origin: Path, folder: Path) -> None:
+    """Copy what a model folder holds besides weights: configuration, tokenizer, licence."""
+    if origin.is_dir():
+        for file in origin.iterdir():
+            if file.is_file() and not _WEIGHTS.search(file.name) and not file.name.startswith("."):
+                shutil.copyfile(file, folder / file.name)

@@ -1,0 +1,156 @@
+"""Compare merging methods on one zoo: choose hyperparameters on validation data, judge on test.
+
+`compare` is the table of `mergelib demo`; `measure_baselines` repeats it over seeds and is what
+writes the files in ``results/``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import product
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from mergelib.measure import measured
+from mergelib.provenance import provenance
+from mergelib.registry import get_method, merge
+from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many
+from mergelib.testbed.suites import Suite, load_suite
+from mergelib.testbed.training import Recipe
+from mergelib.testbed.zoo import Zoo, load_zoo
+
+Grid = Mapping[str, Sequence[Any]]
+
+# Searched on validation data. The ranges contain the papers' own and go beyond their ends.
+GRIDS: dict[str, Grid] = {
+    "average": {},
+    "task_arithmetic": {"scale": [round(0.1 * i, 1) for i in range(1, 11)]},
+    "ties": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0]},
+    "dare": {"drop_rate": [0.5, 0.9], "scale": [0.1, 0.2, 0.3, 0.4, 0.5]},
+    "low_rank_task_arithmetic": {"rank_ratio": [0.04, 0.08, 0.16, 0.32], "scale": [0.3, 0.5, 0.7, 1.0]},
+    "cart": {"rank_ratio": [0.04, 0.08, 0.16, 0.32], "scale": [1.0, 1.4, 1.8, 2.2, 2.6, 3.0]},
+}
+
+
+def points(grid: Grid) -> list[dict[str, Any]]:
+    """All combinations of a grid's values."""
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+
+
+def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor]:
+    """`merge` on a zoo's experts and backbone."""
+    return merge(method, zoo.experts, pretrained=zoo.pretrained, **hyperparameters)
+
+
+def sweep(zoo: Zoo, method: str, grid: Grid, split: SplitName = "validation") -> pd.DataFrame:
+    """Mean accuracy over tasks at every point of a grid: the grid's columns and ``accuracy``."""
+    chosen = points(grid)
+
+    def candidates() -> Iterator[tuple[int, dict[str, Tensor]]]:
+        for i, point in enumerate(chosen):
+            yield i, merge_zoo(method, zoo, **point)
+
+    table = evaluate_many(zoo.model, candidates(), zoo.heads, zoo.suite, split=split)
+    means = table.groupby("candidate")["accuracy"].mean()
+    return pd.DataFrame([{**point, "accuracy": means[i]} for i, point in enumerate(chosen)])
+
+
+def choose(zoo: Zoo, method: str, grid: Grid) -> tuple[dict[str, Any], pd.DataFrame]:
+    """The grid's best point by mean validation accuracy, and the whole sweep."""
+    if not grid:
+        return {}, pd.DataFrame()
+    table = sweep(zoo, method, grid)
+    best = table.loc[table["accuracy"].idxmax()]
+    return {name: best[name].item() for name in grid}, table
+
+
+def individual(zoo: Zoo, split: SplitName = "test") -> pd.DataFrame:
+    """Each expert on its own task: what merging tries to reach."""
+    tables = [
+        evaluate(zoo.model, expert, zoo.heads, only(zoo.suite, task), split=split)
+        for task, expert in zoo.experts.items()
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def only(suite: Suite, task: str) -> Suite:
+    """The suite cut down to one task."""
+    return replace(suite, tasks={task: suite.tasks[task]})
+
+
+def compare(
+    zoo: Zoo, settings: Mapping[str, Mapping[str, Any]], *, split: SplitName = "test"
+) -> pd.DataFrame:
+    """Judge the backbone, every merging method and the experts themselves.
+
+    Args:
+        zoo: backbone, experts and heads.
+        settings: method to hyperparameters.
+        split: the part of each task to judge on.
+
+    Returns:
+        A row a method and task: ``method``, ``task``, ``accuracy`` (0..1), ``normalised``
+        (accuracy over the expert's own), ``loss``, ``correct``, ``n``, and what merging took:
+        ``seconds`` and ``peak_bytes``.
+    """
+    experts = individual(zoo, split).assign(method="individual")
+    own = experts.set_index("task")["accuracy"]
+    base = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite, split=split)
+    tables = [base.assign(method="pretrained")]
+    device = next(iter(zoo.pretrained.values())).device
+    for method, hyperparameters in settings.items():
+        with measured(device) as cost:
+            merged = merge_zoo(method, zoo, **hyperparameters)
+        table = evaluate(zoo.model, merged, zoo.heads, zoo.suite, split=split)
+        tables.append(table.assign(method=method, seconds=cost.seconds, peak_bytes=cost.peak_bytes))
+    whole = pd.concat([*tables, experts], ignore_index=True)
+    return whole.assign(normalised=whole["accuracy"] / whole["task"].map(own))
+
+
+def measure_baselines(
+    suite_name: str,
+    seeds: Sequence[int],
+    *,
+    methods: Sequence[str] = tuple(GRIDS),
+    model: str = "vit",
+    recipe: Recipe | None = None,
+    device: torch.device | str = "cpu",
+    load: Callable[..., Suite] = load_suite,
+    **sizes: Any,
+) -> dict[str, Any]:
+    """The baselines of a suite over several seeds, with provenance, as a JSON-ready record.
+
+    A seed draws the data splits, the heads' examples, the order of training and DARE's masks.
+    Hyperparameters come from `GRIDS` by validation accuracy, for every seed anew.
+
+    Raises:
+        ValueError: an unknown suite or method.
+    """
+    for method in methods:
+        get_method(method)
+    recipe = recipe or Recipe()
+    rows, searched, chosen, sources = [], [], [], {}
+    for seed in tqdm(seeds, desc="seeds", disable=None):
+        suite = load(suite_name, seed=seed, **sizes)
+        zoo = load_zoo(suite, model=model, recipe=recipe, device=device)
+        settings = {}
+        for method in methods:
+            settings[method], table = choose(zoo, method, GRIDS.get(method, {}))
+            searched += table.assign(seed=seed, method=method).to_dict("records")
+        chosen.append({"seed": seed, "zoo": zoo.fingerprint, "settings": settings})
+        rows += compare(zoo, settings).assign(seed=seed).to_dict("records")
+        sources[str(seed)] = suite.sources
+    made = provenance(
+        suite=suite_name, model=model, seeds=list(seeds), recipe=asdict(recipe), sources=sources,
+        device=device,
+    )
+    kept = ["seed", "method", "task", "accuracy", "normalised", "loss", "correct", "n"]
+    return {
+        "provenance": made,
+        "chosen": chosen,
+        "validation": searched,
+        "test": [{name: row[name] for name in kept} for row in rows],
+    }

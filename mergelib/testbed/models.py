@@ -1,0 +1,161 @@
+"""The testbed's networks: each turns an image into a feature vector, and carries no head.
+
+Heads belong to tasks, are frozen and never merged, so a model here ends at its features. The
+default is a small vision transformer with a convolutional stem; ResNet-18 (torchvision's, with
+the usual 3x3 stem for 32x32 pictures) and an MLP stand beside it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def normalise(images: Tensor) -> Tensor:
+    """Pictures as the models want them: uint8 in 0..255 to float32 in -1..1, any shape."""
+    return images.float().div_(127.5).sub_(1.0)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with one fused ``qkv`` matrix. Input and output ``(B, N, width)``."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, width = x.shape
+        q, k, v = self.qkv(x).view(b, n, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.proj(mixed.transpose(1, 2).reshape(b, n, width))
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block."""
+
+    def __init__(self, width: int, heads: int, mlp_ratio: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attn = Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width)
+        self.fc1 = nn.Linear(width, mlp_ratio * width)
+        self.fc2 = nn.Linear(mlp_ratio * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.norm1(x))
+        return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
+
+
+class VisionTransformer(nn.Module):
+    """A small ViT for 32x32 pictures whose patches come from three stride-2 convolutions.
+
+    Args:
+        width: size of the tokens and of the features.
+        depth: number of transformer blocks.
+        heads: attention heads; ``width`` must be divisible by it.
+        mlp_ratio: hidden size of a block's MLP over ``width``.
+
+    Forward: float pictures ``(B, 3, 32, 32)`` in -1..1 to features ``(B, width)``, the mean of
+    the 16 normalised tokens.
+    """
+
+    def __init__(self, width: int = 160, depth: int = 4, heads: int = 5, mlp_ratio: int = 4) -> None:
+        super().__init__()
+        self.width = width
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, width // 4, 3, stride=2, padding=1),
+            nn.GELU(),
+            nn.Conv2d(width // 4, width // 2, 3, stride=2, padding=1),
+            nn.GELU(),
+            nn.Conv2d(width // 2, width, 3, stride=2, padding=1),
+        )
+        self.pos_embed = nn.Parameter(0.02 * torch.randn(16, width))
+        self.blocks = nn.ModuleList([Block(width, heads, mlp_ratio) for _ in range(depth)])
+        self.norm = nn.LayerNorm(width)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images).flatten(2).transpose(1, 2) + self.pos_embed
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x).mean(1)
+
+
+class MLP(nn.Module):
+    """A multilayer perceptron on the flattened picture; features are the last hidden layer."""
+
+    def __init__(self, width: int = 128, depth: int = 2) -> None:
+        super().__init__()
+        self.width = width
+        sizes = [3 * 32 * 32] + [width] * depth
+        self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)])
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images.flatten(1)
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        return x
+
+
+class ResNet18(nn.Module):
+    """torchvision's ResNet-18 with a 3x3 stride-1 stem and no first pooling; 512 features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from torchvision.models import resnet18
+
+        self.width = 512
+        self.net = resnet18(weights=None)
+        self.net.conv1 = nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
+        self.net.maxpool = nn.Identity()
+        self.net.fc = nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.net(images)
+        return features
+
+
+MODELS: dict[str, Callable[..., Any]] = {
+    "vit": VisionTransformer,
+    "vit_large": lambda: VisionTransformer(width=256, depth=8, heads=8),
+    "resnet18": ResNet18,
+    "mlp": MLP,
+}
+
+
+def build_model(name: str) -> nn.Module:
+    """A freshly initialised model by name: ``vit``, ``vit_large``, ``resnet18`` or ``mlp``.
+
+    Raises:
+        ValueError: for a name that is not one of these.
+    """
+    if name not in MODELS:
+        raise ValueError(f"unknown model {name!r}; known: {', '.join(MODELS)}")
+    model: nn.Module = MODELS[name]()
+    return model
+
+
+class Head(nn.Module):
+    """A frozen cosine classifier: ``logits = scale · cos(feature, class weight)``.
+
+    Args:
+        weight: class directions, shape ``(classes, width)``; stored with unit rows.
+        scale: inverse temperature of the softmax over cosines.
+    """
+
+    weight: Tensor
+
+    def __init__(self, weight: Tensor, scale: float = 20.0) -> None:
+        super().__init__()
+        self.scale = scale
+        self.register_buffer("weight", F.normalize(weight, dim=1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.scale * F.normalize(features, dim=1) @ self.weight.T

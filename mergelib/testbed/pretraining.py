@@ -1,0 +1,176 @@
+"""Pretraining the backbone that ships with the package.
+
+One small backbone is trained jointly on labelled sets that are no task of any suite (Tiny
+ImageNet at 32x32, Omniglot, rendered scripts), each under its own linear classifier, with small
+random affine maps and colour changes. The shipped file ``assets/vit.safetensors``
+holds it in float16; the log beside it tells what it was trained on and how.
+"""
+
+import json
+import math
+import time
+from dataclasses import asdict
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from mergelib.provenance import provenance
+from mergelib.testbed.models import build_model, normalise
+from mergelib.testbed.suites import PretrainingSet, Split
+from mergelib.testbed.training import Recipe, features, make_optimiser, warmup_cosine
+
+PRETRAINING = Recipe(learning_rate=1e-3, epochs=22, batch_size=128, weight_decay=0.05, warmup=0.05)
+
+# For a model that no weights are shipped for: a short pretraining on rendered scripts alone.
+FALLBACK = Recipe(learning_rate=1e-3, epochs=6, batch_size=128, weight_decay=0.05, warmup=0.05)
+
+
+def augment(images: Tensor, flips: Tensor, generator: torch.Generator) -> Tensor:
+    """Small random affine maps, mirroring, and changes of contrast, brightness and tint.
+
+    Args:
+        images: float pictures ``(B, 3, 32, 32)`` in -1..1.
+        flips: bool ``(B,)``: which pictures may be mirrored (photographs, not letters).
+        generator: draws everything; on the pictures' device.
+    """
+    n, device = len(images), images.device
+
+    def uniform(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(n, generator=generator, device=device)
+
+    mirror = 1.0 - 2.0 * (flips & (uniform(0, 1) < 0.5)).float()
+    angle, size = uniform(-0.12, 0.12), uniform(0.85, 1.1)
+    rows = [
+        torch.stack([mirror * size * angle.cos(), -size * angle.sin(), uniform(-0.15, 0.15)], 1),
+        torch.stack([mirror * size * angle.sin(), size * angle.cos(), uniform(-0.15, 0.15)], 1),
+    ]
+    grid = F.affine_grid(torch.stack(rows, 1), [n, 3, 32, 32], align_corners=False)
+    images = F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+    tint = 0.05 * torch.randn(n, 3, generator=generator, device=device)
+    shift = (uniform(-0.2, 0.2)[:, None] + tint)[..., None, None]
+    return uniform(0.7, 1.3)[:, None, None, None] * images + shift
+
+
+class _Union:
+    """Several labelled sets as one: pictures together, labels of each set apart."""
+
+    def __init__(self, sets: Sequence[PretrainingSet], photographs: Sequence[str], device: torch.device) -> None:
+        sizes = [len(task.train.labels) for task in sets]
+        self.images = torch.cat([task.train.images for task in sets]).to(device)
+        self.labels = torch.cat([task.train.labels for task in sets]).to(device)
+        self.member = torch.arange(len(sets)).repeat_interleave(torch.tensor(sizes)).to(device)
+        self.flips = torch.tensor([task.name in photographs for task in sets], device=device)[self.member]
+
+
+def pretrain(
+    model: nn.Module,
+    sets: Sequence[PretrainingSet],
+    recipe: Recipe = PRETRAINING,
+    *,
+    photographs: Sequence[str] = ("tiny_imagenet32",),
+    label_smoothing: float = 0.1,
+    seed: int = 0,
+) -> list[dict[str, float]]:
+    """Train ``model`` in place on the union of the sets; returns one log record an epoch.
+
+    Args:
+        model: backbone, on the device to train on.
+        sets: labelled sets; each gets a linear classifier of its own.
+        recipe: optimiser, rate, length.
+        photographs: names of the sets whose pictures may be mirrored.
+        label_smoothing: share of the target spread over all classes, 0..1.
+        seed: draws classifiers, order and augmentation.
+    """
+    device = next(model.parameters()).device
+    data = _Union(sets, photographs, device)
+    torch.manual_seed(seed)
+    width = features(model, data.images[:2]).shape[1]
+    heads = nn.ModuleList([nn.Linear(width, len(task.class_names)) for task in sets])
+    whole = nn.ModuleList([model, heads.to(device)]).train()
+    generator = torch.Generator(device).manual_seed(seed)
+    steps = recipe.epochs * math.ceil(len(data.labels) / recipe.batch_size)
+    optimiser = make_optimiser(whole, recipe)
+    schedule = warmup_cosine(optimiser, steps, recipe.warmup)
+    log: list[dict[str, float]] = []
+    bar = tqdm(total=steps, desc="pretraining", disable=None)
+    for epoch in range(recipe.epochs):
+        start, total = time.perf_counter(), 0.0
+        for batch in torch.randperm(len(data.labels), generator=generator, device=device).split(
+            recipe.batch_size
+        ):
+            x = augment(normalise(data.images[batch]), data.flips[batch], generator)
+            z = model(x)
+            member, labels = data.member[batch], data.labels[batch]
+            losses = [
+                F.cross_entropy(
+                    head(z[member == i]),
+                    labels[member == i],
+                    label_smoothing=label_smoothing,
+                    reduction="sum",
+                )
+                for i, head in enumerate(heads)
+            ]
+            loss = torch.stack(losses).sum() / len(batch)
+            optimiser.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(whole.parameters(), 1.0)
+            optimiser.step()
+            schedule.step()
+            total += loss.item() * len(batch)
+            bar.update()
+        record = {"epoch": epoch + 1, "loss": total / len(data.labels)}
+        if (epoch + 1) % 5 == 0 or epoch + 1 == recipe.epochs:
+            for task, head in zip(sets, heads, strict=True):
+                record[f"accuracy/{task.name}"] = _accuracy(model, head, task.test)
+        model.train()
+        log.append({**record, "seconds": time.perf_counter() - start})
+        bar.set_postfix(loss=f"{log[-1]['loss']:.3f}")
+    bar.close()
+    return log
+
+
+def _accuracy(model: nn.Module, head: nn.Module, split: Split) -> float:
+    device = next(head.parameters()).device
+    predicted = head(features(model, split.images.to(device))).argmax(1).cpu()
+    return (predicted == split.labels).float().mean().item()
+
+
+def shipped_backbone(name: str) -> dict[str, Tensor] | None:
+    """The shipped weights of a model in float32, or ``None`` when none are shipped for it."""
+    file = resources.files("mergelib.testbed") / "assets" / f"{name}.safetensors"
+    if not file.is_file():
+        return None
+    return {key: value.float() for key, value in load_safetensors(file.read_bytes()).items()}
+
+
+def write_backbone(
+    path: Path,
+    name: str,
+    sets: Sequence[PretrainingSet],
+    recipe: Recipe = PRETRAINING,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> None:
+    """Pretrain a model and write it in float16 as ``path``, and its log as ``path`` with ``.json``.
+
+    The log records the recipe, the sets with their hashes, versions and one line an epoch.
+    """
+    torch.manual_seed(seed)
+    model = build_model(name).to(device)
+    log = pretrain(model, sets, recipe, seed=seed)
+    weights = {key: value.half().cpu() for key, value in model.state_dict().items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(save_safetensors(weights, {"model": name}))
+    sources = {each.name: each.sha256 for each in sets}
+    made = provenance(
+        model=name, recipe=asdict(recipe), seed=seed, device=device, sources=sources
+    )
+    path.with_suffix(".json").write_text(json.dumps({**made, "log": log}, indent=1) + "\n")

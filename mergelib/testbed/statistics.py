@@ -1,0 +1,53 @@
+"""Intervals and paired comparisons over repeated seeds."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+
+def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Mean and half width of its Student-t confidence interval over independent repetitions.
+
+    Raises:
+        ValueError: for fewer than two values, which carry no spread.
+    """
+    if len(values) < 2:
+        raise ValueError(f"an interval needs at least 2 repetitions, got {len(values)}")
+    error = stats.sem(values)
+    return float(np.mean(values)), float(error * stats.t.ppf((1 + level) / 2, len(values) - 1))
+
+
+def paired_bootstrap(
+    table: pd.DataFrame, better: str, worse: str, *, draws: int = 10_000, seed: int = 0
+) -> tuple[float, float, float]:
+    """Difference in mean accuracy of two methods, resampled over seeds and tasks together.
+
+    Both methods saw the same seeds and tasks, so the differences are taken first, and rows (seeds)
+    and columns (tasks) are then drawn with replacement, independently of each other.
+
+    Args:
+        table: columns ``method``, ``seed``, ``task``, ``accuracy``.
+        better: the method expected to be ahead.
+        worse: the one it is compared with.
+        draws: bootstrap samples.
+        seed: of the resampling.
+
+    Returns:
+        The mean difference and the ends of its 95 % percentile interval.
+
+    Raises:
+        ValueError: if the two were not measured on the same seeds and tasks.
+    """
+    wide = table.pivot(index=["seed", "task"], columns="method", values="accuracy")
+    difference = (wide[better] - wide[worse]).unstack("task")
+    if difference.isna().any(axis=None):
+        raise ValueError(f"{better} and {worse} were not measured on the same seeds and tasks")
+    values = difference.to_numpy()
+    generator = np.random.default_rng(seed)
+    rows = generator.integers(values.shape[0], size=(draws, values.shape[0]))
+    columns = generator.integers(values.shape[1], size=(draws, values.shape[1]))
+    means = values[rows[:, :, None], columns[:, None, :]].mean((1, 2))
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(values.mean()), float(low), float(high)

@@ -1,0 +1,215 @@
+"""Suites: named families of classification tasks behind one interface.
+
+``digits2`` is scikit-learn's handwritten digits cut in two; ``glyphs8/14/20`` are rendered from
+fonts (identical on every machine, no download); ``vision8/14/20`` are real pictures from prepared
+files. Every picture is uint8 (3, 32, 32). The validation split is drawn from the training part,
+so that hyperparameters never see the test part.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Generator, Tensor
+
+from mergelib.testbed import data as prepared
+from mergelib.testbed import glyphs
+
+_VISION = (
+    *("mnist", "fashion_mnist", "kmnist", "svhn_grey", "gtsrb", "eurosat", "cifar10", "resisc12"),
+    *("cifar100", "fer2013", "emnist_letters", "dtd10", "flowers5", "pneumoniamnist"),
+    *("caltech101", "pacs", "scenes15", "cars_body", "notmnist", "usps"),
+)
+_DIGITS = ("digits_low", "digits_high")
+SUITES: dict[str, tuple[str, ...]] = {
+    "digits2": _DIGITS,
+    **{f"glyphs{n}": tuple(glyphs.script_names(n)) for n in (8, 14, 20)},
+    **{f"vision{n}": _VISION[:n] for n in (8, 14, 20)},
+}
+
+
+@dataclass(frozen=True)
+class Split:
+    """Labelled pictures: `images` uint8 (N, 3, 32, 32), `labels` int64 (N,)."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A classification task; label k means ``class_names[k]``."""
+
+    name: str
+    class_names: tuple[str, ...]
+    train: Split
+    validation: Split
+    test: Split
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tasks by name. `sources` maps each data file or renderer to a SHA-256 of what it gave."""
+
+    name: str
+    seed: int
+    tasks: dict[str, Task]
+    sources: dict[str, str]
+
+
+@dataclass(frozen=True)
+class PretrainingSet:
+    """Labelled pictures for pretraining, never a task of a suite; `sha256` as in `Suite`."""
+
+    name: str
+    class_names: tuple[str, ...]
+    train: Split
+    test: Split
+    sha256: str
+
+
+def load_suite(
+    name: str,
+    *,
+    seed: int = 0,
+    tasks: Sequence[str] | None = None,
+    train_size: int = 4000,
+    validation_size: int = 500,
+    test_size: int = 1000,
+    data: str | Path | None = None,
+) -> Suite:
+    """Load the tasks of a suite, or those of them named in `tasks`.
+
+    Rendered tasks have exactly the given sizes. Tasks from files have at most these: classes keep
+    their shares, and the validation split takes at most a fifth of the training part. `seed` and
+    the task's name decide what is drawn. `data` is the folder of prepared files (see
+    `mergelib.testbed.data`). Raises ValueError for an unknown suite or task, a size below 1 (the
+    validation split may be empty), or data that cannot be had.
+    """
+    chosen = _choose(name, tasks)
+    for label, size, least in (
+        ("train_size", train_size, 1),
+        ("validation_size", validation_size, 0),
+        ("test_size", test_size, 1),
+    ):
+        if size < least:
+            raise ValueError(f"{label} must be at least {least}, got {size}")
+    sizes = (train_size, validation_size, test_size)
+    loaded, sources = {}, {}
+    for task_name in chosen:
+        if name.startswith("glyphs"):
+            task, source, digest = _rendered_task(task_name, sizes, seed)
+        else:
+            task, source, digest = _stored_task(task_name, sizes, seed, data)
+        loaded[task_name], sources[source] = task, digest
+    return Suite(name, seed, loaded, sources)
+
+
+def pretraining_sets(
+    data: str | Path | None = None,
+    *,
+    seed: int = 0,
+    glyphs_per_class: int = 60,
+    glyphs_test_per_class: int = 8,
+) -> list[PretrainingSet]:
+    """The labelled sets a backbone is pretrained on, none of them a task of a suite.
+
+    ``tiny_imagenet32`` and ``omniglot`` if their prepared files are found, and always ``glyphs``,
+    rendered from scripts that no suite uses.
+    """
+    sets = []
+    for name, file in (("tiny_imagenet32", "tiny_imagenet32"), ("omniglot", "omniglot_small")):
+        if prepared.find_file(file, data) is not None:
+            arrays = prepared.load_arrays(file, data)
+            train = Split(arrays.train_images, arrays.train_labels)
+            test = Split(arrays.test_images, arrays.test_labels)
+            sets.append(PretrainingSet(name, arrays.class_names, train, test, arrays.sha256))
+    names, splits = glyphs.render_pretraining(glyphs_per_class, glyphs_test_per_class, seed)
+    train, test = (Split(*split) for split in splits)
+    digest = glyphs.digest([train.images, train.labels, test.images, test.labels])
+    return [*sets, PretrainingSet("glyphs", names, train, test, digest)]
+
+
+def _choose(name: str, tasks: Sequence[str] | None) -> tuple[str, ...]:
+    if name not in SUITES:
+        raise ValueError(f"unknown suite {name!r}; known: {', '.join(SUITES)}")
+    if tasks is None:
+        return SUITES[name]
+    if isinstance(tasks, str) or not tasks:
+        raise ValueError(f"tasks must be a non-empty list of task names, got {tasks!r}")
+    for task in tasks:
+        if task not in SUITES[name]:
+            raise ValueError(f"unknown task {task!r} of {name}; known: {', '.join(SUITES[name])}")
+    return tuple(dict.fromkeys(tasks))
+
+
+def _rendered_task(name: str, sizes: Sequence[int], seed: int) -> tuple[Task, str, str]:
+    class_names, splits = glyphs.render_task(name, sizes, seed)
+    train, validation, test = (Split(*split) for split in splits)
+    digest = glyphs.digest([tensor for split in splits for tensor in split])
+    return Task(name, class_names, train, validation, test), f"glyphs/{name}", digest
+
+
+def _stored_task(
+    name: str, sizes: Sequence[int], seed: int, data: str | Path | None
+) -> tuple[Task, str, str]:
+    arrays = _digits(name) if name in _DIGITS else prepared.load_arrays(name, data)
+    train_size, validation_size, test_size = sizes
+    generator = Generator().manual_seed(glyphs.stable_seed("split", name, seed))
+    pool = torch.arange(len(arrays.train_labels))
+    held = min(validation_size, len(pool) // 5)
+    validation_rows = stratified(arrays.train_labels, held, generator)
+    remaining = torch.ones(len(pool), dtype=torch.bool)
+    remaining[validation_rows] = False
+    rest = pool[remaining]
+    train_rows = rest[stratified(arrays.train_labels[rest], train_size, generator)]
+    test_rows = stratified(arrays.test_labels, test_size, generator)
+    train, validation = (
+        Split(arrays.train_images[rows], arrays.train_labels[rows])
+        for rows in (train_rows, validation_rows)
+    )
+    test = Split(arrays.test_images[test_rows], arrays.test_labels[test_rows])
+    return Task(name, arrays.class_names, train, validation, test), name, arrays.sha256
+
+
+def stratified(labels: Tensor, size: int, generator: Generator) -> Tensor:
+    """At most `size` row numbers, int64, drawn so that classes keep their shares (to within one).
+
+    Rows come in random order. Rank each row within its class at random; the share that row stands
+    for is (rank + a half) / class size, and the rows with the smallest shares are taken.
+    """
+    if size >= len(labels):
+        return torch.randperm(len(labels), generator=generator)
+    order = torch.randperm(len(labels), generator=generator)
+    share = torch.empty(len(labels), dtype=torch.float64)
+    for label in labels.unique():
+        rows = order[labels[order] == label]
+        share[rows] = (torch.arange(len(rows), dtype=torch.float64) + 0.5) / len(rows)
+    taken = order[share[order].argsort(stable=True)[:size]]
+    return taken[torch.randperm(len(taken), generator=generator)]
+
+
+def _digits(name: str) -> prepared.Arrays:
+    """scikit-learn's 8 x 8 digits 0-4 or 5-9; every fourth picture of them is for testing."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    first = _DIGITS.index(name) * 5
+    images = torch.from_numpy(bunch.images * (255 / 16)).round().to(torch.uint8)
+    labels = torch.from_numpy(bunch.target).long()
+    mine = (labels >= first) & (labels < first + 5)
+    images, labels = images[mine], labels[mine] - first
+    pictures = prepared.to_tensor(images[..., None].numpy())
+    testing = torch.arange(len(labels)) % 4 == 3
+    return prepared.Arrays(
+        train_images=pictures[~testing],
+        train_labels=labels[~testing],
+        test_images=pictures[testing],
+        test_labels=labels[testing],
+        class_names=tuple(str(digit) for digit in range(first, first + 5)),
+        sha256=glyphs.digest([images, labels]),
+    )

@@ -1,0 +1,156 @@
+"""Fine-tuning, and the frozen few-shot heads it trains against.
+
+Only backbones are trained and merged. A task's head is a cosine classifier made of the mean
+*pretrained* features of a few examples per class and then frozen, as CLIP's text heads are
+(Ilharco et al., 2023). So "pretrained" is a weak but honest classifier, and the gap to the
+fine-tuned expert is what merging has to close.
+"""
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from tqdm.auto import tqdm
+
+from mergelib.testbed.models import Head, normalise
+from mergelib.testbed.suites import Split
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an expert is fine-tuned.
+
+    Attributes:
+        optimiser: ``"adamw"`` or ``"sgd"`` (with momentum 0.9).
+        learning_rate: peak rate; warmed up over ``warmup`` of the steps, then cosine to zero. Too
+            large a rate takes the experts out of their common basin.
+        epochs: passes over the training split.
+        batch_size: pictures a step.
+        weight_decay: decoupled for AdamW, L2 for SGD.
+        warmup: share of the steps spent warming up, 0..1.
+        shots: examples per class behind the frozen head.
+        head_scale: inverse temperature of the cosine head.
+    """
+
+    optimiser: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: float = 4e-4
+    epochs: int = 5
+    batch_size: int = 64
+    weight_decay: float = 0.01
+    warmup: float = 0.1
+    shots: int = 3
+    head_scale: float = 20.0
+
+    def __post_init__(self) -> None:
+        if self.optimiser not in ("adamw", "sgd"):
+            raise ValueError(f"optimiser is {self.optimiser!r}, expected 'adamw' or 'sgd'")
+        for name in ("learning_rate", "epochs", "batch_size", "shots", "head_scale"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected a positive number")
+
+
+@torch.no_grad()
+def features(model: nn.Module, images: Tensor, batch_size: int = 500) -> Tensor:
+    """Features ``(N, width)`` of uint8 pictures ``(N, 3, 32, 32)`` on the model's device."""
+    model.eval()
+    return torch.cat([model(normalise(batch)) for batch in images.split(batch_size)])
+
+
+def few_shot_head(
+    model: nn.Module, split: Split, classes: int, *, shots: int, scale: float, seed: int
+) -> Head:
+    """A cosine head from the mean features of ``shots`` random examples of each class.
+
+    Raises:
+        ValueError: if a class has no example in ``split``.
+    """
+    device = next(model.parameters()).device
+    order = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(seed))
+    chosen = []
+    for label in range(classes):
+        members = order[split.labels.cpu()[order] == label][:shots]
+        if len(members) == 0:
+            raise ValueError(f"class {label} has no example to build its head from")
+        chosen.append(members)
+    picked = torch.cat(chosen)
+    x = F.normalize(features(model, split.images[picked].to(device)), dim=1)
+    labels = split.labels[picked].to(device)
+    weight = torch.zeros(classes, x.shape[1], device=device).index_add_(0, labels, x)
+    return Head(weight, scale).to(device)
+
+
+def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """The recipe's optimiser over all parameters; norms, biases and tables are not decayed."""
+    decayed = [p for p in model.parameters() if p.requires_grad and p.dim() > 1]
+    plain = [p for p in model.parameters() if p.requires_grad and p.dim() <= 1]
+    groups = [
+        {"params": decayed, "weight_decay": recipe.weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    if recipe.optimiser == "sgd":
+        return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=0.9)
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
+
+
+def warmup_cosine(optimiser: torch.optim.Optimizer, steps: int, warmup: float) -> LambdaLR:
+    """Linear warm-up over a share of the steps, then a cosine to zero."""
+    first = max(1, round(warmup * steps))
+
+    def factor(step: int) -> float:
+        if step < first:
+            return (step + 1) / first
+        return 0.5 * (1 + math.cos(math.pi * (step - first) / max(1, steps - first)))
+
+    return LambdaLR(optimiser, factor)
+
+
+def fine_tune(
+    model: nn.Module,
+    head: nn.Module,
+    split: Split,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    progress: tqdm | None = None,
+) -> dict[str, Tensor]:
+    """Fine-tune a copy of ``model`` under a frozen head; returns the copy's state dict.
+
+    Args:
+        model: the pretrained backbone; it is left as it is.
+        head: maps features to logits; its parameters get no gradient.
+        split: training pictures (uint8) and labels.
+        recipe: optimiser, rate, length.
+        seed: draws the order of the examples.
+        progress: a bar to advance by one a step.
+
+    Raises:
+        FloatingPointError: if the loss stops being finite.
+    """
+    device = next(model.parameters()).device
+    model = copy.deepcopy(model).train()
+    head = copy.deepcopy(head).requires_grad_(False)
+    images, labels = split.images.to(device), split.labels.to(device)
+    generator = torch.Generator().manual_seed(seed)
+    steps = recipe.epochs * math.ceil(len(labels) / recipe.batch_size)
+    optimiser = make_optimiser(model, recipe)
+    schedule = warmup_cosine(optimiser, steps, recipe.warmup)
+    for _ in range(recipe.epochs):
+        order = torch.randperm(len(labels), generator=generator).to(device)
+        for batch in order.split(recipe.batch_size):
+            loss = F.cross_entropy(head(model(normalise(images[batch]))), labels[batch])
+            if not torch.isfinite(loss):
+                raise FloatingPointError(
+                    f"the loss became {loss.item()} at learning rate {recipe.learning_rate}"
+                )
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+            if progress is not None:
+                progress.update()
+    return {key: value.detach().clone() for key, value in model.state_dict().items()}

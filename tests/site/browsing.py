@@ -1,0 +1,62 @@
+"""The pages of the book, and a visitor who looks at them."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+from playwright.sync_api import ConsoleMessage, Page, Response, Route
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = Path(os.environ.get("MERGELIB_SITE", ROOT / "_build" / "html"))
+
+
+def contents(entry: dict) -> Iterator[str]:
+    """Every page that an entry of the table of contents names, in order."""
+    for key in ("root", "file"):
+        if key in entry:
+            yield entry[key]
+    for key in ("parts", "chapters", "sections"):
+        for child in entry.get(key, ()):
+            yield from contents(child)
+
+
+PAGES = list(contents(yaml.safe_load((ROOT / "_toc.yml").read_text())))
+
+
+class Visitor:
+    """One tab that remembers what went wrong: console errors, failed requests, calls abroad."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.page, self.address = page, address
+        self.problems: list[str] = []
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
+        page.on("response", self._response)
+        page.route("**/*", self._route)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.problems.append(f"console: {message.text}")
+
+    def _response(self, response: Response) -> None:
+        if response.status >= 400:
+            self.problems.append(f"{response.status}: {response.url}")
+
+    def _route(self, route: Route) -> None:
+        if route.request.url.startswith((self.address, "data:", "blob:")):
+            route.continue_()
+        else:
+            self.problems.append(f"asks another host: {route.request.url}")
+            route.abort()
+
+    def open(self, path: str) -> None:
+        self.page.goto(f"{self.address}/{path}.html", wait_until="load")
+        self.page.evaluate(
+            """async () => {
+                if (window.MathJax?.startup) await MathJax.startup.promise;
+                await document.fonts.ready;
+                for (const image of document.images) image.loading = "eager";
+                await Promise.all([...document.images].map(i => i.decode().catch(() => {})));
+            }"""
+        )

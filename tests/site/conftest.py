@@ -1,0 +1,60 @@
+"""The built book, served from this machine, and a Chromium that can reach nothing else."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from browsing import SITE, Visitor
+from playwright.sync_api import Browser, sync_playwright
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+def unavailable(reason: str) -> None:
+    """Skip on a reader's machine, but never let CI pass without having looked."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the test's output free of one line a request."""
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    if not (SITE / "index.html").is_file():
+        unavailable("the book is not built: run `make book`")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(SITE)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    found = filter(None, map(shutil.which, (os.environ.get("CHROMIUM", ""), *CHROMIUM_NAMES)))
+    executable = next(found, None)
+    if executable is None:
+        unavailable("no Chromium: install it, or name it in the variable CHROMIUM")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, address: str, request: pytest.FixtureRequest) -> Iterator[Visitor]:
+    """A visitor; the parameter is (theme, width), light and desktop by default."""
+    theme, width = getattr(request, "param", ("light", 1280))
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
+    )
+    context.add_init_script(f"localStorage.setItem('mode', '{theme}')")
+    yield Visitor(context.new_page(), address)
+    context.close()

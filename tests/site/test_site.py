@@ -1,0 +1,121 @@
+"""The built book as a reader meets it: light and dark, on a desktop and on a phone."""
+
+import re
+import subprocess
+from importlib.resources import files
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
+
+import pytest
+from browsing import PAGES, ROOT, SITE, Visitor
+
+LOOKS = [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
+every_page = pytest.mark.parametrize("path", PAGES)
+every_look = pytest.mark.parametrize("visit", LOOKS, indirect=True, ids=lambda v: f"{v[0]}-{v[1]}")
+both_themes = pytest.mark.parametrize("visit", LOOKS[:2], indirect=True, ids=lambda v: v[0])
+
+# What is left standing when a directive, a role or a formula was not understood.
+RAW_MARKUP = re.compile(
+    r"""\{[a-z]+(:[a-z]+)*\}`      # a role
+      | ^\s*(:::|```)              # a fence
+      | ^\s*:[a-z-]+:\s            # an option of a directive
+      | \\[(\[)\]] | \$\$          # delimiters of formulas
+      | \\(frac|begin|end|mathbf|mathrm|theta|lambda|sum|left|right|label|ref)\b
+      | \[\#?[a-z]+(-[a-z]+)+\]\(  # a link""",
+    re.VERBOSE | re.MULTILINE,
+)
+# Faults of the theme itself, on every page of it, that this book cannot mend.
+AXE_BASELINE: set[str] = set()
+
+
+@every_page
+@every_look
+def test_a_page_is_whole(visit: Visitor, path: str) -> None:
+    visit.open(path)
+    page = visit.page
+    assert visit.problems == []
+
+    broken = page.evaluate("[...document.querySelectorAll('mjx-merror')].map(e => e.outerHTML)")
+    assert broken == []
+
+    text = page.evaluate(
+        """() => {
+            const article = document.querySelector("article").cloneNode(true);
+            const skipped = "pre, code, script, style, mjx-container";
+            article.querySelectorAll(skipped).forEach(e => e.remove());
+            return [...article.querySelectorAll("*")].flatMap(e => [...e.childNodes])
+                .filter(n => n.nodeType === Node.TEXT_NODE).map(n => n.data).join("\\n");
+        }"""
+    )
+    found = RAW_MARKUP.search(text)
+    assert found is None, text[max(0, found.start() - 80) : found.end() + 80]
+
+    formulas = page.locator("article span.math, article div.math").count()
+    assert page.locator("article mjx-container").count() >= formulas
+
+    overflow = page.evaluate(
+        "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    )
+    assert overflow <= 0, f"{overflow} px too wide"
+
+
+@every_page
+def test_images_are_there_and_described(visit: Visitor, path: str) -> None:
+    visit.open(path)
+    images = visit.page.evaluate(
+        "[...document.querySelectorAll('article img')].map(i => [i.src, i.alt, i.naturalWidth])"
+    )
+    for source, alt, width in images:
+        name = PurePosixPath(urlsplit(source).path).name
+        assert width > 0, f"{name} did not load"
+        assert len(alt.split()) >= 3, f"{name} has no description: {alt!r}"
+        assert not re.search(r"\.(png|svg|jpe?g)$|^[_./\w-]+$", alt), f"a file name: {alt!r}"
+
+
+@every_page
+@both_themes
+def test_a_page_is_accessible(visit: Visitor, path: str) -> None:
+    visit.open(path)
+    visit.page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    violations = visit.page.evaluate(
+        "axe.run(document, {resultTypes: ['violations']}).then(result => result.violations)"
+    )
+    serious = {
+        item["id"]: [node["html"][:200] for node in item["nodes"][:3]]
+        for item in violations
+        if item["impact"] in ("serious", "critical") and item["id"] not in AXE_BASELINE
+    }
+    assert serious == {}
+
+
+@pytest.mark.parametrize("wanted", ["task arithmetic"])
+def test_search_finds_a_method(visit: Visitor, wanted: str) -> None:
+    visit.page.goto(f"{visit.address}/search.html?q={wanted.replace(' ', '+')}")
+    visit.page.wait_for_selector("#search-results ul.search li a", timeout=10_000)
+    assert visit.problems == []
+
+
+@both_themes
+def test_the_theme_is_the_reader_s(visit: Visitor) -> None:
+    visit.open(PAGES[0])
+    theme = visit.page.evaluate("document.documentElement.dataset.theme")
+    ground = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    levels = [int(level) for level in re.findall(r"\d+", ground)[:3]]
+    assert max(levels) < 64 if theme == "dark" else min(levels) > 224
+
+
+def test_the_colab_button_opens_a_committed_notebook(visit: Visitor) -> None:
+    notebooks = [path for path in PAGES if path.startswith("notebooks/")]
+    pages = {path: (SITE / f"{path}.html").read_text(encoding="utf-8") for path in notebooks}
+    if not any("colab.research.google.com" in html for html in pages.values()):
+        pytest.skip("built without an address: MERGELIB_REPOSITORY was not set")
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "notebooks/*.ipynb"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    committed = listed.stdout.split()
+    for path, html in pages.items():
+        link = (
+            r'href="https://colab\.research\.google\.com/github/[^/"]+/[^/"]+/blob/[^/"]+/([^"?]+)'
+        )
+        targets = set(re.findall(link, html))
+        assert targets == {f"{path}.ipynb"}, path
+        assert targets <= set(committed), f"{targets} is not in the repository"

@@ -1,0 +1,45 @@
+"""The benchmark runs as `make bench` runs it, at toy size."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mergelib as ml
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks", "--small", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_report(tmp_path: Path) -> None:
+    output = tmp_path / "new" / "report.json"
+    done = run("--output", str(output), "--repeats", "1")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(output.read_text())
+    assert report["provenance"]["versions"]["torch"]
+    assert report["inputs"]["experts"] == 3
+    known = ml.methods()
+    assert [row["rule"] for row in report["rules"]] == list(known.index[known["family"] == "rule"])
+    for row in report["rules"]:
+        assert row["rule"] in done.stdout
+        assert row["experts"] == (2 if row["rule"] == "slerp" else 3)
+        assert row["warm_seconds"] > 0
+        assert row["warm_ratio"] > 0
+    assert {row["spectrum"] for row in report["low_rank"]} == {"1/i", "1/√i"}
+    for row in report["low_rank"]:
+        assert 0 < row["relative_error"] < 5e-4
+        assert row["speedup"] == pytest.approx(row["exact_seconds"] / row["truncated_seconds"])
+
+
+def test_unknown_rule_is_refused(tmp_path: Path) -> None:
+    output = tmp_path / "report.json"
+    done = run("--rules", "average,nonsense", "--output", str(output))
+    assert done.returncode != 0
+    assert "nonsense" in done.stderr
+    assert not output.exists()

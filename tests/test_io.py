@@ -1,0 +1,346 @@
+"""Reading and writing weights: formats, refusals, and outputs that are whole or absent."""
+
+import errno
+import json
+import os
+import pickle
+import resource
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from mergelib.io import Checkpoint, cache_folder, load_state_dict, save_state_dict, staged
+
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+]
+
+
+def raw(tensor: Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Equal keys, kinds and bits."""
+    assert set(found) == set(expected)
+    for key, tensor in expected.items():
+        assert (found[key].dtype, found[key].shape) == (tensor.dtype, tensor.shape), key
+        assert raw(found[key]) == raw(tensor), key
+
+
+@pytest.fixture
+def state() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    return {"a.weight": torch.randn(7, 5), "a.bias": torch.randn(7), "steps": torch.tensor(3)}
+
+
+@pytest.fixture
+def sharded(tmp_path: Path, state: dict[str, Tensor]) -> Path:
+    """A folder of two shards as Hugging Face writes it."""
+    folder = tmp_path / "sharded"
+    folder.mkdir()
+    weight_map = {}
+    for number, keys in enumerate((["a.weight"], ["a.bias", "steps"]), 1):
+        name = f"model-{number:05d}-of-00002.safetensors"
+        save_file({key: state[key] for key in keys}, folder / name, {"format": "pt"})
+        weight_map |= dict.fromkeys(keys, name)
+    index = {"metadata": {"total_size": 176}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+@given(
+    kinds=st.dictionaries(
+        st.text(min_size=1, max_size=8).filter(lambda key: key != "__metadata__"),
+        st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3)),
+        max_size=5,
+    )
+)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_saved_is_loaded(tmp_path: Path, kinds: dict[str, Any]) -> None:
+    state = {key: (torch.randn(shape) * 3).to(dtype) for key, (dtype, shape) in kinds.items()}
+    path = tmp_path / "a.safetensors"
+    save_state_dict(state, path, {"note": "héllo"})
+    assert_same(load_state_dict(path), state)
+    assert_same(load_file(path), state)  # and the format's own reader agrees
+    with safe_open(path, "pt") as file:
+        assert file.metadata() == {"format": "pt", "note": "héllo"}
+    assert os.listdir(tmp_path) == ["a.safetensors"]
+
+
+def test_views_and_tied_tensors_are_saved_whole(tmp_path: Path) -> None:
+    table = torch.randn(4, 3)
+    state = {"table": table, "head": table, "turned": table.T, "part": table[1:, :2]}
+    save_state_dict(state, tmp_path / "new" / "a.safetensors")
+    assert_same(load_state_dict(tmp_path / "new" / "a.safetensors"), state)
+
+
+def test_loaded_tensors_do_not_hang_on_the_file(tmp_path: Path, state: dict[str, Tensor]) -> None:
+    path = tmp_path / "a.safetensors"
+    save_state_dict(state, path)
+    loaded = load_state_dict(path)
+    with open(path, "r+b") as file:
+        file.write(bytes(path.stat().st_size))
+    assert_same(loaded, state)
+    assert loaded["a.bias"].untyped_storage().nbytes() == 7 * 4
+
+
+def test_unaligned_tensors_are_read(tmp_path: Path) -> None:
+    values = torch.randn(5)
+    header = {
+        "odd": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
+        "x": {"dtype": "F32", "shape": [5], "data_offsets": [3, 23]},
+    }
+    text = json.dumps(header).encode()
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes([1, 2, 3]) + raw(values))
+    expected = {"odd": torch.tensor([1, 2, 3], dtype=torch.uint8), "x": values}
+    assert_same(load_state_dict(path), expected)
+    assert Checkpoint(path)["x"].data_ptr() % 4 == 0
+    assert list(Checkpoint(path)) == ["x", "odd"]  # a copy written in this order is aligned
+
+
+def test_sharded_folder_is_read(sharded: Path, state: dict[str, Tensor]) -> None:
+    assert_same(load_state_dict(sharded), state)
+    checkpoint = Checkpoint(sharded)
+    assert [sorted(keys) for keys in checkpoint.shards.values()] == [
+        ["a.weight"],
+        ["a.bias", "steps"],
+    ]
+    assert checkpoint.metadata == {"format": "pt"}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_folder_with_one_file_is_read(tmp_path: Path, state: dict[str, Tensor], name: str) -> None:
+    save = save_file if name.endswith("safetensors") else torch.save
+    save(state, tmp_path / name)
+    assert_same(load_state_dict(tmp_path), state)
+    assert_same(dict(Checkpoint(tmp_path)), state)
+
+
+def test_damaged_folders_are_refused(sharded: Path, tmp_path: Path) -> None:
+    shard = sharded / "model-00002-of-00002.safetensors"
+    save_file({"a.bias": torch.ones(7)}, shard)
+    with pytest.raises(ValueError, match=r"00002-of-00002\.safetensors lacks key 'steps'"):
+        Checkpoint(sharded)
+    shard.unlink()
+    with pytest.raises(
+        ValueError, match=r"shard 'model-00002-of-00002\.safetensors', which is not"
+    ):
+        Checkpoint(sharded)
+    index = sharded / "model.safetensors.index.json"
+    save_file({"a.bias": torch.ones(7)}, tmp_path / "outside.safetensors")
+    index.write_text(json.dumps({"weight_map": {"a.bias": "../outside.safetensors"}}))
+    with pytest.raises(ValueError, match="outside"):
+        Checkpoint(sharded)
+    index.write_text('{"weight_map"')
+    with pytest.raises(ValueError, match=r"index\.json is no index"):
+        Checkpoint(sharded)
+    with pytest.raises(ValueError, match="holds no weights"):
+        Checkpoint(tmp_path)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        Checkpoint(tmp_path / "nowhere.safetensors")
+
+
+@pytest.mark.parametrize("kept", [0, 5, 60, -1])
+def test_truncated_safetensors_is_refused(
+    tmp_path: Path, state: dict[str, Tensor], kept: int
+) -> None:
+    path = tmp_path / "cut.safetensors"
+    save_state_dict(state, path)
+    path.write_bytes(path.read_bytes()[:kept])
+    for read in (Checkpoint, load_state_dict):
+        with pytest.raises(ValueError, match=r"cut\.safetensors is truncated"):
+            read(path)
+
+
+def test_unknown_dtype_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    with pytest.raises(ValueError, match=r"'x' has dtype torch\.complex128"):
+        save_state_dict({"x": torch.zeros(2, dtype=torch.complex128)}, path)
+    assert os.listdir(tmp_path) == []
+
+
+# Pickles
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("wrap", [None, "state_dict", "model"])
+def test_pickled_state_dicts_are_read(
+    tmp_path: Path, state: dict[str, Tensor], wrap: str | None, legacy: bool
+) -> None:
+    path = tmp_path / "a.pt"
+    content = state if wrap is None else {wrap: state, "epoch": 3}
+    torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+    assert_same(load_state_dict(path), state)
+    assert_same(dict(Checkpoint(path)), state)
+
+
+class Malicious:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.target),)
+
+
+@pytest.mark.parametrize("write", [torch.save, lambda x, p: p.write_bytes(pickle.dumps(x))])
+def test_pickle_that_needs_code_is_refused_and_not_run(tmp_path: Path, write: Any) -> None:
+    path, trap = tmp_path / "evil.pt", tmp_path / "trap"
+    write({"a": torch.ones(2), "b": Malicious(trap)}, path)
+    for read in (Checkpoint, load_state_dict):
+        with pytest.raises(ValueError, match=r"evil\.pt is refused.*convert it to safetensors"):
+            read(path)
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"state_dict": {"a": torch.ones(2)}, "model": {"a": torch.ones(2)}},
+        {"weights": {"a": torch.ones(2)}},
+        {"model": {"a": torch.ones(2), "epoch": 3}},
+        {"a": torch.eye(2).to_sparse()},
+        [torch.ones(2)],
+        {},
+    ],
+)
+def test_ambiguous_pickle_is_refused(tmp_path: Path, content: Any) -> None:
+    torch.save(content, tmp_path / "a.pth")
+    with pytest.raises(ValueError, match=r"a\.pth is refused: expected one state dict"):
+        Checkpoint(tmp_path / "a.pth")
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9])
+def test_truncated_pickle_is_refused(
+    tmp_path: Path, state: dict[str, Tensor], legacy: bool, share: float
+) -> None:
+    path = tmp_path / "cut.pt"
+    torch.save(state, path, _use_new_zipfile_serialization=not legacy)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    for read in (Checkpoint, load_state_dict):
+        with pytest.raises(ValueError, match=r"cut\.pt is"):
+            read(path)
+
+
+# Whole or absent
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file may grow beyond 64 KiB, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_failed_write_names_the_file_and_leaves_the_old_one(
+    tmp_path: Path, state: dict[str, Tensor], small_files: None
+) -> None:
+    path = tmp_path / "a.safetensors"
+    save_state_dict(state, path)
+    with pytest.raises(OSError, match=r"a\.safetensors'$"):
+        save_state_dict({"big": torch.zeros(2**16)}, path)
+    assert_same(load_state_dict(path), state)
+    assert os.listdir(tmp_path) == ["a.safetensors"]
+
+
+def test_full_disk_leaves_nothing(
+    tmp_path: Path, state: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left.*a\.safetensors'$"):
+        save_state_dict(state, tmp_path / "a.safetensors")
+    assert os.listdir(tmp_path) == []
+
+
+def test_read_only_folder_is_named(
+    tmp_path: Path, state: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **_: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(OSError, match=r"Read-only.*/a\.safetensors'$"):
+        save_state_dict(state, tmp_path / "a.safetensors")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match=r"Not a directory.*/file'$"):
+        save_state_dict(state, tmp_path / "file" / "a.safetensors")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux")
+def test_folder_that_takes_no_files_is_named(state: dict[str, Tensor]) -> None:
+    with pytest.raises(OSError, match=r"'/proc/a\.safetensors'$"):
+        save_state_dict(state, "/proc/a.safetensors")
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_leftovers_of_the_dead_are_removed_but_not_of_the_living(
+    tmp_path: Path, folder: bool
+) -> None:
+    output = tmp_path / "out[1]"
+    dead = tmp_path / ".out[1].0123abcd.partial"
+    dead.mkdir() if folder else dead.touch()
+    other = tmp_path / ".other.0123abcd.partial"
+    other.touch()
+    with staged(output, folder=folder) as first:
+        assert not dead.exists()
+        with staged(output, folder=folder) as second:
+            assert first.exists()
+            assert first != second
+    assert sorted(os.listdir(tmp_path)) == sorted([other.name, "out[1]"])
+
+
+def test_folder_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "old").touch()
+    with pytest.raises(FileNotFoundError), staged(output, folder=True) as partial:
+        (partial / "new" / "deeper").mkdir()
+    assert os.listdir(output) == ["old"]
+    with staged(output, folder=True) as partial:
+        (partial / "new").touch()
+    assert (os.listdir(output), os.listdir(tmp_path)) == (["new"], ["out"])
+
+    replace = os.replace
+
+    def fail(source: Path, target: Path) -> None:
+        if Path(target) == output and (Path(source) / "newer").exists():
+            raise OSError(errno.EIO, "broken", str(source))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="broken"), staged(output, folder=True) as partial:
+        (partial / "newer").touch()
+    assert (os.listdir(output), os.listdir(tmp_path)) == (["new"], ["out"])
+
+
+def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MERGELIB_CACHE", "~/here")
+    assert cache_folder() == Path.home() / "here"
+    monkeypatch.delenv("MERGELIB_CACHE")
+    assert cache_folder() == Path.home() / ".cache" / "mergelib"

@@ -1,0 +1,71 @@
+"""The tools that run the notebooks and lay out the site."""
+
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+import stage
+from execute import merge_streams, read_source, with_outputs
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+BOOTSTRAP = 'import sys\n\nSOURCE = ""\nprint(SOURCE or "none")'
+
+
+def test_stream_pieces_are_joined_only_with_their_own_kind() -> None:
+    pieces = [("stdout", "a"), ("stdout", "b"), ("stderr", "c"), ("stdout", "d")]
+    outputs = [new_output("stream", name=name, text=text) for name, text in pieces]
+    joined = [(output.name, output.text) for output in merge_streams(outputs)]
+    assert joined == [("stdout", "ab"), ("stderr", "c"), ("stdout", "d")]
+
+
+def test_cell_ids_follow_the_text_and_stay_unique(tmp_path: Path) -> None:
+    source = tmp_path / "a.py"
+    source.write_text("# %%\nx = 1\n\n# %%\nx = 1\n\n# %%\ny = 2\n")
+    ids = [cell.id for cell in read_source(source).cells]
+    assert len(set(ids)) == 3
+    source.write_text("# %%\nz = 0\n\n# %%\nx = 1\n\n# %%\nx = 1\n\n# %%\ny = 2\n")
+    assert [cell.id for cell in read_source(source).cells][1:] == ids
+
+
+def test_only_outputs_and_counts_are_taken_from_the_executed_notebook(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("# %%\nprint(1)\n")
+    source, executed = read_source(path), read_source(path)
+    executed.cells[0].update(execution_count=1, outputs=[new_output("stream", text="1\n")])
+    executed.cells[0].metadata.update(papermill={"duration": 0.1}, tags=[])
+    executed.metadata["papermill"] = {}
+    result = with_outputs(source, executed)
+    assert result.cells[0].execution_count == 1
+    assert result.cells[0].outputs[0].text == "1\n"
+    assert not result.cells[0].metadata
+    assert "papermill" not in result.metadata
+
+
+def test_the_address_reaches_source_and_notebook_alike(tmp_path: Path) -> None:
+    notebook, source = tmp_path / "notebooks/a.ipynb", tmp_path / "notebooks/src/a.py"
+    source.parent.mkdir(parents=True)
+    source.write_text(f"# %%\n{BOOTSTRAP}\n")
+    nbformat.write(new_notebook(cells=[new_code_cell(BOOTSTRAP)]), notebook)
+    address = "mergelib @ git+https://example.org/some/where@v1"
+    assert stage.fill_address(address, tmp_path) == 2
+    expected = BOOTSTRAP.replace('""', f'"{address}"', 1)
+    assert nbformat.read(notebook, as_version=4).cells[0].source == expected
+    assert jupytext.read(source).cells[0].source == expected
+    assert stage.fill_address(address, tmp_path) == 0
+
+
+def theme_options() -> dict[str, object]:
+    return stage.configuration()["sphinx"]["config"]["html_theme_options"]
+
+
+@pytest.mark.parametrize("given", ["some/where", "https://github.com/some/where/"])
+def test_launch_buttons_need_an_address(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.delenv("MERGELIB_REPOSITORY", raising=False)
+    monkeypatch.delenv("MERGELIB_BRANCH", raising=False)
+    assert "launch_buttons" not in theme_options()
+    monkeypatch.setenv("MERGELIB_REPOSITORY", given)
+    options = theme_options()
+    assert options["launch_buttons"] == stage.LAUNCH_BUTTONS
+    assert options["repository_url"] == "https://github.com/some/where"
+    assert options["repository_branch"] == "published"

@@ -1,0 +1,128 @@
+"""Execute the notebooks: sources in, fresh outputs out, the same bytes on every run.
+
+A notebook's text lives in `notebooks/src/NAME.py`. This tool reads it, gives every cell an id that
+follows from its text, runs it with papermill in a scratch folder, and copies back the outputs and
+execution counts alone: papermill's timings and injected tags never reach a file that is kept.
+"""
+
+import argparse
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import jupytext
+import nbformat
+import papermill
+import yaml
+from nbformat import NotebookNode
+from papermill.exceptions import PapermillExecutionError
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+SOURCES = NOTEBOOKS / "src"
+BUILD = ROOT / "_build"
+
+# Bars would land in stderr with a machine's paths; threads and hashing change the last digits.
+QUIET = {
+    "TQDM_DISABLE": "1",
+    "OMP_NUM_THREADS": "2",
+    "PYTHONHASHSEED": "0",
+    "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+}
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python", "pygments_lexer": "ipython3"},
+}
+
+
+def read_source(path: Path) -> NotebookNode:
+    """The notebook of a py:percent source, with stable cell ids and a fixed kernel."""
+    notebook = jupytext.read(path, fmt="py:percent")
+    notebook.metadata = nbformat.from_dict(METADATA)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    seen: dict[str, int] = {}
+    for cell in notebook.cells:
+        digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
+        repeat = seen[digest] = seen.get(digest, -1) + 1
+        cell.id = f"{digest}-{repeat}" if repeat else digest
+        cell.metadata = {k: v for k, v in cell.metadata.items() if k in ("tags", "mystnb")}
+    return notebook
+
+
+def merge_streams(outputs: Iterable[NotebookNode]) -> list[NotebookNode]:
+    """Join neighbouring pieces of one stream: where the kernel cut them is chance."""
+    merged: list[NotebookNode] = []
+    for output in outputs:
+        last = merged[-1] if merged else None
+        if last and output.output_type == "stream" == last.output_type and output.name == last.name:
+            last.text += output.text
+        else:
+            merged.append(output)
+    return merged
+
+
+def with_outputs(source: NotebookNode, executed: NotebookNode) -> NotebookNode:
+    """`source` with the outputs and execution counts of `executed`, and nothing else of it."""
+    fresh = {cell.id: cell for cell in executed.cells}
+    for cell in source.cells:
+        if cell.cell_type == "code":
+            cell.outputs = merge_streams(fresh[cell.id].outputs)
+            cell.execution_count = fresh[cell.id].execution_count
+    return source
+
+
+def execute(name: str, output: Path, parameters: dict[str, object]) -> Path:
+    """Run one notebook and write it, cleaned, to `output/NAME.ipynb`."""
+    source = read_source(SOURCES / f"{name}.py")
+    raw = BUILD / "papermill" / f"{name}.ipynb"
+    raw.parent.mkdir(parents=True, exist_ok=True)
+    executed = papermill.execute_notebook(
+        source, raw, parameters, kernel_name="python3", cwd=NOTEBOOKS, progress_bar=False
+    )
+    target = output / f"{name}.ipynb"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(with_outputs(source, executed), target)
+    return target
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="notebooks to run, such as 00-tour (all of them)")
+    parser.add_argument("--write", action="store_true", help="refresh the committed notebooks too")
+    parser.add_argument("--output", type=Path, default=BUILD / "executed", help="where they go")
+    parser.add_argument(
+        "-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="a parameter"
+    )
+    args = parser.parse_args()
+    parameters = {name: yaml.safe_load(value) for name, value in args.p}
+    if args.write and parameters:
+        parser.error("--write keeps the default parameters: leave -p out")
+    known = sorted(path.stem for path in SOURCES.glob("*.py"))
+    names = [Path(name).stem for name in args.names] or known
+    if unknown := sorted(set(names) - set(known)):
+        parser.error(f"no such notebook: {', '.join(unknown)}; there are {', '.join(known)}")
+
+    os.environ.update(QUIET)
+    failed = []
+    for name in names:
+        start = time.perf_counter()
+        try:
+            target = execute(name, args.output, parameters)
+        except PapermillExecutionError as error:
+            failed.append(name)
+            print(f"{name}: failed\n{error}", file=sys.stderr, flush=True)
+            continue
+        if args.write:
+            shutil.copyfile(target, NOTEBOOKS / target.name)
+        print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

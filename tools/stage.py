@@ -1,0 +1,106 @@
+"""Lay out the sources of the site in `_build/stage`, so that a build never touches the work tree.
+
+Taken are the prose pages, the notebooks as freshly executed in `_build/executed`, a local copy of
+MathJax, and the two configuration files. The repository's address is known only at publication: it
+comes from `MERGELIB_REPOSITORY` (`owner/name`, or a full address) and `MERGELIB_BRANCH`. Without
+it the book has no launch buttons. `--address SOURCE` writes what pip shall install into the first
+cell of every notebook instead; the publishing workflow does so on the branch that Colab opens.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+EXECUTED = ROOT / "_build" / "executed"
+STAGE = ROOT / "_build" / "stage"
+
+LAUNCH_BUTTONS = {
+    "colab_url": "https://colab.research.google.com",
+    "binderhub_url": "https://mybinder.org",
+    "notebook_interface": "jupyterlab",
+}
+# What the pages load, out of everything that MathJax ships.
+MATHJAX = ("tex-mml-chtml.js", "input/tex/extensions", "output/chtml/fonts", "a11y")
+NO_ADDRESS = 'SOURCE = ""'
+
+
+def configuration() -> dict[str, Any]:
+    """`_config.yml`, with the repository and its buttons if the environment names one."""
+    config = yaml.safe_load((ROOT / "_config.yml").read_text())
+    repository = os.environ.get("MERGELIB_REPOSITORY", "").strip("/")
+    if repository:
+        address = repository if "://" in repository else f"https://github.com/{repository}"
+        config["sphinx"]["config"]["html_theme_options"] |= {
+            "repository_url": address,
+            "repository_branch": os.environ.get("MERGELIB_BRANCH", "published"),
+            "launch_buttons": LAUNCH_BUTTONS,
+        }
+    return config
+
+
+def copy_mathjax(target: Path) -> None:
+    """MathJax from its Python package: the book needs no network, neither built nor read."""
+    spec = importlib.util.find_spec("sphinx-mathjax-offline")
+    if spec is None or spec.origin is None:
+        raise SystemExit("MathJax is missing: pip install sphinx-mathjax-offline")
+    source = Path(spec.origin).parent / "static" / "mathjax"
+    for name in MATHJAX:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name)
+        else:
+            shutil.copy2(source / name, target / name)
+
+
+def stage() -> None:
+    """Write `_build/stage` anew."""
+    missing = {path.stem for path in (ROOT / "notebooks" / "src").glob("*.py")}
+    missing -= {path.stem for path in EXECUTED.glob("*.ipynb")}
+    if missing:
+        raise SystemExit(f"not executed yet: {', '.join(sorted(missing))}; run tools/execute.py")
+    shutil.rmtree(STAGE, ignore_errors=True)
+    shutil.copytree(ROOT / "book", STAGE / "book")
+    shutil.copytree(EXECUTED, STAGE / "notebooks")
+    copy_mathjax(STAGE / "book" / "_static" / "mathjax")
+    shutil.copy2(ROOT / "_toc.yml", STAGE)
+    (STAGE / "_config.yml").write_text(yaml.safe_dump(configuration(), sort_keys=False))
+
+
+def fill_address(source: str, root: Path = ROOT) -> int:
+    """Name `source` in the first cell of every notebook under `root`; how many files changed."""
+    changed = 0
+    for path in sorted((root / "notebooks").glob("*.ipynb")) + sorted(
+        (root / "notebooks" / "src").glob("*.py")
+    ):
+        text = path.read_text(encoding="utf-8")
+        old, new = NO_ADDRESS, f"SOURCE = {json.dumps(source)}"
+        if path.suffix == ".ipynb":  # there the line is itself a JSON string
+            old, new = (json.dumps(line)[1:-1] for line in (old, new))
+        if old in text:
+            path.write_text(text.replace(old, new, 1), encoding="utf-8")
+            changed += 1
+    return changed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--address", metavar="SOURCE", help="write what pip installs, and stop")
+    address = parser.parse_args().address
+    if address is None:
+        stage()
+        return 0
+    changed = fill_address(address)
+    print(f"{changed} files now install {address}")
+    return 0 if changed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
