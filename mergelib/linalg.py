@@ -10,10 +10,13 @@ a slightly larger subspace, with D itself, separates them again.
 Symbols: D of shape (m, n), r = min(m, n), SVD_k(D) = U diag(S) Vh.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
 OVERSAMPLING = 16  # directions beyond the k-th that the Rayleigh–Ritz step may choose from
+SAFE = (1e-20, 1e30)  # where Σ D_ij² may lie for squares to be trusted in float32
 RESOLUTION = 1000.0  # σ_k² must exceed so many machine epsilons of σ_1², else float64 is used
 
 
@@ -49,25 +52,29 @@ def truncated_svd(
     rank = min(rank, rows, columns)
     if rank == 0:
         return matrix.new_empty(rows, 0), matrix.new_empty(0), matrix.new_empty(0, columns)
-    largest = matrix.abs().max()
-    if not largest.isfinite():
-        raise ValueError("the matrix holds NaN or Inf")
-    if exact or rank == min(rows, columns) or largest == 0:
+    if exact or rank == min(rows, columns):
+        _check_finite(matrix)
         u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
         return u[:, :rank], s[:rank], vh[:rank]
     if rows > columns:
         v, s, uh = truncated_svd(matrix.T, rank)
         return uh.T, s, v.T
-    scaled = matrix / largest  # its squares neither overflow nor underflow
-    basis = _leading_subspace(scaled, rank, min(rank + OVERSAMPLING, rows))
-    projected = basis.T @ scaled
+    gram = matrix @ matrix.T
+    if not SAFE[0] < gram.trace().item() < SAFE[1]:  # squares over- or underflow, or there is NaN
+        largest = _check_finite(matrix)
+        if largest == 0:
+            return truncated_svd(matrix, rank, exact=True)
+        u, s, vh = truncated_svd(matrix / largest, rank)
+        return u, s * largest, vh
+    basis = _leading_subspace(matrix, gram, rank)
+    projected = basis.T @ matrix
     # Rayleigh–Ritz: the singular vectors of the small matrix, whose square is taken in float64.
     small = projected.double()
     rotation = torch.linalg.eigh(small @ small.T).eigenvectors[:, -rank:].flip(1).to(matrix.dtype)
     vectors = rotation.T @ projected
     values = torch.linalg.vector_norm(vectors, dim=1)
     tiny = torch.finfo(matrix.dtype).tiny
-    return basis @ rotation, values * largest, vectors / values.clamp(min=tiny)[:, None]
+    return basis @ rotation, values, vectors / values.clamp(min=tiny)[:, None]
 
 
 def low_rank(matrix: Tensor, rank: int, *, exact: bool = False) -> Tensor:
@@ -81,11 +88,19 @@ def low_rank(matrix: Tensor, rank: int, *, exact: bool = False) -> Tensor:
     return (u * s) @ vh
 
 
-def _leading_subspace(matrix: Tensor, rank: int, size: int) -> Tensor:
-    """Orthonormal columns that span the ``size`` leading left singular vectors, nearly."""
-    values, vectors = torch.linalg.eigh(matrix @ matrix.T)
+def _leading_subspace(matrix: Tensor, gram: Tensor, rank: int) -> Tensor:
+    """Orthonormal columns that nearly span the leading left singular vectors, and some more."""
+    values, vectors = torch.linalg.eigh(gram)
     blind = RESOLUTION * torch.finfo(matrix.dtype).eps
     if matrix.dtype == torch.float32 and values[-rank] < blind * values[-1]:
         double = matrix.double()
         vectors = torch.linalg.eigh(double @ double.T).eigenvectors.float()
-    return vectors[:, -size:]
+    return vectors[:, -min(rank + OVERSAMPLING, len(values)) :]
+
+
+def _check_finite(matrix: Tensor) -> float:
+    """The largest magnitude in a matrix, which may hold neither NaN nor Inf."""
+    largest = matrix.abs().max().item()
+    if not math.isfinite(largest):
+        raise ValueError("the matrix holds NaN or Inf")
+    return largest

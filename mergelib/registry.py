@@ -294,7 +294,7 @@ def _apply(
     reference = experts[0] if pretrained is None else pretrained
     inputs = [*experts] if pretrained is None else [*experts, pretrained]
     takes_pretrained = "pretrained" in accepted
-    dtype = torch.promote_types(reference.dtype, torch.float32)
+    dtype = torch.float64 if reference.dtype == torch.float64 else torch.float32
 
     def call(parts: Sequence[Tensor]) -> Tensor:
         parts = [part.to(device=device, dtype=dtype) for part in parts]

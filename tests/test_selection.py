@@ -87,6 +87,7 @@ HOSTILE = {
     # Every entry that the first sample sees is large, or small, and the others are not.
     "sample sees the large": torch.where(torch.arange(6000) % 49 == 0, 10.0, 1.0) * NORMAL,
     "sample sees the small": torch.where(torch.arange(6000) % 49 == 0, 1e-6, 1.0) * NORMAL,
+    "sample sees one value": torch.where(torch.arange(6000) % 7 == 0, 3.0, NORMAL / 10),
     "all scales": torch.exp(40 * NORMAL.clamp(-2, 2)),
     "subnormal": NORMAL * 1e-40,
     "with infinities": torch.where(torch.arange(6000) % 3 == 0, math.inf, NORMAL),
@@ -128,10 +129,9 @@ def test_agrees_with_sorting_whatever_the_sizes(
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_subtracted_in_float32(dtype: torch.dtype) -> None:
-    pretrained, expert = (NORMAL[:3000].to(dtype), NORMAL[3000:].to(dtype))
-    widened: list[Parameter] = [([expert.float()], pretrained.float())]
-    threshold = magnitude_thresholds(lambda: [([expert], pretrained)], 0.2)
-    assert threshold == by_sorting(widened, 0.2)
+    pretrained, expert = torch.full((3,), 1.0, dtype=dtype), torch.full((3,), 3e-5, dtype=dtype)
+    (threshold,) = magnitude_thresholds(lambda: [([expert], pretrained)], 0.2)
+    assert threshold == float(pretrained[0].float() - expert[0].float()) != 1.0
 
 
 def test_trimming_at_the_threshold_keeps_exactly_k() -> None:

@@ -31,7 +31,7 @@ def drop_and_rescale(task_vector: Tensor, drop_rate: float, generator: torch.Gen
     The draws are made on the CPU, so they are the same on every device.
     """
     kept = torch.rand(task_vector.shape, generator=generator) >= drop_rate
-    return task_vector * kept.to(task_vector.device) / (1 - drop_rate)
+    return (task_vector * kept.to(task_vector.device)).div_(1 - drop_rate)
 
 
 def elect_and_reduce(task_vectors: Tensor, reduce: Reduce) -> Tensor:
@@ -146,9 +146,13 @@ def dare(
     if combine not in ("task_arithmetic", "ties"):
         raise ValueError(f"combine is {combine!r}, expected 'task_arithmetic' or 'ties'")
     generator = torch.Generator().manual_seed(seed)
-    thinned = [drop_and_rescale(expert - pretrained, drop_rate, generator) for expert in experts]
+    thinned = (
+        drop_and_rescale(expert - pretrained, drop_rate, generator) for expert in experts
+    )
     if combine == "ties":
-        return pretrained + (1.0 if scale is None else scale) * elect_and_reduce(
-            torch.stack(thinned), "mean"
-        )
-    return pretrained + (0.3 if scale is None else scale) * torch.stack(thinned).sum(0)
+        merged = elect_and_reduce(torch.stack(list(thinned)), "mean")
+        return pretrained + (1.0 if scale is None else scale) * merged
+    total = pretrained.clone()
+    for task_vector in thinned:
+        total.add_(task_vector, alpha=0.3 if scale is None else scale)
+    return total

@@ -137,7 +137,7 @@ def _draw(character: str, face: str, whole_cell: bool, fill: float) -> np.ndarra
 
 @dataclass(frozen=True)
 class GlyphSet:
-    """Masks of a script: (M, 1, MASK_SIDE, MASK_SIDE), with the class and the face of each.
+    """Masks of the distinct glyphs of a script in every face: (M, 1, MASK_SIDE, MASK_SIDE).
 
     `training[c]` and `testing[c]` are the rows of `masks` that may be used for class c.
     """

@@ -80,6 +80,9 @@ class VisionTransformer(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Conv2d):  # PyTorch's own start shrinks the signal too much
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                nn.init.zeros_(module.bias)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.stem(images).flatten(2).transpose(1, 2) + self.pos_embed

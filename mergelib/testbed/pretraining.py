@@ -26,7 +26,7 @@ from mergelib.testbed.models import build_model, normalise
 from mergelib.testbed.suites import PretrainingSet, Split
 from mergelib.testbed.training import Recipe, features, make_optimiser, warmup_cosine
 
-PRETRAINING = Recipe(learning_rate=1e-3, epochs=22, batch_size=128, weight_decay=0.05, warmup=0.05)
+PRETRAINING = Recipe(learning_rate=1e-3, epochs=20, batch_size=128, weight_decay=0.05, warmup=0.05)
 
 # For a model that no weights are shipped for: a short pretraining on rendered scripts alone.
 FALLBACK = Recipe(learning_rate=1e-3, epochs=6, batch_size=128, weight_decay=0.05, warmup=0.05)

@@ -22,6 +22,12 @@ _VISION = (
     *("caltech101", "pacs", "scenes15", "cars_body", "notmnist", "usps"),
 )
 _DIGITS = ("digits_low", "digits_high")
+# Pictures of a task in the train, validation and test split, by profile and family of suites.
+SIZES: dict[str, dict[str, tuple[int, int, int]]] = {
+    "smoke": {"glyphs": (240, 48, 120), "vision": (240, 48, 120), "digits": (240, 48, 120)},
+    "default": {"glyphs": (1500, 300, 600), "vision": (4000, 500, 1000), "digits": (900, 150, 300)},
+    "full": {"glyphs": (4000, 500, 2000), "vision": (10000, 1000, 2000), "digits": (900, 150, 300)},
+}
 SUITES: dict[str, tuple[str, ...]] = {
     "digits2": _DIGITS,
     **{f"glyphs{n}": tuple(glyphs.script_names(n)) for n in (8, 14, 20)},
@@ -76,21 +82,38 @@ def load_suite(
     name: str,
     *,
     seed: int = 0,
+    profile: str = "default",
     tasks: Sequence[str] | None = None,
-    train_size: int = 4000,
-    validation_size: int = 500,
-    test_size: int = 1000,
+    train_size: int | None = None,
+    validation_size: int | None = None,
+    test_size: int | None = None,
     data: str | Path | None = None,
 ) -> Suite:
     """Load the tasks of a suite, or those of them named in `tasks`.
 
-    Rendered tasks have exactly the given sizes. Tasks from files have at most these: classes keep
-    their shares, and the validation split takes at most a fifth of the training part. `seed` and
-    the task's name decide what is drawn. `data` is the folder of prepared files (see
-    `mergelib.testbed.data`). Raises ValueError for an unknown suite or task, a size below 1 (the
-    validation split may be empty), or data that cannot be had.
+    Args:
+        name: ``digits2``, ``glyphs8``, ``glyphs14``, ``glyphs20``, ``vision8`` … ``vision20``.
+        seed: decides with a task's name what is drawn.
+        profile: ``"smoke"`` (seconds), ``"default"`` (two cores) or ``"full"`` (a GPU): how many
+            pictures a task has, see `SIZES`.
+        tasks: names of the tasks to load; all by default.
+        train_size: pictures to train on, in place of the profile's. Rendered tasks have exactly
+            this many; tasks from files at most, and their classes keep their shares.
+        validation_size: likewise; at most a fifth of the training part, may be 0.
+        test_size: likewise.
+        data: the folder of prepared files (see `mergelib.testbed.data`).
+
+    Raises:
+        ValueError: an unknown suite, profile or task, a size below 1, or data that cannot be had.
     """
     chosen = _choose(name, tasks)
+    if profile not in SIZES:
+        raise ValueError(f"unknown profile {profile!r}; known: {', '.join(SIZES)}")
+    usual = SIZES[profile][name.rstrip("0123456789")]
+    given = (train_size, validation_size, test_size)
+    train_size, validation_size, test_size = (
+        own if size is None else size for size, own in zip(given, usual, strict=True)
+    )
     for label, size, least in (
         ("train_size", train_size, 1),
         ("validation_size", validation_size, 0),

@@ -79,6 +79,21 @@ def test_held_out_faces_never_reach_training(monkeypatch):
             assert set(seen.unique().tolist()) == shades
 
 
+def test_only_test_splits_allow_held_out_faces(monkeypatch):
+    allowed = []
+
+    def record(found, labels, medium, jitter, generator, *, held_out):
+        allowed.append(held_out)
+        return torch.zeros(len(labels), 3, 32, 32, dtype=torch.uint8)
+
+    monkeypatch.setattr(glyphs, "render", record)
+    glyphs.render_task("chess", SIZES, seed=0)
+    assert allowed == [False, False, True]
+    allowed.clear()
+    glyphs.render_pretraining(1, 1, seed=0)
+    assert allowed == [False] * len(media.PLAIN_MEDIA) + [True] * len(media.PLAIN_MEDIA)
+
+
 def test_neighbours_are_added_beside_the_glyph():
     found = glyphs.glyph_set("ЖШЮ")
     labels = torch.zeros(50, dtype=torch.int64)

@@ -1,0 +1,300 @@
+"""The command line: ``mergelib demo``, ``methods``, ``merge``, ``evaluate``, ``zoo``, ``data``."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mergelib.testbed.suites import Suite
+    from mergelib.testbed.zoo import Zoo
+
+app = typer.Typer(
+    help="Merge fine-tuned models, and measure what merging keeps.",
+    epilog="Start with: mergelib demo --suite digits2",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+zoo_app = typer.Typer(help="Backbones and fine-tuned experts to merge.", no_args_is_help=True)
+data_app = typer.Typer(help="Image sets of the vision suites.", no_args_is_help=True)
+app.add_typer(zoo_app, name="zoo")
+app.add_typer(data_app, name="data")
+console = Console()
+
+SuiteName = Annotated[
+    str, typer.Option("--suite", help="digits2, glyphs8/14/20 (nothing to download) or vision8/14/20.")
+]
+Seed = Annotated[int, typer.Option(help="Draws splits, heads and the order of training.")]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …")]
+Model = Annotated[str, typer.Option(help="vit, vit_large, resnet18 or mlp.")]
+
+DEMO = ("average", "task_arithmetic", "ties", "cart")
+
+
+def main() -> None:
+    """Entry point: errors that a user can mend are one line and status 1, no traceback."""
+    try:
+        app()
+    except (ValueError, TypeError, OSError, FloatingPointError) as error:
+        print(f"mergelib: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+@app.command()
+def demo(
+    suite: SuiteName = "glyphs8",
+    seed: Seed = 0,
+    tune: Annotated[
+        bool, typer.Option(help="Choose scales and ranks on validation data (a minute more).")
+    ] = False,
+    output: Annotated[
+        Path, typer.Option(help="Folder for the table (CSV) and the figure (PNG).")
+    ] = Path("mergelib-demo"),
+    device: Device = "cpu",
+) -> None:
+    """Fine-tune experts from the shipped backbone, merge them four ways, and compare.
+
+    Writes TABLE.csv and FIGURE.png, named after the suite. The experts are cached: a second run
+    only merges and evaluates.
+    """
+    from mergelib.testbed.comparison import GRIDS, choose, compare
+
+    zoo = _zoo(suite, seed, device)
+    settings: dict[str, dict[str, Any]] = {method: {} for method in DEMO}
+    if tune:
+        settings = {method: choose(zoo, method, GRIDS[method])[0] for method in DEMO}
+    table = compare(zoo, settings)
+    output.mkdir(parents=True, exist_ok=True)
+    table.to_csv(output / f"{suite}.csv", index=False)
+    _save_figure(table, output / f"{suite}.png")
+    _print_comparison(table, settings)
+    console.print(f"Wrote {output / suite}.csv and {output / suite}.png")
+
+
+@app.command("methods")
+def list_methods() -> None:
+    """List the merging methods with their hyperparameters and defaults."""
+    from mergelib.registry import methods
+
+    for name, row in methods().iterrows():
+        console.print(f"[bold]{name}[/bold]  needs {row['needs']}", highlight=False)
+        console.print(f"    {row['what it does']}", highlight=False)
+        console.print(f"    {row['hyperparameters']}", style="dim", highlight=False)
+
+
+@app.command("merge")
+def merge_command(
+    method: Annotated[str, typer.Argument(help="A method's name; see: mergelib methods")],
+    experts: Annotated[
+        list[Path], typer.Argument(help="Fine-tuned models: .safetensors files or folders, .pt files.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the merged model.")],
+    pretrained: Annotated[
+        Path | None, typer.Option("--pretrained", "-p", help="The model they were fine-tuned from.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", help="A hyperparameter, e.g. --set scale=0.4; repeatable."),
+    ] = None,
+    device: Device = "cpu",
+    overwrite: Annotated[bool, typer.Option(help="Replace an output that exists.")] = False,
+) -> None:
+    """Merge model files, streaming tensor by tensor (the models need not fit into memory).
+
+    Example: mergelib merge ties a.safetensors b.safetensors -p base.safetensors -o out.safetensors
+    --set density=0.2
+    """
+    from mergelib import merge_files
+
+    hyperparameters = dict(_setting(text) for text in settings or [])
+    written = merge_files(
+        method, pretrained, experts, output, device=device, overwrite=overwrite, **hyperparameters
+    )
+    console.print(f"Wrote {written}")
+
+
+@app.command("evaluate")
+def evaluate_command(
+    checkpoint: Annotated[Path, typer.Argument(help="Backbone weights: .safetensors or .pt")],
+    suite: SuiteName = "glyphs8",
+    seed: Seed = 0,
+    model: Model = "vit",
+    device: Device = "cpu",
+) -> None:
+    """Evaluate backbone weights on every task of a suite, under its frozen few-shot heads."""
+    from mergelib.io import load_state_dict
+    from mergelib.testbed.evaluation import evaluate
+    from mergelib.testbed.suites import load_suite
+    from mergelib.testbed.training import Recipe
+    from mergelib.testbed.zoo import load_backbone, make_heads
+
+    state = load_state_dict(checkpoint)
+    loaded = load_suite(suite, seed=seed)
+    backbone = load_backbone(model, device)
+    heads = make_heads(backbone, loaded, Recipe(), seed)
+    table = evaluate(backbone, state, heads, loaded)
+    mean = {"task": "mean", "accuracy": table["accuracy"].mean(), "loss": table["loss"].mean()}
+    table.loc[len(table)] = {**mean, "correct": table["correct"].sum(), "n": table["n"].sum()}
+    _print_frame(table)
+
+
+@app.command()
+def baselines(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")],
+    suite: SuiteName = "vision8",
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.")] = 5,
+    model: Model = "vit",
+    device: Device = "cpu",
+) -> None:
+    """Measure every baseline over several seeds, tuned on validation data, with provenance.
+
+    This is the command behind results/SUITE-baselines.json.
+    """
+    from mergelib.testbed.comparison import measure_baselines
+
+    record = measure_baselines(suite, range(seeds), model=model, device=device)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(record, indent=1) + "\n")
+    console.print(f"Wrote {output}")
+
+
+@zoo_app.command("build")
+def zoo_build(
+    suite: SuiteName = "glyphs8", seed: Seed = 0, model: Model = "vit", device: Device = "cpu"
+) -> None:
+    """Fine-tune the experts of a suite into the cache, and tell where they lie."""
+    zoo = _zoo(suite, seed, device, model)
+    for task, file in zoo.files.items():
+        console.print(f"{task}\t{file}", soft_wrap=True, highlight=False)
+
+
+@zoo_app.command("pretrain")
+def zoo_pretrain(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .safetensors file to write.")],
+    model: Model = "vit",
+    seed: Seed = 0,
+    device: Device = "cpu",
+) -> None:
+    """Pretrain a backbone as the shipped one was: half an hour on two cores.
+
+    Uses tiny_imagenet32 and omniglot_small from the data folder where they are, and rendered
+    scripts; none of them is a task of a suite.
+    """
+    from mergelib.testbed.pretraining import write_backbone
+    from mergelib.testbed.suites import pretraining_sets
+
+    write_backbone(output, model, pretraining_sets(), seed=seed, device=device)
+    console.print(f"Wrote {output} and {output.with_suffix('.json')}")
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List the known image sets and where each was found."""
+    import pandas as pd
+
+    from mergelib.testbed.data import CATALOGUE, find_file
+
+    rows = [
+        {
+            "set": entry.name,
+            "what": entry.what,
+            "classes": entry.classes,
+            "licence": entry.licence,
+            "found": str(find_file(entry.name) or "-"),
+        }
+        for entry in CATALOGUE.values()
+    ]
+    _print_frame(pd.DataFrame(rows))
+
+
+@data_app.command("prepare")
+def data_prepare(
+    names: Annotated[list[str], typer.Argument(help="Image sets; see: mergelib data list")],
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to write; by default the cache.")
+    ] = None,
+) -> None:
+    """Download image sets through torchvision and prepare them in the suites' schema."""
+    from mergelib.testbed.data import prepare
+
+    for name in names:
+        console.print(f"{name}\t{prepare(name, folder)}", soft_wrap=True, highlight=False)
+
+
+def _zoo(suite: str, seed: int, device: str, model: str = "vit") -> "Zoo":
+    from mergelib.testbed.suites import load_suite
+    from mergelib.testbed.zoo import load_zoo
+
+    with console.status(f"loading {suite}"):
+        loaded: Suite = load_suite(suite, seed=seed)
+    return load_zoo(loaded, model=model, device=device)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """``name=value`` with the value read as JSON where it is JSON, else as text."""
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise ValueError(f"--set takes name=value, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def _print_frame(frame: "pd.DataFrame") -> None:
+    table = Table(show_edge=False, header_style="bold")
+    for column in frame.columns:
+        numeric = frame[column].dtype.kind in "if"
+        table.add_column(str(column), justify="right" if numeric else "left", overflow="fold")
+    for row in frame.itertuples(index=False):
+        table.add_row(*(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row))
+    console.print(table)
+
+
+def _print_comparison(table: "pd.DataFrame", settings: dict[str, dict[str, Any]]) -> None:
+    """A row a method: accuracy per task in per cent, the means, and what merging cost."""
+    from mergelib.plots import label
+
+    tasks = list(table["task"].unique())
+    shown = Table(show_edge=False, header_style="bold", title="test accuracy, %", title_justify="left")
+    shown.add_column("method", no_wrap=True)
+    for column in (*tasks, "mean", "normalised", "seconds", "peak MB"):
+        shown.add_column(column, justify="right", overflow="fold")
+    for method, rows in table.groupby("method", sort=False):
+        by_task = rows.set_index("task")
+        peak = rows["peak_bytes"].iloc[0] / 1e6
+        seconds = rows["seconds"].iloc[0]
+        options = ", ".join(f"{k}={v}" for k, v in settings.get(str(method), {}).items())
+        shown.add_row(
+            label(str(method)) + (f" ({options})" if options else ""),
+            *(f"{100 * by_task.loc[task, 'accuracy']:.1f}" for task in tasks),
+            f"{100 * rows['accuracy'].mean():.1f}",
+            f"{100 * rows['normalised'].mean():.1f}",
+            "" if seconds != seconds else f"{seconds:.2f}",
+            "" if peak != peak else f"{peak:.0f}",
+        )
+    console.print(shown)
+
+
+def _save_figure(table: "pd.DataFrame", path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from mergelib.plots import accuracy_by_task, use_style
+
+    use_style()
+    accuracy_by_task(table).savefig(path, dpi=150)
+    plt.close("all")
+
+
+if __name__ == "__main__":
+    main()
