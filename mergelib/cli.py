@@ -29,7 +29,8 @@ app.add_typer(data_app, name="data")
 console = Console()
 
 SuiteName = Annotated[
-    str, typer.Option("--suite", help="digits2, glyphs8/14/20 (nothing to download) or vision8/14/20.")
+    str,
+    typer.Option("--suite", help="digits2, glyphs8/14/20 (nothing to download) or vision8/14/20."),
 ]
 Seed = Annotated[int, typer.Option(help="Draws splits, heads and the order of training.")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …")]
@@ -93,9 +94,12 @@ def list_methods() -> None:
 def merge_command(
     method: Annotated[str, typer.Argument(help="A method's name; see: mergelib methods")],
     experts: Annotated[
-        list[Path], typer.Argument(help="Fine-tuned models: .safetensors files or folders, .pt files.")
+        list[Path],
+        typer.Argument(help="Fine-tuned models: .safetensors files or folders, .pt files."),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the merged model.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where to write the merged model.")
+    ],
     pretrained: Annotated[
         Path | None, typer.Option("--pretrained", "-p", help="The model they were fine-tuned from.")
     ] = None,
@@ -140,8 +144,8 @@ def evaluate_command(
     backbone = load_backbone(model, device)
     heads = make_heads(backbone, loaded, Recipe(), seed)
     table = evaluate(backbone, state, heads, loaded)
-    mean = {"task": "mean", "accuracy": table["accuracy"].mean(), "loss": table["loss"].mean()}
-    table.loc[len(table)] = {**mean, "correct": table["correct"].sum(), "n": table["n"].sum()}
+    means, totals = table[["accuracy", "loss"]].mean(), table[["correct", "n"]].sum()
+    table.loc[len(table)] = {"task": "mean", **means, **totals}
     _print_frame(table)
 
 
@@ -157,11 +161,11 @@ def baselines(
 
     This is the command behind results/SUITE-baselines.json.
     """
+    from mergelib.provenance import write_result
     from mergelib.testbed.comparison import measure_baselines
 
     record = measure_baselines(suite, range(seeds), model=model, device=device)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(record, indent=1) + "\n")
+    write_result(output, record)
     console.print(f"Wrote {output}")
 
 
@@ -263,7 +267,9 @@ def _print_comparison(table: "pd.DataFrame", settings: dict[str, dict[str, Any]]
     from mergelib.plots import label
 
     tasks = list(table["task"].unique())
-    shown = Table(show_edge=False, header_style="bold", title="test accuracy, %", title_justify="left")
+    shown = Table(
+        show_edge=False, header_style="bold", title="test accuracy, %", title_justify="left"
+    )
     shown.add_column("method", no_wrap=True)
     for column in (*tasks, "mean", "normalised", "seconds", "peak MB"):
         shown.add_column(column, justify="right", overflow="fold")

@@ -41,6 +41,7 @@ MARKERS = {"pretrained": "s", "individual": "D"}
 def use_style() -> None:
     """Set matplotlib's defaults for the book; call once at the top of a notebook."""
     import matplotlib as mpl
+    from matplotlib.rcsetup import cycler
 
     mpl.rcParams.update(
         {
@@ -61,7 +62,7 @@ def use_style() -> None:
             "axes.axisbelow": True,
             "lines.linewidth": 2.2,
             "legend.frameon": False,
-            "axes.prop_cycle": mpl.cycler(color=list(COLOURS.values())[1:]),
+            "axes.prop_cycle": cycler(color=list(COLOURS.values())[1:]),
         }
     )
 
@@ -94,7 +95,9 @@ def accuracy_by_task(table: pd.DataFrame, ax: "Axes | None" = None) -> "Figure":
         marker, name = MARKERS.get(method, "o"), label(method)
         values = 100 * wide[method]
         ax.scatter(values, rows, s=60, color=colour(method), marker=marker, label=name, zorder=3)
-    ax.set(yticks=list(rows), yticklabels=list(wide.index), xlabel="test accuracy, %", xlim=(0, 101))
+    ax.set(
+        yticks=list(rows), yticklabels=list(wide.index), xlabel="test accuracy, %", xlim=(0, 101)
+    )
     ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=4, fontsize=10)
     figure = ax.figure
     assert figure is not None

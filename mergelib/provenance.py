@@ -1,9 +1,11 @@
-"""Provenance: what a measured number must carry to be believed and repeated."""
+"""Measured results and their provenance: what a number must carry to be believed and repeated."""
 
 import datetime
 import importlib.metadata
+import json
 import platform
 import subprocess
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,27 @@ def provenance(**inputs: Any) -> dict[str, Any]:
     }
 
 
+def write_result(path: Path, record: dict[str, Any]) -> None:
+    """Write a record as JSON; NaN, which JSON does not know, is refused with ``ValueError``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def load_result(name: str) -> dict[str, Any]:
+    """A record that ships with the package, from ``results/NAME.json``.
+
+    Raises:
+        ValueError: if there is none of that name.
+    """
+    folder = resources.files("mergelib") / "results"
+    file = folder / f"{name}.json"
+    if not file.is_file():
+        known = sorted(each.name.removesuffix(".json") for each in folder.iterdir())
+        raise ValueError(f"no result {name!r}; there are: {', '.join(known) or 'none'}")
+    record: dict[str, Any] = json.loads(file.read_text())
+    return record
+
+
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
@@ -48,7 +71,10 @@ def _device_name(device: str) -> str:
 
 
 def _commit() -> str:
-    """The commit of the checkout that the package is imported from, ``+`` when it was changed."""
+    """The commit of the checkout that the package is imported from, ``+`` when it was changed.
+
+    ``"unknown"`` for an installed package, even if some other repository surrounds it.
+    """
     folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -57,6 +83,7 @@ def _commit() -> str:
         ).stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", __file__)
         changed = git("status", "--porcelain", "--untracked-files=no", "--", str(folder))
         return git("rev-parse", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):

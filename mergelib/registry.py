@@ -11,7 +11,8 @@ bit.
 import difflib
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CHUNK = 2**16  # entries of one tensor that an element-wise rule sees at a time
+MERGEABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 Rule = Callable[..., Tensor]
 Group = tuple[list[Tensor], Tensor | None]  # one parameter: the experts' tensors, the pretrained
@@ -42,7 +44,7 @@ class Source(Protocol):
     names: Sequence[str]  # the experts' names, for messages
     aliases: Mapping[str, str]  # tied key -> the key it shares its memory with
 
-    def keys(self) -> Iterable[str]: ...
+    def __iter__(self) -> Iterator[str]: ...
 
     def load(self, key: str) -> Group: ...
 
@@ -56,7 +58,7 @@ class Method:
         function: the rule itself.
         paper: bibliography key of its source.
         elementwise: entries do not interact, so the rule may be fed flat chunks of a tensor.
-        linear: a NaN or Inf in an input always shows in the output, so only that is checked.
+        linear: a NaN or Inf in an input it takes always shows in the output, which is checked.
         elsewhere: the rule is for matrices, and this rule takes every other tensor.
         prepare: a first pass over all tensors; gives each key further keyword arguments.
         prepared: the names of these arguments, which are no hyperparameters.
@@ -95,13 +97,22 @@ class Method:
         return (inspect.getdoc(self.function) or "").split("\n")[0]
 
     def check(self, hyperparameters: Mapping[str, Any], *, pretrained: bool) -> None:
-        """Raise for an unknown hyperparameter or a missing pretrained model."""
-        for name in hyperparameters:
+        """Raise for a hyperparameter unknown or not finite, or a missing pretrained model."""
+        for name, value in hyperparameters.items():
             if name not in self.hyperparameters:
                 known = ", ".join(self.hyperparameters) or "none"
                 raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {known}")
+            if isinstance(self.hyperparameters[name], float) and not _is_finite_number(value):
+                raise ValueError(f"{name} is {value!r}, expected a finite number")
         if self.needs_pretrained and not pretrained:
             raise ValueError(f"{self.name} needs the pretrained model: pass pretrained=")
+
+
+def _is_finite_number(value: object) -> bool:
+    try:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
 
 
 _METHODS: dict[str, Method] = {}
@@ -157,11 +168,11 @@ class _Memory:
         self._reference = pretrained if pretrained is not None else next(iter(experts.values()))
         check_compatible(self._reference, experts, what)
         self._experts, self._pretrained = experts, pretrained
-        self.names = list(experts)
-        self.aliases = tied_keys(self._reference)
+        self.names: Sequence[str] = list(experts)
+        self.aliases: Mapping[str, str] = tied_keys(self._reference)
 
-    def keys(self) -> Iterable[str]:
-        return self._reference.keys()
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reference)
 
     def load(self, key: str) -> Group:
         pretrained = None if self._pretrained is None else self._pretrained[key]
@@ -236,16 +247,17 @@ def merge_tensors(
         further = method.prepare(lambda: _floating(source, device), **options)
     done: dict[str, Tensor] = {}
     tied = set(source.aliases.values())
-    for key in source.keys():
+    for key in source:
         if key in source.aliases:
             yield key, done[source.aliases[key]]
             continue
         experts, pretrained = source.load(key)
         reference = experts[0] if pretrained is None else pretrained
-        if reference.is_complex():
-            raise ValueError(f"{key!r} is complex ({reference.dtype}), which no method merges")
-        if not reference.is_floating_point():
+        if not (reference.is_floating_point() or reference.is_complex()):
             merged = reference.clone()
+        elif reference.dtype not in MERGEABLE:
+            kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in MERGEABLE)
+            raise ValueError(f"{key!r} has dtype {reference.dtype}, expected one of {kinds}")
         else:
             arguments = {**options, **further.get(key, {})}
             if method.draws:
@@ -267,10 +279,10 @@ class _NotFinite(Exception):
 
 
 def _floating(source: Source, device: torch.device | str | None) -> Iterator[tuple[str, Group]]:
-    for key in source.keys():
+    for key in source:
         if key not in source.aliases:
             experts, pretrained = source.load(key)
-            if experts[0].is_floating_point():
+            if experts[0].is_floating_point() and experts[0].numel():
                 target = experts[0].device if device is None else device
                 moved = None if pretrained is None else pretrained.to(target)
                 yield key, ([expert.to(target) for expert in experts], moved)
@@ -293,21 +305,21 @@ def _apply(
     arguments = {name: value for name, value in arguments.items() if name in accepted}
     reference = experts[0] if pretrained is None else pretrained
     inputs = [*experts] if pretrained is None else [*experts, pretrained]
-    takes_pretrained = "pretrained" in accepted
+    used = len(inputs) if "pretrained" in accepted else len(experts)
     dtype = torch.float64 if reference.dtype == torch.float64 else torch.float32
 
     def call(parts: Sequence[Tensor]) -> Tensor:
         parts = [part.to(device=device, dtype=dtype) for part in parts]
-        if not method.linear and not all(map(is_finite, parts)):
+        if not all(map(is_finite, parts[used:] if method.linear else parts)):
             raise _NotFinite
-        positional = (parts[: len(experts)], parts[-1]) if takes_pretrained else (parts[: len(experts)],)
-        result = function(*positional, **arguments)
+        result = function(parts[: len(experts)], *parts[len(experts) : used], **arguments)
+        result = result.to(reference.dtype)  # which may overflow what float32 held
         if not is_finite(result):
             raise _NotFinite
         return result
 
     if not elementwise:
-        return call(inputs).to(device=reference.device, dtype=reference.dtype)
+        return call(inputs).to(reference.device)
     out = torch.empty(reference.shape, dtype=reference.dtype, device=reference.device)
     flat, parts = out.view(-1), [tensor.reshape(-1) for tensor in inputs]
     step = CHUNK if device.type == "cpu" else max(1, flat.numel())

@@ -59,8 +59,11 @@ def check_compatible(reference: StateDict, others: Mapping[str, StateDict], what
 
     Raises:
         ValueError: naming the expert, the first offending key and what was expected.
+        TypeError: for what is no mapping at all.
     """
-    for name, other in others.items():
+    for name, other in {what: reference, **others}.items():
+        if not isinstance(other, Mapping):
+            raise TypeError(f"{name} is a {type(other).__name__}, expected a state dict")
         check_keys(reference.keys(), other.keys(), name, what)
         for key, tensor in reference.items():
             check_tensor(key, tensor, other[key], name, what)
@@ -114,8 +117,12 @@ def is_finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor).all())
 
 
-def _map(function: Callable[..., Tensor], first: StateDict, *others: StateDict) -> dict[str, Tensor]:
-    check_compatible(first, {f"operand {i + 2}": other for i, other in enumerate(others)}, "operand 1")
+def _map(
+    function: Callable[..., Tensor], first: StateDict, *others: StateDict
+) -> dict[str, Tensor]:
+    check_compatible(
+        first, {f"operand {i + 2}": other for i, other in enumerate(others)}, "operand 1"
+    )
     return {
         key: function(tensor, *(other[key] for other in others))
         if tensor.is_floating_point()

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -46,8 +46,8 @@ class _Files:
         first = {} if self.pretrained is None else {"pretrained": self.pretrained}
         return {**first, **self.experts}
 
-    def keys(self) -> Iterable[str]:
-        return self.reference.keys()
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.reference)
 
     def load(self, key: str) -> Group:
         pretrained = None if self.pretrained is None else self.pretrained[key]

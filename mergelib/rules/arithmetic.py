@@ -4,6 +4,7 @@ Wortsman et al. (2022) average the weights of models fine-tuned from one pretrai
 Ilharco et al. (2023) add up task vectors τ_t = θ_t − θ_0, scaled, on top of it.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -21,12 +22,16 @@ def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None
         weights: T finite numbers; used as given, so they should sum to 1 for an average.
 
     Raises:
-        ValueError: if there are not as many weights as experts.
+        ValueError: if there are not as many weights as experts, or one is not finite.
     """
     if weights is None:
         weights = [1 / len(experts)] * len(experts)
     if len(weights) != len(experts):
-        raise ValueError(f"weights has {len(weights)} entries, expected {len(experts)}, one an expert")
+        raise ValueError(
+            f"weights has {len(weights)} entries, expected {len(experts)}, one an expert"
+        )
+    if not all(map(math.isfinite, weights)):
+        raise ValueError(f"weights is {list(weights)}, expected finite numbers")
     total = experts[0] * weights[0]
     for expert, weight in zip(experts[1:], weights[1:], strict=True):
         total.add_(expert, alpha=weight)
@@ -34,9 +39,7 @@ def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None
 
 
 @rule(paper="ilharco2023editing", elementwise=True, linear=True)
-def task_arithmetic(
-    experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 0.3
-) -> Tensor:
+def task_arithmetic(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 0.3) -> Tensor:
     """Task arithmetic: θ_0 + scale · Σ_t (θ_t − θ_0).
 
     Args:
@@ -56,8 +59,8 @@ def slerp(experts: Sequence[Tensor], *, t: float = 0.5) -> Tensor:
     """Spherical interpolation of two models, tensor by tensor, on the weights themselves.
 
     With Ω the angle between the flattened tensors: [sin((1−t)Ω) θ_1 + sin(tΩ) θ_2] / sin Ω. Where
-    they are nearly parallel (cos Ω > 0.9995) or one is zero, this is linear interpolation; two
-    fine-tunes of one model usually are.
+    they are nearly parallel (cos Ω > 0.9995), as two fine-tunes of one model usually are, or one is
+    zero, this is linear interpolation; also where they are nearly opposite and no arc is shortest.
 
     Args:
         experts: exactly two tensors of one shape.
@@ -71,7 +74,7 @@ def slerp(experts: Sequence[Tensor], *, t: float = 0.5) -> Tensor:
     a, b = experts
     norms = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
     cosine = (torch.sum(a * b) / norms).clamp(-1, 1) if norms > 0 else torch.ones_like(norms)
-    if cosine > 0.9995:
+    if cosine.abs() > 0.9995:
         return torch.lerp(a, b, t)
     angle = torch.arccos(cosine)
     return (torch.sin((1 - t) * angle) * a + torch.sin(t * angle) * b) / torch.sin(angle)

@@ -80,10 +80,11 @@ def _thresholds(
         shared = magnitude_thresholds(groups, density)
         return {key: {"thresholds": shared} for key in keys}
     if trim == "tensor":
-        return {
-            key: {"thresholds": magnitude_thresholds(lambda group=group: [group], density)}
-            for key, group in tensors()
-        }
+
+        def alone(group: Group) -> list[float]:
+            return magnitude_thresholds(lambda: [group], density)
+
+        return {key: {"thresholds": alone(group)} for key, group in tensors()}
     raise ValueError(f"trim is {trim!r}, expected 'model' or 'tensor'")
 
 
@@ -146,9 +147,7 @@ def dare(
     if combine not in ("task_arithmetic", "ties"):
         raise ValueError(f"combine is {combine!r}, expected 'task_arithmetic' or 'ties'")
     generator = torch.Generator().manual_seed(seed)
-    thinned = (
-        drop_and_rescale(expert - pretrained, drop_rate, generator) for expert in experts
-    )
+    thinned = (drop_and_rescale(expert - pretrained, drop_rate, generator) for expert in experts)
     if combine == "ties":
         merged = elect_and_reduce(torch.stack(list(thinned)), "mean")
         return pretrained + (1.0 if scale is None else scale) * merged

@@ -30,7 +30,10 @@ GRIDS: dict[str, Grid] = {
     "task_arithmetic": {"scale": [round(0.1 * i, 1) for i in range(1, 11)]},
     "ties": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0]},
     "dare": {"drop_rate": [0.5, 0.9], "scale": [0.1, 0.2, 0.3, 0.4, 0.5]},
-    "low_rank_task_arithmetic": {"rank_ratio": [0.04, 0.08, 0.16, 0.32], "scale": [0.3, 0.5, 0.7, 1.0]},
+    "low_rank_task_arithmetic": {
+        "rank_ratio": [0.04, 0.08, 0.16, 0.32],
+        "scale": [0.3, 0.5, 0.7, 1.0],
+    },
     "cart": {"rank_ratio": [0.04, 0.08, 0.16, 0.32], "scale": [1.0, 1.4, 1.8, 2.2, 2.6, 3.0]},
 }
 
@@ -41,7 +44,9 @@ def points(grid: Grid) -> list[dict[str, Any]]:
 
 
 def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor]:
-    """`merge` on a zoo's experts and backbone."""
+    """`merge` on a zoo's experts and backbone; the suite's seed decides what a method draws."""
+    if get_method(method).draws:
+        hyperparameters = {"seed": zoo.suite.seed, **hyperparameters}
     return merge(method, zoo.experts, pretrained=zoo.pretrained, **hyperparameters)
 
 
@@ -63,8 +68,7 @@ def choose(zoo: Zoo, method: str, grid: Grid) -> tuple[dict[str, Any], pd.DataFr
     if not grid:
         return {}, pd.DataFrame()
     table = sweep(zoo, method, grid)
-    best = table.loc[table["accuracy"].idxmax()]
-    return {name: best[name].item() for name in grid}, table
+    return points(grid)[int(table["accuracy"].argmax())], table
 
 
 def individual(zoo: Zoo, split: SplitName = "test") -> pd.DataFrame:
@@ -144,7 +148,11 @@ def measure_baselines(
         rows += compare(zoo, settings).assign(seed=seed).to_dict("records")
         sources[str(seed)] = suite.sources
     made = provenance(
-        suite=suite_name, model=model, seeds=list(seeds), recipe=asdict(recipe), sources=sources,
+        suite=suite_name,
+        model=model,
+        seeds=list(seeds),
+        recipe=asdict(recipe),
+        sources=sources,
         device=device,
     )
     kept = ["seed", "method", "task", "accuracy", "normalised", "loss", "correct", "n"]

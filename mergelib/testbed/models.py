@@ -6,6 +6,7 @@ the usual 3x3 stem for 32x32 pictures) and an MLP stand beside it.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ def normalise(images: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with one fused ``qkv`` matrix. Input and output ``(B, N, width)``."""
+    """Multi-head self-attention with one fused ``qkv`` matrix, ``(B, N, width)`` to the same."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -63,7 +64,9 @@ class VisionTransformer(nn.Module):
     the 16 normalised tokens.
     """
 
-    def __init__(self, width: int = 160, depth: int = 4, heads: int = 5, mlp_ratio: int = 4) -> None:
+    def __init__(
+        self, width: int = 160, depth: int = 4, heads: int = 5, mlp_ratio: int = 4
+    ) -> None:
         super().__init__()
         self.width = width
         self.stem = nn.Sequential(
@@ -79,10 +82,11 @@ class VisionTransformer(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Conv2d):  # PyTorch's own start shrinks the signal too much
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-                nn.init.zeros_(module.bias)
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.stem(images).flatten(2).transpose(1, 2) + self.pos_embed
@@ -98,7 +102,7 @@ class MLP(nn.Module):
         super().__init__()
         self.width = width
         sizes = [3 * 32 * 32] + [width] * depth
-        self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)])
+        self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in pairwise(sizes)])
 
     def forward(self, images: Tensor) -> Tensor:
         x = images.flatten(1)

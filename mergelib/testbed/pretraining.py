@@ -9,8 +9,8 @@ holds it in float16; the log beside it tells what it was trained on and how.
 import json
 import math
 import time
-from dataclasses import asdict
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 
@@ -61,12 +61,16 @@ def augment(images: Tensor, flips: Tensor, generator: torch.Generator) -> Tensor
 class _Union:
     """Several labelled sets as one: pictures together, labels of each set apart."""
 
-    def __init__(self, sets: Sequence[PretrainingSet], photographs: Sequence[str], device: torch.device) -> None:
+    def __init__(
+        self, sets: Sequence[PretrainingSet], photographs: Sequence[str], device: torch.device
+    ) -> None:
         sizes = [len(task.train.labels) for task in sets]
         self.images = torch.cat([task.train.images for task in sets]).to(device)
         self.labels = torch.cat([task.train.labels for task in sets]).to(device)
         self.member = torch.arange(len(sets)).repeat_interleave(torch.tensor(sizes)).to(device)
-        self.flips = torch.tensor([task.name in photographs for task in sets], device=device)[self.member]
+        self.flips = torch.tensor([task.name in photographs for task in sets], device=device)[
+            self.member
+        ]
 
 
 def pretrain(
@@ -170,7 +174,5 @@ def write_backbone(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(save_safetensors(weights, {"model": name}))
     sources = {each.name: each.sha256 for each in sets}
-    made = provenance(
-        model=name, recipe=asdict(recipe), seed=seed, device=device, sources=sources
-    )
+    made = provenance(model=name, recipe=asdict(recipe), seed=seed, device=device, sources=sources)
     path.with_suffix(".json").write_text(json.dumps({**made, "log": log}, indent=1) + "\n")

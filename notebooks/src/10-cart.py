@@ -1,0 +1,508 @@
+# %% tags=["remove-cell"]
+# Where mergelib is missing, as on Colab, install it: published copies name its address here.
+import importlib.util
+import subprocess
+import sys
+
+SOURCE = ""
+if importlib.util.find_spec("mergelib") is None:
+    if not SOURCE:
+        raise ModuleNotFoundError("install mergelib first: see 'How to run' in the book")
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", SOURCE])
+
+# %% [markdown]
+# # CART: centre first, then cut the rank
+#
+# **In one sentence:** subtract the experts' average instead of the pretrained model, keep only the
+# strongest few directions of what remains, add them up, and the merged model climbs well above
+# the plain average, although at full rank it would be that average again.
+#
+# CART stands for *Centred Arithmetic with Rank-reduced Task vectors*
+# {cite}`choi2025revisiting`. It needs no data and no training, has two knobs, and on our testbed
+# it is the best of the data-free methods that this chapter compares.
+#
+# **After this chapter you can**
+#
+# * write weight averaging as task arithmetic, and say what "centred" means;
+# * prove that CART equals the average at both ends of the rank axis, and for two experts always;
+# * measure the bell curve of accuracy against rank, and choose rank and scale on validation data;
+# * tell when CART is worth its singular value decompositions, and when it is not.
+#
+# **Before you start:** [](02-averaging-and-task-vectors), and what a singular value decomposition
+# is. **Time:** 20 minutes to read, about a minute to run once the experts are cached.
+
+# %% tags=["parameters"]
+SUITE = "glyphs8"
+PROFILE = "default"
+SEED = 0
+DEVICE = "cpu"
+
+# %% [markdown]
+# ## Eight experts and their average
+#
+# The experts come from the zoo of [](01-testbed): one small vision transformer, fine-tuned on
+# eight scripts, each drawn in a medium of its own. The first run trains them; after that they
+# load from the cache.
+
+# %%
+import mergelib as ml
+
+suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
+zoo = ml.load_zoo(suite, device=DEVICE)
+
+# %% tags=["nbval-check-output"]
+print(len(zoo.experts), "experts:", ", ".join(zoo.experts))
+
+# %% [markdown]
+# Task arithmetic {cite}`ilharco2023editing` describes expert $t$ by its **task vector**
+# $\tau_t = \theta_t - \theta_0$, the way from the pretrained weights $\theta_0$ to the fine-tuned
+# ones $\theta_t$. The choice of $\theta_0$ as the origin is natural, but it is a choice. What
+# happens if we measure from the average of the experts instead?
+#
+# $$
+# \bar\tau_t = \theta_t - \theta_{\text{avg}}, \qquad
+# \theta_{\text{avg}} = \frac1T \sum_{t=1}^{T} \theta_t .
+# $$ (eq-cart-centred)
+#
+# ```{prf:proposition} Centred task vectors sum to zero
+# :label: prop-cart-zero
+# For all experts $\theta_1, \dots, \theta_T$ it holds that $\sum_t \bar\tau_t = 0$. So task
+# arithmetic on centred vectors, $\theta_{\text{avg}} + \lambda \sum_t \bar\tau_t$, is the weight
+# average, whatever the scale $\lambda$.
+# ```
+#
+# ```{prf:proof}
+# $\sum_t (\theta_t - \theta_{\text{avg}}) = \sum_t \theta_t - T\,\theta_{\text{avg}} = 0$ by the
+# definition of $\theta_{\text{avg}}$.
+# ```
+#
+# That looks like the end of the idea: the vectors cancel. The point of CART is that they cancel
+# *only if nothing is done to them first*.
+
+# %% [markdown]
+# ## The method in one line
+#
+# Let $\mathrm{SVD}_k(M)$ be the best approximation of a matrix $M$ by one of rank $k$: its
+# singular value decomposition with all but the $k$ largest singular values set to zero. CART
+# merges every weight matrix by Equation 4 of the paper,
+#
+# $$
+# \theta_{\text{CART}} = \theta_{\text{avg}} + \lambda \sum_{t=1}^{T}
+# \mathrm{SVD}_k\!\left(\theta_t - \theta_{\text{avg}}\right),
+# \qquad k = \lceil \rho\, r \rceil ,\quad r = \min(m, n),
+# $$ (eq-cart)
+#
+# and averages everything that is no matrix: biases, normalisation weights, position tables. The
+# **rank ratio** $\rho$ is a share of the full rank $r$ of an $m \times n$ matrix; the paper
+# recommends $\rho = 8\,\%$. Here is the whole rule as the package runs it:
+
+# %% tags=["hide-output"]
+import inspect
+
+from mergelib.rules import cart
+
+print(inspect.getsource(cart))
+
+# %% [markdown]
+# Sums of truncated matrices no longer cancel, since every expert keeps *other* directions. But at
+# the ends of the rank axis there is no freedom left, and that is worth proving, because it gives
+# us known values to check the code with.
+#
+# ```{prf:proposition} Where CART is the average
+# :label: prop-cart-ends
+# CART equals the weight average, for every scale $\lambda$,
+# 1. at rank $k = 0$;
+# 2. at full rank $k = r$;
+# 3. at *every* rank, if there are just two experts.
+# ```
+#
+# ```{prf:proof}
+# At $k = 0$ each summand is zero. At $k = r$ truncation changes nothing and
+# {prf:ref}`prop-cart-zero` applies. With two experts, $\bar\tau_1 = (\theta_1 - \theta_2)/2 =
+# -\bar\tau_2$; the decompositions of $M$ and $-M$ have the same singular values and, up to sign,
+# the same vectors, so $\mathrm{SVD}_k(-M) = -\mathrm{SVD}_k(M)$ and the two summands cancel.
+# (Where the $k$-th and the next singular value are equal, take the same vectors for both.)
+# ```
+#
+# The third case is not in the paper, and it is a practical one: **with two checkpoints CART has
+# nothing to offer.** From three experts on it differs. We let the machine confirm all three cases
+# on the real experts.
+
+# %%
+import torch
+
+
+def largest_gap(a, b):
+    """The largest difference between two state dicts, in any entry."""
+    return max((a[key] - b[key]).abs().max().item() for key in a)
+
+
+average = ml.merge("average", zoo.experts)
+first_two = dict(list(zoo.experts.items())[:2])
+
+# %%
+gaps = {
+    "rank 0": largest_gap(ml.merge("cart", zoo.experts, rank_ratio=0.0), average),
+    "full rank": largest_gap(ml.merge("cart", zoo.experts, rank_ratio=1.0), average),
+    "two experts": largest_gap(
+        ml.merge("cart", first_two, rank_ratio=0.08), ml.merge("average", first_two)
+    ),
+}
+moved = largest_gap(ml.merge("cart", zoo.experts, rank_ratio=0.08), average)
+
+# %% [markdown]
+# A check against known values: all three gaps must vanish up to rounding, while at 8 % of the
+# rank, with all the experts, CART must move. The next cell fails if not.
+
+# %% tags=["nbval-check-output"]
+assert all(gap < 1e-5 for gap in gaps.values()), gaps
+assert moved > 1e-3, moved
+print("CART is the average at:", ", ".join(gaps))
+
+# %% [markdown]
+# ## The bell curve
+#
+# Now the paper's Figure 1. We sweep the rank ratio from zero to one and evaluate the merged model
+# on all tasks. Three curves share the axis:
+#
+# * **centred**, that is CART, at the paper's plain scale $\lambda = 1$;
+# * **centred** with a larger scale, since the released settings use up to 2;
+# * **uncentred**: the same truncation applied to ordinary task vectors,
+#   $\theta_0 + \lambda \sum_t \mathrm{SVD}_k(\theta_t - \theta_0)$, at task arithmetic's usual
+#   $\lambda = 0.3$. At full rank this *is* task arithmetic, at rank zero the pretrained model.
+
+# %%
+ratios = [0.0, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.36, 0.6, 1.0]
+curves = {
+    "centred, scale 1": ("cart", 1.0),
+    "centred, scale 2": ("cart", 2.0),
+    "uncentred, scale 0.3": ("low_rank_task_arithmetic", 0.3),
+}
+
+
+def candidates():
+    for name, (method, scale) in curves.items():
+        for ratio in ratios:
+            options = {"rank_ratio": ratio, "scale": scale}
+            merged = ml.merge(method, zoo.experts, pretrained=zoo.pretrained, **options)
+            yield (name, ratio), merged
+
+
+# %% [markdown]
+# `evaluate_many` takes the candidates one at a time, so that the grid never lies in memory as a
+# whole, and sends them through one model without rebuilding it. What comes back is a table with a
+# row for each candidate and task; the mean over the tasks is what the curve shows.
+
+# %%
+table = ml.evaluate_many(zoo.model, candidates(), zoo.heads, suite, device=DEVICE)
+means = table.groupby("candidate")["accuracy"].mean()
+bell = {name: [means[(name, ratio)] for ratio in ratios] for name in curves}
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean test accuracy over eight glyph tasks against the rank that is kept (one seed). The centred curves start and end at the average; the uncentred one starts at the pretrained model and ends at task arithmetic.", "name": "fig-cart-bell"}, "image": {"alt": "x"}}
+import matplotlib.pyplot as plt
+
+from mergelib.plots import colour, use_style
+
+use_style()
+fig, ax = plt.subplots()
+styles = [("cart", "--"), ("cart", "-"), ("low_rank_task_arithmetic", "-")]
+for (name, values), (method, line) in zip(bell.items(), styles):
+    points = [100 * value for value in values]
+    ax.plot(range(len(ratios)), points, line, marker="o", color=colour(method), label=name)
+ax.axhline(100 * bell["centred, scale 1"][0], color=colour("average"), lw=1.5, zorder=0)
+ax.text(len(ratios) - 1, 100 * bell["centred, scale 1"][0], "average", ha="right", va="bottom")
+ax.set_xticks(range(len(ratios)), [f"{100 * ratio:g}" for ratio in ratios])
+ax.set(xlabel="rank kept, % of the full rank", ylabel="mean test accuracy, %")
+ax.legend(loc="lower center", ncols=1)
+plt.show()
+
+# %% [markdown]
+# x
+
+# %%
+peak = max(bell["centred, scale 2"])
+ends = (bell["centred, scale 2"][0], bell["centred, scale 2"][-1])
+print(f"average {100 * ends[0]:.1f} %, top of the bell {100 * peak:.1f} %")
+print(f"best rank kept: {ratios[bell['centred, scale 2'].index(peak)]:.0%} of the full rank")
+
+# %% tags=["remove-cell"]
+if PROFILE != "smoke":
+    assert abs(ends[0] - ends[1]) < 0.002, "the bell must end where it starts"
+    assert peak > ends[0], "no bell"
+
+# %% [markdown]
+# ## Why a few directions are enough
+#
+# Two things happen as $k$ grows. The reconstruction of each expert improves, quickly at first:
+# fine-tuning changes a matrix mostly along few directions. And the experts' truncated vectors
+# begin to cancel each other, slowly at first, completely at the end. The bell is the race between
+# the two. Its first half can be read off the singular values: the share of the squared length of
+# $\bar\tau_t$ that its first $k$ directions hold,
+#
+# $$
+# E(k) = \sum_{i \le k} \sigma_i^2 \Big/ \sum_{i \le r} \sigma_i^2 ,
+# $$ (eq-cart-energy)
+#
+# and the second half off the length of the sum of the truncated vectors, as a share of what it
+# would be if they were orthogonal,
+#
+# $$
+# C(k) = \Big\| \sum_t \mathrm{SVD}_k(\bar\tau_t) \Big\|_F \Big/
+# \Big( \sum_t \big\| \mathrm{SVD}_k(\bar\tau_t) \big\|_F^2 \Big)^{1/2} .
+# $$ (eq-cart-cancel)
+#
+# $C = 1$ means that the experts keep out of each other's way; $C = 0$ that they cancel. We compute
+# both for every matrix of the network and average.
+
+# %%
+from mergelib.statedict import is_matrix
+
+
+def energy_and_cancellation(key):
+    """E(k) and C(k) of one matrix, for k = 1 … r."""
+    centred = torch.stack([expert[key] for expert in zoo.experts.values()])
+    centred -= centred.mean(0)
+    u, s, vh = torch.linalg.svd(centred, full_matrices=False)
+    energy = (s.square().cumsum(1) / s.square().sum(1, keepdim=True)).mean(0)
+    total = torch.zeros_like(centred[0])
+    lengths = []
+    for k in range(s.shape[1]):
+        total += torch.einsum("t,tm,tn->mn", s[:, k], u[:, :, k], vh[:, k])
+        lengths.append(total.norm())
+    return energy, torch.stack(lengths) / s.square().cumsum(1).sum(0).sqrt()
+
+
+# %%
+keys = [key for key, value in zoo.pretrained.items() if is_matrix(key, value)]
+both = [energy_and_cancellation(key) for key in keys]
+energy = torch.stack([pair[0] for pair in both]).mean(0)
+cancel = torch.stack([pair[1] for pair in both]).mean(0)
+
+# %% [markdown]
+# All matrices of this transformer have the same smaller side, so their curves share one axis.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Share of the experts' centred length that the first k directions hold, E(k), and what is left of their sum once they partly cancel, C(k); means over all matrices.", "name": "fig-cart-race"}, "image": {"alt": "x"}}
+share = 100 * torch.arange(1, len(energy) + 1) / len(energy)
+fig, ax = plt.subplots()
+ax.plot(share, energy.cpu(), color=colour("cart"), label="energy kept, E(k)")
+ax.plot(share, cancel.cpu(), color=colour("task_arithmetic"), label="left after cancelling, C(k)")
+ax.axvline(8, color="#8c8c8c", lw=1.2, ls=":")
+ax.text(9, 0.03, "8 %")
+ax.set(xlabel="rank kept, % of the full rank", ylabel="share", ylim=(0, 1.05), xlim=(0, 100))
+ax.legend(loc="center right")
+plt.show()
+
+# %%
+k = round(0.08 * len(energy))
+print(f"At 8 % of the rank: energy {energy[k - 1]:.0%}, left after cancelling {cancel[k - 1]:.0%}")
+
+# %% [markdown]
+# x
+#
+# ## Rank and scale, chosen on validation data
+#
+# Truncation shortens the vectors, so the best scale is above one, and rank and scale have to be
+# chosen together. `choose` evaluates a grid on the **validation** split and returns its best
+# point; the test split is used once, with that point.
+
+# %%
+from mergelib.testbed.comparison import choose, compare
+
+grid = {"rank_ratio": [0.04, 0.08, 0.16], "scale": [1.0, 1.5, 2.0, 2.5, 3.0]}
+chosen, swept = choose(zoo, "cart", grid)
+print("chosen on validation data:", chosen)
+
+# %%
+settings = {"average": {}, "task_arithmetic": {"scale": 0.3}, "cart": chosen}
+result = compare(zoo, settings)
+result.groupby("method", sort=False)[["accuracy", "normalised"]].mean().round(3)
+
+# %% [markdown]
+# The *normalised* column divides each accuracy by that of the task's own expert before it
+# averages. Task arithmetic appears here with its customary scale; a fair comparison gives every
+# method its own validated settings, as the next section does.
+#
+# ## Real pictures: eight vision tasks, several seeds
+#
+# Rendered scripts are the same on every machine, which makes them good for a notebook. The
+# results that count are on real pictures: digits, clothes, Japanese characters, house numbers,
+# traffic signs, satellite images, objects and aerial views. They take minutes per seed, so they
+# are measured by a command of the package, `mergelib baselines --suite vision8`, and stored with
+# their provenance. A seed draws the splits, the heads' examples and the order of training;
+# hyperparameters are chosen on validation data for every seed and method anew.
+
+# %%
+import pandas as pd
+
+from mergelib.provenance import load_result
+from mergelib.testbed.statistics import interval, paired_bootstrap
+
+record = load_result("vision8-baselines")
+test = pd.DataFrame(record["test"])
+per_seed = test.groupby(["method", "seed"], sort=False)["accuracy"].mean()
+
+# %%
+rows = {method: interval(values.tolist()) for method, values in per_seed.groupby("method", sort=False)}
+means = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "half_width"])
+made = record["provenance"]
+print(f"{len(made['seeds'])} seeds, commit {made['commit'][:10]}, torch {made['versions']['torch']}")
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Eight vision tasks: mean test accuracy, with 95 % confidence intervals over seeds. Rank and scale of every method were chosen on validation data.", "name": "fig-cart-vision8"}, "image": {"alt": "x"}}
+from mergelib.plots import ladder
+
+fig, ax = plt.subplots(figsize=(7.2, 4.4))
+ladder(means, ax, order=means["mean"].sort_values().index[::-1])
+plt.show()
+
+# %% [markdown]
+# Per task, in per cent, averaged over the seeds:
+
+# %%
+wide = test.pivot_table(index="method", columns="task", values="accuracy", sort=False)
+(100 * wide.assign(mean=wide.mean(axis=1))).round(1)
+
+# %% [markdown]
+# Means with intervals do not yet compare two methods, because all methods saw the same seeds and
+# tasks: what counts is the *difference*. The paired bootstrap draws seeds and tasks with
+# replacement and gives an interval for it. An order holds here if the interval excludes zero.
+
+# %%
+order = ["pretrained", "average", "task_arithmetic", "ties", "cart", "individual"]
+steps = []
+for worse, better in zip(order, order[1:]):
+    mean, low, high = paired_bootstrap(test, better, worse)
+    verdict = "holds" if low > 0 else "does not hold here" if high < 0 else "open"
+    steps.append([f"{worse} < {better}", 100 * mean, 100 * low, 100 * high, verdict])
+claims = pd.DataFrame(steps, columns=["claim", "gain", "low", "high", "verdict"])
+claims.round(1)
+
+# %% [markdown]
+# ## What the paper says, and what we measured
+#
+# The paper's Table 1 reports, for ViT-B/32 on its eight tasks (**the paper's figures**, not ours):
+# pretrained 48.0, average 65.9, task arithmetic 69.1, TIES 72.4, CART 84.7, individual 90.5.
+# Our network is about sixty times smaller and its pictures are 32 pixels wide, so the numbers
+# cannot be compared, but their order can. The table above is the verdict on it, computed from
+# the stored results.
+#
+# x
+#
+# The settings that validation chose, seed by seed, say something about the paper's advice to keep
+# 8 % of the rank:
+
+# %%
+chosen_by_seed = [{"seed": each["seed"], **each["settings"]["cart"]} for each in record["chosen"]]
+pd.DataFrame(chosen_by_seed).set_index("seed").T
+
+# %% [markdown]
+# x
+#
+# ## When to use CART, and when not
+#
+# **Use it** when you have three or more full fine-tunes of one pretrained model, no data to adapt
+# with, and a minute to spend: it costs one truncated decomposition per expert and matrix, and it
+# does not even need the pretrained weights.
+#
+# **Do not use it** for two checkpoints ({prf:ref}`prop-cart-ends`, it is the average), for
+# adapters that are low-rank already (there is little to cut), or where a tuned scale cannot be
+# afforded: at scale 1 it is timid, and the best scale has to be looked for. For models whose
+# change lies in embeddings or convolutions, remember that CART touches matrices only.
+#
+# ## Exercises
+#
+# ```{exercise} One expert (easy)
+# :label: ex-cart-one
+# What does CART return for a single expert, and why?
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-cart-one
+# :class: dropdown
+# ````
+# The average of one expert is the expert, its centred vector is zero, and CART returns the
+# expert itself.
+
+# %%
+name, expert = next(iter(zoo.experts.items()))
+assert largest_gap(ml.merge("cart", {name: expert}), expert) == 0
+
+# %% [markdown]
+# ````{solution-end}
+# ````
+#
+# ```{exercise} Which rank does 8 % mean? (medium)
+# :label: ex-cart-rank
+# The paper rounds $\rho\, r$ up, its released code rounds down, but to no less than 1. For which
+# of the sizes 10, 100, 128, 160 and 768 do the two differ at $\rho = 8\,\%$?
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-cart-rank
+# :class: dropdown
+# ````
+# They differ wherever $0.08\, r$ is no whole number and at least 1. `rounding=` selects the rule.
+
+# %% tags=["nbval-check-output"]
+from mergelib.rules.low_rank import rank_of
+
+for r in (10, 100, 128, 160, 768):
+    print(r, rank_of((r, r), 0.08, "ceil"), rank_of((r, r), 0.08, "floor"))
+
+# %% [markdown]
+# ````{solution-end}
+# ````
+#
+# ```{exercise} Is it the rank, or just sparsity? (hard)
+# :label: ex-cart-sparse
+# CART keeps the strongest *directions* of the centred vectors. Keep their largest *entries*
+# instead, as TIES does, and add them up in the same way. Does a bell appear, and is it as high?
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-cart-sparse
+# :class: dropdown
+# ````
+# Centred vectors go through `trim_below` with the exact threshold of the density, tensor by
+# tensor, and are added to the average at scale 2.
+
+# %%
+from mergelib.rules.sparse import trim_below
+from mergelib.selection import magnitude_thresholds
+
+
+def centred_trim(density):
+    merged = dict(average)
+    for key in keys:
+        experts, centre = [each[key] for each in zoo.experts.values()], average[key]
+        bounds = magnitude_thresholds(lambda e=experts, c=centre: [(e, c)], density)
+        kept = [trim_below(each - centre, bound) for each, bound in zip(experts, bounds)]
+        merged[key] = centre + 2.0 * torch.stack(kept).sum(0)
+    return merged
+
+
+# %%
+densities = [0.02, 0.08, 0.2, 0.5]
+trimmed = ml.evaluate_many(zoo.model, ((d, centred_trim(d)) for d in densities), zoo.heads, suite)
+(100 * trimmed.groupby("candidate")["accuracy"].mean()).round(1).rename("accuracy, %")
+
+# %% [markdown]
+# x
+# ````{solution-end}
+# ````
+#
+# ## Summary
+#
+# * Measured from the average, task vectors cancel: untouched, they add nothing.
+# * Truncated to their strongest directions they no longer cancel, and their sum carries what the
+#   experts learned. Both ends of the rank axis give the average back; in between lies the bell.
+# * Rank and scale belong together and are chosen on validation data.
+# * With two experts CART is the average.
+#
+# **Next:** the theory behind the bell, row-space interference and the reconstruction error, and
+# the methods that repair interference entry by entry, are the subject of the chapters to come.
+#
+# ## References
+#
+# ```{bibliography}
+# :filter: docname in docnames
+# ```
