@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mergelib.testbed.suites import Suite
-    from mergelib.testbed.zoo import Zoo
 
 app = typer.Typer(
     help="Merge fine-tuned models, and measure what merging keeps.",
@@ -28,12 +27,26 @@ app.add_typer(zoo_app, name="zoo")
 app.add_typer(data_app, name="data")
 console = Console()
 
+
+def _usable(device: str) -> str:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where PyTorch has no CUDA
+        raise ValueError(f"device {device!r} cannot be used: {error}") from None
+    return device
+
+
 SuiteName = Annotated[
     str,
     typer.Option("--suite", help="digits2, glyphs8/14/20 (nothing to download) or vision8/14/20."),
 ]
 Seed = Annotated[int, typer.Option(help="Draws splits, heads and the order of training.")]
-Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …")]
+Device = Annotated[
+    str,
+    typer.Option(help="Where to compute: cpu, cuda, cuda:1 …", callback=_usable),
+]
 Model = Annotated[str, typer.Option(help="vit, vit_large, resnet18 or mlp.")]
 
 DEMO = ("average", "task_arithmetic", "ties", "cart")
@@ -44,7 +57,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, TypeError, OSError, FloatingPointError) as error:
-        print(f"mergelib: {error}", file=sys.stderr)
+        print(f"mergelib: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(1)
 
 
@@ -66,17 +79,19 @@ def demo(
     only merges and evaluates.
     """
     from mergelib.testbed.comparison import GRIDS, choose, compare
+    from mergelib.testbed.zoo import load_zoo
 
-    zoo = _zoo(suite, seed, device)
+    loaded = _suite(suite, seed)
+    output.mkdir(parents=True, exist_ok=True)  # before the work, lest it be in vain
+    zoo = load_zoo(loaded, device=device)
     settings: dict[str, dict[str, Any]] = {method: {} for method in DEMO}
     if tune:
         settings = {method: choose(zoo, method, GRIDS[method])[0] for method in DEMO}
     table = compare(zoo, settings)
-    output.mkdir(parents=True, exist_ok=True)
     table.to_csv(output / f"{suite}.csv", index=False)
     _save_figure(table, output / f"{suite}.png")
     _print_comparison(table, settings)
-    console.print(f"Wrote {output / suite}.csv and {output / suite}.png")
+    _say(f"Wrote {output / suite}.csv and {output / suite}.png")
 
 
 @app.command("methods")
@@ -121,7 +136,7 @@ def merge_command(
     written = merge_files(
         method, pretrained, experts, output, device=device, overwrite=overwrite, **hyperparameters
     )
-    console.print(f"Wrote {written}")
+    _say(f"Wrote {written}")
 
 
 @app.command("evaluate")
@@ -153,7 +168,7 @@ def evaluate_command(
 def baselines(
     output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")],
     suite: SuiteName = "vision8",
-    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.")] = 5,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.", min=1)] = 5,
     model: Model = "vit",
     device: Device = "cpu",
 ) -> None:
@@ -166,7 +181,7 @@ def baselines(
 
     record = measure_baselines(suite, range(seeds), model=model, device=device)
     write_result(output, record)
-    console.print(f"Wrote {output}")
+    _say(f"Wrote {output}")
 
 
 @zoo_app.command("build")
@@ -174,9 +189,11 @@ def zoo_build(
     suite: SuiteName = "glyphs8", seed: Seed = 0, model: Model = "vit", device: Device = "cpu"
 ) -> None:
     """Fine-tune the experts of a suite into the cache, and tell where they lie."""
-    zoo = _zoo(suite, seed, device, model)
+    from mergelib.testbed.zoo import load_zoo
+
+    zoo = load_zoo(_suite(suite, seed), model=model, device=device)
     for task, file in zoo.files.items():
-        console.print(f"{task}\t{file}", soft_wrap=True, highlight=False)
+        _say(f"{task}\t{file}")
 
 
 @zoo_app.command("pretrain")
@@ -195,7 +212,7 @@ def zoo_pretrain(
     from mergelib.testbed.suites import pretraining_sets
 
     write_backbone(output, model, pretraining_sets(), seed=seed, device=device)
-    console.print(f"Wrote {output} and {output.with_suffix('.json')}")
+    _say(f"Wrote {output} and {output.with_suffix('.json')}")
 
 
 @data_app.command("list")
@@ -229,16 +246,19 @@ def data_prepare(
     from mergelib.testbed.data import prepare
 
     for name in names:
-        console.print(f"{name}\t{prepare(name, folder)}", soft_wrap=True, highlight=False)
+        _say(f"{name}\t{prepare(name, folder)}")
 
 
-def _zoo(suite: str, seed: int, device: str, model: str = "vit") -> "Zoo":
+def _suite(name: str, seed: int) -> "Suite":
     from mergelib.testbed.suites import load_suite
-    from mergelib.testbed.zoo import load_zoo
 
-    with console.status(f"loading {suite}"):
-        loaded: Suite = load_suite(suite, seed=seed)
-    return load_zoo(loaded, model=model, device=device)
+    with console.status(f"loading {name}"):
+        return load_suite(name, seed=seed)
+
+
+def _say(text: str) -> None:
+    """Print paths as they are: unbroken, and brackets in them are no markup."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -7,6 +7,7 @@ Every method keeps its colour and label in every figure. The colours are those o
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
@@ -80,13 +81,15 @@ def colour(method: str) -> str:
 def accuracy_by_task(table: pd.DataFrame, ax: "Axes | None" = None) -> "Figure":
     """Dot plot: a row a task, a dot a method, from the table of `testbed.comparison.compare`.
 
-    Rows are ordered by what the average keeps of the expert's accuracy; the grey bar spans from
-    the pretrained model to the expert, the gap that merging has to close.
+    Rows are ordered by what the average keeps of the expert's accuracy, or the pretrained model
+    where no average is shown; the grey bar spans from the pretrained model to the expert, the gap
+    that merging has to close.
     """
     import matplotlib.pyplot as plt
 
     wide = table.pivot_table(index="task", columns="method", values="accuracy")
-    wide = wide.loc[(wide["average"] / wide["individual"]).sort_values().index]
+    kept = wide["average" if "average" in wide else "pretrained"] / wide["individual"]
+    wide = wide.loc[kept.sort_values().index]
     if ax is None:
         _, ax = plt.subplots(figsize=(7.2, 1.6 + 0.42 * len(wide)))
     rows = range(len(wide))
@@ -124,3 +127,39 @@ def ladder(
         ax.text(value + error + 1.2, row, f"{value:.1f}", va="center", fontsize=11)
     ax.set(xlabel="mean test accuracy, %", xlim=(0, 100))
     ax.grid(axis="y", visible=False)
+
+
+def heat_map(
+    values: pd.DataFrame,
+    ax: "Axes",
+    *,
+    low: float,
+    high: float,
+    digits: int,
+    bar: str,
+    colours: str = "cividis",
+) -> None:
+    """A table as a picture: one coloured cell an entry, with its number written in.
+
+    Args:
+        values: rows and columns carry the labels.
+        ax: where to draw.
+        low: value at the dark end of the colours; entries below it share its colour.
+        high: value at the bright end, likewise.
+        digits: decimals of the numbers.
+        bar: what the colour bar says, with the unit.
+        colours: a matplotlib colour map that runs from dark to bright.
+    """
+    entries = values.to_numpy(dtype=float)
+    picture = ax.imshow(entries, cmap=colours, vmin=low, vmax=high, aspect="auto")
+    for (row, column), value in np.ndenumerate(entries):
+        ink = "black" if value > (low + high) / 2 else "white"
+        text = f"{value:.{digits}f}"
+        ax.text(column, row, text, ha="center", va="center", color=ink, fontsize=10)
+    ax.set(xticks=range(entries.shape[1]), yticks=range(entries.shape[0]))
+    ax.set_xticklabels(list(values.columns), rotation=40, ha="right", rotation_mode="anchor")
+    ax.set_yticklabels(list(values.index))
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+    assert ax.figure is not None
+    ax.figure.colorbar(picture, ax=ax, label=bar, fraction=0.046, pad=0.02)

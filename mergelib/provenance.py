@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from mergelib.io import staged
+
 
 def provenance(**inputs: Any) -> dict[str, Any]:
     """A record of versions, device, commit and date, next to the inputs given by the caller.
@@ -33,8 +35,9 @@ def provenance(**inputs: Any) -> dict[str, Any]:
 
 def write_result(path: Path, record: dict[str, Any]) -> None:
     """Write a record as JSON; NaN, which JSON does not know, is refused with ``ValueError``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    with staged(path) as file:
+        file.write_text(text)
 
 
 def load_result(name: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CHUNK = 2**16  # entries of one tensor that an element-wise rule sees at a time
-MERGEABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 Rule = Callable[..., Tensor]
 Group = tuple[list[Tensor], Tensor | None]  # one parameter: the experts' tensors, the pretrained
@@ -253,11 +253,8 @@ def merge_tensors(
             continue
         experts, pretrained = source.load(key)
         reference = experts[0] if pretrained is None else pretrained
-        if not (reference.is_floating_point() or reference.is_complex()):
+        if not _is_weight(key, reference):
             merged = reference.clone()
-        elif reference.dtype not in MERGEABLE:
-            kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in MERGEABLE)
-            raise ValueError(f"{key!r} has dtype {reference.dtype}, expected one of {kinds}")
         else:
             arguments = {**options, **further.get(key, {})}
             if method.draws:
@@ -278,11 +275,25 @@ class _NotFinite(Exception):
     """A NaN or an infinity was met."""
 
 
+def _is_weight(key: str, tensor: Tensor) -> bool:
+    """Whether a tensor is merged, as floating ones are, and not copied, as counters are.
+
+    Raises:
+        ValueError: for floating and complex dtypes that methods do not compute with.
+    """
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return False
+    if tensor.dtype not in DTYPES:
+        kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise ValueError(f"{key!r} has dtype {tensor.dtype}, expected one of {kinds}")
+    return True
+
+
 def _floating(source: Source, device: torch.device | str | None) -> Iterator[tuple[str, Group]]:
     for key in source:
         if key not in source.aliases:
             experts, pretrained = source.load(key)
-            if experts[0].is_floating_point() and experts[0].numel():
+            if _is_weight(key, experts[0]) and experts[0].numel():
                 target = experts[0].device if device is None else device
                 moved = None if pretrained is None else pretrained.to(target)
                 yield key, ([expert.to(target) for expert in experts], moved)

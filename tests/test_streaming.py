@@ -404,12 +404,15 @@ def peak():
 
 found = {}
 for name in ("average", "task_arithmetic", "ties"):
-    for size in ("small", "large"):  # the small one loads whatever loads on first use
+    # The small one loads whatever loads on first use; pages of libraries that the system takes
+    # away and brings back come on top of some runs, so the least of three counts.
+    for size in ("small", "large", "large", "large"):
         files = sorted((folder / size).glob("*.safetensors"))
         Path("/proc/self/clear_refs").write_text("5")
         before = peak()
         mergelib.merge_files(name, files[0], files[1:], folder / "out.safetensors", overwrite=True)
-        found[name] = peak() - before
+        if size == "large":
+            found[name] = min(peak() - before, found.get(name, sys.maxsize))
 print(json.dumps(found))
 """
 

@@ -4,6 +4,7 @@
 writes the files in ``results/``.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
@@ -109,7 +110,8 @@ def compare(
         with measured(device) as cost:
             merged = merge_zoo(method, zoo, **hyperparameters)
         table = evaluate(zoo.model, merged, zoo.heads, zoo.suite, split=split)
-        tables.append(table.assign(method=method, seconds=cost.seconds, peak_bytes=cost.peak_bytes))
+        peak = math.nan if cost.peak_bytes is None else cost.peak_bytes
+        tables.append(table.assign(method=method, seconds=cost.seconds, peak_bytes=peak))
     whole = pd.concat([*tables, experts], ignore_index=True)
     return whole.assign(normalised=whole["accuracy"] / whole["task"].map(own))
 

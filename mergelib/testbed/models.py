@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 def normalise(images: Tensor) -> Tensor:
     """Pictures as the models want them: uint8 in 0..255 to float32 in -1..1, any shape."""
-    return images.float().div_(127.5).sub_(1.0)
+    return images.float().div(127.5).sub_(1.0)
 
 
 class Attention(nn.Module):

@@ -342,10 +342,14 @@ test = pd.DataFrame(record["test"])
 per_seed = test.groupby(["method", "seed"], sort=False)["accuracy"].mean()
 
 # %%
-rows = {method: interval(values.tolist()) for method, values in per_seed.groupby("method", sort=False)}
+rows = {
+    method: interval(values.tolist()) for method, values in per_seed.groupby("method", sort=False)
+}
 means = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "half_width"])
 made = record["provenance"]
-print(f"{len(made['seeds'])} seeds, commit {made['commit'][:10]}, torch {made['versions']['torch']}")
+print(
+    f"{len(made['seeds'])} seeds, commit {made['commit'][:10]}, torch {made['versions']['torch']}"
+)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Eight vision tasks: mean test accuracy, with 95 % confidence intervals over seeds. Rank and scale of every method were chosen on validation data.", "name": "fig-cart-vision8"}, "image": {"alt": "x"}}
 from mergelib.plots import ladder

@@ -1,0 +1,96 @@
+"""Averages and task arithmetic against numbers worked out by hand, SLERP against geometry."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial import geometric_slerp
+from torch import Tensor
+
+from mergelib.rules import average, slerp, task_arithmetic
+
+
+def tensors(*rows: list[float]) -> list[Tensor]:
+    return [torch.tensor(row, dtype=torch.float64) for row in rows]
+
+
+def test_average_by_hand() -> None:
+    experts = tensors([1, 2], [3, 6], [5, -2])
+    assert average(experts).tolist() == pytest.approx([3, 2])
+    assert average(experts, weights=[0.5, 0.25, 0.25]).tolist() == [2.5, 2]
+    assert average(experts, weights=[1, 1, -1]).tolist() == [-1, 10]
+    assert average(experts[:1]).tolist() == [1, 2]
+
+
+def test_task_arithmetic_by_hand() -> None:
+    """θ_0 = (1, 1), task vectors (0, 1), (2, 5), (4, -3), their sum (6, 3)."""
+    experts, (base,) = tensors([1, 2], [3, 6], [5, -2]), tensors([1, 1])
+    assert task_arithmetic(experts, base, scale=0.5).tolist() == [4, 2.5]
+    assert task_arithmetic(experts, base).tolist() == pytest.approx([2.8, 1.9])
+    assert task_arithmetic(experts[1:2], base, scale=-1).tolist() == [-1, -4], "forgetting"
+
+
+@given(seed=st.integers(0, 1000), count=st.integers(1, 6), scale=st.floats(-2, 2))
+def test_both_against_numpy(seed: int, count: int, scale: float) -> None:
+    generator = np.random.default_rng(seed)
+    stack, base = generator.normal(size=(count, 4, 3)), generator.normal(size=(4, 3))
+    weights = generator.normal(size=count)
+    experts = list(torch.from_numpy(stack))
+    np.testing.assert_allclose(average(experts), stack.mean(0), atol=1e-12)
+    weighted = np.einsum("t,tij->ij", weights, stack)
+    np.testing.assert_allclose(average(experts, weights=list(weights)), weighted, atol=1e-12)
+    expected = base + scale * (stack - base).sum(0)
+    found = task_arithmetic(experts, torch.from_numpy(base), scale=scale)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def on_sphere(generator: np.random.Generator, size: int) -> np.ndarray:
+    vector = generator.normal(size=size)
+    return vector / np.linalg.norm(vector)
+
+
+@given(seed=st.integers(0, 1000), size=st.integers(2, 30), t=st.floats(0, 1))
+def test_slerp_against_scipy(seed: int, size: int, t: float) -> None:
+    generator = np.random.default_rng(seed)
+    a, b = on_sphere(generator, size), on_sphere(generator, size)
+    if abs(a @ b) > 0.999:
+        b = -b[::-1].copy() if abs(a @ b[::-1]) < 0.99 else np.eye(size)[np.abs(a).argmin()]
+    found = slerp([torch.from_numpy(a), torch.from_numpy(b)], t=t)
+    np.testing.assert_allclose(found, geometric_slerp(a, b, t), atol=1e-9)
+    assert torch.linalg.vector_norm(found) == pytest.approx(1)
+
+
+@given(seed=st.integers(0, 1000), t=st.floats(0, 1))
+def test_slerp_ends_symmetry_and_homogeneity(seed: int, t: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    a, b = (torch.randn(4, 5, dtype=torch.float64, generator=generator) for _ in "ab")
+    torch.testing.assert_close(slerp([a, b], t=0), a)
+    torch.testing.assert_close(slerp([a, b], t=1), b)
+    torch.testing.assert_close(slerp([a, b], t=t), slerp([b, a], t=1 - t))
+    torch.testing.assert_close(slerp([3 * a, 3 * b], t=t), 3 * slerp([a, b], t=t))
+
+
+def test_slerp_by_hand() -> None:
+    """A third of a right angle; weights count, not only directions."""
+    a, b = tensors([1, 0], [0, 1])
+    expected = [math.cos(math.pi / 6), math.sin(math.pi / 6)]
+    assert slerp([a, b], t=1 / 3).tolist() == pytest.approx(expected)
+    assert slerp([2 * a, b], t=0.5).tolist() == pytest.approx([math.sqrt(2), math.sqrt(0.5)])
+
+
+@pytest.mark.parametrize("t", [0.0, 0.3, 1.0])
+def test_slerp_is_linear_where_angles_tell_nothing(t: float) -> None:
+    a = torch.linspace(1, 2, 50)
+    near = a + 1e-4 * torch.linspace(-1, 1, 50)
+    for other in (a, 2 * a, near, -a, -3 * a, torch.zeros(50)):
+        torch.testing.assert_close(slerp([a, other], t=t), torch.lerp(a, other, t))
+
+
+@pytest.mark.parametrize(("cosine", "linear"), [(0.9996, True), (0.9994, False)])
+def test_where_slerp_becomes_linear(cosine: float, linear: bool) -> None:
+    a, b = tensors([1, 0], [cosine, math.sqrt(1 - cosine**2)])
+    middle = slerp([a, b], t=0.5)
+    assert (torch.linalg.vector_norm(middle).item() < 1 - 1e-6) is linear

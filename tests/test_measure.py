@@ -1,0 +1,57 @@
+"""Costs: seconds and peaks of work whose cost is known."""
+
+import os
+import time
+
+import pytest
+import torch
+
+from mergelib import measure
+from mergelib.measure import measured
+
+MEGABYTE = 2**20
+
+
+def test_seconds() -> None:
+    with measured() as cost:
+        time.sleep(0.05)
+    assert 0.05 <= cost.seconds < 1
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux")
+def test_peak_is_what_was_held_at_once() -> None:
+    """Three times 64 MB one after the other, 128 MB of them at once; the rest is forgotten."""
+    before = bytearray(200 * MEGABYTE)
+    with measured() as cost:
+        first, second = (bytearray(64 * MEGABYTE) for _ in "ab")
+        del first
+        third = bytearray(64 * MEGABYTE)
+    assert cost.peak_bytes is not None
+    assert 120 * MEGABYTE < cost.peak_bytes < 160 * MEGABYTE
+    with measured() as cost:
+        pass
+    assert cost.peak_bytes is not None
+    assert cost.peak_bytes < 8 * MEGABYTE, "earlier peaks are forgotten"
+    assert len(before) + len(second) + len(third) == 328 * MEGABYTE
+
+
+def test_no_peak_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(measure.Path, "write_text", refuse)
+    with measured() as cost:
+        pass
+    assert cost.peak_bytes is None
+    assert cost.seconds >= 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_peak_on_cuda() -> None:
+    kept = torch.zeros(8 * MEGABYTE, device="cuda")
+    with measured("cuda") as cost:
+        torch.zeros(16 * MEGABYTE, device="cuda")
+        torch.zeros(4 * MEGABYTE, device="cuda")
+    assert kept.numel()
+    assert cost.peak_bytes == 64 * MEGABYTE

@@ -1,0 +1,81 @@
+"""Provenance: what a record carries, the commit it names, and how it is written and read."""
+
+import datetime
+import json
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from mergelib import provenance as module
+from mergelib.provenance import load_result, provenance, write_result
+
+
+def test_a_record_carries_its_inputs_and_the_machine() -> None:
+    record = provenance(suite="digits2", seeds=[0, 1], device="cpu")
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
+    assert record["suite"] == "digits2"
+    assert record["seeds"] == [0, 1]
+    assert record["versions"]["python"] == platform.python_version()
+    assert torch.__version__.startswith(record["versions"]["torch"])
+    assert record["threads"] == torch.get_num_threads()
+    assert len(record["device"]) > 3
+    assert record["device"] != "cpu"
+    date = datetime.date.fromisoformat(record["date"])
+    assert abs((date - datetime.datetime.now(datetime.UTC).date()).days) <= 1
+
+
+def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module._version("surely-no-such-package") == "not installed"
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_commit_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clean, changed, changed elsewhere only, not tracked, and no repository at all."""
+    package = tmp_path / "repository" / "package"
+    package.mkdir(parents=True)
+    source, other = package / "provenance.py", package.parent / "notes.txt"
+    source.write_text("one\n")
+    other.write_text("one\n")
+    monkeypatch.setattr(module, "__file__", str(source))
+    assert module._commit() == "unknown"
+    git(package.parent, "init", "-q")
+    assert module._commit() == "unknown", "some repository around an installed package"
+    git(package.parent, "add", ".")
+    git(package.parent, "commit", "-q", "-m", "first")
+    commit = git(package.parent, "rev-parse", "HEAD")
+    assert len(commit) == 40
+    assert module._commit() == commit
+    other.write_text("two\n")
+    (package / "new.py").touch()
+    assert module._commit() == commit
+    source.write_text("two\n")
+    assert module._commit() == commit + "+"
+    monkeypatch.setenv("PATH", "")
+    assert module._commit() == "unknown", "no git"
+
+
+def test_records_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "digits2.json"
+    write_result(path, {"accuracy": [0.5, 1]})
+    assert json.loads(path.read_text()) == {"accuracy": [0.5, 1]}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_result(path, {"accuracy": float("nan")})
+    with pytest.raises(OSError, match=str(path / "x.json")):
+        write_result(path / "x.json", {})
+    assert json.loads(path.read_text()) == {"accuracy": [0.5, 1]}
+    assert [file.name for file in path.parent.iterdir()] == ["digits2.json"]
+
+
+def test_shipped_results_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = load_result("vision8-baselines")
+    assert {"provenance", "test", "validation", "chosen"} <= set(record)
+    with pytest.raises(ValueError, match="no result 'vision9'; there are: .*vision8-baselines"):
+        load_result("vision9")

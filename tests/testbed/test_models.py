@@ -1,0 +1,90 @@
+"""Networks: shapes, attention against PyTorch's own, the cosine head."""
+
+import pytest
+import torch
+from torch import nn
+
+from mergelib.statedict import is_matrix
+from mergelib.testbed.models import (
+    MODELS,
+    Attention,
+    Head,
+    VisionTransformer,
+    build_model,
+    normalise,
+)
+
+
+def test_normalise() -> None:
+    images = torch.tensor([0, 51, 255], dtype=torch.uint8)
+    assert normalise(images).tolist() == pytest.approx([-1, -0.6, 1])
+    floats = images.float()
+    normalise(floats)
+    assert floats.tolist() == [0, 51, 255], "inputs stay"
+
+
+@pytest.mark.parametrize(
+    ("name", "width"), [("vit", 160), ("vit_large", 256), ("resnet18", 512), ("mlp", 128)]
+)
+def test_pictures_to_features(name: str, width: int) -> None:
+    torch.manual_seed(0)
+    model = build_model(name).eval()
+    pictures = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        both, second = model(pictures), model(pictures[1:])
+    assert both.shape == (2, width) == (2, model.width)
+    torch.testing.assert_close(both[1:], second, rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(both[0], both[1])
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_all_models_are_tested() -> None:
+    assert set(MODELS) == {"vit", "vit_large", "resnet18", "mlp"}
+    with pytest.raises(
+        ValueError, match="unknown model 'vgg'; known: vit, vit_large, resnet18, mlp"
+    ):
+        build_model("vgg")
+
+
+def test_attention_is_pytorchs() -> None:
+    torch.manual_seed(0)
+    ours = Attention(12, heads=3)
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True)
+    theirs.load_state_dict(
+        {
+            "in_proj_weight": ours.qkv.weight,
+            "in_proj_bias": ours.qkv.bias,
+            "out_proj.weight": ours.proj.weight,
+            "out_proj.bias": ours.proj.bias,
+        }
+    )
+    x = torch.randn(2, 7, 12)
+    torch.testing.assert_close(ours(x), theirs(x, x, x, need_weights=False)[0])
+
+
+def test_transformers_start_with_zero_biases_and_repeat_with_a_seed() -> None:
+    first, second = [], []
+    for made in (first, second):
+        torch.manual_seed(3)
+        made.append(VisionTransformer(width=16, depth=2, heads=2))
+    state, again = first[0].state_dict(), second[0].state_dict()
+    assert all(torch.equal(state[key], again[key]) for key in state)
+    biases = [value for key, value in state.items() if key.endswith("bias")]
+    assert len(biases) == 3 + 2 * (1 + 1 + 1 + 1 + 1 + 1) + 1
+    assert not any(bias.any() for bias in biases)
+
+
+def test_what_low_rank_methods_see_of_the_transformer() -> None:
+    model = VisionTransformer(width=16, depth=1, heads=2)
+    matrices = {key for key, value in model.state_dict().items() if is_matrix(key, value)}
+    block = ("attn.qkv", "attn.proj", "fc1", "fc2")
+    assert matrices == {f"blocks.0.{name}.weight" for name in block}
+
+
+def test_head_is_a_scaled_cosine() -> None:
+    head = Head(torch.tensor([[3.0, 4.0], [0.0, -2.0]]), scale=10)
+    features = torch.tensor([[1.0, 0.0], [0.0, 5.0]])
+    torch.testing.assert_close(head(features), torch.tensor([[6.0, 0.0], [8.0, -10.0]]))
+    torch.testing.assert_close(head(7 * features), head(features))
+    assert not list(head.parameters()), "nothing to train"
+    assert list(head.state_dict()) == ["weight"]

@@ -1,0 +1,297 @@
+"""The zoo of experts: what it gives, what its cache is keyed by, and that nothing breaks it."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+
+import mergelib as ml
+from mergelib.io import load_state_dict
+from mergelib.testbed import zoo as zoo_module
+from mergelib.testbed.suites import Split, Suite
+from mergelib.testbed.training import Recipe, features
+from mergelib.testbed.zoo import load_backbone, load_zoo, make_heads
+
+RECIPE = Recipe(epochs=1, learning_rate=3e-3)
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows by one name a training; fine-tuning itself is the real one."""
+    names: list[str] = []
+    real = zoo_module.fine_tune
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        names.append("expert")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(zoo_module, "fine_tune", watched)
+    return names
+
+
+def test_what_a_zoo_holds(tiny: str, digits: Suite) -> None:
+    zoo = load_zoo(digits, model=tiny, recipe=RECIPE)
+    assert list(zoo.experts) == list(zoo.heads) == list(zoo.files) == list(digits.tasks)
+    assert zoo.suite is digits
+    state = zoo.model.state_dict()
+    assert all(torch.equal(state[key], zoo.pretrained[key]) for key in state)
+    assert not zoo.model.training
+    for name, expert in zoo.experts.items():
+        assert expert.keys() == zoo.pretrained.keys()
+        assert not torch.equal(expert["norm.weight"], zoo.pretrained["norm.weight"])
+        stored = load_state_dict(zoo.files[name])
+        assert all(torch.equal(stored[key], expert[key]) for key in expert)
+        with safe_open(zoo.files[name], framework="pt") as file:
+            made = json.loads(file.metadata()["mergelib.made"])
+        assert made["recipe"]["epochs"] == 1
+    merged = ml.merge("task_arithmetic", zoo.experts, pretrained=zoo.pretrained)
+    zoo.model.load_state_dict(merged)
+
+
+def test_experts_beat_the_backbone_on_their_tasks(tiny_zoo: Any) -> None:
+    for task in tiny_zoo.suite.tasks:
+        part = replace(tiny_zoo.suite, tasks={task: tiny_zoo.suite.tasks[task]})
+        base, own = (
+            ml.evaluate(tiny_zoo.model, state, tiny_zoo.heads, part)["loss"].item()
+            for state in (tiny_zoo.pretrained, tiny_zoo.experts[task])
+        )
+        assert own < base
+
+
+def test_a_second_load_reads_the_cache(
+    tiny: str, digits: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = load_zoo(digits, model=tiny, recipe=RECIPE)
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(zoo_module, "fine_tune", never)
+    monkeypatch.setattr(zoo_module, "pretrain", never)
+    again = load_zoo(digits, model=tiny, recipe=RECIPE)
+    assert (again.files, again.fingerprint) == (once.files, once.fingerprint)
+    for name, expert in once.experts.items():
+        assert all(torch.equal(again.experts[name][key], expert[key]) for key in expert)
+        assert torch.equal(again.heads[name].weight, once.heads[name].weight)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_truncated_file_is_made_anew(
+    tiny: str, digits: Suite, trained: list[str], share: float
+) -> None:
+    once = load_zoo(digits, model=tiny, recipe=RECIPE)
+    file = once.files["digits_high"]
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+    trained.clear()
+    again = load_zoo(digits, model=tiny, recipe=RECIPE)
+    assert len(trained) == 1
+    assert file.read_bytes() == whole
+    expert = once.experts["digits_high"]
+    assert all(torch.equal(again.experts["digits_high"][key], expert[key]) for key in expert)
+
+
+def test_a_truncated_backbone_is_made_anew(tiny: str, own_cache: Path) -> None:
+    before = load_backbone(tiny).state_dict()
+    (file,) = (own_cache / "zoo").glob("tiny-backbone-*.safetensors")
+    file.write_bytes(file.read_bytes()[:100])
+    after = load_backbone(tiny).state_dict()
+    assert all(torch.equal(after[key], before[key]) for key in before)
+
+
+def test_whatever_changes_an_expert_changes_its_file(
+    tiny: str, digits: Suite, trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    low = digits.tasks["digits_low"]
+    part = replace(digits, tasks={"digits_low": low})
+    files = [load_zoo(part, model=tiny, recipe=RECIPE).files["digits_low"]]
+
+    def add(suite: Suite = part, recipe: Recipe = RECIPE, **options: Any) -> None:
+        files.append(load_zoo(suite, model=tiny, recipe=recipe, **options).files["digits_low"])
+
+    for recipe in (
+        replace(RECIPE, learning_rate=1e-3),
+        replace(RECIPE, batch_size=100),
+        replace(RECIPE, shots=1),
+        replace(RECIPE, optimiser="sgd"),
+        replace(RECIPE, weight_decay=0.0),
+    ):
+        add(recipe=recipe)
+    add(seed=1)
+    images, labels = low.train.images.clone(), low.train.labels.clone()
+    images[0, 0, 0, 0] += 1
+    add(replace(part, tasks={"digits_low": replace(low, train=Split(images, labels))}))
+    labels[0] = (labels[0] + 1) % 5
+    add(replace(part, tasks={"digits_low": replace(low, train=Split(low.train.images, labels))}))
+    monkeypatch.setattr(zoo_module, "FALLBACK", Recipe(epochs=1, learning_rate=1e-3))
+    add()
+    assert len(set(files)) == len(files) == len(trained) == 10
+    load_zoo(part, model=tiny, recipe=RECIPE)
+    assert len(trained) == 10
+
+
+def test_suites_that_share_a_task_share_its_expert(
+    tiny: str, digits: Suite, trained: list[str]
+) -> None:
+    """And what is only tested on does not matter to it."""
+    low = digits.tasks["digits_low"]
+    small = replace(digits, name="vision8", tasks={"digits_low": low})
+    large = replace(digits, name="vision14", tasks={**digits.tasks, "digits_low": low})
+    one = load_zoo(small, model=tiny, recipe=RECIPE)
+    assert len(trained) == 1
+    both = load_zoo(large, model=tiny, recipe=RECIPE)
+    assert len(trained) == 2
+    assert both.files["digits_low"] == one.files["digits_low"]
+    assert both.fingerprint != one.fingerprint
+    cut = replace(low, test=Split(low.test.images[:5], low.test.labels[:5]))
+    load_zoo(replace(small, tasks={"digits_low": cut}), model=tiny, recipe=RECIPE)
+    assert len(trained) == 2
+
+
+def test_the_seed_is_the_suites_unless_told(tiny: str, digits: Suite) -> None:
+    assert load_zoo(digits, model=tiny, recipe=RECIPE, seed=0).files == (
+        load_zoo(digits, model=tiny, recipe=RECIPE).files
+    )
+    other = replace(digits, seed=4)
+    told = load_zoo(digits, model=tiny, recipe=RECIPE, seed=4)
+    assert load_zoo(other, model=tiny, recipe=RECIPE).files == told.files
+
+
+def test_heads_come_from_pretrained_features(tiny: str, digits: Suite) -> None:
+    backbone = load_backbone(tiny)
+    recipe = Recipe(shots=1000, head_scale=3.0)
+    head = make_heads(backbone, digits, recipe, seed=0)["digits_high"]
+    task = digits.tasks["digits_high"]
+    x = torch.nn.functional.normalize(features(backbone, task.train.images), dim=1)
+    for label in range(5):
+        mean = x[task.train.labels == label].mean(0)
+        torch.testing.assert_close(head.weight[label], mean / mean.norm())
+    assert head.scale == 3
+
+
+def test_unknown_models() -> None:
+    with pytest.raises(ValueError, match="unknown model 'vgg'; known: vit"):
+        load_backbone("vgg")
+
+
+def test_the_shipped_backbone_needs_no_pretraining(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zoo_module, "pretraining_sets", None)
+    state = load_backbone("vit").state_dict()
+    shipped = zoo_module.shipped_backbone("vit")
+    assert shipped is not None
+    assert all(torch.equal(state[key], shipped[key]) for key in state)
+
+
+PROCESSES = """
+import json, os, signal, sys, time
+from pathlib import Path
+import torch
+from mergelib.testbed import models, zoo
+from mergelib.testbed.suites import PretrainingSet, load_suite
+from mergelib.testbed.training import Recipe
+
+folder = Path(sys.argv[1])
+torch.set_num_threads(1)
+suite = load_suite("digits2", profile="smoke")
+low = suite.tasks["digits_low"]
+models.MODELS["tiny"] = lambda: models.VisionTransformer(width=16, depth=1, heads=2)
+zoo.pretraining_sets = lambda: [
+    PretrainingSet("glyphs", low.class_names, low.train, low.test, "0123")
+]
+zoo.FALLBACK = Recipe(epochs=1)
+real_tune, real_pretrain, log = zoo.fine_tune, zoo.pretrain, folder / "log"
+
+def note(what):
+    with log.open("a") as file:
+        file.write(what + "\\n")
+
+def lines():
+    return log.read_text().split() if log.exists() else []
+
+def tune(model, head, split, recipe, **options):
+    note("tune")
+    time.sleep(0.2)  # long enough for the other process to come by
+    result = real_tune(model, head, split, recipe, **options)
+    note("tuned")
+    return result
+
+def pretrain(*arguments):
+    note("pretrain")
+    return real_pretrain(*arguments)
+
+zoo.fine_tune, zoo.pretrain = tune, pretrain
+
+def load():
+    return zoo.load_zoo(suite, model="tiny", recipe=Recipe(epochs=1))
+
+def child():
+    if pid := os.fork():
+        return pid
+    made = load()
+    digest = {t: float(sum(v.double().sum() for v in e.values())) for t, e in made.experts.items()}
+    (folder / f"{os.getpid()}.json").write_text(json.dumps(digest))
+    os._exit(0)
+
+if sys.argv[2] == "together":
+    children = [child() for _ in range(3)]
+    assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
+else:
+    victim = child()
+    while lines().count("tune") < 2:  # the second expert is under way
+        time.sleep(0.01)
+    os.kill(victim, signal.SIGKILL)
+    os.waitpid(victim, 0)
+    note("killed")
+    load()
+print(json.dumps(lines()))
+"""
+
+
+def run_processes(folder: Path, how: str) -> list[str]:
+    folder.mkdir()
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "MERGELIB_CACHE": str(folder / "cache"),
+        "PYTHONPATH": str(Path(ml.__file__).parents[1]),
+    }
+    command = [sys.executable, "-c", PROCESSES, str(folder), how]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    found: list[str] = json.loads(ran.stdout)
+    return found
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_processes_that_build_at_once_divide_the_work_and_agree(tmp_path: Path) -> None:
+    events = run_processes(tmp_path / "run", "together")
+    assert events.count("pretrain") == 1
+    assert events.count("tune") == events.count("tuned") == 2
+    found = [json.loads(file.read_text()) for file in (tmp_path / "run").glob("*.json")]
+    assert len(found) == 3
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_killed_build_loses_only_the_expert_it_was_at(tmp_path: Path) -> None:
+    events = run_processes(tmp_path / "run", "killed")
+    assert events == ["pretrain", "tune", "tuned", "tune", "killed", "tune", "tuned"]
+    files = [file.name for file in (tmp_path / "run" / "cache" / "zoo").iterdir()]
+    assert sorted(Path(name).suffix for name in files if not name.endswith(".lock")) == (
+        [".safetensors"] * 3
+    )
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    tiny: str, digits: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "file"))
+    with pytest.raises(OSError, match=str(tmp_path / "file")):
+        load_zoo(digits, model=tiny, recipe=RECIPE)
