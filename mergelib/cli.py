@@ -91,7 +91,7 @@ def demo(
     table.to_csv(output / f"{suite}.csv", index=False)
     _save_figure(table, output / f"{suite}.png")
     _print_comparison(table, settings)
-    _say(f"Wrote {output / suite}.csv and {output / suite}.png")
+    typer.echo(f"Wrote {output / suite}.csv and {output / suite}.png")
 
 
 @app.command("methods")
@@ -136,7 +136,7 @@ def merge_command(
     written = merge_files(
         method, pretrained, experts, output, device=device, overwrite=overwrite, **hyperparameters
     )
-    _say(f"Wrote {written}")
+    typer.echo(f"Wrote {written}")
 
 
 @app.command("evaluate")
@@ -181,7 +181,7 @@ def baselines(
 
     record = measure_baselines(suite, range(seeds), model=model, device=device)
     write_result(output, record)
-    _say(f"Wrote {output}")
+    typer.echo(f"Wrote {output}")
 
 
 @zoo_app.command("build")
@@ -193,7 +193,7 @@ def zoo_build(
 
     zoo = load_zoo(_suite(suite, seed), model=model, device=device)
     for task, file in zoo.files.items():
-        _say(f"{task}\t{file}")
+        typer.echo(f"{task}\t{file}")
 
 
 @zoo_app.command("pretrain")
@@ -212,7 +212,7 @@ def zoo_pretrain(
     from mergelib.testbed.suites import pretraining_sets
 
     write_backbone(output, model, pretraining_sets(), seed=seed, device=device)
-    _say(f"Wrote {output} and {output.with_suffix('.json')}")
+    typer.echo(f"Wrote {output} and {output.with_suffix('.json')}")
 
 
 @data_app.command("list")
@@ -246,7 +246,7 @@ def data_prepare(
     from mergelib.testbed.data import prepare
 
     for name in names:
-        _say(f"{name}\t{prepare(name, folder)}")
+        typer.echo(f"{name}\t{prepare(name, folder)}")
 
 
 def _suite(name: str, seed: int) -> "Suite":
@@ -254,11 +254,6 @@ def _suite(name: str, seed: int) -> "Suite":
 
     with console.status(f"loading {name}"):
         return load_suite(name, seed=seed)
-
-
-def _say(text: str) -> None:
-    """Print paths as they are: unbroken, and brackets in them are no markup."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _setting(text: str) -> tuple[str, Any]:

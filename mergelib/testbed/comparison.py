@@ -4,8 +4,10 @@
 writes the files in ``results/``.
 """
 
+import hashlib
+import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from typing import Any
@@ -15,8 +17,9 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from mergelib.io import cache_folder
 from mergelib.measure import measured
-from mergelib.provenance import provenance
+from mergelib.provenance import provenance, write_result
 from mergelib.registry import get_method, merge
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many
 from mergelib.testbed.suites import Suite, load_suite
@@ -124,32 +127,39 @@ def measure_baselines(
     model: str = "vit",
     recipe: Recipe | None = None,
     device: torch.device | str = "cpu",
-    load: Callable[..., Suite] = load_suite,
-    **sizes: Any,
+    **options: Any,
 ) -> dict[str, Any]:
     """The baselines of a suite over several seeds, with provenance, as a JSON-ready record.
 
     A seed draws the data splits, the heads' examples, the order of training and DARE's masks.
-    Hyperparameters come from `GRIDS` by validation accuracy, for every seed anew.
+    Hyperparameters come from `GRIDS` by validation accuracy, for every seed anew. Each seed's part
+    is kept in the cache as soon as it is measured, so a killed run resumes.
+
+    Args:
+        suite_name: a suite of `load_suite`.
+        seeds: what to repeat over.
+        methods: merging methods to measure.
+        model: backbone of the zoo.
+        recipe: how experts are fine-tuned.
+        device: where to train and evaluate.
+        **options: further arguments of `load_suite`, e.g. ``profile``.
 
     Raises:
         ValueError: an unknown suite or method.
     """
-    for method in methods:
-        get_method(method)
+    grids = {method: GRIDS.get(method, {}) for method in methods if get_method(method)}
     recipe = recipe or Recipe()
-    rows, searched, chosen, sources = [], [], [], {}
+    record: dict[str, Any] = {"provenance": {}, "chosen": [], "validation": [], "test": []}
+    sources = {}
     for seed in tqdm(seeds, desc="seeds", disable=None):
-        suite = load(suite_name, seed=seed, **sizes)
+        suite = load_suite(suite_name, seed=seed, **options)
         zoo = load_zoo(suite, model=model, recipe=recipe, device=device)
-        settings = {}
-        for method in methods:
-            settings[method], table = choose(zoo, method, GRIDS.get(method, {}))
-            searched += table.assign(seed=seed, method=method).to_dict("records")
-        chosen.append({"seed": seed, "zoo": zoo.fingerprint, "settings": settings})
-        rows += compare(zoo, settings).assign(seed=seed).to_dict("records")
+        part = _measure_seed(zoo, grids)
+        record["chosen"].append({"seed": seed, "zoo": zoo.fingerprint, **part["chosen"]})
+        for table in ("validation", "test"):
+            record[table] += [{"seed": seed, **row} for row in part[table]]
         sources[str(seed)] = suite.sources
-    made = provenance(
+    record["provenance"] = provenance(
         suite=suite_name,
         model=model,
         seeds=list(seeds),
@@ -157,10 +167,25 @@ def measure_baselines(
         sources=sources,
         device=device,
     )
-    kept = ["seed", "method", "task", "accuracy", "normalised", "loss", "correct", "n"]
-    return {
-        "provenance": made,
-        "chosen": chosen,
-        "validation": searched,
-        "test": [{name: row[name] for name in kept} for row in rows],
-    }
+    return record
+
+
+def _measure_seed(zoo: Zoo, grids: Mapping[str, Grid]) -> dict[str, Any]:
+    """Settings, validation sweeps and test table of one zoo; from the cache if they are there."""
+    suite = zoo.suite
+    sizes = {name: (len(task.validation), len(task.test)) for name, task in suite.tasks.items()}
+    asked = json.dumps([zoo.fingerprint, grids, suite.seed, suite.sources, sizes], sort_keys=True)
+    digest = hashlib.sha256(asked.encode()).hexdigest()[:16]
+    file = cache_folder() / "baselines" / f"{suite.name}-{digest}.json"
+    if file.exists():
+        kept: dict[str, Any] = json.loads(file.read_text())
+        return kept
+    settings, searched = {}, []
+    for method, grid in grids.items():
+        settings[method], table = choose(zoo, method, grid)
+        searched += table.assign(method=method).to_dict("records")
+    columns = ["method", "task", "accuracy", "normalised", "loss", "correct", "n"]
+    test = compare(zoo, settings)[columns].to_dict("records")
+    part = {"chosen": {"settings": settings}, "validation": searched, "test": test}
+    write_result(file, part)
+    return part

@@ -102,9 +102,10 @@ plt.show()
 # * **test**: the number that is reported, looked at once the choices are made.
 #
 # For rendered tasks there is one more hurdle. Where at least three faces of the font have a glyph
-# (upright, bold, slanted, …), **one face is kept out of training and validation and appears in
-# the test split only.** So a test picture can show a letter shape that the expert has never seen,
-# and test accuracy lies below validation accuracy by design.
+# (upright, bold, slanted, …), **one face is kept out of training and validation and joins in the
+# test split only.** So some test pictures show a letter shape that the expert has never seen. If
+# experts learned shapes by heart, test accuracy would fall behind validation accuracy; a table
+# below has both.
 
 # %% tags=["nbval-check-output"]
 for name, task in suite.tasks.items():
@@ -198,7 +199,8 @@ table.sort_values("parameters", ascending=False).reset_index()
 # All experts grow from one set of **pretrained weights** $\theta_0$, which ship with the package as
 # half-precision numbers. They were made by the project itself: one model, trained on several
 # labelled sets at once, with a linear classifier for each set that is thrown away afterwards. The
-# record of that run ships beside the weights, and here it is.
+# record of that run ships beside the weights, and here it is. (Its training loss is measured on
+# distorted pictures and with smoothed labels, so it could not fall to zero.)
 
 # %%
 import json
@@ -209,7 +211,7 @@ record = json.loads((assets / "vit.json").read_text())
 log = pd.DataFrame(record["log"]).set_index("epoch")
 print("trained on", ", ".join(record["sources"]), "with", record["recipe"]["optimiser"])
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Pretraining of the shipped backbone, from its own log: training loss per epoch (left), and accuracy on held-out pictures of each pretraining set (right), measured every five epochs.", "name": "fig-testbed-pretraining"}, "image": {"alt": "Two panels over the epochs of pretraining. The training loss falls in every epoch and flattens towards the end. Accuracy on the held-out pictures rises throughout, far highest for rendered glyphs and lowest for Tiny ImageNet."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Pretraining of the shipped backbone, from its own log: training loss per epoch (left), and accuracy on held-out pictures of each pretraining set (right), measured every five epochs.", "name": "fig-testbed-pretraining"}, "image": {"alt": "Two panels over the epochs of pretraining. The training loss falls in every epoch and flattens towards the end. Accuracy on held-out pictures rises throughout, to above eighty percent for rendered glyphs and Omniglot, and to about twenty percent for Tiny ImageNet with its two hundred classes."}}
 from mergelib.plots import COLOURS
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.6))
@@ -230,12 +232,12 @@ plt.show()
 # every task *wholly* new, and honesty asks for the details:
 #
 # * the set `glyphs` contains rendered **Latin letters and digits** beside Armenian, Lao, N'Ko and
-#   others. So `mnist`, `emnist_letters` and `notmnist` show shapes that the backbone has met as
-#   clean fonts, though never in handwriting or in those fonts' media;
+#   others. So `mnist`, `emnist_letters` and `notmnist` show shapes that the backbone has met in
+#   print, though never in handwriting or in these data sets' fonts;
 # * `omniglot` is handwriting in other alphabets, which helps with `kmnist` and the glyph suites;
 # * Tiny ImageNet {cite}`le2015tiny` has animals and vehicles, as `cifar10` has;
 # * the glyph tasks use scripts that pretraining leaves out, and media it has never seen. What it
-#   *has* seen is black-and-white glyphs from the same fonts.
+#   *has* seen is other glyphs of the same fonts, one colour on another, plain, blurred or noisy.
 #
 # CLIP, the backbone of the papers, has seen far more of its tasks than that
 # {cite}`radford2021learning`. In both worlds the shared start is what makes merging possible, a
@@ -365,7 +367,7 @@ everyone = ml.evaluate_many(zoo.model, zoo.experts, zoo.heads, suite)
 grid = everyone.pivot(index="candidate", columns="task", values="accuracy")
 grid = grid.loc[list(suite.tasks), list(suite.tasks)]
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy in % of every expert (rows) on every task (columns); the last row is the pretrained backbone. An expert is good at its own task, on the diagonal, and at no other.", "name": "fig-testbed-experts"}, "image": {"alt": "A square heat map of experts against tasks. The diagonal is bright, between about sixty and one hundred percent; off the diagonal accuracies are low, near those of the pretrained backbone in the last row or below."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy in % of every expert (rows) on every task (columns); the last row is the pretrained backbone. On its own task (the diagonal) an expert is far ahead of the backbone, on every other task it is level or falls behind.", "name": "fig-testbed-experts"}, "image": {"alt": "A square heat map of experts against tasks. The diagonal stands out brightly, far above the pretrained backbone in the last row; off the diagonal accuracies are at the level of the backbone or below it, in every column."}}
 from mergelib.plots import heat_map
 
 base = pretrained.set_index("task")["accuracy"].rename("pretrained")
@@ -403,14 +405,15 @@ summary.loc["mean", "margin"] = (summary["margin"][:-1] ** 2).sum() ** 0.5 / len
 (100 * summary).round(1)
 
 # %% [markdown]
-# Read the margins before you compare methods: on *one* task of this size, a difference of two
-# points is within the noise, while a mean over all tasks is much sharper. Paired comparisons are
+# Experts are as good on test pictures as on validation pictures, so the faces that were kept out do
+# not trip them. Read the margins before you compare methods: on *one* task of this size, a
+# difference of two points is within the noise, while a mean over all tasks is much sharper. Paired comparisons are
 # sharper still, since two merged models see the same pictures. And the test split is only one
 # source of chance; the seeds of training and of the heads are another, which is why headline
 # results in this book repeat the whole experiment over seeds and give Student-t intervals over
 # them.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "The room that merging has: from the pretrained backbone (square) to the expert of each task (diamond), on test pictures.", "name": "fig-testbed-gap"}, "image": {"alt": "Dot plot with a row a task. The expert lies far to the right of the pretrained backbone in every task, by twenty to seventy points of accuracy; the grey bar between them is the gap that merging has to close."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "The room that merging has: from the pretrained backbone (square) to the expert of each task (diamond), on test pictures.", "name": "fig-testbed-gap"}, "image": {"alt": "Dot plot with a row a task. The expert lies far to the right of the pretrained backbone in every task, by fifteen points of accuracy and more; the grey bar between them is the gap that merging has to close."}}
 from mergelib.plots import accuracy_by_task
 
 ends = [pretrained.assign(method="pretrained"), own.reset_index().assign(method="individual")]
@@ -421,8 +424,8 @@ plt.show()
 # What the text above and the figures' descriptions say, held to a tolerance.
 if PROFILE == "default" and SUITE == "glyphs8":
     assert (summary["pretrained"] > summary["chance"]).all()
-    assert (summary["individual"] > summary["pretrained"] + 0.2).all()
-    assert summary.loc["mean", "validation"] > summary.loc["mean", "individual"]
+    assert (summary["individual"] > summary["pretrained"] + 0.1).all()
+    assert abs(summary.loc["mean", "validation"] - summary.loc["mean", "individual"]) < 0.03
 
 # %% [markdown]
 # ## Real pictures: `vision8`
@@ -483,7 +486,7 @@ pd.DataFrame([paper, ours])
 #
 # **Limits of this testbed**
 #
-# * *Size.* Our backbone has about a million parameters and CLIP ViT-B/32's image encoder has 88
+# * *Size.* Our backbone has a little over a million parameters and CLIP ViT-B/32's image encoder has 88
 #   million. Larger models are easier to merge (in the paper's Table 1 every method keeps more of the
 #   larger model), so absolute losses from merging are larger here.
 # * *Resolution.* At $32 \times 32$ pixels some tasks are hard for anyone.
