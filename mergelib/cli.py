@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Merge fine-tuned models, and measure what merging keeps.",
-    epilog="Start with: mergelib demo --suite digits2",
+    epilog="Start with: mergelib demo",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -278,30 +278,33 @@ def _print_frame(frame: "pd.DataFrame") -> None:
 
 
 def _print_comparison(table: "pd.DataFrame", settings: dict[str, dict[str, Any]]) -> None:
-    """A row a method: accuracy per task in per cent, the means, and what merging cost."""
+    """A column a method: accuracy per task in per cent, the means, and what merging cost."""
     from mergelib.plots import label
 
-    tasks = list(table["task"].unique())
-    shown = Table(
-        show_edge=False, header_style="bold", title="test accuracy, %", title_justify="left"
+    groups = [str(method) for method in table["method"].unique()]
+    shown = Table(show_edge=False, header_style="bold", title="test accuracy, %")
+    shown.add_column("task", no_wrap=True)
+    for method in groups:
+        shown.add_column(label(method), justify="right")
+    by_task = table.pivot(index="task", columns="method", values="accuracy")
+    for task in table["task"].unique():
+        shown.add_row(task, *(f"{100 * by_task.loc[task, method]:.1f}" for method in groups))
+    shown.add_section()
+    means = table.groupby("method")[["accuracy", "normalised", "seconds", "peak_bytes"]].mean()
+    means = means.loc[groups]
+    lines = (
+        ("mean", "accuracy", 100, ".1f"),
+        ("normalised", "normalised", 100, ".1f"),
+        ("seconds to merge", "seconds", 1, ".2f"),
+        ("peak MB", "peak_bytes", 1e-6, ".0f"),
     )
-    shown.add_column("method", no_wrap=True)
-    for column in (*tasks, "mean", "normalised", "seconds", "peak MB"):
-        shown.add_column(column, justify="right", overflow="fold")
-    for method, rows in table.groupby("method", sort=False):
-        by_task = rows.set_index("task")
-        peak = rows["peak_bytes"].iloc[0] / 1e6
-        seconds = rows["seconds"].iloc[0]
-        options = ", ".join(f"{k}={v}" for k, v in settings.get(str(method), {}).items())
-        shown.add_row(
-            label(str(method)) + (f" ({options})" if options else ""),
-            *(f"{100 * by_task.loc[task, 'accuracy']:.1f}" for task in tasks),
-            f"{100 * rows['accuracy'].mean():.1f}",
-            f"{100 * rows['normalised'].mean():.1f}",
-            "" if seconds != seconds else f"{seconds:.2f}",
-            "" if peak != peak else f"{peak:.0f}",
-        )
+    for name, column, unit, form in lines:
+        values = [unit * float(value) for value in means[column].tolist()]
+        shown.add_row(name, *("" if value != value else f"{value:{form}}" for value in values))
     console.print(shown)
+    for method, options in settings.items():
+        if options:
+            print(f"{label(method)}: {', '.join(f'{k}={v}' for k, v in options.items())}")
 
 
 def _save_figure(table: "pd.DataFrame", path: Path) -> None:

@@ -105,7 +105,10 @@ def test_demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert text in printed
     assert f"Wrote {folder / 'digits2'}.csv and {folder / 'digits2'}.png" in printed
 
-    monkeypatch.setattr(zoo, "fine_tune", None)
+    def never(*_: Any, **__: Any) -> None:
+        raise ValueError("trained again")
+
+    monkeypatch.setattr(zoo, "fine_tune", never)
     succeed(run, "demo", "--suite", "digits2", "--output", folder)
     again = pd.read_csv(folder / "digits2.csv")
     columns = ["method", "task", "accuracy", "normalised", "loss"]

@@ -22,6 +22,7 @@ def test_seconds() -> None:
 def test_peak_is_what_was_held_at_once() -> None:
     """Three times 64 MB one after the other, 128 MB of them at once; the rest is forgotten."""
     before = bytearray(200 * MEGABYTE)
+    bytearray(400 * MEGABYTE)
     with measured() as cost:
         first, second = (bytearray(64 * MEGABYTE) for _ in "ab")
         del first

@@ -47,9 +47,11 @@ def test_the_commit_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "__file__", str(source))
     assert module._commit() == "unknown"
     git(package.parent, "init", "-q")
+    git(package.parent, "add", "notes.txt")
+    git(package.parent, "commit", "-q", "-m", "first")
     assert module._commit() == "unknown", "some repository around an installed package"
     git(package.parent, "add", ".")
-    git(package.parent, "commit", "-q", "-m", "first")
+    git(package.parent, "commit", "-q", "-m", "second")
     commit = git(package.parent, "rev-parse", "HEAD")
     assert len(commit) == 40
     assert module._commit() == commit

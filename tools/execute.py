@@ -32,6 +32,7 @@ QUIET = {
     "OMP_NUM_THREADS": "2",
     "PYTHONHASHSEED": "0",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    "PYTHONWARNINGS": "ignore:IProgress",  # tqdm's, with a machine's path, where ipywidgets is not
 }
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},

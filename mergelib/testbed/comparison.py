@@ -174,7 +174,9 @@ def _measure_seed(zoo: Zoo, grids: Mapping[str, Grid]) -> dict[str, Any]:
     """Settings, validation sweeps and test table of one zoo; from the cache if they are there."""
     suite = zoo.suite
     sizes = {name: (len(task.validation), len(task.test)) for name, task in suite.tasks.items()}
-    asked = json.dumps([zoo.fingerprint, grids, suite.seed, suite.sources, sizes], sort_keys=True)
+    code = provenance()["commit"]  # what an earlier state of the code measured does not count
+    inputs = [code, zoo.fingerprint, grids, suite.seed, suite.sources, sizes]
+    asked = json.dumps(inputs, sort_keys=True)
     digest = hashlib.sha256(asked.encode()).hexdigest()[:16]
     file = cache_folder() / "baselines" / f"{suite.name}-{digest}.json"
     if file.exists():

@@ -58,7 +58,8 @@ for name, task in suite.tasks.items():
 
 # %% tags=["nbval-check-output"]
 expert_low, expert_high = zoo.experts.values()
-print("same keys:", expert_low.keys() == expert_high.keys() == zoo.pretrained.keys())
+same = expert_low.keys() == expert_high.keys() == zoo.pretrained.keys()
+print("same keys:", same)
 
 # %% [markdown]
 # ## One question for all
@@ -81,14 +82,17 @@ joint = Head(torch.cat([head.weight for head in zoo.heads.values()]))
 
 def among_ten(task, first):
     """The task with labels among all ten digits instead of its own five."""
-    parts = {name: getattr(task, name) for name in ("train", "validation", "test")}
-    moved = {name: replace(part, labels=part.labels + first) for name, part in parts.items()}
+    moved = {}
+    for name in ("train", "validation", "test"):
+        part = getattr(task, name)
+        moved[name] = replace(part, labels=part.labels + first)
     return replace(task, class_names=digits, **moved)
 
 
 # %%
 halves = {low.name: among_ten(low, 0), high.name: among_ten(high, 5)}
-ten = replace(zoo, suite=replace(suite, tasks=halves), heads=dict.fromkeys(halves, joint))
+ten_digits = replace(suite, tasks=halves)
+ten = replace(zoo, suite=ten_digits, heads=dict.fromkeys(halves, joint))
 
 # %% [markdown]
 # How well does each model answer? `evaluate_many` takes any number of state dicts, and returns a
@@ -103,7 +107,8 @@ def accuracies(candidates):
     """Test accuracy of each candidate on the two halves, and their mean."""
     table = ml.evaluate_many(ten.model, candidates, ten.heads, ten.suite)
     wide = table.pivot(index="candidate", columns="task", values="accuracy")
-    return wide.loc[list(candidates), list(halves)].assign(mean=lambda rows: rows.mean(axis=1))
+    wide = wide.loc[list(candidates), list(halves)]
+    return wide.assign(mean=wide.mean(axis=1))
 
 
 (100 * accuracies(before)).round(1)
@@ -145,12 +150,12 @@ cosine = torch.cosine_similarity(a, b, dim=0).item()
 print(f"{a.numel():,} entries each; cosine {cosine:.2f}")
 
 # %% tags=["remove-cell"]
-assert 0 < cosine < 0.5
+assert abs(cosine) < 0.25, cosine
 
 # %% [markdown]
-# They are closer to a right angle than to one direction: the two experts changed the network in
-# mostly different ways. That is what makes merging possible. If the arrows hardly disturb each
-# other, walking along both keeps both.
+# They are nearly at a right angle: the two experts changed the network in different ways. That is
+# what makes merging possible. If the arrows hardly disturb each other, walking along both keeps
+# both.
 #
 # ## Four merges
 #
@@ -166,86 +171,100 @@ assert 0 < cosine < 0.5
 # * **CART** {cite}`choi2025revisiting` measures from the average and keeps only the strongest
 #   directions of every weight matrix.
 #
-# Three of them have knobs. Their settings must not be chosen on the test pictures, so `choose`
-# tries a grid of settings on the **validation** pictures and returns the best.
+# Three of them have knobs, and those must not be chosen on the test pictures. So `choose` tries a
+# grid of settings on the **validation** pictures and returns the best. CART keeps its defaults
+# here: with two experts its settings change nothing, as we shall see.
 
 # %%
 from mergelib.testbed.comparison import GRIDS, choose
 
-methods = ["average", "task_arithmetic", "ties", "cart"]
-settings = {method: choose(ten, method, GRIDS[method])[0] for method in methods}
-for method, chosen in settings.items():
-    print(method, chosen)
+tuned = {}
+for method in ("task_arithmetic", "ties"):
+    tuned[method], _ = choose(ten, method, GRIDS[method])
+settings = {"average": {}, **tuned, "cart": {}}
+print("chosen on validation data:", tuned)
 
 # %% [markdown]
 # A merge is one call. It returns a new state dict and changes no input.
 
 # %%
 merged = {
-    method: ml.merge(method, zoo.experts, pretrained=zoo.pretrained, **settings[method])
-    for method in methods
+    method: ml.merge(method, zoo.experts, pretrained=zoo.pretrained, **chosen)
+    for method, chosen in settings.items()
 }
 
 # %% [markdown]
 # ## What each merge keeps
 #
 # Now the same question goes to all seven models: the three that we began with, and the four
-# merged ones. The figure shows what each of them calls ten pictures, the first test picture of
-# every digit, and beside that how often it is right on all test pictures of the two halves.
+# merged ones. The figure shows their accuracy on the two halves and, for each digit, what they
+# make of one picture: the first test picture that the expert for the *other* half misreads. So the
+# pictures are hard for one expert each, and were picked without a look at the merged models.
 
 # %%
 candidates = {**before, **merged}
 result = accuracies(candidates)
 
 # %% tags=["hide-cell"]
-import matplotlib.pyplot as plt
 from torch.func import functional_call
 
-from mergelib.plots import COLOURS, label, use_style
 from mergelib.testbed.models import normalise
 
-use_style()
-inks = COLOURS | {low.name: "#009e73", high.name: "#7a5195"}
-names = {low.name: "expert 0–4", high.name: "expert 5–9"}
 images = torch.cat([half.test.images for half in halves.values()])
 labels = torch.cat([half.test.labels for half in halves.values()])
-pictures = images[torch.stack([(labels == digit).nonzero()[0, 0] for digit in range(10)])]
 
 
 @torch.no_grad()
 def answers(state):
-    """What a model calls the ten pictures."""
-    features = functional_call(ten.model, state, (normalise(pictures.to(DEVICE)),))
-    return joint(features).argmax(1).tolist()
+    """What a model calls each of the pictures."""
+    features = functional_call(ten.model, state, (normalise(images.to(DEVICE)),))
+    return joint(features).argmax(1).cpu()
 
+
+called = {model: answers(state) for model, state in candidates.items()}
+other = torch.where(labels < 5, called[high.name], called[low.name])
+shown = []
+for digit in range(10):
+    of_this, misread = labels == digit, other != labels
+    chosen = of_this & misread if (of_this & misread).any() else of_this
+    shown.append(int(chosen.nonzero()[0]))
 
 # %% tags=["hide-cell"]
+import matplotlib.pyplot as plt
+
+from mergelib.plots import COLOURS, label, use_style
+
+use_style()
+inks = COLOURS | {low.name: "#009e73", high.name: "#7a5195"}
+names = {low.name: "expert 0–4", high.name: "expert 5–9"}
+
+
 def draw_row(ax, row, model):
     """One model: a box for each picture, filled where the answer is right, and two bars."""
     ink, bold = inks[model], {"va": "center", "weight": "bold", "fontsize": 12}
     light = sum(plt.matplotlib.colors.to_rgb(ink)) > 1.4
-    for column, called in enumerate(answers(candidates[model])):
-        right = called == column
-        corner, face = (column - 0.4, row - 0.4), ink if right else "white"
+    for digit, answer in enumerate(called[model][shown].tolist()):
+        right = answer == digit
+        corner, face = (digit - 0.4, row - 0.4), ink if right else "white"
         ax.add_patch(plt.Rectangle(corner, 0.8, 0.8, facecolor=face, edgecolor=ink))
         text = "white" if right and not light else "black"
-        ax.text(column, row, str(called), ha="center", color=text, **bold)
-    for start, accuracy in zip((10.1, 13.8), result.loc[model, list(halves)], strict=True):
-        ax.barh(row, 2, left=start, height=0.5, color="#e8e8e8")
-        ax.barh(row, 2 * accuracy, left=start, height=0.5, color=ink)
-        ax.text(start + 2.15, row, f"{100 * accuracy:.0f} %", va="center", fontsize=11)
+        ax.text(digit, row, str(answer), ha="center", color=text, **bold)
+    for start, accuracy in zip((9.9, 13.5), result.loc[model, list(halves)], strict=True):
+        ax.barh(row, 1.5, left=start, height=0.5, color="#e8e8e8")
+        ax.barh(row, 1.5 * accuracy, left=start, height=0.5, color=ink)
+        ax.text(start + 1.62, row, f"{100 * accuracy:.0f} %", va="center", fontsize=11)
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "What seven models call the first test picture of each digit (filled: right; white: wrong), and, as bars, their accuracy on all test pictures of the two tasks.", "name": "fig-tour-answers"}, "image": {"alt": "ALT"}}
-fig, ax = plt.subplots(figsize=(7.2, 4.2))
-for column, picture in enumerate(pictures):
-    place = (column - 0.46, column + 0.46, 0.46, -0.46)
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Ten pictures, each misread by the expert for the other half, and what seven models call them (filled: right; white: wrong). The bars are the accuracy on all test pictures of the two halves.", "name": "fig-tour-answers"}, "image": {"alt": "Each expert reads the five pictures of its own half right and those of the other half wrong; the four merged models read all or nearly all ten right, and their accuracy bars are long on both halves."}}
+fig, ax = plt.subplots(figsize=(6.2, 3.9))
+for digit, picture in enumerate(images[shown]):
+    place = (digit - 0.46, digit + 0.46, 0.46, -0.46)
     ax.imshow(picture.permute(1, 2, 0).numpy(), extent=place)
 for row, model in enumerate(candidates, 1):
     draw_row(ax, row, model)
-ax.set(xlim=(-0.6, 17.3), ylim=(7.6, -0.6), aspect="equal")
+ax.set(xlim=(-0.6, 17.0), ylim=(7.6, -0.6), aspect="equal")
 ax.set_yticks(range(1, 8), [names.get(model) or label(model) for model in candidates])
-ax.set_xticks([4.5, 11.6, 15.3], ["answers", "digits 0–4", "digits 5–9"])
+ax.set_xticks([4.5, 11.3, 14.9], ["answers", "on 0–4", "on 5–9"])
 ax.tick_params(length=0)
 ax.grid(visible=False)
 ax.spines[:].set_visible(False)
@@ -260,15 +279,15 @@ plt.show()
 # Nobody trained it: no picture was looked at, except to choose the settings.
 #
 # Between the four merges there is little to choose here. A difference of half a point is two
-# pictures, and no order of methods can be read from that. Two of them even coincide, and the next
+# pictures, and no order of methods can be read from that. Some of them even coincide, and the next
 # section says why that is no accident.
 
 # %% tags=["remove-cell"]
 if PROFILE != "smoke":
     best_before = result.loc[list(before), "mean"].max()
-    assert (result.loc[methods, "mean"] > best_before + 0.02).all(), result
+    assert (result.loc[list(merged), "mean"] > best_before + 0.02).all(), result
     for own in halves:
-        assert (result.loc[methods, own] > result.loc[own, own] - 0.06).all(), result
+        assert (result.loc[list(merged), own] > result.loc[own, own] - 0.06).all(), result
 
 # %% [markdown]
 # ## A check against a known value
@@ -288,13 +307,20 @@ def largest_gap(x, y):
     return max((x[key] - y[key]).abs().max().item() for key in x)
 
 
-half = ml.merge("task_arithmetic", zoo.experts, pretrained=zoo.pretrained, scale=1 / 2)
-none = ml.merge("task_arithmetic", zoo.experts, pretrained=zoo.pretrained, scale=0)
+def at_scale(scale):
+    return ml.merge("task_arithmetic", zoo.experts, pretrained=zoo.pretrained, scale=scale)
+
+
+average = merged["average"]
+gaps = {
+    "scale 1/2 is the average": largest_gap(at_scale(1 / 2), average),
+    "scale 0 is the pretrained model": largest_gap(at_scale(0), zoo.pretrained),
+    "CART of two is the average": largest_gap(merged["cart"], average),
+}
 
 # %% tags=["nbval-check-output"]
-print("scale 1/2 is the average:", largest_gap(half, merged["average"]) < 1e-6)
-print("scale 0 is the pretrained model:", largest_gap(none, zoo.pretrained) < 1e-6)
-print("CART of two is the average:", largest_gap(merged["cart"], merged["average"]) < 1e-5)
+for claim, gap in gaps.items():
+    print(f"{claim}: {gap < 1e-5}")
 
 # %% [markdown]
 # ## When this works, and when not
@@ -349,7 +375,10 @@ scales = {"scale": [0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0]}
 sweep(ten, "task_arithmetic", scales).set_index("scale").round(3).T
 
 # %% [markdown]
-# SWEEP
+# At scale 0 we have the pretrained model, around 1/2 the average, and the curve is flat there, so
+# the exact scale matters little. Beyond 1 it falls and keeps falling: the merged model goes further
+# along every arrow than fine-tuning ever went, into weights that no training has seen. Task
+# vectors describe the network near its starting point, not far from it.
 #
 # ````{solution-end}
 # ````
@@ -368,12 +397,23 @@ sweep(ten, "task_arithmetic", scales).set_index("scale").round(3).T
 # The zoo as it was loaded has the two heads and the labels of the two tasks.
 
 # %%
-told = ml.evaluate_many(zoo.model, candidates, zoo.heads, zoo.suite)
-told = told.pivot(index="candidate", columns="task", values="accuracy").loc[list(candidates)]
-(100 * told[list(halves)]).round(1)
+table = ml.evaluate_many(zoo.model, candidates, zoo.heads, zoo.suite)
+told = table.pivot(index="candidate", columns="task", values="accuracy")
+told = told.loc[list(candidates), list(halves)]
+(100 * told).round(1)
+
+# %% tags=["remove-cell"]
+if PROFILE != "smoke":
+    gains = told - result[list(halves)]
+    assert gains.loc[low.name, high.name] > gains.loc[list(merged), high.name].max() + 0.05
+    assert gains.loc[high.name, low.name] > gains.loc[list(merged), low.name].max() + 0.05
+    assert (told.loc["average"] > [told.loc[name, name] - 0.03 for name in told.columns]).all()
 
 # %% [markdown]
-# TOLD
+# The experts gain most, each on the half that it was not trained on. So much of what they seemed to
+# have forgotten was not lost: they still tell these digits from one another, only not from their
+# own. What stays below the pretrained model is what fine-tuning truly cost. The merged models come
+# out next to the expert on both halves.
 #
 # ````{solution-end}
 # ````

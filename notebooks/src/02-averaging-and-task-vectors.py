@@ -163,12 +163,12 @@ for kind, other in {"same start": sibling, "different starts": stranger}.items()
     line = {position: ml.lerp(one, other, position) for position in POSITIONS}
     lines[kind] = ml.evaluate_many(MLP().to(DEVICE), line, {"chess": head}, chess)
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss (left) and accuracy (right) on the straight line between two models of the same task. Two fine-tunes of one backbone, and two perceptrons from the same random weights, are joined by a flat line; two perceptrons from different random weights are parted by a barrier.", "name": "fig-line-barrier"}, "image": {"alt": "Two panels over the position on the line. The curves of the two pairs that share a start are nearly flat. For the perceptrons from different starts the loss rises to a high hill in the middle, and the accuracy falls to less than half of that at the ends."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss (left) and accuracy (right) on the straight line between two models of the same task. Two fine-tunes of one backbone are joined by a flat line, two perceptrons from the same random weights by a low rise; two perceptrons from different random weights are parted by a high barrier.", "name": "fig-line-barrier"}, "image": {"alt": "Two panels over the position on the line. The fine-tunes of one backbone have a flat curve in both. The perceptrons with the same start show a slight rise of the loss and a slight dip of the accuracy. For the perceptrons from different starts the loss doubles in the middle, and the accuracy falls to less than half of that at the ends."}}
 import matplotlib.pyplot as plt
 
 from mergelib.plots import COLOURS
 
-figure, panels = plt.subplots(1, 2, figsize=(8.4, 3.9))
+figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.8))
 shown = {
     "ViT, one backbone": (twins, COLOURS["task_arithmetic"], "o"),
     "MLP, same start": (lines["same start"], COLOURS["average"], "s"),
@@ -187,13 +187,17 @@ barriers = pd.Series({name: barrier(path) for name, (path, *_) in shown.items()}
 barriers.round(2).to_frame()
 
 # %% [markdown]
-# The three lines differ in one thing only. It is not the task, nor the seed of the training order:
-# it is **whether the two models began at the same point**. Two networks that grew from different
-# random weights may compute much the same function, but their hidden units have nothing to do with
-# each other, and averaging unit 17 of one with unit 17 of the other averages an edge with a blob.
-# (The last exercise turns this into an exact statement.) From a shared start the units keep their
-# roles. So here is the first rule of merging: **experts must share their start.** Whoever merges
-# models without one has to align them first {cite}`ainsworth2023git`.
+# Compare the two pairs of perceptrons: same architecture, same task, same head. What tells them
+# apart is **whether the two models began at the same point**. Two networks that grew from different
+# random weights may be equally good, but their hidden units have nothing to do with each other, and
+# averaging unit 17 of one with unit 17 of the other averages an edge with a blob. (The last
+# exercise turns this into an exact statement.) From a shared start the units keep their roles.
+#
+# A shared *random* start leaves a low rise, a shared *pretrained* start none. That is what
+# {cite:t}`frankle2020linear` found: the first stretch of training decides which valley a network
+# ends in, and models that have it in common stay connected. So here is the first rule of merging:
+# **experts must share their start.** Whoever merges models without one has to align them first
+# {cite}`ainsworth2023git`.
 
 # %% [markdown]
 # ## Why the middle of a valley is good
@@ -216,9 +220,9 @@ barriers.round(2).to_frame()
 #
 # ```{prf:proof}
 # The inequality is Jensen's. For the equality write $\delta_t = \theta_t - \theta_{\text{avg}}$ and
-# expand $L(\theta_t) = L(\theta_{\text{avg}}) + \nabla L(\theta_{\text{avg}})^\top \delta_t
-# + \tfrac12 \delta_t^\top H \delta_t$, exact for a quadratic. Averaged over $t$, the middle term
-# vanishes since $\sum_t \delta_t = 0$.
+# let $v$ be the gradient at $\theta_{\text{avg}}$. For a quadratic,
+# $L(\theta_t) = L(\theta_{\text{avg}}) + v^\top \delta_t + \tfrac12 \delta_t^\top H \delta_t$
+# exactly. Averaged over $t$, the middle term vanishes since $\sum_t \delta_t = 0$.
 # ```
 #
 # So in a valley an average is never worse than its parts are on average, and it gains more, the
@@ -233,7 +237,7 @@ barriers.round(2).to_frame()
 # \qquad g = \tfrac12\bigl(L(\theta_A) + L(\theta_B)\bigr) - L\bigl(\theta(\tfrac12)\bigr).
 # $$ (eq-parabola)
 #
-# That can be tested. We predict the seven inner points of the twins' line from its two ends and
+# That can be tested. We predict the other six points of the twins' line from its two ends and
 # its middle.
 
 # %%
@@ -241,10 +245,15 @@ loss = twins.set_index("candidate")["loss"]
 chord = (1 - POSITIONS) * loss.iloc[0] + POSITIONS * loss.iloc[-1]
 gain = (loss.iloc[0] + loss.iloc[-1]) / 2 - loss[0.5]
 predicted = chord - 4 * POSITIONS * (1 - POSITIONS) * gain
-print(f"gain in the middle: {gain:.4f} nats")
-print(f"largest error of the prediction: {np.abs(loss - predicted).max():.4f} nats")
+error = np.abs(loss - predicted).max()
+print(f"gain in the middle: {gain:.4f} nats, below end losses of about {loss.iloc[0]:.2f}")
+print(f"largest error of the prediction: {error / abs(gain):.1%} of the gain")
 
 # %% [markdown]
+# The valley between twins is a parabola, almost exactly. It is also very shallow: models that differ
+# in the order of their pictures alone have little to gain from each other. In *accuracy* the middle
+# need not win at all, as the table of claims below will show.
+#
 # ## Two tasks: the line between two experts
 #
 # Averaging two models of the *same* task is the business of model soups. Merging wants more: the
@@ -257,15 +266,15 @@ outward = along(
     zoo.pretrained, zoo.experts[first], [first, second], positions=np.linspace(0, 1.5, 7)
 )
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy of two tasks on two lines: between their experts (left), and from the pretrained model through the first expert and beyond (right).", "name": "fig-line-two-tasks"}, "image": {"alt": "Left, between the experts: each task is best at its own expert; towards the middle both keep much of their accuracy, and they fall off steeply only near the other expert. Right, from the pretrained model outward: the first task rises steeply and stays level past the expert, while the second task falls slowly."}}
-figure, panels = plt.subplots(1, 2, figsize=(8.4, 3.9), sharey=True)
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy of two tasks on two lines: between their experts (left), and from the pretrained model through the first expert and beyond (right).", "name": "fig-line-two-tasks"}, "image": {"alt": "Left, between the experts: each task is best at its own expert and falls off gently towards the other; the curves cross in the middle, where both tasks are much nearer to their experts than to the pretrained model. Right, from the pretrained model outward: the first task rises steeply and stays level past the expert, while the second task falls slowly."}}
+figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.8), sharey=True)
 shades = {first: COLOURS["task_arithmetic"], second: COLOURS["cart"]}
 for ax, path in zip(panels, (between, outward), strict=True):
     for name, rows in path.groupby("task", sort=False):
         ax.plot(rows["candidate"], 100 * rows["accuracy"], "o-", color=shades[name], label=name)
-ends = f"{first} expert (0) to {second} expert (1)"
+ends = f"{first} (0) to {second} (1)"
 panels[0].set(xlabel=ends, ylabel="test accuracy, %", ylim=(0, 100), title="Between experts")
-panels[1].set(xlabel=f"pretrained (0) to {first} expert (1)", title="Outward")
+panels[1].set(xlabel=f"pretrained (0) to {first} (1)", title="Outward")
 panels[1].axvline(1, color="#8c8c8c", linestyle=":")
 panels[0].legend()
 plt.show()
@@ -320,8 +329,10 @@ cosines = pd.DataFrame((unit @ unit.T).cpu().numpy(), index=names, columns=names
 # weights,
 #
 # $$
-# f\Bigl(x;\ \theta_0 + \lambda \sum_s \tau_s\Bigr)
-#   = f(x;\theta_0) + \lambda \sum_{s} J(x)\,\tau_s + O(\lambda^2) .
+# \begin{aligned}
+# & f\Bigl(x;\ \theta_0 + \lambda \sum_s \tau_s\Bigr) \\
+# &\quad = f(x;\theta_0) + \lambda \sum_{s} J(x)\,\tau_s + O(\lambda^2) .
+# \end{aligned}
 # $$ (eq-first-order)
 #
 # ```{prf:proposition} When task vectors do not disturb each other
@@ -443,7 +454,7 @@ assert gap < 1e-6
 # is drawn beside it only to see whether the choice was a good one.
 
 # %%
-SCALES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0)
+SCALES = (0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.2)
 
 
 def added(tasks, scale):
@@ -463,7 +474,7 @@ everything = sorted((0.0, 1 / len(names), *SCALES))
 validation, test = (sweep(names, split, everything) for split in ("validation", "test"))
 best = validation["accuracy"].idxmax()
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean accuracy of task arithmetic with all tasks against the scale. The scale is chosen where validation accuracy peaks (star); the same scale is then judged on test. The plain average is the point at 1/T.", "name": "fig-scale"}, "image": {"alt": "Validation and test accuracy against the scale: both rise from the pretrained model at scale zero, pass the average at one over T, peak at a somewhat larger scale, at nearly the same place for both splits, and fall steeply for scales near one."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean accuracy of task arithmetic with all tasks against the scale. The scale is chosen where validation accuracy peaks (star); the same scale is then judged on test. The plain average is the point at 1/T.", "name": "fig-scale"}, "image": {"alt": "Validation and test accuracy against the scale: both rise from the pretrained model at scale zero, pass the average at one over T, peak at about three times that scale, at nearly the same place for both splits, and fall below the pretrained model for scales near one."}}
 figure, ax = plt.subplots()
 curves = ((validation, "validation", COLOURS["ties"]), (test, "test", COLOURS["task_arithmetic"]))
 for table, name, shade in curves:
@@ -527,12 +538,13 @@ ladder["individual"] = experts.mean()
 #
 # Now the measurement. We add the task vectors of the first 1, 2, 4, … tasks, sweep the scale for
 # each number, and compare with the toy model. Its one unknown, $\rho$, is fitted to the validation
-# losses on the finest grid there is: the scale at which a parabola through the three lowest points
-# has its minimum.
+# losses, whose least scale we read off a parabola through the three lowest points, since the true
+# minimum lies between two points of the grid.
 
 # %%
 NUMBERS = [number for number in (1, 2, 4, 8, 14, 20) if number <= len(names)]
-sweeps = {number: sweep(names[:number]) for number in NUMBERS}
+sweeps = {number: sweep(names[:number]) for number in NUMBERS if number < len(names)}
+sweeps |= {len(names): validation.loc[list(SCALES)]}
 
 
 def least(table):
@@ -563,8 +575,8 @@ scales = pd.DataFrame(
 print(f"disturbance rho = {rho:.2f}")
 scales.round(2)
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "The best scale falls with the number of tasks. Left: mean validation loss of the added tasks against the scale, its minimum marked. Right: the minima against the number of tasks, with the toy model fitted at the last point, and 1/T.", "name": "fig-scale-tasks"}, "image": {"alt": "Left, curves of loss against scale for one, two, four and eight tasks: the more tasks, the higher the curve and the farther left its minimum. Right, the best scale falls as tasks are added, stays well above one over T, and follows the toy model's curve."}}
-figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.9))
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "The best scale falls with the number of tasks. Left: mean validation loss of the added tasks against the scale, its minimum marked. Right: the minima against the number of tasks, with the toy model fitted at the last point, and 1/T.", "name": "fig-scale-tasks"}, "image": {"alt": "Left, curves of loss against scale for one, two, four and eight tasks: the more tasks, the higher the curve and the farther left its minimum. Right, the best scale falls as tasks are added and stays well above one over T; the toy model's curve, fitted at eight tasks, runs somewhat below the points for fewer."}}
+figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.8))
 shades = plt.get_cmap("cividis")(np.linspace(0, 0.85, len(NUMBERS)))
 for (number, table), shade in zip(sweeps.items(), shades, strict=True):
     label = f"{number} task{'s' * (number > 1)}"
@@ -581,10 +593,14 @@ right.legend(fontsize=10)
 plt.show()
 
 # %% [markdown]
-# The toy model is crude, and it is not from the papers; but it explains the direction and most of
-# the size of the effect with one number. Between the two extremes, "no interference, keep
-# $\lambda = 1$" and "full interference, average", real experts lie in between, and every method
-# of the next chapters can be read as an attempt to make $\rho$ smaller.
+# The toy model is crude, and it is not from the papers, but it has the direction right, and most of
+# the size, with one number. What it misses is telling, too. A single task is best *beyond* its
+# expert, where the toy model has $\lambda^\star = 1$: fine-tuning stopped while the loss was still
+# falling along its way. And the points for fewer tasks lie above the curve, so $\rho$ is smaller
+# there; cross terms between foreign vectors, which the toy model leaves out, can do that. Real
+# experts lie between the two extremes, "no interference, keep $\lambda = 1$" and "full
+# interference, average", and every method of the next chapters can be read as an attempt to make
+# $\rho$ smaller.
 #
 # ### What adding tasks does to accuracy
 #
@@ -601,7 +617,7 @@ judged["role"] = [
     for task, number in zip(judged["task"], judged["candidate"], strict=True)
 ]
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Task addition: mean normalised test accuracy (100 % is the expert) of the tasks that were added, of those not added, and of all, against the number of task vectors added.", "name": "fig-addition"}, "image": {"alt": "As more task vectors are added, the mean over all tasks rises steadily, the accuracy kept on the added tasks falls from one hundred percent, and the tasks not added stay about where the pretrained model was."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Task addition: mean normalised test accuracy (100 % is the expert) of the tasks that were added, of those not added, and of all, against the number of task vectors added.", "name": "fig-addition"}, "image": {"alt": "The accuracy kept on the added tasks starts level with the expert and falls as more are added. The tasks not added fall below the pretrained model. The mean over all tasks stays level with the first task vector and then rises to its highest value with all of them."}}
 figure, ax = plt.subplots()
 roles = {"added": COLOURS["task_arithmetic"], "not added": COLOURS["pretrained"]}
 for role, shade in roles.items():
@@ -615,8 +631,8 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# Each further task vector helps the tasks as a whole and costs the earlier ones a little. That
-# trade is the heart of merging.
+# Each further task vector brings in its own task, costs the tasks that are in already, and pushes
+# the others below the backbone. That trade is the heart of merging.
 
 # %% [markdown]
 # ## Subtracting: making a model forget
@@ -634,7 +650,7 @@ plt.show()
 # %%
 from mergelib.testbed.suites import Split
 
-FORGETTING = (0.25, 0.5, 0.75, 1.0)
+FORGETTING = (0.1, 0.2, 0.3, 0.4)
 
 
 def short(split, size=100):
@@ -654,7 +670,8 @@ tried = tried.pivot(index="candidate", columns="task", values="accuracy")
 
 # %% [markdown]
 # The choice itself is two lines: the mean of the other tasks, and the largest scale at which it
-# keeps its 95 %.
+# keeps its 95 %. (A task for which no scale does is left alone, at scale 0.) The test split then
+# judges each forgetful model on all tasks.
 
 # %%
 scale_of = {}
@@ -662,7 +679,7 @@ for name in names:
     others = tried.drop(columns=name).mean(axis=1)
     kept = [s for s in FORGETTING if others[(name, s)] >= 0.95 * others[("none", 0.0)]]
     scale_of[name] = max(kept, default=0.0)
-forgetful = {name: negated[(name, scale)] for name, scale in scale_of.items() if scale}
+forgetful = {name: negated[(name, s) if s else ("none", 0.0)] for name, s in scale_of.items()}
 after = ml.evaluate_many(zoo.model, forgetful, zoo.heads, suite)
 after = after.pivot(index="candidate", columns="task", values="accuracy")
 before = judged[judged["candidate"] == 0].set_index("task")["accuracy"]
@@ -676,13 +693,14 @@ rows = {
         "control before": 100 * before.drop(name).mean(),
         "control after": 100 * after.loc[name].drop(name).mean(),
     }
-    for name in forgetful
+    for name in names
 }
 forgotten = pd.DataFrame(rows).T
-pd.concat([forgotten, forgotten.mean().rename("mean").to_frame().T]).round(1)
+table = pd.concat([forgotten, forgotten.mean().rename("mean").to_frame().T])
+table.round(1).assign(scale=table["scale"].map("{:.2f}".format))
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Task negation: test accuracy of the forgotten task (left) and mean test accuracy of all others, the control (right), before and after its task vector is subtracted from the pretrained model. One line a task.", "name": "fig-negation"}, "image": {"alt": "Two slope charts from before to after. Left, every forgotten task falls steeply, most of them to a small fraction of what they had. Right, the mean of the other tasks falls only slightly in every case."}}
-figure, panels = plt.subplots(1, 2, figsize=(8.4, 3.9), sharey=True)
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Task negation: test accuracy of the forgotten task (left) and mean test accuracy of all others, the control (right), before and after its task vector is subtracted from the pretrained model. One line a task.", "name": "fig-negation"}, "image": {"alt": "Two slope charts from before to after. Left, the accuracy of the forgotten tasks falls, by more than ten points on average. Right, the mean of the other tasks falls by no more than a few points in every case."}}
+figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.8), sharey=True)
 for ax, what in zip(panels, ("target", "control"), strict=True):
     for _, row in forgotten.iterrows():
         ends = [row[f"{what} before"], row[f"{what} after"]]
@@ -696,8 +714,9 @@ panels[0].legend()
 plt.show()
 
 # %% [markdown]
-# Forgetting works although the pretrained model never trained on these tasks; what is removed is
-# the features that would serve them.
+# Forgetting works, in the sense that the target loses several times what the control loses. It is
+# partial: the accuracy that remains is above chance for every task. And the direction is not free of side
+# effects either; interference, which limits adding, limits subtracting in the same way.
 
 # %% [markdown]
 # ## What the papers say and what we measured
@@ -729,6 +748,16 @@ claims = [
 claims = pd.DataFrame(claims, columns=["paper", "claim", "measured here", "verdict"])
 claims["verdict"] = claims["verdict"].map({True: "holds", False: "does not hold here"})
 claims.set_index("paper")
+
+# %% tags=["hide-cell"]
+# What the text and the figures' descriptions say, held to a tolerance.
+if PROFILE == "default" and SUITE == "glyphs8":
+    assert error < 0.1 * gain
+    assert barriers.iloc[0] < 0.01 < barriers.iloc[1] < barriers.iloc[2] / 3
+    assert test.loc[1 / len(names), "accuracy"] + 0.02 < high < experts.mean() - 0.1
+    assert measured.is_monotonic_decreasing
+    assert (measured > scales["1/T"]).all()
+    assert all(after.loc[name, name] > 1 / len(suite.tasks[name].class_names) for name in names)
 
 # %% [markdown]
 # In size the effects differ. {cite:t}`ilharco2023editing` report that negation takes 45.8

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -168,9 +169,49 @@ def test_baselines_are_complete_and_valid_json(
     assert all(not math.isnan(row["accuracy"]) for row in record["test"])
 
 
-def test_baselines_of_an_unknown_method_fail_before_any_work() -> None:
-    def never(*_: Any, **__: Any) -> Any:
-        raise AssertionError("data were loaded")
+def test_baselines_that_were_killed_resume(
+    tiny: str, methods: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first seed is not measured again; other grids, sizes and recipes are measured anew."""
+    monkeypatch.setattr(comparison, "GRIDS", methods)
+    measured: list[int] = []
+    real = comparison.compare
 
+    def watched(zoo: Zoo, settings: Any) -> pd.DataFrame:
+        if measured == [0] and zoo.suite.seed == 1:
+            raise KeyboardInterrupt
+        measured.append(zoo.suite.seed)
+        return real(zoo, settings)
+
+    def measure(rate: float = 4e-4, **options: Any) -> dict[str, Any]:
+        recipe = Recipe(epochs=1, learning_rate=rate)
+        chosen = {"methods": ["average", "ties"], "profile": "smoke", "model": tiny, **options}
+        return measure_baselines("digits2", range(2), recipe=recipe, **chosen)
+
+    monkeypatch.setattr(comparison, "compare", watched)
+    with pytest.raises(KeyboardInterrupt):
+        measure()
+    assert measured == [0]
+    measured.append(-1)
+    resumed = measure()
+    assert measured == [0, -1, 1]
+    monkeypatch.setenv("MERGELIB_CACHE", f"{os.environ['MERGELIB_CACHE']}-fresh")
+    whole = measure()
+    assert measured == [0, -1, 1, 0, 1]
+    assert resumed == whole
+    measure(test_size=60)
+    measure(rate=1e-3)
+    measure(methods=["average"])
+    monkeypatch.setitem(methods, "ties", {"scale": [0.5]})
+    measure()
+    assert measured[5:] == [0, 1] * 4
+    measure()
+    assert len(measured) == 13
+
+
+def test_baselines_of_an_unknown_method_fail_before_any_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(comparison, "load_suite", None)
     with pytest.raises(ValueError, match="unknown method 'tias'; did you mean 'ties'"):
-        measure_baselines("digits2", [0], methods=["average", "tias"], load=never)
+        measure_baselines("digits2", [0], methods=["average", "tias"])

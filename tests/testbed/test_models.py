@@ -8,6 +8,7 @@ from mergelib.statedict import is_matrix
 from mergelib.testbed.models import (
     MODELS,
     Attention,
+    Block,
     Head,
     VisionTransformer,
     build_model,
@@ -60,6 +61,14 @@ def test_attention_is_pytorchs() -> None:
     )
     x = torch.randn(2, 7, 12)
     torch.testing.assert_close(ours(x), theirs(x, x, x, need_weights=False)[0])
+
+
+def test_a_block_adds_to_what_it_is_given() -> None:
+    torch.manual_seed(0)
+    block, x = Block(12, heads=3, mlp_ratio=2), torch.randn(2, 7, 12)
+    mixed = x + block.attn(block.norm1(x))
+    expected = mixed + block.fc2(nn.functional.gelu(block.fc1(block.norm2(mixed))))
+    torch.testing.assert_close(block(x), expected)
 
 
 def test_transformers_start_with_zero_biases_and_repeat_with_a_seed() -> None:

@@ -170,6 +170,7 @@ def test_the_head_stays(task: Split) -> None:
     fine_tune(model, trainable, task, Recipe(epochs=1))
     assert torch.equal(trainable.weight, before)
     assert trainable.weight.requires_grad
+    assert trainable.weight.grad is None
 
 
 def test_fine_tuning_repeats_with_a_seed(task: Split) -> None:

@@ -16,7 +16,7 @@ import mergelib as ml
 from mergelib.io import load_state_dict
 from mergelib.testbed import zoo as zoo_module
 from mergelib.testbed.suites import Split, Suite
-from mergelib.testbed.training import Recipe, features
+from mergelib.testbed.training import Recipe, features, fine_tune
 from mergelib.testbed.zoo import load_backbone, load_zoo, make_heads
 
 RECIPE = Recipe(epochs=1, learning_rate=3e-3)
@@ -162,6 +162,9 @@ def test_the_seed_is_the_suites_unless_told(tiny: str, digits: Suite) -> None:
     other = replace(digits, seed=4)
     told = load_zoo(digits, model=tiny, recipe=RECIPE, seed=4)
     assert load_zoo(other, model=tiny, recipe=RECIPE).files == told.files
+    task = digits.tasks["digits_low"]
+    expected = fine_tune(told.model, told.heads["digits_low"], task.train, RECIPE, seed=4)
+    assert all(torch.equal(told.experts["digits_low"][key], expected[key]) for key in expected)
 
 
 def test_heads_come_from_pretrained_features(tiny: str, digits: Suite) -> None:
