@@ -304,7 +304,7 @@ def _print_comparison(table: "pd.DataFrame", settings: dict[str, dict[str, Any]]
     console.print(shown)
     for method, options in settings.items():
         if options:
-            print(f"{label(method)}: {', '.join(f'{k}={v}' for k, v in options.items())}")
+            typer.echo(f"{label(method)}: {', '.join(f'{k}={v}' for k, v in options.items())}")
 
 
 def _save_figure(table: "pd.DataFrame", path: Path) -> None:

@@ -123,8 +123,8 @@ def test_demo_tunes_on_validation_data(
     monkeypatch.setitem(comparison.GRIDS, "ties", {"scale": [1.25]})
     monkeypatch.setitem(comparison.GRIDS, "cart", {"rank_ratio": [0.04], "scale": [1.4]})
     printed = succeed(run, "demo", "--suite", "digits2", "--tune", "--output", tmp_path)
-    assert "TIES (scale=1.25)" in printed
-    assert "CART (rank_ratio=0.04, scale=1.4)" in printed
+    assert "TIES: scale=1.25" in printed
+    assert "CART: rank_ratio=0.04, scale=1.4" in printed
 
 
 def test_methods_lists_all(run: Run) -> None:
