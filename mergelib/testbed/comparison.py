@@ -21,7 +21,7 @@ from mergelib.io import cache_folder
 from mergelib.measure import measured
 from mergelib.provenance import provenance, write_result
 from mergelib.registry import get_method, merge
-from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many
+from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many, normalised
 from mergelib.testbed.suites import Suite, load_suite
 from mergelib.testbed.training import Recipe
 from mergelib.testbed.zoo import Zoo, load_zoo
@@ -105,7 +105,6 @@ def compare(
         ``seconds`` and ``peak_bytes``.
     """
     experts = individual(zoo, split).assign(method="individual")
-    own = experts.set_index("task")["accuracy"]
     base = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite, split=split)
     tables = [base.assign(method="pretrained")]
     device = next(iter(zoo.pretrained.values())).device
@@ -116,7 +115,7 @@ def compare(
         peak = math.nan if cost.peak_bytes is None else cost.peak_bytes
         tables.append(table.assign(method=method, seconds=cost.seconds, peak_bytes=peak))
     whole = pd.concat([*tables, experts], ignore_index=True)
-    return whole.assign(normalised=whole["accuracy"] / whole["task"].map(own))
+    return whole.assign(normalised=normalised(whole, experts))
 
 
 def measure_baselines(
