@@ -131,6 +131,7 @@ class ResNet18(nn.Module):
 
 MODELS: dict[str, Callable[..., Any]] = {
     "vit": VisionTransformer,
+    "vit_small": lambda: VisionTransformer(width=96, depth=3, heads=3),
     "vit_large": lambda: VisionTransformer(width=256, depth=8, heads=8),
     "resnet18": ResNet18,
     "mlp": MLP,
@@ -138,7 +139,7 @@ MODELS: dict[str, Callable[..., Any]] = {
 
 
 def build_model(name: str) -> nn.Module:
-    """A freshly initialised model by name: ``vit``, ``vit_large``, ``resnet18`` or ``mlp``.
+    """A freshly initialised model by name, one of `MODELS`.
 
     Raises:
         ValueError: for a name that is not one of these.
