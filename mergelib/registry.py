@@ -14,7 +14,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import torch
 from torch import Tensor
@@ -31,7 +31,8 @@ from mergelib.statedict import (
 if TYPE_CHECKING:
     import pandas as pd
 
-CHUNK = 2**16  # entries of one tensor that an element-wise rule sees at a time
+CHUNK = 2**14  # entries that an element-wise rule sees at a time: T of them fit a core's cache
+LONG = 2**20  # entries where a cache is no help: for rules that pass over their inputs once
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 Rule = Callable[..., Tensor]
@@ -275,6 +276,36 @@ class _NotFinite(Exception):
     """A NaN or an infinity was met."""
 
 
+class _Computable(Sequence[Tensor]):
+    """Tensors as a rule computes with them: each is cast, moved and checked when it is taken.
+
+    So a rule that takes one expert at a time holds one cast copy, not one of every expert.
+    """
+
+    def __init__(
+        self, tensors: Sequence[Tensor], dtype: torch.dtype, device: torch.device, checked: bool
+    ) -> None:
+        self._tensors, self._dtype, self._device = tensors, dtype, device
+        self._checked = checked
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    @overload
+    def __getitem__(self, place: int) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "_Computable": ...
+
+    def __getitem__(self, place: int | slice) -> "Tensor | _Computable":
+        if isinstance(place, slice):
+            return _Computable(self._tensors[place], self._dtype, self._device, self._checked)
+        tensor = self._tensors[place].to(device=self._device, dtype=self._dtype)
+        if self._checked and not is_finite(tensor):
+            raise _NotFinite
+        return tensor
+
+
 def _is_weight(key: str, tensor: Tensor) -> bool:
     """Whether a tensor is merged, as floating ones are, and not copied, as counters are.
 
@@ -314,32 +345,44 @@ def _apply(
         function, elementwise = method.elsewhere, True
     accepted = inspect.signature(function).parameters
     arguments = {name: value for name, value in arguments.items() if name in accepted}
+    seed = arguments.get("seed", 0)
     reference = experts[0] if pretrained is None else pretrained
-    inputs = [*experts] if pretrained is None else [*experts, pretrained]
-    used = len(inputs) if "pretrained" in accepted else len(experts)
+    base = [] if pretrained is None else [pretrained]
+    needs_base = "pretrained" in accepted
     dtype = torch.float64 if reference.dtype == torch.float64 else torch.float32
 
-    def call(parts: Sequence[Tensor]) -> Tensor:
-        parts = [part.to(device=device, dtype=dtype) for part in parts]
-        if not all(map(is_finite, parts[used:] if method.linear else parts)):
-            raise _NotFinite
-        result = function(parts[: len(experts)], *parts[len(experts) : used], **arguments)
+    def call(experts: Sequence[Tensor], base: Sequence[Tensor], **arguments: Any) -> Tensor:
+        origin = tuple(_Computable(base, dtype, device, not (method.linear and needs_base)))
+        if not needs_base:  # then it was only to be checked
+            origin = ()
+        parts = _Computable(experts, dtype, device, not method.linear)
+        result = function(parts, *origin, **arguments)
         result = result.to(reference.dtype)  # which may overflow what float32 held
         if not is_finite(result):
             raise _NotFinite
         return result
 
     if not elementwise:
-        return call(inputs).to(reference.device)
+        return call(experts, base, **arguments).to(reference.device)
     out = torch.empty(reference.shape, dtype=reference.dtype, device=reference.device)
-    flat, parts = out.view(-1), [tensor.reshape(-1) for tensor in inputs]
-    # Linear rules pass over their inputs once, so for them a cache is no help and threads are.
-    chunk = 16 * CHUNK if method.linear else CHUNK
-    step = chunk if device.type == "cpu" else max(1, flat.numel())
+    flat = out.view(-1)
+    experts, base = ([tensor.reshape(-1) for tensor in group] for group in (experts, base))
+    step = _chunk_size(method, flat.numel(), device)
     for start in range(0, flat.numel(), step):
         piece = slice(start, start + step)
-        flat[piece] = call([part[piece] for part in parts])
+        if "seed" in arguments:
+            arguments["seed"] = _own_seed(seed, start) if start else seed
+        flat[piece] = call([e[piece] for e in experts], [b[piece] for b in base], **arguments)
     return out
+
+
+def _chunk_size(method: Method, entries: int, device: torch.device) -> int:
+    """How many entries of a tensor an element-wise rule is fed at a time."""
+    if method.linear and device.type == "cpu":
+        return LONG
+    if method.draws or device.type == "cpu":  # what is drawn shall not depend on the device
+        return CHUNK
+    return max(1, entries)
 
 
 def _culprit(
@@ -357,7 +400,7 @@ def _culprit(
     return f"merging {key!r} overflowed: its inputs are finite, the result is not"
 
 
-def _own_seed(seed: int, key: str) -> int:
-    """A seed for one tensor, so that its draws do not depend on the tensors before it."""
+def _own_seed(seed: int, key: str | int) -> int:
+    """A seed for one part of the work, whose draws then do not depend on the parts before it."""
     digest = hashlib.sha256(f"{seed}/{key}".encode()).digest()
     return int.from_bytes(digest[:7], "big")

@@ -70,8 +70,10 @@ def merge_files(
     """Merge checkpoints that need not fit into memory, one tensor at a time.
 
     The result is bit for bit what `mergelib.registry.merge` makes of the same inputs. At most
-    (experts + 3) copies of the largest tensor are in memory at once, beyond what a rule itself
-    needs for one tensor; pickles in PyTorch's old format are read whole.
+    (experts + 3) copies of the largest tensor, in the precision of the computation, are in memory
+    at once. Methods that factorise need on top of three copies of a matrix about four squares of
+    its smaller side, which counts where a matrix, and not an embedding, is the largest tensor.
+    Pickles in PyTorch's old format are read whole.
 
     Args:
         method: a name from `mergelib.registry.methods`.

@@ -215,6 +215,7 @@ def test_chunks_do_not_show(chunk: int, name: str) -> None:
     expected = merge(name, experts, pretrained=pretrained)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "CHUNK", chunk)
+        patch.setattr(registry, "LONG", chunk)
         merged = merge(name, experts, pretrained=pretrained)
     assert all(torch.equal(merged[key], expected[key]) for key in expected)
 

@@ -73,8 +73,11 @@ def slerp(experts: Sequence[Tensor], *, t: float = 0.5) -> Tensor:
         raise ValueError(f"slerp merges exactly 2 experts, got {len(experts)}")
     a, b = experts
     norms = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
-    cosine = (torch.sum(a * b) / norms).clamp(-1, 1) if norms > 0 else torch.ones_like(norms)
+    cosine = torch.ones_like(norms)
+    if norms > 0:
+        cosine = (torch.sum(a * b) / norms).clamp(-1, 1)
     if cosine.abs() > 0.9995:
         return torch.lerp(a, b, t)
-    angle = torch.arccos(cosine)
-    return (torch.sin((1 - t) * angle) * a + torch.sin(t * angle) * b) / torch.sin(angle)
+    angle = torch.arccos(cosine).item()
+    merged = a * (math.sin((1 - t) * angle) / math.sin(angle))
+    return merged.add_(b, alpha=math.sin(t * angle) / math.sin(angle))

@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from mergelib.linalg import low_rank
+from mergelib.linalg import truncated_svd
 from mergelib.registry import rule
 from mergelib.rules.arithmetic import average, task_arithmetic
 
@@ -33,6 +33,15 @@ def rank_of(shape: Sequence[int], rank_ratio: float, rounding: Literal["ceil", "
     if rounding == "ceil":
         return math.ceil(round(share, 9))  # 0.07 · 100 is 7.000000000000001
     return max(1, int(share)) if rank_ratio > 0 else 0
+
+
+def _add_low_rank(total: Tensor, matrix: Tensor, rank: int, scale: float, exact: bool) -> None:
+    """``total += scale · SVD_k(matrix)``, from the factors, so that no other matrix is formed."""
+    if rank >= min(matrix.shape):
+        total.add_(matrix, alpha=scale)
+    else:
+        u, s, vh = truncated_svd(matrix, rank, exact=exact)
+        total.addmm_(u * s, vh, alpha=scale)
 
 
 @rule(paper="choi2025revisiting", elsewhere=average)
@@ -59,8 +68,8 @@ def cart(
     rank = rank_of(centre.shape, rank_ratio, rounding)
     merged = centre.clone()
     if 0 < rank < min(centre.shape):  # at full rank the centred vectors sum to zero
-        for expert in experts:
-            merged.add_(low_rank(expert - centre, rank, exact=exact), alpha=scale)
+        for t in range(len(experts)):  # a cast expert shall not outlive its difference
+            _add_low_rank(merged, experts[t] - centre, rank, scale, exact)
     return merged
 
 
@@ -86,6 +95,6 @@ def low_rank_task_arithmetic(
     """
     rank = rank_of(pretrained.shape, rank_ratio, rounding)
     merged = pretrained.clone()
-    for expert in experts:
-        merged.add_(low_rank(expert - pretrained, rank, exact=exact), alpha=scale)
+    for t in range(len(experts)):  # as in `cart`
+        _add_low_rank(merged, experts[t] - pretrained, rank, scale, exact)
     return merged

@@ -121,7 +121,7 @@ def ties(
     return pretrained + scale * elect_and_reduce(torch.stack(trimmed), reduce)
 
 
-@rule(paper="yu2024language", draws=True)
+@rule(paper="yu2024language", elementwise=True, draws=True)
 def dare(
     experts: Sequence[Tensor],
     pretrained: Tensor,
@@ -140,7 +140,7 @@ def dare(
         combine: add the thinned vectors up (``"task_arithmetic"``), or elect signs and average
             who agrees (``"ties"``; the random drop stands in for its trimming).
         scale: λ; 0.3 for ``"task_arithmetic"`` and 1.0 for ``"ties"`` when left out.
-        seed: of the draws; `merge` derives one for each tensor from it.
+        seed: of the draws; `merge` derives one for each part of a tensor from it.
     """
     if not 0 <= drop_rate < 1:
         raise ValueError(f"drop_rate is {drop_rate}, expected at least 0 and below 1")

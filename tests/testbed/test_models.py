@@ -25,7 +25,8 @@ def test_normalise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "width"), [("vit", 160), ("vit_large", 256), ("resnet18", 512), ("mlp", 128)]
+    ("name", "width"),
+    [("vit", 160), ("vit_small", 96), ("vit_large", 256), ("resnet18", 512), ("mlp", 128)],
 )
 def test_pictures_to_features(name: str, width: int) -> None:
     torch.manual_seed(0)
@@ -40,10 +41,8 @@ def test_pictures_to_features(name: str, width: int) -> None:
 
 
 def test_all_models_are_tested() -> None:
-    assert set(MODELS) == {"vit", "vit_large", "resnet18", "mlp"}
-    with pytest.raises(
-        ValueError, match="unknown model 'vgg'; known: vit, vit_large, resnet18, mlp"
-    ):
+    assert set(MODELS) == {"vit", "vit_large", "resnet18", "mlp", "vit_small"}
+    with pytest.raises(ValueError, match="unknown model 'vgg'; known: vit, vit_small, vit_large"):
         build_model("vgg")
 
 
