@@ -26,11 +26,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from tqdm.auto import tqdm
 
 import mergelib as ml
 from mergelib.linalg import low_rank
 from mergelib.measure import measured
+from mergelib.progress import progress
 from mergelib.provenance import provenance
 
 State = dict[str, Tensor]
@@ -82,7 +82,7 @@ def random_experts(
         }
 
     pretrained = noise(0.02)
-    experts = [noise(1e-3) for _ in tqdm(range(count), desc="experts", disable=None)]
+    experts = [noise(1e-3) for _ in progress(range(count), desc="experts")]
     for expert in experts:
         for key, value in expert.items():
             value.add_(pretrained[key])
@@ -156,7 +156,7 @@ def measure_rules(
 ) -> list[dict[str, Any]]:
     """Every rule with its defaults, and the floor for as many experts as it merges."""
     rows = []
-    for name in tqdm(names, desc="rules", disable=None):
+    for name in progress(names, desc="rules"):
         chosen = experts[:2] if name == "slerp" else experts
         floor = measure_floor(chosen, repeats)
         row = measure(partial(ml.merge, name, chosen, pretrained=pretrained), repeats)
@@ -190,7 +190,7 @@ def measure_low_rank(
     rank = math.ceil(ratio * width)
     taken = {"truncated": 0.0, "exact": 0.0}
     error = total = 0.0
-    for rows, columns in tqdm(list(block_matrices(width).values()), desc=spectrum, disable=None):
+    for rows, columns in progress(list(block_matrices(width).values()), desc=spectrum):
         originals = [decaying(rows, columns, SPECTRA[spectrum], generator) for _ in range(count)]
         for _ in range(blocks):
             p, q = (torch.randperm(n, generator=generator) for n in (rows, columns))

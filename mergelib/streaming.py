@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from mergelib.io import AnyPath, Checkpoint, size_of, staged, write_tensors
+from mergelib.progress import progress
 from mergelib.registry import Group, Method, get_method, merge_tensors, tied_keys
 from mergelib.statedict import StateDict, check_compatible, is_matrix
 
@@ -198,7 +198,7 @@ def _provenance(
     """The reference's metadata, and what made the merged file."""
     files = [file for checkpoint in source.inputs.values() for file in checkpoint.shards]
     with ThreadPoolExecutor() as pool:
-        hashing = tqdm(pool.map(_sha256, files), "hashing", len(files), disable=None, leave=False)
+        hashing = progress(pool.map(_sha256, files), "hashing", len(files), leave=False)
         digests = dict(zip(files, hashing, strict=True))
     inputs = {}
     for name, checkpoint in source.inputs.items():
@@ -233,7 +233,7 @@ def _with_progress(
     merged: Iterator[tuple[str, Tensor]], method: str, layout: StateDict
 ) -> Iterator[tuple[str, Tensor]]:
     total = sum(map(size_of, layout.values()))
-    with tqdm(desc=method, total=total, unit="B", unit_scale=True, disable=None) as bar:
+    with progress(desc=method, total=total, unit="B", unit_scale=True) as bar:
         for key, tensor in merged:
             yield key, tensor
             del tensor  # else it would live on while the next one is made

@@ -15,10 +15,10 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from mergelib.io import cache_folder
 from mergelib.measure import measured
+from mergelib.progress import progress
 from mergelib.provenance import provenance, write_result
 from mergelib.registry import get_method, merge
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many, normalised
@@ -150,7 +150,7 @@ def measure_baselines(
     recipe = recipe or Recipe()
     record: dict[str, Any] = {"provenance": {}, "chosen": [], "validation": [], "test": []}
     sources = {}
-    for seed in tqdm(seeds, desc="seeds", disable=None):
+    for seed in progress(seeds, desc="seeds"):
         suite = load_suite(suite_name, seed=seed, **options)
         zoo = load_zoo(suite, model=model, recipe=recipe, device=device)
         part = _measure_seed(zoo, grids)

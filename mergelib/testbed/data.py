@@ -24,9 +24,9 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from mergelib.io import cache_folder, staged
+from mergelib.progress import progress
 
 SIDE = 32
 PER_CLASS = {"train": 5000, "test": 1000}  # at most so many pictures of a class are prepared
@@ -313,7 +313,7 @@ def _write_set(
     raw: dict[str, np.ndarray] = {"class_names": np.array(list(names))}
     for part, samples in parts.items():
         images, labels, count = [], [], [0] * len(names)
-        for image, label in tqdm(samples, desc=f"{target.stem} {part}", disable=None):
+        for image, label in progress(samples, desc=f"{target.stem} {part}"):
             if count[label] < PER_CLASS[part]:
                 count[label] += 1
                 images.append(_square(image, side, grey))

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
-from tqdm.auto import tqdm
 
+from mergelib.progress import progress
 from mergelib.statedict import StateDict, check_compatible
 from mergelib.testbed.models import normalise
 from mergelib.testbed.suites import Split, Suite
@@ -110,7 +110,7 @@ def _labelled(
     candidates: Mapping[Any, StateDict] | Iterable[tuple[Any, StateDict]],
 ) -> Iterator[tuple[Any, StateDict]]:
     pairs = candidates.items() if isinstance(candidates, Mapping) else candidates
-    bar = tqdm(pairs, desc="evaluating", disable=None, leave=False)
+    bar = progress(pairs, desc="evaluating", leave=False)
     yield from bar
 
 

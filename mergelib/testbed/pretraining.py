@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
+from mergelib.progress import progress
 from mergelib.provenance import provenance
 from mergelib.testbed.models import build_model, normalise
 from mergelib.testbed.suites import PretrainingSet, Split
@@ -103,7 +103,7 @@ def pretrain(
     optimiser = make_optimiser(whole, recipe)
     schedule = warmup_cosine(optimiser, steps, recipe.warmup)
     log: list[dict[str, float]] = []
-    bar = tqdm(total=steps, desc="pretraining", disable=None)
+    bar = progress(total=steps, desc="pretraining")
     for epoch in range(recipe.epochs):
         start, total = time.perf_counter(), 0.0
         for batch in torch.randperm(len(data.labels), generator=generator, device=device).split(

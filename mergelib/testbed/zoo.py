@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from filelock import FileLock
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from mergelib.io import cache_folder, load_state_dict, save_state_dict
+from mergelib.progress import progress
 from mergelib.testbed.models import Head, build_model
 from mergelib.testbed.pretraining import FALLBACK, pretrain, shipped_backbone
 from mergelib.testbed.suites import Suite, Task, pretraining_sets
@@ -115,7 +115,7 @@ def load_zoo(
         if not files[name].exists()
     }
     experts = {}
-    with tqdm(total=sum(steps.values()), desc="fine-tuning", disable=None, leave=False) as bar:
+    with progress(total=sum(steps.values()), desc="fine-tuning", leave=False) as bar:
         for name, task in suite.tasks.items():
             bar.set_postfix_str(name)
             train = partial(
