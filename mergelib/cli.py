@@ -47,7 +47,7 @@ Device = Annotated[
     str,
     typer.Option(help="Where to compute: cpu, cuda, cuda:1 …", callback=_usable),
 ]
-Model = Annotated[str, typer.Option(help="vit, vit_large, resnet18 or mlp.")]
+Model = Annotated[str, typer.Option(help="vit, vit_small, vit_large, resnet18 or mlp.")]
 
 DEMO = ("average", "task_arithmetic", "ties", "cart")
 
@@ -165,22 +165,27 @@ def evaluate_command(
 
 
 @app.command()
-def baselines(
+def study(
+    name: Annotated[str, typer.Argument(help="What to measure; see mergelib.testbed.studies.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")],
     suite: SuiteName = "vision8",
     seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.", min=1)] = 5,
     model: Model = "vit",
     device: Device = "cpu",
 ) -> None:
-    """Measure every baseline over several seeds, tuned on validation data, with provenance.
+    """Measure over several seeds, with provenance: baselines, ranks, task_counts and others.
 
-    This is the command behind results/SUITE-baselines.json.
+    This is the command behind the files in results/. Hyperparameters are chosen on validation
+    data. A killed run resumes with the seed it was at.
     """
     from mergelib.provenance import write_result
-    from mergelib.testbed.comparison import measure_baselines
+    from mergelib.testbed.studies import STUDIES, measure_study
 
-    record = measure_baselines(suite, range(seeds), model=model, device=device)
-    write_result(output, record)
+    if name not in STUDIES:
+        raise ValueError(f"unknown study {name!r}; known: {', '.join(STUDIES)}")
+    write_result(
+        output, measure_study(STUDIES[name], suite, range(seeds), model=model, device=device)
+    )
     typer.echo(f"Wrote {output}")
 
 

@@ -19,7 +19,7 @@ import mergelib as ml
 from mergelib import cli
 from mergelib.io import load_state_dict, save_state_dict
 from mergelib.registry import _METHODS
-from mergelib.testbed import comparison, suites, zoo
+from mergelib.testbed import comparison, studies, suites, zoo
 from mergelib.testbed.models import build_model
 from mergelib.testbed.training import Recipe
 
@@ -182,20 +182,19 @@ def test_zoo_build_then_merge_then_evaluate(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_baselines(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small: dict[str, Any] = {"average": {}, "ties": {"scale": [1.0]}}
-    monkeypatch.setattr(
-        comparison,
-        "measure_baselines",
-        partial(comparison.measure_baselines, methods=list(small), profile="smoke"),
-    )
-    monkeypatch.setattr(comparison, "GRIDS", small)
-    monkeypatch.setattr(comparison, "Recipe", partial(Recipe, epochs=1))
+def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(a_zoo: zoo.Zoo) -> studies.Tables:
+        return studies.baselines(a_zoo, grids={"average": {}, "ties": {"scale": [1.0]}})
+
+    monkeypatch.setitem(studies.STUDIES, "baselines", small)
+    monkeypatch.setattr(studies, "measure_study", partial(studies.measure_study, profile="smoke"))
+    monkeypatch.setattr(studies, "Recipe", partial(Recipe, epochs=1))
     output = tmp_path / "results" / "digits2.json"
-    succeed(run, "baselines", "--suite", "digits2", "--seeds", "2", "-o", output)
+    succeed(run, "study", "baselines", "--suite", "digits2", "--seeds", "2", "-o", output)
     record = json.loads(output.read_text(), parse_constant=pytest.fail)
     assert {row["seed"] for row in record["test"]} == {0, 1}
     assert record["provenance"]["suite"] == "digits2"
+    assert "unknown study 'nil'; known: baselines" in fail(run, "study", "nil", "-o", output)
 
 
 def test_data_list_and_prepare(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +220,9 @@ def test_help_teaches(run: Run) -> None:
 # What is refused ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [["demo"], ["zoo", "build"], ["baselines", "-o", "x.json"]])
+@pytest.mark.parametrize(
+    "command", [["demo"], ["zoo", "build"], ["study", "baselines", "-o", "x.json"]]
+)
 def test_an_unknown_suite(
     run: Run, command: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

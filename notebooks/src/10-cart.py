@@ -338,7 +338,7 @@ result.groupby("method", sort=False)[["accuracy", "normalised"]].mean().round(3)
 # Rendered scripts are the same on every machine, which makes them good for a notebook. The
 # results that count are on real pictures: digits, clothes, Japanese characters, house numbers,
 # traffic signs, satellite images, objects and aerial views. They take minutes per seed, so they
-# are measured by a command of the package, `mergelib baselines --suite vision8`, and stored with
+# are measured by a command of the package, `mergelib study baselines --suite vision8`, and stored with
 # their provenance. A seed draws the splits, the heads' examples and the order of training;
 # hyperparameters are chosen on validation data for every seed and method anew.
 

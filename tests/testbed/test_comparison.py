@@ -1,31 +1,24 @@
 """Choosing on validation data, judging on test data, and the record that results are made of."""
 
-import json
-import math
-import os
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
 from mergelib import merge
 from mergelib.registry import _METHODS
-from mergelib.testbed import comparison
 from mergelib.testbed.comparison import (
     GRIDS,
     choose,
     compare,
     individual,
-    measure_baselines,
     merge_zoo,
     points,
     sweep,
 )
 from mergelib.testbed.evaluation import evaluate
-from mergelib.testbed.training import Recipe
 from mergelib.testbed.zoo import Zoo
 
 
@@ -118,100 +111,3 @@ def test_what_dare_draws_depends_on_the_suites_seed(tiny_zoo: Zoo) -> None:
     assert torch.equal(drawn(0), drawn(0))
     assert not torch.equal(drawn(0), drawn(1))
     assert torch.equal(drawn(0, seed=5), drawn(1, seed=5))
-
-
-@pytest.fixture(scope="module")
-def methods() -> dict[str, dict[str, list[Any]]]:
-    return {"average": {}, "ties": {"scale": [0.5, 1.0]}, "dare": {"drop_rate": [0.5]}}
-
-
-def test_baselines_are_complete_and_valid_json(
-    tiny: str, methods: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(comparison, "GRIDS", methods)
-    record = measure_baselines(
-        "digits2",
-        range(2),
-        methods=list(methods),
-        model=tiny,
-        recipe=Recipe(epochs=1),
-        profile="smoke",
-    )
-    assert json.loads(json.dumps(record, allow_nan=False)) == record
-    test = pd.DataFrame(record["test"])
-    rows = set(test[["seed", "method", "task"]].itertuples(index=False, name=None))
-    names = ["pretrained", *methods, "individual"]
-    assert rows == set(product(range(2), names, ["digits_low", "digits_high"]))
-    assert len(test) == len(rows)
-    assert (test["n"] == 120).all()
-    assert (test.loc[test["method"] == "individual", "normalised"] == 1).all()
-    validation = pd.DataFrame(record["validation"])
-    assert validation.groupby(["seed", "method"]).size().to_dict() == {
-        (0, "ties"): 2,
-        (1, "ties"): 2,
-        (0, "dare"): 1,
-        (1, "dare"): 1,
-    }
-    assert [chosen["seed"] for chosen in record["chosen"]] == [0, 1]
-    assert record["chosen"][0]["zoo"] != record["chosen"][1]["zoo"]
-    for chosen in record["chosen"]:
-        found = validation[
-            (validation["seed"] == chosen["seed"]) & (validation["method"] == "ties")
-        ]
-        best = found.loc[found["accuracy"].idxmax(), "scale"]
-        assert chosen["settings"]["ties"]["scale"] == best
-        assert chosen["settings"]["average"] == {}
-    made = record["provenance"]
-    assert made["suite"] == "digits2"
-    assert made["seeds"] == [0, 1]
-    assert made["recipe"]["epochs"] == 1
-    assert set(made["sources"]) == {"0", "1"}
-    assert all(not math.isnan(row["accuracy"]) for row in record["test"])
-
-
-def test_baselines_that_were_killed_resume(
-    tiny: str, methods: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first seed is not measured again; other grids, sizes and recipes are measured anew."""
-    monkeypatch.setattr(comparison, "GRIDS", methods)
-    measured: list[int] = []
-    real = comparison.compare
-
-    def watched(zoo: Zoo, settings: Any) -> pd.DataFrame:
-        if measured == [0] and zoo.suite.seed == 1:
-            raise KeyboardInterrupt
-        measured.append(zoo.suite.seed)
-        return real(zoo, settings)
-
-    def measure(rate: float = 4e-4, **options: Any) -> dict[str, Any]:
-        recipe = Recipe(epochs=1, learning_rate=rate)
-        chosen = {"methods": ["average", "ties"], "profile": "smoke", "model": tiny, **options}
-        return measure_baselines("digits2", range(2), recipe=recipe, **chosen)
-
-    monkeypatch.setattr(comparison, "compare", watched)
-    with pytest.raises(KeyboardInterrupt):
-        measure()
-    assert measured == [0]
-    measured.append(-1)
-    resumed = measure()
-    assert measured == [0, -1, 1]
-    monkeypatch.setenv("MERGELIB_CACHE", f"{os.environ['MERGELIB_CACHE']}-fresh")
-    whole = measure()
-    assert measured == [0, -1, 1, 0, 1]
-    assert resumed == whole
-    measure(test_size=60)
-    measure(rate=1e-3)
-    measure(methods=["average"])
-    monkeypatch.setitem(methods, "ties", {"scale": [0.5]})
-    measure()
-    assert measured[5:] == [0, 1] * 4
-    measure()
-    assert len(measured) == 13
-
-
-def test_baselines_of_an_unknown_method_fail_before_any_work(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(comparison, "load_suite", None)
-    with pytest.raises(ValueError, match="unknown method 'tias'; did you mean 'ties'"):
-        measure_baselines("digits2", [0], methods=["average", "tias"])

@@ -1,0 +1,250 @@
+"""Studies: one measurement on a zoo, repeated over seeds, with its provenance.
+
+Every file in ``results/`` that tells about a suite is written by `measure_study`. A study is a
+function of a zoo that returns tables, lists of rows; the loop over seeds adds the seed to every
+row, keeps each seed's part in the cache as soon as it is measured, so that a killed run resumes,
+and notes what the numbers were made from.
+"""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from mergelib.io import cache_folder
+from mergelib.progress import progress
+from mergelib.provenance import provenance, write_result
+from mergelib.registry import get_method
+from mergelib.testbed.comparison import (
+    GRIDS,
+    Grid,
+    choose,
+    compare,
+    individual,
+    merge_zoo,
+    only,
+)
+from mergelib.testbed.evaluation import evaluate, evaluate_many
+from mergelib.testbed.suites import Split, load_suite
+from mergelib.testbed.training import Recipe
+from mergelib.testbed.zoo import Zoo, load_zoo
+
+Tables = dict[str, list[dict[str, Any]]]
+Study = Callable[..., Tables]
+
+RANK_RATIOS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.32, 0.5, 0.75, 1.0)
+COUNTS = (2, 4, 8, 12, 16, 20)
+
+# What the paper's appendix D searches for every subset of tasks, and CART with its scale searched.
+SUBSET_GRIDS: dict[str, tuple[str, Grid]] = {
+    "average": ("average", {}),
+    "task_arithmetic": ("task_arithmetic", {"scale": [0.1, 0.2, 0.3]}),
+    "ties": ("ties", {"density": [0.05, 0.1, 0.2]}),
+    "cart": ("cart", {"rank_ratio": [0.08, 0.12, 0.16]}),
+    "cart, scale searched": ("cart", {"rank_ratio": [0.08, 0.16], "scale": [1.0, 2.0, 3.0]}),
+}
+
+
+def measure_study(
+    study: Study,
+    suite_name: str,
+    seeds: Sequence[int],
+    *,
+    model: str = "vit",
+    recipe: Recipe | None = None,
+    device: torch.device | str = "cpu",
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """A study over several seeds, as a JSON-ready record.
+
+    A seed draws the data splits, the heads' examples, the order of training, and all that methods
+    and studies draw.
+
+    Args:
+        study: one of this module's functions, or any other of a zoo.
+        suite_name: a suite of `load_suite`.
+        seeds: what to repeat over.
+        model: backbone of the zoo.
+        recipe: how experts are fine-tuned.
+        device: where to train and evaluate.
+        settings: the study's own keyword arguments.
+        **options: further arguments of `load_suite`, e.g. ``profile``.
+
+    Returns:
+        The study's tables by name, each row with its ``seed``, and ``provenance``.
+
+    Raises:
+        ValueError: an unknown suite or model, or what the study refuses.
+    """
+    recipe, settings = recipe or Recipe(), {**_defaults(study), **(settings or {})}
+    tables: Tables = {}
+    sources = {}
+    for seed in progress(seeds, desc="seeds"):
+        suite = load_suite(suite_name, seed=seed, **options)
+        zoo = load_zoo(suite, model=model, recipe=recipe, device=device)
+        for name, rows in _measure_seed(study, zoo, settings).items():
+            tables.setdefault(name, []).extend({"seed": seed, **row} for row in rows)
+        sources[str(seed)] = suite.sources
+    made = provenance(
+        study=study.__name__,
+        settings=settings,
+        suite=suite_name,
+        model=model,
+        seeds=list(seeds),
+        recipe=asdict(recipe),
+        sources=sources,
+        device=device,
+    )
+    return {"provenance": made, **tables}
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+
+
+def _defaults(study: Study) -> dict[str, Any]:
+    parameters = inspect.signature(study).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}
+
+
+def _measure_seed(study: Study, zoo: Zoo, settings: Mapping[str, Any]) -> Tables:
+    """The study's tables on one zoo; from the cache if they are there."""
+    suite = zoo.suite
+    sizes = {name: (len(task.validation), len(task.test)) for name, task in suite.tasks.items()}
+    code = provenance()["commit"]  # what an earlier state of the code measured does not count
+    inputs = [study.__name__, code, zoo.fingerprint, settings, suite.seed, suite.sources, sizes]
+    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
+    file = cache_folder() / "studies" / f"{suite.name}-{study.__name__}-{digest}.json"
+    if not file.exists():
+        write_result(file, study(zoo, **settings))
+    kept: Tables = json.loads(file.read_text())
+    return kept
+
+
+def baselines(zoo: Zoo, *, grids: Mapping[str, Grid] = GRIDS) -> Tables:
+    """Every method with hyperparameters chosen on validation data, judged on test data.
+
+    Args:
+        zoo: experts and their suite.
+        grids: method to what is searched; on validation data in bfloat16, see `sweep`.
+
+    Returns:
+        ``chosen`` (one row: the zoo's fingerprint and every method's settings), ``validation``
+        (a row a grid point) and ``test`` (a row a method and task, as `compare` gives it).
+
+    Raises:
+        ValueError: an unknown method.
+    """
+    settings, searched = {}, []
+    for method in grids:
+        get_method(method)  # an unknown one shall fail before any work
+    for method, grid in grids.items():
+        settings[method], table = choose(zoo, method, grid, autocast=True)
+        searched += _rows(table.assign(method=method))
+    columns = ["method", "task", "accuracy", "normalised", "loss", "correct", "n"]
+    test = _rows(compare(zoo, settings)[columns])
+    chosen = {"zoo": zoo.fingerprint, "settings": settings}
+    return {"chosen": [chosen], "validation": searched, "test": test}
+
+
+def ranks(
+    zoo: Zoo,
+    *,
+    rank_ratios: Sequence[float] = RANK_RATIOS,
+    scales: Sequence[float] = (1.0, 2.0, 3.0),
+    uncentred_scales: Sequence[float] = (0.3, 1.0),
+) -> Tables:
+    """Accuracy of every task against the kept rank, centred (CART) and uncentred, on test data.
+
+    Returns:
+        ``test``: rows of ``method``, ``scale``, ``rank_ratio``, ``task``, ``accuracy``.
+    """
+    grid = [
+        (method, scale, ratio)
+        for method, many in (("cart", scales), ("low_rank_task_arithmetic", uncentred_scales))
+        for scale in many
+        for ratio in rank_ratios
+    ]
+
+    def candidates() -> Iterator[tuple[tuple[str, float, float], dict[str, Tensor]]]:
+        for method, scale, ratio in grid:
+            merged = merge_zoo(method, zoo, scale=scale, rank_ratio=ratio)
+            yield (method, scale, ratio), merged
+
+    table = evaluate_many(zoo.model, candidates(), zoo.heads, zoo.suite, autocast=True)
+    keys = pd.DataFrame(table.pop("candidate").tolist(), columns=["method", "scale", "rank_ratio"])
+    return {"test": _rows(keys.join(table[["task", "accuracy"]]))}
+
+
+def task_counts(
+    zoo: Zoo, *, counts: Sequence[int] = COUNTS, subsets: int = 12, pictures: int = 500
+) -> Tables:
+    """Normalised accuracy against the number of merged tasks, as in appendix D of CART's paper.
+
+    For every count, random subsets of the suite's tasks are merged by every method of
+    `SUBSET_GRIDS`, with hyperparameters chosen for the subset on validation data.
+
+    Args:
+        zoo: of the largest suite.
+        counts: how many tasks to merge, each at most as many as there are.
+        subsets: how many random subsets of a count; the only one, where it is all tasks.
+        pictures: at most so many test pictures of a task, and half as many for validation.
+
+    Returns:
+        ``test``: rows of ``count``, ``subset``, ``method``, ``accuracy`` and ``normalised``, means
+        over the subset's tasks; and ``bounds``: for each task the accuracies between which the
+        paper's Eq. 11 sees a mean vary, ``pretrained`` and ``individual``.
+    """
+    zoo = _cut(zoo, pictures)
+    own = individual(zoo, autocast=True).set_index("task")["accuracy"]
+    base = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite, autocast=True).set_index(
+        "task"
+    )["accuracy"]
+    generator = torch.Generator().manual_seed(zoo.suite.seed)
+    names = list(zoo.suite.tasks)
+    rows = []
+    for count in counts:
+        for subset in range(1 if count == len(names) else subsets):
+            order = torch.randperm(len(names), generator=generator)[:count]
+            tasks = [names[i] for i in sorted(order.tolist())]
+            part = _sub_zoo(zoo, tasks)
+            for label, (method, grid) in SUBSET_GRIDS.items():
+                best, _ = choose(part, method, grid, autocast=True)
+                merged = merge_zoo(method, part, **best)
+                table = evaluate(zoo.model, merged, zoo.heads, part.suite, autocast=True)
+                accuracy = table.set_index("task")["accuracy"]
+                row = {"count": count, "subset": subset, "method": label}
+                share = float((accuracy / own[tasks]).mean())
+                rows.append({**row, "accuracy": float(accuracy.mean()), "normalised": share})
+    bounds = pd.DataFrame({"pretrained": base, "individual": own}).reset_index()
+    return {"test": rows, "bounds": _rows(bounds)}
+
+
+def _sub_zoo(zoo: Zoo, tasks: Sequence[str]) -> Zoo:
+    experts = {task: zoo.experts[task] for task in tasks}
+    return replace(zoo, suite=only(zoo.suite, tasks), experts=experts)
+
+
+def _cut(zoo: Zoo, pictures: int) -> Zoo:
+    """The zoo with fewer pictures to judge on; splits are in random order."""
+
+    def first(split: Split, count: int) -> Split:
+        return Split(split.images[:count], split.labels[:count])
+
+    tasks = {
+        name: replace(
+            task, validation=first(task.validation, pictures // 2), test=first(task.test, pictures)
+        )
+        for name, task in zoo.suite.tasks.items()
+    }
+    return replace(zoo, suite=replace(zoo.suite, tasks=tasks))
+
+
+STUDIES: dict[str, Study] = {each.__name__: each for each in (baselines, ranks, task_counts)}
