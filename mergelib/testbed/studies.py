@@ -21,6 +21,7 @@ from mergelib.io import cache_folder
 from mergelib.progress import progress
 from mergelib.provenance import provenance, write_result
 from mergelib.registry import get_method
+from mergelib.statedict import flatten
 from mergelib.testbed.comparison import (
     GRIDS,
     Grid,
@@ -161,30 +162,41 @@ def ranks(
     scales: Sequence[float] = (1.0, 2.0, 3.0),
     uncentred_scales: Sequence[float] = (0.3, 1.0),
 ) -> Tables:
-    """Accuracy of every task against the kept rank, centred (CART) and uncentred, on test data.
+    """What merging keeps and where it goes, against the rank: centred (CART) and uncentred.
 
     Returns:
-        ``test``: rows of ``method``, ``scale``, ``rank_ratio``, ``task``, ``accuracy``.
+        ``test``: rows of ``method``, ``scale``, ``rank_ratio``, ``task``, ``accuracy``, ``loss``,
+        on test data; and ``path``: rows of ``method``, ``scale``, ``rank_ratio``, and ``distance``,
+        ‖θ − θ_avg‖ over the mean ‖θ_t − θ_avg‖.
     """
-    grid = [
-        (method, scale, ratio)
+    centre = flatten(merge_zoo("average", zoo))
+    spread = float(
+        torch.stack([(flatten(expert) - centre).norm() for expert in zoo.experts.values()]).mean()
+    )
+    grid: list[dict[str, Any]] = [
+        {"method": method, "scale": scale, "rank_ratio": ratio}
         for method, many in (("cart", scales), ("low_rank_task_arithmetic", uncentred_scales))
         for scale in many
         for ratio in rank_ratios
     ]
+    path = []
 
-    def candidates() -> Iterator[tuple[tuple[str, float, float], dict[str, Tensor]]]:
-        for method, scale, ratio in grid:
-            merged = merge_zoo(method, zoo, scale=scale, rank_ratio=ratio)
-            yield (method, scale, ratio), merged
+    def candidates() -> Iterator[tuple[int, dict[str, Tensor]]]:
+        for i, point in enumerate(grid):
+            merged = merge_zoo(zoo=zoo, **point)
+            path.append({**point, "distance": float((flatten(merged) - centre).norm()) / spread})
+            yield i, merged
 
     table = evaluate_many(zoo.model, candidates(), zoo.heads, zoo.suite, autocast=True)
-    keys = pd.DataFrame(table.pop("candidate").tolist(), columns=["method", "scale", "rank_ratio"])
-    return {"test": _rows(keys.join(table[["task", "accuracy"]]))}
+    rows = [
+        {**grid[row.pop("candidate")], **row}
+        for row in _rows(table[["candidate", "task", "accuracy", "loss"]])
+    ]
+    return {"test": rows, "path": path}
 
 
 def task_counts(
-    zoo: Zoo, *, counts: Sequence[int] = COUNTS, subsets: int = 12, pictures: int = 500
+    zoo: Zoo, *, counts: Sequence[int] = COUNTS, subsets: int = 5, pictures: int = 500
 ) -> Tables:
     """Normalised accuracy against the number of merged tasks, as in appendix D of CART's paper.
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from mergelib import merge
+from mergelib import flatten, merge, subtract
 from mergelib.testbed import studies
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.studies import baselines, measure_study, ranks, task_counts
@@ -112,6 +112,7 @@ def test_baselines_of_an_unknown_method_fail_before_any_work(
 
 
 def test_ranks_are_those_of_merge(tiny_zoo: Zoo) -> None:
+    first = next(iter(tiny_zoo.experts.values()))
     rows = ranks(tiny_zoo, rank_ratios=[0, 0.3, 1], scales=[1.0, 2.0], uncentred_scales=[0.5])
     table = pd.DataFrame(rows["test"])
     assert len(table) == 3 * 3 * 2
@@ -121,6 +122,13 @@ def test_ranks_are_those_of_merge(tiny_zoo: Zoo) -> None:
     merged = merge("cart", tiny_zoo.experts, rank_ratio=0.3, scale=2.0)
     expected = evaluate(tiny_zoo.model, merged, tiny_zoo.heads, tiny_zoo.suite, autocast=True)
     assert found["cart", 2.0, 0.3].tolist() == expected["accuracy"].tolist()
+    path = pd.DataFrame(rows["path"]).set_index(["method", "scale", "rank_ratio"])["distance"]
+    assert path["cart"].max() < 1e-5, "with two experts CART is the average"
+    assert path["low_rank_task_arithmetic", 0.5, 1] < 1e-5, "at scale 1/T too"
+    centre = merge("average", tiny_zoo.experts)
+    away = [flatten(subtract(tiny_zoo.pretrained, centre)), flatten(subtract(first, centre))]
+    ratio = away[0].norm() / away[1].norm()
+    assert path["low_rank_task_arithmetic", 0.5, 0] == pytest.approx(float(ratio), rel=1e-4)
 
 
 def test_task_counts(tiny_zoo: Zoo) -> None:
