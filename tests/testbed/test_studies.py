@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from mergelib import flatten, merge, subtract
+from mergelib import flatten, merge
 from mergelib.testbed import studies
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.studies import baselines, measure_study, ranks, task_counts
@@ -125,10 +125,11 @@ def test_ranks_are_those_of_merge(tiny_zoo: Zoo) -> None:
     path = pd.DataFrame(rows["path"]).set_index(["method", "scale", "rank_ratio"])["distance"]
     assert path["cart"].max() < 1e-5, "with two experts CART is the average"
     assert path["low_rank_task_arithmetic", 0.5, 1] < 1e-5, "at scale 1/T too"
-    centre = merge("average", tiny_zoo.experts)
-    away = [flatten(subtract(tiny_zoo.pretrained, centre)), flatten(subtract(first, centre))]
-    ratio = away[0].norm() / away[1].norm()
-    assert path["low_rank_task_arithmetic", 0.5, 0] == pytest.approx(float(ratio), rel=1e-4)
+    centre = flatten(merge("average", tiny_zoo.experts))
+    name, options = "low_rank_task_arithmetic", {"scale": 0.5, "rank_ratio": 0.3}
+    merged = merge(name, tiny_zoo.experts, pretrained=tiny_zoo.pretrained, **options)
+    away = (flatten(merged) - centre).norm() / (flatten(first) - centre).norm()  # two are as far
+    assert path[name, 0.5, 0.3] == pytest.approx(float(away), rel=1e-4)
 
 
 def test_task_counts(tiny_zoo: Zoo) -> None:
