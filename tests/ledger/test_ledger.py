@@ -1,0 +1,101 @@
+"""Verdicts from checks worked out by hand, and the rows of CART on made-up results."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from mergelib.ledger import Check, Claim, judge, positive, verdict, within
+from mergelib.ledger import cart as rows
+from mergelib.ledger.cart import CLAIMS
+
+UP, DOWN, OPEN = Check("", 2, 1, 3), Check("", -2, -3, -1), Check("", 1, -1, 3)
+
+
+def test_outcomes_and_verdicts() -> None:
+    assert [check.outcome for check in (UP, DOWN, OPEN)] == ["holds", "fails", "open"]
+    assert verdict([UP, UP]) == "holds"
+    assert verdict([UP, OPEN]) == verdict([DOWN, UP]) == "partly"
+    assert verdict([OPEN, DOWN]) == verdict([OPEN]) == "does not hold here"
+
+
+def test_positive_is_students_interval() -> None:
+    values = [1.0, 2.0, 4.0]
+    check = positive("three", values, "nats")
+    low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+    assert (check.value, check.low, check.high) == pytest.approx((7 / 3, low, high))
+    assert check.unit == "nats"
+    with pytest.raises(ValueError, match="at least 2"):
+        positive("one", [1.0])
+
+
+@pytest.mark.parametrize(
+    ("values", "outcome"),
+    [([0.1, -0.1, 0.1, -0.1], "holds"), ([5.0, 5.1, 4.9], "fails"), ([-5.0, -5.1], "fails")],
+)
+def test_within(values: list[float], outcome: str) -> None:
+    check = within("near", values, 2.0)
+    assert check.outcome == outcome
+    assert check.low <= check.value <= check.high
+    assert check.value == pytest.approx(2 - abs(np.mean(values)))
+
+
+def claim(key: str, checks: list[Check] | Exception) -> Claim:
+    def test() -> list[Check]:
+        if isinstance(checks, Exception):
+            raise checks
+        return checks
+
+    return Claim(key, "paper", "Table 1", "it helps", "a lot", "on seeds", "page", test)
+
+
+def test_judge() -> None:
+    missing = ValueError("no result 'x'; there are: none")
+    claims = [claim("A", [UP, OPEN]), claim("B", missing), claim("C", [UP])]
+    table, checks = judge(claims)
+    assert table["verdict"].tolist() == ["partly", "not tested", "holds"]
+    assert table["ours"].tolist() == [
+        "1 holds, 1 open, 0 fails; differences 1.0 to 2.0 points",
+        "no result 'x'; there are: none",
+        "1 holds, 0 open, 0 fails; differences 2.0 to 2.0 points",
+    ]
+    assert checks["claim"].tolist() == ["A", "A", "C"]
+    assert checks["outcome"].tolist() == ["holds", "open", "holds"]
+
+
+def test_keys_are_unique_and_in_order() -> None:
+    assert [each.key for each in CLAIMS] == [f"C{i}" for i in range(1, 11)]
+
+
+def order_table(accuracies: dict[str, float]) -> dict[str, Any]:
+    return {
+        "test": [
+            {"seed": seed, "method": method, "task": task, "accuracy": value + 0.001 * seed}
+            for method, value in accuracies.items()
+            for seed in range(3)
+            for task in "ab"
+        ]
+    }
+
+
+def test_the_order_of_methods_is_judged_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    ladder = {"average": 0.5, "task_arithmetic": 0.55, "ties": 0.52, "consensus": 0.6, "cart": 0.7}
+    monkeypatch.setattr(rows, "load_result", lambda _: order_table(ladder))
+    table, checks = judge(CLAIMS[:1])
+    assert table["verdict"].tolist() == ["partly"]
+    assert len(checks) == 3 * 2 * 4
+    steps = pd.DataFrame(checks).groupby(checks["what"].str.split(": ").str[1])["value"].first()
+    assert steps["ties above task_arithmetic"] == pytest.approx(-3)
+    assert steps["cart above consensus"] == pytest.approx(10)
+
+
+def test_a_result_that_is_missing_is_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> dict[str, Any]:
+        raise ValueError(f"no result {name!r}")
+
+    monkeypatch.setattr(rows, "load_result", missing)
+    table, checks = judge(CLAIMS)
+    assert set(table["verdict"]) == {"not tested"}
+    assert checks.empty
