@@ -8,7 +8,7 @@ the claim holds where all of its checks do.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 import pandas as pd
@@ -120,7 +120,8 @@ def judge(claims: Iterable[Claim]) -> tuple[pd.DataFrame, pd.DataFrame]:
         rows.append({**row, "ours": ours, "verdict": decision, "page": claim.page})
         for check in found:
             checks.append({"claim": claim.key, **asdict(check), "outcome": check.outcome})
-    return pd.DataFrame(rows), pd.DataFrame(checks)
+    columns = ["claim", *(field.name for field in fields(Check)), "outcome"]
+    return pd.DataFrame(rows), pd.DataFrame(checks, columns=columns)
 
 
 def _summary(checks: Sequence[Check]) -> str:
