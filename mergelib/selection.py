@@ -26,7 +26,7 @@ Parameters = Iterable[tuple[Sequence[Tensor], Tensor | None]]
 SAMPLE = 2**19  # entries sampled of each expert, at most
 CAPACITY = 2**22  # entries collected of each expert in one pass, at most
 STRIDE = 7  # strides are its powers: coprime to usual widths, so a sample visits every column
-CHUNK = 2**17  # entries at a time on a CPU, where the buffers then stay in the cache
+CHUNK = 2**18  # entries at a time on a CPU, where the buffers then stay in the cache
 CHUNK_CUDA = 2**24
 
 
