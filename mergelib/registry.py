@@ -59,6 +59,8 @@ class Method:
         function: the rule itself.
         paper: bibliography key of its source.
         elementwise: entries do not interact, so the rule may be fed flat chunks of a tensor.
+        rowwise: rows do not interact, so it may be fed some of them, shape ``(rows, n)``; a row is
+            what lies under one index of the first dimension, and a vector is one row.
         linear: a NaN or Inf in an input it takes always shows in the output, which is checked.
         elsewhere: the rule is for matrices, and this rule takes every other tensor.
         prepare: a first pass over all tensors; gives each key further keyword arguments.
@@ -70,6 +72,7 @@ class Method:
     function: Rule
     paper: str
     elementwise: bool = False
+    rowwise: bool = False
     linear: bool = False
     elsewhere: Rule | None = None
     prepare: Callable[..., Mapping[str, dict[str, Any]]] | None = None
@@ -362,13 +365,19 @@ def _apply(
             raise _NotFinite
         return result
 
-    if not elementwise:
+    if not elementwise and not method.rowwise:
         return call(experts, base, **arguments).to(reference.device)
     out = torch.empty(reference.shape, dtype=reference.dtype, device=reference.device)
-    flat = out.view(-1)
-    experts, base = ([tensor.reshape(-1) for tensor in group] for group in (experts, base))
-    step = _chunk_size(method, flat.numel(), device)
-    for start in range(0, flat.numel(), step):
+    if not out.numel():
+        return out
+    shape: tuple[int, ...] = (-1,)
+    step = _chunk_size(method, out.numel(), device)
+    if not elementwise:
+        width = out.numel() // (len(out) if out.dim() > 1 else 1)
+        shape, step = (-1, width), max(1, step // width)
+    flat = out.view(shape)
+    experts, base = ([tensor.reshape(shape) for tensor in group] for group in (experts, base))
+    for start in range(0, len(flat), step):
         piece = slice(start, start + step)
         if "seed" in arguments:
             arguments["seed"] = _own_seed(seed, start) if start else seed

@@ -262,7 +262,7 @@ def test_unknown_methods() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_unknown_hyperparameters(name: str) -> None:
     pretrained, experts = make_family()
-    own = ", ".join(get_method(name).hyperparameters)
+    own = ", ".join(get_method(name).hyperparameters) or "none"
     message = f"{name} has no hyperparameter 'temperature'; it has: {own}"
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         merge(name, experts, pretrained=pretrained, temperature=1)

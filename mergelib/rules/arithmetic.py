@@ -5,12 +5,13 @@ Ilharco et al. (2023) add up task vectors τ_t = θ_t − θ_0, scaled, on top o
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mergelib.registry import rule
+from mergelib.registry import CHUNK, Group, rule
 
 
 @rule(paper="wortsman2022model", elementwise=True, linear=True)
@@ -81,3 +82,52 @@ def slerp(experts: Sequence[Tensor], *, t: float = 0.5) -> Tensor:
     angle = torch.arccos(cosine).item()
     merged = a * (math.sin((1 - t) * angle) / math.sin(angle))
     return merged.add_(b, alpha=math.sin(t * angle) / math.sin(angle))
+
+
+def _shares(
+    tensors: Callable[[], Iterable[tuple[str, Group]]], **_: Any
+) -> Mapping[str, dict[str, Any]]:
+    """The first pass of Model Stock: how far to go towards the average, for every tensor."""
+    return {
+        key: {"share": agreement(experts, pretrained)}
+        for key, (experts, pretrained) in tensors()
+        if pretrained is not None
+    }
+
+
+def agreement(experts: Sequence[Tensor], pretrained: Tensor) -> float:
+    """Model Stock's ratio T cos θ / (1 + (T − 1) cos θ), in 0..1.
+
+    cos θ is the mean cosine between two task vectors. Where they are orthogonal or opposed on
+    average, the formula leaves 0..1, and nothing is shared: 0. For one expert it is 1.
+    """
+    count = len(experts)
+    gram = torch.zeros(count, count, dtype=torch.float64)
+    parts = [tensor.reshape(-1) for tensor in (*experts, pretrained)]
+    for start in range(0, parts[0].numel(), CHUNK):
+        *tuned, base = (part[start : start + CHUNK].float() for part in parts)
+        task_vectors = torch.stack([each - base for each in tuned])
+        gram += (task_vectors @ task_vectors.T).double().cpu()
+    norms = gram.diagonal().sqrt().clamp(min=1e-30)
+    cosines = gram / norms / norms[:, None]
+    others = float(cosines.sum() - cosines.diagonal().sum())
+    cosine = max(0.0, others / (count * (count - 1))) if count > 1 else 1.0
+    return count * cosine / (1 + (count - 1) * cosine)
+
+
+@rule(paper="jang2024model", elementwise=True, linear=True, prepare=_shares, prepared=("share",))
+def model_stock(
+    experts: Sequence[Tensor], pretrained: Tensor, *, share: float | None = None
+) -> Tensor:
+    """Model Stock: between the average and the pretrained model, as far as the experts agree.
+
+    t · θ_avg + (1 − t) · θ_0, tensor by tensor, with t of `agreement`.
+
+    Args:
+        experts: T tensors of one shape.
+        pretrained: θ_0, of the same shape.
+        share: t; found from these tensors when left out.
+    """
+    if share is None:
+        share = agreement(experts, pretrained)
+    return average(experts).mul_(share).add_(pretrained, alpha=1 - share)

@@ -24,13 +24,17 @@ Grid = Mapping[str, Sequence[Any]]
 GRIDS: dict[str, Grid] = {
     "average": {},
     "task_arithmetic": {"scale": [round(0.1 * i, 1) for i in range(1, 11)]},
+    "model_stock": {},
     "ties": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0]},
-    "dare": {"drop_rate": [0.5, 0.9], "scale": [0.1, 0.2, 0.3, 0.4, 0.5]},
-    "low_rank_task_arithmetic": {
-        "rank_ratio": [0.04, 0.08, 0.16, 0.32],
-        "scale": [0.3, 0.5, 0.7, 1.0],
-    },
-    "cart": {"rank_ratio": [0.04, 0.08, 0.16, 0.32], "scale": [1.0, 1.4, 1.8, 2.2, 2.6, 3.0]},
+    "dare": {"drop_rate": [0.5, 0.9], "scale": [0.2, 0.3, 0.4]},
+    "breadcrumbs": {"scale": [0.2, 0.3, 0.4, 0.5]},
+    "della": {"drop_rate": [0.5, 0.7], "scale": [0.75, 1.0, 1.5, 2.0]},
+    "consensus": {"mask_scale": [0.2, 0.4, 0.6], "scale": [0.3, 0.4, 0.5, 0.7]},
+    "low_rank_task_arithmetic": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [0.3, 0.5, 0.7]},
+    "cart": {"rank_ratio": [0.04, 0.08, 0.16, 0.32], "scale": [1.0, 1.5, 2.0, 2.5, 3.0, 4.0]},
+    "tsv": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
+    "iso_c": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
+    "iso_cts": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
 }
 
 

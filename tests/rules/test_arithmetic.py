@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.spatial import geometric_slerp
 from torch import Tensor
 
-from mergelib.rules import average, slerp, task_arithmetic
+from mergelib.rules import average, model_stock, slerp, task_arithmetic
 
 
 def tensors(*rows: list[float]) -> list[Tensor]:
@@ -94,3 +94,38 @@ def test_where_slerp_becomes_linear(cosine: float, linear: bool) -> None:
     a, b = tensors([1, 0], [cosine, math.sqrt(1 - cosine**2)])
     middle = slerp([a, b], t=0.5)
     assert (torch.linalg.vector_norm(middle).item() < 1 - 1e-6) is linear
+
+
+def test_model_stock_by_hand() -> None:
+    """Two task vectors at 60 degrees: t = 2 · 0.5 / 1.5, two thirds of the way to the average."""
+    base = torch.tensor([1.0, 1.0])
+    experts = [base + torch.tensor([2.0, 0.0]), base + torch.tensor([0.5, 0.5 * 3**0.5])]
+    expected = base + 2 / 3 * (sum(experts) / 2 - base)
+    torch.testing.assert_close(model_stock(experts, base), expected)
+
+
+def test_model_stock_against_pairwise_cosines() -> None:
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(6, 7, generator=generator)
+    shared = torch.randn(6, 7, generator=generator)
+    experts = [base + shared + torch.randn(6, 7, generator=generator) for _ in range(4)]
+    vectors = [(e - base).flatten() for e in experts]
+    pairs = [
+        torch.cosine_similarity(vectors[i], vectors[j], dim=0)
+        for i in range(4)
+        for j in range(4)
+        if i != j
+    ]
+    cosine = sum(pairs) / len(pairs)
+    share = 4 * cosine / (1 + 3 * cosine)
+    expected = share * sum(experts) / 4 + (1 - share) * base
+    torch.testing.assert_close(model_stock(experts, base), expected)
+
+
+def test_model_stock_where_the_formula_breaks_down() -> None:
+    base = torch.ones(3)
+    up, down = base + 1, base - 1
+    assert torch.equal(model_stock([up, down], base), base), "cos = -1: the formula divides by 0"
+    torch.testing.assert_close(model_stock([up], base), up)
+    torch.testing.assert_close(model_stock([up, up.clone(), up.clone()], base), up)
+    assert torch.equal(model_stock([base.clone(), base.clone()], base), base)

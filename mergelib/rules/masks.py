@@ -1,0 +1,175 @@
+"""Rules that choose coordinates: Breadcrumbs, DELLA and Consensus Task Arithmetic.
+
+All act on task vectors τ_t = θ_t − θ_0. Breadcrumbs (Davari and Belilovsky, 2024) drops the largest
+and the smallest entries of each. DELLA (Deep et al., 2024) drops at random, small entries more
+often, and elects signs. Consensus (Wang et al., 2024) asks of each coordinate how many tasks use
+it, and keeps those that several do. `magnitude_bounds`, `prune_by_rank` and `uses` are these steps.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mergelib.registry import Group, rule
+from mergelib.rules.sparse import elect_and_reduce
+from mergelib.selection import kept, magnitude_thresholds
+
+Bounds = Sequence[tuple[float, float]]  # of every expert: the magnitudes that stay, both included
+
+
+def magnitude_bounds(group: Group, density: float, gamma: float) -> Bounds:
+    """The magnitudes of the ceil(density · n) entries after the floor(gamma · n) largest, from to.
+
+    Both ends are magnitudes of entries, and entries that tie with them stay, so no task vector is
+    emptied. Found by `magnitude_thresholds`, so without a sort.
+
+    Raises:
+        ValueError: for a share out of range.
+    """
+    if not 0 <= gamma < 1:
+        raise ValueError(f"gamma is {gamma}, expected at least 0 and below 1")
+    entries = group[0][0].numel()
+    dropped = int(gamma * entries)
+    last = min(dropped + kept(density, entries), entries)
+    low = magnitude_thresholds(lambda: [group], last / entries)
+    high = magnitude_thresholds(lambda: [group], (dropped + 1) / entries)
+    return list(zip(low, high, strict=True))
+
+
+def _bounds(
+    tensors: Callable[[], Iterable[tuple[str, Group]]], *, density: float, gamma: float, **_: Any
+) -> Mapping[str, dict[str, Any]]:
+    """The first pass of Breadcrumbs: every tensor's bounds."""
+    kept(density, 1)  # refuses a share out of range even where there is no tensor
+    return {key: {"bounds": magnitude_bounds(group, density, gamma)} for key, group in tensors()}
+
+
+@rule(paper="davari2024model", elementwise=True, prepare=_bounds, prepared=("bounds",))
+def breadcrumbs(
+    experts: Sequence[Tensor],
+    pretrained: Tensor,
+    *,
+    density: float = 0.9,
+    gamma: float = 0.01,
+    scale: float = 0.3,
+    bounds: Bounds | None = None,
+) -> Tensor:
+    """Model Breadcrumbs: drop outliers and small entries, add the rest: θ_0 + scale · Σ.
+
+    Args:
+        experts: T tensors of one shape.
+        pretrained: θ_0, of the same shape.
+        density: share of a tensor's entries that stays, in (0, 1].
+        gamma: share dropped as outliers, the largest magnitudes, in [0, 1).
+        scale: λ, as in task arithmetic, which density 1 and gamma 0 give back.
+        bounds: T pairs of magnitudes to trim at; found from these tensors when left out.
+    """
+    if bounds is None:
+        bounds = magnitude_bounds((list(experts), pretrained), density, gamma)
+    merged = pretrained.clone()
+    for expert, (low, high) in zip(experts, bounds, strict=True):
+        task_vector = expert - pretrained
+        size = task_vector.abs()
+        merged.add_(task_vector.mul_((size >= low) & (size <= high)), alpha=scale)
+    return merged
+
+
+def uses(task_vector: Tensor, total: Tensor, mask_scale: float) -> Tensor:
+    """Where a task uses a coordinate: |τ_t| > mask_scale · |Σ τ − τ_t|, as a boolean mask.
+
+    The mask minimises the L1 distance between the masked sum and the task vector where
+    ``mask_scale`` is 1 (TALL masks, Wang et al., 2024, Eq. 4); a smaller one keeps more.
+    """
+    return task_vector.abs() > mask_scale * (total - task_vector).abs()
+
+
+@rule(paper="wang2024localizing", elementwise=True)
+def consensus(
+    experts: Sequence[Tensor],
+    pretrained: Tensor,
+    *,
+    mask_scale: float = 0.4,
+    min_tasks: int = 2,
+    scale: float = 0.3,
+) -> Tensor:
+    """Consensus task arithmetic: θ_0 + scale · Σ τ, on coordinates that enough tasks use.
+
+    Coordinates used by no task are noise, and those used by few are selfish: they help one task
+    at the cost of the others. See `uses` for when a task uses a coordinate.
+
+    Args:
+        experts: T tensors of one shape.
+        pretrained: θ_0, of the same shape.
+        mask_scale: how much of the others' sum an entry must exceed, at least 0.
+        min_tasks: coordinates used by fewer tasks are reset to θ_0.
+        scale: λ, as in task arithmetic, which ``min_tasks=0`` gives back.
+
+    Raises:
+        ValueError: for a negative ``mask_scale``.
+    """
+    if mask_scale < 0:
+        raise ValueError(f"mask_scale is {mask_scale}, expected at least 0")
+    task_vectors = [expert - pretrained for expert in experts]
+    total = torch.stack(task_vectors).sum(0)
+    users = torch.zeros_like(total)
+    for task_vector in task_vectors:
+        users += uses(task_vector, total, mask_scale)
+    return pretrained + scale * total * (users >= min_tasks)
+
+
+def prune_by_rank(
+    rows: Tensor, drop_rate: float, epsilon: float, generator: torch.Generator
+) -> Tensor:
+    """MagPrune: drop entries at random, the smaller the likelier, and rescale each that stays.
+
+    Within a row of n entries the drop probability falls in equal steps from drop_rate + ε/2 for the
+    smallest magnitude to drop_rate − ε/2 for the largest; what stays is divided by 1 − p_i, so
+    expectations stay. Draws are made on the CPU, so they are the same on every device.
+
+    Args:
+        rows: shape ``(rows, n)``.
+        drop_rate: mean of the probabilities.
+        epsilon: their spread.
+        generator: draws the entries.
+    """
+    ranks = rows.abs().argsort(dim=1, stable=True).argsort(dim=1)  # 0 is the smallest
+    fall = ranks / max(1, rows.shape[1] - 1) - 0.5
+    probability = drop_rate - epsilon * fall
+    draws = torch.rand(rows.shape, generator=generator).to(rows.device)
+    return torch.where(draws >= probability, rows / (1 - probability), 0).to(rows.dtype)
+
+
+@rule(paper="deep2024della", rowwise=True, draws=True)
+def della(
+    experts: Sequence[Tensor],
+    pretrained: Tensor,
+    *,
+    drop_rate: float = 0.7,
+    epsilon: float = 0.2,
+    scale: float = 1.0,
+    reduce: Literal["mean", "sum"] = "mean",
+    seed: int = 0,
+) -> Tensor:
+    """DELLA: prune by magnitude and chance, elect signs, merge who agrees: θ_0 + scale · result.
+
+    Args:
+        experts: T matrices of one shape ``(rows, n)``.
+        pretrained: θ_0, of the same shape.
+        drop_rate: mean drop probability p.
+        epsilon: how far probabilities spread around it; p ± ε/2 must lie in [0, 1).
+        scale: λ on the merged task vector.
+        reduce: ``"mean"`` over agreeing entries, or their ``"sum"``; see `elect_and_reduce`.
+        seed: of the draws; `merge` derives one for each part of a tensor from it.
+
+    Raises:
+        ValueError: for probabilities out of range.
+    """
+    if epsilon < 0 or drop_rate - epsilon / 2 < 0 or drop_rate + epsilon / 2 >= 1:
+        raise ValueError(
+            f"drop_rate ± epsilon/2 is {drop_rate} ± {epsilon / 2}, expected within [0, 1)"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    pruned = [prune_by_rank(e - pretrained, drop_rate, epsilon, generator) for e in experts]
+    return pretrained + scale * elect_and_reduce(torch.stack(pruned), reduce)
