@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from mergelib import rules as _rules  # registers the methods
+from mergelib.adapt import adapt
+from mergelib.compress import Compressed, compress, load_compressed
 from mergelib.io import load_state_dict, save_state_dict
 from mergelib.registry import merge, methods
 from mergelib.statedict import add, flatten, lerp, nbytes, scale, subtract
@@ -27,12 +29,16 @@ _TESTBED = {
 }
 
 __all__ = [
+    "Compressed",
     "Recipe",
+    "adapt",
     "add",
+    "compress",
     "evaluate",
     "evaluate_many",
     "flatten",
     "lerp",
+    "load_compressed",
     "load_state_dict",
     "load_suite",
     "load_zoo",

@@ -35,7 +35,7 @@ CHUNK = 2**14  # entries that an element-wise rule sees at a time: T of them fit
 LONG = 2**20  # entries where a cache is no help: for rules that pass over their inputs once
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-Rule = Callable[..., Tensor]
+Rule = Callable[..., Any]
 Group = tuple[list[Tensor], Tensor | None]  # one parameter: the experts' tensors, the pretrained
 
 
@@ -66,6 +66,9 @@ class Method:
         prepare: a first pass over all tensors; gives each key further keyword arguments.
         prepared: the names of these arguments, which are no hyperparameters.
         draws: has a ``seed``, from which every tensor gets one of its own.
+        family: ``"rule"``, ``"compression"`` or ``"procedure"``: whether `merge`,
+            `mergelib.compress` or `mergelib.adapt` calls it.
+        data: what data it needs besides the experts, in words.
     """
 
     name: str
@@ -78,6 +81,8 @@ class Method:
     prepare: Callable[..., Mapping[str, dict[str, Any]]] | None = None
     prepared: tuple[str, ...] = ()
     draws: bool = False
+    family: str = "rule"
+    data: str = ""
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -86,6 +91,12 @@ class Method:
     @property
     def needs_pretrained(self) -> bool:
         return "pretrained" in self.parameters
+
+    @property
+    def needs(self) -> str:
+        """What it takes, in words."""
+        base = "pretrained" if self.needs_pretrained else ""
+        return ", ".join(filter(None, ["experts", base, self.data]))
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
@@ -106,8 +117,10 @@ class Method:
             if name not in self.hyperparameters:
                 known = ", ".join(self.hyperparameters) or "none"
                 raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {known}")
-            if isinstance(self.hyperparameters[name], float) and not _is_finite_number(value):
-                raise ValueError(f"{name} is {value!r}, expected a finite number")
+            if isinstance(self.hyperparameters[name], float):
+                numbers = value.values() if isinstance(value, Mapping) else [value]
+                if not all(map(_is_finite_number, numbers)):
+                    raise ValueError(f"{name} is {value!r}, expected a finite number")
         if self.needs_pretrained and not pretrained:
             raise ValueError(f"{self.name} needs the pretrained model: pass pretrained=")
 
@@ -120,6 +133,7 @@ def _is_finite_number(value: object) -> bool:
 
 
 _METHODS: dict[str, Method] = {}
+_OTHERS: dict[str, Method] = {}  # of other families than rules
 
 
 def rule(*, paper: str, **traits: Any) -> Callable[[Rule], Rule]:
@@ -133,17 +147,32 @@ def rule(*, paper: str, **traits: Any) -> Callable[[Rule], Rule]:
     return register
 
 
-def get_method(name: str) -> Method:
+def other(*, family: str, paper: str, data: str = "") -> Callable[[Any], Any]:
+    """Register a function of another family than rules under its own name."""
+
+    def register(function: Any) -> Any:
+        name = function.__name__
+        _OTHERS[name] = Method(name, function, paper, family=family, data=data)
+        return function
+
+    return register
+
+
+def get_method(name: str, family: str = "rule") -> Method:
     """The method of that name.
 
     Raises:
-        ValueError: if there is none; the message names the nearest ones.
+        ValueError: if there is none in the family; the message names the nearest ones.
     """
-    if name not in _METHODS:
-        near = difflib.get_close_matches(name, _METHODS)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_METHODS)}"
+    known = {**_METHODS, **_OTHERS}
+    mine = [each for each, method in known.items() if method.family == family]
+    if name not in mine:
+        near = difflib.get_close_matches(name, mine)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(mine)}"
+        if name in known:
+            hint = f"it is a {known[name].family}; {hint}"
         raise ValueError(f"unknown method {name!r}; {hint}")
-    return _METHODS[name]
+    return known[name]
 
 
 def methods() -> "pd.DataFrame":
@@ -154,17 +183,21 @@ def methods() -> "pd.DataFrame":
         {
             "method": method.name,
             "what it does": method.summary,
-            "family": "rule",
-            "needs": "experts, pretrained" if method.needs_pretrained else "experts",
+            "family": method.family,
+            "needs": ", ".join(
+                ["experts"]
+                + ["pretrained"] * method.needs_pretrained
+                + [method.data] * bool(method.data)
+            ),
             "hyperparameters": ", ".join(f"{k}={v!r}" for k, v in method.hyperparameters.items()),
             "paper": method.paper,
         }
-        for method in _METHODS.values()
+        for method in [*_METHODS.values(), *_OTHERS.values()]
     ]
     return pd.DataFrame(rows).set_index("method")
 
 
-class _Memory:
+class Memory:
     """State dicts in memory as a `Source`."""
 
     def __init__(self, experts: Mapping[str, StateDict], pretrained: StateDict | None) -> None:
@@ -229,7 +262,7 @@ def merge(
     """
     chosen = get_method(method)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
-    source = _Memory(name_experts(experts), pretrained)
+    source = Memory(name_experts(experts), pretrained)
     return dict(merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix))
 
 
@@ -257,7 +290,7 @@ def merge_tensors(
             continue
         experts, pretrained = source.load(key)
         reference = experts[0] if pretrained is None else pretrained
-        if not _is_weight(key, reference):
+        if not is_weight(key, reference):
             merged = reference.clone()
         else:
             arguments = {**options, **further.get(key, {})}
@@ -268,7 +301,7 @@ def merge_tensors(
             try:
                 merged = _apply(method, whole, experts, pretrained, arguments, where)
             except _NotFinite:
-                raise ValueError(_culprit(key, source.names, experts, pretrained)) from None
+                raise ValueError(culprit(key, source.names, experts, pretrained)) from None
         if key in tied:
             done[key] = merged
         yield key, merged
@@ -309,7 +342,7 @@ class _Computable(Sequence[Tensor]):
         return tensor
 
 
-def _is_weight(key: str, tensor: Tensor) -> bool:
+def is_weight(key: str, tensor: Tensor) -> bool:
     """Whether a tensor is merged, as floating ones are, and not copied, as counters are.
 
     Raises:
@@ -327,7 +360,7 @@ def _floating(source: Source, device: torch.device | str | None) -> Iterator[tup
     for key in source:
         if key not in source.aliases:
             experts, pretrained = source.load(key)
-            if _is_weight(key, experts[0]) and experts[0].numel():
+            if is_weight(key, experts[0]) and experts[0].numel():
                 target = experts[0].device if device is None else device
                 moved = None if pretrained is None else pretrained.to(target)
                 yield key, ([expert.to(target) for expert in experts], moved)
@@ -394,7 +427,7 @@ def _chunk_size(method: Method, entries: int, device: torch.device) -> int:
     return max(1, entries)
 
 
-def _culprit(
+def culprit(
     key: str, names: Sequence[str], experts: Sequence[Tensor], pretrained: Tensor | None
 ) -> str:
     """What to say when merging ``key`` met something that is not finite."""

@@ -1,0 +1,285 @@
+"""AdaMerging: merging coefficients learned by entropy (Yang et al., 2024).
+
+The merged weights are θ_l = o_l + Σ_t λ_{t,l} v_{t,l} in every tensor l, with an origin o and basis
+vectors v that a data-free method defines: θ_0 and task vectors, TIES' trimmed ones that agree with
+the election, or CART's average and centred low-rank ones. The coefficients λ minimise the
+entropy of predictions on unlabelled inputs.
+
+No graph goes through the mixing: one ordinary backward pass gives the gradient with respect to the
+merged weights, g_l = ∂ℓ/∂θ_l, and ∂ℓ/∂λ_{t,l} = ⟨g_l, v_{t,l}⟩ is an inner product.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from mergelib.linalg import low_rank
+from mergelib.progress import progress
+from mergelib.registry import Memory, culprit, is_weight, other, tied_keys
+from mergelib.rules.arithmetic import average
+from mergelib.rules.low_rank import rank_of
+from mergelib.rules.sparse import trim_below
+from mergelib.selection import magnitude_thresholds
+from mergelib.statedict import Experts, StateDict, is_finite, is_matrix, name_experts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Base = Literal["task_arithmetic", "ties", "cart"]
+STARTS = {"task_arithmetic": 0.3, "ties": 0.3, "cart": 1.0}
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """What a procedure made.
+
+    Attributes:
+        state: the merged state dict.
+        coefficients: a row an expert, a column a tensor of the state dict.
+        history: a row a step: ``step``, and the loss of every task before it.
+    """
+
+    state: dict[str, Tensor]
+    coefficients: "pd.DataFrame"
+    history: "pd.DataFrame"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Origin and basis vectors, shape ``(T, …)``, of every tensor that coefficients move."""
+
+    origin: dict[str, Tensor]
+    vectors: dict[str, Tensor]
+
+    def at(self, coefficients: Tensor) -> dict[str, Tensor]:
+        """The merged tensors at coefficients of shape ``(T, tensors)``."""
+        merged = dict(self.origin)
+        for column, (key, vectors) in enumerate(self.vectors.items()):
+            weights = coefficients[:, column].to(vectors.dtype)
+            merged[key] = torch.tensordot(weights, vectors, 1).add_(self.origin[key])
+        return merged
+
+    def pull(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Gradients of the coefficients from those of the tensors with a basis, in their order."""
+        pulled = [
+            vectors.flatten(1) @ gradient.flatten()
+            for vectors, gradient in zip(self.vectors.values(), gradients, strict=True)
+        ]
+        return torch.stack(pulled, dim=1)
+
+
+@torch.no_grad()
+def span(
+    experts: Mapping[str, StateDict],
+    pretrained: StateDict,
+    base: Base,
+    *,
+    rank_ratio: float = 0.08,
+    density: float = 0.2,
+) -> Span:
+    """Origin and basis of a data-free method.
+
+    With all coefficients λ, its point is `merge` of that method at scale λ: ``task_arithmetic``;
+    ``ties`` with ``reduce="sum"``; ``cart``, where only matrices have a basis, as elsewhere centred
+    vectors of full rank are no part of the method.
+
+    Raises:
+        ValueError: another base, experts that do not match, NaN or Inf.
+    """
+    if base not in STARTS:
+        raise ValueError(f"base is {base!r}, expected one of {', '.join(STARTS)}")
+    source = Memory(experts, pretrained)
+
+    def groups() -> Iterator[tuple[str, list[Tensor], Tensor]]:
+        for key in source:
+            tuned, origin = source.load(key)
+            if key in source.aliases or origin is None or not is_weight(key, origin):
+                continue
+            if not all(map(is_finite, [*tuned, origin])):
+                raise ValueError(culprit(key, source.names, tuned, origin))
+            yield key, [each.float() for each in tuned], origin.float()
+
+    thresholds: Sequence[float] = ()
+    if base == "ties":
+        thresholds = magnitude_thresholds(lambda: ((t, o) for _, t, o in groups()), density)
+    made = Span({}, {})
+    for key, tuned, origin in groups():
+        if base == "cart":
+            origin = average(tuned)
+            if is_matrix(key, origin):
+                rank = rank_of(origin.shape, rank_ratio, "ceil")
+                made.vectors[key] = torch.stack([low_rank(each - origin, rank) for each in tuned])
+        else:
+            vectors = torch.stack([each - origin for each in tuned])
+            if base == "ties":
+                pairs = zip(vectors, thresholds, strict=True)
+                vectors = torch.stack([trim_below(vector, least) for vector, least in pairs])
+                vectors *= (vectors * vectors.sum(0)) > 0
+            made.vectors[key] = vectors
+        made.origin[key] = origin
+    return made
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Mean Shannon entropy of the softmax of logits ``(B, C)``, in nats."""
+    logs = torch.log_softmax(logits, dim=1)
+    return -(logs.exp() * logs).sum(1).mean()
+
+
+@other(family="procedure", paper="yang2024adamerging", data="model, heads, unlabelled inputs")
+def adamerging(
+    experts: Experts,
+    pretrained: StateDict,
+    *,
+    model: nn.Module,
+    heads: Mapping[str, nn.Module],
+    data: Mapping[str, Tensor],
+    base: Base = "task_arithmetic",
+    granularity: Literal["layer", "task"] = "layer",
+    init: float | None = None,
+    learning_rate: float = 1e-3,
+    steps: int = 500,
+    batch_size: int = 16,
+    clamp: bool = False,
+    seed: int = 0,
+    rank_ratio: float = 0.08,
+    density: float = 0.2,
+    transform: Callable[[Tensor], Tensor] | None = None,
+) -> Adapted:
+    """AdaMerging: learn coefficients by the entropy of predictions on unlabelled inputs.
+
+    A step takes a batch of every task through the merged model together, adds up the tasks' mean
+    entropies, and moves the coefficients by Adam. In the paper the inputs are the test inputs
+    themselves, so it adapts to what it is judged on, though not to its labels.
+
+    Args:
+        experts: mapping of name to state dict, or a list of them.
+        pretrained: θ_0.
+        model: the architecture, run in evaluation mode.
+        heads: task to what turns the model's output into logits; for every task of ``data``.
+        data: task to unlabelled inputs, the first dimension counts them.
+        base: what the coefficients weight; see `span`. CART's Eq. 8 is ``"cart"``.
+        granularity: a coefficient for each expert and tensor (``"layer"``), or for each expert.
+        init: the coefficients' start; 0.3, and 1.0 for CART, when left out.
+        learning_rate: of Adam.
+        steps: how many.
+        batch_size: inputs of each task in a step.
+        clamp: keep coefficients in 0..1.
+        seed: of the batches.
+        rank_ratio: for CART.
+        density: for TIES.
+        transform: from a batch of ``data`` to the model's input, e.g. the testbed's `normalise`.
+
+    Raises:
+        ValueError: what `span` refuses; a task without a head; no inputs; a loss that is not
+            finite, naming the task.
+    """
+    import pandas as pd
+
+    named = name_experts(experts)
+    _check(data, heads, granularity)
+    basis = span(named, pretrained, base, rank_ratio=rank_ratio, density=density)
+    start = STARTS[base] if init is None else init
+    basis = _of_parameters(basis, model, start)
+    columns = len(basis.vectors) if granularity == "layer" else 1
+    weights = torch.full((len(named), columns), start, requires_grad=True)
+    optimiser = torch.optim.Adam([weights], lr=learning_rate)
+    batches = _batches(data, batch_size, seed)
+    history = []
+    for step in progress(range(steps), desc=f"adamerging {base}", leave=False):
+        inputs = next(batches)
+        with torch.no_grad():
+            merged = basis.at(weights.expand(-1, len(basis.vectors)))
+        moved = [merged[key].requires_grad_() for key in basis.vectors]
+        losses = _entropies(model, _complete(merged, pretrained), heads, inputs, transform)
+        history.append({"step": step, **{task: loss.item() for task, loss in losses.items()}})
+        total = torch.stack(list(losses.values())).sum()
+        gradients = basis.pull(torch.autograd.grad(total, moved))
+        weights.grad = gradients if granularity == "layer" else gradients.sum(1, keepdim=True)
+        optimiser.step()
+        if clamp:
+            with torch.no_grad():
+                weights.clamp_(0, 1)
+    final = weights.detach().expand(-1, len(basis.vectors))
+    state = _complete(basis.at(final), pretrained)
+    state = {key: value.to(pretrained[key].dtype) for key, value in state.items()}
+    table = pd.DataFrame(final.numpy(), index=list(named), columns=list(basis.vectors))
+    return Adapted(state, table, pd.DataFrame(history))
+
+
+def _of_parameters(basis: Span, model: nn.Module, start: float) -> Span:
+    """The basis of what takes gradients; buffers such as running means stay where they start."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    fixed = {
+        key: basis.origin[key] + start * vectors.sum(0)
+        for key, vectors in basis.vectors.items()
+        if key not in parameters
+    }
+    moved = {key: vectors for key, vectors in basis.vectors.items() if key in parameters}
+    return Span({**basis.origin, **fixed}, moved)
+
+
+def _check(data: Mapping[str, Tensor], heads: Mapping[str, nn.Module], granularity: str) -> None:
+    if granularity not in ("layer", "task"):
+        raise ValueError(f"granularity is {granularity!r}, expected 'layer' or 'task'")
+    if not data:
+        raise ValueError("no data: adamerging needs unlabelled inputs of at least one task")
+    for task, inputs in data.items():
+        if task not in heads:
+            raise ValueError(f"task {task!r} has no head; there are: {', '.join(heads)}")
+        if not len(inputs):
+            raise ValueError(f"task {task!r} has no inputs")
+
+
+def _complete(merged: Mapping[str, Tensor], pretrained: StateDict) -> dict[str, Tensor]:
+    """Merged tensors with counters copied and ties kept, in the order of the pretrained model."""
+    aliases = tied_keys(pretrained)
+    state: dict[str, Tensor] = {}
+    for key, tensor in pretrained.items():
+        if key in aliases:
+            state[key] = state[aliases[key]]
+        else:
+            state[key] = merged[key] if key in merged else tensor.clone()
+    return state
+
+
+def _batches(data: Mapping[str, Tensor], batch_size: int, seed: int) -> Iterator[dict[str, Tensor]]:
+    """Endless batches of every task; each input comes once before any comes again."""
+    generator = torch.Generator().manual_seed(seed)
+    queues = {task: torch.empty(0, dtype=torch.long) for task in data}
+    while True:
+        batch = {}
+        for task, inputs in data.items():
+            while len(queues[task]) < min(batch_size, len(inputs)):
+                more = torch.randperm(len(inputs), generator=generator)
+                queues[task] = torch.cat([queues[task], more])
+            chosen, queues[task] = queues[task][:batch_size], queues[task][batch_size:]
+            batch[task] = inputs[chosen.to(inputs.device)]
+        yield batch
+
+
+def _entropies(
+    model: nn.Module,
+    state: dict[str, Tensor],
+    heads: Mapping[str, nn.Module],
+    batch: Mapping[str, Tensor],
+    transform: Callable[[Tensor], Tensor] | None,
+) -> dict[str, Tensor]:
+    """The mean entropy of each task, from one pass of all inputs through the model."""
+    inputs = torch.cat(list(batch.values()))
+    training = model.training
+    model.eval()
+    outputs = functional_call(model, state, (inputs if transform is None else transform(inputs),))
+    model.train(training)
+    parts = outputs.split([len(each) for each in batch.values()])
+    losses = {task: entropy(heads[task](part)) for task, part in zip(batch, parts, strict=True)}
+    for task, loss in losses.items():
+        if not torch.isfinite(loss):
+            raise ValueError(
+                f"the entropy of task {task!r} became {loss.item()}: look at its inputs"
+            )
+    return losses

@@ -1,0 +1,212 @@
+"""AdaMerging against autograd through the mixture, closed forms, and the methods it starts from."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import mergelib as ml
+from mergelib.adapt.adamerging import Span, _of_parameters, entropy, span
+
+State = dict[str, Tensor]
+TASKS = ("a", "b")
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.norm = nn.BatchNorm1d(8)  # brings buffers, and a counter
+        self.second = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.norm(self.first(x))))
+
+
+class Case:
+    def __init__(self, experts: int = 3) -> None:
+        torch.manual_seed(0)
+        self.model = Model()
+        self.pretrained = {k: v.clone() for k, v in self.model.state_dict().items()}
+        self.experts = {
+            f"expert {i}": {
+                k: v + 0.3 * torch.rand(v.shape) if v.is_floating_point() else v + i
+                for k, v in self.pretrained.items()
+            }
+            for i in range(experts)
+        }
+        self.heads = {task: nn.Linear(5, 3 + i) for i, task in enumerate(TASKS)}
+        self.data = {task: torch.randn(20, 6) for task in TASKS}
+
+    def adapt(self, **options: Any) -> Any:
+        return ml.adapt(
+            "adamerging",
+            options.pop("experts", self.experts),
+            pretrained=self.pretrained,
+            model=self.model,
+            heads=options.pop("heads", self.heads),
+            data=options.pop("data", self.data),
+            **options,
+        )
+
+
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+@pytest.mark.parametrize(
+    ("base", "rule", "options"),
+    [
+        ("task_arithmetic", "task_arithmetic", {"scale": 0.3}),
+        ("ties", "ties", {"scale": 0.3, "reduce": "sum", "density": 0.2}),
+        ("cart", "cart", {"scale": 1.0, "rank_ratio": 0.3}),
+    ],
+)
+def test_no_step_is_the_base_itself(case: Case, base: str, rule: str, options: Any) -> None:
+    made = case.adapt(base=base, steps=0, rank_ratio=0.3)
+    expected = ml.merge(rule, case.experts, pretrained=case.pretrained, **options)
+    assert list(made.state) == list(expected)
+    for key, value in expected.items():
+        torch.testing.assert_close(made.state[key], value)
+    assert (made.coefficients == (1.0 if base == "cart" else 0.3)).all(axis=None)
+
+
+@pytest.mark.parametrize("base", ["task_arithmetic", "ties", "cart"])
+def test_gradients_are_those_through_the_mixture(case: Case, base: Any) -> None:
+    basis = span(case.experts, case.pretrained, base, rank_ratio=0.3)
+    basis = _of_parameters(basis, case.model, 0.3)
+    weights = torch.rand(3, len(basis.vectors), requires_grad=True)
+
+    def loss(state: Mapping[str, Tensor]) -> Tensor:
+        case.model.eval()
+        outputs = functional_call(case.model, dict(state), (case.data["a"],))
+        return entropy(case.heads["a"](outputs))
+
+    mixed = {
+        key: basis.origin[key] + sum(weights[t, i] * v[t] for t in range(3))
+        for i, (key, v) in enumerate(basis.vectors.items())
+    }
+    (expected,) = torch.autograd.grad(loss({**case.pretrained, **basis.origin, **mixed}), weights)
+    merged = basis.at(weights.detach())
+    leaves = [merged[key].requires_grad_() for key in basis.vectors]
+    gradients = torch.autograd.grad(loss({**case.pretrained, **merged}), leaves)
+    torch.testing.assert_close(basis.pull(gradients), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_entropy_in_closed_form() -> None:
+    logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, 1000.0, 0.0, 0.0]])
+    assert entropy(logits[:1]).item() == pytest.approx(torch.log(torch.tensor(4.0)).item())
+    assert entropy(logits).item() == pytest.approx(torch.log(torch.tensor(4.0)).item() / 2)
+
+
+def test_one_step_by_hand() -> None:
+    """One weight, one expert: dH/dλ = -z σ(z) σ(-z) dz/dλ for two classes of logits (z, 0)."""
+
+    class Scalar(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.tensor([1.0]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.w * x
+
+    class Head(nn.Module):
+        def forward(self, z: Tensor) -> Tensor:
+            return torch.cat([z, torch.zeros_like(z)], dim=1)
+
+    pretrained, expert = {"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])}
+    options: dict[str, Any] = {"model": Scalar(), "heads": {"a": Head()}, "init": 0.25}
+    data = {"a": torch.tensor([[0.8]])}
+    made = ml.adapt(
+        "adamerging",
+        [expert],
+        pretrained=pretrained,
+        data=data,
+        steps=1,
+        learning_rate=0.1,
+        **options,
+    )
+    z = torch.tensor((1 + 0.25 * 2) * 0.8)
+    assert (-z * z.sigmoid() * (-z).sigmoid() * 2 * 0.8).item() < 0
+    # Adam's first step is the learning rate against the sign of the gradient.
+    assert made.coefficients.iloc[0, 0] == pytest.approx(0.35, abs=1e-6)
+    assert made.state["w"].item() == pytest.approx(1 + 0.35 * 2, abs=1e-6)
+    first = made.history["a"].iloc[0]
+    p = z.sigmoid()
+    assert first == pytest.approx((-p * p.log() - (1 - p) * (1 - p).log()).item())
+
+
+def test_entropy_falls_and_runs_repeat(case: Case) -> None:
+    before = {k: v.clone() for k, v in case.experts["expert 0"].items()}
+    made = case.adapt(steps=60, learning_rate=1e-2)
+    totals = made.history[list(TASKS)].sum(axis=1)
+    assert totals.iloc[-10:].mean() < totals.iloc[:10].mean()
+    again = case.adapt(steps=60, learning_rate=1e-2)
+    assert all(torch.equal(made.state[k], again.state[k]) for k in made.state)
+    other = case.adapt(steps=60, learning_rate=1e-2, seed=1)
+    assert not torch.equal(made.state["first.weight"], other.state["first.weight"])
+    assert all(torch.equal(before[k], case.experts["expert 0"][k]) for k in before)
+
+
+def test_a_coefficient_an_expert(case: Case) -> None:
+    made = case.adapt(steps=5, granularity="task", learning_rate=0.1)
+    assert (made.coefficients.nunique(axis=1) == 1).all()
+    assert made.coefficients.iloc[:, 0].nunique() > 1
+    layered = case.adapt(steps=5, granularity="layer", learning_rate=0.1)
+    assert (layered.coefficients.nunique(axis=1) > 1).all()
+
+
+def test_clamp_and_counters(case: Case) -> None:
+    made = case.adapt(steps=5, learning_rate=5.0, clamp=True)
+    assert made.coefficients.min(axis=None) >= 0
+    assert made.coefficients.max(axis=None) <= 1
+    assert torch.equal(
+        made.state["norm.num_batches_tracked"], case.pretrained["norm.num_batches_tracked"]
+    )
+    assert case.model.training, "as it was"
+
+
+def test_tied_weights_stay_tied(case: Case) -> None:
+    for state in (case.pretrained, *case.experts.values()):
+        state["again"] = state["first.weight"]
+    case.model.register_parameter("again", nn.Parameter(torch.zeros(8, 6)))
+    made = case.adapt(steps=2)
+    assert made.state["again"] is made.state["first.weight"] or torch.equal(
+        made.state["again"], made.state["first.weight"]
+    )
+    assert "again" not in made.coefficients
+
+
+def test_span_moves_only_matrices_of_cart(case: Case) -> None:
+    basis = span(case.experts, case.pretrained, "cart", rank_ratio=0.3)
+    assert isinstance(basis, Span)
+    assert list(basis.vectors) == ["first.weight", "second.weight"]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"base": "dare"}, "base is 'dare'"),
+        ({"granularity": "row"}, "granularity is 'row'"),
+        ({"data": {}}, "no data"),
+        ({"data": {"c": torch.zeros(1, 6)}}, "task 'c' has no head"),
+        ({"data": {"a": torch.zeros(0, 6)}}, "task 'a' has no inputs"),
+        ({"data": {"a": torch.randn(4, 6), "b": torch.full((4, 6), torch.nan)}}, "of task 'b'"),
+        ({"experts": []}, "nothing to merge"),
+    ],
+)
+def test_bad_input(case: Case, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        case.adapt(steps=1, **options)
+
+
+def test_bad_names(case: Case) -> None:
+    with pytest.raises(TypeError, match="adamerging has no hyperparameter 'rate'"):
+        case.adapt(rate=1.0)
+    with pytest.raises(ValueError, match="unknown method 'adamerge'; did you mean 'adamerging'"):
+        ml.adapt("adamerge", [], pretrained={}, model=case.model, heads={}, data={})
+    assert ml.methods().loc["adamerging", "family"] == "procedure"
