@@ -17,6 +17,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from mergelib.adapt import adapt
+from mergelib.compress import Compressed, compress
 from mergelib.io import cache_folder
 from mergelib.progress import progress
 from mergelib.provenance import provenance, write_result
@@ -31,10 +33,12 @@ from mergelib.testbed.comparison import (
     merge_zoo,
     only,
 )
-from mergelib.testbed.evaluation import evaluate, evaluate_many
+from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many
+from mergelib.testbed.models import normalise
 from mergelib.testbed.suites import Split, load_suite
 from mergelib.testbed.training import Recipe
 from mergelib.testbed.zoo import Zoo, load_zoo
+from mergelib.theory.interference import interference_curves
 
 Tables = dict[str, list[dict[str, Any]]]
 Study = Callable[..., Tables]
@@ -49,6 +53,13 @@ SUBSET_GRIDS: dict[str, tuple[str, Grid]] = {
     "ties": ("ties", {"density": [0.05, 0.1, 0.2]}),
     "cart": ("cart", {"rank_ratio": [0.08, 0.12, 0.16]}),
     "cart, scale searched": ("cart", {"rank_ratio": [0.08, 0.16], "scale": [1.0, 2.0, 3.0]}),
+}
+
+# What AdaMerging starts from, and what is searched for the start.
+ADAPTED: dict[str, Grid] = {
+    "task_arithmetic": {"scale": GRIDS["task_arithmetic"]["scale"]},
+    "ties": {"scale": GRIDS["task_arithmetic"]["scale"], "reduce": ["sum"]},
+    "cart": {"scale": GRIDS["cart"]["scale"], "rank_ratio": [0.16]},
 }
 
 
@@ -239,6 +250,104 @@ def task_counts(
     return {"test": rows, "bounds": _rows(bounds)}
 
 
+def interference(zoo: Zoo, *, rank_ratios: Sequence[float] = RANK_RATIOS) -> Tables:
+    """Row-space interference and reconstruction error of every matrix: ``curves``."""
+    return {"curves": _rows(interference_curves(zoo.experts, zoo.pretrained, rank_ratios))}
+
+
+def compression(
+    zoo: Zoo,
+    *,
+    rank_ratios: Sequence[float] = (0.02, 0.04, 0.08, 0.16),
+    mask_scales: Sequence[float] = (0.2, 0.3, 0.4, 0.5, 0.6),
+) -> Tables:
+    """Experts given back by each compression, judged on their own tasks, and their storage.
+
+    TALL masks get their ``mask_scale`` for every task from validation data.
+
+    Returns:
+        ``test``: rows of ``method``, ``setting``, ``task``, ``accuracy``; ``storage``: rows of
+        ``method``, ``setting``, ``bits_per_task`` and ``shared_bytes``, with the ``parameters``.
+    """
+    settings: list[tuple[str, str, dict[str, Any]]] = [("emr", "", {})]
+    settings += [
+        ("tall_masks", f"base={base}", _best_masks(zoo, base, mask_scales))
+        for base in ("task_arithmetic", "ties")
+    ]
+    settings += [
+        ("cart_indexing", f"rank_ratio={ratio}", {"rank_ratio": ratio}) for ratio in rank_ratios
+    ]
+    rows = [{"method": "individual", "setting": "", **row} for row in _judged(zoo, zoo.experts)]
+    storage = []
+    for method, setting, options in settings:
+        parts = _compress(zoo, method, options)
+        named = {"method": method, "setting": setting}
+        judged = _judged(zoo, {task: parts.expert(task) for task in parts.tasks})
+        rows += [{**named, **row} for row in judged]
+        bits = 8 * sum(map(parts.task_nbytes, parts.tasks)) / len(parts.tasks)
+        storage.append({**named, "bits_per_task": bits, "shared_bytes": parts.shared_nbytes})
+    count = flatten(zoo.pretrained).numel()
+    return {"test": rows, "storage": [{**row, "parameters": count} for row in storage]}
+
+
+def _compress(zoo: Zoo, method: str, options: Mapping[str, Any]) -> Compressed:
+    base = zoo.pretrained if get_method(method, "compression").needs_pretrained else None
+    return compress(method, zoo.experts, pretrained=base, **options)
+
+
+def _best_masks(zoo: Zoo, base: str, scales: Sequence[float]) -> dict[str, Any]:
+    """TALL masks' options, with the scale that is best for every task on validation data."""
+    accuracies = {}
+    for scale in scales:
+        parts = _compress(zoo, "tall_masks", {"base": base, "mask_scale": scale})
+        judged = _judged(zoo, {task: parts.expert(task) for task in parts.tasks}, "validation")
+        accuracies[scale] = {row["task"]: row["accuracy"] for row in judged}
+    best = pd.DataFrame(accuracies).idxmax(axis=1)
+    return {"base": base, "mask_scale": {str(task): float(scale) for task, scale in best.items()}}
+
+
+def _judged(
+    zoo: Zoo, states: dict[str, dict[str, Tensor]], split: SplitName = "test"
+) -> list[dict[str, Any]]:
+    """Accuracy of every task under a state dict of its own."""
+    table = individual(replace(zoo, experts=states), split, autocast=True)
+    return _rows(table[["task", "accuracy"]])
+
+
+def adaptation(zoo: Zoo, *, grids: Mapping[str, Grid] = ADAPTED, steps: int = 300) -> Tables:
+    """AdaMerging on test inputs, from data-free methods at scales chosen on validation data.
+
+    Returns:
+        ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``task`` and
+        ``accuracy``; ``history``: rows of ``base``, ``step`` and ``entropy``, the sum over tasks.
+    """
+    data = {name: task.test.images for name, task in zoo.suite.tasks.items()}
+    rows, history = [], []
+    for base, grid in grids.items():
+        best, _ = choose(zoo, base, grid, autocast=True)
+        made = adapt(
+            "adamerging",
+            zoo.experts,
+            pretrained=zoo.pretrained,
+            model=zoo.model,
+            heads=zoo.heads,
+            data=data,
+            base=base,
+            init=best["scale"],
+            rank_ratio=best.get("rank_ratio", 0.0),
+            steps=steps,
+            seed=zoo.suite.seed,
+            transform=normalise,
+        )
+        states = {base: merge_zoo(base, zoo, **best), f"adamerging+{base}": made.state}
+        for method, state in states.items():
+            table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
+            rows += [{"method": method, **row} for row in _rows(table[["task", "accuracy"]])]
+        totals = made.history.drop(columns="step").sum(axis=1)[::10]
+        history += [{"base": base, "step": i, "entropy": each} for i, each in totals.items()]
+    return {"test": rows, "history": history}
+
+
 def _sub_zoo(zoo: Zoo, tasks: Sequence[str]) -> Zoo:
     experts = {task: zoo.experts[task] for task in tasks}
     return replace(zoo, suite=only(zoo.suite, tasks), experts=experts)
@@ -259,4 +368,7 @@ def _cut(zoo: Zoo, pictures: int) -> Zoo:
     return replace(zoo, suite=replace(zoo.suite, tasks=tasks))
 
 
-STUDIES: dict[str, Study] = {each.__name__: each for each in (baselines, ranks, task_counts)}
+STUDIES: dict[str, Study] = {
+    each.__name__: each
+    for each in (baselines, ranks, task_counts, interference, compression, adaptation)
+}

@@ -10,9 +10,18 @@ import pandas as pd
 import pytest
 
 from mergelib import flatten, merge
+from mergelib.statedict import is_matrix
 from mergelib.testbed import studies
 from mergelib.testbed.evaluation import evaluate
-from mergelib.testbed.studies import baselines, measure_study, ranks, task_counts
+from mergelib.testbed.studies import (
+    adaptation,
+    baselines,
+    compression,
+    interference,
+    measure_study,
+    ranks,
+    task_counts,
+)
 from mergelib.testbed.training import Recipe
 from mergelib.testbed.zoo import Zoo
 
@@ -144,3 +153,32 @@ def test_task_counts(tiny_zoo: Zoo) -> None:
     assert list(bounds["task"]) == list(tiny_zoo.suite.tasks)
     assert bounds["individual"].mean() > bounds["pretrained"].mean()
     assert rows == task_counts(tiny_zoo, counts=[1, 2], subsets=3, pictures=80)
+
+
+def test_interference_study(tiny_zoo: Zoo) -> None:
+    table = pd.DataFrame(interference(tiny_zoo, rank_ratios=[0.0, 0.5, 1.0])["curves"])
+    layers = [key for key, value in tiny_zoo.pretrained.items() if is_matrix(key, value)]
+    assert table.groupby("layer", sort=False).size().to_dict() == dict.fromkeys(layers, 6)
+
+
+def test_compression_study(tiny_zoo: Zoo) -> None:
+    tables = compression(tiny_zoo, rank_ratios=[0.0, 1.0], mask_scales=[0.2, 0.6])
+    means = pd.DataFrame(tables["test"]).groupby(["method", "setting"])["accuracy"].mean()
+    average = merge("average", tiny_zoo.experts)
+    judged = evaluate(tiny_zoo.model, average, tiny_zoo.heads, tiny_zoo.suite, autocast=True)
+    assert means["cart_indexing", "rank_ratio=0.0"] == judged["accuracy"].mean()
+    assert means["emr", ""] > means["individual", ""] - 0.1
+    storage = pd.DataFrame(tables["storage"]).set_index(["method", "setting"])
+    count = storage["parameters"].iloc[0]
+    masks = storage.loc["tall_masks", "bits_per_task"]
+    assert ((masks >= count) & (masks < 1.01 * count + 800)).all(), "a bit a parameter, padded"
+    assert storage.loc[("cart_indexing", "rank_ratio=0.0"), "bits_per_task"] == 0
+
+
+def test_adaptation_study(tiny_zoo: Zoo) -> None:
+    grids = {"task_arithmetic": {"scale": [0.3, 0.5]}}
+    tables = adaptation(tiny_zoo, grids=grids, steps=11)
+    table = pd.DataFrame(tables["test"])
+    assert set(table["method"]) == {"task_arithmetic", "adamerging+task_arithmetic"}
+    assert [row["step"] for row in tables["history"]] == [0, 10]
+    assert json.loads(json.dumps(tables)) == tables

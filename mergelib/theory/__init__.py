@@ -1,0 +1,1 @@
+"""The papers' theory as code: quantities that theorems speak of, computed on real models."""
