@@ -7,7 +7,7 @@ from mergelib.adapt import adapt
 from mergelib.compress import Compressed, compress, load_compressed
 from mergelib.io import load_state_dict, save_state_dict
 from mergelib.registry import merge, methods
-from mergelib.statedict import add, flatten, lerp, nbytes, scale, subtract
+from mergelib.statedict import add, flatten, lerp, nbytes, scale, subtract, unflatten
 from mergelib.streaming import merge_files
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ __all__ = [
     "save_state_dict",
     "scale",
     "subtract",
+    "unflatten",
 ]
 
 

@@ -22,7 +22,14 @@ LABELS = {
     "ties": "TIES",
     "dare": "DARE",
     "slerp": "SLERP",
+    "model_stock": "Model Stock",
+    "breadcrumbs": "Breadcrumbs",
+    "della": "DELLA",
+    "consensus": "Consensus",
     "cart": "CART",
+    "tsv": "TSV",
+    "iso_c": "Iso-C",
+    "iso_cts": "Iso-CTS",
     "individual": "individual",
 }
 COLOURS = {
@@ -33,7 +40,14 @@ COLOURS = {
     "ties": "#e69f00",
     "dare": "#cc79a7",
     "slerp": "#b8a100",
+    "model_stock": "#3a7ca5",
+    "breadcrumbs": "#d9a441",
+    "della": "#8e5a7e",
+    "consensus": "#a06a00",
     "cart": "#d55e00",
+    "tsv": "#009e73",
+    "iso_c": "#4db38f",
+    "iso_cts": "#00694d",
     "individual": "#000000",
 }
 MARKERS = {"pretrained": "s", "individual": "D"}
@@ -75,7 +89,7 @@ def label(method: str) -> str:
 
 def colour(method: str) -> str:
     """A method's colour, the same in every figure."""
-    return COLOURS.get(method, "#009e73")
+    return COLOURS.get(method, "#7b4ea3")
 
 
 def accuracy_by_task(table: pd.DataFrame, ax: "Axes | None" = None) -> "Figure":

@@ -156,6 +156,24 @@ def flatten(a: StateDict) -> Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in a.values() if tensor.is_floating_point()])
 
 
+def unflatten(vector: Tensor, like: StateDict) -> dict[str, Tensor]:
+    """The state dict of which `flatten` gives ``vector``; what does not float is copied.
+
+    Raises:
+        ValueError: if the vector has not as many entries as ``like``.
+    """
+    sizes = [tensor.numel() for tensor in like.values() if tensor.is_floating_point()]
+    if vector.shape != (sum(sizes),):
+        raise ValueError(f"the vector has shape {tuple(vector.shape)}, expected ({sum(sizes)},)")
+    parts = iter(vector.split(sizes))
+    return {
+        key: next(parts).view(tensor.shape).to(tensor.dtype)
+        if tensor.is_floating_point()
+        else tensor.clone()
+        for key, tensor in like.items()
+    }
+
+
 def nbytes(a: StateDict) -> int:
     """Bytes that the tensors occupy, tied ones counted once."""
     sizes = {

@@ -20,6 +20,7 @@ from mergelib.statedict import (
     nbytes,
     scale,
     subtract,
+    unflatten,
 )
 
 State = dict[str, Tensor]
@@ -174,3 +175,12 @@ def test_messages_name_the_first_culprit(changes: dict[str, object], message: st
 def test_the_reference_is_checked_too() -> None:
     with pytest.raises(ValueError, match=r"pretrained\['epoch'\] is a int, expected a tensor"):
         check_compatible({"epoch": 3}, {"cars": {"epoch": torch.tensor(3)}}, "pretrained")  # type: ignore[dict-item]
+
+
+def test_unflatten_turns_flatten_back() -> None:
+    state = {"a": torch.randn(2, 3), "steps": torch.tensor(7), "b": torch.randn(4).double()}
+    again = unflatten(flatten(state), state)
+    assert all(torch.equal(again[key], state[key]) for key in state)
+    assert [t.dtype for t in again.values()] == [t.dtype for t in state.values()]
+    with pytest.raises(ValueError, match=r"shape \(3,\), expected \(10,\)"):
+        unflatten(torch.zeros(3), state)

@@ -225,7 +225,7 @@ def task_counts(
         over the subset's tasks; and ``bounds``: for each task the accuracies between which the
         paper's Eq. 11 sees a mean vary, ``pretrained`` and ``individual``.
     """
-    zoo = _cut(zoo, pictures)
+    zoo = cut(zoo, pictures)
     own = individual(zoo, autocast=True).set_index("task")["accuracy"]
     base = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite, autocast=True).set_index(
         "task"
@@ -353,8 +353,11 @@ def _sub_zoo(zoo: Zoo, tasks: Sequence[str]) -> Zoo:
     return replace(zoo, suite=only(zoo.suite, tasks), experts=experts)
 
 
-def _cut(zoo: Zoo, pictures: int) -> Zoo:
-    """The zoo with fewer pictures to judge on; splits are in random order."""
+def cut(zoo: Zoo, pictures: int) -> Zoo:
+    """The zoo with at most so many test pictures a task, and half as many for validation.
+
+    Splits are in random order, so what is left is a random part of them.
+    """
 
     def first(split: Split, count: int) -> Split:
         return Split(split.images[:count], split.labels[:count])
