@@ -9,6 +9,7 @@ No graph goes through the mixing: one ordinary backward pass gives the gradient 
 merged weights, g_l = ∂ℓ/∂θ_l, and ∂ℓ/∂λ_{t,l} = ⟨g_l, v_{t,l}⟩ is an inner product.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -24,7 +25,7 @@ from mergelib.rules.arithmetic import average
 from mergelib.rules.low_rank import rank_of
 from mergelib.rules.sparse import trim_below
 from mergelib.selection import magnitude_thresholds
-from mergelib.statedict import Experts, StateDict, is_finite, is_matrix, name_experts
+from mergelib.statedict import Experts, StateDict, check_keys, is_finite, is_matrix, name_experts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +67,7 @@ class Span:
     def pull(self, gradients: Sequence[Tensor]) -> Tensor:
         """Gradients of the coefficients from those of the tensors with a basis, in their order."""
         pulled = [
-            vectors.flatten(1) @ gradient.flatten()
+            (vectors.flatten(1) @ gradient.flatten()).float()
             for vectors, gradient in zip(self.vectors.values(), gradients, strict=True)
         ]
         return torch.stack(pulled, dim=1)
@@ -101,7 +102,8 @@ def span(
                 continue
             if not all(map(is_finite, [*tuned, origin])):
                 raise ValueError(culprit(key, source.names, tuned, origin))
-            yield key, [each.float() for each in tuned], origin.float()
+            dtype = torch.promote_types(origin.dtype, torch.float32)
+            yield key, [each.to(dtype) for each in tuned], origin.to(dtype)
 
     thresholds: Sequence[float] = ()
     if base == "ties":
@@ -182,16 +184,19 @@ def adamerging(
 
     named = name_experts(experts)
     _check(data, heads, granularity)
+    _check_numbers(steps, batch_size, init)
+    check_keys(model.state_dict(), pretrained, "pretrained", "the model")
     basis = span(named, pretrained, base, rank_ratio=rank_ratio, density=density)
     start = STARTS[base] if init is None else init
     basis = _of_parameters(basis, model, start)
     columns = len(basis.vectors) if granularity == "layer" else 1
-    weights = torch.full((len(named), columns), start, requires_grad=True)
+    device = next(iter(basis.origin.values())).device
+    weights = torch.full((len(named), columns), start, device=device, requires_grad=True)
     optimiser = torch.optim.Adam([weights], lr=learning_rate)
     batches = _batches(data, batch_size, seed)
     history = []
     for step in progress(range(steps), desc=f"adamerging {base}", leave=False):
-        inputs = next(batches)
+        inputs = {task: each.to(device) for task, each in next(batches).items()}
         with torch.no_grad():
             merged = basis.at(weights.expand(-1, len(basis.vectors)))
         moved = [merged[key].requires_grad_() for key in basis.vectors]
@@ -207,7 +212,7 @@ def adamerging(
     final = weights.detach().expand(-1, len(basis.vectors))
     state = _complete(basis.at(final), pretrained)
     state = {key: value.to(pretrained[key].dtype) for key, value in state.items()}
-    table = pd.DataFrame(final.numpy(), index=list(named), columns=list(basis.vectors))
+    table = pd.DataFrame(final.cpu().numpy(), index=list(named), columns=list(basis.vectors))
     return Adapted(state, table, pd.DataFrame(history))
 
 
@@ -233,6 +238,15 @@ def _check(data: Mapping[str, Tensor], heads: Mapping[str, nn.Module], granulari
             raise ValueError(f"task {task!r} has no head; there are: {', '.join(heads)}")
         if not len(inputs):
             raise ValueError(f"task {task!r} has no inputs")
+
+
+def _check_numbers(steps: int, batch_size: int, init: float | None) -> None:
+    if steps < 0:
+        raise ValueError(f"steps is {steps}, expected at least 0")
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}, expected at least 1")
+    if init is not None and not math.isfinite(init):
+        raise ValueError(f"init is {init}, expected a finite number")
 
 
 def _complete(merged: Mapping[str, Tensor], pretrained: StateDict) -> dict[str, Tensor]:
@@ -273,8 +287,11 @@ def _entropies(
     inputs = torch.cat(list(batch.values()))
     training = model.training
     model.eval()
-    outputs = functional_call(model, state, (inputs if transform is None else transform(inputs),))
-    model.train(training)
+    try:
+        ready = inputs if transform is None else transform(inputs)
+        outputs = functional_call(model, state, (ready,))
+    finally:
+        model.train(training)
     parts = outputs.split([len(each) for each in batch.values()])
     losses = {task: entropy(heads[task](part)) for task, part in zip(batch, parts, strict=True)}
     for task, loss in losses.items():

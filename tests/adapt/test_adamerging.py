@@ -1,5 +1,6 @@
 """AdaMerging against autograd through the mixture, closed forms, and the methods it starts from."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -140,6 +141,92 @@ def test_one_step_by_hand() -> None:
     assert first == pytest.approx((-p * p.log() - (1 - p) * (1 - p).log()).item())
 
 
+class Scalar(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w * x
+
+
+class AgainstZero(nn.Module):
+    def forward(self, z: Tensor) -> Tensor:
+        return torch.cat([z, torch.zeros_like(z)], dim=1)
+
+
+def _scalar(**options: Any) -> Any:
+    """One weight from 1 to 3, logits (z, 0) at z = 0.8 (1 + 2 λ): layer and task are one."""
+    return ml.adapt(
+        "adamerging",
+        [{"w": torch.tensor([3.0])}],
+        pretrained={"w": torch.tensor([1.0])},
+        model=Scalar(),
+        heads={"a": AgainstZero()},
+        data={"a": torch.tensor([[0.8]])},
+        **{"init": 0.25, "learning_rate": 0.1, **options},
+    )
+
+
+def test_three_steps_of_adam_with_the_gradient_in_closed_form() -> None:
+    """From the second step on, Adam depends on how large gradients are, not on their signs only."""
+    coefficient, first, second = 0.25, 0.0, 0.0
+    for step in range(1, 4):
+        z = 0.8 * (1 + 2 * coefficient)
+        p = 1 / (1 + math.exp(-z))
+        gradient = -z * p * (1 - p) * 2 * 0.8
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
+        corrected = math.sqrt(second / (1 - 0.999**step)) + 1e-8
+        coefficient -= 0.1 * first / (1 - 0.9**step) / corrected
+    made = _scalar(steps=3)
+    assert made.coefficients.iloc[0, 0] == pytest.approx(coefficient, abs=1e-6)
+    assert abs(coefficient - 0.55) > 1e-4, "signs alone would give 0.55"
+
+
+def test_one_layer_is_one_task() -> None:
+    layer, task = (_scalar(steps=4, granularity=each) for each in ("layer", "task"))
+    assert layer.coefficients.equals(task.coefficients)
+
+
+def test_float64_stays() -> None:
+    case = Case()
+    case.model.double()
+    for state in (case.pretrained, *case.experts.values()):
+        state.update({k: v.double() for k, v in state.items() if v.is_floating_point()})
+    case.heads = {task: head.double() for task, head in case.heads.items()}
+    case.data = {task: inputs.double() for task, inputs in case.data.items()}
+    for base in ("task_arithmetic", "ties", "cart"):
+        assert case.adapt(steps=1, base=base).state["first.weight"].dtype == torch.float64
+
+
+def test_a_failure_leaves_the_mode_alone(case: Case) -> None:
+    with pytest.raises(RuntimeError):
+        case.adapt(steps=1, data={"a": torch.randn(4, 7)})
+    assert case.model.training
+
+
+def test_a_state_dict_that_is_not_the_models(case: Case) -> None:
+    for state in (case.pretrained, *case.experts.values()):
+        state.pop("second.weight")
+    with pytest.raises(ValueError, match=r"pretrained lacks key 'second.weight'"):
+        case.adapt(steps=1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_cuda(case: Case) -> None:
+    here = case.adapt(steps=3)
+    for state in (case.pretrained, *case.experts.values()):
+        state.update({key: value.cuda() for key, value in state.items()})
+    case.model.cuda()
+    case.heads = {task: head.cuda() for task, head in case.heads.items()}
+    there = case.adapt(steps=3)
+    assert there.state["first.weight"].is_cuda
+    torch.testing.assert_close(
+        torch.tensor(there.coefficients.values), torch.tensor(here.coefficients.values)
+    )
+
+
 def test_entropy_falls_and_runs_repeat(case: Case) -> None:
     before = {k: v.clone() for k, v in case.experts["expert 0"].items()}
     made = case.adapt(steps=60, learning_rate=1e-2)
@@ -197,11 +284,14 @@ def test_span_moves_only_matrices_of_cart(case: Case) -> None:
         ({"data": {"a": torch.zeros(0, 6)}}, "task 'a' has no inputs"),
         ({"data": {"a": torch.randn(4, 6), "b": torch.full((4, 6), torch.nan)}}, "of task 'b'"),
         ({"experts": []}, "nothing to merge"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"init": float("nan")}, "init is nan"),
+        ({"steps": -1}, "steps is -1"),
     ],
 )
 def test_bad_input(case: Case, options: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        case.adapt(steps=1, **options)
+        case.adapt(**{"steps": 1, **options})
 
 
 def test_bad_names(case: Case) -> None:
