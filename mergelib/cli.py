@@ -211,12 +211,13 @@ def zoo_pretrain(
     """Pretrain a backbone as the shipped one was: half an hour on two cores.
 
     Uses tiny_imagenet32 and omniglot_small from the data folder where they are, and rendered
-    scripts; none of them is a task of a suite.
+    scripts, or wikitext2_valid for the language model; none of them is a task of a suite.
     """
     from mergelib.testbed.pretraining import write_backbone
-    from mergelib.testbed.suites import pretraining_sets
+    from mergelib.testbed.suites import pretraining_sets, pretraining_texts
 
-    write_backbone(output, model, pretraining_sets(), seed=seed, device=device)
+    sets = pretraining_texts() if model == "gpt" else pretraining_sets()
+    write_backbone(output, model, sets, seed=seed, device=device)
     typer.echo(f"Wrote {output} and {output.with_suffix('.json')}")
 
 

@@ -1,6 +1,6 @@
 """Evaluation loops: one merged model, or a whole grid of candidates, on every task of a suite.
 
-Pictures stay on the device as bytes, candidates go through one model by `functional_call` (it is
+Inputs stay on the device as bytes, candidates go through one model by `functional_call` (it is
 never rebuilt), and the answer is a table. Accuracy is in 0..1.
 """
 
@@ -42,11 +42,11 @@ def evaluate(
         split: which part of each task.
         device: where to run; by default where the model is.
         autocast: compute in bfloat16 where that is safe.
-        batch_size: pictures a forward pass.
+        batch_size: inputs a forward pass.
 
     Returns:
         A table with a row a task and the columns ``task``, ``accuracy`` (0..1), ``loss`` (mean
-        cross-entropy in nats), ``correct`` and ``n`` (counts).
+        cross-entropy in nats), ``correct`` and ``n`` (counts of labels: pictures or characters).
 
     Raises:
         ValueError: a task without a head, or a state dict that does not fit the model.
@@ -96,14 +96,14 @@ def evaluate_many(
         state = {key: value.to(where) for key, value in state.items()}
         for name, part in data.items():
             correct, loss = _judge(model, state, moved[name], part, autocast, batch_size)
-            n = len(part.labels)
+            n = part.labels.numel()
             row = {"task": name, "accuracy": correct / n, "loss": loss / n, "correct": correct}
             rows.append({"candidate": label, **row, "n": n})
     return pd.DataFrame(rows)
 
 
 def _resident(part: Split, device: torch.device) -> Split:
-    return Split(part.images.to(device), part.labels.to(device))
+    return Split(part.inputs.to(device), part.labels.to(device))
 
 
 def _labelled(
@@ -129,11 +129,11 @@ def _judge(
     device = part.labels.device
     correct = torch.zeros((), dtype=torch.long, device=device)
     loss = torch.zeros((), dtype=torch.float64, device=device)
-    batches = zip(part.images.split(batch_size), part.labels.split(batch_size), strict=True)
-    for images, labels in batches:
+    batches = zip(part.inputs.split(batch_size), part.labels.split(batch_size), strict=True)
+    for inputs, targets in batches:
         with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
-            z = functional_call(model, dict(state), (normalise(images),))
-        logits = head(z.float())
+            z = functional_call(model, dict(state), (normalise(inputs),))
+        logits, labels = head(z.float()).flatten(0, -2), targets.flatten()
         correct += (logits.argmax(1) == labels).sum()
         loss += F.cross_entropy(logits, labels, reduction="sum")
     model.train(training)

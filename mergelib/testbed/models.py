@@ -1,8 +1,10 @@
-"""The testbed's networks: each turns an image into a feature vector, and carries no head.
+"""The testbed's networks: each turns a picture into a feature vector, or a text into predictions.
 
-Heads belong to tasks, are frozen and never merged, so a model here ends at its features. The
-default is a small vision transformer with a convolutional stem; ResNet-18 (torchvision's, with
-the usual 3x3 stem for 32x32 pictures) and an MLP stand beside it.
+Heads for pictures belong to tasks, are frozen and never merged, so such a model ends at its
+features. The default is a small vision transformer with a convolutional stem; ResNet-18
+(torchvision's, with the usual 3x3 stem for 32x32 pictures) and an MLP stand beside it. The language
+model is a GPT over characters, made of the same blocks; its output layer is its token table, and
+merged with the rest.
 """
 
 from collections.abc import Callable
@@ -14,34 +16,45 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def normalise(images: Tensor) -> Tensor:
-    """Pictures as the models want them: uint8 in 0..255 to float32 in -1..1, any shape."""
-    return images.float().div(127.5).sub_(1.0)
+def normalise(inputs: Tensor) -> Tensor:
+    """Inputs as the models want them, from uint8.
+
+    Pictures, in 0..255 and of any shape, become float32 in -1..1; characters ``(B, N)`` int64.
+    """
+    return inputs.long() if is_text(inputs) else inputs.float().div(127.5).sub_(1.0)
+
+
+def is_text(inputs: Tensor) -> bool:
+    """Whether these are characters ``(B, N)``; pictures are ``(B, 3, height, width)``."""
+    return inputs.dim() == 2
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with one fused ``qkv`` matrix, ``(B, N, width)`` to the same."""
+    """Multi-head self-attention with one fused ``qkv`` matrix, ``(B, N, width)`` to the same.
 
-    def __init__(self, width: int, heads: int) -> None:
+    With ``causal``, no token sees a later one.
+    """
+
+    def __init__(self, width: int, heads: int, *, causal: bool = False) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.causal = heads, causal
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         b, n, width = x.shape
         q, k, v = self.qkv(x).view(b, n, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         return self.proj(mixed.transpose(1, 2).reshape(b, n, width))
 
 
 class Block(nn.Module):
     """A pre-norm transformer block."""
 
-    def __init__(self, width: int, heads: int, mlp_ratio: int) -> None:
+    def __init__(self, width: int, heads: int, mlp_ratio: int, *, causal: bool = False) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.attn = Attention(width, heads)
+        self.attn = Attention(width, heads, causal=causal)
         self.norm2 = nn.LayerNorm(width)
         self.fc1 = nn.Linear(width, mlp_ratio * width)
         self.fc2 = nn.Linear(mlp_ratio * width, width)
@@ -79,20 +92,65 @@ class VisionTransformer(nn.Module):
         self.pos_embed = nn.Parameter(0.02 * torch.randn(16, width))
         self.blocks = nn.ModuleList([Block(width, heads, mlp_ratio) for _ in range(depth)])
         self.norm = nn.LayerNorm(width)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-            elif isinstance(module, nn.Conv2d):  # PyTorch's own start shrinks the signal too much
-                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
+        _initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.stem(images).flatten(2).transpose(1, 2) + self.pos_embed
         for block in self.blocks:
             x = block(x)
         return self.norm(x).mean(1)
+
+
+class GPT(nn.Module):
+    """A small causal transformer over characters, whose token table is its output layer too.
+
+    Args:
+        width: size of the tokens.
+        depth: number of transformer blocks.
+        heads: attention heads; ``width`` must be divisible by it.
+        mlp_ratio: hidden size of a block's MLP over ``width``.
+        vocabulary: rows of the token table; a few more than there are characters.
+        context: the longest text it sees.
+
+    Forward: int64 characters ``(B, N)`` to logits ``(B, N, vocabulary)`` of the next ones.
+    """
+
+    def __init__(
+        self,
+        width: int = 96,
+        depth: int = 4,
+        heads: int = 4,
+        mlp_ratio: int = 4,
+        vocabulary: int = 128,
+        context: int = 128,
+    ) -> None:
+        super().__init__()
+        self.width = width
+        self.token_embed = nn.Embedding(vocabulary, width)
+        self.pos_embed = nn.Parameter(0.02 * torch.randn(context, width))
+        self.blocks = nn.ModuleList(
+            [Block(width, heads, mlp_ratio, causal=True) for _ in range(depth)]
+        )
+        self.norm = nn.LayerNorm(width)
+        _initialise(self)
+
+    def forward(self, characters: Tensor) -> Tensor:
+        x = self.token_embed(characters) + self.pos_embed[: characters.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.norm(x), self.token_embed.weight)
+
+
+def _initialise(model: nn.Module) -> None:
+    """The usual start of a transformer, in place."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+        elif isinstance(module, nn.Conv2d):  # PyTorch's own start shrinks the signal too much
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(parameter)
 
 
 class MLP(nn.Module):
@@ -135,6 +193,7 @@ MODELS: dict[str, Callable[..., Any]] = {
     "vit_large": lambda: VisionTransformer(width=256, depth=8, heads=8),
     "resnet18": ResNet18,
     "mlp": MLP,
+    "gpt": GPT,
 }
 
 

@@ -3,11 +3,11 @@
 One small backbone is trained jointly on labelled sets that are no task of any suite (Tiny
 ImageNet at 32x32, Omniglot, rendered scripts), each under its own linear classifier, with small
 random affine maps and colour changes. The shipped file ``assets/vit.safetensors``
-holds it in float16; the log beside it tells what it was trained on and how.
+holds it in float16; the log beside it tells what it was trained on and how. The language model
+``assets/gpt.safetensors`` learns to predict the next character of Wikipedia articles.
 """
 
 import json
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,11 +22,19 @@ from torch import Tensor, nn
 
 from mergelib.progress import progress
 from mergelib.provenance import provenance
-from mergelib.testbed.models import build_model, normalise
+from mergelib.testbed.models import build_model, is_text, normalise
 from mergelib.testbed.suites import PretrainingSet, Split
-from mergelib.testbed.training import Recipe, features, make_optimiser, warmup_cosine
+from mergelib.testbed.training import (
+    Recipe,
+    features,
+    fine_tune,
+    make_optimiser,
+    warmup_cosine,
+)
 
 PRETRAINING = Recipe(learning_rate=1e-3, epochs=20, batch_size=128, weight_decay=0.05, warmup=0.05)
+
+PRETRAINING_TEXT = Recipe(learning_rate=1e-3, epochs=15, batch_size=32, warmup=0.05)
 
 # For a model that no weights are shipped for: a short pretraining on rendered scripts alone.
 FALLBACK = Recipe(learning_rate=1e-3, epochs=6, batch_size=128, weight_decay=0.05, warmup=0.05)
@@ -65,7 +73,7 @@ class _Union:
         self, sets: Sequence[PretrainingSet], photographs: Sequence[str], device: torch.device
     ) -> None:
         sizes = [len(task.train.labels) for task in sets]
-        self.images = torch.cat([task.train.images for task in sets]).to(device)
+        self.images = torch.cat([task.train.inputs for task in sets]).to(device)
         self.labels = torch.cat([task.train.labels for task in sets]).to(device)
         self.member = torch.arange(len(sets)).repeat_interleave(torch.tensor(sizes)).to(device)
         self.flips = torch.tensor([task.name in photographs for task in sets], device=device)[
@@ -99,7 +107,7 @@ def pretrain(
     heads = nn.ModuleList([nn.Linear(width, len(task.class_names)) for task in sets])
     whole = nn.ModuleList([model, heads.to(device)]).train()
     generator = torch.Generator(device).manual_seed(seed)
-    steps = recipe.epochs * math.ceil(len(data.labels) / recipe.batch_size)
+    steps = recipe.steps(len(data.labels))
     optimiser = make_optimiser(whole, recipe)
     schedule = warmup_cosine(optimiser, steps, recipe.warmup)
     log: list[dict[str, float]] = []
@@ -140,9 +148,33 @@ def pretrain(
     return log
 
 
+def pretrain_text(
+    model: nn.Module,
+    sets: Sequence[PretrainingSet],
+    recipe: Recipe = PRETRAINING_TEXT,
+    *,
+    seed: int = 0,
+) -> list[dict[str, float]]:
+    """Train a language model in place on texts; the loss on their test parts, in nats, as a log."""
+    parts = [each.train for each in sets]
+    whole = Split(
+        torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts])
+    )
+    start = time.perf_counter()
+    with progress(total=recipe.steps(len(whole)), desc="pretraining") as bar:
+        state = fine_tune(model, nn.Identity(), whole, recipe, seed=seed, progress=bar)
+    model.load_state_dict(state)
+    record = {"epoch": recipe.epochs, "seconds": time.perf_counter() - start}
+    for each in sets:
+        logits = features(model, each.test.inputs.to(next(model.parameters()).device))
+        loss = F.cross_entropy(logits.flatten(0, 1).cpu(), each.test.labels.flatten())
+        record[f"loss/{each.name}"] = loss.item()
+    return [record]
+
+
 def _accuracy(model: nn.Module, head: nn.Module, split: Split) -> float:
     device = next(head.parameters()).device
-    predicted = head(features(model, split.images.to(device))).argmax(1).cpu()
+    predicted = head(features(model, split.inputs.to(device))).argmax(1).cpu()
     return (predicted == split.labels).float().mean().item()
 
 
@@ -158,7 +190,7 @@ def write_backbone(
     path: Path,
     name: str,
     sets: Sequence[PretrainingSet],
-    recipe: Recipe = PRETRAINING,
+    recipe: Recipe | None = None,
     *,
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -169,7 +201,9 @@ def write_backbone(
     """
     torch.manual_seed(seed)
     model = build_model(name).to(device)
-    log = pretrain(model, sets, recipe, seed=seed)
+    text = is_text(sets[0].train.inputs)
+    recipe = recipe or (PRETRAINING_TEXT if text else PRETRAINING)
+    log = (pretrain_text if text else pretrain)(model, sets, recipe, seed=seed)
     weights = {key: value.half().cpu() for key, value in model.state_dict().items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(save_safetensors(weights, {"model": name}))

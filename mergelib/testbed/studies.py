@@ -321,7 +321,7 @@ def adaptation(zoo: Zoo, *, grids: Mapping[str, Grid] = ADAPTED, steps: int = 30
         ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``task`` and
         ``accuracy``; ``history``: rows of ``base``, ``step`` and ``entropy``, the sum over tasks.
     """
-    data = {name: task.test.images for name, task in zoo.suite.tasks.items()}
+    data = {name: task.test.inputs for name, task in zoo.suite.tasks.items()}
     rows, history = [], []
     for base, grid in grids.items():
         best, _ = choose(zoo, base, grid, autocast=True)
@@ -360,7 +360,7 @@ def cut(zoo: Zoo, pictures: int) -> Zoo:
     """
 
     def first(split: Split, count: int) -> Split:
-        return Split(split.images[:count], split.labels[:count])
+        return Split(split.inputs[:count], split.labels[:count])
 
     tasks = {
         name: replace(

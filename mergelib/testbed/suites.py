@@ -1,9 +1,10 @@
-"""Suites: named families of classification tasks behind one interface.
+"""Suites: named families of tasks behind one interface.
 
 ``digits2`` is scikit-learn's handwritten digits cut in two; ``glyphs8/14/20`` are rendered from
 fonts (identical on every machine, no download); ``vision8/14/20`` are real pictures from prepared
-files. Every picture is uint8 (3, 32, 32). The validation split is drawn from the training part,
-so that hyperparameters never see the test part.
+files. Every picture is uint8 (3, 32, 32). ``text4`` is four texts, whose characters are to be
+predicted. The validation split is drawn from the training part, so that hyperparameters never see
+the test part.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ import torch
 from torch import Generator, Tensor
 
 from mergelib.testbed import data as prepared
-from mergelib.testbed import glyphs
+from mergelib.testbed import glyphs, texts
+from mergelib.testbed.models import is_text
 
 _VISION = (
     *("mnist", "fashion_mnist", "kmnist", "svhn_grey", "gtsrb", "eurosat", "cifar10", "resisc12"),
@@ -22,24 +24,39 @@ _VISION = (
     *("caltech101", "pacs", "scenes15", "cars_body", "notmnist", "usps"),
 )
 _DIGITS = ("digits_low", "digits_high")
-# Pictures of a task in the train, validation and test split, by profile and family of suites.
+# Pictures, or windows of text, in the train, validation and test split, by profile and family.
 SIZES: dict[str, dict[str, tuple[int, int, int]]] = {
-    "smoke": {"glyphs": (240, 48, 120), "vision": (240, 48, 120), "digits": (240, 48, 120)},
-    "default": {"glyphs": (1500, 300, 600), "vision": (4000, 500, 1000), "digits": (900, 150, 300)},
-    "full": {"glyphs": (4000, 500, 2000), "vision": (10000, 1000, 2000), "digits": (900, 150, 300)},
+    "smoke": dict.fromkeys(("glyphs", "vision", "digits", "text"), (240, 48, 120)),
+    "default": {
+        "glyphs": (1500, 300, 600),
+        "vision": (4000, 500, 1000),
+        "digits": (900, 150, 300),
+        "text": (2000, 100, 250),
+    },
+    "full": {
+        "glyphs": (4000, 500, 2000),
+        "vision": (10000, 1000, 2000),
+        "digits": (900, 150, 300),
+        "text": (8000, 200, 500),
+    },
 }
 SUITES: dict[str, tuple[str, ...]] = {
     "digits2": _DIGITS,
     **{f"glyphs{n}": tuple(glyphs.script_names(n)) for n in (8, 14, 20)},
     **{f"vision{n}": _VISION[:n] for n in (8, 14, 20)},
+    "text4": texts.TASKS,
 }
 
 
 @dataclass(frozen=True)
 class Split:
-    """Labelled pictures: `images` uint8 (N, 3, 32, 32), `labels` int64 (N,)."""
+    """Labelled data.
 
-    images: Tensor
+    Pictures: `inputs` uint8 (N, 3, 32, 32), `labels` int64 (N,). Text: `inputs` uint8 (N, 128),
+    `labels` int64 (N, 128), the characters that come next.
+    """
+
+    inputs: Tensor
     labels: Tensor
 
     def __len__(self) -> int:
@@ -48,7 +65,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Task:
-    """A classification task; label k means ``class_names[k]``."""
+    """A task; label k means ``class_names[k]``."""
 
     name: str
     class_names: tuple[str, ...]
@@ -66,10 +83,15 @@ class Suite:
     tasks: dict[str, Task]
     sources: dict[str, str]
 
+    @property
+    def is_text(self) -> bool:
+        """Whether its tasks are texts, judged by loss, and not pictures, judged by accuracy."""
+        return any(is_text(task.test.inputs) for task in self.tasks.values())
+
 
 @dataclass(frozen=True)
 class PretrainingSet:
-    """Labelled pictures for pretraining, never a task of a suite; `sha256` as in `Suite`."""
+    """Labelled data for pretraining, never a task of a suite; `sha256` of the source."""
 
     name: str
     class_names: tuple[str, ...]
@@ -92,13 +114,14 @@ def load_suite(
     """Load the tasks of a suite, or those of them named in `tasks`.
 
     Args:
-        name: ``digits2``, ``glyphs8``, ``glyphs14``, ``glyphs20``, ``vision8`` … ``vision20``.
+        name: ``digits2``, ``glyphs8``, ``glyphs14``, ``glyphs20``, ``vision8`` … ``vision20``,
+            ``text4``.
         seed: decides with a task's name what is drawn.
         profile: ``"smoke"`` (seconds), ``"default"`` (two cores) or ``"full"`` (a GPU): how many
-            pictures a task has, see `SIZES`.
+            pictures or windows of text a task has, see `SIZES`.
         tasks: names of the tasks to load; all by default.
-        train_size: pictures to train on, in place of the profile's. Rendered tasks have exactly
-            this many; tasks from files at most, and their classes keep their shares.
+        train_size: pictures or windows to train on, in place of the profile's. Rendered tasks have
+            exactly this many; tasks from files at most, and their classes keep their shares.
         validation_size: likewise; at most a fifth of the training part, may be 0.
         test_size: likewise.
         data: the folder of prepared files (see `mergelib.testbed.data`).
@@ -126,6 +149,8 @@ def load_suite(
     for task_name in chosen:
         if name.startswith("glyphs"):
             task, source, digest = _rendered_task(task_name, sizes, seed)
+        elif name.startswith("text"):
+            task, source, digest = _text_task(task_name, sizes, seed, data)
         else:
             task, source, digest = _stored_task(task_name, sizes, seed, data)
         loaded[task_name], sources[source] = task, digest
@@ -153,8 +178,18 @@ def pretraining_sets(
             sets.append(PretrainingSet(name, arrays.class_names, train, test, arrays.sha256))
     names, splits = glyphs.render_pretraining(glyphs_per_class, glyphs_test_per_class, seed)
     train, test = (Split(*split) for split in splits)
-    digest = glyphs.digest([train.images, train.labels, test.images, test.labels])
+    digest = glyphs.digest([train.inputs, train.labels, test.inputs, test.labels])
     return [*sets, PretrainingSet("glyphs", names, train, test, digest)]
+
+
+def pretraining_texts(data: str | Path | None = None, *, seed: int = 0) -> list[PretrainingSet]:
+    """What the language model is pretrained on: a part of WikiText-2 that is no task.
+
+    Raises:
+        ValueError: if it is neither found nor to be had.
+    """
+    task, _, digest = _text_task(texts.PRETRAINING, (10**9, 0, 250), seed, data)
+    return [PretrainingSet(task.name, task.class_names, task.train, task.test, digest)]
 
 
 def _choose(name: str, tasks: Sequence[str] | None) -> tuple[str, ...]:
@@ -175,6 +210,15 @@ def _rendered_task(name: str, sizes: Sequence[int], seed: int) -> tuple[Task, st
     train, validation, test = (Split(*split) for split in splits)
     digest = glyphs.digest([tensor for split in splits for tensor in split])
     return Task(name, class_names, train, validation, test), f"glyphs/{name}", digest
+
+
+def _text_task(
+    name: str, sizes: Sequence[int], seed: int, data: str | Path | None
+) -> tuple[Task, str, str]:
+    text, digest = texts.load_text(name, data)
+    drawn = texts.split_windows(text, sizes, glyphs.stable_seed("split", name, seed))
+    train, validation, test = (Split(*part) for part in drawn)
+    return Task(name, tuple(texts.CHARACTERS), train, validation, test), f"text/{name}", digest
 
 
 def _stored_task(

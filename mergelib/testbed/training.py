@@ -53,6 +53,10 @@ class Recipe:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected a positive number")
 
+    def steps(self, examples: int) -> int:
+        """How many steps of the optimiser that is, with so many training examples."""
+        return self.epochs * math.ceil(examples / self.batch_size)
+
 
 @torch.no_grad()
 def features(model: nn.Module, images: Tensor, batch_size: int = 500) -> Tensor:
@@ -78,7 +82,7 @@ def few_shot_head(
             raise ValueError(f"class {label} has no example to build its head from")
         chosen.append(members)
     picked = torch.cat(chosen)
-    x = F.normalize(features(model, split.images[picked].to(device)), dim=1)
+    x = F.normalize(features(model, split.inputs[picked].to(device)), dim=1)
     labels = split.labels[picked].to(device)
     weight = torch.zeros(classes, x.shape[1], device=device).index_add_(0, labels, x)
     return Head(weight, scale).to(device)
@@ -123,7 +127,7 @@ def fine_tune(
     Args:
         model: the pretrained backbone; it is left as it is.
         head: maps features to logits; its parameters get no gradient.
-        split: training pictures (uint8) and labels.
+        split: training inputs (uint8) and labels.
         recipe: optimiser, rate, length.
         seed: draws the order of the examples.
         progress: a bar to advance by one a step.
@@ -134,15 +138,16 @@ def fine_tune(
     device = next(model.parameters()).device
     model = copy.deepcopy(model).train()
     head = copy.deepcopy(head).requires_grad_(False)
-    images, labels = split.images.to(device), split.labels.to(device)
+    inputs, labels = split.inputs.to(device), split.labels.to(device)
     generator = torch.Generator().manual_seed(seed)
-    steps = recipe.epochs * math.ceil(len(labels) / recipe.batch_size)
+    steps = recipe.steps(len(labels))
     optimiser = make_optimiser(model, recipe)
     schedule = warmup_cosine(optimiser, steps, recipe.warmup)
     for _ in range(recipe.epochs):
         order = torch.randperm(len(labels), generator=generator).to(device)
         for batch in order.split(recipe.batch_size):
-            loss = F.cross_entropy(head(model(normalise(images[batch]))), labels[batch])
+            logits = head(model(normalise(inputs[batch])))
+            loss = F.cross_entropy(logits.flatten(0, -2), labels[batch].flatten())
             if not torch.isfinite(loss):
                 raise FloatingPointError(
                     f"the loss became {loss.item()} at learning rate {recipe.learning_rate}"

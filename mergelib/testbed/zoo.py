@@ -7,7 +7,6 @@ the work, and a killed build loses only the expert it was at.
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from mergelib.io import cache_folder, load_state_dict, save_state_dict
 from mergelib.progress import progress
-from mergelib.testbed.models import Head, build_model
+from mergelib.testbed.models import build_model
 from mergelib.testbed.pretraining import FALLBACK, pretrain, shipped_backbone
 from mergelib.testbed.suites import Suite, Task, pretraining_sets
 from mergelib.testbed.training import Recipe, few_shot_head, fine_tune
@@ -46,7 +45,7 @@ class Zoo:
     model: nn.Module
     pretrained: dict[str, Tensor]
     experts: dict[str, dict[str, Tensor]]
-    heads: dict[str, Head]
+    heads: dict[str, nn.Module]
     files: dict[str, Path]
     fingerprint: str
 
@@ -62,8 +61,15 @@ def load_backbone(model: str, device: torch.device | str = "cpu") -> nn.Module:
     return backbone.to(device).eval()
 
 
-def make_heads(backbone: nn.Module, suite: Suite, recipe: Recipe, seed: int) -> dict[str, Head]:
-    """The frozen few-shot head of every task, from pretrained features (see `few_shot_head`)."""
+def make_heads(
+    backbone: nn.Module, suite: Suite, recipe: Recipe, seed: int
+) -> dict[str, nn.Module]:
+    """The frozen few-shot head of every task, from pretrained features (see `few_shot_head`).
+
+    A language model predicts by itself: its heads pass on what they get.
+    """
+    if suite.is_text:
+        return {name: nn.Identity() for name in suite.tasks}
     return {
         name: few_shot_head(
             backbone,
@@ -80,7 +86,7 @@ def make_heads(backbone: nn.Module, suite: Suite, recipe: Recipe, seed: int) -> 
 def load_zoo(
     suite: Suite,
     *,
-    model: str = "vit",
+    model: str | None = None,
     recipe: Recipe | None = None,
     seed: int | None = None,
     device: torch.device | str = "cpu",
@@ -89,15 +95,20 @@ def load_zoo(
 
     Args:
         suite: from `load_suite`.
-        model: ``"vit"`` (its pretrained weights ship with the package), or another of
-            `mergelib.testbed.models.MODELS`, which is first pretrained on rendered scripts.
+        model: ``"vit"`` for pictures and ``"gpt"`` for texts are the defaults (their pretrained
+            weights ship with the package), or another of `mergelib.testbed.models.MODELS`, which is
+            first pretrained on rendered scripts.
         recipe: how to fine-tune; the default suits the model ``vit``.
         seed: draws the heads' examples and the order of training; by default the suite's.
         device: where to train, and where the zoo's tensors lie.
 
     Raises:
-        ValueError: an unknown model, or a recipe out of range.
+        ValueError: an unknown model, one for another kind of data, or a recipe out of range.
     """
+    model = model or ("gpt" if suite.is_text else "vit")
+    if (model == "gpt") != suite.is_text:
+        kind = "texts, expected gpt" if suite.is_text else "pictures, expected a model for these"
+        raise ValueError(f"model is {model!r}, but {suite.name} is of {kind}")
     recipe = recipe or Recipe()
     seed = suite.seed if seed is None else seed
     backbone = load_backbone(model, device)
@@ -110,7 +121,7 @@ def load_zoo(
     files = {name: folder / f"{name}-{prints[name]}.safetensors" for name in suite.tasks}
     heads = make_heads(backbone, suite, recipe, seed)
     steps = {
-        name: recipe.epochs * math.ceil(len(task.train) / recipe.batch_size)
+        name: recipe.steps(len(task.train))
         for name, task in suite.tasks.items()
         if not files[name].exists()
     }
@@ -164,7 +175,7 @@ def _cached(
 
 def _fingerprint(made: Mapping[str, Any], task: Task) -> str:
     """Hash of all that an expert depends on."""
-    data = _hash([task.train.images, task.train.labels])
+    data = _hash([task.train.inputs, task.train.labels])
     text = json.dumps({**made, "classes": len(task.class_names), "data": data}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

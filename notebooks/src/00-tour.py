@@ -210,7 +210,7 @@ from torch.func import functional_call
 
 from mergelib.testbed.models import normalise
 
-images = torch.cat([half.test.images for half in halves.values()])
+images = torch.cat([half.test.inputs for half in halves.values()])
 labels = torch.cat([half.test.labels for half in halves.values()])
 
 

@@ -79,7 +79,7 @@ def strip(task):
     classes, tiles = len(task.class_names), []
     for column in range(COLUMNS):
         members = (task.train.labels == column % classes).nonzero().flatten()
-        tiles.append(task.train.images[members[column // classes]])
+        tiles.append(task.train.inputs[members[column // classes]])
     tiles = [torch.nn.functional.pad(tile, (0, GAP, 0, 0), value=255) for tile in tiles]
     return torch.cat(tiles, 2).permute(1, 2, 0)
 
@@ -287,9 +287,9 @@ with torch.no_grad():
     weight = []
     for label in range(len(task.class_names)):
         shots = [i for i in shuffled.tolist() if task.train.labels[i] == label][: recipe.shots]
-        f = zoo.model(normalise(task.train.images[shots]).to(DEVICE))
+        f = zoo.model(normalise(task.train.inputs[shots]).to(DEVICE))
         weight.append((f / f.norm(dim=1, keepdim=True)).mean(0))
-    f = zoo.model(normalise(task.test.images[:100]).to(DEVICE))
+    f = zoo.model(normalise(task.test.inputs[:100]).to(DEVICE))
     by_hand = recipe.head_scale * F.cosine_similarity(f[:, None], torch.stack(weight), dim=2)
     by_package = zoo.heads[first](f)
 difference = (by_hand - by_package).abs().max().item()
@@ -548,7 +548,7 @@ from dataclasses import replace
 from mergelib.testbed.training import features
 from mergelib.testbed.zoo import make_heads
 
-pictures = {name: task.validation.images.to(DEVICE) for name, task in suite.tasks.items()}
+pictures = {name: task.validation.inputs.to(DEVICE) for name, task in suite.tasks.items()}
 seen = {name: features(zoo.model, images) for name, images in pictures.items()}
 for shots in (1, 3, 10, 30):
     heads = make_heads(zoo.model, suite, replace(recipe, shots=shots), SEED)

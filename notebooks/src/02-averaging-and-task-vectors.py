@@ -362,7 +362,7 @@ import copy
 
 from mergelib.testbed.training import features
 
-sample = {name: task.validation.images[:100].to(DEVICE) for name, task in suite.tasks.items()}
+sample = {name: task.validation.inputs[:100].to(DEVICE) for name, task in suite.tasks.items()}
 network = copy.deepcopy(zoo.model)
 
 
@@ -655,7 +655,7 @@ FORGETTING = (0.1, 0.2, 0.3, 0.4)
 
 def short(split, size=100):
     """The first pictures of a split: enough to choose a scale by."""
-    return Split(split.images[:size], split.labels[:size])
+    return Split(split.inputs[:size], split.labels[:size])
 
 
 few = {name: replace(task, validation=short(task.validation)) for name, task in suite.tasks.items()}

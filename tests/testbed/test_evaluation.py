@@ -64,7 +64,7 @@ def plain_loop(
     rows = []
     for name, task in suite.tasks.items():
         part, correct, loss = getattr(task, split), 0, 0.0
-        for image, label in zip(part.images, part.labels, strict=True):
+        for image, label in zip(part.inputs, part.labels, strict=True):
             logits = heads[name](fresh((image[None].float() - 127.5) / 127.5))
             correct += int(logits.argmax()) == int(label)
             loss += F.cross_entropy(logits, label[None]).item()

@@ -20,7 +20,7 @@ def sets(digits: Suite) -> list[PretrainingSet]:
     """Two sets, of five classes and of three."""
     low, high = (digits.tasks[name] for name in ("digits_low", "digits_high"))
     few = high.train.labels < 3
-    part = type(high.train)(high.train.images[few], high.train.labels[few])
+    part = type(high.train)(high.train.inputs[few], high.train.labels[few])
     return [
         PretrainingSet("low", low.class_names, low.train, low.test, "01"),
         PretrainingSet("high", high.class_names[:3], part, part, "23"),
@@ -100,7 +100,7 @@ def test_the_shipped_backbone_tells_pictures_apart(digits: Suite) -> None:
     model.load_state_dict(weights)
     task = digits.tasks["digits_low"].train
     with torch.no_grad():
-        z = torch.nn.functional.normalize(model(normalise(task.images[:100])), dim=1)
+        z = torch.nn.functional.normalize(model(normalise(task.inputs[:100])), dim=1)
     alike = task.labels[:100, None] == task.labels[None, :100]
     cosines = z @ z.T
     assert cosines[alike].mean() > cosines[~alike].mean() + 0.05

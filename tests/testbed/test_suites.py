@@ -32,7 +32,7 @@ def write_set(folder, name, train=100, test=40, classes=4, stem=None):
 
 
 def rows(split):
-    marks = split.images[:, 0, 0, :3].long()
+    marks = split.inputs[:, 0, 0, :3].long()
     return set((marks[:, 0] + 256 * marks[:, 1] + 65536 * marks[:, 2]).tolist())
 
 
@@ -43,7 +43,7 @@ def test_digits2():
     for task in suite.tasks.values():
         sizes = [len(task.train), len(task.validation), len(task.test)]
         assert sizes == [50, 20, 30]
-        assert task.train.images.shape == (50, 3, 32, 32)
+        assert task.train.inputs.shape == (50, 3, 32, 32)
         assert set(task.train.labels.tolist()) == {0, 1, 2, 3, 4}
     assert len(suite.sources["digits_low"]) == 64
 
@@ -53,7 +53,7 @@ def test_digits2_labels_belong_to_the_pictures():
     task = suite.tasks["digits_low"]
 
     def flat(split):
-        return split.images[:, 0, ::4, ::4].flatten(1).float()
+        return split.inputs[:, 0, ::4, ::4].flatten(1).float()
 
     nearest = torch.cdist(flat(task.test), flat(task.train)).argmin(1)
     assert float((task.train.labels[nearest] == task.test.labels).float().mean()) > 0.9
@@ -88,10 +88,10 @@ def test_vision_splits_do_not_overlap(tmp_path):
     assert min(train | validation) >= 65536 > max(test)
     for split in (task.train, task.validation, task.test):
         assert len(set(split.labels.bincount().tolist())) == 1
-        own_rows = split.images[:, 0, 0, 0].long() + 256 * split.images[:, 0, 0, 1].long()
+        own_rows = split.inputs[:, 0, 0, 0].long() + 256 * split.inputs[:, 0, 0, 1].long()
         assert torch.equal(own_rows % 4, split.labels)
     again = load_suite("vision8", data=tmp_path / "data", **options).tasks["mnist"]
-    assert torch.equal(again.train.images, task.train.images)
+    assert torch.equal(again.train.inputs, task.train.inputs)
     other = load_suite("vision8", data=tmp_path / "data", seed=1, **options).tasks["mnist"]
     assert rows(other.train) != train
 

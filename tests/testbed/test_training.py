@@ -44,7 +44,7 @@ def test_features_come_in_order_whatever_the_batch() -> None:
     split = corners([(0, 255), (255, 255), (51, 102)], [0, 0, 0])
     expected = torch.tensor([[-1.0, 1], [1, 1], [-0.6, -0.2]])
     for batch_size in (1, 2, 3):
-        torch.testing.assert_close(features(Corner(), split.images, batch_size), expected)
+        torch.testing.assert_close(features(Corner(), split.inputs, batch_size), expected)
 
 
 def test_few_shot_head_by_hand() -> None:
@@ -66,7 +66,7 @@ def test_few_shot_head_picks_shots_of_each_class_by_seed() -> None:
         (round(127.5 + 127 * a.cos().item()), round(127.5 + 127 * a.sin().item())) for a in angles
     ]
     split = corners(pairs, [0] * 20)
-    directions = F.normalize(features(Corner(), split.images), dim=1)
+    directions = F.normalize(features(Corner(), split.inputs), dim=1)
 
     def picked(seed: int) -> int:
         weight = few_shot_head(Corner(), split, 1, shots=1, scale=1, seed=seed).weight[0]
@@ -160,7 +160,7 @@ def test_fine_tuning_leaves_its_inputs_alone_and_lowers_the_loss(
     losses = []
     for state in (before, tuned):
         model.load_state_dict(state)
-        losses.append(F.cross_entropy(head(features(model, task.images)), task.labels).item())
+        losses.append(F.cross_entropy(head(features(model, task.inputs)), task.labels).item())
     assert losses[1] < 0.7 * losses[0]
 
 

@@ -125,11 +125,11 @@ def test_whatever_changes_an_expert_changes_its_file(
     ):
         add(recipe=recipe)
     add(seed=1)
-    images, labels = low.train.images.clone(), low.train.labels.clone()
+    images, labels = low.train.inputs.clone(), low.train.labels.clone()
     images[0, 0, 0, 0] += 1
     add(replace(part, tasks={"digits_low": replace(low, train=Split(images, labels))}))
     labels[0] = (labels[0] + 1) % 5
-    add(replace(part, tasks={"digits_low": replace(low, train=Split(low.train.images, labels))}))
+    add(replace(part, tasks={"digits_low": replace(low, train=Split(low.train.inputs, labels))}))
     monkeypatch.setattr(zoo_module, "FALLBACK", Recipe(epochs=1, learning_rate=1e-3))
     add()
     assert len(set(files)) == len(files) == len(trained) == 10
@@ -150,7 +150,7 @@ def test_suites_that_share_a_task_share_its_expert(
     assert len(trained) == 2
     assert both.files["digits_low"] == one.files["digits_low"]
     assert both.fingerprint != one.fingerprint
-    cut = replace(low, test=Split(low.test.images[:5], low.test.labels[:5]))
+    cut = replace(low, test=Split(low.test.inputs[:5], low.test.labels[:5]))
     load_zoo(replace(small, tasks={"digits_low": cut}), model=tiny, recipe=RECIPE)
     assert len(trained) == 2
 
@@ -172,7 +172,7 @@ def test_heads_come_from_pretrained_features(tiny: str, digits: Suite) -> None:
     recipe = Recipe(shots=1000, head_scale=3.0)
     head = make_heads(backbone, digits, recipe, seed=0)["digits_high"]
     task = digits.tasks["digits_high"]
-    x = torch.nn.functional.normalize(features(backbone, task.train.images), dim=1)
+    x = torch.nn.functional.normalize(features(backbone, task.train.inputs), dim=1)
     for label in range(5):
         mean = x[task.train.labels == label].mean(0)
         torch.testing.assert_close(head.weight[label], mean / mean.norm())
