@@ -40,14 +40,22 @@ def _usable(device: str) -> str:
 
 SuiteName = Annotated[
     str,
-    typer.Option("--suite", help="digits2, glyphs8/14/20 (nothing to download) or vision8/14/20."),
+    typer.Option(
+        "--suite", help="digits2, glyphs8/14/20 (nothing to download), vision8/14/20 or text4."
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Draws splits, heads and the order of training.")]
 Device = Annotated[
     str,
     typer.Option(help="Where to compute: cpu, cuda, cuda:1 …", callback=_usable),
 ]
-Model = Annotated[str, typer.Option(help="vit, vit_small, vit_large, resnet18 or mlp.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="vit, vit_small, vit_large, resnet18, mlp; gpt for texts.",
+        show_default="the usual one",
+    ),
+]
 
 DEMO = ("average", "task_arithmetic", "ties", "cart")
 
@@ -144,19 +152,19 @@ def evaluate_command(
     checkpoint: Annotated[Path, typer.Argument(help="Backbone weights: .safetensors or .pt")],
     suite: SuiteName = "glyphs8",
     seed: Seed = 0,
-    model: Model = "vit",
+    model: Model = None,
     device: Device = "cpu",
 ) -> None:
     """Evaluate backbone weights on every task of a suite, under its frozen few-shot heads."""
     from mergelib.io import load_state_dict
     from mergelib.testbed.evaluation import evaluate
-    from mergelib.testbed.suites import load_suite
+    from mergelib.testbed.suites import load_suite, usual_model
     from mergelib.testbed.training import Recipe
     from mergelib.testbed.zoo import load_backbone, make_heads
 
     state = load_state_dict(checkpoint)
     loaded = load_suite(suite, seed=seed)
-    backbone = load_backbone(model, device)
+    backbone = load_backbone(model or usual_model(suite), device)
     heads = make_heads(backbone, loaded, Recipe(), seed)
     table = evaluate(backbone, state, heads, loaded)
     means, totals = table[["accuracy", "loss"]].mean(), table[["correct", "n"]].sum()
@@ -170,7 +178,7 @@ def study(
     output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")],
     suite: SuiteName = "vision8",
     seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.", min=1)] = 5,
-    model: Model = "vit",
+    model: Model = None,
     device: Device = "cpu",
 ) -> None:
     """Measure over several seeds, with provenance: baselines, ranks, task_counts and others.
@@ -191,7 +199,7 @@ def study(
 
 @zoo_app.command("build")
 def zoo_build(
-    suite: SuiteName = "glyphs8", seed: Seed = 0, model: Model = "vit", device: Device = "cpu"
+    suite: SuiteName = "glyphs8", seed: Seed = 0, model: Model = None, device: Device = "cpu"
 ) -> None:
     """Fine-tune the experts of a suite into the cache, and tell where they lie."""
     from mergelib.testbed.zoo import load_zoo
@@ -204,7 +212,7 @@ def zoo_build(
 @zoo_app.command("pretrain")
 def zoo_pretrain(
     output: Annotated[Path, typer.Option("--output", "-o", help="The .safetensors file to write.")],
-    model: Model = "vit",
+    model: Annotated[str, typer.Option(help="Which model, e.g. vit, vit_small or gpt.")] = "vit",
     seed: Seed = 0,
     device: Device = "cpu",
 ) -> None:

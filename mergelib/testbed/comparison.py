@@ -55,8 +55,9 @@ def sweep(
 ) -> pd.DataFrame:
     """Mean accuracy over tasks at every point of a grid: the grid's columns and ``accuracy``.
 
-    With ``autocast`` in bfloat16 where that is safe: several times faster on processors that
-    have it, and good enough to choose by.
+    For texts it is the mean ``loss`` instead, in nats a character. With ``autocast`` in bfloat16
+    where that is safe: several times faster on processors that have it, and good enough to choose
+    by.
     """
     chosen = points(grid)
 
@@ -67,18 +68,28 @@ def sweep(
     table = evaluate_many(
         zoo.model, candidates(), zoo.heads, zoo.suite, split=split, autocast=autocast
     )
-    means = table.groupby("candidate")["accuracy"].mean()
-    return pd.DataFrame([{**point, "accuracy": means[i]} for i, point in enumerate(chosen)])
+    column = _criterion(zoo)
+    means = table.groupby("candidate")[column].mean()
+    return pd.DataFrame([{**point, column: means[i]} for i, point in enumerate(chosen)])
 
 
 def choose(
     zoo: Zoo, method: str, grid: Grid, *, autocast: bool = False
 ) -> tuple[dict[str, Any], pd.DataFrame]:
-    """The grid's best point by mean validation accuracy, and the whole `sweep`."""
+    """The grid's best point by the validation split, and the whole `sweep`.
+
+    The best has the highest mean accuracy, or for texts the lowest mean loss.
+    """
     if not grid:
         return {}, pd.DataFrame()
     table = sweep(zoo, method, grid, autocast=autocast)
-    return points(grid)[int(table["accuracy"].argmax())], table
+    column = _criterion(zoo)
+    best = table[column].argmin() if column == "loss" else table[column].argmax()
+    return points(grid)[int(best)], table
+
+
+def _criterion(zoo: Zoo) -> str:
+    return "loss" if zoo.suite.is_text else "accuracy"
 
 
 def individual(zoo: Zoo, split: SplitName = "test", *, autocast: bool = False) -> pd.DataFrame:

@@ -35,10 +35,14 @@ from mergelib.testbed.comparison import (
 )
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many
 from mergelib.testbed.models import normalise
-from mergelib.testbed.suites import Split, load_suite
+from mergelib.testbed.suites import Split, load_suite, usual_model
 from mergelib.testbed.training import Recipe
 from mergelib.testbed.zoo import Zoo, load_zoo
-from mergelib.theory.interference import interference_curves
+from mergelib.theory.interference import (
+    interference_curves,
+    layer_inputs,
+    output_interference,
+)
 
 Tables = dict[str, list[dict[str, Any]]]
 Study = Callable[..., Tables]
@@ -68,7 +72,7 @@ def measure_study(
     suite_name: str,
     seeds: Sequence[int],
     *,
-    model: str = "vit",
+    model: str | None = None,
     recipe: Recipe | None = None,
     device: torch.device | str = "cpu",
     settings: Mapping[str, Any] | None = None,
@@ -83,7 +87,7 @@ def measure_study(
         study: one of this module's functions, or any other of a zoo.
         suite_name: a suite of `load_suite`.
         seeds: what to repeat over.
-        model: backbone of the zoo.
+        model: backbone of the zoo; by default the suite's usual one.
         recipe: how experts are fine-tuned.
         device: where to train and evaluate.
         settings: the study's own keyword arguments.
@@ -108,7 +112,7 @@ def measure_study(
         study=study.__name__,
         settings=settings,
         suite=suite_name,
-        model=model,
+        model=model or usual_model(suite_name),
         seeds=list(seeds),
         recipe=asdict(recipe),
         sources=sources,
@@ -250,9 +254,26 @@ def task_counts(
     return {"test": rows, "bounds": _rows(bounds)}
 
 
-def interference(zoo: Zoo, *, rank_ratios: Sequence[float] = RANK_RATIOS) -> Tables:
-    """Row-space interference and reconstruction error of every matrix: ``curves``."""
-    return {"curves": _rows(interference_curves(zoo.experts, zoo.pretrained, rank_ratios))}
+def interference(
+    zoo: Zoo, *, rank_ratios: Sequence[float] = RANK_RATIOS, pictures: int = 60
+) -> Tables:
+    """Interference and reconstruction error of every matrix.
+
+    Returns:
+        ``curves``, see `interference_curves`; and ``outputs``, see `output_interference`, on what
+        the layers of the average get to see of so many validation pictures of each task.
+    """
+    device = next(zoo.model.parameters()).device
+    zoo.model.load_state_dict(merge_zoo("average", zoo))
+    inputs = {
+        name: layer_inputs(zoo.model, normalise(task.validation.inputs[:pictures].to(device)))
+        for name, task in zoo.suite.tasks.items()
+    }
+    zoo.model.load_state_dict(zoo.pretrained)
+    positive = [ratio for ratio in rank_ratios if ratio > 0]
+    outputs = output_interference(zoo.experts, zoo.pretrained, inputs, positive)
+    curves = interference_curves(zoo.experts, zoo.pretrained, rank_ratios)
+    return {"curves": _rows(curves), "outputs": _rows(outputs)}
 
 
 def compression(

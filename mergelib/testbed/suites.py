@@ -157,6 +157,11 @@ def load_suite(
     return Suite(name, seed, loaded, sources)
 
 
+def usual_model(name: str) -> str:
+    """The model whose experts a suite is about, unless another is asked for."""
+    return "gpt" if name.startswith("text") else "vit"
+
+
 def pretraining_sets(
     data: str | Path | None = None,
     *,

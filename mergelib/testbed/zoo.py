@@ -21,7 +21,7 @@ from mergelib.io import cache_folder, load_state_dict, save_state_dict
 from mergelib.progress import progress
 from mergelib.testbed.models import build_model
 from mergelib.testbed.pretraining import FALLBACK, pretrain, shipped_backbone
-from mergelib.testbed.suites import Suite, Task, pretraining_sets
+from mergelib.testbed.suites import Suite, Task, pretraining_sets, usual_model
 from mergelib.testbed.training import Recipe, few_shot_head, fine_tune
 
 VERSION = 1  # of what these files mean; raise it to leave old caches behind
@@ -105,7 +105,7 @@ def load_zoo(
     Raises:
         ValueError: an unknown model, one for another kind of data, or a recipe out of range.
     """
-    model = model or ("gpt" if suite.is_text else "vit")
+    model = model or usual_model(suite.name)
     if (model == "gpt") != suite.is_text:
         kind = "texts, expected gpt" if suite.is_text else "pictures, expected a model for these"
         raise ValueError(f"model is {model!r}, but {suite.name} is of {kind}")

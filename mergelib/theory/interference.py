@@ -8,14 +8,21 @@ With D_t = U_t S_t V_tᵀ and its k strongest directions, the paper's Eq. 5 is
 where Σ̃_t is the diagonal matrix of the k largest singular values, divided by an ℓ2 norm. Over which
 values this norm goes is not said: over the k ``"kept"`` ones, or over ``"all"``; both are here. Its
 Eq. 7 is R(k) = Σ_t ‖ D_t − SVD_k(D_t) ‖_F², the squares of the singular values that are cut.
+
+Its theorems bound what the other tasks add to a linear layer's outputs on task t's inputs x_{t,i},
+
+    L = Σ_t Σ_i ‖ Σ_{s≠t} D_s x_{t,i} ‖²,
+
+by a multiple of I(r)², for inputs near the row space of D_t.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mergelib.rules.arithmetic import average
 from mergelib.rules.low_rank import rank_of
@@ -71,6 +78,66 @@ def reconstruction_error(spectra: Sequence[Spectrum]) -> Tensor:
     return torch.cat([tails, tails.new_zeros(1)])
 
 
+@dataclass(frozen=True)
+class Bound:
+    """The right side of Theorem 2 (appendix A), n (k3 I + T (T − 1) k4 η)², and what it is made of.
+
+    Attributes:
+        value: the bound on L.
+        interference: I(r), with the norm over all values.
+        k3: c r s⁴/α², for the largest singular value s of all task matrices, the smallest one α
+            that is not zero, their largest rank r, and c s the longest input in row space.
+        k4: s.
+        noise: η, the longest part of an input outside its task's row space.
+    """
+
+    value: float
+    interference: float
+    k3: float
+    k4: float
+    noise: float
+
+
+def task_interference(matrices: Sequence[Tensor], inputs: Sequence[Tensor]) -> float:
+    """L: the squared length of what other tasks add to a task's outputs, summed over all inputs.
+
+    Args:
+        matrices: D_t of T tasks, shape ``(m, n)``.
+        inputs: x_{t,i} of each task as rows, shape ``(count, n)``.
+    """
+    total = torch.stack(list(matrices)).sum(0)
+    others = [(total - own) @ x.T for own, x in zip(matrices, inputs, strict=True)]
+    return float(sum(each.square().sum() for each in others))
+
+
+def interference_bound(
+    matrices: Sequence[Tensor], inputs: Sequence[Tensor], *, negligible: float = 1e-6
+) -> Bound:
+    """The bound that Theorem 2 puts on `task_interference`, from the same arguments.
+
+    Args:
+        matrices: D_t of T tasks, shape ``(m, n)``; none may be zero.
+        inputs: x_{t,i} of each task as rows, shape ``(count, n)``.
+        negligible: singular values below this share of a matrix's largest count as zero.
+    """
+    spectra = [spectrum(matrix) for matrix in matrices]
+    kept = [values[values > negligible * values[0]] for values, _ in spectra]
+    longest, noise = 0.0, 0.0
+    for (_, vectors), values, rows in zip(spectra, kept, inputs, strict=True):
+        basis = vectors[: len(values)]
+        within = rows.double() @ basis.T
+        longest = max(longest, float(within.norm(dim=1).max()))
+        noise = max(noise, float((rows.double() - within @ basis).norm(dim=1).max()))
+    largest = max(float(values[0]) for values in kept)
+    smallest = min(float(values[-1]) for values in kept)
+    overlap = float(interference(spectra, norm="all")[-1])
+    # c s⁴ r/α² with c s = the longest input in row space
+    k3 = longest * largest**3 * max(map(len, kept)) / smallest**2
+    pairs = len(spectra) * (len(spectra) - 1)
+    value = max(map(len, inputs)) * (k3 * overlap + pairs * largest * noise) ** 2
+    return Bound(value, overlap, k3, largest, noise)
+
+
 def task_matrices(experts: Sequence[Tensor], pretrained: Tensor, *, centred: bool) -> list[Tensor]:
     """θ_t − θ_avg of every expert where ``centred``, else θ_t − θ_0."""
     origin = average(experts) if centred else pretrained
@@ -113,3 +180,83 @@ def interference_curves(
                 row["interference_all"] = float(whole[k - 1]) if k else 0.0
                 rows.append({**row, "reconstruction": float(cut[k] / cut[0])})
     return pd.DataFrame(rows)
+
+
+@torch.no_grad()
+def layer_inputs(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
+    """What the linear layers of a model are given: key of the weight to rows ``(count, n)``.
+
+    Positions of a sequence count as rows of their own.
+    """
+    seen: dict[str, Tensor] = {}
+
+    def keep(key: str, given: Tensor) -> None:
+        seen[key] = given.detach().flatten(0, -2)
+
+    handles = [
+        module.register_forward_pre_hook(lambda _, given, key=f"{name}.weight": keep(key, given[0]))
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    try:
+        model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+@torch.no_grad()
+def output_interference(
+    experts: Mapping[str, StateDict],
+    pretrained: StateDict,
+    inputs: Mapping[str, Mapping[str, Tensor]],
+    rank_ratios: Sequence[float],
+) -> "pd.DataFrame":
+    """L of every matrix on inputs that it really gets, as a share of what a task's own part adds.
+
+    Args:
+        experts: task to state dict.
+        pretrained: θ_0.
+        inputs: task to the `layer_inputs` of a model on that task.
+        rank_ratios: k = ceil(ratio · r), in 0..1 and above 0.
+
+    Returns:
+        A row a layer, ratio and centring: ``layer``, ``rank_ratio``, ``centred``; ``joint``, that
+        is L over Σ_t Σ_i ‖D_t x_{t,i}‖²; and ``pairwise``, the same without the products between
+        different tasks, Σ_{s≠t} ‖D_s x_{t,i}‖² in place of ‖Σ_{s≠t} D_s x_{t,i}‖².
+    """
+    import pandas as pd
+
+    rows = []
+    for layer, origin in pretrained.items():
+        if not is_matrix(layer, origin):
+            continue
+        grams = [inputs[task][layer].T @ inputs[task][layer] for task in experts]
+        tuned = [expert[layer].float() for expert in experts.values()]
+        for centred in (False, True):
+            matrices = task_matrices(tuned, origin.float(), centred=centred)
+            factors = [torch.linalg.svd(each, full_matrices=False) for each in matrices]
+            for ratio in rank_ratios:
+                k = rank_of(origin.shape, ratio, "ceil")
+                cut = [(u[:, :k] * s[:k]) @ vh[:k] for u, s, vh in factors]
+                joint, pairwise = _output_shares(cut, grams)
+                row = {"layer": layer, "rank_ratio": ratio, "centred": centred}
+                rows.append({**row, "joint": joint, "pairwise": pairwise})
+    return pd.DataFrame(rows)
+
+
+def _output_shares(matrices: Sequence[Tensor], grams: Sequence[Tensor]) -> tuple[float, float]:
+    """Joint and pairwise interference over the own part, from Σ_i x_{t,i} x_{t,i}ᵀ of each task."""
+
+    def length(matrix: Tensor, gram: Tensor) -> float:  # Σ_i ‖D x_i‖² = ⟨D Σ x_i x_iᵀ, D⟩
+        return float(((matrix @ gram) * matrix).sum())
+
+    total = torch.stack(list(matrices)).sum(0)
+    own = joint = pairwise = 0.0
+    for matrix, gram in zip(matrices, grams, strict=True):
+        mine = length(matrix, gram)
+        own += mine
+        joint += length(total - matrix, gram)
+        pairwise += sum(length(other, gram) for other in matrices) - mine
+    return joint / own, pairwise / own

@@ -6,6 +6,7 @@ from torch import nn
 
 from mergelib.statedict import is_matrix
 from mergelib.testbed.models import (
+    GPT,
     MODELS,
     Attention,
     Block,
@@ -40,8 +41,28 @@ def test_pictures_to_features(name: str, width: int) -> None:
     assert all(p.requires_grad for p in model.parameters())
 
 
+def test_language_model_sees_no_later_character() -> None:
+    torch.manual_seed(0)
+    model = build_model("gpt").eval()
+    text = torch.randint(128, (2, 20))
+    changed = text.clone()
+    changed[:, 12] = (changed[:, 12] + 1) % 128
+    with torch.no_grad():
+        before, after = model(normalise(text.to(torch.uint8))), model(changed)
+    assert before.shape == (2, 20, 128)
+    torch.testing.assert_close(before[:, :12], after[:, :12])
+    assert ((before - after).abs().amax(2)[:, 12:] > 0).all()
+
+
+def test_untrained_language_model_knows_nothing() -> None:
+    torch.manual_seed(0)
+    text, other = torch.randint(128, (2, 4, 50))
+    loss = nn.functional.cross_entropy(build_model("gpt")(text).flatten(0, 1), other.flatten())
+    assert loss.item() == pytest.approx(torch.tensor(128.0).log().item(), abs=0.1)
+
+
 def test_all_models_are_tested() -> None:
-    assert set(MODELS) == {"vit", "vit_large", "resnet18", "mlp", "vit_small"}
+    assert set(MODELS) == {"vit", "vit_large", "resnet18", "mlp", "vit_small", "gpt"}
     with pytest.raises(ValueError, match="unknown model 'vgg'; known: vit, vit_small, vit_large"):
         build_model("vgg")
 
@@ -60,6 +81,10 @@ def test_attention_is_pytorchs() -> None:
     )
     x = torch.randn(2, 7, 12)
     torch.testing.assert_close(ours(x), theirs(x, x, x, need_weights=False)[0])
+    later = torch.ones(7, 7).triu(1).bool()
+    ours.causal = True
+    expected = theirs(x, x, x, need_weights=False, attn_mask=later)[0]
+    torch.testing.assert_close(ours(x), expected)
 
 
 def test_a_block_adds_to_what_it_is_given() -> None:
@@ -85,8 +110,10 @@ def test_transformers_start_with_zero_biases_and_repeat_with_a_seed() -> None:
 def test_what_low_rank_methods_see_of_the_transformer() -> None:
     model = VisionTransformer(width=16, depth=1, heads=2)
     matrices = {key for key, value in model.state_dict().items() if is_matrix(key, value)}
-    block = ("attn.qkv", "attn.proj", "fc1", "fc2")
-    assert matrices == {f"blocks.0.{name}.weight" for name in block}
+    expected = {f"blocks.0.{name}.weight" for name in ("attn.qkv", "attn.proj", "fc1", "fc2")}
+    assert matrices == expected
+    state = GPT(width=16, depth=1, heads=2).state_dict()
+    assert {key for key, value in state.items() if is_matrix(key, value)} == expected
 
 
 def test_head_is_a_scaled_cosine() -> None:

@@ -52,7 +52,7 @@ def test_few_shot_head_by_hand() -> None:
     pairs = [(255, 255), (255, 127), (102, 153), (0, 255)]
     split = corners(pairs, [0, 1, 0, 0])
     head = few_shot_head(Corner(), split, 2, shots=5, scale=7.0, seed=0)
-    x = normalise(torch.tensor(pairs, dtype=torch.uint8))
+    x = normalise(torch.tensor(pairs, dtype=torch.uint8)[..., None])[..., 0]
     mean = F.normalize(x[[0, 2, 3]], dim=1).mean(0)
     torch.testing.assert_close(head.weight[0], mean / mean.norm())
     torch.testing.assert_close(head.weight[1], unit(1, -1 / 255))
