@@ -14,14 +14,15 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python;
 
 TEST_ARGS ?= -n 2 --dist loadfile
 SUITE ?= glyphs8
+DEVICE ?= cpu
 ONLY  ?=
 SITE  := _build/html
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint notebooks executed nbval alternate book site site-test demo bench constraints clean
+.PHONY: help setup test lint notebooks executed nbval alternate book site site-test demo bench table1 constraints clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## create .venv and install everything (the other targets do it too)
 
@@ -69,6 +70,14 @@ demo: $(READY) ## fine-tune, merge and compare eight experts (SUITE=glyphs8)
 
 bench: $(READY) ## time every rule against the floor
 	$(BIN)/python -m benchmarks
+
+table1: $(READY) ## CART's Table 1 with CLIP's towers (a network and a GPU; DEVICE=cuda)
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(addprefix -c ,$(CONSTRAINTS)) -e ".[hub]"
+	for model in clip-vit-base-patch32 clip-vit-large-patch14; do for suite in clip8 clip14 clip20; do \
+		for study in baselines adaptation; do \
+		$(BIN)/mergelib study $$study --suite $$suite --model $$model --seeds 1 --device $(DEVICE) \
+			-o results/$$suite-$$study-$$model.json || exit 1; \
+	done; done; done
 
 constraints: $(READY) ## write the versions in .venv to constraints.txt
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt

@@ -41,7 +41,8 @@ def _usable(device: str) -> str:
 SuiteName = Annotated[
     str,
     typer.Option(
-        "--suite", help="digits2, glyphs8/14/20 (nothing to download), vision8/14/20 or text4."
+        "--suite",
+        help="digits2, glyphs8/14/20 (nothing to download), vision8/14/20, text4 or clip8/14/20.",
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Draws splits, heads and the order of training.")]
@@ -52,7 +53,8 @@ Device = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="vit, vit_small, vit_large, resnet18, mlp; gpt for texts.",
+        help="vit, vit_small, vit_large, resnet18, mlp; gpt for texts; clip-vit-base-patch32, "
+        "clip-vit-large-patch14 or a CLIP's folder for clip8/14/20.",
         show_default="the usual one",
     ),
 ]
@@ -162,6 +164,8 @@ def evaluate_command(
     from mergelib.testbed.training import Recipe
     from mergelib.testbed.zoo import load_backbone, make_heads
 
+    if suite.startswith("clip"):
+        raise ValueError("evaluate knows heads from examples only: use study baselines for clip")
     state = load_state_dict(checkpoint)
     loaded = load_suite(suite, seed=seed)
     backbone = load_backbone(model or usual_model(suite), device)

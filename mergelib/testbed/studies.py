@@ -114,7 +114,7 @@ def measure_study(
         suite=suite_name,
         model=model or usual_model(suite_name),
         seeds=list(seeds),
-        recipe=asdict(recipe),
+        recipe=None if suite_name.startswith("clip") else asdict(recipe),
         sources=sources,
         device=device,
     )

@@ -3,8 +3,8 @@
 ``digits2`` is scikit-learn's handwritten digits cut in two; ``glyphs8/14/20`` are rendered from
 fonts (identical on every machine, no download); ``vision8/14/20`` are real pictures from prepared
 files. Every picture is uint8 (3, 32, 32). ``text4`` is four texts, whose characters are to be
-predicted. The validation split is drawn from the training part, so that hyperparameters never see
-the test part.
+predicted. ``clip8/14/20`` are the papers' own tasks at 224 pixels, see `mergelib.testbed.clip`. The
+validation split is drawn from the training part, so that hyperparameters never see the test part.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ SUITES: dict[str, tuple[str, ...]] = {
 class Split:
     """Labelled data.
 
-    Pictures: `inputs` uint8 (N, 3, 32, 32), `labels` int64 (N,). Text: `inputs` uint8 (N, 128),
+    Pictures: `inputs` uint8 (N, 3, side, side), `labels` int64 (N,). Text: `inputs` uint8 (N, 128),
     `labels` int64 (N, 128), the characters that come next.
     """
 
@@ -115,7 +115,7 @@ def load_suite(
 
     Args:
         name: ``digits2``, ``glyphs8``, ``glyphs14``, ``glyphs20``, ``vision8`` … ``vision20``,
-            ``text4``.
+            ``text4``, ``clip8`` … ``clip20``.
         seed: decides with a task's name what is drawn.
         profile: ``"smoke"`` (seconds), ``"default"`` (two cores) or ``"full"`` (a GPU): how many
             pictures or windows of text a task has, see `SIZES`.
@@ -129,6 +129,19 @@ def load_suite(
     Raises:
         ValueError: an unknown suite, profile or task, a size below 1, or data that cannot be had.
     """
+    if name.startswith("clip"):
+        from mergelib.testbed.clip import load_clip_suite
+
+        return load_clip_suite(
+            name,
+            seed=seed,
+            profile=profile,
+            tasks=tasks,
+            train_size=train_size,
+            validation_size=validation_size,
+            test_size=test_size,
+            root=data,
+        )
     chosen = _choose(name, tasks)
     if profile not in SIZES:
         raise ValueError(f"unknown profile {profile!r}; known: {', '.join(SIZES)}")
@@ -159,7 +172,8 @@ def load_suite(
 
 def usual_model(name: str) -> str:
     """The model whose experts a suite is about, unless another is asked for."""
-    return "gpt" if name.startswith("text") else "vit"
+    usual = {"text": "gpt", "clip": "clip-vit-base-patch32"}
+    return usual.get(name.rstrip("0123456789"), "vit")
 
 
 def pretraining_sets(
@@ -199,7 +213,8 @@ def pretraining_texts(data: str | Path | None = None, *, seed: int = 0) -> list[
 
 def _choose(name: str, tasks: Sequence[str] | None) -> tuple[str, ...]:
     if name not in SUITES:
-        raise ValueError(f"unknown suite {name!r}; known: {', '.join(SUITES)}")
+        known = ", ".join([*SUITES, "clip8", "clip14", "clip20"])
+        raise ValueError(f"unknown suite {name!r}; known: {known}")
     if tasks is None:
         return SUITES[name]
     if isinstance(tasks, str) or not tasks:
@@ -230,22 +245,30 @@ def _stored_task(
     name: str, sizes: Sequence[int], seed: int, data: str | Path | None
 ) -> tuple[Task, str, str]:
     arrays = _digits(name) if name in _DIGITS else prepared.load_arrays(name, data)
-    train_size, validation_size, test_size = sizes
     generator = Generator().manual_seed(glyphs.stable_seed("split", name, seed))
-    pool = torch.arange(len(arrays.train_labels))
-    held = min(validation_size, len(pool) // 5)
-    validation_rows = stratified(arrays.train_labels, held, generator)
-    remaining = torch.ones(len(pool), dtype=torch.bool)
-    remaining[validation_rows] = False
-    rest = pool[remaining]
-    train_rows = rest[stratified(arrays.train_labels[rest], train_size, generator)]
-    test_rows = stratified(arrays.test_labels, test_size, generator)
+    train_rows, validation_rows = draw(arrays.train_labels, sizes[:2], generator)
+    test_rows = stratified(arrays.test_labels, sizes[2], generator)
     train, validation = (
         Split(arrays.train_images[rows], arrays.train_labels[rows])
         for rows in (train_rows, validation_rows)
     )
     test = Split(arrays.test_images[test_rows], arrays.test_labels[test_rows])
     return Task(name, arrays.class_names, train, validation, test), name, arrays.sha256
+
+
+def draw(labels: Tensor, sizes: Sequence[int], generator: Generator) -> tuple[Tensor, Tensor]:
+    """Disjoint rows of a training part to train on and to validate on, classes in their shares.
+
+    Args:
+        labels: int64 (N,) of the whole training part.
+        sizes: at most so many rows of each; of the latter at most a fifth of all.
+        generator: draws them.
+    """
+    validation = stratified(labels, min(sizes[1], len(labels) // 5), generator)
+    remaining = torch.ones(len(labels), dtype=torch.bool)
+    remaining[validation] = False
+    rest = remaining.nonzero()[:, 0]
+    return rest[stratified(labels[rest], sizes[0], generator)], validation
 
 
 def stratified(labels: Tensor, size: int, generator: Generator) -> Tensor:

@@ -106,6 +106,10 @@ def load_zoo(
         ValueError: an unknown model, one for another kind of data, or a recipe out of range.
     """
     model = model or usual_model(suite.name)
+    if suite.name.startswith("clip"):  # public experts, nothing to train
+        from mergelib.testbed.clip import load_clip_zoo
+
+        return load_clip_zoo(suite, model=model, device=device)
     if (model == "gpt") != suite.is_text:
         kind = "texts, expected gpt" if suite.is_text else "pictures, expected a model for these"
         raise ValueError(f"model is {model!r}, but {suite.name} is of {kind}")

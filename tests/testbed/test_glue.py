@@ -1,0 +1,205 @@
+"""GLUE on tiny random RoBERTas and sentences made on the spot; no network."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mergelib as ml
+from mergelib.testbed import glue
+from mergelib.testbed.zoo import Zoo
+
+transformers = pytest.importorskip("transformers")
+datasets = pytest.importorskip("datasets")
+
+TASKS = ("cola", "stsb", "mnli")
+MODEL = "roberta-tiny"
+CLASSES = {"cola": 2, "stsb": 1, "mnli": 3}
+SEEDS = {"cola": 11, "stsb": 7, "mnli": 8}  # whose classifiers do not say the same of all sentences
+
+
+def make_classifier(seed: int, classes: int) -> Any:
+    torch.manual_seed(seed)
+    config = transformers.RobertaConfig(
+        vocab_size=40,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=140,
+        type_vocab_size=1,
+        num_labels=classes,
+        bos_token_id=0,
+        pad_token_id=1,
+        eos_token_id=2,
+    )
+    model = transformers.RobertaForSequenceClassification(config).eval()
+    for parameter in model.parameters():  # RoBERTa's own start hardly tells sentences apart
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def save_tokenizer(folder: Path) -> None:
+    words = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *"abcdefghijklmnopqrstuvwxyz."]
+    (folder / "vocab.json").write_text(json.dumps({word: i for i, word in enumerate(words)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
+
+
+def save_sentences(folder: Path) -> None:
+    generator = np.random.default_rng(0)
+    for task in TASKS:
+        (folder / task / "data").mkdir(parents=True)
+        for part, count in (("train", 40), (glue.SOURCES[task].test, 30)):
+            lines = []
+            for i in range(count):
+                row: dict[str, Any] = {
+                    column: " ".join(
+                        "".join(generator.choice(list("abcdefgh"), 3))
+                        for _ in range(generator.integers(1, 6))
+                    )
+                    for column in glue.SOURCES[task].sentences
+                }
+                label = i % CLASSES[task] if task != "stsb" else 5 * generator.random()
+                lines.append(json.dumps({**row, "label": label}))
+            file = folder / task / "data" / f"{part}-00000-of-00001.jsonl"  # as the hub names them
+            file.write_text("\n".join(lines))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("glue")
+    save_sentences(folder)
+    base = make_classifier(0, 2)
+    base.roberta.save_pretrained(folder / MODEL)  # bare, as transformers saves an encoder
+    save_tokenizer(folder / MODEL)
+    for task in TASKS:
+        make_classifier(SEEDS[task], CLASSES[task]).save_pretrained(folder / f"{MODEL}-{task}")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+
+
+def load_zoo(folder: Path, **options: Any) -> Zoo:
+    return glue.load_glue_zoo(
+        **{"model": folder / MODEL, "tasks": TASKS, "root": folder, **options}
+    )
+
+
+def outputs(zoo: Zoo, task: str) -> torch.Tensor:
+    """What transformers' own classifier says of a task's test rows, one by one and unpadded."""
+    model, rows = make_classifier(SEEDS[task], CLASSES[task]), zoo.suite.tasks[task].test.inputs
+    with torch.no_grad():
+        return torch.cat([model(row[row != 1][None]).logits for row in rows])
+
+
+def test_tasks(folder: Path) -> None:
+    zoo = load_zoo(folder, train_size=20)
+    task = zoo.suite.tasks["mnli"]
+    assert [len(each) for each in (task.train, task.validation, task.test)] == [20, 8, 30]
+    assert task.test.inputs.dtype == task.test.labels.dtype == torch.int64
+    assert task.test.labels.bincount().tolist() == [10, 10, 10]
+    assert (task.test.inputs[:, 0] == 0).all()  # <s>
+    assert ((task.test.inputs == 2).sum(1) == 3).all()  # a pair: <s> a </s></s> b </s>
+    assert ((zoo.suite.tasks["cola"].test.inputs == 2).sum(1) == 1).all()
+    labels = zoo.suite.tasks["stsb"].test.labels
+    assert labels.dtype == torch.float32
+    assert 0 <= labels.min() < 1 < 4 < labels.max() <= 5
+    assert list(glue.SOURCES) == ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
+
+
+def test_encoder_and_head_are_the_whole_classifier(folder: Path) -> None:
+    zoo = load_zoo(folder)
+    for task in TASKS:
+        with torch.no_grad():
+            features = torch.func.functional_call(
+                zoo.model, zoo.experts[task], (zoo.suite.tasks[task].test.inputs,)
+            )
+            found = zoo.heads[task](features)
+        torch.testing.assert_close(found, outputs(zoo, task), atol=1e-5, rtol=1e-5)
+        assert found.shape == (30, CLASSES[task])
+
+
+def test_scores_by_hand(folder: Path) -> None:
+    zoo = load_zoo(folder)
+    table = glue.compare_glue(zoo, {"average": {}}).set_index(["method", "task"])
+    own = table.loc["individual"]
+    assert own["metric"].to_dict() == {
+        "cola": "matthews",
+        "stsb": "correlation",
+        "mnli": "accuracy",
+    }
+
+    labels = {task: zoo.suite.tasks[task].test.labels for task in TASKS}
+    said = {task: outputs(zoo, task) for task in TASKS}
+    accuracy = (said["mnli"].argmax(1) == labels["mnli"]).float().mean()
+    assert own.loc["mnli", "score"] == pytest.approx(float(accuracy))
+
+    guess, truth = said["cola"].argmax(1).double(), labels["cola"].double()
+    assert 0 < guess.sum() < 30
+    phi = torch.corrcoef(torch.stack([guess, truth]))[0, 1]  # for two classes that is Matthews'
+    assert own.loc["cola", "score"] == pytest.approx(float(phi))
+
+    guess, truth = said["stsb"][:, 0].double(), labels["stsb"].double()
+    ranks = torch.stack([each.argsort().argsort().double() for each in (guess, truth)])
+    both = torch.corrcoef(torch.stack([guess, truth]))[0, 1] + torch.corrcoef(ranks)[0, 1]
+    assert own.loc["stsb", "score"] == pytest.approx(float(both) / 2, abs=1e-6)
+
+    merged = {
+        key: torch.stack([expert[key] for expert in zoo.experts.values()]).mean(0)
+        for key in zoo.pretrained
+    }
+    again = glue.evaluate_glue(zoo, merged).set_index("task")["score"]
+    assert table.loc["average", "score"].to_dict() == pytest.approx(again.to_dict())
+
+
+def test_classification_tasks_suit_the_common_loop(folder: Path) -> None:
+    zoo = load_zoo(folder, tasks=("cola", "mnli"))
+    state = ml.merge("average", zoo.experts)
+    table = ml.evaluate(zoo.model, state, zoo.heads, zoo.suite).set_index("task")
+    own = glue.evaluate_glue(zoo, state).set_index("task")
+    assert table.loc["mnli", "accuracy"] == pytest.approx(own.loc["mnli", "score"])
+
+
+def test_bad_input(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "cola").mkdir()
+    (tmp_path / "cola" / "train.jsonl").write_text('{"text": "a", "label": 0}\n')
+    (tmp_path / "cola" / "validation.jsonl").write_text('{"text": "a", "label": 0}\n')
+    config = transformers.BertConfig(
+        vocab_size=40, hidden_size=32, num_hidden_layers=1, num_attention_heads=2
+    )
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"test_size": 0}, "test_size must be at least 1, got 0"),
+        ({"tasks": ["wnli"]}, "unknown task 'wnli' of GLUE"),
+        ({"tasks": ["rte"]}, "roberta-tiny-rte' is neither a folder nor to be had from the hub"),
+        ({"model": tmp_path / "bert"}, "bert holds a model of type 'bert', expected 'roberta'"),
+        ({"experts": dict.fromkeys(TASKS, folder / MODEL)}, "lacks key 'roberta.embeddings"),
+        ({"experts": {"cola": folder / f"{MODEL}-cola"}}, "task 'stsb' has no expert"),
+        ({"tasks": ["cola"], "root": tmp_path}, "'cola': no column 'sentence' among text, label"),
+        ({"tasks": ["cola"], "root": "nowhere"}, "data of task 'cola': no 'train' in the hub's"),
+    ]
+    for options, culprit in cases:
+        with pytest.raises(ValueError) as caught:  # noqa: PT011, the message is looked at below
+            load_zoo(folder, **options)
+        assert culprit in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_wrong_state(folder: Path) -> None:
+    zoo = load_zoo(folder, tasks=("cola",))
+    state = dict(zoo.pretrained)
+    del state["roberta.embeddings.LayerNorm.bias"]
+    with pytest.raises(ValueError, match=r"the state lacks key 'roberta\.embeddings\.LayerNorm"):
+        glue.evaluate_glue(zoo, state)
