@@ -36,7 +36,7 @@ from mergelib.testbed.comparison import (
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many
 from mergelib.testbed.models import normalise
 from mergelib.testbed.suites import Split, load_suite, usual_model
-from mergelib.testbed.training import Recipe
+from mergelib.testbed.training import Recipe, usual_recipe
 from mergelib.testbed.zoo import Zoo, load_zoo
 from mergelib.theory.interference import (
     interference_curves,
@@ -99,7 +99,8 @@ def measure_study(
     Raises:
         ValueError: an unknown suite or model, or what the study refuses.
     """
-    recipe, settings = recipe or Recipe(), {**_defaults(study), **(settings or {})}
+    recipe = recipe or usual_recipe(suite_name)
+    settings = {**_defaults(study), **(settings or {})}
     tables: Tables = {}
     sources = {}
     for seed in progress(seeds, desc="seeds"):

@@ -22,7 +22,7 @@ from mergelib.progress import progress
 from mergelib.testbed.models import build_model
 from mergelib.testbed.pretraining import FALLBACK, pretrain, shipped_backbone
 from mergelib.testbed.suites import Suite, Task, pretraining_sets, usual_model
-from mergelib.testbed.training import Recipe, few_shot_head, fine_tune
+from mergelib.testbed.training import Recipe, few_shot_head, fine_tune, usual_recipe
 
 VERSION = 1  # of what these files mean; raise it to leave old caches behind
 
@@ -98,7 +98,7 @@ def load_zoo(
         model: ``"vit"`` for pictures and ``"gpt"`` for texts are the defaults (their pretrained
             weights ship with the package), or another of `mergelib.testbed.models.MODELS`, which is
             first pretrained on rendered scripts.
-        recipe: how to fine-tune; the default suits the model ``vit``.
+        recipe: how to fine-tune; the default suits the suite and its usual model.
         seed: draws the heads' examples and the order of training; by default the suite's.
         device: where to train, and where the zoo's tensors lie.
 
@@ -113,7 +113,7 @@ def load_zoo(
     if (model == "gpt") != suite.is_text:
         kind = "texts, expected gpt" if suite.is_text else "pictures, expected a model for these"
         raise ValueError(f"model is {model!r}, but {suite.name} is of {kind}")
-    recipe = recipe or Recipe()
+    recipe = recipe or usual_recipe(suite.name)
     seed = suite.seed if seed is None else seed
     backbone = load_backbone(model, device)
     pretrained = {key: value.clone() for key, value in backbone.state_dict().items()}
