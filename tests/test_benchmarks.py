@@ -35,6 +35,10 @@ def test_report(tmp_path: Path) -> None:
     for row in report["low_rank"]:
         assert 0 < row["relative_error"] < 5e-4
         assert row["speedup"] == pytest.approx(row["exact_seconds"] / row["truncated_seconds"])
+    assert {row["rule"] for row in report["spectral"]} == {"tsv", "iso_c"}
+    for row in report["spectral"]:
+        assert 0 < row["relative_error"] < 1e-3
+        assert row["speedup"] == pytest.approx(row["plain_seconds"] / row["seconds"])
 
 
 def test_unknown_rule_is_refused(tmp_path: Path) -> None:
