@@ -431,8 +431,12 @@ ax.set(xlabel="row-space interference, I", ylabel="task interference", yscale="l
 ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 plt.show()
 
+# %%
+overlap, interference, *_ = points[-1]
+print(f"orthogonal row spaces: I = {overlap:.2f}, and yet L = {interference:.2f}")
+
 # %% [markdown]
-# Both bounds hold, and $L$ does rise with $I$. The theorem's bound is orders of magnitude above what
+# That is the first remark in numbers. Both bounds hold, and $L$ does rise with $I$. The theorem's bound is orders of magnitude above what
 # happens, because $r s^4/\alpha^2$ charges the weakest direction for what only the strongest can do:
 # its form is right, its size says nothing. On a real layer it is worse still. A fine-tuned matrix has
 # full rank, so $V_t$ is a whole orthogonal matrix, $\|V_s^\top V_t\|_2$ is 1 for *any* two tasks, and
