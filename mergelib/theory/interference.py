@@ -252,11 +252,9 @@ def _output_shares(matrices: Sequence[Tensor], grams: Sequence[Tensor]) -> tuple
     def length(matrix: Tensor, gram: Tensor) -> float:  # Σ_i ‖D x_i‖² = ⟨D Σ x_i x_iᵀ, D⟩
         return float(((matrix @ gram) * matrix).sum())
 
-    total = torch.stack(list(matrices)).sum(0)
-    own = joint = pairwise = 0.0
-    for matrix, gram in zip(matrices, grams, strict=True):
-        mine = length(matrix, gram)
-        own += mine
-        joint += length(total - matrix, gram)
-        pairwise += sum(length(other, gram) for other in matrices) - mine
+    total, everything = torch.stack(list(matrices)).sum(0), torch.stack(list(grams)).sum(0)
+    pairs = list(zip(matrices, grams, strict=True))
+    own = sum(length(matrix, gram) for matrix, gram in pairs)
+    joint = sum(length(total - matrix, gram) for matrix, gram in pairs)
+    pairwise = sum(length(matrix, everything) for matrix in matrices) - own
     return joint / own, pairwise / own
