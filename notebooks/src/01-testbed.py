@@ -41,17 +41,19 @@ DEVICE = "cpu"
 # %% [markdown]
 # ## The tasks
 #
-# A **suite** is a named family of classification tasks. Three families share one interface:
+# A **suite** is a named family of tasks. Five families share one interface:
 #
 # | suite | what it holds | where it runs |
 # |---|---|---|
 # | `digits2` | scikit-learn's handwritten digits, cut into two tasks | anywhere, in seconds |
 # | `glyphs8`, `14`, `20` | scripts and symbol sets, rendered from fonts | anywhere, without a download |
 # | `vision8`, `14`, `20` | real pictures: digits, clothes, signs, satellite images and more | where the data is, or with a network |
+# | `text4` | texts in four languages, for a small GPT ([](#run-text)) | where the data is, or with a network |
+# | `clip8`, `14`, `20` | the papers' own tasks and public experts ([](#run-clip)) | with a network and a GPU |
 #
 # The default of every notebook is `glyphs8`. Its pictures are drawn on the spot from the DejaVu
 # fonts that come with matplotlib, so nothing is downloaded, and a seed decides what is drawn.
-# Every picture of every suite, rendered or real, is a colour image of $32 \times 32$ pixels.
+# Every picture of the first three, rendered or real, is a colour image of $32 \times 32$ pixels.
 
 # %%
 import mergelib as ml

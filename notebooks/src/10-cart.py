@@ -324,9 +324,10 @@ print(f"At 8 % of the rank: energy {energy[k - 1]:.0%}, left after cancelling {c
 # $\tilde\Sigma_t = \Sigma_t / \|\Sigma_t\|_F$,
 #
 # $$
-# I = \sum_{t=1}^{T} \sum_{s \ne t} I_{ts}, \qquad
-# I_{ts} = \big\| \tilde\Sigma_t V_t^\top V_s \tilde\Sigma_s \big\|_F .
+# I = \sum_{t=1}^{T} \sum_{s \ne t} \big\| \tilde\Sigma_t V_t^\top V_s \tilde\Sigma_s \big\|_F .
 # $$ (eq-cart-I)
+#
+# We write $I_{ts}$ for the summand.
 #
 # It asks whether two tasks read the same directions of the input, weighted by how strongly. What
 # joins the two: fine-tuning changes a layer by sums of (error) times (input)$^\top$, so
@@ -339,8 +340,9 @@ print(f"At 8 % of the rank: energy {energy[k - 1]:.0%}, left after cancelling {c
 # Let $x_{t,i} = V_t a_{t,i} + \epsilon_{t,i}$ with $\|a_{t,i}\| \le c\, s$ and
 # $\|\epsilon_{t,i}\| \le \eta$. Then
 #
-# $$ L \le n \big( k_3 I + T(T-1)\, k_4\, \eta \big)^2, \qquad
-# k_3 = c\, r\, s^4 / \alpha^2, \quad k_4 = s . $$
+# $$ L \le n \big( k_3 I + T(T-1)\, k_4\, \eta \big)^2 $$
+#
+# with $k_3 = c\, r\, s^4 / \alpha^2$ and $k_4 = s$.
 # ```
 #
 # ```{prf:proof}
