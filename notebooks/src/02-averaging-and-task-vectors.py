@@ -891,5 +891,5 @@ print(f"barrier to the stranger:          {barriers['MLP, different starts']:.2f
 # * Task vectors are nearly orthogonal in weight space and still disturb each other's features. So
 #   the best scale falls as tasks are added, and is chosen on validation data.
 #
-# **Next:** the interference that $\rho$ sums up can be reduced entry by entry (TIES, DARE) or
-# direction by direction; [](10-cart) does the latter, starting from the average of this chapter.
+# **Next:** [](03-interference) looks at the entries where task vectors quarrel, and at TIES, DARE and
+# Consensus, which repair that entry by entry; [](10-cart) works on directions instead.
