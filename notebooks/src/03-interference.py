@@ -707,6 +707,7 @@ def kept_up(share):
     return points, "holds" if points > -2 else "does not hold here"
 
 
+# %% tags=["hide-input"]
 claims = [
     ("TIES", "the largest fifth keeps an expert's accuracy", *kept_up(redundancy["largest"][0.2])),
     ("TIES", "trimming helps a merge (sum)", *judged(("sum", "trim"), ("sum", "neither"))),
