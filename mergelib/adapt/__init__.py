@@ -7,13 +7,17 @@ needs, and how much of it, stands in `mergelib.methods`.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from mergelib.adapt.adamerging import Adapted, adamerging
+from mergelib.adapt.adamerging import adamerging
+from mergelib.adapt.common import Adapted
+from mergelib.adapt.fisher import fisher
+from mergelib.adapt.regmean import regmean
+from mergelib.adapt.soups import greedy_soup
 from mergelib.registry import get_method
 from mergelib.statedict import Experts, StateDict
 
-__all__ = ["Adapted", "adamerging", "adapt"]
+__all__ = ["Adapted", "adamerging", "adapt", "fisher", "greedy_soup", "regmean"]
 
 
 def adapt(
@@ -22,8 +26,8 @@ def adapt(
     *,
     pretrained: StateDict,
     model: nn.Module,
-    heads: Mapping[str, nn.Module],
-    data: Mapping[str, Tensor],
+    data: Mapping[str, Any],
+    heads: Mapping[str, nn.Module] | None = None,
     **hyperparameters: Any,
 ) -> Adapted:
     """Merge experts with the help of data.
@@ -33,8 +37,9 @@ def adapt(
         experts: mapping of name to state dict, or a list of state dicts; as for `merge`.
         pretrained: the state dict they were fine-tuned from.
         model: the architecture; its own weights are left alone.
-        heads: task to what turns the model's output into logits.
-        data: task to the model's inputs, as each procedure describes them.
+        data: task to the model's inputs, or to a pair of inputs and labels, as each procedure
+            describes them.
+        heads: task to what turns the model's output into logits, for procedures that predict.
         **hyperparameters: the procedure's own.
 
     Raises:
@@ -44,4 +49,9 @@ def adapt(
     chosen = get_method(method, "procedure")
     chosen.check(hyperparameters, pretrained=True)
     procedure: Callable[..., Adapted] = chosen.function
-    return procedure(experts, pretrained, model=model, heads=heads, data=data, **hyperparameters)
+    given: dict[str, Any] = {"model": model, "data": data}
+    if "heads" in chosen.parameters:
+        if heads is None:
+            raise ValueError(f"{method} needs heads: pass heads=")
+        given["heads"] = heads
+    return procedure(experts, pretrained, **given, **hyperparameters)

@@ -10,43 +10,26 @@ merged weights, g_l = ∂ℓ/∂θ_l, and ∂ℓ/∂λ_{t,l} = ⟨g_l, v_{t,l}�
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from mergelib.adapt.common import Adapted, Transform, check_tasks, complete, evaluating
 from mergelib.linalg import low_rank
 from mergelib.progress import progress
-from mergelib.registry import Memory, culprit, is_weight, other, tied_keys
+from mergelib.registry import Memory, culprit, is_weight, other
 from mergelib.rules.arithmetic import average
 from mergelib.rules.low_rank import rank_of
 from mergelib.rules.sparse import trim_below
 from mergelib.selection import magnitude_thresholds
 from mergelib.statedict import Experts, StateDict, check_keys, is_finite, is_matrix, name_experts
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Base = Literal["task_arithmetic", "ties", "cart"]
 STARTS = {"task_arithmetic": 0.3, "ties": 0.3, "cart": 1.0}
-
-
-@dataclass(frozen=True)
-class Adapted:
-    """What a procedure made.
-
-    Attributes:
-        state: the merged state dict.
-        coefficients: a row an expert, a column a tensor of the state dict.
-        history: a row a step: ``step``, and the loss of every task before it.
-    """
-
-    state: dict[str, Tensor]
-    coefficients: "pd.DataFrame"
-    history: "pd.DataFrame"
 
 
 @dataclass(frozen=True)
@@ -150,7 +133,7 @@ def adamerging(
     seed: int = 0,
     rank_ratio: float = 0.08,
     density: float = 0.2,
-    transform: Callable[[Tensor], Tensor] | None = None,
+    transform: Transform | None = None,
 ) -> Adapted:
     """AdaMerging: learn coefficients by the entropy of predictions on unlabelled inputs.
 
@@ -200,7 +183,7 @@ def adamerging(
         with torch.no_grad():
             merged = basis.at(weights.expand(-1, len(basis.vectors)))
         moved = [merged[key].requires_grad_() for key in basis.vectors]
-        losses = _entropies(model, _complete(merged, pretrained), heads, inputs, transform)
+        losses = _entropies(model, complete(merged, pretrained), heads, inputs, transform)
         history.append({"step": step, **{task: loss.item() for task, loss in losses.items()}})
         total = torch.stack(list(losses.values())).sum()
         gradients = basis.pull(torch.autograd.grad(total, moved))
@@ -210,7 +193,7 @@ def adamerging(
             with torch.no_grad():
                 weights.clamp_(0, 1)
     final = weights.detach().expand(-1, len(basis.vectors))
-    state = _complete(basis.at(final), pretrained)
+    state = complete(basis.at(final), pretrained)
     state = {key: value.to(pretrained[key].dtype) for key, value in state.items()}
     table = pd.DataFrame(final.cpu().numpy(), index=list(named), columns=list(basis.vectors))
     return Adapted(state, table, pd.DataFrame(history))
@@ -231,11 +214,8 @@ def _of_parameters(basis: Span, model: nn.Module, start: float) -> Span:
 def _check(data: Mapping[str, Tensor], heads: Mapping[str, nn.Module], granularity: str) -> None:
     if granularity not in ("layer", "task"):
         raise ValueError(f"granularity is {granularity!r}, expected 'layer' or 'task'")
-    if not data:
-        raise ValueError("no data: adamerging needs unlabelled inputs of at least one task")
+    check_tasks(data, heads, "head")
     for task, inputs in data.items():
-        if task not in heads:
-            raise ValueError(f"task {task!r} has no head; there are: {', '.join(heads)}")
         if not len(inputs):
             raise ValueError(f"task {task!r} has no inputs")
 
@@ -247,18 +227,6 @@ def _check_numbers(steps: int, batch_size: int, init: float | None) -> None:
         raise ValueError(f"batch_size is {batch_size}, expected at least 1")
     if init is not None and not math.isfinite(init):
         raise ValueError(f"init is {init}, expected a finite number")
-
-
-def _complete(merged: Mapping[str, Tensor], pretrained: StateDict) -> dict[str, Tensor]:
-    """Merged tensors with counters copied and ties kept, in the order of the pretrained model."""
-    aliases = tied_keys(pretrained)
-    state: dict[str, Tensor] = {}
-    for key, tensor in pretrained.items():
-        if key in aliases:
-            state[key] = state[aliases[key]]
-        else:
-            state[key] = merged[key] if key in merged else tensor.clone()
-    return state
 
 
 def _batches(data: Mapping[str, Tensor], batch_size: int, seed: int) -> Iterator[dict[str, Tensor]]:
@@ -281,17 +249,13 @@ def _entropies(
     state: dict[str, Tensor],
     heads: Mapping[str, nn.Module],
     batch: Mapping[str, Tensor],
-    transform: Callable[[Tensor], Tensor] | None,
+    transform: Transform | None,
 ) -> dict[str, Tensor]:
     """The mean entropy of each task, from one pass of all inputs through the model."""
     inputs = torch.cat(list(batch.values()))
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         ready = inputs if transform is None else transform(inputs)
         outputs = functional_call(model, state, (ready,))
-    finally:
-        model.train(training)
     parts = outputs.split([len(each) for each in batch.values()])
     losses = {task: entropy(heads[task](part)) for task, part in zip(batch, parts, strict=True)}
     for task, loss in losses.items():

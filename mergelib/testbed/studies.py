@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from mergelib.activations import layer_inputs
 from mergelib.adapt import adapt
 from mergelib.compress import Compressed, compress
 from mergelib.io import cache_folder
@@ -38,11 +39,7 @@ from mergelib.testbed.models import normalise
 from mergelib.testbed.suites import Split, load_suite, usual_model
 from mergelib.testbed.training import Recipe, usual_recipe
 from mergelib.testbed.zoo import Zoo, load_zoo
-from mergelib.theory.interference import (
-    interference_curves,
-    layer_inputs,
-    output_interference,
-)
+from mergelib.theory.interference import interference_curves, output_interference
 
 Tables = dict[str, list[dict[str, Any]]]
 Study = Callable[..., Tables]
@@ -265,12 +262,13 @@ def interference(
         the layers of the average get to see of so many validation pictures of each task.
     """
     device = next(zoo.model.parameters()).device
-    zoo.model.load_state_dict(merge_zoo("average", zoo))
+    average = merge_zoo("average", zoo)
     inputs = {
-        name: layer_inputs(zoo.model, normalise(task.validation.inputs[:pictures].to(device)))
+        name: layer_inputs(
+            zoo.model, normalise(task.validation.inputs[:pictures].to(device)), average
+        )
         for name, task in zoo.suite.tasks.items()
     }
-    zoo.model.load_state_dict(zoo.pretrained)
     positive = [ratio for ratio in rank_ratios if ratio > 0]
     outputs = output_interference(zoo.experts, zoo.pretrained, inputs, positive)
     curves = interference_curves(zoo.experts, zoo.pretrained, rank_ratios)

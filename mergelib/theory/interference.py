@@ -22,7 +22,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mergelib.rules.arithmetic import average
 from mergelib.rules.low_rank import rank_of
@@ -183,30 +183,6 @@ def interference_curves(
 
 
 @torch.no_grad()
-def layer_inputs(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
-    """What the linear layers of a model are given: key of the weight to rows ``(count, n)``.
-
-    Positions of a sequence count as rows of their own.
-    """
-    seen: dict[str, Tensor] = {}
-
-    def keep(key: str, given: Tensor) -> None:
-        seen[key] = given.detach().flatten(0, -2)
-
-    handles = [
-        module.register_forward_pre_hook(lambda _, given, key=f"{name}.weight": keep(key, given[0]))
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
-    ]
-    try:
-        model(inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return seen
-
-
-@torch.no_grad()
 def output_interference(
     experts: Mapping[str, StateDict],
     pretrained: StateDict,
@@ -218,7 +194,7 @@ def output_interference(
     Args:
         experts: task to state dict.
         pretrained: θ_0.
-        inputs: task to the `layer_inputs` of a model on that task.
+        inputs: task to what `mergelib.activations.layer_inputs` finds for it.
         rank_ratios: k = ceil(ratio · r), in 0..1 and above 0.
 
     Returns:

@@ -446,15 +446,12 @@ print(f"orthogonal row spaces: I = {overlap:.2f}, and yet L = {interference:.2f}
 # pictures a task, and compare for one layer.
 
 # %%
-from copy import deepcopy
-
+from mergelib.activations import layer_inputs
 from mergelib.testbed.models import normalise
-from mergelib.theory.interference import layer_inputs, output_interference
+from mergelib.theory.interference import output_interference
 
-merged_model = deepcopy(zoo.model)
-merged_model.load_state_dict(average)
 seen = {
-    name: layer_inputs(merged_model, normalise(task.validation.inputs[:60].to(DEVICE)))
+    name: layer_inputs(zoo.model, normalise(task.validation.inputs[:60].to(DEVICE)), average)
     for name, task in suite.tasks.items()
 }
 

@@ -4,14 +4,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from mergelib.linalg import low_rank
 from mergelib.theory.interference import (
     interference,
     interference_bound,
     interference_curves,
-    layer_inputs,
     output_interference,
     reconstruction_error,
     spectrum,
@@ -147,16 +146,6 @@ def test_interference_of_natural_inputs_in_closed_form() -> None:
     total = torch.stack(tasks).sum(0)
     expected = sum(float(((total - own) @ own.T).square().sum()) for own in tasks)
     assert task_interference(tasks, inputs) / 20000 == pytest.approx(expected, rel=0.05)
-
-
-def test_layer_inputs_are_what_the_layers_get() -> None:
-    torch.manual_seed(0)
-    first, second = nn.Linear(3, 4), nn.Linear(4, 2)
-    x = torch.randn(5, 6, 3)
-    seen = layer_inputs(nn.Sequential(first, nn.ReLU(), second), x)
-    assert list(seen) == ["0.weight", "2.weight"]
-    assert torch.equal(seen["0.weight"], x.flatten(0, 1))
-    torch.testing.assert_close(seen["2.weight"], first(x).relu().flatten(0, 1).detach())
 
 
 @pytest.mark.parametrize("centred", [False, True])

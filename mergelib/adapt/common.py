@@ -1,0 +1,109 @@
+"""What all procedures share: their result, and how the data they are given is checked."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from mergelib.registry import tied_keys
+from mergelib.rules.arithmetic import average
+from mergelib.statedict import StateDict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Transform = Callable[[Tensor], Tensor]
+Labelled = tuple[Tensor, Tensor]
+
+
+def _empty() -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame()
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """What a procedure made.
+
+    Attributes:
+        state: the merged state dict.
+        coefficients: a row an expert; for AdaMerging a column a tensor of the state dict, for soups
+            the column ``weight``. Empty where a procedure has none.
+        history: a row a step, as each procedure describes it.
+    """
+
+    state: dict[str, Tensor]
+    coefficients: "pd.DataFrame" = field(default_factory=_empty)
+    history: "pd.DataFrame" = field(default_factory=_empty)
+
+
+def complete(merged: Mapping[str, Tensor], pretrained: StateDict) -> dict[str, Tensor]:
+    """Merged tensors with counters copied and ties kept, in the order of the pretrained model."""
+    aliases = tied_keys(pretrained)
+    state: dict[str, Tensor] = {}
+    for key, tensor in pretrained.items():
+        if key in aliases:
+            state[key] = state[aliases[key]]
+        else:
+            state[key] = merged[key] if key in merged else tensor.clone()
+    return state
+
+
+def averaged(
+    experts: Mapping[str, StateDict], pretrained: StateDict, done: Collection[str]
+) -> dict[str, Tensor]:
+    """The plain average of every floating tensor that a procedure has not ``done``."""
+    return {
+        key: average([expert[key].float() for expert in experts.values()]).to(tensor.dtype)
+        for key, tensor in pretrained.items()
+        if key not in done and tensor.is_floating_point()
+    }
+
+
+def check_tasks(data: Mapping[str, object], known: Mapping[str, object], what: str) -> None:
+    """Raise ValueError for no data, or for a task that lacks its head or expert (``what``)."""
+    if not data:
+        raise ValueError("no data: pass inputs of at least one task")
+    for task in data:
+        if task not in known:
+            raise ValueError(f"task {task!r} has no {what}; there are: {', '.join(known)}")
+
+
+def labelled(data: Mapping[str, object], method: str) -> dict[str, Labelled]:
+    """Data of a method that needs labels, checked: task to inputs and labels, of one length.
+
+    Raises:
+        ValueError: inputs without labels, or not one for each; it names the task.
+    """
+    checked = {}
+    for task, part in data.items():
+        if not (isinstance(part, tuple) and len(part) == 2):
+            raise ValueError(f"{method} needs labels: pass (inputs, labels) for task {task!r}")
+        inputs, labels = part
+        if len(inputs) != len(labels):
+            raise ValueError(f"task {task!r} has {len(inputs)} inputs and {len(labels)} labels")
+        if not len(inputs):
+            raise ValueError(f"task {task!r} has no inputs")
+        checked[task] = (inputs, labels)
+    return checked
+
+
+def check_finite(what: str, tensor: Tensor) -> None:
+    """Raise ValueError, naming ``what``, for a tensor with NaN or Inf in it."""
+    if not torch.isfinite(tensor).all():
+        raise ValueError(f"{what} holds NaN or Inf: look at the inputs")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, and afterwards in the mode it was in."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)

@@ -1,0 +1,109 @@
+"""Greedy soup: average those models, of one task or several, that do not hurt each other.
+
+Models are tried in the order of their accuracy; each joins the average if that loses nothing by it
+(Wortsman et al., 2022, Recipe 1). The uniform soup, an average of all, is the rule ``average``.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from mergelib.adapt.common import (
+    Adapted,
+    Labelled,
+    Transform,
+    check_tasks,
+    complete,
+    evaluating,
+    labelled,
+)
+from mergelib.progress import progress
+from mergelib.registry import merge, other
+from mergelib.statedict import Experts, StateDict, check_compatible, name_experts
+
+
+@other(family="procedure", paper="wortsman2022model", data="model, heads, labelled inputs")
+def greedy_soup(
+    experts: Experts,
+    pretrained: StateDict,
+    *,
+    model: nn.Module,
+    heads: Mapping[str, nn.Module],
+    data: Mapping[str, Any],
+    batch_size: int = 500,
+    transform: Transform | None = None,
+) -> Adapted:
+    """Greedy soup: add models in the order of their accuracy, as long as accuracy does not fall.
+
+    It asks for one forward pass of all data for each model, and one for each but the first soup.
+
+    Args:
+        experts: mapping of name to state dict, or a list of them; names need not be those of tasks.
+        pretrained: gives the order of keys, and the counters.
+        model: the architecture, run in evaluation mode.
+        heads: task to what turns the model's output into logits; for every task of ``data``.
+        data: task to a pair of inputs and labels, held out from training.
+        batch_size: inputs at once.
+        transform: from a batch of inputs to the model's, e.g. the testbed's `normalise`.
+
+    Returns:
+        The soup; ``coefficients`` with every model's ``weight``; ``history``, a row a model in the
+        order of trial: ``expert``, its own ``accuracy`` (mean over tasks, 0..1), the accuracy of
+        the ``soup`` with it, and whether it was ``added``.
+
+    Raises:
+        ValueError: data without labels, or a task without a head.
+    """
+    import pandas as pd
+
+    named = name_experts(experts)
+    check_compatible(pretrained, named, "pretrained")
+    check_tasks(data, heads, "head")
+    pairs = labelled(data, "greedy_soup")
+
+    def accuracy(state: StateDict) -> float:
+        return _accuracy(model, state, heads, pairs, batch_size, transform)
+
+    scores = {name: accuracy(state) for name, state in named.items()}
+    chosen: list[str] = []
+    best, rows = -1.0, []
+    for name in progress(sorted(named, key=lambda each: -scores[each]), desc="soup", leave=False):
+        tried = {each: named[each] for each in [*chosen, name]}
+        soup = accuracy(merge("average", tried)) if chosen else scores[name]
+        added = soup >= best
+        rows.append({"expert": name, "accuracy": scores[name], "soup": soup, "added": added})
+        if added:
+            chosen, best = list(tried), soup
+    weights = pd.DataFrame({"weight": [(name in chosen) / len(chosen) for name in named]})
+    merged = merge("average", {name: named[name] for name in chosen})
+    kept = {key: value for key, value in merged.items() if value.is_floating_point()}
+    return Adapted(
+        complete(kept, pretrained), weights.set_index(pd.Index(named)), pd.DataFrame(rows)
+    )
+
+
+@torch.no_grad()
+def _accuracy(
+    model: nn.Module,
+    state: StateDict,
+    heads: Mapping[str, nn.Module],
+    pairs: Mapping[str, Labelled],
+    batch_size: int,
+    transform: Transform | None,
+) -> float:
+    """Mean over the tasks of the share of right answers."""
+    device = next(model.parameters()).device
+    here = {key: value.to(device) for key, value in state.items()}
+    shares = []
+    with evaluating(model):
+        for task, (inputs, labels) in pairs.items():
+            right = 0
+            for x, y in zip(inputs.split(batch_size), labels.split(batch_size), strict=True):
+                ready = x.to(device) if transform is None else transform(x.to(device))
+                logits = heads[task](functional_call(model, here, (ready,)))
+                right += int((logits.argmax(-1) == y.to(device)).sum())
+            shares.append(right / labels.numel())
+    return sum(shares) / len(shares)
