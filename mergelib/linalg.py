@@ -115,6 +115,22 @@ def polar_factor(matrix: Tensor, *, tolerance: float = 1e-5) -> Tensor:
     return (root @ matrix.to(root.dtype)).to(matrix.dtype)
 
 
+def simplex_projection(values: Tensor) -> Tensor:
+    """The nearest point of the probability simplex, along the last dimension.
+
+    Sort, and subtract the one threshold that makes what stays positive sum to one (Held, Wolfe and
+    Crowder, 1974).
+
+    Args:
+        values: shape ``(…, n)``, finite.
+    """
+    ordered = values.sort(dim=-1, descending=True).values
+    counts = torch.arange(1, values.shape[-1] + 1, dtype=values.dtype, device=values.device)
+    thresholds = (ordered.cumsum(-1) - 1) / counts
+    last = (ordered > thresholds).sum(-1, keepdim=True) - 1  # the last one that stays positive
+    return (values - thresholds.gather(-1, last)).clamp(min=0)
+
+
 def _well_conditioned(gram: Tensor) -> bool:
     """Whether the smallest eigenvalue is surely above 1e-3 of the largest, by a cheap test."""
     shift = 1e-3 * torch.linalg.matrix_norm(gram)  # not below 1e-3 of the largest

@@ -2,13 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 from torch import Tensor
 
-from mergelib.linalg import low_rank, truncated_svd
+from mergelib.linalg import low_rank, simplex_projection, truncated_svd
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}
 DTYPES = list(TOLERANCE)
@@ -183,3 +185,29 @@ def test_cuda_agrees_with_the_cpu() -> None:
     on_gpu = low_rank(matrix.cuda(), 9)
     assert on_gpu.is_cuda
     torch.testing.assert_close(on_gpu.cpu(), low_rank(matrix, 9), rtol=0, atol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=6))
+def test_simplex_projection_is_the_nearest_point(values: list[float]) -> None:
+    """Against a general solver of quadratic programmes."""
+    goal = torch.tensor(values, dtype=torch.float64)
+    found = simplex_projection(goal)
+    assert float(found.sum()) == pytest.approx(1)
+    assert (found >= 0).all()
+    solved = minimize(
+        lambda w: float(np.square(w - goal.numpy()).sum()),
+        np.full(len(values), 1 / len(values)),
+        method="SLSQP",
+        bounds=[(0, 1)] * len(values),
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
+    np.testing.assert_allclose(found.numpy(), solved.x, atol=1e-6)
+
+
+def test_simplex_projection_along_the_last_dimension() -> None:
+    rows = torch.tensor([[0.2, 0.8], [3.0, 0.0], [-1.0, -1.0]])
+    torch.testing.assert_close(
+        simplex_projection(rows), torch.tensor([[0.2, 0.8], [1.0, 0.0], [0.5, 0.5]])
+    )

@@ -12,12 +12,13 @@ from torch import nn
 from mergelib.adapt.adamerging import adamerging
 from mergelib.adapt.common import Adapted
 from mergelib.adapt.fisher import fisher
+from mergelib.adapt.frank_wolfe import frank_wolfe
 from mergelib.adapt.regmean import regmean
 from mergelib.adapt.soups import greedy_soup
 from mergelib.registry import get_method
 from mergelib.statedict import Experts, StateDict
 
-__all__ = ["Adapted", "adamerging", "adapt", "fisher", "greedy_soup", "regmean"]
+__all__ = ["Adapted", "adamerging", "adapt", "fisher", "frank_wolfe", "greedy_soup", "regmean"]
 
 
 def adapt(

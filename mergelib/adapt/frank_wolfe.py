@@ -1,0 +1,442 @@
+"""Frank-Wolfe merging: minimise a loss over the convex hull of the experts (Chen et al., 2025).
+
+The merged weights θ move towards vertices of the hull, which are the experts' weights. The linear
+minimisation oracle (LMO) names the vertex that a linear model of the loss ℓ likes best,
+s = argmin_i ⟨∇ℓ(θ), θ_i⟩, and the gap g = ⟨∇ℓ(θ), θ − s⟩ bounds how much a convex ℓ can still fall.
+The *hard* variant goes a part γ of the way to s. The *soft* one takes the k best vertices and looks
+for the best convex combination of them. Either by whole models or tensor by tensor ("layer"), where
+the hull is the product of the tensors' hulls.
+
+Experts are read tensor by tensor, so they may be `mergelib.io.Checkpoint`s larger than memory.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from mergelib.adapt.adamerging import entropy
+from mergelib.adapt.common import (
+    Adapted,
+    Transform,
+    check_tasks,
+    complete,
+    evaluating,
+    labelled,
+)
+from mergelib.linalg import simplex_projection
+from mergelib.progress import progress
+from mergelib.registry import other
+from mergelib.statedict import Experts, StateDict, check_compatible, name_experts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+START = "start"  # the row of the coefficients that belongs to the starting point
+ARMIJO = 1e-4  # the share of the predicted decrease that a step must bring
+Tensors = dict[str, Tensor]
+
+
+class Objective(Protocol):
+    """A differentiable function of tensors by name."""
+
+    def value(self, parameters: Tensors) -> float: ...
+
+    def gradient(self, parameters: Tensors) -> tuple[float, Tensors]:
+        """The value, and the gradient by name."""
+
+
+@dataclass(frozen=True)
+class CalibrationLoss:
+    """The mean over tasks of a loss on calibration data, as a function of the model's parameters.
+
+    Attributes:
+        model: the architecture.
+        fixed: its buffers.
+        heads: task to head.
+        data: task to inputs and labels, or to inputs alone for the entropy.
+        batch_size: inputs at once.
+        transform: from a batch of inputs to the model's.
+    """
+
+    model: nn.Module
+    fixed: Tensors
+    heads: Mapping[str, nn.Module]
+    data: Mapping[str, tuple[Tensor, Tensor | None]]
+    batch_size: int
+    transform: Transform | None
+
+    def value(self, parameters: Tensors) -> float:
+        with torch.no_grad():
+            return sum(float(part) for part in self._parts(parameters))
+
+    def gradient(self, parameters: Tensors) -> tuple[float, Tensors]:
+        moved = {key: each.detach().requires_grad_() for key, each in parameters.items()}
+        total = {key: torch.zeros_like(each) for key, each in parameters.items()}
+        loss = 0.0
+        for part in self._parts(moved):
+            loss += float(part.detach())
+            found = torch.autograd.grad(part, list(moved.values()), allow_unused=True)
+            for key, each in zip(moved, found, strict=True):
+                if each is not None:
+                    total[key] += each
+        return loss, total
+
+    def _parts(self, parameters: Tensors) -> Any:
+        """The loss in parts that add up to it, one a batch."""
+        device = next(iter(parameters.values())).device
+        with evaluating(self.model):
+            for task, (inputs, labels) in self.data.items():
+                for rows in torch.arange(len(inputs)).split(self.batch_size):
+                    x = inputs[rows].to(device)
+                    x = x if self.transform is None else self.transform(x)
+                    output = functional_call(self.model, {**self.fixed, **parameters}, (x,))
+                    logits = self.heads[task](output).flatten(0, -2)
+                    if labels is None:
+                        part = entropy(logits)
+                    else:
+                        part = F.cross_entropy(logits, labels[rows].to(device).flatten())
+                    if not torch.isfinite(part):
+                        raise ValueError(
+                            f"the loss of task {task!r} is {part.item()}: look at its inputs"
+                        )
+                    yield part * (len(rows) / len(inputs) / len(self.data))
+
+
+@other(
+    family="procedure", paper="chen2025fwmerging", data="model, heads, 100 examples of every task"
+)
+def frank_wolfe(
+    experts: Experts,
+    pretrained: StateDict,
+    *,
+    model: nn.Module,
+    heads: Mapping[str, nn.Module],
+    data: Mapping[str, Any],
+    variant: Literal["soft", "hard"] = "soft",
+    granularity: Literal["task", "layer"] = "task",
+    score: Literal["inner", "cosine"] = "inner",
+    loss: Literal["cross_entropy", "entropy"] = "cross_entropy",
+    start: StateDict | None = None,
+    steps: int = 15,
+    step: Literal["quadratic", "armijo", "diminishing"] | float = "quadratic",
+    top_k: int = 3,
+    keep_current: bool = True,
+    inner_steps: int = 8,
+    tolerance: float = 0.0,
+    batch_size: int = 200,
+    transform: Transform | None = None,
+) -> Adapted:
+    """Frank-Wolfe merging: go towards the expert, or the best mixture of a few, that lowers a loss.
+
+    Args:
+        experts: mapping of name to state dict, or a list; the vertices of the hull.
+        pretrained: the first point when no ``start`` is given, and the order of keys.
+        model: the architecture, run in evaluation mode.
+        heads: task to what turns the model's output into logits; for every task of ``data``.
+        data: task to a pair of calibration inputs and labels; for the entropy, inputs are enough.
+        variant: ``"hard"``, Algorithm 1, or ``"soft"``, Theorem 1.
+        granularity: one vertex for the whole model, or one for each tensor.
+        score: what the LMO minimises: the inner product, or the sum of the tensors' cosines, as in
+            the authors' released code. The gap is of the inner product in both cases.
+        loss: on the calibration data.
+        start: the first point; it keeps a share of its own in the coefficients.
+        steps: how many, at most.
+        step: of the hard variant: ``"quadratic"``, the minimum of the parabola through ℓ, its slope
+            and ℓ at the vertex, exact where ℓ is quadratic, and halved until ℓ falls; ``"armijo"``,
+            from 1 halved until ℓ falls; ``"diminishing"``, 2/(t+2); or a fixed γ in 0..1.
+        top_k: of the soft variant: vertices to mix, at most as many as there are.
+        keep_current: the current point is one of them, as otherwise it would be forgotten
+            (Proposition 1 with Σ λ = 1).
+        inner_steps: of projected gradient for the mixture.
+        tolerance: stop at a gap of at most this.
+        batch_size: inputs at once.
+        transform: from a batch of inputs to the model's, e.g. the testbed's `normalise`.
+
+    Returns:
+        The merged state; ``coefficients`` with a row a vertex, and one for the ``start``, a column
+        a parameter: non-negative, summing to one, and θ = Σ coefficient · vertex, which proves
+        that θ lies in the hull; ``history``, a row a step: ``step``, the ``loss`` before it, the
+        ``gap``, the chosen ``vertex`` (the most frequent one by layer) and ``moved``, one minus the
+        weight that the current point kept.
+
+    Raises:
+        ValueError: a setting out of range, a task without head or labels, a loss that is not
+            finite.
+    """
+    named = name_experts(experts)
+    check_compatible(pretrained, named, "pretrained")
+    first = pretrained if start is None else start
+    check_compatible(pretrained, {START: first}, "pretrained")
+    _check(variant, granularity, score, loss, step, steps, top_k)
+    check_tasks(data, heads, "head")
+    keys = [key for key, _ in model.named_parameters()]
+    begin = {key: first[key].to(_dtype(first[key])) for key in keys}
+    fixed = {key: each for key, each in first.items() if key not in begin}
+    objective = CalibrationLoss(model, fixed, heads, _pairs(data, loss), batch_size, transform)
+    theta, table, history = minimise(
+        objective,
+        begin,
+        named,
+        variant=variant,
+        granularity=granularity,
+        score=score,
+        steps=steps,
+        step=step,
+        top_k=top_k,
+        keep_current=keep_current,
+        inner_steps=inner_steps,
+        tolerance=tolerance,
+    )
+    buffers = _mixed_buffers(fixed, table.mean(axis=1).tolist(), named)
+    state = {key: each.to(pretrained[key].dtype) for key, each in {**buffers, **theta}.items()}
+    return Adapted(complete(state, pretrained), table, history)
+
+
+def minimise(
+    objective: Objective,
+    start: Tensors,
+    experts: Mapping[str, StateDict],
+    *,
+    variant: Literal["soft", "hard"] = "soft",
+    granularity: Literal["task", "layer"] = "task",
+    score: Literal["inner", "cosine"] = "inner",
+    steps: int = 15,
+    step: Literal["quadratic", "armijo", "diminishing"] | float = "quadratic",
+    top_k: int = 3,
+    keep_current: bool = True,
+    inner_steps: int = 8,
+    tolerance: float = 0.0,
+) -> tuple[Tensors, "pd.DataFrame", "pd.DataFrame"]:
+    """The loop of `frank_wolfe` for any objective: last point, coefficients and history.
+
+    Args:
+        objective: what to minimise, a function of the tensors that ``start`` has.
+        start: the first point.
+        experts: the vertices; they may have further tensors.
+        **options: as for `frank_wolfe`.
+    """
+    import pandas as pd
+
+    keys, names = list(start), list(experts)
+    theta = {key: each.clone() for key, each in start.items()}
+    weights = torch.zeros(len(names) + 1, len(keys), dtype=torch.float64)
+    weights[-1] = 1
+    rows = []
+    for t in progress(range(steps), desc=f"frank-wolfe {variant}", leave=False):
+        value, slope = objective.gradient(theta)
+        products, cosines = _products(experts, slope, keys)
+        here = torch.tensor([float((slope[key] * theta[key]).sum()) for key in keys]).double()
+        gap = _gap(products, here, granularity)
+        liked = products if score == "inner" else cosines
+        if granularity == "task":
+            liked = liked.sum(1, keepdim=True).expand_as(liked)
+        vertex = names[int(liked.argmin(0).mode().values)]
+        rows.append({"step": t, "loss": value, "gap": gap, "vertex": vertex, "moved": 0.0})
+        if gap <= tolerance:
+            break
+        at = _Place(objective, theta, value, slope, experts, granularity)
+        if variant == "hard":
+            mixture = _hard(at, liked, step, t)
+        else:
+            mixture = _soft(at, liked, top_k, keep_current, inner_steps)
+        theta = _mixed(theta, mixture, experts)
+        weights = weights * mixture[-1] + torch.cat([mixture[:-1], torch.zeros(1, len(keys))])
+        rows[-1]["moved"] = float(1 - mixture[-1].mean())
+    table = pd.DataFrame(weights.numpy(), index=[*names, START], columns=keys)
+    return theta, table, pd.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A point, and what is known of the objective there."""
+
+    objective: Objective
+    theta: Tensors
+    value: float
+    slope: Tensors
+    experts: Mapping[str, StateDict]
+    granularity: str
+
+
+def _hard(at: _Place, liked: Tensor, step: str | float, t: int) -> Tensor:
+    """What the next point is made of: a row an expert, the last one the current point."""
+    theta = at.theta
+    keys = list(theta)
+    vertex = F.one_hot(liked.argmin(0), len(at.experts)).T.double()
+    corner = torch.cat([vertex, torch.zeros(1, len(keys))])
+    stay = torch.zeros_like(corner)
+    stay[-1] = 1
+
+    def towards(gamma: float) -> Tensor:
+        return stay + gamma * (corner - stay)
+
+    if step == "diminishing":
+        return towards(2 / (t + 2))
+    if not isinstance(step, str):
+        return towards(step)
+    target = _mixed(theta, corner, at.experts)
+    slant = sum(float((at.slope[key] * (target[key] - theta[key])).sum()) for key in keys)
+    gamma = 1.0
+    if step == "quadratic":
+        bend = at.objective.value(target) - at.value - slant
+        gamma = min(1.0, -slant / (2 * bend)) if bend > 0 else 1.0
+    for _ in range(20):
+        tried = at.objective.value(
+            {key: each + gamma * (target[key] - each) for key, each in theta.items()}
+        )
+        if tried <= at.value + ARMIJO * gamma * min(slant, 0.0):
+            return towards(gamma)
+        gamma /= 2
+    return stay
+
+
+def _soft(at: _Place, liked: Tensor, top_k: int, keep_current: bool, inner_steps: int) -> Tensor:
+    """The best mixture of the liked vertices found by projected gradient, as for `_hard`.
+
+    The start is the current point, or without it the liked vertices in equal shares. A step that
+    does not lower the loss is halved, so a mixture that keeps the current point is never worse.
+    """
+    theta, value, slope = at.theta, at.value, at.slope
+    keys, names = list(theta), list(at.experts)
+    order = liked.argsort(0)[: min(top_k, len(names))]  # (k, keys): which expert in which place
+    places = len(order)
+    vertices = {
+        key: torch.stack([at.experts[names[i]][key].to(theta[key]) for i in order[:, c].tolist()])
+        for c, key in enumerate(keys)
+    }
+    if keep_current:
+        vertices = {key: torch.cat([v, theta[key][None]]) for key, v in vertices.items()}
+    shares = torch.zeros(len(next(iter(vertices.values()))), len(keys), dtype=torch.float64)
+    if keep_current:
+        shares[-1] = 1
+    else:
+        shares[:] = 1 / places
+        value, slope = at.objective.gradient(_blend(vertices, shares))
+    rate = 1.0
+    for _ in range(inner_steps):
+        pull = torch.tensor(
+            [[float((slope[key] * each).sum()) for each in vertices[key]] for key in keys]
+        ).T.double()
+        if at.granularity == "task":
+            pull = pull.sum(1, keepdim=True).expand_as(pull)
+        pull = pull / (pull - pull.mean(0)).abs().amax().clamp(min=1e-30)
+        for _ in range(12):
+            tried = simplex_projection((shares - rate * pull).T).T
+            loss = at.objective.value(_blend(vertices, tried))
+            if loss < value:
+                break
+            rate /= 2
+        else:
+            break
+        shares, rate = tried, 2 * rate
+        value, slope = at.objective.gradient(_blend(vertices, shares))
+    mixture = torch.zeros(len(names) + 1, len(keys), dtype=torch.float64)
+    mixture.scatter_add_(0, order, shares[:places])
+    if keep_current:
+        mixture[-1] = shares[-1]
+    return mixture
+
+
+def _blend(vertices: Mapping[str, Tensor], shares: Tensor) -> Tensors:
+    """Σ shares · vertices of every parameter, from stacked vertices."""
+    return {
+        key: torch.tensordot(shares[:, c].to(each), each, 1)
+        for c, (key, each) in enumerate(vertices.items())
+    }
+
+
+def _mixed(theta: Tensors, mixture: Tensor, experts: Mapping[str, StateDict]) -> Tensors:
+    """The point that a mixture of experts and the current point stands for."""
+    columns = mixture.T.tolist()
+    return {
+        key: _combination(column, each, [expert[key] for expert in experts.values()])
+        for column, (key, each) in zip(columns, theta.items(), strict=True)
+    }
+
+
+def _mixed_buffers(
+    fixed: StateDict, weights: Sequence[float], experts: Mapping[str, StateDict]
+) -> Tensors:
+    """Floating buffers in the proportions that the parameters have on average."""
+    return {
+        key: _combination(weights, each.float(), [expert[key] for expert in experts.values()])
+        for key, each in fixed.items()
+        if each.is_floating_point()
+    }
+
+
+def _combination(weights: Sequence[float], current: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    """Σ weight · tensor, with the last weight for the current one; no zero weight is computed."""
+    total = weights[-1] * current
+    for weight, tensor in zip(weights[:-1], tensors, strict=True):
+        if weight:
+            total.add_(tensor.to(total), alpha=weight)
+    return total
+
+
+def _dtype(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _products(
+    experts: Mapping[str, StateDict], slope: Tensors, keys: Sequence[str]
+) -> tuple[Tensor, Tensor]:
+    """⟨∇ℓ, θ_i⟩ and its cosine, both ``(experts, keys)``; one tensor of one expert at a time."""
+    products = torch.zeros(len(experts), len(keys), dtype=torch.float64)
+    cosines = torch.zeros_like(products)
+    for i, expert in enumerate(experts.values()):
+        for c, key in enumerate(keys):
+            weight = expert[key].to(slope[key])
+            products[i, c] = float((slope[key] * weight).sum())
+            lengths = float(slope[key].norm() * weight.norm())
+            cosines[i, c] = products[i, c] / max(lengths, 1e-30)
+    return products, cosines
+
+
+def _gap(products: Tensor, here: Tensor, granularity: str) -> float:
+    """max_s ⟨∇ℓ, θ − s⟩ over the hull, or over the product of the tensors' hulls."""
+    if granularity == "task":
+        return float(here.sum() - products.sum(1).min())
+    return float((here - products.amin(0)).sum())
+
+
+def _pairs(data: Mapping[str, Any], loss: str) -> dict[str, tuple[Tensor, Tensor | None]]:
+    if loss == "cross_entropy":
+        return {**labelled(data, "frank_wolfe with cross_entropy")}
+    pairs = {task: part[0] if isinstance(part, tuple) else part for task, part in data.items()}
+    for task, inputs in pairs.items():
+        if not len(inputs):
+            raise ValueError(f"task {task!r} has no inputs")
+    return {task: (inputs, None) for task, inputs in pairs.items()}
+
+
+def _check(
+    variant: str,
+    granularity: str,
+    score: str,
+    loss: str,
+    step: str | float,
+    steps: int,
+    top_k: int,
+) -> None:
+    for name, value, known in (
+        ("variant", variant, ("soft", "hard")),
+        ("granularity", granularity, ("task", "layer")),
+        ("score", score, ("inner", "cosine")),
+        ("loss", loss, ("cross_entropy", "entropy")),
+    ):
+        if value not in known:
+            raise ValueError(f"{name} is {value!r}, expected {' or '.join(map(repr, known))}")
+    if isinstance(step, str):
+        if step not in ("quadratic", "armijo", "diminishing"):
+            raise ValueError(f"step is {step!r}, expected quadratic, armijo, diminishing or 0..1")
+    elif not (math.isfinite(step) and 0 <= step <= 1):
+        raise ValueError(f"step is {step}, expected 0..1")
+    if steps < 0 or top_k < 1:
+        raise ValueError(f"steps is {steps} and top_k is {top_k}, expected at least 0 and 1")
