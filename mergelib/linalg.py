@@ -140,25 +140,12 @@ def _well_conditioned(gram: Tensor) -> bool:
 
 def _leading_subspace(matrix: Tensor, gram: Tensor, rank: int) -> Tensor:
     """Orthonormal columns that nearly span the leading left singular vectors, and some more."""
-    count = min(rank + OVERSAMPLING, len(gram))
-    values, vectors = _top_eigenvectors(gram, count)
+    values, vectors = torch.linalg.eigh(gram)
     blind = RESOLUTION * torch.finfo(matrix.dtype).eps
     if matrix.dtype == torch.float32 and values[-rank] < blind * values[-1]:
         double = matrix.double()
-        vectors = _top_eigenvectors(double @ double.T, count)[1].float()
-    return vectors
-
-
-def _top_eigenvectors(gram: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest eigenvalues, ascending, and their eigenvectors as columns."""
-    if gram.device.type == "cpu" and 5 * count < len(gram):  # a third less than all of them
-        from scipy.linalg import eigh
-
-        wanted = [len(gram) - count, len(gram) - 1]
-        found = eigh(gram.numpy(), subset_by_index=wanted, overwrite_a=True, check_finite=False)
-        return torch.from_numpy(found[0]), torch.from_numpy(found[1])
-    values, vectors = torch.linalg.eigh(gram)
-    return values[-count:], vectors[:, -count:]
+        vectors = torch.linalg.eigh(double @ double.T).eigenvectors.float()
+    return vectors[:, -min(rank + OVERSAMPLING, len(values)) :]
 
 
 def _check_finite(matrix: Tensor) -> float:
