@@ -18,17 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from mergelib.adapt.adamerging import entropy
-from mergelib.adapt.common import (
-    Adapted,
-    Transform,
-    check_tasks,
-    complete,
-    evaluating,
-    labelled,
-)
+from mergelib.adapt.calibration import CalibrationLoss, Tensors, calibration_data
+from mergelib.adapt.common import Adapted, Transform, check_tasks, complete
 from mergelib.linalg import simplex_projection
 from mergelib.progress import progress
 from mergelib.registry import other
@@ -39,7 +31,6 @@ if TYPE_CHECKING:
 
 START = "start"  # the row of the coefficients that belongs to the starting point
 ARMIJO = 1e-4  # the share of the predicted decrease that a step must bring
-Tensors = dict[str, Tensor]
 
 
 class Objective(Protocol):
@@ -49,63 +40,6 @@ class Objective(Protocol):
 
     def gradient(self, parameters: Tensors) -> tuple[float, Tensors]:
         """The value, and the gradient by name."""
-
-
-@dataclass(frozen=True)
-class CalibrationLoss:
-    """The mean over tasks of a loss on calibration data, as a function of the model's parameters.
-
-    Attributes:
-        model: the architecture.
-        fixed: its buffers.
-        heads: task to head.
-        data: task to inputs and labels, or to inputs alone for the entropy.
-        batch_size: inputs at once.
-        transform: from a batch of inputs to the model's.
-    """
-
-    model: nn.Module
-    fixed: Tensors
-    heads: Mapping[str, nn.Module]
-    data: Mapping[str, tuple[Tensor, Tensor | None]]
-    batch_size: int
-    transform: Transform | None
-
-    def value(self, parameters: Tensors) -> float:
-        with torch.no_grad():
-            return sum(float(part) for part in self._parts(parameters))
-
-    def gradient(self, parameters: Tensors) -> tuple[float, Tensors]:
-        moved = {key: each.detach().requires_grad_() for key, each in parameters.items()}
-        total = {key: torch.zeros_like(each) for key, each in parameters.items()}
-        loss = 0.0
-        for part in self._parts(moved):
-            loss += float(part.detach())
-            found = torch.autograd.grad(part, list(moved.values()), allow_unused=True)
-            for key, each in zip(moved, found, strict=True):
-                if each is not None:
-                    total[key] += each
-        return loss, total
-
-    def _parts(self, parameters: Tensors) -> Any:
-        """The loss in parts that add up to it, one a batch."""
-        device = next(iter(parameters.values())).device
-        with evaluating(self.model):
-            for task, (inputs, labels) in self.data.items():
-                for rows in torch.arange(len(inputs)).split(self.batch_size):
-                    x = inputs[rows].to(device)
-                    x = x if self.transform is None else self.transform(x)
-                    output = functional_call(self.model, {**self.fixed, **parameters}, (x,))
-                    logits = self.heads[task](output).flatten(0, -2)
-                    if labels is None:
-                        part = entropy(logits)
-                    else:
-                        part = F.cross_entropy(logits, labels[rows].to(device).flatten())
-                    if not torch.isfinite(part):
-                        raise ValueError(
-                            f"the loss of task {task!r} is {part.item()}: look at its inputs"
-                        )
-                    yield part * (len(rows) / len(inputs) / len(self.data))
 
 
 @other(
@@ -178,7 +112,9 @@ def frank_wolfe(
     keys = [key for key, _ in model.named_parameters()]
     begin = {key: first[key].to(_dtype(first[key])) for key in keys}
     fixed = {key: each for key, each in first.items() if key not in begin}
-    objective = CalibrationLoss(model, fixed, heads, _pairs(data, loss), batch_size, transform)
+    objective = CalibrationLoss(
+        model, fixed, heads, calibration_data(data, loss, "frank_wolfe"), batch_size, transform
+    )
     theta, table, history = minimise(
         objective,
         begin,
@@ -355,7 +291,7 @@ def _mixed(theta: Tensors, mixture: Tensor, experts: Mapping[str, StateDict]) ->
     """The point that a mixture of experts and the current point stands for."""
     columns = mixture.T.tolist()
     return {
-        key: _combination(column, each, [expert[key] for expert in experts.values()])
+        key: _combination(column, each, experts, key)
         for column, (key, each) in zip(columns, theta.items(), strict=True)
     }
 
@@ -365,18 +301,20 @@ def _mixed_buffers(
 ) -> Tensors:
     """Floating buffers in the proportions that the parameters have on average."""
     return {
-        key: _combination(weights, each.float(), [expert[key] for expert in experts.values()])
+        key: _combination(weights, each.float(), experts, key)
         for key, each in fixed.items()
         if each.is_floating_point()
     }
 
 
-def _combination(weights: Sequence[float], current: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Σ weight · tensor, with the last weight for the current one; no zero weight is computed."""
+def _combination(
+    weights: Sequence[float], current: Tensor, experts: Mapping[str, StateDict], key: str
+) -> Tensor:
+    """Σ weight · tensor, the last weight for the current one; what weighs nothing is not read."""
     total = weights[-1] * current
-    for weight, tensor in zip(weights[:-1], tensors, strict=True):
+    for weight, expert in zip(weights[:-1], experts.values(), strict=True):
         if weight:
-            total.add_(tensor.to(total), alpha=weight)
+            total.add_(expert[key].to(total), alpha=weight)
     return total
 
 
@@ -404,16 +342,6 @@ def _gap(products: Tensor, here: Tensor, granularity: str) -> float:
     if granularity == "task":
         return float(here.sum() - products.sum(1).min())
     return float((here - products.amin(0)).sum())
-
-
-def _pairs(data: Mapping[str, Any], loss: str) -> dict[str, tuple[Tensor, Tensor | None]]:
-    if loss == "cross_entropy":
-        return {**labelled(data, "frank_wolfe with cross_entropy")}
-    pairs = {task: part[0] if isinstance(part, tuple) else part for task, part in data.items()}
-    for task, inputs in pairs.items():
-        if not len(inputs):
-            raise ValueError(f"task {task!r} has no inputs")
-    return {task: (inputs, None) for task, inputs in pairs.items()}
 
 
 def _check(
