@@ -11,14 +11,29 @@ from torch import nn
 
 from mergelib.adapt.adamerging import adamerging
 from mergelib.adapt.common import Adapted
+from mergelib.adapt.concrete import concrete
 from mergelib.adapt.fisher import fisher
 from mergelib.adapt.frank_wolfe import frank_wolfe
+from mergelib.adapt.multitask import multitask
 from mergelib.adapt.regmean import regmean
-from mergelib.adapt.soups import greedy_soup
+from mergelib.adapt.soups import greedy_soup, uniform_soup
+from mergelib.adapt.surgery import surgery
 from mergelib.registry import get_method
 from mergelib.statedict import Experts, StateDict
 
-__all__ = ["Adapted", "adamerging", "adapt", "fisher", "frank_wolfe", "greedy_soup", "regmean"]
+__all__ = [
+    "Adapted",
+    "adamerging",
+    "adapt",
+    "concrete",
+    "fisher",
+    "frank_wolfe",
+    "greedy_soup",
+    "multitask",
+    "regmean",
+    "surgery",
+    "uniform_soup",
+]
 
 
 def adapt(
@@ -26,8 +41,8 @@ def adapt(
     experts: Experts,
     *,
     pretrained: StateDict,
-    model: nn.Module,
-    data: Mapping[str, Any],
+    model: nn.Module | None = None,
+    data: Mapping[str, Any] | None = None,
     heads: Mapping[str, nn.Module] | None = None,
     **hyperparameters: Any,
 ) -> Adapted:
@@ -37,22 +52,24 @@ def adapt(
         method: a procedure of `mergelib.methods`.
         experts: mapping of name to state dict, or a list of state dicts; as for `merge`.
         pretrained: the state dict they were fine-tuned from.
-        model: the architecture; its own weights are left alone.
+        model: the architecture; its own weights are left alone. This and the two below are asked
+            for where the procedure takes them, and not looked at elsewhere.
         data: task to the model's inputs, or to a pair of inputs and labels, as each procedure
             describes them.
         heads: task to what turns the model's output into logits, for procedures that predict.
         **hyperparameters: the procedure's own.
 
     Raises:
-        ValueError: an unknown method, and what the procedure refuses.
+        ValueError: an unknown method, a model, data or heads that are missing, and what the
+            procedure refuses.
         TypeError: a hyperparameter that the method does not have.
     """
     chosen = get_method(method, "procedure")
     chosen.check(hyperparameters, pretrained=True)
     procedure: Callable[..., Adapted] = chosen.function
-    given: dict[str, Any] = {"model": model, "data": data}
-    if "heads" in chosen.parameters:
-        if heads is None:
-            raise ValueError(f"{method} needs heads: pass heads=")
-        given["heads"] = heads
-    return procedure(experts, pretrained, **given, **hyperparameters)
+    given: dict[str, Any] = {"model": model, "data": data, "heads": heads}
+    taken = {name: value for name, value in given.items() if name in chosen.parameters}
+    for name, value in taken.items():
+        if value is None:
+            raise ValueError(f"{method} needs {name}: pass {name}=")
+    return procedure(experts, pretrained, **taken, **hyperparameters)

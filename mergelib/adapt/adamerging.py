@@ -12,13 +12,13 @@ merged weights, g_l = ∂ℓ/∂θ_l, and ∂ℓ/∂λ_{t,l} = ⟨g_l, v_{t,l}�
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from mergelib.adapt.common import Adapted, Transform, check_tasks, complete, evaluating
+from mergelib.adapt.common import Adapted, Transform, check_tasks, complete, unlabelled
+from mergelib.adapt.objectives import batches, check_steps, entropy_gradients
 from mergelib.linalg import low_rank
 from mergelib.progress import progress
 from mergelib.registry import Memory, culprit, is_weight, other
@@ -109,20 +109,18 @@ def span(
     return made
 
 
-def entropy(logits: Tensor) -> Tensor:
-    """Mean Shannon entropy of the softmax of logits ``(B, C)``, in nats."""
-    logs = torch.log_softmax(logits, dim=1)
-    return -(logs.exp() * logs).sum(1).mean()
-
-
-@other(family="procedure", paper="yang2024adamerging", data="model, heads, unlabelled inputs")
+@other(
+    family="procedure",
+    paper="yang2024adamerging",
+    data="model, heads, unlabelled inputs of every task (the paper: test inputs)",
+)
 def adamerging(
     experts: Experts,
     pretrained: StateDict,
     *,
     model: nn.Module,
     heads: Mapping[str, nn.Module],
-    data: Mapping[str, Tensor],
+    data: Mapping[str, Any],
     base: Base = "task_arithmetic",
     granularity: Literal["layer", "task"] = "layer",
     init: float | None = None,
@@ -146,7 +144,7 @@ def adamerging(
         pretrained: θ_0.
         model: the architecture, run in evaluation mode.
         heads: task to what turns the model's output into logits; for every task of ``data``.
-        data: task to unlabelled inputs, the first dimension counts them.
+        data: task to inputs, the first dimension counts them; labels beside them are not used.
         base: what the coefficients weight; see `span`. CART's Eq. 8 is ``"cart"``.
         granularity: a coefficient for each expert and tensor (``"layer"``), or for each expert.
         init: the coefficients' start; 0.3, and 1.0 for CART, when left out.
@@ -166,8 +164,13 @@ def adamerging(
     import pandas as pd
 
     named = name_experts(experts)
-    _check(data, heads, granularity)
-    _check_numbers(steps, batch_size, init)
+    check_tasks(data, heads, "head")
+    inputs = unlabelled(data)
+    check_steps(steps, batch_size)
+    if granularity not in ("layer", "task"):
+        raise ValueError(f"granularity is {granularity!r}, expected 'layer' or 'task'")
+    if init is not None and not math.isfinite(init):
+        raise ValueError(f"init is {init}, expected a finite number")
     check_keys(model.state_dict(), pretrained, "pretrained", "the model")
     basis = span(named, pretrained, base, rank_ratio=rank_ratio, density=density)
     start = STARTS[base] if init is None else init
@@ -176,18 +179,18 @@ def adamerging(
     device = next(iter(basis.origin.values())).device
     weights = torch.full((len(named), columns), start, device=device, requires_grad=True)
     optimiser = torch.optim.Adam([weights], lr=learning_rate)
-    batches = _batches(data, batch_size, seed)
+    keys = list(basis.vectors)
     history = []
+    stream = batches(inputs, batch_size, seed, device)
     for step in progress(range(steps), desc=f"adamerging {base}", leave=False):
-        inputs = {task: each.to(device) for task, each in next(batches).items()}
         with torch.no_grad():
-            merged = basis.at(weights.expand(-1, len(basis.vectors)))
-        moved = [merged[key].requires_grad_() for key in basis.vectors]
-        losses = _entropies(model, complete(merged, pretrained), heads, inputs, transform)
-        history.append({"step": step, **{task: loss.item() for task, loss in losses.items()}})
-        total = torch.stack(list(losses.values())).sum()
-        gradients = basis.pull(torch.autograd.grad(total, moved))
-        weights.grad = gradients if granularity == "layer" else gradients.sum(1, keepdim=True)
+            merged = basis.at(weights.expand(-1, len(keys)))
+        losses, gradients = entropy_gradients(
+            model, merged, keys, pretrained, heads, next(stream), transform
+        )
+        history.append({"step": step, **losses})
+        pulled = basis.pull(list(gradients.values()))
+        weights.grad = pulled if granularity == "layer" else pulled.sum(1, keepdim=True)
         optimiser.step()
         if clamp:
             with torch.no_grad():
@@ -209,58 +212,3 @@ def _of_parameters(basis: Span, model: nn.Module, start: float) -> Span:
     }
     moved = {key: vectors for key, vectors in basis.vectors.items() if key in parameters}
     return Span({**basis.origin, **fixed}, moved)
-
-
-def _check(data: Mapping[str, Tensor], heads: Mapping[str, nn.Module], granularity: str) -> None:
-    if granularity not in ("layer", "task"):
-        raise ValueError(f"granularity is {granularity!r}, expected 'layer' or 'task'")
-    check_tasks(data, heads, "head")
-    for task, inputs in data.items():
-        if not len(inputs):
-            raise ValueError(f"task {task!r} has no inputs")
-
-
-def _check_numbers(steps: int, batch_size: int, init: float | None) -> None:
-    if steps < 0:
-        raise ValueError(f"steps is {steps}, expected at least 0")
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}, expected at least 1")
-    if init is not None and not math.isfinite(init):
-        raise ValueError(f"init is {init}, expected a finite number")
-
-
-def _batches(data: Mapping[str, Tensor], batch_size: int, seed: int) -> Iterator[dict[str, Tensor]]:
-    """Endless batches of every task; each input comes once before any comes again."""
-    generator = torch.Generator().manual_seed(seed)
-    queues = {task: torch.empty(0, dtype=torch.long) for task in data}
-    while True:
-        batch = {}
-        for task, inputs in data.items():
-            while len(queues[task]) < min(batch_size, len(inputs)):
-                more = torch.randperm(len(inputs), generator=generator)
-                queues[task] = torch.cat([queues[task], more])
-            chosen, queues[task] = queues[task][:batch_size], queues[task][batch_size:]
-            batch[task] = inputs[chosen.to(inputs.device)]
-        yield batch
-
-
-def _entropies(
-    model: nn.Module,
-    state: dict[str, Tensor],
-    heads: Mapping[str, nn.Module],
-    batch: Mapping[str, Tensor],
-    transform: Transform | None,
-) -> dict[str, Tensor]:
-    """The mean entropy of each task, from one pass of all inputs through the model."""
-    inputs = torch.cat(list(batch.values()))
-    with evaluating(model):
-        ready = inputs if transform is None else transform(inputs)
-        outputs = functional_call(model, state, (ready,))
-    parts = outputs.split([len(each) for each in batch.values()])
-    losses = {task: entropy(heads[task](part)) for task, part in zip(batch, parts, strict=True)}
-    for task, loss in losses.items():
-        if not torch.isfinite(loss):
-            raise ValueError(
-                f"the entropy of task {task!r} became {loss.item()}: look at its inputs"
-            )
-    return losses

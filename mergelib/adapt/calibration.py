@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from mergelib.adapt.adamerging import entropy
-from mergelib.adapt.common import Transform, evaluating, labelled
+from mergelib.adapt.common import Transform, evaluating, labelled, unlabelled
+from mergelib.adapt.objectives import entropy
 
 Tensors = dict[str, Tensor]
 
@@ -82,8 +82,4 @@ def calibration_data(
     """
     if loss == "cross_entropy":
         return {**labelled(data, f"{method} with cross_entropy")}
-    pairs = {task: part[0] if isinstance(part, tuple) else part for task, part in data.items()}
-    for task, inputs in pairs.items():
-        if not len(inputs):
-            raise ValueError(f"task {task!r} has no inputs")
-    return {task: (inputs, None) for task, inputs in pairs.items()}
+    return {task: (inputs, None) for task, inputs in unlabelled(data).items()}

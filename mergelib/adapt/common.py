@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -34,11 +34,13 @@ class Adapted:
         coefficients: a row an expert; for AdaMerging a column a tensor of the state dict, for soups
             the column ``weight``. Empty where a procedure has none.
         history: a row a step, as each procedure describes it.
+        heads: task to a head that takes the place of the given one, where a procedure makes some.
     """
 
     state: dict[str, Tensor]
     coefficients: "pd.DataFrame" = field(default_factory=_empty)
     history: "pd.DataFrame" = field(default_factory=_empty)
+    heads: Mapping[str, nn.Module] = field(default_factory=dict)
 
 
 def complete(merged: Mapping[str, Tensor], pretrained: StateDict) -> dict[str, Tensor]:
@@ -90,6 +92,19 @@ def labelled(data: Mapping[str, object], method: str) -> dict[str, Labelled]:
             raise ValueError(f"task {task!r} has no inputs")
         checked[task] = (inputs, labels)
     return checked
+
+
+def unlabelled(data: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The inputs of every task alone, where data come with labels or without.
+
+    Raises:
+        ValueError: a task without inputs.
+    """
+    inputs = {task: part[0] if isinstance(part, tuple) else part for task, part in data.items()}
+    for task, part in inputs.items():
+        if not len(part):
+            raise ValueError(f"task {task!r} has no inputs")
+    return inputs
 
 
 def check_finite(what: str, tensor: Tensor) -> None:

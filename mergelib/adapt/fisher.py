@@ -23,13 +23,18 @@ from mergelib.adapt.common import (
     complete,
     evaluating,
     labelled,
+    unlabelled,
 )
 from mergelib.progress import progress
 from mergelib.registry import other
 from mergelib.statedict import Experts, StateDict, check_compatible, name_experts
 
 
-@other(family="procedure", paper="matena2022merging", data="model, heads, inputs of every task")
+@other(
+    family="procedure",
+    paper="matena2022merging",
+    data="model, heads, inputs of every task (a few hundred)",
+)
 def fisher(
     experts: Experts,
     pretrained: StateDict,
@@ -74,15 +79,15 @@ def fisher(
     check_tasks(data, heads, "head")
     check_tasks(named, data, "data")
     generator = torch.Generator().manual_seed(seed)
-    pairs = labelled(data, "fisher with labels='true'") if labels == "true" else {}
+    pairs: Mapping[str, tuple[Tensor, Tensor | None]]
+    if labels == "true":
+        pairs = {**labelled(data, "fisher with labels='true'")}
+    else:
+        pairs = {task: (inputs, None) for task, inputs in unlabelled(data).items()}
     sums: dict[str, Tensor] = {}
     weights: dict[str, Tensor] = {}
     for name, expert in progress(named.items(), desc="fisher", leave=False):
-        if pairs:
-            inputs, targets = pairs[name]
-        else:
-            inputs = data[name][0] if isinstance(data[name], tuple) else data[name]
-            targets = None
+        inputs, targets = pairs[name]
         information = diagonal_fisher(
             model,
             expert,

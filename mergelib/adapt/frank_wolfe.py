@@ -61,6 +61,7 @@ def frank_wolfe(
     step: Literal["quadratic", "armijo", "diminishing"] | float = "quadratic",
     top_k: int = 3,
     keep_current: bool = True,
+    constraint: Literal["simplex", "none"] = "simplex",
     inner_steps: int = 8,
     tolerance: float = 0.0,
     batch_size: int = 200,
@@ -87,6 +88,9 @@ def frank_wolfe(
         top_k: of the soft variant: vertices to mix, at most as many as there are.
         keep_current: the current point is one of them, as otherwise it would be forgotten
             (Proposition 1 with Σ λ = 1).
+        constraint: of the soft variant: ``"simplex"`` keeps the mixture in the hull; ``"none"``
+            lets λ take any value, as the authors' released code does, in θ + Σ λ_j (s_j − θ), so
+            that coefficients still sum to one but may be negative: the model can leave the hull.
         inner_steps: of projected gradient for the mixture.
         tolerance: stop at a gap of at most this.
         batch_size: inputs at once.
@@ -94,10 +98,11 @@ def frank_wolfe(
 
     Returns:
         The merged state; ``coefficients`` with a row a vertex, and one for the ``start``, a column
-        a parameter: non-negative, summing to one, and θ = Σ coefficient · vertex, which proves
-        that θ lies in the hull; ``history``, a row a step: ``step``, the ``loss`` before it, the
-        ``gap``, the chosen ``vertex`` (the most frequent one by layer) and ``moved``, one minus the
-        weight that the current point kept.
+        a parameter: they sum to one, and θ = Σ coefficient · vertex. Unless the ``constraint`` is
+        ``"none"`` they are not negative, which proves that θ lies in the hull of vertices and
+        start. ``history``, a row a step: ``step``, the ``loss`` before it, the ``gap``, the chosen
+        ``vertex`` (the most frequent one by layer) and ``moved``, one minus the weight that the
+        current point kept.
 
     Raises:
         ValueError: a setting out of range, a task without head or labels, a loss that is not
@@ -107,7 +112,7 @@ def frank_wolfe(
     check_compatible(pretrained, named, "pretrained")
     first = pretrained if start is None else start
     check_compatible(pretrained, {START: first}, "pretrained")
-    _check(variant, granularity, score, loss, step, steps, top_k)
+    _check(variant, granularity, score, loss, constraint, step, steps, top_k)
     check_tasks(data, heads, "head")
     keys = [key for key, _ in model.named_parameters()]
     begin = {key: first[key].to(_dtype(first[key])) for key in keys}
@@ -126,6 +131,7 @@ def frank_wolfe(
         step=step,
         top_k=top_k,
         keep_current=keep_current,
+        constraint=constraint,
         inner_steps=inner_steps,
         tolerance=tolerance,
     )
@@ -146,6 +152,7 @@ def minimise(
     step: Literal["quadratic", "armijo", "diminishing"] | float = "quadratic",
     top_k: int = 3,
     keep_current: bool = True,
+    constraint: Literal["simplex", "none"] = "simplex",
     inner_steps: int = 8,
     tolerance: float = 0.0,
 ) -> tuple[Tensors, "pd.DataFrame", "pd.DataFrame"]:
@@ -180,10 +187,12 @@ def minimise(
         if variant == "hard":
             mixture = _hard(at, liked, step, t)
         else:
-            mixture = _soft(at, liked, top_k, keep_current, inner_steps)
+            mixture = _soft(at, liked, top_k, keep_current, constraint, inner_steps)
         theta = _mixed(theta, mixture, experts)
         weights = weights * mixture[-1] + torch.cat([mixture[:-1], torch.zeros(1, len(keys))])
         rows[-1]["moved"] = float(1 - mixture[-1].mean())
+        if bool((mixture[-1] == 1).all()):  # nothing better was found, nor will be
+            break
     table = pd.DataFrame(weights.numpy(), index=[*names, START], columns=keys)
     return theta, table, pd.DataFrame(rows)
 
@@ -232,12 +241,15 @@ def _hard(at: _Place, liked: Tensor, step: str | float, t: int) -> Tensor:
     return stay
 
 
-def _soft(at: _Place, liked: Tensor, top_k: int, keep_current: bool, inner_steps: int) -> Tensor:
+def _soft(
+    at: _Place, liked: Tensor, top_k: int, keep_current: bool, constraint: str, inner_steps: int
+) -> Tensor:
     """The best mixture of the liked vertices found by projected gradient, as for `_hard`.
 
     The start is the current point, or without it the liked vertices in equal shares. A step that
-    does not lower the loss is halved, so a mixture that keeps the current point is never worse.
+    does not lower the loss is shortened, so a mixture that keeps the current point is never worse.
     """
+    project = simplex_projection if constraint == "simplex" else _sum_to_one
     theta, value, slope = at.theta, at.value, at.slope
     keys, names = list(theta), list(at.experts)
     order = liked.argsort(0)[: min(top_k, len(names))]  # (k, keys): which expert in which place
@@ -254,29 +266,40 @@ def _soft(at: _Place, liked: Tensor, top_k: int, keep_current: bool, inner_steps
     else:
         shares[:] = 1 / places
         value, slope = at.objective.gradient(_blend(vertices, shares))
-    rate = 1.0
+    pull = _pull(slope, vertices, at.granularity)
+    rate = 1 / float((pull - pull.mean(0)).abs().amax().clamp(min=1e-30))
     for _ in range(inner_steps):
-        pull = torch.tensor(
-            [[float((slope[key] * each).sum()) for each in vertices[key]] for key in keys]
-        ).T.double()
-        if at.granularity == "task":
-            pull = pull.sum(1, keepdim=True).expand_as(pull)
-        pull = pull / (pull - pull.mean(0)).abs().amax().clamp(min=1e-30)
         for _ in range(12):
-            tried = simplex_projection((shares - rate * pull).T).T
-            loss = at.objective.value(_blend(vertices, tried))
-            if loss < value:
+            tried = project((shares - rate * pull).T).T
+            found, slope = at.objective.gradient(_blend(vertices, tried))
+            if found < value:
                 break
-            rate /= 2
+            rate /= 4
         else:
             break
-        shares, rate = tried, 2 * rate
-        value, slope = at.objective.gradient(_blend(vertices, shares))
+        turned = _pull(slope, vertices, at.granularity)
+        moved, bent = tried - shares, float(((tried - shares) * (turned - pull)).sum())
+        if bent > 0:  # the step of Barzilai and Borwein (1988)
+            rate = float(moved.square().sum()) / bent
+        shares, value, pull = tried, found, turned
     mixture = torch.zeros(len(names) + 1, len(keys), dtype=torch.float64)
     mixture.scatter_add_(0, order, shares[:places])
     if keep_current:
         mixture[-1] = shares[-1]
     return mixture
+
+
+def _pull(slope: Tensors, vertices: Mapping[str, Tensor], granularity: str) -> Tensor:
+    """∂ℓ/∂shares, ``(vertices, keys)``; by whole models all columns are the same."""
+    pull = torch.tensor(
+        [[float((slope[key] * each).sum()) for each in stack] for key, stack in vertices.items()]
+    ).T.double()
+    return pull.sum(1, keepdim=True).expand_as(pull) if granularity == "task" else pull
+
+
+def _sum_to_one(values: Tensor) -> Tensor:
+    """The nearest point whose last dimension sums to one: affine coefficients, of any sign."""
+    return values + (1 - values.sum(-1, keepdim=True)) / values.shape[-1]
 
 
 def _blend(vertices: Mapping[str, Tensor], shares: Tensor) -> Tensors:
@@ -349,6 +372,7 @@ def _check(
     granularity: str,
     score: str,
     loss: str,
+    constraint: str,
     step: str | float,
     steps: int,
     top_k: int,
@@ -358,6 +382,7 @@ def _check(
         ("granularity", granularity, ("task", "layer")),
         ("score", score, ("inner", "cosine")),
         ("loss", loss, ("cross_entropy", "entropy")),
+        ("constraint", constraint, ("simplex", "none")),
     ):
         if value not in known:
             raise ValueError(f"{name} is {value!r}, expected {' or '.join(map(repr, known))}")

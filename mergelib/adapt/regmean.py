@@ -6,6 +6,7 @@ matrices G_t = X_tᵀ X_t of the inputs that the layers of expert t get on task 
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,19 +20,24 @@ from mergelib.adapt.common import (
     check_tasks,
     complete,
     evaluating,
+    unlabelled,
 )
 from mergelib.progress import progress
 from mergelib.registry import other
 from mergelib.statedict import Experts, StateDict, check_compatible, name_experts
 
 
-@other(family="procedure", paper="jin2023dataless", data="model, unlabelled inputs of every task")
+@other(
+    family="procedure",
+    paper="jin2023dataless",
+    data="model, unlabelled inputs of every task (a few hundred)",
+)
 def regmean(
     experts: Experts,
     pretrained: StateDict,
     *,
     model: nn.Module,
-    data: Mapping[str, Tensor],
+    data: Mapping[str, Any],
     off_diagonal: float = 0.9,
     ridge: float = 1e-6,
     batch_size: int = 100,
@@ -43,7 +49,8 @@ def regmean(
         experts: mapping of task to state dict.
         pretrained: gives the order of keys, and the counters.
         model: the architecture, run in evaluation mode.
-        data: expert to inputs of its task, the first dimension counts them.
+        data: expert to inputs of its task, the first dimension counts them; labels beside them are
+            not used.
         off_diagonal: factor on the Gram matrices' entries off the diagonal, in 0..1, which makes up
             for few inputs; 1 is least squares, 0 a mean weighted by the inputs' squares.
         ridge: added to the diagonal of Σ G_t, as a share of its mean, so that it can be inverted.
@@ -62,10 +69,11 @@ def regmean(
         raise ValueError(f"ridge is {ridge}, expected at least 0")
     check_tasks(data, named, "expert")
     check_tasks(named, data, "data")
+    inputs = unlabelled(data)
     totals: dict[str, Tensor] = {}
     products: dict[str, Tensor] = {}
     for name, expert in progress(named.items(), desc="regmean", leave=False):
-        grams = layer_grams(model, expert, data[name], batch_size=batch_size, transform=transform)
+        grams = layer_grams(model, expert, inputs[name], batch_size=batch_size, transform=transform)
         for key, gram in grams.items():
             check_finite(f"the input of {key!r} in expert {name!r}", gram)
             gram = off_diagonal * gram + (1 - off_diagonal) * torch.diag(gram.diagonal())

@@ -1,11 +1,11 @@
-"""Greedy soup: average those models, of one task or several, that do not hurt each other.
+"""Soups: averages of models, of one task or several (Wortsman et al., 2022).
 
-Models are tried in the order of their accuracy; each joins the average if that loses nothing by it
-(Wortsman et al., 2022, Recipe 1). The uniform soup, an average of all, is the rule ``average``.
+The uniform soup takes all of them. The greedy soup (Recipe 1) tries them in the order of their
+accuracy; each joins the average if that loses nothing by it.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,7 +16,6 @@ from mergelib.adapt.common import (
     Labelled,
     Transform,
     check_tasks,
-    complete,
     evaluating,
     labelled,
 )
@@ -24,8 +23,33 @@ from mergelib.progress import progress
 from mergelib.registry import merge, other
 from mergelib.statedict import Experts, StateDict, check_compatible, name_experts
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-@other(family="procedure", paper="wortsman2022model", data="model, heads, labelled inputs")
+
+@other(family="procedure", paper="wortsman2022model", data="no data")
+def uniform_soup(experts: Experts, pretrained: StateDict) -> Adapted:
+    """Uniform soup: the average of all models, as the rule ``average`` gives it.
+
+    Args:
+        experts: mapping of name to state dict, or a list of them.
+        pretrained: gives the order of keys, and the counters.
+
+    Returns:
+        The soup, and ``coefficients`` with every model's ``weight``.
+
+    Raises:
+        ValueError: what `merge` refuses.
+    """
+    named = name_experts(experts)
+    return Adapted(merge("average", named, pretrained=pretrained), _weights(named, list(named)))
+
+
+@other(
+    family="procedure",
+    paper="wortsman2022model",
+    data="model, heads, labelled inputs (a validation set)",
+)
 def greedy_soup(
     experts: Experts,
     pretrained: StateDict,
@@ -77,12 +101,16 @@ def greedy_soup(
         rows.append({"expert": name, "accuracy": scores[name], "soup": soup, "added": added})
         if added:
             chosen, best = list(tried), soup
-    weights = pd.DataFrame({"weight": [(name in chosen) / len(chosen) for name in named]})
-    merged = merge("average", {name: named[name] for name in chosen})
-    kept = {key: value for key, value in merged.items() if value.is_floating_point()}
-    return Adapted(
-        complete(kept, pretrained), weights.set_index(pd.Index(named)), pd.DataFrame(rows)
-    )
+    merged = merge("average", {name: named[name] for name in chosen}, pretrained=pretrained)
+    return Adapted(merged, _weights(named, chosen), pd.DataFrame(rows))
+
+
+def _weights(named: Mapping[str, StateDict], chosen: Sequence[str]) -> "pd.DataFrame":
+    """Every model's weight in the average of the chosen ones."""
+    import pandas as pd
+
+    weights = [(name in chosen) / len(chosen) for name in named]
+    return pd.DataFrame({"weight": weights}, index=list(named))
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from torch import Tensor
 from mergelib.measure import measured
 from mergelib.registry import get_method, merge
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many, normalised
-from mergelib.testbed.suites import Suite
+from mergelib.testbed.suites import Split, Suite
 from mergelib.testbed.zoo import Zoo
 
 Grid = Mapping[str, Sequence[Any]]
@@ -135,3 +135,32 @@ def compare(
         tables.append(table.assign(method=method, seconds=cost.seconds, peak_bytes=peak))
     whole = pd.concat([*tables, experts], ignore_index=True)
     return whole.assign(normalised=normalised(whole, experts))
+
+
+def sub_zoo(zoo: Zoo, tasks: Sequence[str]) -> Zoo:
+    """The zoo cut down to some of its tasks, experts and all."""
+    experts = {task: zoo.experts[task] for task in tasks}
+    return replace(zoo, suite=only(zoo.suite, tasks), experts=experts)
+
+
+def cut(zoo: Zoo, pictures: int) -> Zoo:
+    """The zoo with at most so many test pictures a task, and half as many for validation.
+
+    Splits are in random order, so what is left is a random part of them.
+    """
+
+    def first(split: Split, count: int) -> Split:
+        return Split(split.inputs[:count], split.labels[:count])
+
+    tasks = {
+        name: replace(
+            task, validation=first(task.validation, pictures // 2), test=first(task.test, pictures)
+        )
+        for name, task in zoo.suite.tasks.items()
+    }
+    return replace(zoo, suite=replace(zoo.suite, tasks=tasks))
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table as JSON-ready rows."""
+    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]

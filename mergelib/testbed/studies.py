@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from mergelib.activations import layer_inputs
-from mergelib.adapt import adapt
 from mergelib.compress import Compressed, compress
 from mergelib.io import cache_folder
 from mergelib.progress import progress
@@ -30,18 +29,27 @@ from mergelib.testbed.comparison import (
     Grid,
     choose,
     compare,
+    cut,
     individual,
     merge_zoo,
-    only,
+    records,
+    sub_zoo,
+)
+from mergelib.testbed.data_studies import (
+    Tables,
+    adaptation,
+    calibration,
+    irrelevant,
+    procedures,
+    relevant,
 )
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many
 from mergelib.testbed.models import normalise
-from mergelib.testbed.suites import Split, load_suite, usual_model
+from mergelib.testbed.suites import load_suite, usual_model
 from mergelib.testbed.training import Recipe, usual_recipe
 from mergelib.testbed.zoo import Zoo, load_zoo
 from mergelib.theory.interference import interference_curves, output_interference
 
-Tables = dict[str, list[dict[str, Any]]]
 Study = Callable[..., Tables]
 
 RANK_RATIOS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.32, 0.5, 0.75, 1.0)
@@ -54,13 +62,6 @@ SUBSET_GRIDS: dict[str, tuple[str, Grid]] = {
     "ties": ("ties", {"density": [0.05, 0.1, 0.2]}),
     "cart": ("cart", {"rank_ratio": [0.08, 0.12, 0.16]}),
     "cart, scale searched": ("cart", {"rank_ratio": [0.08, 0.16], "scale": [1.0, 2.0, 3.0]}),
-}
-
-# What AdaMerging starts from, and what is searched for the start.
-ADAPTED: dict[str, Grid] = {
-    "task_arithmetic": {"scale": GRIDS["task_arithmetic"]["scale"]},
-    "ties": {"scale": GRIDS["task_arithmetic"]["scale"], "reduce": ["sum"]},
-    "cart": {"scale": GRIDS["cart"]["scale"], "rank_ratio": [0.16]},
 }
 
 
@@ -119,10 +120,6 @@ def measure_study(
     return {"provenance": made, **tables}
 
 
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
-
-
 def _defaults(study: Study) -> dict[str, Any]:
     parameters = inspect.signature(study).parameters.values()
     return {each.name: each.default for each in parameters if each.default is not each.empty}
@@ -161,9 +158,9 @@ def baselines(zoo: Zoo, *, grids: Mapping[str, Grid] = GRIDS) -> Tables:
         get_method(method)  # an unknown one shall fail before any work
     for method, grid in grids.items():
         settings[method], table = choose(zoo, method, grid, autocast=True)
-        searched += _rows(table.assign(method=method))
+        searched += records(table.assign(method=method))
     columns = ["method", "task", "accuracy", "normalised", "loss", "correct", "n"]
-    test = _rows(compare(zoo, settings)[columns])
+    test = records(compare(zoo, settings)[columns])
     chosen = {"zoo": zoo.fingerprint, "settings": settings}
     return {"chosen": [chosen], "validation": searched, "test": test}
 
@@ -203,7 +200,7 @@ def ranks(
     table = evaluate_many(zoo.model, candidates(), zoo.heads, zoo.suite, autocast=True)
     rows = [
         {**grid[row.pop("candidate")], **row}
-        for row in _rows(table[["candidate", "task", "accuracy", "loss"]])
+        for row in records(table[["candidate", "task", "accuracy", "loss"]])
     ]
     return {"test": rows, "path": path}
 
@@ -239,7 +236,7 @@ def task_counts(
         for subset in range(1 if count == len(names) else subsets):
             order = torch.randperm(len(names), generator=generator)[:count]
             tasks = [names[i] for i in sorted(order.tolist())]
-            part = _sub_zoo(zoo, tasks)
+            part = sub_zoo(zoo, tasks)
             for label, (method, grid) in SUBSET_GRIDS.items():
                 best, _ = choose(part, method, grid, autocast=True)
                 merged = merge_zoo(method, part, **best)
@@ -249,7 +246,7 @@ def task_counts(
                 share = float((accuracy / own[tasks]).mean())
                 rows.append({**row, "accuracy": float(accuracy.mean()), "normalised": share})
     bounds = pd.DataFrame({"pretrained": base, "individual": own}).reset_index()
-    return {"test": rows, "bounds": _rows(bounds)}
+    return {"test": rows, "bounds": records(bounds)}
 
 
 def interference(
@@ -272,7 +269,7 @@ def interference(
     positive = [ratio for ratio in rank_ratios if ratio > 0]
     outputs = output_interference(zoo.experts, zoo.pretrained, inputs, positive)
     curves = interference_curves(zoo.experts, zoo.pretrained, rank_ratios)
-    return {"curves": _rows(curves), "outputs": _rows(outputs)}
+    return {"curves": records(curves), "outputs": records(outputs)}
 
 
 def compression(
@@ -331,67 +328,21 @@ def _judged(
 ) -> list[dict[str, Any]]:
     """Accuracy of every task under a state dict of its own."""
     table = individual(replace(zoo, experts=states), split, autocast=True)
-    return _rows(table[["task", "accuracy"]])
-
-
-def adaptation(zoo: Zoo, *, grids: Mapping[str, Grid] = ADAPTED, steps: int = 300) -> Tables:
-    """AdaMerging on test inputs, from data-free methods at scales chosen on validation data.
-
-    Returns:
-        ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``task`` and
-        ``accuracy``; ``history``: rows of ``base``, ``step`` and ``entropy``, the sum over tasks.
-    """
-    data = {name: task.test.inputs for name, task in zoo.suite.tasks.items()}
-    rows, history = [], []
-    for base, grid in grids.items():
-        best, _ = choose(zoo, base, grid, autocast=True)
-        made = adapt(
-            "adamerging",
-            zoo.experts,
-            pretrained=zoo.pretrained,
-            model=zoo.model,
-            heads=zoo.heads,
-            data=data,
-            base=base,
-            init=best["scale"],
-            rank_ratio=best.get("rank_ratio", 0.0),
-            steps=steps,
-            seed=zoo.suite.seed,
-            transform=normalise,
-        )
-        states = {base: merge_zoo(base, zoo, **best), f"adamerging+{base}": made.state}
-        for method, state in states.items():
-            table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
-            rows += [{"method": method, **row} for row in _rows(table[["task", "accuracy"]])]
-        totals = made.history.drop(columns="step").sum(axis=1)[::10]
-        history += [{"base": base, "step": i, "entropy": each} for i, each in totals.items()]
-    return {"test": rows, "history": history}
-
-
-def _sub_zoo(zoo: Zoo, tasks: Sequence[str]) -> Zoo:
-    experts = {task: zoo.experts[task] for task in tasks}
-    return replace(zoo, suite=only(zoo.suite, tasks), experts=experts)
-
-
-def cut(zoo: Zoo, pictures: int) -> Zoo:
-    """The zoo with at most so many test pictures a task, and half as many for validation.
-
-    Splits are in random order, so what is left is a random part of them.
-    """
-
-    def first(split: Split, count: int) -> Split:
-        return Split(split.inputs[:count], split.labels[:count])
-
-    tasks = {
-        name: replace(
-            task, validation=first(task.validation, pictures // 2), test=first(task.test, pictures)
-        )
-        for name, task in zoo.suite.tasks.items()
-    }
-    return replace(zoo, suite=replace(zoo.suite, tasks=tasks))
+    return records(table[["task", "accuracy"]])
 
 
 STUDIES: dict[str, Study] = {
     each.__name__: each
-    for each in (baselines, ranks, task_counts, interference, compression, adaptation)
+    for each in (
+        baselines,
+        ranks,
+        task_counts,
+        interference,
+        compression,
+        adaptation,
+        procedures,
+        calibration,
+        irrelevant,
+        relevant,
+    )
 }

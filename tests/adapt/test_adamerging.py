@@ -10,53 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import mergelib as ml
-from mergelib.adapt.adamerging import Span, _of_parameters, entropy, span
+from mergelib.adapt.adamerging import Span, _of_parameters, span
+from mergelib.adapt.objectives import entropy
 
-State = dict[str, Tensor]
 TASKS = ("a", "b")
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(6, 8)
-        self.norm = nn.BatchNorm1d(8)  # brings buffers, and a counter
-        self.second = nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(torch.tanh(self.norm(self.first(x))))
-
-
-class Case:
-    def __init__(self, experts: int = 3) -> None:
-        torch.manual_seed(0)
-        self.model = Model()
-        self.pretrained = {k: v.clone() for k, v in self.model.state_dict().items()}
-        self.experts = {
-            f"expert {i}": {
-                k: v + 0.3 * torch.rand(v.shape) if v.is_floating_point() else v + i
-                for k, v in self.pretrained.items()
-            }
-            for i in range(experts)
-        }
-        self.heads = {task: nn.Linear(5, 3 + i) for i, task in enumerate(TASKS)}
-        self.data = {task: torch.randn(20, 6) for task in TASKS}
-
-    def adapt(self, **options: Any) -> Any:
-        return ml.adapt(
-            "adamerging",
-            options.pop("experts", self.experts),
-            pretrained=self.pretrained,
-            model=self.model,
-            heads=options.pop("heads", self.heads),
-            data=options.pop("data", self.data),
-            **options,
-        )
-
-
-@pytest.fixture
-def case() -> Case:
-    return Case()
 
 
 @pytest.mark.parametrize(
@@ -67,8 +24,8 @@ def case() -> Case:
         ("cart", "cart", {"scale": 1.0, "rank_ratio": 0.3}),
     ],
 )
-def test_no_step_is_the_base_itself(case: Case, base: str, rule: str, options: Any) -> None:
-    made = case.adapt(base=base, steps=0, rank_ratio=0.3)
+def test_no_step_is_the_base_itself(case: Any, base: str, rule: str, options: Any) -> None:
+    made = case.adapt("adamerging", base=base, steps=0, rank_ratio=0.3)
     expected = ml.merge(rule, case.experts, pretrained=case.pretrained, **options)
     assert list(made.state) == list(expected)
     for key, value in expected.items():
@@ -77,18 +34,18 @@ def test_no_step_is_the_base_itself(case: Case, base: str, rule: str, options: A
 
 
 @pytest.mark.parametrize("base", ["task_arithmetic", "ties", "cart"])
-def test_gradients_are_those_through_the_mixture(case: Case, base: Any) -> None:
+def test_gradients_are_those_through_the_mixture(case: Any, base: Any) -> None:
     basis = span(case.experts, case.pretrained, base, rank_ratio=0.3)
     basis = _of_parameters(basis, case.model, 0.3)
-    weights = torch.rand(3, len(basis.vectors), requires_grad=True)
+    weights = torch.rand(2, len(basis.vectors), requires_grad=True)
 
     def loss(state: Mapping[str, Tensor]) -> Tensor:
         case.model.eval()
-        outputs = functional_call(case.model, dict(state), (case.data["a"],))
+        outputs = functional_call(case.model, dict(state), (case.data["a"][0],))
         return entropy(case.heads["a"](outputs))
 
     mixed = {
-        key: basis.origin[key] + sum(weights[t, i] * v[t] for t in range(3))
+        key: basis.origin[key] + sum(weights[t, i] * v[t] for t in range(2))
         for i, (key, v) in enumerate(basis.vectors.items())
     }
     (expected,) = torch.autograd.grad(loss({**case.pretrained, **basis.origin, **mixed}), weights)
@@ -189,66 +146,68 @@ def test_one_layer_is_one_task() -> None:
     assert layer.coefficients.equals(task.coefficients)
 
 
-def test_float64_stays() -> None:
-    case = Case()
+def test_float64_stays(case: Any) -> None:
     case.model.double()
     for state in (case.pretrained, *case.experts.values()):
         state.update({k: v.double() for k, v in state.items() if v.is_floating_point()})
     case.heads = {task: head.double() for task, head in case.heads.items()}
-    case.data = {task: inputs.double() for task, inputs in case.data.items()}
+    case.data = {task: (x.double(), y) for task, (x, y) in case.data.items()}
     for base in ("task_arithmetic", "ties", "cart"):
-        assert case.adapt(steps=1, base=base).state["first.weight"].dtype == torch.float64
+        assert (
+            case.adapt("adamerging", steps=1, base=base).state["first.weight"].dtype
+            == torch.float64
+        )
 
 
-def test_a_failure_leaves_the_mode_alone(case: Case) -> None:
+def test_a_failure_leaves_the_mode_alone(case: Any) -> None:
     with pytest.raises(RuntimeError):
-        case.adapt(steps=1, data={"a": torch.randn(4, 7)})
+        case.adapt("adamerging", steps=1, data={"a": torch.randn(4, 7)})
     assert case.model.training
 
 
-def test_a_state_dict_that_is_not_the_models(case: Case) -> None:
+def test_a_state_dict_that_is_not_the_models(case: Any) -> None:
     for state in (case.pretrained, *case.experts.values()):
         state.pop("second.weight")
     with pytest.raises(ValueError, match=r"pretrained lacks key 'second.weight'"):
-        case.adapt(steps=1)
+        case.adapt("adamerging", steps=1)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_on_cuda(case: Case) -> None:
-    here = case.adapt(steps=3)
+def test_on_cuda(case: Any) -> None:
+    here = case.adapt("adamerging", steps=3)
     for state in (case.pretrained, *case.experts.values()):
         state.update({key: value.cuda() for key, value in state.items()})
     case.model.cuda()
     case.heads = {task: head.cuda() for task, head in case.heads.items()}
-    there = case.adapt(steps=3)
+    there = case.adapt("adamerging", steps=3)
     assert there.state["first.weight"].is_cuda
     torch.testing.assert_close(
         torch.tensor(there.coefficients.values), torch.tensor(here.coefficients.values)
     )
 
 
-def test_entropy_falls_and_runs_repeat(case: Case) -> None:
-    before = {k: v.clone() for k, v in case.experts["expert 0"].items()}
-    made = case.adapt(steps=60, learning_rate=1e-2)
+def test_entropy_falls_and_runs_repeat(case: Any) -> None:
+    before = {k: v.clone() for k, v in case.experts["a"].items()}
+    made = case.adapt("adamerging", steps=60, learning_rate=1e-2)
     totals = made.history[list(TASKS)].sum(axis=1)
     assert totals.iloc[-10:].mean() < totals.iloc[:10].mean()
-    again = case.adapt(steps=60, learning_rate=1e-2)
+    again = case.adapt("adamerging", steps=60, learning_rate=1e-2)
     assert all(torch.equal(made.state[k], again.state[k]) for k in made.state)
-    other = case.adapt(steps=60, learning_rate=1e-2, seed=1)
+    other = case.adapt("adamerging", steps=60, learning_rate=1e-2, seed=1)
     assert not torch.equal(made.state["first.weight"], other.state["first.weight"])
-    assert all(torch.equal(before[k], case.experts["expert 0"][k]) for k in before)
+    assert all(torch.equal(before[k], case.experts["a"][k]) for k in before)
 
 
-def test_a_coefficient_an_expert(case: Case) -> None:
-    made = case.adapt(steps=5, granularity="task", learning_rate=0.1)
+def test_a_coefficient_an_expert(case: Any) -> None:
+    made = case.adapt("adamerging", steps=5, granularity="task", learning_rate=0.1)
     assert (made.coefficients.nunique(axis=1) == 1).all()
     assert made.coefficients.iloc[:, 0].nunique() > 1
-    layered = case.adapt(steps=5, granularity="layer", learning_rate=0.1)
+    layered = case.adapt("adamerging", steps=5, granularity="layer", learning_rate=0.1)
     assert (layered.coefficients.nunique(axis=1) > 1).all()
 
 
-def test_clamp_and_counters(case: Case) -> None:
-    made = case.adapt(steps=5, learning_rate=5.0, clamp=True)
+def test_clamp_and_counters(case: Any) -> None:
+    made = case.adapt("adamerging", steps=5, learning_rate=5.0, clamp=True)
     assert made.coefficients.min(axis=None) >= 0
     assert made.coefficients.max(axis=None) <= 1
     assert torch.equal(
@@ -257,18 +216,18 @@ def test_clamp_and_counters(case: Case) -> None:
     assert case.model.training, "as it was"
 
 
-def test_tied_weights_stay_tied(case: Case) -> None:
+def test_tied_weights_stay_tied(case: Any) -> None:
     for state in (case.pretrained, *case.experts.values()):
         state["again"] = state["first.weight"]
     case.model.register_parameter("again", nn.Parameter(torch.zeros(8, 6)))
-    made = case.adapt(steps=2)
+    made = case.adapt("adamerging", steps=2)
     assert made.state["again"] is made.state["first.weight"] or torch.equal(
         made.state["again"], made.state["first.weight"]
     )
     assert "again" not in made.coefficients
 
 
-def test_span_moves_only_matrices_of_cart(case: Case) -> None:
+def test_span_moves_only_matrices_of_cart(case: Any) -> None:
     basis = span(case.experts, case.pretrained, "cart", rank_ratio=0.3)
     assert isinstance(basis, Span)
     assert list(basis.vectors) == ["first.weight", "second.weight"]
@@ -289,14 +248,14 @@ def test_span_moves_only_matrices_of_cart(case: Case) -> None:
         ({"steps": -1}, "steps is -1"),
     ],
 )
-def test_bad_input(case: Case, options: dict[str, Any], match: str) -> None:
+def test_bad_input(case: Any, options: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        case.adapt(**{"steps": 1, **options})
+        case.adapt("adamerging", **{"steps": 1, **options})
 
 
-def test_bad_names(case: Case) -> None:
+def test_bad_names(case: Any) -> None:
     with pytest.raises(TypeError, match="adamerging has no hyperparameter 'rate'"):
-        case.adapt(rate=1.0)
+        case.adapt("adamerging", rate=1.0)
     with pytest.raises(ValueError, match="unknown method 'adamerge'; did you mean 'adamerging'"):
         ml.adapt("adamerge", [], pretrained={}, model=case.model, heads={}, data={})
     assert ml.methods().loc["adamerging", "family"] == "procedure"

@@ -14,52 +14,8 @@ from mergelib.testbed.models import GPT, VisionTransformer
 State = dict[str, Tensor]
 
 
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(6, 8)
-        self.norm = nn.BatchNorm1d(8)  # brings buffers, and a counter
-        self.second = nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(torch.tanh(self.norm(self.first(x))))
-
-
-class Case:
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        self.model = Model()
-        self.pretrained = {k: v.clone() for k, v in self.model.state_dict().items()}
-        self.experts = {
-            task: {
-                k: v + 0.5 * torch.rand(v.shape) if v.is_floating_point() else v + 1
-                for k, v in self.pretrained.items()
-            }
-            for task in ("a", "b")
-        }
-        self.heads = {"a": nn.Linear(5, 3), "b": nn.Linear(5, 4)}
-        self.data: dict[str, Any] = {
-            task: (torch.randn(20, 6), torch.randint(3, (20,))) for task in self.experts
-        }
-
-    def merge(self, **options: Any) -> State:
-        data = options.pop("data", self.data)
-        experts = options.pop("experts", self.experts)
-        heads = options.pop("heads", self.heads)
-        return ml.adapt(
-            "fisher",
-            experts,
-            pretrained=self.pretrained,
-            model=self.model,
-            heads=heads,
-            data=data,
-            **{"labels": "true", **options},
-        ).state
-
-
-@pytest.fixture
-def case() -> Case:
-    return Case()
+def merge(case: Any, **options: Any) -> State:
+    return case.adapt("fisher", **{"labels": "true", **options}).state
 
 
 def loop(model: nn.Module, state: State, head: nn.Module, x: Tensor, y: Tensor) -> State:
@@ -79,9 +35,9 @@ def loop(model: nn.Module, state: State, head: nn.Module, x: Tensor, y: Tensor) 
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64])
-def test_fisher_is_the_loop_over_examples(case: Case, batch_size: int) -> None:
+def test_fisher_is_the_loop_over_examples(case: Any, batch_size: int) -> None:
     x, y = case.data["a"]
-    expected = loop(Model(), case.experts["a"], case.heads["a"], x, y)
+    expected = loop(case.model, case.experts["a"], case.heads["a"], x, y)
     found = diagonal_fisher(
         case.model, case.experts["a"], case.heads["a"], x, y, batch_size=batch_size
     )
@@ -90,7 +46,7 @@ def test_fisher_is_the_loop_over_examples(case: Case, batch_size: int) -> None:
         torch.testing.assert_close(found[key], expected[key], rtol=1e-5, atol=1e-8)
 
 
-def test_fisher_of_transformers_is_the_loop(case: Case) -> None:
+def test_fisher_of_transformers_is_the_loop(case: Any) -> None:
     torch.manual_seed(1)
     vit, pictures = VisionTransformer(width=16, depth=1, heads=2), torch.randn(3, 3, 32, 32)
     gpt, texts = GPT(width=16, depth=1, heads=2, vocabulary=9, context=7), torch.randint(9, (3, 7))
@@ -126,11 +82,11 @@ def test_drawn_labels_give_the_fisher_information_in_the_mean() -> None:
     torch.testing.assert_close(found, exact.detach(), rtol=0.05, atol=0)
 
 
-def test_merge_by_hand(case: Case) -> None:
-    merged = case.merge(floor=1e-3)
+def test_merge_by_hand(case: Any) -> None:
+    merged = merge(case, floor=1e-3)
     weights = {}
     for task, (x, y) in case.data.items():
-        information = loop(Model(), case.experts[task], case.heads[task], x, y)
+        information = loop(case.model, case.experts[task], case.heads[task], x, y)
         weights[task] = {key: each.clamp(min=1e-3) for key, each in information.items()}
     for key in weights["a"]:
         a, b = weights["a"][key], weights["b"][key]
@@ -141,21 +97,21 @@ def test_merge_by_hand(case: Case) -> None:
     assert merged["norm.num_batches_tracked"] == case.pretrained["norm.num_batches_tracked"]
 
 
-def test_identities(case: Case) -> None:
+def test_identities(case: Any) -> None:
     same = dict.fromkeys(case.experts, case.experts["a"])
-    for key, value in case.merge(experts=same).items():
+    for key, value in merge(case, experts=same).items():
         if value.is_floating_point():
             torch.testing.assert_close(value, case.experts["a"][key])
-    high = case.merge(floor=1e6)  # everything weighs the same
+    high = merge(case, floor=1e6)  # everything weighs the same
     average = ml.merge("average", case.experts)
     for key in dict(case.model.named_parameters()):
         torch.testing.assert_close(high[key], average[key])
 
 
-def test_drawn_labels_repeat_with_the_seed_and_need_none(case: Case) -> None:
+def test_drawn_labels_repeat_with_the_seed_and_need_none(case: Any) -> None:
     unlabelled = {task: inputs for task, (inputs, _) in case.data.items()}
     first, again, pairs, other = (
-        case.merge(labels="model", data=data, seed=seed)["first.weight"]
+        merge(case, labels="model", data=data, seed=seed)["first.weight"]
         for data, seed in ((unlabelled, 3), (unlabelled, 3), (case.data, 3), (unlabelled, 4))
     )
     assert torch.equal(first, again)
@@ -163,15 +119,17 @@ def test_drawn_labels_repeat_with_the_seed_and_need_none(case: Case) -> None:
     assert not torch.equal(first, other)
 
 
-def test_nothing_given_is_changed(case: Case) -> None:
+def test_nothing_given_is_changed(case: Any) -> None:
     case.model.train()
     before = {key: value.clone() for key, value in case.model.state_dict().items()}
-    case.merge()
+    merge(
+        case,
+    )
     assert case.model.training
     assert all(torch.equal(value, before[key]) for key, value in case.model.state_dict().items())
 
 
-def test_bad_input(case: Case) -> None:
+def test_bad_input(case: Any) -> None:
     x, y = case.data["a"]
     bad: list[tuple[dict[str, Any], str]] = [
         ({"data": {}}, "no data"),
@@ -190,7 +148,7 @@ def test_bad_input(case: Case) -> None:
     ]
     for options, message in bad:
         with pytest.raises(ValueError, match=message):
-            case.merge(**options)
+            merge(case, **options)
     with pytest.raises(ValueError, match="fisher needs heads"):
         ml.adapt(
             "fisher",

@@ -91,3 +91,23 @@ def test_bad_input() -> None:
         soup(experts, data={})
     with pytest.raises(ValueError, match="expert 1 lacks key 'bias'"):
         soup([threshold(1), {"weight": torch.ones(1, 1)}])
+
+
+def test_uniform_soup_needs_no_data() -> None:
+    made = ml.adapt(
+        "uniform_soup", {"low": threshold(1), "high": threshold(4)}, pretrained=threshold(0)
+    )
+    torch.testing.assert_close(made.state, threshold(2.5))
+    assert made.coefficients["weight"].to_dict() == {"low": 0.5, "high": 0.5}
+    assert ml.methods().loc["uniform_soup", "needs"] == "experts, pretrained, no data"
+    with pytest.raises(ValueError, match="expert 1 lacks key 'bias'"):
+        ml.adapt(
+            "uniform_soup", [threshold(1), {"weight": torch.ones(1, 1)}], pretrained=threshold(0)
+        )
+
+
+def test_what_is_missing_is_asked_for() -> None:
+    with pytest.raises(ValueError, match="greedy_soup needs data: pass data="):
+        soup([threshold(1)], data=None)
+    with pytest.raises(ValueError, match="greedy_soup needs heads: pass heads="):
+        soup([threshold(1)], heads=None)

@@ -1,0 +1,315 @@
+"""Studies of procedures, the methods that look at data: what data buys, and what it costs.
+
+Calibration examples are the first of each task's training split, whose order is random, or of its
+test split without labels, where a paper adapts to test inputs. See `mergelib.testbed.studies`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mergelib.adapt import Adapted, adapt
+from mergelib.measure import measured
+from mergelib.registry import get_method
+from mergelib.statedict import StateDict, flatten
+from mergelib.testbed.comparison import (
+    GRIDS,
+    Grid,
+    choose,
+    individual,
+    merge_zoo,
+    only,
+    records,
+)
+from mergelib.testbed.evaluation import SplitName, evaluate
+from mergelib.testbed.models import normalise
+from mergelib.testbed.zoo import Zoo
+
+Tables = dict[str, list[dict[str, Any]]]
+Data = dict[str, tuple[Tensor, Tensor]]
+
+# What AdaMerging starts from, and what is searched for the start.
+ADAPTED: dict[str, Grid] = {
+    "task_arithmetic": {"scale": GRIDS["task_arithmetic"]["scale"]},
+    "ties": {"scale": GRIDS["task_arithmetic"]["scale"], "reduce": ["sum"]},
+    "cart": {"scale": GRIDS["cart"]["scale"], "rank_ratio": [0.16]},
+}
+
+# Data-free methods to compare with, at hyperparameters chosen on validation data.
+REFERENCES: dict[str, Grid] = {
+    "average": {},
+    "task_arithmetic": ADAPTED["task_arithmetic"],
+    "cart": ADAPTED["cart"],
+}
+
+# Frank-Wolfe's four kinds.
+KINDS: dict[str, dict[str, Any]] = {
+    f"{variant}, by {granularity}": {"variant": variant, "granularity": granularity}
+    for variant in ("hard", "soft")
+    for granularity in ("task", "layer")
+}
+
+# Rules that merge a growing pool, and what is searched for each pool on validation data.
+POOL_GRIDS: dict[str, Grid] = {
+    "average": {},
+    "task_arithmetic": {"scale": [0.1, 0.2, 0.3]},
+    "ties": {"density": [0.05, 0.1, 0.2]},
+    "cart": {"rank_ratio": [0.08, 0.12, 0.16]},
+}
+
+# Where the paper's four targets have counterparts: SUN397, Cars, GTSRB, DTD.
+TARGETS = ("scenes15", "cars_body", "gtsrb", "dtd10")
+
+
+def adaptation(zoo: Zoo, *, grids: Mapping[str, Grid] = ADAPTED, steps: int = 300) -> Tables:
+    """AdaMerging on test inputs, from data-free methods at scales chosen on validation data.
+
+    Returns:
+        ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``task`` and
+        ``accuracy``; ``history``: rows of ``base``, ``step`` and ``entropy``, the sum over tasks.
+    """
+    data = {name: task.test.inputs for name, task in zoo.suite.tasks.items()}
+    rows, history = [], []
+    for base, grid in grids.items():
+        best, _ = choose(zoo, base, grid, autocast=True)
+        made = _adapted(
+            zoo,
+            "adamerging",
+            data,
+            base=base,
+            init=best["scale"],
+            rank_ratio=best.get("rank_ratio", 0.0),
+            steps=steps,
+        )
+        states = {base: merge_zoo(base, zoo, **best), f"adamerging+{base}": made.state}
+        for method, state in states.items():
+            table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
+            rows += [{"method": method, **row} for row in records(table[["task", "accuracy"]])]
+        totals = made.history.drop(columns="step").sum(axis=1)[::10]
+        history += [{"base": base, "step": i, "entropy": each} for i, each in totals.items()]
+    return {"test": rows, "history": history}
+
+
+def procedures(zoo: Zoo, *, examples: int = 100, steps: int = 6) -> Tables:
+    """Every procedure on the same few training examples of each task.
+
+    Frank-Wolfe starts from the pretrained model, and by layer from CART too; Surgery repairs the
+    average and CART. Scales of the data-free methods are chosen on validation data.
+
+    Args:
+        zoo: experts and their suite.
+        examples: of each task; procedures that need no labels do not see them.
+        steps: of Frank-Wolfe.
+
+    Returns:
+        ``test``: rows of ``method``, ``task`` and ``accuracy``; ``cost``: rows of ``method``,
+        ``seconds`` and ``peak_bytes``; ``history``: rows of ``method``, ``step``, ``loss``, ``gap``
+        and ``moved``; ``hull``: rows of ``method``, the ``smallest`` coefficient and the relative
+        ``error`` of the iterate that the coefficients give back.
+    """
+    data = _examples(zoo, examples)
+    inputs = {task: part[0] for task, part in data.items()}
+    rules = {
+        name: merge_zoo(name, zoo, **_best(zoo, name, grid)) for name, grid in REFERENCES.items()
+    }
+    runs: dict[str, tuple[str, Mapping[str, Any], dict[str, Any]]] = {
+        "fisher": ("fisher", inputs, {}),
+        "regmean": ("regmean", inputs, {}),
+        "greedy_soup": ("greedy_soup", data, {}),
+        "adamerging": ("adamerging", inputs, {"steps": 200}),
+        "concrete": ("concrete", inputs, {"steps": 200}),
+        "surgery": ("surgery", inputs, {"merged": rules["average"]}),
+        "surgery+cart": ("surgery", inputs, {"merged": rules["cart"]}),
+        "multitask": ("multitask", data, {"steps": 200}),
+    }
+    for kind, options in KINDS.items():
+        runs[f"frank_wolfe {kind}"] = ("frank_wolfe", data, {**options, "steps": steps})
+        if options["granularity"] == "layer":
+            moved = {**options, "steps": steps, "start": rules["cart"]}
+            runs[f"frank_wolfe {kind}, from cart"] = ("frank_wolfe", data, moved)
+    free = {"constraint": "none", "top_k": len(zoo.experts), "steps": steps}
+    runs["frank_wolfe soft, by task, unconstrained"] = ("frank_wolfe", data, free)
+
+    tables: Tables = {"test": [], "cost": [], "history": [], "hull": []}
+    for name, state in {"pretrained": zoo.pretrained, **rules}.items():
+        tables["test"] += _judge(zoo, name, Adapted(dict(state)))
+    own = individual(zoo, autocast=True)[["task", "accuracy"]]
+    tables["test"] += records(own.assign(method="individual"))
+    for name, (method, part, options) in runs.items():
+        with measured() as cost:
+            made = _adapted(zoo, method, part, **options)
+        peak = {"seconds": cost.seconds, "peak_bytes": cost.peak_bytes}
+        tables["cost"].append({"method": name, **peak})
+        tables["test"] += _judge(zoo, name, made)
+        if method == "frank_wolfe":
+            history = made.history[["step", "loss", "gap", "moved"]]
+            tables["history"] += records(history.assign(method=name))
+            proof = _proof(zoo, made, options.get("start", zoo.pretrained))
+            tables["hull"].append({"method": name, **proof})
+    return tables
+
+
+def calibration(
+    zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 50, 100, 200), steps: int = 5
+) -> Tables:
+    """Accuracy against the number of labelled examples of each task.
+
+    Frank-Wolfe against multi-task training on the same examples, for as many steps at every size;
+    and multi-task training on the whole training split, which has ``examples`` zero.
+
+    Returns:
+        ``test``: rows of ``method``, ``examples``, ``task`` and ``accuracy``.
+    """
+    start = merge_zoo("cart", zoo, **_best(zoo, "cart", ADAPTED["cart"]))
+    soft = {"variant": "soft", "granularity": "task", "steps": steps}
+    hard = {"variant": "hard", "granularity": "layer", "steps": steps, "start": start}
+    rows = []
+    for size in sizes:
+        data = _examples(zoo, size)
+        for name, method, options in (
+            ("frank_wolfe soft", "frank_wolfe", soft),
+            ("frank_wolfe hard, from cart", "frank_wolfe", hard),
+            ("regmean", "regmean", {}),
+            ("multitask", "multitask", {"steps": 200}),
+        ):
+            part = {task: pair[0] for task, pair in data.items()} if method == "regmean" else data
+            made = _adapted(zoo, method, part, **options)
+            rows += [{"examples": size, **row} for row in _judge(zoo, name, made)]
+    whole = {name: (task.train.inputs, task.train.labels) for name, task in zoo.suite.tasks.items()}
+    made = _adapted(zoo, "multitask", whole, steps=1250)
+    rows += [{"examples": 0, **row} for row in _judge(zoo, "multitask", made)]
+    for name, state in (("pretrained", zoo.pretrained), ("cart", start)):
+        rows += [{"examples": 0, **row} for row in _judge(zoo, name, Adapted(dict(state)))]
+    return {"test": rows}
+
+
+def irrelevant(
+    zoo: Zoo,
+    *,
+    counts: Sequence[int] = (0, 1, 2, 4, 8, 16),
+    examples: int = 100,
+    steps: int = 5,
+) -> Tables:
+    """A pool of four experts that joins others whose tasks nobody asks for (appendix C.4).
+
+    Args:
+        zoo: of a suite of twenty tasks; four of them are judged, see `TARGETS`.
+        counts: how many irrelevant experts, drawn once and then added one after the other.
+        examples: unlabelled test inputs of each target, for AdaMerging and Frank-Wolfe; and as many
+            labelled training examples for Frank-Wolfe with cross-entropy.
+        steps: of Frank-Wolfe.
+
+    Returns:
+        ``test``: rows of ``count``, ``method``, ``task`` and ``accuracy``.
+    """
+    known = set(TARGETS) <= set(zoo.suite.tasks)
+    targets = list(TARGETS if known else list(zoo.suite.tasks)[:4])
+    others = [task for task in _shuffled(zoo) if task not in targets]
+    rows = []
+    for count in counts:
+        part = _pool(zoo, [*targets, *others[:count]], targets)
+        rows += [{"count": count, **row} for row in _pooled(part, examples, steps, labels=True)]
+    return {"test": rows}
+
+
+def relevant(
+    zoo: Zoo,
+    *,
+    counts: Sequence[int] = (2, 4, 8, 12, 16, 20),
+    examples: int = 25,
+    steps: int = 5,
+) -> Tables:
+    """A pool that experts of more and more of the judged tasks join (appendix C.4).
+
+    Args:
+        zoo: all its tasks are judged.
+        counts: experts in the pool, in random order.
+        examples: unlabelled test inputs of each task, for AdaMerging and Frank-Wolfe.
+        steps: of Frank-Wolfe.
+
+    Returns:
+        ``test``: rows of ``count``, ``method``, ``task`` and ``accuracy``.
+    """
+    order = _shuffled(zoo)
+    rows = []
+    for count in counts:
+        part = _pool(zoo, order[:count], list(zoo.suite.tasks))
+        rows += [{"count": count, **row} for row in _pooled(part, examples, steps)]
+    return {"test": rows}
+
+
+def _pooled(zoo: Zoo, examples: int, steps: int, *, labels: bool = False) -> list[dict[str, Any]]:
+    """Rules and two procedures on a pool of experts, judged on the suite's tasks."""
+    rows = []
+    for rule, grid in POOL_GRIDS.items():
+        rows += _judge(zoo, rule, Adapted(merge_zoo(rule, zoo, **_best(zoo, rule, grid))))
+    inputs = {task: pair[0] for task, pair in _examples(zoo, examples, "test").items()}
+    rows += _judge(zoo, "adamerging", _adapted(zoo, "adamerging", inputs, steps=150))
+    options: dict[str, Any] = {"steps": steps}
+    made = _adapted(zoo, "frank_wolfe", inputs, loss="entropy", **options)
+    rows += _judge(zoo, "frank_wolfe", made)
+    if labels:
+        made = _adapted(zoo, "frank_wolfe", _examples(zoo, examples), **options)
+        rows += _judge(zoo, "frank_wolfe, labels", made)
+    return rows
+
+
+def _adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> Adapted:
+    """`adapt` on a zoo; the suite's seed decides what a procedure draws."""
+    if "seed" in get_method(method, "procedure").parameters:
+        options["seed"] = zoo.suite.seed
+    return adapt(
+        method,
+        zoo.experts,
+        pretrained=zoo.pretrained,
+        model=zoo.model,
+        heads=zoo.heads,
+        data=data,
+        transform=normalise,
+        **options,
+    )
+
+
+def _best(zoo: Zoo, method: str, grid: Grid) -> dict[str, Any]:
+    return choose(zoo, method, grid, autocast=True)[0]
+
+
+def _judge(zoo: Zoo, method: str, made: Adapted) -> list[dict[str, Any]]:
+    """Test accuracy of every task, a row each."""
+    heads = {**zoo.heads, **made.heads}
+    table = evaluate(zoo.model, made.state, heads, zoo.suite, autocast=True)
+    return records(table[["task", "accuracy"]].assign(method=method))
+
+
+def _examples(zoo: Zoo, count: int, split: SplitName | Literal["train"] = "train") -> Data:
+    parts = {name: getattr(task, split) for name, task in zoo.suite.tasks.items()}
+    return {name: (part.inputs[:count], part.labels[:count]) for name, part in parts.items()}
+
+
+def _shuffled(zoo: Zoo) -> list[str]:
+    names = list(zoo.suite.tasks)
+    generator = torch.Generator().manual_seed(zoo.suite.seed)
+    return [names[i] for i in torch.randperm(len(names), generator=generator).tolist()]
+
+
+def _pool(zoo: Zoo, experts: Sequence[str], tasks: Sequence[str]) -> Zoo:
+    """The zoo with some of the experts, judged on some of the tasks."""
+    pool = {name: zoo.experts[name] for name in experts}
+    return replace(zoo, suite=only(zoo.suite, tasks), experts=pool)
+
+
+def _proof(zoo: Zoo, made: Adapted, start: StateDict) -> dict[str, float]:
+    """How far the coefficients prove that the merged model lies in the hull."""
+    table = made.coefficients
+    vertices = [*zoo.experts.values(), start]
+    keys = list(table.columns)
+    rebuilt = {
+        key: sum(weight * vertex[key] for weight, vertex in zip(table[key], vertices, strict=True))
+        for key in keys
+    }
+    found = flatten({key: made.state[key] for key in keys})
+    error = (flatten(rebuilt) - found).norm() / found.norm()
+    return {"smallest": float(table.to_numpy().min()), "error": float(error)}
