@@ -68,8 +68,9 @@ site-test: $(READY) ## check the built site in Chromium
 demo: $(READY) ## fine-tune, merge and compare eight experts (SUITE=glyphs8)
 	$(BIN)/mergelib demo --suite $(SUITE)
 
-bench: $(READY) ## time every rule against the floor
+bench: $(READY) ## time every rule against the floor, and the memory of Frank-Wolfe
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.memory
 
 table1: $(READY) ## CART's Table 1 with CLIP's towers (a network and a GPU; DEVICE=cuda)
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(addprefix -c ,$(CONSTRAINTS)) -e ".[hub]"

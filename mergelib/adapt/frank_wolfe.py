@@ -105,8 +105,8 @@ def frank_wolfe(
         current point kept.
 
     Raises:
-        ValueError: a setting out of range, a task without head or labels, a loss that is not
-            finite.
+        ValueError: a setting out of range, a task without head or labels, a loss or an expert's
+            tensor that is not finite.
     """
     named = name_experts(experts)
     check_compatible(pretrained, named, "pretrained")
@@ -351,10 +351,12 @@ def _products(
     """⟨∇ℓ, θ_i⟩ and its cosine, both ``(experts, keys)``; one tensor of one expert at a time."""
     products = torch.zeros(len(experts), len(keys), dtype=torch.float64)
     cosines = torch.zeros_like(products)
-    for i, expert in enumerate(experts.values()):
+    for i, (name, expert) in enumerate(experts.items()):
         for c, key in enumerate(keys):
             weight = expert[key].to(slope[key])
             products[i, c] = float((slope[key] * weight).sum())
+            if not math.isfinite(products[i, c]):
+                raise ValueError(f"tensor {key!r} of expert {name!r} holds NaN or Inf")
             lengths = float(slope[key].norm() * weight.norm())
             cosines[i, c] = products[i, c] / max(lengths, 1e-30)
     return products, cosines

@@ -1,5 +1,6 @@
 """Frank-Wolfe on quadratics whose minimum over the hull is known, and on small classifiers."""
 
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from scipy.optimize import minimize as scipy_minimize
 from torch import Tensor, nn
 
 import mergelib as ml
+from benchmarks.memory import peak_bytes, write_experts
 from mergelib.adapt.frank_wolfe import START, minimise
 from mergelib.io import Checkpoint, save_state_dict
 
@@ -191,6 +193,33 @@ def test_without_the_current_point_it_is_forgotten(quadratic: Any) -> None:
     assert table.loc[START].tolist() == [0, 0]
 
 
+def test_unconstrained_coefficients_reach_the_affine_minimum(quadratic: Any) -> None:
+    """Against least squares over all affine combinations, of which the hull is a part."""
+    objective, vertices = quadratic
+    few = {name: vertices[name] for name in ("v0", "v1", "v2")}
+    corners = torch.stack([torch.cat(list(vertex.values())) for vertex in few.values()])
+    goal = torch.cat(list(objective.target.values()))
+    plane = (corners[1:] - corners[0]).T
+    rest = goal - corners[0]
+    rest = rest - plane @ torch.linalg.lstsq(plane, rest[:, None]).solution[:, 0]
+    theta, table, _ = minimise(
+        objective, few["v0"], few, constraint="none", top_k=3, steps=20, inner_steps=20
+    )
+    assert objective.value(theta) == pytest.approx(float(rest.square().sum()) / 2, rel=1e-6)
+    assert table.sum().tolist() == pytest.approx([1, 1])
+    assert (table < 0).any(axis=None)
+    assert objective.value(theta) < best_over_hull(few, objective)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from Linux's /proc")
+@pytest.mark.parametrize("variant", ["hard", "soft"])
+def test_memory_does_not_grow_with_the_experts(tmp_path: Path, variant: str) -> None:
+    """Twenty files of 16 MB against four, each in a process of its own."""
+    write_experts(tmp_path, 20, rows=1024)
+    peaks = [peak_bytes(tmp_path, count, variant) for count in (4, 20)]
+    assert peaks[1] <= 1.3 * peaks[0], peaks
+
+
 class Case:
     """Three experts on three tasks, trained a little."""
 
@@ -299,10 +328,13 @@ def test_experts_may_be_files(case: Case, tmp_path: Path) -> None:
 
 def test_bad_input(case: Case) -> None:
     x, y = case.data["a"]
+    broken = {**case.experts["b"], "0.weight": torch.full((12, 6), torch.nan)}
     bad: list[tuple[dict[str, Any], str]] = [
         ({"variant": "firm"}, "variant is 'firm', expected 'soft' or 'hard'"),
         ({"granularity": "model"}, "granularity is 'model'"),
         ({"score": "dot"}, "score is 'dot'"),
+        ({"constraint": "ball"}, "constraint is 'ball', expected 'simplex' or 'none'"),
+        ({"experts": {**case.experts, "b": broken}}, "'0.weight' of expert 'b' holds NaN or Inf"),
         ({"loss": "mse"}, "loss is 'mse'"),
         ({"step": "long"}, "step is 'long'"),
         ({"step": 1.5}, r"step is 1\.5, expected 0\.\.1"),
