@@ -6,6 +6,7 @@ objective is a quadratic, so that all memory is that of the walk itself: no acti
 
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,10 +43,10 @@ def write_experts(folder: Path, count: int, rows: int) -> None:
         save_state_dict(state, folder / f"expert{i:02}.safetensors")
 
 
-def peak_bytes(folder: Path, count: int, variant: str) -> int:
+def peak_bytes(folder: Path, count: int, variant: str) -> int | None:
     """The peak of a short walk over the first ``count`` files, in a fresh process."""
-    with get_context("spawn").Pool(1) as pool:
-        return pool.apply(_walk, (folder, count, variant))
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(_walk, folder, count, variant).result()
 
 
 def _walk(folder: Path, count: int, variant: Any) -> int | None:
