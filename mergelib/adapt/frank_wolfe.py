@@ -92,7 +92,8 @@ def frank_wolfe(
             lets λ take any value, as the authors' released code does, in θ + Σ λ_j (s_j − θ), so
             that coefficients still sum to one but may be negative: the model can leave the hull.
         inner_steps: of projected gradient for the mixture.
-        tolerance: stop at a gap of at most this.
+        tolerance: stop at a gap of at most this; not without a constraint, where the gap, which is
+            about the hull, does not tell what is left to gain.
         batch_size: inputs at once.
         transform: from a batch of inputs to the model's, e.g. the testbed's `normalise`.
 
@@ -181,7 +182,7 @@ def minimise(
             liked = liked.sum(1, keepdim=True).expand_as(liked)
         vertex = names[int(liked.argmin(0).mode().values)]
         rows.append({"step": t, "loss": value, "gap": gap, "vertex": vertex, "moved": 0.0})
-        if gap <= tolerance:
+        if gap <= tolerance and (constraint == "simplex" or variant == "hard"):
             break
         at = _Place(objective, theta, value, slope, experts, granularity)
         if variant == "hard":
@@ -269,14 +270,15 @@ def _soft(
     pull = _pull(slope, vertices, at.granularity)
     rate = 1 / float((pull - pull.mean(0)).abs().amax().clamp(min=1e-30))
     for _ in range(inner_steps):
-        for _ in range(12):
+        for _ in range(6):
             tried = project((shares - rate * pull).T).T
-            found, slope = at.objective.gradient(_blend(vertices, tried))
-            if found < value:
+            point = _blend(vertices, tried)
+            if at.objective.value(point) < value:
                 break
             rate /= 4
         else:
             break
+        found, slope = at.objective.gradient(point)
         turned = _pull(slope, vertices, at.granularity)
         moved, bent = tried - shares, float(((tried - shares) * (turned - pull)).sum())
         if bent > 0:  # the step of Barzilai and Borwein (1988)

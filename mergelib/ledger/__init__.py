@@ -92,6 +92,15 @@ def within(
     )
 
 
+def seed_means(table: pd.DataFrame, **chosen: object) -> pd.Series:
+    """Mean accuracy over tasks, in per cent, of every seed, in the rows where columns match."""
+    for column, value in chosen.items():
+        table = table[table[column] == value]
+    if table.empty:
+        raise ValueError(f"no rows with {chosen}")
+    return 100 * table.groupby("seed")["accuracy"].mean()
+
+
 def verdict(checks: Sequence[Check]) -> str:
     """``"holds"`` if every check does, ``"partly"`` if some do, else ``"does not hold here"``."""
     held = sum(check.outcome == "holds" for check in checks)

@@ -6,22 +6,13 @@ from itertools import pairwise
 
 import pandas as pd
 
-from mergelib.ledger import Check, Claim, positive, within
+from mergelib.ledger import Check, Claim, positive, seed_means, within
 from mergelib.provenance import load_result
 
 SUITES = ("vision8", "vision14", "vision20")
 SIZES = {"vit": "", "vit_small": "-vit_small"}  # backbone to the ending of its files
 LARGE = {"vit": ""}
 PAPERS_RANK = 0.08
-
-
-def seed_means(table: pd.DataFrame, **chosen: object) -> pd.Series:
-    """Mean accuracy over tasks, in per cent, of every seed, in the rows where columns match."""
-    for column, value in chosen.items():
-        table = table[table[column] == value]
-    if table.empty:
-        raise ValueError(f"no rows with {chosen}")
-    return 100 * table.groupby("seed")["accuracy"].mean()
 
 
 def _tables(

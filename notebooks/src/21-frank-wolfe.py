@@ -69,8 +69,9 @@ keys = [key for key, _ in zoo.model.named_parameters()]
 experts = {name: {key: state[key] for key in keys} for name, state in zoo.experts.items()}
 pretrained = {key: zoo.pretrained[key] for key in keys}
 fixed = {key: each for key, each in zoo.pretrained.items() if key not in keys}
+count = 16 if PROFILE == "smoke" else 50
 data = {
-    task: (suite.tasks[task].train.inputs[:50], suite.tasks[task].train.labels[:50])
+    task: (suite.tasks[task].train.inputs[:count], suite.tasks[task].train.labels[:count])
     for task in targets
 }
 loss = CalibrationLoss(zoo.model, fixed, zoo.heads, data, 200, normalise)
@@ -173,6 +174,24 @@ soft_end = np.array(place(walks["soft"][0]))
 arrow = downhill.cpu().numpy() / float(downhill.norm())
 normal = np.array([-arrow[1], arrow[0]])
 
+
+# %% tags=["hide-input"]
+def draw_gap(ax):
+    """The strip between the first step's level lines, its width, and the downhill arrow."""
+    strip = [here - 20 * normal, here + 20 * normal]
+    strip += [point + width * arrow for point in strip[::-1]]
+    ax.fill(*np.array(strip).T, color="#e69f00", alpha=0.13, lw=0)
+    for line in (strip[:2], strip[2:]):
+        ax.plot(*np.array(line).T, "--", color="#a06a00", lw=1.3)
+    ax.annotate("", here + 1.7 * arrow, here, arrowprops={"arrowstyle": "-|>", "lw": 2.4})
+    ax.text(*(here + 1.6 * arrow + 0.1 * normal), r"$-\nabla\ell$", fontsize=14)
+    aside = here - 1.8 * normal
+    both_ways = {"arrowstyle": "<|-|>", "color": "#a06a00"}
+    ax.annotate("", aside + width * arrow, aside, arrowprops=both_ways)
+    middle = aside + 0.4 * width * arrow - 0.1 * normal
+    ax.text(*middle, r"$g/\|\nabla\ell\|$", ha="right", fontsize=14)
+
+
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "A real loss on the plane through three experts. The triangle is their hull. The shaded strip between the dashed level lines of the first step is the gap: its width times the length of the gradient. Hard Frank-Wolfe zigzags to the lowest point, soft Frank-Wolfe gets there in one step.", "name": "fig-fw-plane"}, "image": {"alt": "Contours of a bowl whose lowest point lies inside a triangle of three experts. From the top corner an arrow points downhill; two dashed lines at right angles to it bound a shaded strip that reaches to the lower left corner, the vertex s that the oracle picks; the width of the strip is marked as gap over length of the gradient. The hard path goes half way to that corner, then turns towards the right one, and ends at the bottom of the bowl after ever shorter turns; the soft path goes there at once."}}
 import matplotlib.pyplot as plt
 
@@ -181,34 +200,24 @@ from mergelib.plots import colour, use_style
 use_style()
 fig, ax = plt.subplots(figsize=(7.2, 6.2))
 fine = [np.linspace(axis[0], axis[-1], 160) for axis in (xs, ys)]
-ax.contour(*fine, surface(fine[1], fine[0]), levels=22, cmap="cividis", linewidths=1.1)
-strip = [here - 20 * normal, here + 20 * normal]
-strip += [point + width * arrow for point in strip[::-1]]
-ax.fill(*np.array(strip).T, color="#e69f00", alpha=0.13, lw=0)
-for line in (strip[:2], strip[2:]):
-    ax.plot(*np.array(line).T, "--", color="#a06a00", lw=1.3)
+lines = ax.contour(*fine, surface(fine[1], fine[0]), levels=22, cmap="cividis", linewidths=1.1)
+ax.clabel(lines, lines.levels[1::3], fmt="%.2f", fontsize=9)
+ax.grid(visible=False)
+draw_gap(ax)
 ax.fill(*corners.T, facecolor="none", edgecolor="black", lw=1.8)
 ax.plot(*hard_path.T, "o-", color=colour("cart"), ms=4, label="hard", zorder=4)
 ax.plot(*np.array([here, soft_end]).T, "D-", color=colour("tsv"), ms=7, label="soft", zorder=3)
-ax.annotate("", here + 1.7 * arrow, here, arrowprops={"arrowstyle": "-|>", "lw": 2.4})
-ax.text(*(here + 1.6 * arrow + 0.1 * normal), r"$-\nabla\ell$", fontsize=14)
-aside = here - 1.8 * normal
-ax.annotate(
-    "", aside + width * arrow, aside, arrowprops={"arrowstyle": "<|-|>", "color": "#a06a00"}
-)
-ax.text(
-    *(aside + 0.4 * width * arrow), r"$g/\|\nabla\ell\|$ ", ha="right", color="#805500", fontsize=14
-)
 for name, corner in zip(targets, corners):
     text = f"{name} = s" if np.allclose(corner, chosen) else name
     shift = 0.3 if corner[1] > 1 else -0.5
-    ax.text(*(corner + [0, shift]), text, ha="center", fontweight="bold")
+    spot = ax.text(corner[0], corner[1] + shift, text, ha="center", fontweight="bold", zorder=6)
+    spot.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5})
 ax.set(aspect="equal", xlim=(xs[0], xs[-1]), ylim=(ys[0], ys[-1]), xlabel="distance in weights")
 ax.legend(loc="upper right")
 plt.show()
 
 # %% [markdown]
-# Three things to take from it. First, the loss is a bowl: between experts of one pretrained model there
+# Three things to take from it. First, the loss is a bowl: between these experts of one pretrained model there
 # are no ridges, and nothing more exotic than a convex function is needed to understand what follows,
 # although nothing guarantees convexity. Second, the classical step is short-sighted. It may go towards
 # corners only, and when the lowest point lies *between* the corners it has to zigzag. Third, the soft
@@ -290,7 +299,8 @@ print(f"lowest loss in the hull {lowest:.3f}; certified from below {certified.ma
 #
 # Task arithmetic and CART owe their accuracy to *extrapolation*: they go from the pretrained model
 # past the average of the experts, and so leave the hull. Where are they in our picture? Their nearest
-# points in the plane lie inside the triangle; it is at a right angle to the plane that they leave it.
+# points in the plane, their feet, lie inside the triangle; it is at a right angle to the plane that
+# they leave it. The pretrained model does so as well, on the other side.
 # Frank-Wolfe itself can prove that they do. The squared distance to a given model is a convex function,
 # so its gap certifies: if half the squared distance at the last point is above the gap, the
 # given model is outside the hull, and the difference bounds its distance from below.
@@ -313,7 +323,9 @@ for name, state in merges.items():
     _, _, history = minimise(SquaredDistance(point), start, triangle, steps=8)
     half = (history["loss"] - history["gap"]).max()
     outside[name] = max(0.0, 2 * half) ** 0.5
-    print(f"{name:21} at least {outside[name]:.2f} from the hull, loss {loss.value(point):.3f}")
+    within = np.linalg.solve(np.vstack([corners.T, np.ones(3)]), [*place(point), 1]).min() > 0
+    foot = "inside the triangle" if within else "beside the triangle"
+    print(f"{name:20} foot {foot}, {outside[name]:.2f} away, loss {loss.value(point):.3f}")
 
 # %% tags=["remove-cell"]
 assert outside["average"] < 0.05 < outside["CART, scale 2"]
@@ -365,7 +377,8 @@ plt.show()
 # default in mergelib, lets $\theta_t$ itself be one more point of the mixture, so that $\lambda$ may
 # sum to less than one over the vertices.
 #
-# We compute one step both ways, from two starts, with all vertices in the mixture.
+# (fw-proposition-one)=
+# We compute one step both ways, from two starts, with three vertices in the mixture.
 
 # %%
 generator = torch.Generator().manual_seed(SEED)
@@ -646,8 +659,8 @@ from mergelib.theory.frank_wolfe import smoothness
 average = {key: state[key] for state in [ml.merge("average", zoo.experts)] for key in keys}
 settings = {
     "hard, line search": {"variant": "hard", "steps": 12},
-    "soft, kept": {"top_k": 2, "steps": 6, "inner_steps": 6},
-    "soft, as printed": {"top_k": 2, "steps": 6, "inner_steps": 6, "keep_current": False},
+    "soft, kept": {"top_k": 2, "steps": 6, "inner_steps": 5},
+    "soft, as printed": {"top_k": 2, "steps": 6, "inner_steps": 5, "keep_current": False},
 }
 real = {
     name: minimise(loss, average, experts, tolerance=0.02, **each)
@@ -663,7 +676,7 @@ best = min(loss.value(point) for point, _, _ in real.values())
 excess = real["soft, kept"][2]["loss"][0] - best
 for name, each in bends.items():
     print(f"curvature along the hull at {name}: {each:.3f}")
-print(f"D = {wide:.2f}, L D² = {bend * wide**2:.2f}, h0 = {excess:.2f}")
+print(f"D = {wide:.2f}, L D² at least {bend * wide**2:.2f}, h0 at least {excess:.2f}")
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The gap on the real loss, eight experts and three target tasks, and the two bounds that do not need convexity, with a lower estimate of L. Logarithmic vertical axis.", "name": "fig-fw-real"}, "image": {"alt": "The gap of hard Frank-Wolfe falls unevenly by about an order of magnitude in a dozen steps, that of soft Frank-Wolfe with the current point faster; soft as printed goes up and down without falling. Both dashed bounds lie far above the first gap, the paper's level, the classical one falling slowly."}}
 fig, ax = plt.subplots(figsize=(7.2, 4.8))
@@ -705,7 +718,10 @@ print("share of the five others:", f"{coefficients.drop([*targets, 'start']).sum
 # The oracle of {eq}`eq-fw-gap` compares inner products of the whole gradient with whole experts. The
 # authors' released code scores an expert by the *sum of the tensors' cosines* instead, so that a bias of
 # ten numbers counts as much as a matrix of ten thousand, and the length of a gradient does not count.
-# That is another oracle, and its vertex need not have a positive gap. How often do the two disagree?
+# That is another oracle, and its vertex need not have a positive gap.
+#
+# (fw-votes)=
+# How often do the two disagree?
 # First with gradients and experts drawn at random, in twenty tensors of very different sizes; then with
 # the real loss at random points of the hull.
 
@@ -744,9 +760,9 @@ print("share of the gap that the cosine's vertex has:", f"{min(kept):.2f} to {ma
 
 # %% [markdown]
 # On random draws the two are near strangers: of two votes for one of eight that know nothing of each
-# other, seven in eight differ. On the real loss they differ at most of the points as well, and the
-# cosine's vertex then has a smaller slope, down to the fraction that is printed. It is a fair heuristic,
-# if it helps; but the gap, the certificate and every theorem of this chapter belong to the
+# other, seven in eight differ. On the real loss they differ at most of the points as well, but there the
+# cosine's vertex keeps the larger part of the gap: few experts help, and both votes find one of them. So
+# it is a fair heuristic; but the gap, the certificate and every theorem of this chapter belong to the
 # inner product. mergelib takes it by default, offers the other as `score="cosine"`, and reports the true
 # gap in both cases.
 #

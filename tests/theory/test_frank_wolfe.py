@@ -145,7 +145,7 @@ def test_soft_steps_with_the_current_point_obey_the_descent_lemma(seed: int, top
     wide = diameter(vertices, ["w"]) ** 2
     losses = [*history["loss"], objective.value(theta)]
     for gap, (before, after) in zip(history["gap"], pairwise(losses), strict=True):
-        assert after <= before - gap / 2 * min(1, gap / wide) + 1e-7
+        assert after <= before - gap / 2 * min(1, gap / wide) + 1e-5  # the inner loop stops there
 
 
 def test_without_the_current_point_the_floor_of_the_bound_is_met() -> None:
