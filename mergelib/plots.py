@@ -31,6 +31,15 @@ LABELS = {
     "iso_c": "Iso-C",
     "iso_cts": "Iso-CTS",
     "individual": "individual",
+    "fisher": "Fisher",
+    "regmean": "RegMean",
+    "uniform_soup": "uniform soup",
+    "greedy_soup": "greedy soup",
+    "adamerging": "AdaMerging",
+    "concrete": "Concrete",
+    "surgery": "Surgery",
+    "frank_wolfe": "FW",
+    "multitask": "multi-task training",
 }
 COLOURS = {
     "pretrained": "#8c8c8c",

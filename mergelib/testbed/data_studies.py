@@ -99,7 +99,8 @@ def procedures(zoo: Zoo, *, examples: int = 100, steps: int = 6) -> Tables:
     """Every procedure on the same few training examples of each task.
 
     Frank-Wolfe starts from the pretrained model, and by layer from CART too; Surgery repairs the
-    average and CART. Scales of the data-free methods are chosen on validation data.
+    average and CART. Scales of the data-free methods are chosen on validation data. Concrete, whose
+    defaults are 2,000 steps at 1e-3, gets a tenth of the steps at ten times the rate.
 
     Args:
         zoo: experts and their suite.
@@ -122,7 +123,7 @@ def procedures(zoo: Zoo, *, examples: int = 100, steps: int = 6) -> Tables:
         "regmean": ("regmean", inputs, {}),
         "greedy_soup": ("greedy_soup", data, {}),
         "adamerging": ("adamerging", inputs, {"steps": 200}),
-        "concrete": ("concrete", inputs, {"steps": 200}),
+        "concrete": ("concrete", inputs, {"steps": 200, "learning_rate": 1e-2}),
         "surgery": ("surgery", inputs, {"merged": rules["average"]}),
         "surgery+cart": ("surgery", inputs, {"merged": rules["cart"]}),
         "multitask": ("multitask", data, {"steps": 200}),

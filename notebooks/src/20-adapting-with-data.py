@@ -136,10 +136,9 @@ scores["experts, each on its own task"] = own["accuracy"].mean()
 (100 * pd.Series(scores, name="accuracy, %")).round(1)
 
 # %% [markdown]
-# These are the floor, the usual start, the best data-free merge that [](11-cart-experiments) found for other
-# pictures (CART at scale 2 and 12 % of the rank), and the ceiling.
-
-# %% [markdown]
+# These are the floor, the usual start, a good data-free merge (CART at scale 2, with the rank that
+# [](11-cart-experiments) found for it on other pictures), and the ceiling.
+#
 # ## AdaMerging: a scale for every expert and layer
 #
 # Task arithmetic gives all experts and layers one scale. AdaMerging {cite}`yang2024adamerging` gives each
@@ -166,7 +165,7 @@ ada.coefficients.T.describe().loc[["min", "mean", "max"]].round(2)
 # network.
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "AdaMerging's coefficients after 40 steps, averaged over the matrices of each part of the network. All started at 0.3.", "name": "fig-adapt-coefficients"}, "image": {"alt": "A heat map with a row for each of eight experts and a column for each part of the network, from the stem over attention and MLP of four blocks. Coefficients differ far more between experts and parts than a common scale of 0.3 allows: some have risen well above it, others have fallen towards zero."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "AdaMerging's coefficients after 40 steps, averaged over the matrices of each part of the network. All started at 0.3.", "name": "fig-adapt-coefficients"}, "image": {"alt": "A heat map with a row for each of eight experts and a column for each part of the network, from the stem over attention and MLP of four blocks. Coefficients differ far more between experts and parts than a common scale of 0.3 allows: some have risen well above it, others have fallen clearly below."}}
 def part(key):
     """Where a matrix sits: the stem, or attention or MLP of a block."""
     if not key.startswith("blocks"):
@@ -182,7 +181,7 @@ plt.show()
 
 # %% [markdown]
 # A single scale was a compromise: most MLPs have gained weight, attention in the later blocks has mostly
-# lost it, and experts differ within each column.
+# lost a little, and experts differ within each column.
 #
 # ## Concrete: a mask for every weight
 #
@@ -553,16 +552,16 @@ plt.show()
 # What stands out, on this suite and seed:
 #
 # * **Surgery** is far ahead of all that changes weights only, at little cost, and what it mends matters:
-#   a better merge below gives a better outcome, though part of its lead is lost. It has the most help: modules of its own for each task,
+#   a better merge below gives a better outcome, though CART's lead over AdaMerging is lost. It has the most help: modules of its own for each task,
 #   and the experts as teachers.
 # * **CART without data** is ahead of everything else. RegMean and AdaMerging improve on task arithmetic by two
 #   to three points, and a better data-free merge by more. They were made to repair the average and task arithmetic;
 #   on CART, AdaMerging finds little left to do.
 # * **RegMean** is level with **AdaMerging**. It needs no steps and no heads, and takes a fraction of the time.
 # * **Fisher** and the **greedy soup** do not beat the average, even with labels.
-# * **Multi-task training** on a hundred pictures a task hardly leaves the average behind: the experts have
-#   seen fifteen times as many, and merging inherits it. How many pictures training takes to catch up is a
-#   question for the Frank-Wolfe experiments.
+# * **Multi-task training** on a hundred pictures a task, and for so few steps, does not beat the average: the
+#   experts have seen fifteen times as many pictures, for longer, and merging inherits it. How much training it
+#   takes to catch up is a question for the Frank-Wolfe experiments.
 # * The **test inputs** in place of training pictures make little difference to AdaMerging, which learns few
 #   numbers. Surgery learns more, and has six times as many pictures there.
 #

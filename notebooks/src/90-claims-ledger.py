@@ -56,7 +56,7 @@ DEVICE = "cpu"
 import inspect
 
 from mergelib import ledger
-from mergelib.ledger.cart import CLAIMS
+from mergelib.ledger import cart, frank_wolfe
 
 print(inspect.getsource(ledger.verdict))
 
@@ -69,7 +69,7 @@ print(inspect.getsource(ledger.verdict))
 # ## The ledger
 
 # %%
-table, checks = ledger.judge(CLAIMS)
+table, checks = ledger.judge([*cart.CLAIMS, *frank_wolfe.CLAIMS])
 
 # %% tags=["nbval-check-output"]
 print("\n".join(f"{row.claim}: {row.place}" for row in table.itertuples()))
@@ -80,7 +80,7 @@ import matplotlib.pyplot as plt
 from mergelib.plots import use_style
 
 use_style()
-fig, ax = plt.subplots(figsize=(7.2, 4.6))
+fig, ax = plt.subplots(figsize=(7.2, 7.2))
 counts = checks.groupby(["claim", "outcome"]).size().unstack(fill_value=0)
 shares = counts.div(counts.sum(axis=1), axis=0).reindex(table["claim"], fill_value=0)
 left = 0 * shares.sum(axis=1)
@@ -112,7 +112,25 @@ entry = """**{claim} · {verdict}** ({place}) {statement}.
 * *Tested by:* {method}.
 * *Here:* {ours}. Shown in [{page}](../{page}).
 """
-Markdown("\n".join(entry.format(**row) for row in table.to_dict("records")))
+
+
+def entries(claims):
+    """The claims of one paper as a list."""
+    rows = table[table["claim"].isin([claim.key for claim in claims])].to_dict("records")
+    return Markdown("\n".join(entry.format(**row) for row in rows))
+
+
+entries(cart.CLAIMS)
+
+# %% [markdown]
+# ## FW-Merging, claim by claim
+#
+# The paper's tasks are language benchmarks and twenty image sets with CLIP's towers
+# {cite}`chen2025fwmerging`; of its text, the supplement was at hand here, so figures of its main part are
+# not quoted.
+
+# %% tags=["hide-input"]
+entries(frank_wolfe.CLAIMS)
 
 # %% [markdown]
 # ## All checks

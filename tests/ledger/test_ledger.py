@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from mergelib.ledger import Check, Claim, judge, positive, verdict, within
+from mergelib.ledger import Check, Claim, frank_wolfe, judge, positive, verdict, within
 from mergelib.ledger import cart as rows
 from mergelib.ledger.cart import CLAIMS
 
@@ -67,6 +67,7 @@ def test_judge() -> None:
 
 def test_keys_are_unique_and_in_order() -> None:
     assert [each.key for each in CLAIMS] == [f"C{i}" for i in range(1, 11)]
+    assert [each.key for each in frank_wolfe.CLAIMS] == [f"F{i}" for i in range(1, 9)]
 
 
 def order_table(accuracies: dict[str, float]) -> dict[str, Any]:
@@ -95,7 +96,51 @@ def test_a_result_that_is_missing_is_not_tested(monkeypatch: pytest.MonkeyPatch)
     def missing(name: str) -> dict[str, Any]:
         raise ValueError(f"no result {name!r}")
 
-    monkeypatch.setattr(rows, "load_result", missing)
-    table, checks = judge(CLAIMS)
+    for module in (rows, frank_wolfe):
+        monkeypatch.setattr(module, "load_result", missing)
+    table, checks = judge([*CLAIMS, *frank_wolfe.CLAIMS])
     assert set(table["verdict"]) == {"not tested"}
     assert checks.empty
+
+
+def pooled(accuracies: dict[str, tuple[float, float]]) -> dict[str, Any]:
+    return {
+        "test": [
+            {"seed": seed, "method": method, "count": count, "accuracy": value + 0.001 * seed}
+            for method, pair in accuracies.items()
+            for count, value in zip((0, 16), pair, strict=True)
+            for seed in range(3)
+        ]
+    }
+
+
+def test_irrelevant_experts_must_hurt_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = dict.fromkeys(("average", "task_arithmetic", "ties", "adamerging"), (0.6, 0.5))
+    steady = dict.fromkeys(("frank_wolfe", "frank_wolfe, labels"), (0.6, 0.599))
+    found = {}
+    for name, methods in (
+        ("as claimed", {**others, **steady}),
+        ("walk falls too", {**others, **steady, "frank_wolfe": (0.6, 0.4)}),
+        ("nobody is hurt", {**dict.fromkeys(others, (0.6, 0.7)), **steady}),
+    ):
+        record = pooled(methods)
+        monkeypatch.setattr(frank_wolfe, "load_result", lambda _, record=record: record)
+        table, checks = judge([frank_wolfe.CLAIMS[1]])
+        found[name] = (table["verdict"].item(), checks["outcome"].value_counts().to_dict())
+    assert found["as claimed"] == ("holds", {"holds": 10})
+    assert found["walk falls too"] == ("partly", {"holds": 5, "fails": 5})
+    assert found["nobody is hurt"] == ("partly", {"holds": 2, "fails": 8})
+
+
+def test_a_negative_coefficient_is_outside_the_hull(monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(smallest: float) -> dict[str, Any]:
+        rows = [
+            {"seed": seed, "method": method, "smallest": value, "error": 1e-7 * (1 + seed)}
+            for seed in range(3)
+            for method, value in (("hard", smallest), ("soft, unconstrained", -1.0))
+        ]
+        return {"hull": rows}
+
+    for smallest, expected in ((0.0, "holds"), (-0.1, "partly")):
+        monkeypatch.setattr(frank_wolfe, "load_result", lambda _, s=smallest: record(s))
+        assert judge([frank_wolfe.CLAIMS[3]])[0]["verdict"].item() == expected
