@@ -124,6 +124,7 @@ def simplex_projection(values: Tensor) -> Tensor:
     Args:
         values: shape ``(…, n)``, finite.
     """
+    values = values - values.amax(-1, keepdim=True)  # changes nothing, and no 1 drowns in them
     ordered = values.sort(dim=-1, descending=True).values
     counts = torch.arange(1, values.shape[-1] + 1, dtype=values.dtype, device=values.device)
     thresholds = (ordered.cumsum(-1) - 1) / counts

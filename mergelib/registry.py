@@ -104,7 +104,9 @@ class Method:
         return {
             name: parameter.default
             for name, parameter in self.parameters.items()
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in self.prepared
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+            and parameter.default is not inspect.Parameter.empty
+            and name not in self.prepared
         }
 
     @property
