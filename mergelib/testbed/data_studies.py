@@ -19,6 +19,7 @@ from mergelib.testbed.comparison import (
     GRIDS,
     Grid,
     choose,
+    cut,
     individual,
     merge_zoo,
     only,
@@ -220,9 +221,10 @@ def irrelevant(
 def relevant(
     zoo: Zoo,
     *,
-    counts: Sequence[int] = (2, 4, 8, 12, 16, 20),
+    counts: Sequence[int] = (2, 8, 20),
     examples: int = 25,
     steps: int = 5,
+    pictures: int = 500,
 ) -> Tables:
     """A pool that experts of more and more of the judged tasks join (appendix C.4).
 
@@ -231,10 +233,12 @@ def relevant(
         counts: experts in the pool, in random order.
         examples: unlabelled test inputs of each task, for AdaMerging and Frank-Wolfe.
         steps: of Frank-Wolfe.
+        pictures: at most so many test pictures of a task, and half as many for validation.
 
     Returns:
         ``test``: rows of ``count``, ``method``, ``task`` and ``accuracy``.
     """
+    zoo = cut(zoo, pictures)
     order = _shuffled(zoo)
     rows = []
     for count in counts:
