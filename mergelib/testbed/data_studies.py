@@ -110,9 +110,9 @@ def procedures(zoo: Zoo, *, examples: int = 100, steps: int = 6) -> Tables:
 
     Returns:
         ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``cost``: rows of
-        ``method``, ``seconds`` and ``peak_bytes``; ``history``: rows of ``method``, ``step``, ``loss``, ``gap``
-        and ``moved``; ``hull``: rows of ``method``, the ``smallest`` coefficient and the relative
-        ``error`` of the iterate that the coefficients give back.
+        ``method``, ``seconds`` and ``peak_bytes``; ``history``: rows of ``method``, ``step``,
+        ``loss``, ``gap`` and ``moved``; ``hull``: rows of ``method``, the ``smallest`` coefficient
+        and the relative ``error`` of the iterate that the coefficients give back.
     """
     data = _examples(zoo, examples)
     inputs = {task: part[0] for task, part in data.items()}
