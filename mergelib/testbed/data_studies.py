@@ -96,7 +96,9 @@ def adaptation(zoo: Zoo, *, grids: Mapping[str, Grid] = ADAPTED, steps: int = 30
     return {"test": rows, "history": history}
 
 
-def procedures(zoo: Zoo, *, examples: int = 100, steps: int = 6) -> Tables:
+def procedures(
+    zoo: Zoo, *, examples: int = 100, steps: int = 6, only_of: Sequence[str] = ()
+) -> Tables:
     """Every procedure on the same few training examples of each task.
 
     Frank-Wolfe starts from the pretrained model, and by layer from CART too; Surgery repairs the
@@ -107,6 +109,7 @@ def procedures(zoo: Zoo, *, examples: int = 100, steps: int = 6) -> Tables:
         zoo: experts and their suite.
         examples: of each task; procedures that need no labels do not see them.
         steps: of Frank-Wolfe.
+        only_of: the procedures to run; all, where none is named.
 
     Returns:
         ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``cost``: rows of
@@ -144,6 +147,8 @@ def procedures(zoo: Zoo, *, examples: int = 100, steps: int = 6) -> Tables:
     own = individual(zoo, autocast=True)[["task", "accuracy", "loss"]]
     tables["test"] += records(own.assign(method="individual"))
     for name, (method, part, options) in runs.items():
+        if only_of and method not in only_of:
+            continue
         with measured() as cost:
             made = _adapted(zoo, method, part, **options)
         peak = {"seconds": cost.seconds, "peak_bytes": cost.peak_bytes}

@@ -40,6 +40,7 @@ from mergelib.testbed.data_studies import (
     adaptation,
     calibration,
     irrelevant,
+    language,
     procedures,
     relevant,
 )
@@ -341,6 +342,7 @@ STUDIES: dict[str, Study] = {
         compression,
         adaptation,
         procedures,
+        language,
         calibration,
         irrelevant,
         relevant,

@@ -10,7 +10,13 @@ import pytest
 from mergelib import merge
 from mergelib.adapt import Adapted, adapt
 from mergelib.testbed import data_studies
-from mergelib.testbed.data_studies import calibration, irrelevant, procedures, relevant
+from mergelib.testbed.data_studies import (
+    calibration,
+    irrelevant,
+    language,
+    procedures,
+    relevant,
+)
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.zoo import Zoo
 
@@ -99,3 +105,10 @@ def test_relevant_experts_join_and_all_tasks_are_judged(copies: Zoo, seen: list[
     assert table.groupby(["count", "method"])["task"].nunique().eq(6).all()
     assert all(set(data) == set(copies.suite.tasks) for _, data, _ in seen)
     assert all(options.get("loss", "entropy") == "entropy" for _, _, options in seen)
+
+
+def test_language_leaves_entropy_out(tiny_zoo: Zoo, seen: list[Any]) -> None:
+    tables = language(tiny_zoo, examples=5, steps=1)
+    called = {method for method, _, _ in seen}
+    assert called == {"fisher", "regmean", "greedy_soup", "frank_wolfe", "multitask"}
+    assert {row["method"] for row in tables["hull"]} >= {"frank_wolfe soft, by task"}
