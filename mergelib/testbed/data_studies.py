@@ -162,6 +162,15 @@ def procedures(
     return tables
 
 
+def language(zoo: Zoo, *, examples: int = 20, steps: int = 4) -> Tables:
+    """`procedures` on a few windows of each text, without those that work by entropy.
+
+    To be sure of the next character is no virtue: a text has an entropy of its own.
+    """
+    chosen = ("fisher", "regmean", "greedy_soup", "frank_wolfe", "multitask")
+    return procedures(zoo, examples=examples, steps=steps, only_of=chosen)
+
+
 def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5) -> Tables:
     """Accuracy against the number of labelled examples of each task.
 
