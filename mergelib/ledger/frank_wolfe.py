@@ -200,8 +200,8 @@ CLAIMS = (
         "F6",
         _PAPER,
         "Figure 1 of the supplement",
-        "with few samples Frank-Wolfe is above all other methods on the language benchmark, and above "
-        "traditional multi-task training with more data",
+        "with few samples Frank-Wolfe is above all other methods on the language benchmark, and "
+        "above traditional multi-task training with more data",
         "above multi-task training and all merging methods on the language benchmark",
         "soft from the pretrained model and hard from CART, against multi-task training on as few "
         "examples, and on the whole training split; on texts against six methods, 20 windows each",
