@@ -322,23 +322,13 @@ pd.DataFrame(
 samples = over_seeds(result("vision8-calibration"), ["method", "examples"]) * 100
 SHADES = {"frank_wolfe soft": "#0072b2", "frank_wolfe hard, from cart": "#d55e00"}
 SHADES |= {"regmean": "#009e73", "multitask": "#000000"}
+LEVELS = {"cart": "CART", "multitask": "multi-task, all data", "pretrained": "pretrained"}
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
 for method, shade in SHADES.items():
     curve = samples.loc[method].drop(0, errors="ignore")
-    ax.errorbar(
-        curve.index,
-        curve["mean"],
-        curve["half"],
-        fmt="o-",
-        color=shade,
-        capsize=4,
-        label=short(method),
-    )
-for method, text in (
-    ("cart", "CART"),
-    ("multitask", "multi-task, all data"),
-    ("pretrained", "pretrained"),
-):
+    bars = {"fmt": "o-", "color": shade, "capsize": 4, "label": short(method)}
+    ax.errorbar(curve.index, curve["mean"], curve["half"], **bars)
+for method, text in LEVELS.items():
     height = samples.loc[(method, 0), "mean"]
     ax.axhline(height, color="#8c8c8c", lw=1.2, ls="--")
     ax.text(5, height + 0.5, text, fontsize=10)
@@ -365,7 +355,18 @@ plt.show()
 # a hundred unlabelled test pictures of each target, as in the paper, and a second Frank-Wolfe sees a hundred labelled training pictures.
 
 
-# %%
+# %% tags=["hide-input"]
+LINES = {
+    "frank_wolfe, labels": ("FW, labels", "#d55e00", "o-"),
+    "frank_wolfe": ("FW, entropy", "#d55e00", "o--"),
+    "adamerging": ("AdaMerging", "#009e73", "s-"),
+    "cart": ("CART", "#a06a00", "^-"),
+    "ties": ("TIES", "#e69f00", "v-"),
+    "task_arithmetic": ("task arithmetic", "#0072b2", "D-"),
+    "average": ("average", "#56b4e9", "x-"),
+}
+
+
 def pools(name):
     """Accuracy in per cent: rows of method and pool size, a column a seed."""
     means = 100 * result(name).groupby(["method", "count", "seed"])["accuracy"].mean()
@@ -383,17 +384,6 @@ def pool_table(name):
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Irrelevant experts join a pool of four: change in the mean test accuracy on the four target tasks, with 95 % intervals of the paired change over three seeds.", "name": "fig-fw-irrelevant"}, "image": {"alt": "Seven lines of change against zero to sixteen irrelevant experts. Average, task arithmetic, TIES, CART and AdaMerging fall by four to seven points as strangers join, most of it beyond four. Frank-Wolfe with labels is level at zero without any spread; Frank-Wolfe by entropy is nearly level."}}
-LINES = {
-    "frank_wolfe, labels": ("FW, labels", "#d55e00", "o-"),
-    "frank_wolfe": ("FW, entropy", "#d55e00", "o--"),
-    "adamerging": ("AdaMerging", "#009e73", "s-"),
-    "cart": ("CART", "#a06a00", "^-"),
-    "ties": ("TIES", "#e69f00", "v-"),
-    "task_arithmetic": ("task arithmetic", "#0072b2", "D-"),
-    "average": ("average", "#56b4e9", "x-"),
-}
-
-
 def pool_figure(name, xlabel):
     """Paired change of accuracy against the smallest pool, a line a method."""
     _, ax = plt.subplots(figsize=(7.4, 4.8))
