@@ -43,7 +43,9 @@ class Objective(Protocol):
 
 
 @other(
-    family="procedure", paper="chen2025fwmerging", data="model, heads, 100 examples of every task"
+    family="procedure",
+    paper="chen2025fwmerging",
+    data="model, heads, labelled examples of every task (100; unlabelled for the entropy)",
 )
 def frank_wolfe(
     experts: Experts,
