@@ -6,7 +6,8 @@ from mergelib import rules as _rules  # registers the methods
 from mergelib.adapt import adapt
 from mergelib.compress import Compressed, compress, load_compressed
 from mergelib.io import load_state_dict, save_state_dict
-from mergelib.registry import merge, methods
+from mergelib.merging import merge
+from mergelib.registry import methods
 from mergelib.statedict import add, flatten, lerp, nbytes, scale, subtract, unflatten
 from mergelib.streaming import merge_files
 

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from mergelib.io import AnyPath, Checkpoint, size_of, staged, write_tensors
+from mergelib.merging import Group, merge_tensors, tied_keys
 from mergelib.progress import progress
-from mergelib.registry import Group, Method, get_method, merge_tensors, tied_keys
+from mergelib.registry import Method, get_method
 from mergelib.statedict import StateDict, check_compatible, is_matrix
 
 _PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
@@ -69,7 +70,7 @@ def merge_files(
 ) -> Path:
     """Merge checkpoints that need not fit into memory, one tensor at a time.
 
-    The result is bit for bit what `mergelib.registry.merge` makes of the same inputs. At most
+    The result is bit for bit what `mergelib.merging.merge` makes of the same inputs. At most
     (experts + 3) copies of the largest tensor, in the precision of the computation, are in memory
     at once. Methods that factorise need on top of three copies of a matrix about four squares of
     its smaller side, which counts where a matrix, and not an embedding, is the largest tensor.
@@ -98,7 +99,7 @@ def merge_files(
     Raises:
         FileNotFoundError: an input that does not exist.
         OSError: an output that cannot be written; it names the output.
-        ValueError: what `mergelib.registry.merge` refuses; an input that is truncated, corrupt or
+        ValueError: what `mergelib.merging.merge` refuses; an input that is truncated, corrupt or
             a pickle of more than tensors; an output that is in the way, is an input, or has
             another format. Nothing is written then.
         TypeError: a hyperparameter that the method does not have.

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import mergelib as ml
-from mergelib import registry
-from mergelib.registry import get_method, merge, rule
+from mergelib import merging, registry
+from mergelib.merging import merge
+from mergelib.registry import get_method, rule
 
 State = dict[str, Tensor]
 NAMES = list(registry._METHODS)
@@ -178,7 +179,7 @@ def test_cuda_agrees_with_the_cpu(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.usefixtures("spare_registry")
 def test_elementwise_rules_see_flat_chunks_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "CHUNK", 10)
+    monkeypatch.setattr(merging, "CHUNK", 10)
     seen = []
 
     @rule(paper="none", elementwise=True)
@@ -214,8 +215,8 @@ def test_chunks_do_not_show(chunk: int, name: str) -> None:
     pretrained, experts = make_family()
     expected = merge(name, experts, pretrained=pretrained)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "CHUNK", chunk)
-        patch.setattr(registry, "LONG", chunk)
+        patch.setattr(merging, "CHUNK", chunk)
+        patch.setattr(merging, "LONG", chunk)
         merged = merge(name, experts, pretrained=pretrained)
     assert all(torch.equal(merged[key], expected[key]) for key in expected)
 

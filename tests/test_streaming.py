@@ -17,7 +17,8 @@ from torch import Tensor
 
 import mergelib as ml
 from mergelib.io import Checkpoint, load_state_dict, save_state_dict
-from mergelib.registry import _METHODS, CHUNK, merge
+from mergelib.merging import CHUNK, merge
+from mergelib.registry import _METHODS
 from mergelib.streaming import merge_files
 
 State = dict[str, Tensor]

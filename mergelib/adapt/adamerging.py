@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from mergelib.adapt.common import Adapted, Transform, check_tasks, complete, unlabelled
 from mergelib.adapt.objectives import batches, check_steps, entropy_gradients
 from mergelib.linalg import low_rank
+from mergelib.merging import Memory, culprit, is_weight
 from mergelib.progress import progress
-from mergelib.registry import Memory, culprit, is_weight, other
+from mergelib.registry import other
 from mergelib.rules.arithmetic import average
 from mergelib.rules.low_rank import rank_of
 from mergelib.rules.sparse import trim_below

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from mergelib.registry import tied_keys
+from mergelib.merging import tied_keys
 from mergelib.rules.arithmetic import average
 from mergelib.statedict import StateDict
 
@@ -122,3 +123,28 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(training)
+
+
+@torch.no_grad()
+def features(
+    model: nn.Module,
+    state: StateDict,
+    inputs: Tensor,
+    *,
+    batch_size: int = 500,
+    transform: Transform | None = None,
+) -> Tensor:
+    """What a model gives its head, in evaluation mode: inputs to features ``(N, …, width)``."""
+    device = next(model.parameters()).device
+    here = {key: value.to(device) for key, value in state.items()}
+    parts = []
+    with evaluating(model):
+        for batch in inputs.split(batch_size):
+            ready = batch.to(device) if transform is None else transform(batch.to(device))
+            parts.append(functional_call(model, here, (ready,)))
+    return torch.cat(parts)
+
+
+def precise(tensor: Tensor) -> Tensor:
+    """The tensor in float32 at least, to compute with."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

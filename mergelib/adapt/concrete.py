@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mergelib.adapt.common import Adapted, Transform, check_tasks, complete, unlabelled
+from mergelib.adapt.common import Adapted, Transform, check_tasks, complete, precise, unlabelled
 from mergelib.adapt.objectives import batches, check_steps, entropy_gradients
+from mergelib.merging import merge, tied_keys
 from mergelib.progress import progress
-from mergelib.registry import merge, other, tied_keys
+from mergelib.registry import other
 from mergelib.statedict import Experts, StateDict, check_keys
 
 
@@ -81,7 +82,7 @@ def concrete(
     check_keys(model.state_dict(), pretrained, "pretrained", "the model")
     dense = merge("task_arithmetic", experts, pretrained=pretrained, scale=scale)
     keys = dict(model.named_parameters(remove_duplicate=False)).keys() - tied_keys(pretrained)
-    added = {key: _precise(dense[key] - each) for key, each in pretrained.items() if key in keys}
+    added = {key: precise(dense[key] - each) for key, each in pretrained.items() if key in keys}
     logits = {key: torch.zeros_like(each) for key, each in added.items()}
     optimiser = torch.optim.Adam(logits.values(), lr=learning_rate)
     generator = torch.Generator().manual_seed(seed)
@@ -114,10 +115,6 @@ def pull(gradient: Tensor, relaxed: Tensor, temperature: float) -> Tensor:
     mean = relaxed.mean()
     through_mean = (gradient * relaxed).mean() / mean
     return (gradient - through_mean) / mean * relaxed * (1 - relaxed) / temperature
-
-
-def _precise(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _masked(

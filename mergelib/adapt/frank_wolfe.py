@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergelib.adapt.calibration import CalibrationLoss, Tensors, calibration_data
-from mergelib.adapt.common import Adapted, Transform, check_tasks, complete
+from mergelib.adapt.common import Adapted, Transform, check_tasks, complete, precise
 from mergelib.linalg import simplex_projection
 from mergelib.progress import progress
 from mergelib.registry import other
@@ -118,7 +118,7 @@ def frank_wolfe(
     _check(variant, granularity, score, loss, constraint, step, steps, top_k)
     check_tasks(data, heads, "head")
     keys = [key for key, _ in model.named_parameters()]
-    begin = {key: first[key].to(_dtype(first[key])) for key in keys}
+    begin = {key: precise(first[key]) for key in keys}
     fixed = {key: each for key, each in first.items() if key not in begin}
     objective = CalibrationLoss(
         model, fixed, heads, calibration_data(data, loss, "frank_wolfe"), batch_size, transform
@@ -343,10 +343,6 @@ def _combination(
         if weight:
             total.add_(expert[key].to(total), alpha=weight)
     return total
-
-
-def _dtype(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def _products(

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.func import functional_call
 
 from mergelib.adapt.common import (
     Adapted,
     Labelled,
     Transform,
     check_tasks,
-    evaluating,
+    features,
     labelled,
 )
+from mergelib.merging import merge
 from mergelib.progress import progress
-from mergelib.registry import merge, other
+from mergelib.registry import other
 from mergelib.statedict import Experts, StateDict, check_compatible, name_experts
 
 if TYPE_CHECKING:
@@ -123,15 +123,9 @@ def _accuracy(
     transform: Transform | None,
 ) -> float:
     """Mean over the tasks of the share of right answers."""
-    device = next(model.parameters()).device
-    here = {key: value.to(device) for key, value in state.items()}
     shares = []
-    with evaluating(model):
-        for task, (inputs, labels) in pairs.items():
-            right = 0
-            for x, y in zip(inputs.split(batch_size), labels.split(batch_size), strict=True):
-                ready = x.to(device) if transform is None else transform(x.to(device))
-                logits = heads[task](functional_call(model, here, (ready,)))
-                right += int((logits.argmax(-1) == y.to(device)).sum())
-            shares.append(right / labels.numel())
+    for task, (inputs, labels) in pairs.items():
+        found = features(model, state, inputs, batch_size=batch_size, transform=transform)
+        right = heads[task](found).argmax(-1) == labels.to(found.device)
+        shares.append(int(right.sum()) / labels.numel())
     return sum(shares) / len(shares)

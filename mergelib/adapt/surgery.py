@@ -12,19 +12,19 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from mergelib.adapt.common import (
     Adapted,
     Transform,
     check_finite,
     check_tasks,
-    evaluating,
+    features,
     unlabelled,
 )
 from mergelib.adapt.objectives import batch_rows, check_steps
+from mergelib.merging import merge
 from mergelib.progress import progress
-from mergelib.registry import merge, other
+from mergelib.registry import other
 from mergelib.statedict import Experts, StateDict, check_compatible, name_experts
 
 
@@ -121,23 +121,3 @@ def surgery(
         made[task] = nn.Sequential(module.requires_grad_(False), heads[task])
     history = pd.DataFrame(distances).rename_axis("step").reset_index()
     return Adapted(state, history=history, heads=made)
-
-
-@torch.no_grad()
-def features(
-    model: nn.Module,
-    state: StateDict,
-    inputs: Tensor,
-    *,
-    batch_size: int = 500,
-    transform: Transform | None = None,
-) -> Tensor:
-    """What a model gives its head, in evaluation mode: inputs to features ``(N, …, width)``."""
-    device = next(model.parameters()).device
-    here = {key: value.to(device) for key, value in state.items()}
-    parts = []
-    with evaluating(model):
-        for batch in inputs.split(batch_size):
-            ready = batch.to(device) if transform is None else transform(batch.to(device))
-            parts.append(functional_call(model, here, (ready,)))
-    return torch.cat(parts)

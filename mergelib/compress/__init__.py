@@ -16,7 +16,8 @@ from torch import Tensor
 
 from mergelib.compress.methods import RESTORE
 from mergelib.io import AnyPath, Checkpoint, save_state_dict
-from mergelib.registry import get_method, tied_keys
+from mergelib.merging import tied_keys
+from mergelib.registry import get_method
 from mergelib.statedict import Experts, StateDict, name_experts, nbytes
 
 __all__ = ["Compressed", "compress", "load_compressed"]

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from mergelib.compress.packing import pack, unpack
 from mergelib.linalg import truncated_svd
-from mergelib.registry import Memory, culprit, is_weight, merge, other, tied_keys
+from mergelib.merging import Memory, culprit, is_weight, merge, tied_keys
+from mergelib.registry import other
 from mergelib.rules.low_rank import rank_of
 from mergelib.rules.masks import uses
 from mergelib.statedict import StateDict, is_finite, is_matrix

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mergelib.registry import CHUNK, Group, rule
+from mergelib.merging import CHUNK, Group
+from mergelib.registry import rule
 
 
 @rule(paper="wortsman2022model", elementwise=True, linear=True)

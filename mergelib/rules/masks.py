@@ -12,7 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mergelib.registry import Group, rule
+from mergelib.merging import Group
+from mergelib.registry import rule
 from mergelib.rules.sparse import elect_and_reduce
 from mergelib.selection import kept, magnitude_thresholds
 

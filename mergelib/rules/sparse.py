@@ -11,7 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mergelib.registry import Group, rule
+from mergelib.merging import Group
+from mergelib.registry import rule
 from mergelib.selection import magnitude_thresholds
 
 Reduce = Literal["mean", "sum"]

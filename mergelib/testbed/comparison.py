@@ -13,7 +13,8 @@ import pandas as pd
 from torch import Tensor
 
 from mergelib.measure import measured
-from mergelib.registry import get_method, merge
+from mergelib.merging import merge
+from mergelib.registry import get_method
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many, normalised
 from mergelib.testbed.suites import Split, Suite
 from mergelib.testbed.zoo import Zoo

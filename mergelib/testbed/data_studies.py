@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mergelib.adapt import Adapted, adapt
+from mergelib.adapt.common import unlabelled
 from mergelib.measure import measured
 from mergelib.registry import get_method
 from mergelib.statedict import StateDict, flatten
@@ -53,7 +54,8 @@ KINDS: dict[str, dict[str, Any]] = {
     for granularity in ("task", "layer")
 }
 
-# Rules that merge a growing pool, and what is searched for each pool on validation data.
+# Rules that merge a part of the experts, and what is searched for it on validation data: the grids
+# of CART's appendix D.
 POOL_GRIDS: dict[str, Grid] = {
     "average": {},
     "task_arithmetic": {"scale": [0.1, 0.2, 0.3]},
@@ -118,7 +120,7 @@ def procedures(
         and the relative ``error`` of the iterate that the coefficients give back.
     """
     data = _examples(zoo, examples)
-    inputs = {task: part[0] for task, part in data.items()}
+    inputs = unlabelled(data)
     rules = {
         name: merge_zoo(name, zoo, **_best(zoo, name, grid)) for name, grid in REFERENCES.items()
     }
@@ -192,7 +194,7 @@ def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5
             ("regmean", "regmean", {}),
             ("multitask", "multitask", {"steps": 200}),
         ):
-            part = {task: pair[0] for task, pair in data.items()} if method == "regmean" else data
+            part = unlabelled(data) if method == "regmean" else data
             made = _adapted(zoo, method, part, **options)
             rows += [{"examples": size, **row} for row in _judge(zoo, name, made)]
     whole = {name: (task.train.inputs, task.train.labels) for name, task in zoo.suite.tasks.items()}
@@ -266,7 +268,7 @@ def _pooled(zoo: Zoo, examples: int, steps: int, *, labels: bool = False) -> lis
     rows = []
     for rule, grid in POOL_GRIDS.items():
         rows += _judge(zoo, rule, Adapted(merge_zoo(rule, zoo, **_best(zoo, rule, grid))))
-    inputs = {task: pair[0] for task, pair in _examples(zoo, examples, "test").items()}
+    inputs = unlabelled(_examples(zoo, examples, "test"))
     rows += _judge(zoo, "adamerging", _adapted(zoo, "adamerging", inputs, steps=150))
     options: dict[str, Any] = {"steps": steps, "tolerance": TOLERANCE}
     made = _adapted(zoo, "frank_wolfe", inputs, loss="entropy", **options)

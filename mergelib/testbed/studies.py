@@ -36,6 +36,7 @@ from mergelib.testbed.comparison import (
     sub_zoo,
 )
 from mergelib.testbed.data_studies import (
+    POOL_GRIDS,
     Tables,
     adaptation,
     calibration,
@@ -58,10 +59,7 @@ COUNTS = (2, 4, 8, 12, 16, 20)
 
 # What the paper's appendix D searches for every subset of tasks, and CART with its scale searched.
 SUBSET_GRIDS: dict[str, tuple[str, Grid]] = {
-    "average": ("average", {}),
-    "task_arithmetic": ("task_arithmetic", {"scale": [0.1, 0.2, 0.3]}),
-    "ties": ("ties", {"density": [0.05, 0.1, 0.2]}),
-    "cart": ("cart", {"rank_ratio": [0.08, 0.12, 0.16]}),
+    **{name: (name, grid) for name, grid in POOL_GRIDS.items()},
     "cart, scale searched": ("cart", {"rank_ratio": [0.08, 0.16], "scale": [1.0, 2.0, 3.0]}),
 }
 

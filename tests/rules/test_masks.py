@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import mergelib as ml
-from mergelib.registry import _own_seed
+from mergelib.merging import _own_seed
 from mergelib.rules import breadcrumbs, consensus, della, task_arithmetic
 from mergelib.rules.masks import prune_by_rank, uses
 

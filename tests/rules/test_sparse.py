@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mergelib import merge
-from mergelib.registry import _own_seed
+from mergelib.merging import _own_seed
 from mergelib.rules import dare, ties
 from mergelib.rules.sparse import drop_and_rescale, elect_and_reduce, trim_below
 
