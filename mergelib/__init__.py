@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from mergelib import rules as _rules  # registers the methods
+from mergelib import cogram as _cogram  # these two register methods
+from mergelib import rules as _rules
 from mergelib.adapt import adapt
 from mergelib.compress import Compressed, compress, load_compressed
 from mergelib.io import load_state_dict, save_state_dict
@@ -67,4 +68,4 @@ def __dir__() -> list[str]:
     return __all__
 
 
-del _rules
+del _cogram, _rules

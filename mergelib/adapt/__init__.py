@@ -1,7 +1,8 @@
 """Procedures: merging methods that look at data.
 
 They take the model and what turns its output into predictions besides the experts. What data each
-needs, and how much of it, stands in `mergelib.methods`.
+needs, and how much of it, stands in `mergelib.methods`. CoGraM is called here, too, and has a package
+of its own, `mergelib.cogram`.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +41,7 @@ def adapt(
     method: str,
     experts: Experts,
     *,
-    pretrained: StateDict,
+    pretrained: StateDict | None = None,
     model: nn.Module | None = None,
     data: Mapping[str, Any] | None = None,
     heads: Mapping[str, nn.Module] | None = None,
@@ -51,9 +52,9 @@ def adapt(
     Args:
         method: a procedure of `mergelib.methods`.
         experts: mapping of name to state dict, or a list of state dicts; as for `merge`.
-        pretrained: the state dict they were fine-tuned from.
-        model: the architecture; its own weights are left alone. This and the two below are asked
+        pretrained: the state dict they were fine-tuned from. This and the three below are asked
             for where the procedure takes them, and not looked at elsewhere.
+        model: the architecture; its own weights are left alone.
         data: task to the model's inputs, or to a pair of inputs and labels, as each procedure
             describes them.
         heads: task to what turns the model's output into logits, for procedures that predict.
@@ -65,11 +66,11 @@ def adapt(
         TypeError: a hyperparameter that the method does not have.
     """
     chosen = get_method(method, "procedure")
-    chosen.check(hyperparameters, pretrained=True)
+    chosen.check(hyperparameters, pretrained=pretrained is not None)
     procedure: Callable[..., Adapted] = chosen.function
-    given: dict[str, Any] = {"model": model, "data": data, "heads": heads}
+    given: dict[str, Any] = {"pretrained": pretrained, "model": model, "data": data, "heads": heads}
     taken = {name: value for name, value in given.items() if name in chosen.parameters}
     for name, value in taken.items():
         if value is None:
             raise ValueError(f"{method} needs {name}: pass {name}=")
-    return procedure(experts, pretrained, **taken, **hyperparameters)
+    return procedure(experts, **taken, **hyperparameters)

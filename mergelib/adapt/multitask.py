@@ -5,15 +5,18 @@ trained under the same frozen heads as the experts, with the data and steps that
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
-from mergelib.adapt.common import Adapted, Transform, check_tasks, labelled
+from mergelib.adapt.common import Adapted, Labelled, Transform, check_tasks, labelled
 from mergelib.adapt.objectives import batch_rows, check_steps, task_losses
 from mergelib.progress import progress
 from mergelib.registry import other
@@ -70,44 +73,100 @@ def multitask(
     check_tasks(data, heads, "head")
     pairs = labelled(data, "multitask")
     check_steps(steps, batch_size)
+    sizes = {task: len(labels) for task, (_, labels) in pairs.items()}
+    state, losses = descend(
+        pretrained,
+        model=model,
+        heads=heads,
+        data=pairs,
+        rows=list(islice(batch_rows(sizes, batch_size, seed), steps)),
+        optimise=partial(_adamw, learning_rate, weight_decay, steps),
+        seed=seed,
+        transform=transform,
+    )
+    history = pd.DataFrame(losses).rename_axis("step").reset_index()
+    return Adapted(state, history=history)
+
+
+def descend(
+    state: StateDict,
+    *,
+    model: nn.Module,
+    heads: Mapping[str, nn.Module],
+    data: Mapping[str, Labelled],
+    rows: Sequence[Mapping[str, Tensor]],
+    optimise: Callable[[nn.Module], tuple[Optimizer, LRScheduler | None]],
+    seed: int,
+    clip: float | None = None,
+    transform: Transform | None = None,
+) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
+    """Train a copy of the model on labelled data of all tasks: a step for each of ``rows``.
+
+    Args:
+        state: where training starts; left as it is.
+        model: the architecture, run in training mode.
+        heads: task to what turns the model's output into logits; not trained.
+        data: task to inputs and labels. Integer labels are classes, judged by cross-entropy (nats);
+            floating ones are what the head should give, judged by the mean squared error.
+        rows: for each step task to the indices of its batch; a step descends the mean of the loss
+            of the tasks that it names.
+        optimise: from the copy to its optimiser, and to the schedule of the rate or None.
+        seed: of what the model draws in training.
+        clip: the largest Euclidean norm of a step's whole gradient; longer ones are scaled to it.
+        transform: from a batch of inputs to the model's.
+
+    Returns:
+        The trained state, and for each step task to loss.
+
+    Raises:
+        ValueError: a loss that is not finite, or floating labels of another size than the outputs;
+            it names the task.
+    """
     network = copy.deepcopy(model).requires_grad_()
-    network.load_state_dict(pretrained)
+    network.load_state_dict(state)
     network.train()
-    frozen = {task: copy.deepcopy(heads[task]).requires_grad_(False) for task in pairs}
+    frozen = {task: copy.deepcopy(heads[task]).requires_grad_(False) for task in data}
     device = next(network.parameters()).device
-    optimiser, schedule = _optimiser(network, learning_rate, weight_decay, steps)
-    rows = batch_rows({task: len(y) for task, (_, y) in pairs.items()}, batch_size, seed)
+    optimiser, schedule = optimise(network)
     history = []
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        for step in progress(range(steps), desc="multitask", leave=False):
-            some = next(rows)
+        for some in progress(rows, desc="training", leave=False):
             inputs, targets = (
-                {task: pair[part][some[task]].to(device) for task, pair in pairs.items()}
+                {task: data[task][part][chosen].to(device) for task, chosen in some.items()}
                 for part in (0, 1)
             )
-            loss = partial(_cross_entropy, targets)
-            losses = task_losses(network, frozen, inputs, loss, transform)
+            losses = task_losses(network, frozen, inputs, partial(_loss, targets), transform)
             optimiser.zero_grad()
             torch.stack(list(losses.values())).mean().backward()
+            if clip is not None:
+                nn.utils.clip_grad_norm_(network.parameters(), clip)
             optimiser.step()
-            schedule.step()
-            history.append({"step": step, **{task: each.item() for task, each in losses.items()}})
-    state = {key: value.detach().clone() for key, value in network.state_dict().items()}
-    return Adapted(state, history=pd.DataFrame(history))
+            if schedule is not None:
+                schedule.step()
+            history.append({task: loss.item() for task, loss in losses.items()})
+    trained = {key: value.detach().clone() for key, value in network.state_dict().items()}
+    return trained, history
 
 
-def _cross_entropy(targets: Mapping[str, Tensor], task: str, logits: Tensor) -> Tensor:
-    return F.cross_entropy(logits, targets[task].flatten())
+def _loss(targets: Mapping[str, Tensor], task: str, outputs: Tensor) -> Tensor:
+    wanted = targets[task]
+    if wanted.is_floating_point():
+        if wanted.numel() != outputs.numel():
+            raise ValueError(
+                f"task {task!r} has floating labels of shape {tuple(wanted.shape)} for outputs of "
+                f"shape {tuple(outputs.shape)}; classes must be integers"
+            )
+        return F.mse_loss(outputs, wanted.reshape(outputs.shape))
+    return F.cross_entropy(outputs, wanted.flatten())
 
 
-def _optimiser(
-    network: nn.Module, learning_rate: float, weight_decay: float, steps: int
-) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+def _adamw(
+    learning_rate: float, weight_decay: float, steps: int, network: nn.Module
+) -> tuple[Optimizer, LRScheduler]:
     groups: list[dict[str, Any]] = [
         {"params": [p for p in network.parameters() if p.dim() > 1], "weight_decay": weight_decay},
         {"params": [p for p in network.parameters() if p.dim() <= 1], "weight_decay": 0.0},
     ]
     optimiser = torch.optim.AdamW(groups, lr=learning_rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
-    return optimiser, schedule
+    return optimiser, CosineAnnealingLR(optimiser, max(1, steps))

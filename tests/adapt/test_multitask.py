@@ -89,6 +89,7 @@ def test_experts_are_not_used_and_runs_repeat(case: Any) -> None:
             {"data": {"b": (torch.full((4, 6), torch.nan), torch.zeros(4, dtype=torch.long))}},
             "the loss of task 'b' became nan",
         ),
+        ({"data": {"b": (torch.zeros(4, 6), torch.zeros(4))}}, "task 'b' has floating labels"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"experts": [{}]}, "expert 0 lacks key 'first.weight'"),
     ],
