@@ -181,23 +181,28 @@ def study(
     name: Annotated[str, typer.Argument(help="What to measure; see mergelib.testbed.studies.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")],
     suite: SuiteName = "vision8",
-    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.", min=1)] = 5,
+    seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 5,
+    first: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
     model: Model = None,
     device: Device = "cpu",
 ) -> None:
     """Measure over several seeds, with provenance: baselines, ranks, task_counts and others.
 
     This is the command behind the files in results/. Hyperparameters are chosen on validation
-    data. A killed run resumes with the seed it was at.
+    data. A killed run resumes with the seed it was at. The studies of pairs, fusion, thresholds
+    and tuning, take --suite synthetic or digits.
     """
     from mergelib.provenance import write_result
-    from mergelib.testbed.studies import STUDIES, measure_study
+    from mergelib.testbed.studies import PAIR_STUDIES, STUDIES, measure_pairs, measure_study
 
-    if name not in STUDIES:
-        raise ValueError(f"unknown study {name!r}; known: {', '.join(STUDIES)}")
-    write_result(
-        output, measure_study(STUDIES[name], suite, range(seeds), model=model, device=device)
-    )
+    repeats = range(first, first + seeds)
+    if name in PAIR_STUDIES:
+        record = measure_pairs(PAIR_STUDIES[name], repeats, suite)
+    elif name in STUDIES:
+        record = measure_study(STUDIES[name], suite, repeats, model=model, device=device)
+    else:
+        raise ValueError(f"unknown study {name!r}; known: {', '.join([*STUDIES, *PAIR_STUDIES])}")
+    write_result(output, record)
     typer.echo(f"Wrote {output}")
 
 

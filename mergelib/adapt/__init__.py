@@ -1,8 +1,8 @@
 """Procedures: merging methods that look at data.
 
 They take the model and what turns its output into predictions besides the experts. What data each
-needs, and how much of it, stands in `mergelib.methods`. CoGraM is called here, too, and has a package
-of its own, `mergelib.cogram`.
+needs, and how much of it, stands in `mergelib.methods`. CoGraM is called here, too, and has its
+own package, `mergelib.cogram`.
 """
 
 from collections.abc import Callable, Mapping

@@ -185,10 +185,17 @@ class Site:
         self.network, self.layer = network, layer
         self.axis = 1 if isinstance(layer.module, CONVOLUTIONS) else -1
         self.matrix = layer.matrix(layer.tensors)
-        self.input, self.units, self._finished = self._record()
-        chain = _chain(network.model, layer.module) if self.units.dim() == 2 else None
-        self._tail = None if chain is None else _LowRank(self, *chain)
+        self._tail: _LowRank | None = None
         self._features: dict[int, Tensor] = {}
+        chain = _chain(network.model, layer.module)
+        if chain is not None:
+            before, elementwise, following, rest = chain
+            self.input = before(network.inputs)
+            if self.input.dim() == 2:
+                self.units = self.outputs(self.matrix).contiguous()
+                self._tail = _LowRank(self.units, elementwise, following, rest)
+                return
+        self.input, self.units, self._finished = self._record()
 
     def _record(self) -> tuple[Tensor, Tensor, dict[nn.Module, list[Any]]]:
         """The layer's input and output units, and what modules gave that finish before it."""
@@ -314,16 +321,16 @@ class _LowRank:
 
     def __init__(
         self,
-        site: Site,
+        units: Tensor,
         elementwise: nn.Sequential,
         following: nn.Linear | None,
         rest: nn.Sequential,
     ) -> None:
         self.elementwise = elementwise[0] if len(elementwise) == 1 else elementwise
         self.rest = rest
-        self.hidden = self.elementwise(site.units)
+        self.hidden = self.elementwise(units)
         if following is None:  # the layer is the last one, and each unit is its own output
-            self.weight = torch.eye(len(site.units)).to(site.units)
+            self.weight = torch.eye(len(units)).to(units)
             self.output = self.hidden.T.contiguous()
         else:
             self.weight = following.weight.T.contiguous()
@@ -355,18 +362,25 @@ class _LowRank:
 
 def _chain(
     model: nn.Module, layer: nn.Module
-) -> tuple[nn.Sequential, nn.Linear | None, nn.Sequential] | None:
-    """What follows a layer in a sequential model, if it begins as a chain of linear layers."""
-    if not isinstance(model, nn.Sequential) or layer not in list(model):
+) -> tuple[nn.Sequential, nn.Sequential, nn.Linear | None, nn.Sequential] | None:
+    """A sequential model around a linear layer of vectors, if a chain of such layers follows.
+
+    What comes before the layer, elementwise modules after it, the next linear layer, the rest.
+    """
+    if not isinstance(model, nn.Sequential) or not isinstance(layer, nn.Linear):
         return None
-    after = list(model)[list(model).index(layer) + 1 :]
+    modules = list(model)
+    if layer not in modules:
+        return None
+    place = modules.index(layer)
+    before, after = model[:place], modules[place + 1 :]
     count = next((i for i, each in enumerate(after) if not isinstance(each, ELEMENTWISE)), None)
     if count is None:
-        return nn.Sequential(*after), None, nn.Sequential()
+        return before, nn.Sequential(*after), None, nn.Sequential()
     following = after[count]
     if not isinstance(following, nn.Linear):
         return None
-    return nn.Sequential(*after[:count]), following, nn.Sequential(*after[count + 1 :])
+    return before, nn.Sequential(*after[:count]), following, nn.Sequential(*after[count + 1 :])
 
 
 def _patches(module: Any, x: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 Every file in ``results/`` that tells about a suite is written by `measure_study`. A study is a
 function of a zoo that returns tables, lists of rows; the loop over seeds adds the seed to every
 row, keeps each seed's part in the cache as soon as it is measured, so that a killed run resumes,
-and notes what the numbers were made from.
+and notes what the numbers were made from. Studies that draw their own networks are functions of
+the seed, and `measure_pairs` does the same for them.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -24,6 +26,7 @@ from mergelib.progress import progress
 from mergelib.provenance import provenance, write_result
 from mergelib.registry import get_method
 from mergelib.statedict import flatten
+from mergelib.testbed.cogram_studies import SOURCES, fusion, pair_sources, thresholds, tuning
 from mergelib.testbed.comparison import (
     GRIDS,
     Grid,
@@ -40,6 +43,7 @@ from mergelib.testbed.data_studies import (
     Tables,
     adaptation,
     calibration,
+    granular,
     irrelevant,
     language,
     procedures,
@@ -124,16 +128,50 @@ def _defaults(study: Study) -> dict[str, Any]:
     return {each.name: each.default for each in parameters if each.default is not each.empty}
 
 
+def measure_pairs(study: Study, seeds: Sequence[int], source: str) -> dict[str, Any]:
+    """A study of pairs of networks over several seeds, as `measure_study` gives it.
+
+    Args:
+        study: one of `PAIR_STUDIES`.
+        seeds: what to repeat over.
+        source: of the pairs' data, see `mergelib.testbed.cogram_studies.SOURCES`.
+
+    Raises:
+        ValueError: an unknown source, or data that cannot be had.
+    """
+    if source not in SOURCES:
+        raise ValueError(f"unknown source {source!r}; known: {', '.join(SOURCES)}")
+    settings = {**_defaults(study), "source": source}
+    tables: Tables = {}
+    for seed in progress(seeds, desc="seeds"):
+        measure = partial(study, seed, **settings)
+        for name, rows in _kept(f"{source}-{study.__name__}", [settings, seed], measure).items():
+            tables.setdefault(name, []).extend({"seed": seed, **row} for row in rows)
+    made = provenance(
+        study=study.__name__,
+        settings=settings,
+        suite=source,
+        seeds=list(seeds),
+        sources=pair_sources(source),
+    )
+    return {"provenance": made, **tables}
+
+
 def _measure_seed(study: Study, zoo: Zoo, settings: Mapping[str, Any]) -> Tables:
     """The study's tables on one zoo; from the cache if they are there."""
     suite = zoo.suite
     sizes = {name: (len(task.validation), len(task.test)) for name, task in suite.tasks.items()}
-    code = provenance()["commit"]  # what an earlier state of the code measured does not count
-    inputs = [study.__name__, code, zoo.fingerprint, settings, suite.seed, suite.sources, sizes]
-    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
-    file = cache_folder() / "studies" / f"{suite.name}-{study.__name__}-{digest}.json"
+    inputs = [zoo.fingerprint, settings, suite.seed, suite.sources, sizes]
+    return _kept(f"{suite.name}-{study.__name__}", inputs, partial(study, zoo, **settings))
+
+
+def _kept(name: str, inputs: Sequence[Any], measure: Callable[[], Tables]) -> Tables:
+    """What a measurement gives; from the cache if the same was measured by the same code."""
+    key = [name, provenance()["commit"], *inputs]
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    file = cache_folder() / "studies" / f"{name}-{digest}.json"
     if not file.exists():
-        write_result(file, study(zoo, **settings))
+        write_result(file, measure())
     kept: Tables = json.loads(file.read_text())
     return kept
 
@@ -342,7 +380,9 @@ STUDIES: dict[str, Study] = {
         procedures,
         language,
         calibration,
+        granular,
         irrelevant,
         relevant,
     )
 }
+PAIR_STUDIES: dict[str, Study] = {each.__name__: each for each in (fusion, thresholds, tuning)}

@@ -1,0 +1,311 @@
+"""Studies of CoGraM, on two networks for the same classes that differ in their data.
+
+Each study is a function of a seed: it draws a pair of data sets, trains networks A and B, merges
+them, and judges all on test data. Networks start from the same weights, as in federated learning,
+or each from its own. See `mergelib.testbed.studies`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+
+from mergelib.adapt import adapt
+from mergelib.cogram import fine_tune, kickoff, prototypes
+from mergelib.statedict import StateDict, flatten, lerp
+from mergelib.testbed.data import load_arrays
+from mergelib.testbed.data_studies import Tables
+from mergelib.testbed.glyphs import stable_seed
+from mergelib.testbed.suites import Split, stratified
+from mergelib.testbed.synthetic import SyntheticPair, synthetic_pair, train_pair
+
+# What a sweep on validation data searches (`thresholds`), and the best of it; λ is the paper's.
+STEEPNESSES = (0.5, 1.0, 2.0, 5.5, 10.0, 20.0, 50.0)
+LAYER_ENDS = ((0.01, 0.5), (0.01, 2.0), (0.1, 1.0), (0.1, 5.0), (0.5, 2.0))
+NEURON_ENDS = ((1e-3, 1e-2), (1e-3, 1e-1), (1e-2, 1e-1), (1e-2, 1.0))
+CHOSEN = {"layer": (0.1, 1.0), "neuron": (1e-3, 1e-1)}
+
+# How fine CoGraM goes. With all neurons, or all weights, nothing is decided above them.
+LEVELS: dict[str, dict[str, Any]] = {
+    "layer": {"levels": ("layer",)},
+    "layer, neuron": {"levels": ("layer", "neuron"), "thresholds": CHOSEN},
+    "layer, neuron, weight": {"levels": ("layer", "neuron", "weight"), "thresholds": CHOSEN},
+    "all neurons": {"levels": ("neuron",)},
+    "all weights": {"levels": ("weight",)},
+}
+
+# What losses are taken on: the kind of representative, and how many a class.
+PER_CLASS = {"geometric": 1, "arithmetic": 1, "medoid": 1, "kmeans": 3, "batch": 10}
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Data, networks A and B, and their Fisher merge."""
+
+    data: SyntheticPair
+    model: nn.Module
+    a: StateDict
+    b: StateDict
+    fisher: StateDict
+
+    def accuracy(self, state: StateDict, split: Split | None = None) -> float:
+        """In 0..1, on the test data or those given."""
+        right = self.outputs(state, split).argmax(1) == (split or self.data.test).labels
+        return right.float().mean().item()
+
+    @torch.no_grad()
+    def outputs(self, state: StateDict, split: Split | None = None) -> Tensor:
+        """Logits on the test data or those given."""
+        inputs = (split or self.data.test).inputs
+        logits: Tensor = functional_call(self.model, dict(state), (inputs,))
+        return logits
+
+    def prototypes(self, kind: str) -> dict[str, tuple[Tensor, Tensor]]:
+        """Of the training data of both networks together."""
+        (x, y) = self.together
+        return {"all": prototypes(x, y, kind=kind, per_class=PER_CLASS[kind])}
+
+    def cogram(
+        self, start: StateDict, data: Mapping[str, Any], **options: Any
+    ) -> dict[str, Tensor]:
+        """CoGraM on some data, in simultaneous order unless another is asked for."""
+        options = {"order": "simultaneous", **options}
+        experts, heads = {"a": self.a, "b": self.b}, {"all": nn.Identity()}
+        return adapt(
+            "cogram", experts, model=self.model, heads=heads, data=data, start=start, **options
+        ).state
+
+    @property
+    def together(self) -> tuple[Tensor, Tensor]:
+        """The training data of both."""
+        a, b = self.data.a, self.data.b
+        return torch.cat([a.inputs, b.inputs]), torch.cat([a.labels, b.labels])
+
+
+def _pairs(seed: int, source: str) -> Iterator[tuple[dict[str, Any], _Pair]]:
+    """Homogeneous and heterogeneous, from common and from own weights, with their names."""
+    for heterogeneous in (False, True):
+        data = SOURCES[source](seed, heterogeneous)
+        for shared in (True, False):
+            model, a, b = train_pair(data, seed=seed, shared_start=shared)
+            given = {"a": data.a.inputs[:500], "b": data.b.inputs[:500]}
+            heads = dict.fromkeys(given, nn.Identity())
+            merged = adapt(
+                "fisher",
+                {"a": a, "b": b},
+                pretrained=a,
+                model=model,
+                heads=heads,
+                data=given,
+                seed=seed,
+            )
+            names = {
+                "data": "heterogeneous" if heterogeneous else "homogeneous",
+                "start": "common" if shared else "own",
+            }
+            yield names, _Pair(data, model, a, b, merged.state)
+
+
+def fusion(seed: int, *, source: str = "synthetic") -> Tables:
+    """What CoGraM makes of a Fisher merge: at each level, with each prototype, again and again.
+
+    Args:
+        seed: draws data and networks.
+        source: ``"synthetic"``, or ``"digits"``: A learns from MNIST, B from MNIST or from USPS.
+
+    Returns:
+        ``test``: rows of ``data``, ``start``, ``method``, ``levels``, ``prototypes``,
+        ``iterations``, ``accuracy`` (0..1) and ``toward_a``, how far the network lies from B on the
+        way to A: 1 at A, 0 at B, the projection on the line between them. The methods beside
+        ``cogram`` are ``a``, ``b``, ``average``, ``fisher``, ``better`` (of a and b, by validation
+        data) and ``ensemble`` (their mean probabilities).
+    """
+    rows = []
+    for names, pair in _pairs(seed, source):
+        states = {"a": pair.a, "b": pair.b, "average": lerp(pair.a, pair.b, 0.5)}
+        validation = pair.data.validation
+        ahead = max((pair.a, pair.b), key=lambda each: pair.accuracy(each, validation))
+        states |= {"fisher": pair.fisher, "better": ahead}
+        rows += [{**names, "method": name, **_judged(pair, each)} for name, each in states.items()]
+        both = sum(pair.outputs(each).softmax(1) for each in (pair.a, pair.b))
+        right = (both.argmax(1) == pair.data.test.labels).float().mean().item()
+        rows.append({**names, "method": "ensemble", "accuracy": right, "toward_a": None})
+        for settings, options in _settings():
+            merged: StateDict = pair.fisher
+            data = pair.prototypes(settings["prototypes"])
+            for iteration in range(settings["iterations"]):
+                merged = pair.cogram(merged, data, **options)
+                done = {"method": "cogram", **settings, "iterations": iteration + 1}
+                rows.append({**names, **done, **_judged(pair, merged)})
+    return {"test": rows}
+
+
+def _settings() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """What varies: each level with two prototypes, each prototype at one level, the order."""
+    for kind in ("geometric", "arithmetic"):
+        for levels, options in LEVELS.items():
+            yield {"levels": levels, "prototypes": kind, "iterations": 3}, options
+    for kind in ("medoid", "kmeans", "batch"):
+        yield {"levels": "layer", "prototypes": kind, "iterations": 1}, LEVELS["layer"]
+    safe = {**LEVELS["layer"], "rollback": ("layer",)}
+    yield {"levels": "layer, rolled back", "prototypes": "arithmetic", "iterations": 3}, safe
+    for levels in ("all neurons", "all weights"):
+        named = {"levels": f"{levels}, in turn", "prototypes": "arithmetic", "iterations": 1}
+        yield named, {**LEVELS[levels], "order": "sequential"}
+
+
+def _judged(pair: _Pair, state: StateDict) -> dict[str, Any]:
+    a, b, own = (flatten(each).double() for each in (pair.a, pair.b, state))
+    share = float((own - b) @ (a - b) / (a - b).square().sum())
+    return {"accuracy": pair.accuracy(state), "toward_a": share}
+
+
+def thresholds(seed: int, *, source: str = "synthetic") -> Tables:
+    """The settings that the paper leaves out, searched on validation data.
+
+    Returns:
+        ``validation``: rows of ``data``, ``start``, ``levels``, ``prototypes``, ``steepness``,
+        ``layer_low``, ``layer_high``, ``neuron_low``, ``neuron_high`` (None where unused) and
+        ``accuracy`` (0..1).
+    """
+    rows = []
+    for names, pair in _pairs(seed, source):
+        for kind in ("geometric", "arithmetic"):
+            data = pair.prototypes(kind)
+            for settings, options in _grid():
+                merged = pair.cogram(pair.fisher, data, **options)
+                accuracy = pair.accuracy(merged, pair.data.validation)
+                rows.append({**names, "prototypes": kind, **settings, "accuracy": accuracy})
+    return {"validation": rows}
+
+
+def _grid() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for steepness in STEEPNESSES:
+        named = {"levels": "layer", "steepness": steepness}
+        yield _named(named, {}), {"levels": ("layer",), "steepness": steepness}
+    for layer in LAYER_ENDS:
+        for neuron in ((), *NEURON_ENDS):
+            levels = ("layer", "neuron", "weight")[: 3 if neuron else 2]
+            ends = {"layer": layer, **({"neuron": neuron} if neuron else {})}
+            named = {"levels": ", ".join(levels), "steepness": 5.5}
+            yield _named(named, ends), {"levels": levels, "thresholds": ends}
+
+
+def _named(settings: dict[str, Any], ends: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+    columns = {}
+    for level in ("layer", "neuron"):
+        low, high = ends.get(level, (None, None))
+        columns |= {f"{level}_low": low, f"{level}_high": high}
+    return {**settings, **columns}
+
+
+def tuning(seed: int, *, source: str = "synthetic", learning_rate: float = 1e-3) -> Tables:
+    """Kickoff and fine-tuning on the training data of both networks.
+
+    Every network gets as many epochs: 28 at one rate, or a kickoff of 8 at 2.5 times the rate and
+    then 20. Network A gets them too, and one that starts from nothing.
+
+    Returns:
+        ``test``: rows of ``data``, ``start``, ``method`` (``a``, ``b``, ``fisher``, ``cogram`` with
+        one arithmetic prototype a class, ``scratch``), ``training`` (``none``, ``fine-tuning``,
+        ``kickoff``), ``accuracy`` on all test data, and ``accuracy_a`` and ``accuracy_b`` on the
+        halves; and ``history``: rows of ``data``, ``start``, ``method``, ``training``, ``epoch``
+        and ``loss``, the mean training loss of the epoch in nats.
+    """
+    tables: Tables = {"test": [], "history": []}
+    for names, pair in _pairs(seed, source):
+        merged = pair.cogram(pair.fisher, pair.prototypes("arithmetic"))
+        states = {"a": pair.a, "b": pair.b, "fisher": pair.fisher, "cogram": merged}
+        torch.manual_seed(stable_seed("scratch", seed))
+        fresh = {key: torch.empty_like(each) for key, each in pair.a.items()}
+        for key, each in fresh.items():  # as torch.nn.Linear begins
+            width = pair.a[key.replace("bias", "weight")].shape[1]
+            nn.init.uniform_(each, -(width**-0.5), width**-0.5)
+        states["scratch"] = fresh
+        half = len(pair.data.test) // 2
+        for method, state in states.items():
+            for training in ("none", "fine-tuning", "kickoff"):
+                named = {**names, "method": method, "training": training}
+                trained, losses = _trained(pair, state, training, learning_rate, seed)
+                right = pair.outputs(trained).argmax(1) == pair.data.test.labels
+                parts = {"": right, "_a": right[:half], "_b": right[half:]}
+                found = {
+                    f"accuracy{key}": each.float().mean().item() for key, each in parts.items()
+                }
+                tables["test"].append({**named, **found})
+                tables["history"] += [
+                    {**named, "epoch": epoch + 1, "loss": loss} for epoch, loss in enumerate(losses)
+                ]
+    return tables
+
+
+def _trained(
+    pair: _Pair, state: StateDict, training: str, learning_rate: float, seed: int
+) -> tuple[StateDict, list[float]]:
+    """The network after its epochs, and their losses."""
+    if training == "none":
+        return state, []
+    fit = partial(
+        fine_tune,
+        model=pair.model,
+        data={"all": pair.together},
+        heads={"all": nn.Identity()},
+        learning_rate=learning_rate,
+        seed=seed,
+    )
+    if training == "fine-tuning":
+        made = fit(state, epochs=28)
+        return made.state, made.history["all"].tolist()
+    first = kickoff(state, **fit.keywords)
+    then = fit(first.state)
+    return then.state, [*first.history["all"], *then.history["all"]]
+
+
+def digit_pair(seed: int, heterogeneous: bool, *, size: int = 1000) -> SyntheticPair:
+    """Real digits for two networks: A's are from MNIST, B's from MNIST, or else from USPS.
+
+    Pictures are averaged to 16 x 16 grey levels in -1..1, 256 features. Sizes as in
+    `synthetic_pair`: 1,000 examples each, 1,000 for validation and 2,000 for testing together.
+    """
+    train, validation, test = [], [], []
+    for party, name in enumerate(("mnist", "usps" if heterogeneous else "mnist")):
+        arrays = load_arrays(name)
+        generator = Generator().manual_seed(stable_seed("digits", name, seed))
+        # one draw for two parties, so that they share no picture
+        rows = stratified(arrays.train_labels, 3 * size, generator).chunk(2)[party]
+        inputs, labels = arrays.train_images[rows], arrays.train_labels[rows]
+        train.append(_grey(inputs[:size], labels[:size]))
+        validation.append(_grey(inputs[size:], labels[size:]))
+        rows = stratified(arrays.test_labels, 2 * size, generator).chunk(2)[party]
+        test.append(_grey(arrays.test_images[rows], arrays.test_labels[rows]))
+    a, b = train
+    return SyntheticPair(a, b, _both(validation), _both(test))
+
+
+def _grey(images: Tensor, labels: Tensor) -> Split:
+    grey = images.float().mean(1, keepdim=True) / 127.5 - 1
+    return Split(F.avg_pool2d(grey, 2).flatten(1), labels)
+
+
+def _both(parts: Sequence[Split]) -> Split:
+    a, b = parts
+    return Split(torch.cat([a.inputs, b.inputs]), torch.cat([a.labels, b.labels]))
+
+
+def _synthetic(seed: int, heterogeneous: bool) -> SyntheticPair:
+    return synthetic_pair(seed, heterogeneous=heterogeneous)
+
+
+SOURCES = {"synthetic": _synthetic, "digits": digit_pair}
+
+
+def pair_sources(source: str) -> dict[str, str]:
+    """The hash of each data file behind a source; none are behind what the seeds alone decide."""
+    if source != "digits":
+        return {}
+    return {name: load_arrays(name).sha256 for name in ("mnist", "usps")}
