@@ -227,8 +227,8 @@ def tuning(seed: int, *, source: str = "synthetic", learning_rate: float = 1e-3)
         ``test``: rows of ``data``, ``start``, ``method`` (``a``, ``b``, ``fisher``, ``cogram`` with
         one arithmetic prototype a class, ``scratch``), ``training`` (``none``, ``fine-tuning``,
         ``kickoff``), ``accuracy`` on all test data, and ``accuracy_a`` and ``accuracy_b`` on the
-        halves; and ``history``: rows of ``data``, ``start``, ``method``, ``training``, ``epoch``
-        and ``loss``, the mean training loss of the epoch in nats.
+        halves; and ``history``: rows of ``data``, ``start``, ``method``, ``training`` and
+        ``losses``, the mean training loss of each epoch in nats.
     """
     tables: Tables = {"test": [], "history": []}
     for names, pair in _pairs(seed, source):
@@ -251,9 +251,8 @@ def tuning(seed: int, *, source: str = "synthetic", learning_rate: float = 1e-3)
                     f"accuracy{key}": each.float().mean().item() for key, each in parts.items()
                 }
                 tables["test"].append({**named, **found})
-                tables["history"] += [
-                    {**named, "epoch": epoch + 1, "loss": loss} for epoch, loss in enumerate(losses)
-                ]
+                if losses:
+                    tables["history"].append({**named, "losses": losses})
     return tables
 
 
