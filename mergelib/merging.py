@@ -92,7 +92,9 @@ def merge(
         pretrained: the state dict they were fine-tuned from; needed by all but a few methods.
         device: where to compute; by default where the tensors are. The result lies where the
             inputs lie.
-        is_matrix: tells from key and tensor what low-rank methods take for a matrix.
+        is_matrix: tells from key and tensor what low-rank methods take for a matrix; by default
+            two-dimensional weights that are no table. A convolution that is accepted is folded, a
+            filter a row: see `mergelib.statedict.is_kernel`.
         **hyperparameters: the method's own, see `methods`.
 
     Returns:
@@ -244,7 +246,9 @@ def _apply(
         return result
 
     if not elementwise and not method.rowwise:
-        return call(experts, base, **arguments).to(reference.device)
+        if method.elsewhere is not None and reference.dim() > 2:  # a convolution, told to be one
+            experts, base = ([tensor.flatten(1) for tensor in group] for group in (experts, base))
+        return call(experts, base, **arguments).to(reference.device).view(reference.shape)
     out = torch.empty(reference.shape, dtype=reference.dtype, device=reference.device)
     if not out.numel():
         return out

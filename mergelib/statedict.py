@@ -109,6 +109,14 @@ def is_matrix(key: str, tensor: Tensor) -> bool:
     )
 
 
+def is_kernel(key: str, tensor: Tensor) -> bool:
+    """`is_matrix`, or whether a parameter is a convolution: folded, a filter a row, it is one.
+
+    For ``is_matrix=`` of `merge`; a transposed convolution folds by its inputs instead.
+    """
+    return is_matrix(key, tensor if tensor.dim() < 3 else tensor.flatten(1))
+
+
 def is_finite(tensor: Tensor) -> bool:
     """Whether a floating tensor holds no NaN and no infinity (one pass, no temporary)."""
     if tensor.numel() == 0 or math.isfinite(tensor.sum().item()):

@@ -15,6 +15,7 @@ import mergelib as ml
 from mergelib import merging, registry
 from mergelib.merging import merge
 from mergelib.registry import get_method, rule
+from mergelib.statedict import is_kernel
 
 State = dict[str, Tensor]
 NAMES = list(registry._METHODS)
@@ -235,6 +236,31 @@ def test_is_matrix_can_be_told() -> None:
     )
     expected = merge("task_arithmetic", experts, pretrained=pretrained)
     assert all(torch.equal(merged[key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize("name", ["cart", "low_rank_task_arithmetic", "tsv", "iso_c", "iso_cts"])
+def test_convolutions_fold_a_filter_a_row(name: str) -> None:
+    torch.manual_seed(0)
+    origin, *experts = (
+        {"conv.weight": torch.randn(8, 3, 2, 2), "bn.bias": torch.randn(4)} for _ in range(4)
+    )
+
+    def run(fold: bool, **options: Any) -> State:
+        states = [
+            {
+                key: value.flatten(1) if fold and value.dim() > 2 else value
+                for key, value in s.items()
+            }
+            for s in (origin, *experts)
+        ]
+        base = states[0] if get_method(name).needs_pretrained else None
+        return merge(name, states[1:], pretrained=base, **options)
+
+    told, expected = run(False, is_matrix=is_kernel), run(True)
+    assert told["conv.weight"].shape == (8, 3, 2, 2)
+    assert torch.equal(told["conv.weight"].flatten(1), expected["conv.weight"])
+    assert torch.equal(told["bn.bias"], expected["bn.bias"])
+    assert not torch.equal(run(False)["conv.weight"], told["conv.weight"])
 
 
 def test_draws_differ_between_tensors_and_repeat_with_a_seed() -> None:

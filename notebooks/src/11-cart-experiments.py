@@ -437,7 +437,7 @@ straight = np.array([place(state) for state in uncentred])
 # third digit.
 
 # %%
-from mergelib.testbed.studies import cut
+from mergelib.testbed.comparison import cut
 
 few = cut(zoo, 40)
 everything = np.concatenate([straight, *loops.values()])

@@ -10,18 +10,19 @@ import pandas as pd
 import pytest
 
 from mergelib import flatten, merge
-from mergelib.statedict import is_matrix
-from mergelib.testbed import studies
+from mergelib.statedict import is_kernel, is_matrix
+from mergelib.testbed import rule_studies
+from mergelib.testbed.data_studies import adaptation
 from mergelib.testbed.evaluation import evaluate
-from mergelib.testbed.studies import (
-    adaptation,
+from mergelib.testbed.rule_studies import (
     baselines,
     compression,
     interference,
-    measure_study,
+    kernels,
     ranks,
     task_counts,
 )
+from mergelib.testbed.studies import measure_study
 from mergelib.testbed.training import Recipe
 from mergelib.testbed.zoo import Zoo
 
@@ -78,7 +79,7 @@ def test_baselines_that_were_killed_resume(
 ) -> None:
     """The first seed is not measured again; other grids, sizes and recipes are measured anew."""
     measured: list[int] = []
-    real = studies.compare
+    real = rule_studies.compare
 
     def watched(zoo: Zoo, settings: Any) -> pd.DataFrame:
         if measured == [0] and zoo.suite.seed == 1:
@@ -91,7 +92,7 @@ def test_baselines_that_were_killed_resume(
         chosen = {"settings": {"grids": methods}, "profile": "smoke", "model": tiny, **options}
         return measure_study(baselines, "digits2", range(2), recipe=recipe, **chosen)
 
-    monkeypatch.setattr(studies, "compare", watched)
+    monkeypatch.setattr(rule_studies, "compare", watched)
     with pytest.raises(KeyboardInterrupt):
         measure()
     assert measured == [0]
@@ -115,7 +116,7 @@ def test_baselines_that_were_killed_resume(
 def test_baselines_of_an_unknown_method_fail_before_any_work(
     tiny_zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(studies, "choose", pytest.fail)
+    monkeypatch.setattr(rule_studies, "choose", pytest.fail)
     with pytest.raises(ValueError, match="unknown method 'tias'; did you mean 'ties'"):
         baselines(tiny_zoo, grids={"average": {}, "tias": {}})
 
@@ -182,3 +183,15 @@ def test_adaptation_study(tiny_zoo: Zoo) -> None:
     assert set(table["method"]) == {"task_arithmetic", "adamerging+task_arithmetic"}
     assert [row["step"] for row in tables["history"]] == [0, 10]
     assert json.loads(json.dumps(tables)) == tables
+
+
+def test_kernels_are_averaged_or_folded(tiny_zoo: Zoo) -> None:
+    tables = kernels(tiny_zoo, grids={"cart": {"scale": [1.0, 2.0]}})
+    test = pd.DataFrame(tables["test"])
+    assert len(test) == 2 * len(tiny_zoo.experts)
+    for row in tables["chosen"]:
+        told = is_kernel if row["folded"] else is_matrix
+        merged = merge("cart", tiny_zoo.experts, scale=row["scale"], is_matrix=told)
+        table = evaluate(tiny_zoo.model, merged, tiny_zoo.heads, tiny_zoo.suite, autocast=True)
+        mine = test.loc[test["folded"] == row["folded"], "accuracy"]
+        assert mine.tolist() == table["accuracy"].tolist()
