@@ -152,7 +152,7 @@ plt.show()
 
 # %%
 drawn = {}
-for n in (8, 14):
+for n in (8, 14, 20):
     means = result(f"glyphs{n}-baselines").groupby(["method", "seed"])["accuracy"].mean()
     gains = {label(m): interval((100 * (means[m] - means["average"])).tolist()) for m in PARTS[1:]}
     drawn[f"glyphs{n}"] = {name: f"{mean:.1f} ± {half:.1f}" for name, (mean, half) in gains.items()}

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from mergelib.ledger import Check, Claim, frank_wolfe, judge, positive, verdict, within
+from mergelib.ledger import Check, Claim, cogram, frank_wolfe, judge, positive, verdict, within
 from mergelib.ledger import cart as rows
 from mergelib.ledger.cart import CLAIMS
 
@@ -68,6 +68,7 @@ def test_judge() -> None:
 def test_keys_are_unique_and_in_order() -> None:
     assert [each.key for each in CLAIMS] == [f"C{i}" for i in range(1, 11)]
     assert [each.key for each in frank_wolfe.CLAIMS] == [f"F{i}" for i in range(1, 9)]
+    assert [each.key for each in cogram.CLAIMS] == [f"G{i}" for i in range(1, 6)]
 
 
 def order_table(accuracies: dict[str, float]) -> dict[str, Any]:
@@ -96,9 +97,9 @@ def test_a_result_that_is_missing_is_not_tested(monkeypatch: pytest.MonkeyPatch)
     def missing(name: str) -> dict[str, Any]:
         raise ValueError(f"no result {name!r}")
 
-    for module in (rows, frank_wolfe):
+    for module in (rows, frank_wolfe, cogram):
         monkeypatch.setattr(module, "load_result", missing)
-    table, checks = judge([*CLAIMS, *frank_wolfe.CLAIMS])
+    table, checks = judge([*CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS])
     assert set(table["verdict"]) == {"not tested"}
     assert checks.empty
 
@@ -144,3 +145,56 @@ def test_a_negative_coefficient_is_outside_the_hull(monkeypatch: pytest.MonkeyPa
     for smallest, expected in ((0.0, "holds"), (-0.1, "partly")):
         monkeypatch.setattr(frank_wolfe, "load_result", lambda _, s=smallest: record(s))
         assert judge([frank_wolfe.CLAIMS[3]])[0]["verdict"].item() == expected
+
+
+def fused(values: dict[str, float], spread: dict[str, float]) -> dict[str, Any]:
+    """A result of the study of pairs: means by level, and how much seeds vary around them."""
+    rows: list[dict[str, Any]] = []
+    for data, start in cogram.CASES:
+        for seed in range(20):
+            # no pattern of the one is a pattern of the other
+            sway = {"layer": (-1) ** seed, "strength": (seed % 5 - 2) / 2}
+            own = {"seed": seed, "data": data, "start": start}
+            strength = 0.8 + 0.05 * sway["strength"]
+            plain = {"a": strength, "b": strength, "fisher": 0.6 + 0.01 * sway["layer"]}
+            rows += [
+                {**own, "method": method, "accuracy": value, "levels": None, "prototypes": None}
+                for method, value in plain.items()
+            ]
+            for levels, mean in values.items():
+                moved = mean + spread[levels] * (sway["strength"] + 0.01 * sway["layer"])
+                settings = {"levels": levels, "prototypes": "arithmetic", "iterations": 1}
+                rows.append({**own, "method": "cogram", **settings, "accuracy": moved})
+    return {"test": rows}
+
+
+def test_levels_are_compared_by_mean_and_by_variance(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"layer": 0.7, "layer, neuron": 0.65, "layer, neuron, weight": 0.6}
+    spread = {"layer": 0.01, "layer, neuron": 0.1, "layer, neuron, weight": 0.1}
+    record = fused(values, spread)
+    monkeypatch.setattr(cogram, "load_result", lambda _: record)
+    table, checks = judge([cogram.CLAIMS[1]])
+    assert table["verdict"].item() == "holds"
+    assert len(checks) == 2 * 4 * 2 * 2
+    means = checks[checks["what"].str.contains("layer above layer, neuron, weight")]
+    np.testing.assert_allclose(means["value"], 10, atol=0.2)
+    own = pd.DataFrame(record["test"])
+    mine = own[(own["data"] == "homogeneous") & (own["start"] == "own")]
+    by = {each: 100 * mine.loc[mine["levels"] == each, "accuracy"] for each in values}
+    found = checks.loc[checks["unit"] == "points²", "value"]
+    expected = by["layer, neuron"].var(ddof=0) - by["layer"].var(ddof=0)
+    np.testing.assert_allclose(found, expected)
+
+
+def test_weak_networks_are_told_by_rank_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slope above one, so that weak seeds lose more than strong ones."""
+    record = fused({"layer": 0.7}, {"layer": 0.2})
+    monkeypatch.setattr(cogram, "load_result", lambda _: record)
+    table, checks = judge([cogram.CLAIMS[4]])
+    assert table["verdict"].item() == "holds"
+    ranks = checks[checks["unit"] == "Spearman's ρ"]
+    assert (ranks["value"] > 0.9).all()
+    assert (ranks["high"] <= 1).all()
+    error = np.sqrt((1 + ranks["value"] ** 2 / 2) / 17)
+    expected = np.tanh(np.arctanh(ranks["value"]) - 1.959964 * error)
+    np.testing.assert_allclose(ranks["low"], expected, rtol=1e-5)
