@@ -208,7 +208,7 @@ def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5
     return {"test": rows}
 
 
-def granular(zoo: Zoo, *, examples: int = 15) -> Tables:
+def granular(zoo: Zoo, *, examples: int = 10) -> Tables:
     """CoGraM, layer by layer, after data-free merges and after Frank-Wolfe.
 
     Losses are taken on so many training examples of each task. As the paper has it, and with
