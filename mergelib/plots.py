@@ -40,6 +40,7 @@ LABELS = {
     "surgery": "Surgery",
     "frank_wolfe": "FW",
     "multitask": "multi-task training",
+    "cogram": "CoGraM",
 }
 COLOURS = {
     "pretrained": "#8c8c8c",
