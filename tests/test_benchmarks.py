@@ -47,3 +47,18 @@ def test_unknown_rule_is_refused(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "nonsense" in done.stderr
     assert not output.exists()
+
+
+def test_cogram_and_its_loop(tmp_path: Path) -> None:
+    output = tmp_path / "speed.json"
+    command = [sys.executable, "-m", "benchmarks.cogram", "-o", str(output)]
+    command += ["--hidden", "4", "--repeats", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(output.read_text())
+    assert report["provenance"]["versions"]["torch"]
+    assert len(report["passes"]) == 8
+    for row in report["passes"]:
+        assert row["decisions"] == (4 + 20 if row["level"] == "neuron" else 4 * 33 + 20 * 5)
+        assert row["examples"] == (20 if row["data"] == "prototypes" else 200)
+        assert row["speedup"] == pytest.approx(row["loop_seconds"] / row["seconds"])

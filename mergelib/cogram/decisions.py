@@ -34,7 +34,9 @@ def mixing_weights(losses: Tensor, steepness: float, shrinkage: float = 0.0) -> 
             out altogether, for which the paper's outlook asks.
     """
     weights = torch.softmax(-steepness * losses, dim=-1)
-    return (1 - shrinkage) * weights + shrinkage / losses.shape[-1]
+    if shrinkage:
+        weights = torch.lerp(weights, torch.full_like(weights, 1 / losses.shape[-1]), shrinkage)
+    return weights
 
 
 def case(spread: float, low: float, high: float) -> str:
@@ -77,10 +79,10 @@ class Rules:
         for level, ends in self.thresholds.items():
             if level not in LEVELS:
                 raise ValueError(f"thresholds name the level {level!r}; there are: {LEVELS}")
-            if not 0 <= ends[0] <= ends[1]:
+            if len(ends) != 2 or not 0 <= ends[0] <= ends[1]:
                 raise ValueError(f"thresholds of {level!r} are {ends}, expected 0 <= low <= high")
-        if not self.steepness >= 0:
-            raise ValueError(f"steepness is {self.steepness}, expected at least 0")
+        if not 0 <= self.steepness < INFINITY:
+            raise ValueError(f"steepness is {self.steepness}, expected a number of at least 0")
         if not 0 <= self.shrinkage <= 1:
             raise ValueError(f"shrinkage is {self.shrinkage}, expected 0 to 1")
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mergelib.cogram.decisions import Judgement, Log, Rules
-from mergelib.cogram.network import BUDGET, Site
+from mergelib.cogram.decisions import Judgement, Log, Rules, mixing_weights
+from mergelib.cogram.site import BUDGET, Site
 
 
 def sequential(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log: Log) -> None:
@@ -39,33 +39,45 @@ def sequential(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log: L
                 site.matrix[rows] = torch.tensordot(judged.weights[0], experts[:, rows], 1)
                 before = after
         if not (merges or last):
-            for row in rows:
-                before = _row(site, experts, unit, row[None], before, rules, log)
+            for place, row in enumerate(rows):
+                before = _row(site, experts, unit, place, row[None], before, rules, log)
     site.commit()
 
 
 def _row(
-    site: Site, experts: Tensor, unit: int, row: Tensor, before: float, rules: Rules, log: Log
+    site: Site,
+    experts: Tensor,
+    unit: int,
+    place: int,
+    row: Tensor,
+    before: float,
+    rules: Rules,
+    log: Log,
 ) -> float:
     """Decide a row's weights one after the other; returns the loss after them."""
     losses, present = site.at(row), site.units[row]
     columns = torch.arange(experts.shape[2], device=row.device)
     features = site.features(row.expand_as(columns), columns)
-    values, entries = experts[:, row[0]].T, site.matrix[row[0]]
+    values, entries = experts[:, row[0]].T.contiguous(), site.matrix[row[0]]
+    moved = values - entries[:, None]
     shape = (-1, *[1] * features.dim())
-    parts, befores, kept = [], [], []
-    for i, feature in enumerate(features):
-        given = torch.addcmul(present, (values[i] - entries[i]).view(shape), feature)
-        judged, mixed = _judge(losses, rules, "weight", given, True)
-        after = judged.after.item()
-        parts.append(judged)
+    found, afters, befores, kept = [], [], [], []
+    for i, (each, feature) in enumerate(zip(moved.unbind(), features.unbind(), strict=True)):
+        found.append(losses(torch.addcmul(present, each.view(shape), feature)))
+        weights = mixing_weights(found[-1], rules.steepness, rules.shrinkage)
+        mixed = torch.addcmul(present, weights @ each, feature)
+        after = losses(mixed[None]).item()
+        afters.append(after)
         befores.append(before)
         kept.append(after < rules.ceiling("weight", before))
         if kept[-1]:
             present, before = mixed, after
-            entries[i] = judged.weights[0] @ values[i]
+            entries[i] = weights @ values[i]
     site.write(row, present)
-    log.add("weight", unit, columns.tolist(), Judgement.join(parts), befores, kept)
+    judged = rules.judge("weight", torch.stack(found), last=True)
+    judged.after = torch.tensor(afters, dtype=torch.float64)
+    places = (place * len(columns) + columns).tolist()
+    log.add("weight", unit, places, judged, befores, kept)
     return before
 
 
@@ -120,8 +132,9 @@ def simultaneous(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log:
         judged = Judgement.join(parts)
         ceiling = rules.ceiling("weight", before)
         kept, _ = _consolidate(site, experts, rows, columns, judged, ceiling)
-        units = left.repeat_interleave(len(rows) // len(left)).tolist()
-        log.add("weight", units, columns.tolist(), judged, before, kept.tolist())
+        each = len(rows) // len(left)
+        units = left.repeat_interleave(each).tolist()
+        log.add("weight", units, [*range(each)] * len(left), judged, before, kept.tolist())
     site.commit()
 
 

@@ -23,11 +23,19 @@ from mergelib.adapt.common import (
 )
 from mergelib.adapt.fisher import fisher
 from mergelib.cogram.decisions import Log, Rules, Thresholds
-from mergelib.cogram.network import Layer, Network, Site, Tensors
+from mergelib.cogram.network import Layer, Network, Tensors
 from mergelib.cogram.orders import sequential, simultaneous
+from mergelib.cogram.site import Site
 from mergelib.progress import progress
 from mergelib.registry import other
-from mergelib.statedict import Experts, StateDict, check_compatible, check_keys, name_experts
+from mergelib.statedict import (
+    Experts,
+    StateDict,
+    check_compatible,
+    check_keys,
+    check_tensor,
+    name_experts,
+)
 
 ORDERS = {"sequential": sequential, "simultaneous": simultaneous}
 
@@ -100,11 +108,17 @@ def cogram(
     _check(named, order, iterations, loss)
     check_tasks(data, heads, "head")
     pairs = labelled(data, "cogram")
+    for task, (inputs, _) in pairs.items():
+        if transform is None and inputs.dtype == torch.uint8:
+            raise ValueError(f"inputs of task {task!r} are torch.uint8: pass transform=")
+        if inputs.is_floating_point():
+            check_finite(f"inputs of task {task!r}", inputs)
     if start is None:
         start = _fisher(named, model, heads, pairs, transform)
     _check_states(model, named, start)
     with torch.no_grad():
         network = Network(model, start, pairs, heads, loss, transform)
+        network.check()
         check_finite("the loss of start", torch.tensor(network.loss()))
         layers = network.layers()
         groups = _groups(layers, units or {})
@@ -162,7 +176,7 @@ def _groups(layers: list[Layer], units: Mapping[str, Tensor]) -> dict[str, Tenso
         if layer.refinable:
             weight = layer.tensors["weight"]
             rows = units.get(layer.name, torch.arange(len(weight))[:, None]).to(weight.device)
-            if sorted(rows.flatten().tolist()) != list(range(len(weight))):
+            if rows.dim() != 2 or sorted(rows.flatten().tolist()) != list(range(len(weight))):
                 raise ValueError(
                     f"units of layer {layer.name!r} must hold each of its {len(weight)} rows once"
                 )
@@ -219,6 +233,8 @@ def _check(named: Mapping[str, StateDict], order: str, iterations: int, loss: st
 
 def _check_states(model: nn.Module, named: Mapping[str, StateDict], start: StateDict) -> None:
     check_keys(model.state_dict(), start, "start", "the model")
+    for key, tensor in model.state_dict().items():
+        check_tensor(key, tensor.to(start[key].dtype), start[key], "start", "the model")
     check_compatible(start, named, "start")
     for name, state in {**named, "start": start}.items():
         for key, tensor in state.items():

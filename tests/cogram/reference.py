@@ -1,119 +1,218 @@
-"""CoGraM in plain loops of whole forward passes, to compare with: slow, and hard to get wrong."""
+"""CoGraM as the paper tells it: put a candidate into the network, run all of it, take it out again.
+
+One forward pass after the other for every decision, in double precision: slow, and hard to get
+wrong. It knows nothing of the package; which layers there are, and which have neurons, it is told.
+"""
+
+import copy
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.func import functional_call
+from torch import Tensor, nn
 
 LEVELS = ("layer", "neuron", "weight")
+Part = list[tuple[str, Any]]  # entries of the network: a key of its state dict, and an index
+Row = dict[str, Any]
 
 
-def plain_cogram(
-    model,
-    start,
-    experts,
-    inputs,
-    labels,
-    *,
-    levels,
-    thresholds,
-    steepness=5.5,
-    order="sequential",
-    rollback=("neuron", "weight"),
-):
-    """One pass over a chain of modules; the state, and rows (layer, level, unit, weight, accepted)."""
-    model = model.double()
-    state = {key: value.double().clone() for key, value in start.items()}
-    experts = [{key: value.double() for key, value in e.items()} for e in experts]
-    names = [name for name, module in model.named_modules() if list(module.parameters(recurse=False))]
-    log = []
+class Plain:
+    """One pass of CoGraM, or several.
 
-    def loss(changed):
-        return F.cross_entropy(functional_call(model, changed, (inputs.double(),)), labels).item()
+    Args:
+        model: the architecture; it is copied.
+        start: the merged network to begin with.
+        experts: in the order of the log's ``losses`` and ``alphas``.
+        data: task to inputs and targets.
+        heads: task to what turns the model's output into logits.
+        layers: name of each in the order in which they run; whether it has neurons. The model
+            itself has the empty name.
+        units: layer to the rows of each neuron, by default one each.
+        settings: as `mergelib.adapt.cogram` has them.
+    """
 
-    def weighed(candidates):
-        losses = torch.tensor([loss(each) for each in candidates], dtype=torch.float64)
-        return losses, torch.softmax(-steepness * losses, 0)
+    def __init__(
+        self,
+        model: nn.Module,
+        start: Mapping[str, Tensor],
+        experts: Sequence[Mapping[str, Tensor]],
+        data: Mapping[str, tuple[Tensor, Tensor]],
+        heads: Mapping[str, nn.Module],
+        layers: Mapping[str, bool],
+        *,
+        units: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.model = copy.deepcopy(model).double().eval()
+        self.model.load_state_dict(start)
+        self.state = self.model.state_dict()  # shares its memory with the model
+        self.experts = [{k: v.double() for k, v in each.items()} for each in experts]
+        self.tasks = [
+            (_double(x), _double(y), copy.deepcopy(heads[task]).double().eval())
+            for task, (x, y) in data.items()
+        ]
+        self.layers, self.units = layers, units or {}
+        defaults = {"levels": LEVELS, "thresholds": {}, "steepness": 5.5, "shrinkage": 0.0}
+        defaults |= {"order": "sequential", "iterations": 1, "loss": "cross_entropy"}
+        self.settings = {**defaults, "rollback": ("neuron", "weight"), **settings}
+        self.levels = self.settings["levels"]
+        self.log: list[Row] = []
 
-    def put(base, entries, values):
-        """A copy of a state with some entries, (key, index), set to values."""
-        changed = dict(base)
-        for (key, index), value in zip(entries, values, strict=True):
-            changed[key] = changed[key].clone()
-            changed[key][index] = value
-        return changed
+    @torch.no_grad()
+    def run(self) -> tuple[dict[str, Tensor], list[Row]]:
+        """The merged state, and a row a decision."""
+        for iteration in range(self.settings["iterations"]):
+            for name, refinable in reversed(self.layers.items()):
+                done = len(self.log)
+                left = True
+                if "layer" in self.levels:
+                    last = self.levels[-1] == "layer" or not refinable
+                    left = not self.decide("layer", self.whole(name), last, self.loss())["merges"]
+                if left and refinable and self.levels[-1] != "layer":
+                    getattr(self, self.settings["order"])(self.neurons(name))
+                for row in self.log[done:]:
+                    row |= {"iteration": iteration, "layer": name}
+        return self.state, self.log
 
-    def judge(level, base, entries, finest):
-        own = [[e[key][index] for key, index in entries] for e in experts]
-        losses, alphas = weighed([put(base, entries, values) for values in own])
-        spread = (losses.max() - losses.min()).item()
-        low, high = thresholds.get(level, (0.0, float("inf")))
-        if not finest and not low <= spread <= high:
-            return None, None, float("nan")
-        mixed = [sum(a * v for a, v in zip(alphas, parts)) for parts in zip(*own)]
-        return alphas, mixed, loss(put(base, entries, mixed))
+    def loss(self) -> float:
+        """Of the network as it is: the mean over the tasks of each one's mean."""
+        losses = []
+        for inputs, targets, head in self.tasks:
+            made = head(self.model(inputs))
+            if self.settings["loss"] == "mse":
+                losses.append(F.mse_loss(made, targets).item())
+            else:
+                losses.append(F.cross_entropy(made.flatten(0, -2), targets.flatten()).item())
+        return sum(losses) / len(losses)
 
-    def below(level, after, before):
-        return level not in rollback or after < before - 1e-12 * max(1.0, abs(before))
+    def whole(self, name: str) -> Part:
+        """All that a layer owns."""
+        keys = [key for key in self.state if key.rpartition(".")[0] == name]
+        return [(key, ...) for key in keys if self.state[key].is_floating_point()]
 
-    def decide_all(parts, base, level, finest):
-        """Against one network: (part, entries) to which are kept, what is left, and the state."""
-        before = loss(base)
-        judged = [(part, entries, *judge(level, base, entries, finest)) for part, entries in parts]
-        left = [part for part, _, alphas, _, _ in judged if alphas is None]
-        good = sorted((j for j in judged if below(level, j[4], before) and j[2] is not None), key=lambda j: j[4])
+    def neurons(self, name: str) -> list[tuple[Part, list[Part]]]:
+        """The neurons of a layer, each with its weights, bias last."""
+        own = [key for key, _ in self.whole(name)]
+        shape = self.state[own[0]].shape  # a weight first, and a bias if there is one
+        places = [tuple(each) for each in torch.ones(shape[1:]).nonzero().tolist()]
+        found = []
+        for rows in self.units.get(name, [[row] for row in range(shape[0])]):
+            whole: Part = []
+            weights: list[Part] = []
+            for row in (int(each) for each in rows):
+                whole += [(key, row) for key in own]
+                weights += [[(own[0], (row, *place))] for place in places]
+                weights += [[(key, row)] for key in own[1:]]
+            found.append((whole, weights))
+        return found
+
+    def sequential(self, neurons: list[tuple[Part, list[Part]]]) -> None:
+        """Each change that is kept is in force for the next decision."""
+        before = self.loss()
+        last = "weight" not in self.levels
+        for unit, (whole, weights) in enumerate(neurons):
+            merges = False
+            if "neuron" in self.levels:
+                row = self.decide("neuron", whole, last, before, unit=unit)
+                merges = row["merges"]
+                before = row["after"] if row["accepted"] else before
+            for weight, part in enumerate(weights) if not (merges or last) else ():
+                row = self.decide("weight", part, True, before, unit=unit, weight=weight)
+                before = row["after"] if row["accepted"] else before
+
+    def simultaneous(self, neurons: list[tuple[Part, list[Part]]]) -> None:
+        """All neurons against one network, put in together; then all weights of those left."""
+        left: Iterable[int] = range(len(neurons))
+        if "neuron" in self.levels:
+            last = "weight" not in self.levels
+            parts = {(unit, -1): neurons[unit][0] for unit in left}
+            left = self.decide_all("neuron", parts, last)
+        if "weight" in self.levels:
+            parts = {(u, i): part for u in left for i, part in enumerate(neurons[u][1])}
+            self.decide_all("weight", parts, True)
+
+    def decide(
+        self, level: str, part: Part, last: bool, before: float, unit: int = -1, weight: int = -1
+    ) -> Row:
+        """Judge one part, log it, and put in its mixture if it helps."""
+        row, mixed = self.judge(level, part, last)
+        row["accepted"] = row["merges"] and self.helps(level, row["after"], before)
+        if row["accepted"]:
+            self.put(part, mixed)
+        self.log.append({**row, "unit": unit, "weight": weight, "before": before})
+        return row
+
+    def decide_all(
+        self, level: str, parts: Mapping[tuple[int, int], Part], last: bool
+    ) -> list[int]:
+        """Judge all, put in together what helps, or its better half; the units left."""
+        before = self.loss()
+        judged = {place: self.judge(level, part, last) for place, part in parts.items()}
+        good = [
+            place
+            for place, (row, _) in judged.items()
+            if row["merges"] and self.helps(level, row["after"], before)
+        ]
+        good.sort(key=lambda place: judged[place][0]["after"])
         while good:
-            trial = base
-            for _, entries, _, mixed, _ in good:
-                trial = put(trial, entries, mixed)
-            if below(level, loss(trial), before):
-                base = trial
+            kept = [(parts[place], self.get(parts[place])) for place in good]
+            for place in good:
+                self.put(parts[place], judged[place][1])
+            if self.helps(level, self.loss(), before):
                 break
+            for part, values in kept:
+                self.put(part, values)
             good = good[: len(good) // 2]
-        kept = {part for part, *_ in good}
-        return [(part, part in kept) for part, _ in parts], left, base
+        chosen = set(good)
+        for place, (row, _) in judged.items():
+            unit, weight = place
+            row["accepted"] = place in chosen
+            self.log.append({**row, "unit": unit, "weight": weight, "before": before})
+        return [unit for (unit, _), (row, _) in judged.items() if not row["merges"]]
 
-    for name in reversed(names):
-        keys = [key for key in state if key.rpartition(".")[0] == name]
-        fan_in = state[f"{name}.weight"].shape[1]
-        rows = len(state[f"{name}.weight"])
-        neuron = {j: [(key, j) for key in keys] for j in range(rows)}
-        weight = {
-            (j, i): [(f"{name}.weight", (j, i)) if i < fan_in else (f"{name}.bias", j)]
-            for j in range(rows)
-            for i in range(fan_in + 1)
-        }
-        if "layer" in levels:
-            finest = levels[-1] == "layer"
-            alphas, mixed, after = judge("layer", state, [(key, ...) for key in keys], finest)
-            kept = alphas is not None and below("layer", after, loss(state))
-            log.append((name, "layer", -1, -1, kept))
-            if kept:
-                state = put(state, [(key, ...) for key in keys], mixed)
-            if alphas is not None:
-                continue
-        if order == "simultaneous":
-            left = list(range(rows))
-            if "neuron" in levels:
-                decided, left, state = decide_all(neuron.items(), state, "neuron", levels[-1] == "neuron")
-                log += [(name, "neuron", j, -1, kept) for j, kept in decided]
-            if "weight" in levels and left:
-                parts = [(part, entries) for part, entries in weight.items() if part[0] in left]
-                decided, _, state = decide_all(parts, state, "weight", True)
-                log += [(name, "weight", *part, kept) for part, kept in decided]
-            continue
-        for j in range(rows):
-            if "neuron" in levels:
-                alphas, mixed, after = judge("neuron", state, neuron[j], levels[-1] == "neuron")
-                kept = alphas is not None and below("neuron", after, loss(state))
-                log.append((name, "neuron", j, -1, kept))
-                if kept:
-                    state = put(state, neuron[j], mixed)
-                if alphas is not None:
-                    continue
-            for i in range(fan_in + 1) if "weight" in levels else ():
-                _, mixed, after = judge("weight", state, weight[j, i], True)
-                kept = below("weight", after, loss(state))
-                log.append((name, "weight", j, i, kept))
-                if kept:
-                    state = put(state, weight[j, i], mixed)
-    return state, log
+    def judge(self, level: str, part: Part, last: bool) -> tuple[Row, list[Tensor]]:
+        """A row of the log, and the mixture."""
+        given = [[expert[key][index] for key, index in part] for expert in self.experts]
+        losses = [self.loss_with(part, values) for values in given]
+        spread = max(losses) - min(losses)
+        low, high = self.settings["thresholds"].get(level, (0.0, math.inf))
+        case = "uncertain" if spread < low else "coarse" if spread > high else "merge"
+        case = "merge" if last else case
+        powers = [math.exp(-self.settings["steepness"] * (each - min(losses))) for each in losses]
+        drawn = self.settings["shrinkage"]
+        alphas = [(1 - drawn) * each / sum(powers) + drawn / len(powers) for each in powers]
+        mixed = [
+            sum((a * value for a, value in zip(alphas, values, strict=True)), torch.zeros(()))
+            for values in zip(*given, strict=True)
+        ]
+        after = self.loss_with(part, mixed) if case == "merge" else math.nan
+        row = {"level": level, "case": case, "spread": spread, "losses": losses, "alphas": alphas}
+        return {**row, "after": after, "merges": case == "merge"}, mixed
+
+    def helps(self, level: str, after: float, before: float) -> bool:
+        """Eq. 7, where it holds; a difference at the level of rounding is none."""
+        least = 1e-12 * max(1.0, abs(before))
+        return level not in self.settings["rollback"] or after < before - least
+
+    def get(self, part: Part) -> list[Tensor]:
+        """A copy of what stands there."""
+        return [self.state[key][index].clone() for key, index in part]
+
+    def put(self, part: Part, values: Sequence[Tensor]) -> None:
+        """Write other values there."""
+        for (key, index), value in zip(part, values, strict=True):
+            self.state[key][index] = value
+
+    def loss_with(self, part: Part, values: Sequence[Tensor]) -> float:
+        """The loss with other values there, which are taken out again."""
+        kept = self.get(part)
+        self.put(part, values)
+        found = self.loss()
+        self.put(part, kept)
+        return found
+
+
+def _double(x: Tensor) -> Tensor:
+    return x.double() if x.is_floating_point() else x

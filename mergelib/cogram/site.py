@@ -1,0 +1,294 @@
+"""A layer in its place: the losses of thousands of candidates for its units, at once.
+
+A candidate changes some output units of one layer. So what comes before the layer is computed once
+(`Site` keeps what every finished module gave), and what comes after it runs on a batch of
+candidates. In a chain of linear layers the next layer needs only a low-rank update.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_map_only
+
+from mergelib.cogram.network import CONVOLUTIONS, Layer, Network
+
+ELEMENTWISE = (
+    *(nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.LeakyReLU, nn.ELU),
+    *(nn.Identity, nn.Dropout),
+)
+BUDGET = 2**17  # numbers in a batch of candidates' outputs; such a batch stays in a core's cache
+
+
+class Site:
+    """A linear or convolutional layer in its place, with what goes in and what comes of it.
+
+    The rest of the network sees only its output units, one a row of its matrix, which are kept
+    with the units first: ``units`` is of shape ``(rows, N, ...)``. ``matrix``, of shape
+    ``(rows, fan_in + 1)``, holds the weights and biases that make them; whoever changes it changes
+    the units by `write`, and in the end puts the matrix into the network by `commit`.
+
+    Args:
+        network: as it stands.
+        layer: a refinable one.
+    """
+
+    def __init__(self, network: Network, layer: Layer) -> None:
+        self.network, self.layer = network, layer
+        self.axis = 1 if isinstance(layer.module, CONVOLUTIONS) else -1
+        self.matrix = layer.matrix(layer.tensors)
+        self._tail: _LowRank | None = None
+        self._features: dict[int, Tensor] = {}
+        chain = _chain(network.model, layer.module)
+        if chain is not None:
+            before, elementwise, following, rest = chain
+            self.input = before(network.inputs)
+            if self.input.dim() == 2:
+                self.units = self.outputs(self.matrix).contiguous()
+                self._tail = _LowRank(self.units, elementwise, following, rest)
+                return
+        self._record()
+
+    def _record(self) -> None:
+        """Keep the layer's input and output units, and what modules gave that finish before it."""
+        given: dict[nn.Module, list[Any]] = {}
+        before: dict[nn.Module, int] = {}
+        seen: list[Tensor] = []
+
+        def after(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            if module is self.layer.module:
+                seen.extend(
+                    [
+                        inputs[0].clone(),
+                        output.movedim(self.axis, 0).clone(memory_format=torch.contiguous_format),
+                    ]
+                )
+                before.update({each: len(outputs) for each, outputs in given.items()})
+            # a copy, as what follows may change it in place
+            given.setdefault(module, []).append(tree_map_only(Tensor, torch.clone, output))
+
+        with _hooked(self.network.model, after):
+            output = self.network.model(self.network.inputs)
+        finished = {
+            module: outputs
+            for module, outputs in given.items()
+            if len(outputs) == before.get(module) and module is not self.layer.module
+        }
+        inside = {child for each in finished for child in each.modules() if child is not each}
+        self.input, self.units = seen
+        self._finished = {each: given[each] for each in finished if each not in inside}
+        every = torch.arange(len(self.units), device=output.device)[None]
+        again = self._replay(every, self.units[None])[0]
+        if not torch.allclose(again, output, rtol=1e-9, atol=1e-12):
+            self._finished = {}  # some work by side effects, as an in-place ReLU on a shortcut
+
+    def outputs(self, matrix: Tensor) -> Tensor:
+        """The units ``(rows, N, ...)`` that the layer would give with this matrix."""
+        tensors = self.layer.from_matrix(matrix)
+        made: Tensor = functional_call(self.layer.module, tensors, (self.input,))
+        return made.movedim(self.axis, 0)
+
+    def features(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """What entries of the matrix multiply, ``(K, N, ...)``; ones for a bias.
+
+        Args:
+            rows: int64 ``(K,)``.
+            columns: int64 ``(K,)``.
+        """
+        groups = getattr(self.layer.module, "groups", 1)
+        if groups == 1:
+            return self._group_features(0)[columns]
+        members = (rows * groups // len(self.units)).tolist()
+        parts = zip(members, columns.tolist(), strict=True)
+        return torch.stack([self._group_features(group)[column] for group, column in parts])
+
+    def _group_features(self, group: int) -> Tensor:
+        """``(fan_in + 1, N, ...)``, for one group of a convolution's channels."""
+        module = self.layer.module
+        if group not in self._features:
+            if isinstance(module, nn.Linear):
+                found = self.input.movedim(-1, 0)
+            else:
+                channels = self.input.chunk(getattr(module, "groups", 1), 1)[group]
+                found = _patches(module, channels).movedim(1, 0)
+            if module.bias is not None:
+                found = torch.cat([found, torch.ones_like(found[:1])])
+            self._features[group] = found
+        return self._features[group]
+
+    def losses(self, rows: Tensor, units: Tensor) -> Tensor:
+        """Losses ``(K,)`` of candidates that each change some units.
+
+        Args:
+            rows: which ones, int64 of shape ``(K, r)``.
+            units: what they become, shape ``(K, r, N, ...)``.
+        """
+        run = self._replay if self._tail is None else self._tail.outputs
+        size = max(1, BUDGET // (self.units.numel() if self._tail is None else self._tail.size))
+        parts = zip(rows.split(size), units.split(size), strict=True)
+        return torch.cat([self.network.losses(run(*part)) for part in parts])
+
+    def at(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
+        """`losses` of candidates ``(K, r, N, ...)`` that all change the same units ``(r,)``."""
+        if self._tail is None:
+            return lambda units: self.losses(rows.expand(len(units), -1), units)
+        outputs = self._tail.at(rows)
+        return lambda units: self.network.losses(outputs(units))
+
+    def loss(self, units: Tensor) -> float:
+        """With all units ``(rows, N, ...)`` in place of the present ones."""
+        every = torch.arange(len(units), device=units.device)[None]
+        return self.losses(every, units[None]).item()
+
+    def write(self, rows: Tensor, units: Tensor) -> None:
+        """Units ``(r, N, ...)`` that the layer gives from now on, for rows ``(r,)``."""
+        if self._tail is not None:
+            self._tail.write(rows, units)
+        self.units[rows] = units
+
+    def commit(self) -> None:
+        """Put the matrix into the network."""
+        self.layer.write(self.layer.from_matrix(self.matrix))
+
+    def _replay(self, rows: Tensor, units: Tensor) -> Tensor:
+        """The model's outputs ``(K, N, ...)`` with some units changed."""
+        made = self.units.expand(len(rows), *self.units.shape).clone()
+        made[torch.arange(len(rows), device=rows.device)[:, None], rows] = units
+        return self._run(made.movedim(1, 2 if self.axis == 1 else -1))
+
+    def _run(self, candidates: Tensor) -> Tensor:
+        """The model's outputs ``(K, N, ...)``, given the layer's ``(K, N, ...)``."""
+        count = len(candidates)
+
+        def again(x: Tensor) -> Tensor:
+            if len(x) != len(self.network.inputs):  # a table, the same for every example
+                return x.clone()
+            return x.expand(count, *x.shape).flatten(0, 1).clone()
+
+        answers = {module: list(outputs) for module, outputs in self._finished.items()}
+        forwards: dict[nn.Module, Callable[..., Any]] = {
+            module: lambda *_, queue=queue, **__: tree_map_only(Tensor, again, queue.pop(0))
+            for module, queue in answers.items()
+        }
+        forwards[self.layer.module] = lambda *_, **__: candidates.flatten(0, 1)
+        with _replaced(forwards):
+            outputs: Tensor = self.network.model(again(self.network.inputs))
+        return outputs.unflatten(0, (count, -1))
+
+
+class _LowRank:
+    """What follows a layer of a chain: elementwise modules, a linear layer, the rest.
+
+    A changed unit changes the next layer's output by a matrix of rank one; that is kept up to date.
+    """
+
+    def __init__(
+        self,
+        units: Tensor,
+        elementwise: nn.Sequential,
+        following: nn.Linear | None,
+        rest: nn.Sequential,
+    ) -> None:
+        self.elementwise = elementwise[0] if len(elementwise) == 1 else elementwise
+        for each in elementwise:
+            if hasattr(each, "inplace"):
+                setattr(each, "inplace", False)  # noqa: B010
+        self.rest = rest
+        self.hidden = self.elementwise(units)
+        if following is None:  # the layer is the last one, and each unit is its own output
+            self.weight = torch.eye(len(units)).to(units)
+            self.output = self.hidden.T.contiguous()
+        else:
+            self.weight = following.weight.T.contiguous()
+            self.output = following(self.hidden.T)
+        self.size = self.output.numel()
+
+    def outputs(self, rows: Tensor, units: Tensor) -> Tensor:
+        """The model's outputs ``(K, N, ...)`` with units ``(K, r)`` changed to ``(K, r, N)``."""
+        moved = self.elementwise(units) - self.hidden[rows]
+        return self._finish(torch.baddbmm(self.output, moved.mT, self.weight[rows]))
+
+    def at(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
+        """The same for candidates that all change the same units ``(r,)``."""
+        weight = self.weight[rows]
+        others = self.output - self.hidden[rows].T @ weight
+        if len(rows) == 1:
+            return lambda units: self._finish(
+                torch.addcmul(others, self.elementwise(units).mT, weight)
+            )
+        return lambda units: self._finish(others + self.elementwise(units).mT @ weight)
+
+    def _finish(self, outputs: Tensor) -> Tensor:
+        if not len(self.rest):
+            return outputs
+        return self.rest(outputs.flatten(0, 1)).unflatten(0, outputs.shape[:2])
+
+    def write(self, rows: Tensor, units: Tensor) -> None:
+        """Units ``(r, N)`` of the layer from now on."""
+        hidden = self.elementwise(units)
+        self.output = self.output + (hidden - self.hidden[rows]).T @ self.weight[rows]
+        self.hidden[rows] = hidden
+
+
+def _chain(
+    model: nn.Module, layer: nn.Module
+) -> tuple[nn.Sequential, nn.Sequential, nn.Linear | None, nn.Sequential] | None:
+    """A sequential model around a linear layer of vectors, if a chain of such layers follows.
+
+    What comes before the layer, elementwise modules after it, the next linear layer, the rest.
+    """
+    if not isinstance(model, nn.Sequential) or not isinstance(layer, nn.Linear):
+        return None
+    if type(model).forward is not nn.Sequential.forward:
+        return None
+    modules = list(model)
+    if layer not in modules:
+        return None
+    place = modules.index(layer)
+    before, after = nn.Sequential(*modules[:place]), modules[place + 1 :]
+    count = next((i for i, each in enumerate(after) if not isinstance(each, ELEMENTWISE)), None)
+    if count is None:
+        return before, nn.Sequential(*after), None, nn.Sequential()
+    following = after[count]
+    if not isinstance(following, nn.Linear):
+        return None
+    return before, nn.Sequential(*after[:count]), following, nn.Sequential(*after[count + 1 :])
+
+
+def _patches(module: Any, x: Tensor) -> Tensor:
+    """What each weight of a filter meets, as channels: a convolution of one group, unit filters."""
+    single = copy.copy(module)
+    single.groups = 1
+    shape = module.weight.shape[1:]
+    unit = torch.eye(shape.numel(), dtype=x.dtype, device=x.device).view(-1, *shape)
+    patches: Tensor = single._conv_forward(x, unit, None)
+    return patches
+
+
+@contextmanager
+def _hooked(model: nn.Module, hook: Callable[..., None]) -> Iterator[None]:
+    handles = [each.register_forward_hook(hook) for each in model.modules()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Modules that answer otherwise for a while."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # which passes by the modules inside an encoder
+    for module, forward in forwards.items():
+        module.forward = forward  # shadows the class's
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for module in forwards:
+            del module.forward
