@@ -20,6 +20,7 @@ from mergelib.statedict import (
     check_compatible,
     is_finite,
     is_matrix,
+    is_statistic,
     name_experts,
 )
 
@@ -99,8 +100,9 @@ def merge(
 
     Returns:
         A new state dict with the keys and dtypes of the inputs. Floating tensors are merged (in
-        float32 at least), integer buffers are the pretrained model's (else the first expert's),
-        and tied tensors stay tied. No input is changed.
+        float32 at least), running means and variances of BatchNorm are averaged by every method,
+        integer buffers are the pretrained model's (else the first expert's), and tied tensors stay
+        tied. No input is changed.
 
     Raises:
         ValueError: an unknown method; experts that are none or do not match (naming expert and
@@ -143,10 +145,11 @@ def merge_tensors(
             arguments = {**options, **further.get(key, {})}
             if method.draws:
                 arguments["seed"] = _own_seed(options["seed"], key)
-            whole = method.elsewhere is None or matrices(key, reference)
             where = reference.device if device is None else torch.device(device)
+            chosen = get_method("average") if is_statistic(key) else method
+            whole = chosen.elsewhere is None or matrices(key, reference)
             try:
-                merged = _apply(method, whole, experts, pretrained, arguments, where)
+                merged = _apply(chosen, whole, experts, pretrained, arguments, where)
             except _NotFinite:
                 raise ValueError(culprit(key, source.names, experts, pretrained)) from None
         if key in tied:

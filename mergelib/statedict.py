@@ -117,6 +117,15 @@ def is_kernel(key: str, tensor: Tensor) -> bool:
     return is_matrix(key, tensor if tensor.dim() < 3 else tensor.flatten(1))
 
 
+def is_statistic(key: str) -> bool:
+    """Whether this is a running mean or variance, by PyTorch's names for them.
+
+    These are no direction in weight space: a task vector that is scaled up can take a variance
+    below zero, and the network's output is NaN then.
+    """
+    return key.rpartition(".")[2] in ("running_mean", "running_var")
+
+
 def is_finite(tensor: Tensor) -> bool:
     """Whether a floating tensor holds no NaN and no infinity (one pass, no temporary)."""
     if tensor.numel() == 0 or math.isfinite(tensor.sum().item()):

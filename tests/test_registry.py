@@ -263,6 +263,19 @@ def test_convolutions_fold_a_filter_a_row(name: str) -> None:
     assert not torch.equal(run(False)["conv.weight"], told["conv.weight"])
 
 
+@pytest.mark.parametrize("name", ["task_arithmetic", "ties", "cart", "average"])
+def test_running_statistics_are_averaged(name: str) -> None:
+    """Else a scaled task vector takes a variance below zero."""
+    pretrained = {"bn.running_var": torch.ones(3), "bn.weight": torch.ones(3)}
+    experts = [{key: value * each for key, value in pretrained.items()} for each in (0.1, 0.3)]
+    options = {} if name == "average" else {"scale": 3.0}
+    base = pretrained if get_method(name).needs_pretrained else None
+    merged = merge(name, experts, pretrained=base, **options)
+    torch.testing.assert_close(merged["bn.running_var"], torch.full((3,), 0.2))
+    if name == "task_arithmetic":
+        assert (merged["bn.weight"] < 0).all()
+
+
 def test_draws_differ_between_tensors_and_repeat_with_a_seed() -> None:
     pretrained = {"a": torch.zeros(400), "b": torch.zeros(400)}
     expert = {"a": torch.ones(400), "b": torch.ones(400)}

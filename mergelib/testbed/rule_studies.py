@@ -14,7 +14,7 @@ from torch import Tensor
 from mergelib.activations import layer_inputs
 from mergelib.compress import Compressed, compress
 from mergelib.registry import get_method
-from mergelib.statedict import flatten, is_kernel, is_matrix
+from mergelib.statedict import flatten, is_kernel
 from mergelib.testbed.comparison import (
     GRIDS,
     Grid,
@@ -42,8 +42,11 @@ SUBSET_GRIDS: dict[str, tuple[str, Grid]] = {
 }
 
 
-# The spectral methods, on a network whose weights are convolutions.
+# What is searched on a network whose weights are convolutions.
 KERNEL_GRIDS: dict[str, Grid] = {
+    "average": {},
+    "task_arithmetic": {"scale": [0.1, 0.2, 0.3, 0.5]},
+    "ties": {"scale": [0.5, 1.0, 1.5]},
     "cart": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [1.0, 2.0, 3.0]},
     **{name: {"scale": [0.5, 1.0, 1.5]} for name in ("tsv", "iso_c")},
 }
@@ -218,22 +221,24 @@ def compression(
 
 
 def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
-    """Low-rank methods on a convolutional network: convolutions averaged, or folded to matrices.
+    """Methods on a convolutional network, low-rank ones with its convolutions folded to matrices.
+
+    Unfolded, these average all that is no matrix, and that is the whole network.
 
     Returns:
-        ``test``: rows of ``method``, ``folded``, ``task`` and ``accuracy``, at hyperparameters
-        chosen on validation data; ``chosen``: rows of ``method``, ``folded`` and these.
+        ``test``: rows of ``method``, ``task`` and ``accuracy``, at hyperparameters chosen on
+        validation data; ``chosen``: rows of ``method`` and these.
     """
-    rows, chosen = [], []
+    rows = [{"method": "individual", **row} for row in _judged(zoo, zoo.experts)]
+    states = {"pretrained": zoo.pretrained}
+    chosen = []
     for method, grid in grids.items():
-        for folded, told in ((False, is_matrix), (True, is_kernel)):
-            best, _ = choose(zoo, method, {**grid, "is_matrix": [told]}, autocast=True)
-            table = evaluate(
-                zoo.model, merge_zoo(method, zoo, **best), zoo.heads, zoo.suite, autocast=True
-            )
-            rows += records(table[["task", "accuracy"]].assign(method=method, folded=folded))
-            searched = {key: best[key] for key in grid}
-            chosen.append({"method": method, "folded": folded, **searched})
+        best, _ = choose(zoo, method, {**grid, "is_matrix": [is_kernel]}, autocast=True)
+        states[method] = merge_zoo(method, zoo, **best)
+        chosen.append({"method": method, **{key: best[key] for key in grid}})
+    for method, state in states.items():
+        table = evaluate(zoo.model, state, zoo.heads, zoo.suite, autocast=True)
+        rows += records(table[["task", "accuracy"]].assign(method=method))
     return {"test": rows, "chosen": chosen}
 
 

@@ -185,13 +185,12 @@ def test_adaptation_study(tiny_zoo: Zoo) -> None:
     assert json.loads(json.dumps(tables)) == tables
 
 
-def test_kernels_are_averaged_or_folded(tiny_zoo: Zoo) -> None:
-    tables = kernels(tiny_zoo, grids={"cart": {"scale": [1.0, 2.0]}})
+def test_kernels_are_folded(tiny_zoo: Zoo) -> None:
+    tables = kernels(tiny_zoo, grids={"average": {}, "cart": {"scale": [1.0, 2.0]}})
     test = pd.DataFrame(tables["test"])
-    assert len(test) == 2 * len(tiny_zoo.experts)
-    for row in tables["chosen"]:
-        told = is_kernel if row["folded"] else is_matrix
-        merged = merge("cart", tiny_zoo.experts, scale=row["scale"], is_matrix=told)
-        table = evaluate(tiny_zoo.model, merged, tiny_zoo.heads, tiny_zoo.suite, autocast=True)
-        mine = test.loc[test["folded"] == row["folded"], "accuracy"]
-        assert mine.tolist() == table["accuracy"].tolist()
+    assert test["method"].unique().tolist() == ["individual", "pretrained", "average", "cart"]
+    assert [row["method"] for row in tables["chosen"]] == ["average", "cart"]
+    scale = tables["chosen"][1]["scale"]
+    merged = merge("cart", tiny_zoo.experts, scale=scale, is_matrix=is_kernel)
+    table = evaluate(tiny_zoo.model, merged, tiny_zoo.heads, tiny_zoo.suite, autocast=True)
+    assert test.loc[test["method"] == "cart", "accuracy"].tolist() == table["accuracy"].tolist()
