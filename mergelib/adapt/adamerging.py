@@ -27,7 +27,15 @@ from mergelib.rules.arithmetic import average
 from mergelib.rules.low_rank import rank_of
 from mergelib.rules.sparse import trim_below
 from mergelib.selection import magnitude_thresholds
-from mergelib.statedict import Experts, StateDict, check_keys, is_finite, is_matrix, name_experts
+from mergelib.statedict import (
+    Experts,
+    StateDict,
+    check_keys,
+    is_finite,
+    is_matrix,
+    is_statistic,
+    name_experts,
+)
 
 Base = Literal["task_arithmetic", "ties", "cart"]
 STARTS = {"task_arithmetic": 0.3, "ties": 0.3, "cart": 1.0}
@@ -94,6 +102,9 @@ def span(
         thresholds = magnitude_thresholds(lambda: ((t, o) for _, t, o in groups()), density)
     made = Span({}, {})
     for key, tuned, origin in groups():
+        if is_statistic(key):  # as in `merge`
+            made.origin[key] = average(tuned)
+            continue
         if base == "cart":
             origin = average(tuned)
             if is_matrix(key, origin):
