@@ -5,6 +5,7 @@ them, and judges all on test data. Networks start from the same weights, as in f
 or each from its own. See `mergelib.testbed.studies`.
 """
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from mergelib.adapt import adapt
+from mergelib.adapt import Adapted, adapt
 from mergelib.cogram import fine_tune, kickoff, prototypes
 from mergelib.statedict import StateDict, flatten, lerp
 from mergelib.testbed.data import load_arrays
@@ -51,7 +52,7 @@ PER_CLASS = {"geometric": 1, "arithmetic": 1, "medoid": 1, "kmeans": 3, "batch":
 
 
 @dataclass(frozen=True)
-class _Pair:
+class Pair:
     """Data, networks A and B, and their Fisher merge."""
 
     data: SyntheticPair
@@ -74,18 +75,16 @@ class _Pair:
 
     def prototypes(self, kind: str) -> dict[str, tuple[Tensor, Tensor]]:
         """Of the training data of both networks together."""
-        (x, y) = self.together
+        x, y = self.together
         return {"all": prototypes(x, y, kind=kind, per_class=PER_CLASS[kind])}
 
-    def cogram(
-        self, start: StateDict, data: Mapping[str, Any], **options: Any
-    ) -> dict[str, Tensor]:
+    def cogram(self, start: StateDict, data: Mapping[str, Any], **options: Any) -> Adapted:
         """CoGraM on some data, in simultaneous order unless another is asked for."""
         options = {"order": "simultaneous", **options}
         experts, heads = {"a": self.a, "b": self.b}, {"all": nn.Identity()}
         return adapt(
             "cogram", experts, model=self.model, heads=heads, data=data, start=start, **options
-        ).state
+        )
 
     @property
     def together(self) -> tuple[Tensor, Tensor]:
@@ -94,29 +93,37 @@ class _Pair:
         return torch.cat([a.inputs, b.inputs]), torch.cat([a.labels, b.labels])
 
 
-def _pairs(
+def make_pair(seed: int, source: str, kind: str, *, shared: bool) -> Pair:
+    """Train two networks and merge them by Fisher merging, on 500 training inputs of each.
+
+    Args:
+        seed: draws data and networks.
+        source: one of `SOURCES`.
+        kind: of data: ``"homogeneous"``, ``"heterogeneous"``, or ``"unequal"``, which is
+            homogeneous with fewer examples for B.
+        shared: whether both start from the same weights.
+    """
+    data = SOURCES[source](seed, kind == "heterogeneous")
+    if kind == "unequal":
+        data = replace(data, b=Split(data.b.inputs[:FEW], data.b.labels[:FEW]))
+    model, a, b = train_pair(data, seed=seed, shared_start=shared)
+    experts = {"a": a, "b": b}
+    inputs = {"a": data.a.inputs[:500], "b": data.b.inputs[:500]}
+    heads = dict.fromkeys(experts, nn.Identity())
+    merged = adapt(
+        "fisher", experts, pretrained=a, model=model, heads=heads, data=inputs, seed=seed
+    )
+    return Pair(data, model, a, b, merged.state)
+
+
+def pairs(
     seed: int, source: str, kinds: Sequence[str] = ("homogeneous", "heterogeneous")
-) -> Iterator[tuple[dict[str, Any], _Pair]]:
+) -> Iterator[tuple[dict[str, Any], Pair]]:
     """Pairs of each kind, from common and from own weights, with their names."""
     for kind in kinds:
-        data = SOURCES[source](seed, kind == "heterogeneous")
-        if kind == "unequal":
-            few = Split(data.b.inputs[:FEW], data.b.labels[:FEW])
-            data = replace(data, b=few)
-        for shared in (True, False):
-            model, a, b = train_pair(data, seed=seed, shared_start=shared)
-            given = {"a": data.a.inputs[:500], "b": data.b.inputs[:500]}
-            heads = dict.fromkeys(given, nn.Identity())
-            merged = adapt(
-                *("fisher", {"a": a, "b": b}),
-                pretrained=a,
-                model=model,
-                heads=heads,
-                data=given,
-                seed=seed,
-            )
-            names = {"data": kind, "start": "common" if shared else "own"}
-            yield names, _Pair(data, model, a, b, merged.state)
+        for start in ("common", "own"):
+            pair = make_pair(seed, source, kind, shared=start == "common")
+            yield {"data": kind, "start": start}, pair
 
 
 def fusion(seed: int, *, source: str = "synthetic") -> Tables:
@@ -135,7 +142,7 @@ def fusion(seed: int, *, source: str = "synthetic") -> Tables:
         data) and ``ensemble`` (their mean probabilities).
     """
     rows = []
-    for names, pair in _pairs(seed, source, ("homogeneous", "heterogeneous", "unequal")):
+    for names, pair in pairs(seed, source, ("homogeneous", "heterogeneous", "unequal")):
         states = {"a": pair.a, "b": pair.b, "average": lerp(pair.a, pair.b, 0.5)}
         validation = pair.data.validation
         ahead = max((pair.a, pair.b), key=lambda each: pair.accuracy(each, validation))
@@ -148,7 +155,7 @@ def fusion(seed: int, *, source: str = "synthetic") -> Tables:
             merged: StateDict = pair.fisher
             data = pair.prototypes(settings["prototypes"])
             for iteration in range(settings["iterations"]):
-                merged = pair.cogram(merged, data, **options)
+                merged = pair.cogram(merged, data, **options).state
                 done = {"method": "cogram", **settings, "iterations": iteration + 1}
                 rows.append({**names, **done, **_judged(pair, merged)})
     return {"test": rows}
@@ -172,7 +179,7 @@ def _settings(source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         yield {"levels": name, "prototypes": "arithmetic", "iterations": 1}, options
 
 
-def _judged(pair: _Pair, state: StateDict) -> dict[str, Any]:
+def _judged(pair: Pair, state: StateDict) -> dict[str, Any]:
     a, b, own = (flatten(each).double() for each in (pair.a, pair.b, state))
     share = float((own - b) @ (a - b) / (a - b).square().sum())
     return {"accuracy": pair.accuracy(state), "toward_a": share}
@@ -187,11 +194,11 @@ def thresholds(seed: int, *, source: str = "synthetic") -> Tables:
         ``accuracy`` (0..1).
     """
     rows = []
-    for names, pair in _pairs(seed, source):
+    for names, pair in pairs(seed, source):
         for kind in ("geometric", "arithmetic"):
             data = pair.prototypes(kind)
             for settings, options in _grid():
-                merged = pair.cogram(pair.fisher, data, **options)
+                merged = pair.cogram(pair.fisher, data, **options).state
                 accuracy = pair.accuracy(merged, pair.data.validation)
                 rows.append({**names, "prototypes": kind, **settings, "accuracy": accuracy})
     return {"validation": rows}
@@ -231,15 +238,16 @@ def tuning(seed: int, *, source: str = "synthetic", learning_rate: float = 1e-3)
         ``losses``, the mean training loss of each epoch in nats.
     """
     tables: Tables = {"test": [], "history": []}
-    for names, pair in _pairs(seed, source):
-        merged = pair.cogram(pair.fisher, pair.prototypes("arithmetic"))
+    for names, pair in pairs(seed, source):
+        merged = pair.cogram(pair.fisher, pair.prototypes("arithmetic")).state
         states = {"a": pair.a, "b": pair.b, "fisher": pair.fisher, "cogram": merged}
-        torch.manual_seed(stable_seed("scratch", seed))
-        fresh = {key: torch.empty_like(each) for key, each in pair.a.items()}
-        for key, each in fresh.items():  # as torch.nn.Linear begins
-            width = pair.a[key.replace("bias", "weight")].shape[1]
-            nn.init.uniform_(each, -(width**-0.5), width**-0.5)
-        states["scratch"] = fresh
+        fresh = copy.deepcopy(pair.model)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stable_seed("scratch", seed))
+            for module in fresh.modules():
+                if isinstance(module, nn.Linear):
+                    module.reset_parameters()
+        states["scratch"] = fresh.state_dict()
         half = len(pair.data.test) // 2
         for method, state in states.items():
             for training in ("none", "fine-tuning", "kickoff"):
@@ -257,7 +265,7 @@ def tuning(seed: int, *, source: str = "synthetic", learning_rate: float = 1e-3)
 
 
 def _trained(
-    pair: _Pair, state: StateDict, training: str, learning_rate: float, seed: int
+    pair: Pair, state: StateDict, training: str, learning_rate: float, seed: int
 ) -> tuple[StateDict, list[float]]:
     """The network after its epochs, and their losses."""
     if training == "none":

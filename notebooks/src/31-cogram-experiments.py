@@ -44,23 +44,20 @@ DEVICE = "cpu"
 # %% [markdown]
 # ## One pair, from the data to the numbers
 #
-# Before the tables, the thing itself: the same calls as in the study, on one pair of networks. The
-# data are heterogeneous, and each network starts from weights of its own.
+# Before the tables, the thing itself, by the functions that the studies are made of, on one pair of
+# networks. The data are heterogeneous, and each network starts from weights of its own. ([](30-cogram)
+# writes out the same steps with the package's public calls.)
 
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
 
-import mergelib as ml
-from mergelib.cogram import prototypes
 from mergelib.plots import label, use_style
 from mergelib.provenance import load_result
-from mergelib.testbed.cogram_studies import CHOSEN, SOURCES
+from mergelib.testbed.cogram_studies import CHOSEN, make_pair
 from mergelib.testbed.statistics import interval
-from mergelib.testbed.synthetic import train_pair
 
 torch.set_num_threads(1)  # networks this small lose more to threads than they gain
 use_style()
@@ -69,23 +66,10 @@ BLUE, ORANGE, GREY, PURPLE, GREEN = "#0072b2", "#d55e00", "#8c8c8c", "#7b4ea3", 
 
 
 # %%
-def trained_pair(seed):
-    """Heterogeneous data, networks A and B from weights of their own, and their Fisher merge."""
-    pair = SOURCES[SUITE](seed, True)
-    model, a, b = train_pair(pair, seed=seed, shared_start=False)
-    parties = {"a": a, "b": b}
-    given = {name: getattr(pair, name).inputs[:500] for name in parties}
-    heads = dict.fromkeys(parties, nn.Identity())
-    made = ml.adapt(
-        "fisher", parties, pretrained=a, model=model, heads=heads, data=given, seed=seed
-    )
-    return pair, model, parties, made.state
-
-
-pair, model, parties, fisher = trained_pair(SEED)
+pair = make_pair(SEED, SUITE, "heterogeneous", shared=False)
 
 # %% tags=["nbval-check-output"]
-for name, split in (("A", pair.a), ("B", pair.b), ("test", pair.test)):
+for name, split in (("A", pair.data.a), ("B", pair.data.b), ("test", pair.data.test)):
     print(name, tuple(split.inputs.shape), "classes:", len(split.labels.unique()))
 
 # %% [markdown]
@@ -93,26 +77,9 @@ for name, split in (("A", pair.a), ("B", pair.b), ("test", pair.test)):
 # training data of both, one a class, in the paper's way and as plain means; CoGraM decides on
 # layers only, at steepness 5.5.
 
-
 # %%
-def judged_on(pair, kind):
-    """One prototype a class, of the training data of both networks."""
-    inputs, labels = (
-        torch.cat([getattr(each, part) for each in (pair.a, pair.b)])
-        for part in ("inputs", "labels")
-    )
-    return prototypes(inputs, labels, kind=kind)
-
-
-def layer_pass(model, parties, start, data):
-    """CoGraM's decisions about layers."""
-    heads = {"all": nn.Identity()}
-    return ml.adapt("cogram", parties, model=model, heads=heads, data={"all": data}, start=start)
-
-
 made = {
-    kind: layer_pass(model, parties, fisher, judged_on(pair, kind))
-    for kind in ("geometric", "arithmetic")
+    kind: pair.cogram(pair.fisher, pair.prototypes(kind)) for kind in ("geometric", "arithmetic")
 }
 shown = ["layer", "loss a", "loss b", "alpha a", "before", "after"]
 pd.concat({kind: each.history[shown] for kind, each in made.items()}).round(3)
@@ -124,23 +91,15 @@ pd.concat({kind: each.history[shown] for kind, each in made.items()}).round(3)
 # network that is wrong: guessing among twenty classes costs $\ln 20 \approx 3$ nats. The
 # accuracies, beside those that the result file has for this seed:
 
-
 # %%
-def accuracy(model, state, split):
-    """Share of right answers, 0..1."""
-    with torch.no_grad():
-        answers = torch.func.functional_call(model, state, (split.inputs,)).argmax(1)
-    return (answers == split.labels).float().mean().item()
-
-
 filed = pd.DataFrame(load_result(f"{SUITE}-fusion")["test"])
 filed = filed.query("data == 'heterogeneous' and start == 'own' and seed == @SEED")
 filed = filed.drop_duplicates(["method", "prototypes"]).set_index(["method", "prototypes"])
 rows = {}
 for (method, kind), row in filed.iterrows():
-    known = {**parties, "fisher": fisher, "cogram": made[kind].state if kind in made else None}
-    if state := known.get(method):
-        here = accuracy(model, state, pair.test)
+    known = {"a": pair.a, "b": pair.b, "fisher": pair.fisher}
+    if state := made[kind].state if kind in made else known.get(method):
+        here = pair.accuracy(state)
         rows[f"{method}, {kind}" if kind in made else method] = here, row["accuracy"]
 found = 100 * pd.DataFrame(rows, index=["here", "in the file"]).T
 assert (found["here"] - found["in the file"]).abs().max() < 3
@@ -485,6 +444,8 @@ both(left)
 # a single assignment problem.
 
 # %%
+from dataclasses import replace
+
 from scipy.optimize import linear_sum_assignment
 
 from mergelib.statedict import lerp
@@ -499,16 +460,17 @@ def aligned(a, b):
 
 
 # %%
-PAIRS = [trained_pair(SEED + i) for i in range(3 if PROFILE == "smoke" else 10)]
+SEEDS = range(SEED, SEED + (3 if PROFILE == "smoke" else 10))
+PAIRS = [make_pair(seed, SUITE, "heterogeneous", shared=False) for seed in SEEDS]
 rows = []
-for pair, model, parties, _ in PAIRS:
-    a, b = parties.values()
+for pair in PAIRS:
+    a, b = pair.a, pair.b
     turned = aligned(a, b)
     mean = lerp(a, turned, 0.5)
-    on_it = layer_pass(model, {"a": a, "b": turned}, mean, judged_on(pair, "arithmetic")).state
+    on_it = replace(pair, b=turned).cogram(mean, pair.prototypes("arithmetic")).state
     states = {"A": a, "B": b, "B, in A's order": turned, "average of A and B": lerp(a, b, 0.5)}
     states |= {"average, aligned": mean, "aligned, then CoGraM": on_it}
-    rows.append({name: 100 * accuracy(model, state, pair.test) for name, state in states.items()})
+    rows.append({name: 100 * pair.accuracy(state) for name, state in states.items()})
 scores = pd.DataFrame(rows)
 best = scores[["A", "B"]].max(axis=1)
 pd.DataFrame(
@@ -557,10 +519,7 @@ both(kinds)
 # %%
 leans, losses = {}, {}
 for kind in ("geometric", "arithmetic"):
-    logs = [
-        layer_pass(model, parties, start, judged_on(pair, kind)).history
-        for pair, model, parties, start in PAIRS
-    ]
+    logs = [pair.cogram(pair.fisher, pair.prototypes(kind)).history for pair in PAIRS]
     leans[kind] = [(log["alpha a"] > 0.5).nunique() == 1 for log in logs]
     losses[kind] = [log[["loss a", "loss b"]].min(axis=None) for log in logs]
 pd.DataFrame(
@@ -997,7 +956,6 @@ refined()
 # others. As an optimiser "applied to an already fused network", CoGraM needs the rollback that the paper denies to
 # layers.
 #
-# %% [markdown]
 # (cogram-repeat)=
 # ## Repeat everything
 #
@@ -1082,13 +1040,10 @@ for case in list(CASES)[:2]:
 # ````
 
 # %%
-pair, model, parties, _ = PAIRS[0]
-ends = {"own order": parties["b"], "A's order": aligned(**parties)}
+pair = PAIRS[0]
+ends = {"own order": pair.b, "A's order": aligned(pair.a, pair.b)}
 road = {
-    name: {
-        f"{t / 10:g}": accuracy(model, lerp(end, parties["a"], t / 10), pair.test)
-        for t in range(11)
-    }
+    name: {f"{t / 10:g}": pair.accuracy(lerp(end, pair.a, t / 10)) for t in range(11)}
     for name, end in ends.items()
 }
 (100 * pd.DataFrame(road)).round(1).T
@@ -1114,17 +1069,14 @@ road = {
 
 # %%
 rows = []
-for pair, model, parties, start in PAIRS:
-    magnitudes, labels = judged_on(pair, "geometric")
-    means = judged_on(pair, "arithmetic")[0]
+for pair in PAIRS:
+    magnitudes, labels = pair.prototypes("geometric")["all"]
+    means = pair.prototypes("arithmetic")["all"][0]
     tried = {"geometric": magnitudes, "with signs": magnitudes * means.sign(), "arithmetic": means}
-    rows.append(
-        {
-            name: 100
-            * accuracy(model, layer_pass(model, parties, start, (x, labels)).state, pair.test)
-            for name, x in tried.items()
-        }
-    )
+    states = {
+        name: pair.cogram(pair.fisher, {"all": (x, labels)}).state for name, x in tried.items()
+    }
+    rows.append({name: 100 * pair.accuracy(state) for name, state in states.items()})
 scores = pd.DataFrame(rows)
 for name in scores:
     print("{}: {:.1f} ± {:.1f} %".format(name, *interval(scores[name])))
