@@ -39,58 +39,27 @@ class Site:
 
     def __init__(self, network: Network, layer: Layer) -> None:
         self.network, self.layer = network, layer
-        self.axis = 1 if isinstance(layer.module, CONVOLUTIONS) else -1
         self.matrix = layer.matrix(layer.tensors)
-        self._tail: _LowRank | None = None
         self._features: dict[int, Tensor] = {}
+        self._tail: _LowRank | _Replay
         chain = _chain(network.model, layer.module)
-        if chain is not None:
-            before, elementwise, following, rest = chain
-            self.input = before(network.inputs)
-            if self.input.dim() == 2:
-                self.units = self.outputs(self.matrix).contiguous()
-                self._tail = _LowRank(self.units, elementwise, following, rest)
-                return
-        self._record()
+        if chain is not None and (entering := chain[0](network.inputs)).dim() == 2:
+            self.input = entering
+            self._tail = _LowRank(self.outputs(self.matrix).contiguous(), *chain[1:])
+        else:
+            self._tail = _Replay(network, layer)
+            self.input = self._tail.input
 
-    def _record(self) -> None:
-        """Keep the layer's input and output units, and what modules gave that finish before it."""
-        given: dict[nn.Module, list[Any]] = {}
-        before: dict[nn.Module, int] = {}
-        seen: list[Tensor] = []
-
-        def after(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            if module is self.layer.module:
-                seen.extend(
-                    [
-                        inputs[0].clone(),
-                        output.movedim(self.axis, 0).clone(memory_format=torch.contiguous_format),
-                    ]
-                )
-                before.update({each: len(outputs) for each, outputs in given.items()})
-            # a copy, as what follows may change it in place
-            given.setdefault(module, []).append(tree_map_only(Tensor, torch.clone, output))
-
-        with _hooked(self.network.model, after):
-            output = self.network.model(self.network.inputs)
-        finished = {
-            module: outputs
-            for module, outputs in given.items()
-            if len(outputs) == before.get(module) and module is not self.layer.module
-        }
-        inside = {child for each in finished for child in each.modules() if child is not each}
-        self.input, self.units = seen
-        self._finished = {each: given[each] for each in finished if each not in inside}
-        every = torch.arange(len(self.units), device=output.device)[None]
-        again = self._replay(every, self.units[None])[0]
-        if not torch.allclose(again, output, rtol=1e-9, atol=1e-12):
-            self._finished = {}  # some work by side effects, as an in-place ReLU on a shortcut
+    @property
+    def units(self) -> Tensor:
+        """What the layer gives, ``(rows, N, ...)``."""
+        return self._tail.units
 
     def outputs(self, matrix: Tensor) -> Tensor:
         """The units ``(rows, N, ...)`` that the layer would give with this matrix."""
         tensors = self.layer.from_matrix(matrix)
         made: Tensor = functional_call(self.layer.module, tensors, (self.input,))
-        return made.movedim(self.axis, 0)
+        return made.movedim(_channel(self.layer), 0)
 
     def features(self, rows: Tensor, columns: Tensor) -> Tensor:
         """What entries of the matrix multiply, ``(K, N, ...)``; ones for a bias.
@@ -127,15 +96,12 @@ class Site:
             rows: which ones, int64 of shape ``(K, r)``.
             units: what they become, shape ``(K, r, N, ...)``.
         """
-        run = self._replay if self._tail is None else self._tail.outputs
-        size = max(1, BUDGET // (self.units.numel() if self._tail is None else self._tail.size))
+        size = max(1, BUDGET // self._tail.size)
         parts = zip(rows.split(size), units.split(size), strict=True)
-        return torch.cat([self.network.losses(run(*part)) for part in parts])
+        return torch.cat([self.network.losses(self._tail.outputs(*part)) for part in parts])
 
     def at(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
         """`losses` of candidates ``(K, r, N, ...)`` that all change the same units ``(r,)``."""
-        if self._tail is None:
-            return lambda units: self.losses(rows.expand(len(units), -1), units)
         outputs = self._tail.at(rows)
         return lambda units: self.network.losses(outputs(units))
 
@@ -146,19 +112,63 @@ class Site:
 
     def write(self, rows: Tensor, units: Tensor) -> None:
         """Units ``(r, N, ...)`` that the layer gives from now on, for rows ``(r,)``."""
-        if self._tail is not None:
-            self._tail.write(rows, units)
-        self.units[rows] = units
+        self._tail.write(rows, units)
 
     def commit(self) -> None:
         """Put the matrix into the network."""
         self.layer.write(self.layer.from_matrix(self.matrix))
 
-    def _replay(self, rows: Tensor, units: Tensor) -> Tensor:
-        """The model's outputs ``(K, N, ...)`` with some units changed."""
+
+class _Replay:
+    """What follows a layer of any model: run again, where modules that finished before it answer.
+
+    Args:
+        network: as it stands.
+        layer: a refinable one. Its input and output units are kept.
+    """
+
+    def __init__(self, network: Network, layer: Layer) -> None:
+        self.network, self.layer = network, layer
+        given: dict[nn.Module, list[Any]] = {}
+        before: dict[nn.Module, int] = {}
+
+        def after(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            # copies, as what follows may change both in place
+            if module is layer.module:
+                self.input = inputs[0].clone()
+                units = output.movedim(_channel(layer), 0)
+                self.units = units.clone(memory_format=torch.contiguous_format)
+                before.update({each: len(outputs) for each, outputs in given.items()})
+            given.setdefault(module, []).append(tree_map_only(Tensor, torch.clone, output))
+
+        with _hooked(network.model, after):
+            output = network.model(network.inputs)
+        finished = {
+            module: outputs
+            for module, outputs in given.items()
+            if len(outputs) == before.get(module) and module is not layer.module
+        }
+        inside = {child for each in finished for child in each.modules() if child is not each}
+        self.finished = {each: given[each] for each in finished if each not in inside}
+        self.size = self.units.numel()
+        every = torch.arange(len(self.units), device=output.device)[None]
+        again = self.outputs(every, self.units[None])[0]
+        if not torch.allclose(again, output, rtol=1e-9, atol=1e-12):
+            self.finished = {}  # some work by side effects, as an in-place ReLU on a shortcut
+
+    def outputs(self, rows: Tensor, units: Tensor) -> Tensor:
+        """The model's outputs ``(K, N, ...)`` with units ``(K, r)`` changed."""
         made = self.units.expand(len(rows), *self.units.shape).clone()
         made[torch.arange(len(rows), device=rows.device)[:, None], rows] = units
-        return self._run(made.movedim(1, 2 if self.axis == 1 else -1))
+        return self._run(made.movedim(1, 2 if _channel(self.layer) == 1 else -1))
+
+    def at(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
+        """The same for candidates that all change the same units ``(r,)``."""
+        return lambda units: self.outputs(rows.expand(len(units), -1), units)
+
+    def write(self, rows: Tensor, units: Tensor) -> None:
+        """Units ``(r, N, ...)`` of the layer from now on."""
+        self.units[rows] = units
 
     def _run(self, candidates: Tensor) -> Tensor:
         """The model's outputs ``(K, N, ...)``, given the layer's ``(K, N, ...)``."""
@@ -169,7 +179,7 @@ class Site:
                 return x.clone()
             return x.expand(count, *x.shape).flatten(0, 1).clone()
 
-        answers = {module: list(outputs) for module, outputs in self._finished.items()}
+        answers = {module: list(outputs) for module, outputs in self.finished.items()}
         forwards: dict[nn.Module, Callable[..., Any]] = {
             module: lambda *_, queue=queue, **__: tree_map_only(Tensor, again, queue.pop(0))
             for module, queue in answers.items()
@@ -197,7 +207,7 @@ class _LowRank:
         for each in elementwise:
             if hasattr(each, "inplace"):
                 setattr(each, "inplace", False)  # noqa: B010
-        self.rest = rest
+        self.rest, self.units = rest, units
         self.hidden = self.elementwise(units)
         if following is None:  # the layer is the last one, and each unit is its own output
             self.weight = torch.eye(len(units)).to(units)
@@ -232,6 +242,12 @@ class _LowRank:
         hidden = self.elementwise(units)
         self.output = self.output + (hidden - self.hidden[rows]).T @ self.weight[rows]
         self.hidden[rows] = hidden
+        self.units[rows] = units
+
+
+def _channel(layer: Layer) -> int:
+    """The dimension of the layer's output that counts its units."""
+    return 1 if isinstance(layer.module, CONVOLUTIONS) else -1
 
 
 def _chain(
