@@ -10,6 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Method:
     family: str = "rule"
     data: str = ""
 
-    @property
+    @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(self.function).parameters
 
@@ -83,11 +84,12 @@ class Method:
 
     def check(self, hyperparameters: Mapping[str, Any], *, pretrained: bool) -> None:
         """Raise for a hyperparameter unknown or not finite, or a missing pretrained model."""
+        known = self.hyperparameters
         for name, value in hyperparameters.items():
-            if name not in self.hyperparameters:
-                known = ", ".join(self.hyperparameters) or "none"
-                raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {known}")
-            if isinstance(self.hyperparameters[name], float):
+            if name not in known:
+                names = ", ".join(known) or "none"
+                raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {names}")
+            if isinstance(known[name], float):
                 numbers = value.values() if isinstance(value, Mapping) else [value]
                 if not all(map(_is_finite_number, numbers)):
                     raise ValueError(f"{name} is {value!r}, expected a finite number")

@@ -86,16 +86,25 @@ class Rules:
         if not 0 <= self.shrinkage <= 1:
             raise ValueError(f"shrinkage is {self.shrinkage}, expected 0 to 1")
 
+    def merges(self, level: str, losses: Sequence[float]) -> bool:
+        """Whether a part with these losses is merged, and not left to a finer level."""
+        return case(max(losses) - min(losses), *self._ends(level)) == MERGE
+
     def judge(self, level: str, losses: Tensor, *, last: bool) -> "Judgement":
         """What K parts come to, from the losses ``(K, n)`` with each expert's values in them.
 
         At the last level everything merges, as nothing finer follows.
         """
-        low, high = (0.0, INFINITY) if last else self.thresholds.get(level, (0.0, INFINITY))
         spreads = losses.amax(1) - losses.amin(1)
-        cases = [case(spread, low, high) for spread in spreads.tolist()]
+        cases = [MERGE] * len(spreads)
+        if not last:
+            cases = [case(spread, *self._ends(level)) for spread in spreads.tolist()]
         weights = mixing_weights(losses, self.steepness, self.shrinkage)
         return Judgement(losses, spreads, cases, weights, torch.full_like(spreads, float("nan")))
+
+    def _ends(self, level: str) -> tuple[float, float]:
+        """The thresholds of a level."""
+        return self.thresholds.get(level, (0.0, INFINITY))
 
     def ceiling(self, level: str, before: float) -> float:
         """The loss that a change at this level must stay below."""

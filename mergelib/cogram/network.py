@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from mergelib.adapt.common import Transform
 from mergelib.merging import tied_keys
 from mergelib.statedict import StateDict
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+FEW = 8  # candidates, for which one call counts for more than its arithmetic
 
 Tensors = dict[str, Tensor]
 
@@ -75,6 +77,9 @@ class Network:
         heads: task to what turns the model's output into logits, or into numbers for ``"mse"``.
         loss: ``"cross_entropy"`` or ``"mse"``; the mean over the tasks of each one's mean.
         transform: from inputs to the model's.
+
+    Raises:
+        ValueError: targets that do not fit what a task's head gives, naming the task.
     """
 
     def __init__(
@@ -95,22 +100,26 @@ class Network:
         self.heads = [copy.deepcopy(heads[task]).double().eval().to(device) for task in data]
         self.sizes = dict(zip(data, map(len, ready), strict=True))
         self.entropy = loss == "cross_entropy"
-
-    def check(self) -> None:
-        """Raise ValueError, naming the task, for targets that do not fit what its head gives."""
         parts = self.model(self.inputs).split([*self.sizes.values()])
-        for task, head, targets, part in zip(
-            self.sizes, self.heads, self.targets, parts, strict=True
-        ):
-            made = head(part)
-            expected = made.shape[:-1] if self.entropy else made.shape
+        shapes = [head(part).shape for head, part in zip(self.heads, parts, strict=True)]
+        self._check(shapes)
+        if self.entropy:  # what a loss takes of the log-probabilities: -1/N of each right class
+            self.targets = [
+                functional.one_hot(each, shape[-1]).double().flatten() / -each.numel()
+                for each, shape in zip(self.targets, shapes, strict=True)
+            ]
+
+    def _check(self, shapes: list[torch.Size]) -> None:
+        """Refuse targets that do not fit what the heads give."""
+        for task, targets, shape in zip(self.sizes, self.targets, shapes, strict=True):
+            expected = shape[:-1] if self.entropy else shape
             if targets.shape != expected:
                 raise ValueError(
                     f"targets of task {task!r} have shape {tuple(targets.shape)}, "
                     f"expected {tuple(expected)}"
                 )
             if self.entropy:
-                _check_labels(task, targets, made.shape[-1])
+                _check_labels(task, targets, shape[-1])
 
     def loss(self) -> float:
         """Of the network as it is."""
@@ -118,18 +127,18 @@ class Network:
 
     def losses(self, outputs: Tensor) -> Tensor:
         """From the model's outputs for every candidate, ``(K, N, ...)``, to losses ``(K,)``."""
-        found = []
         parts = outputs.split([*self.sizes.values()], 1) if len(self.sizes) > 1 else [outputs]
+        found = []
         for head, targets, part in zip(self.heads, self.targets, parts, strict=True):
             made = part
             if not isinstance(head, nn.Identity):
                 made = head(part.flatten(0, 1)).unflatten(0, part.shape[:2])
-            if self.entropy:
-                chosen = targets.expand(len(outputs), *targets.shape)[..., None]
-                each = made.logsumexp(-1) - made.gather(-1, chosen)[..., 0]
+            if not self.entropy:
+                found.append((made - targets).square().flatten(1).mean(1))
+            elif len(made) > FEW:
+                found.append(made.logsumexp(-1).flatten(1).mean(1) + made.flatten(1) @ targets)
             else:
-                each = (made - targets).square()
-            found.append(each.flatten(1).mean(1))
+                found.append(made.log_softmax(-1).flatten(1) @ targets)
         return found[0] if len(found) == 1 else torch.stack(found).mean(0)
 
     def layers(self) -> list[Layer]:

@@ -24,23 +24,22 @@ def sequential(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log: L
         rules: what decides.
         log: gets a row a decision.
     """
-    given = torch.stack([site.outputs(each) for each in experts])
-    before = site.loss(site.units)
+    before = site.network.loss()
+    given = torch.stack([site.outputs(each) for each in experts], 1)[groups].transpose(1, 2)
     last = "weight" not in rules.levels
-    for unit, rows in enumerate(groups):
-        merges = False
+    neurons = _Series(rules, "neuron", last)
+    for unit, (rows, proposals) in enumerate(zip(groups, given, strict=True)):
         if "neuron" in rules.levels:
-            judged, mixed = _judge(site.at(rows), rules, "neuron", given[:, rows], last)
-            after, merges = judged.after.item(), bool(judged.merging)
-            kept = after < rules.ceiling("neuron", before)
-            log.add("neuron", unit, -1, judged, before, kept)
-            if kept:
+            kept = neurons.decide(site.at(rows), proposals, before, unit, -1)
+            if kept is not None:
+                weights, mixed, before = kept
                 site.write(rows, mixed)
-                site.matrix[rows] = torch.tensordot(judged.weights[0], experts[:, rows], 1)
-                before = after
-        if not (merges or last):
+                site.matrix[rows] = torch.tensordot(weights, experts[:, rows], 1)
+        if not (last or neurons.merged):
+            neurons.write(log)
             for place, row in enumerate(rows):
                 before = _row(site, experts, unit, place, row[None], before, rules, log)
+    neurons.write(log)
     site.commit()
 
 
@@ -60,48 +59,79 @@ def _row(
     features = site.features(row.expand_as(columns), columns)
     values, entries = experts[:, row[0]].T.contiguous(), site.matrix[row[0]]
     moved = values - entries[:, None]
-    shape = (-1, *[1] * features.dim())
-    found, afters, befores, kept = [], [], [], []
+    moved = moved.view(*moved.shape, *[1] * features.dim())
+    series = _Series(rules, "weight", True)
     for i, (each, feature) in enumerate(zip(moved.unbind(), features.unbind(), strict=True)):
-        found.append(losses(torch.addcmul(present, each.view(shape), feature)))
-        weights = mixing_weights(found[-1], rules.steepness, rules.shrinkage)
-        mixed = torch.addcmul(present, weights @ each, feature)
-        after = losses(mixed[None]).item()
-        afters.append(after)
-        befores.append(before)
-        kept.append(after < rules.ceiling("weight", before))
-        if kept[-1]:
-            present, before = mixed, after
+        proposals = torch.addcmul(present, each, feature)
+        kept = series.decide(losses, proposals, before, unit, place * len(columns) + i)
+        if kept is not None:
+            weights, present, before = kept
             entries[i] = weights @ values[i]
     site.write(row, present)
-    judged = rules.judge("weight", torch.stack(found), last=True)
-    judged.after = torch.tensor(afters, dtype=torch.float64)
-    places = (place * len(columns) + columns).tolist()
-    log.add("weight", unit, places, judged, befores, kept)
+    series.write(log)
     return before
 
 
-def _judge(
-    losses: Callable[[Tensor], Tensor], rules: Rules, level: str, given: Tensor, last: bool
-) -> tuple[Judgement, Tensor]:
-    """Judge one proposal against the network as it stands.
+class _Series:
+    """Decisions of one level, each of which knows the ones before it.
 
     Args:
-        losses: of candidates ``(K, r, N, ...)``.
         rules: what decides.
-        level: of the proposal.
-        given: its units as each expert makes them, ``(n, r, N, ...)``.
+        level: of the decisions.
         last: no finer level follows.
 
-    Returns:
-        The judgement, and the mixed units ``(r, N, ...)``: as a unit is linear in its weights,
-        they are the mixture of what is given.
+    Attributes:
+        merged: the last part was merged, and not left to a finer level.
     """
-    judged = rules.judge(level, losses(given)[None], last=last)
-    mixed = torch.tensordot(judged.weights[0], given, 1)
-    if judged.merging:
-        judged.after = losses(mixed[None])
-    return judged, mixed
+
+    def __init__(self, rules: Rules, level: str, last: bool) -> None:
+        self.rules, self.level, self.last = rules, level, last
+        self.merged = False
+        self._losses: list[Tensor] = []
+        self._rows: list[tuple[int, int, float, float, bool]] = []
+
+    def decide(
+        self,
+        losses: Callable[[Tensor], Tensor],
+        given: Tensor,
+        before: float,
+        unit: int,
+        weight: int,
+    ) -> tuple[Tensor, Tensor, float] | None:
+        """Judge a part of the network as it stands.
+
+        Args:
+            losses: of candidates ``(K, r, N, ...)``.
+            given: the part's units with each expert's values, ``(n, r, N, ...)``.
+            before: the loss as it is.
+            unit: for the log.
+            weight: for the log.
+
+        Returns:
+            If the mixture is to be kept: the experts' weights, the mixed units ``(r, N, ...)``,
+            and the loss with them. As a unit is linear in its weights, they are the mixture of
+            what is given.
+        """
+        found = losses(given)
+        self._losses.append(found)
+        self.merged = self.last or self.rules.merges(self.level, found.tolist())
+        after, kept = float("nan"), False
+        if self.merged:
+            weights = mixing_weights(found, self.rules.steepness, self.rules.shrinkage)
+            mixed = (weights @ given.flatten(1)).view(given[:1].shape)
+            after = losses(mixed).item()
+            kept = after < self.rules.ceiling(self.level, before)
+        self._rows.append((unit, weight, before, after, kept))
+        return (weights, mixed[0], after) if kept else None
+
+    def write(self, log: Log) -> None:
+        """Log the decisions since the last call, in a block."""
+        if self._rows:
+            judged = self.rules.judge(self.level, torch.stack(self._losses), last=self.last)
+            units, weights, before, after, kept = map(list, zip(*self._rows, strict=True))
+            judged.after = torch.tensor(after, dtype=torch.float64)
+            log.add(self.level, units, weights, judged, before, kept)
+            self._losses, self._rows = [], []
 
 
 def simultaneous(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log: Log) -> None:
@@ -109,18 +139,18 @@ def simultaneous(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log:
 
     Arguments as in `sequential`.
     """
-    before = site.loss(site.units)
+    before = site.network.loss()
     left = torch.arange(len(groups), device=groups.device)
     columns = torch.arange(experts.shape[2], device=groups.device)
     if "neuron" in rules.levels:
         given = torch.stack([site.outputs(each)[groups] for each in experts], 1)
-        last = "weight" not in rules.levels
-        judged = _judge_all(site, rules, "neuron", groups, given, last)
+        judged = _judge_all(site, rules, "neuron", groups, given, "weight" not in rules.levels)
         ceiling = rules.ceiling("neuron", before)
         kept, after = _consolidate(site, experts, groups[..., None], columns, judged, ceiling)
         log.add("neuron", left.tolist(), -1, judged, before, kept.tolist())
-        before = after if kept.any() else before
         left = left[judged.after.isnan()]
+        if kept.any() and len(left):
+            before, site = after, Site(site.network, site.layer)
     if "weight" in rules.levels and len(left):
         rows = groups[left].flatten().repeat_interleave(len(columns))
         columns = columns.repeat(len(rows) // len(columns))
@@ -135,7 +165,6 @@ def simultaneous(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log:
         each = len(rows) // len(left)
         units = left.repeat_interleave(each).tolist()
         log.add("weight", units, [*range(each)] * len(left), judged, before, kept.tolist())
-    site.commit()
 
 
 def _with_weights(site: Site, experts: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -156,8 +185,8 @@ def _judge_all(
     losses = site.losses(rows.repeat_interleave(experts, 0), given.flatten(0, 1))
     judged = rules.judge(level, losses.view(count, experts), last=last)
     mixed = (judged.weights.view(count, experts, *[1] * (given.dim() - 2)) * given).sum(1)
-    merging = judged.merging
-    if merging:
+    merging = torch.tensor(judged.merging, dtype=torch.long, device=rows.device)
+    if len(merging):
         judged.after[merging] = site.losses(rows[merging], mixed[merging])
     return judged
 
@@ -173,7 +202,7 @@ def _consolidate(
     """Put in together the mixtures that help alone; if that does not help, the better half of them.
 
     Args:
-        site: the layer in its place; its matrix and units are changed.
+        site: the layer in its place; it is committed.
         experts: the layer's matrix in every expert.
         rows: of the entries that each part is made of, a part in the first dimension.
         columns: of them.
@@ -185,18 +214,20 @@ def _consolidate(
     """
     kept = torch.zeros_like(judged.after, dtype=torch.bool)
     chosen = judged.after.argsort()[: int((judged.after < ceiling).sum())]
+    present = site.matrix
     while len(chosen):
         where = rows[chosen], columns if rows.dim() > 1 else columns[chosen]
         values = experts[:, *where]
         weights = judged.weights[chosen].T
-        trial = site.matrix.clone()
-        trial[where] = (weights.view(*weights.shape, *[1] * (values.dim() - 2)) * values).sum(0)
-        units = site.outputs(trial)
-        loss = site.loss(units)
+        site.matrix = present.clone()
+        mixed = (weights.view(*weights.shape, *[1] * (values.dim() - 2)) * values).sum(0)
+        site.matrix[where] = mixed
+        site.commit()
+        loss = site.network.loss()
         if loss < ceiling:
-            site.write(torch.arange(len(units), device=units.device), units)
-            site.matrix = trial
             kept[chosen] = True
             return kept, loss
         chosen = chosen[: len(chosen) // 2]
+    site.matrix = present
+    site.commit()
     return kept, float("nan")

@@ -118,7 +118,6 @@ def cogram(
     _check_states(model, named, start)
     with torch.no_grad():
         network = Network(model, start, pairs, heads, loss, transform)
-        network.check()
         check_finite("the loss of start", torch.tensor(network.loss()))
         layers = network.layers()
         groups = _groups(layers, units or {})

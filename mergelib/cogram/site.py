@@ -8,11 +8,11 @@ candidates. In a chain of linear layers the next layer needs only a low-rank upd
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils._pytree import tree_map_only
 
 from mergelib.cogram.network import CONVOLUTIONS, Layer, Network
@@ -30,7 +30,8 @@ class Site:
     The rest of the network sees only its output units, one a row of its matrix, which are kept
     with the units first: ``units`` is of shape ``(rows, N, ...)``. ``matrix``, of shape
     ``(rows, fan_in + 1)``, holds the weights and biases that make them; whoever changes it changes
-    the units by `write`, and in the end puts the matrix into the network by `commit`.
+    the units by `write`. In the end `commit` puts the matrix into the network, which until then
+    holds any.
 
     Args:
         network: as it stands.
@@ -43,7 +44,7 @@ class Site:
         self._features: dict[int, Tensor] = {}
         self._tail: _LowRank | _Replay
         chain = _chain(network.model, layer.module)
-        if chain is not None and (entering := chain[0](network.inputs)).dim() == 2:
+        if chain is not None and (entering := _through(chain[0], network.inputs)).dim() == 2:
             self.input = entering
             self._tail = _LowRank(self.outputs(self.matrix).contiguous(), *chain[1:])
         else:
@@ -56,9 +57,12 @@ class Site:
         return self._tail.units
 
     def outputs(self, matrix: Tensor) -> Tensor:
-        """The units ``(rows, N, ...)`` that the layer would give with this matrix."""
-        tensors = self.layer.from_matrix(matrix)
-        made: Tensor = functional_call(self.layer.module, tensors, (self.input,))
+        """The units ``(rows, N, ...)`` that the layer gives with this matrix.
+
+        It stays in the network until `commit`.
+        """
+        self.layer.write(self.layer.from_matrix(matrix))
+        made: Tensor = self.layer.module(self.input)
         return made.movedim(_channel(self.layer), 0)
 
     def features(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -104,11 +108,6 @@ class Site:
         """`losses` of candidates ``(K, r, N, ...)`` that all change the same units ``(r,)``."""
         outputs = self._tail.at(rows)
         return lambda units: self.network.losses(outputs(units))
-
-    def loss(self, units: Tensor) -> float:
-        """With all units ``(rows, N, ...)`` in place of the present ones."""
-        every = torch.arange(len(units), device=units.device)[None]
-        return self.losses(every, units[None]).item()
 
     def write(self, rows: Tensor, units: Tensor) -> None:
         """Units ``(r, N, ...)`` that the layer gives from now on, for rows ``(r,)``."""
@@ -199,15 +198,14 @@ class _LowRank:
     def __init__(
         self,
         units: Tensor,
-        elementwise: nn.Sequential,
+        elementwise: list[nn.Module],
         following: nn.Linear | None,
-        rest: nn.Sequential,
+        rest: list[nn.Module],
     ) -> None:
-        self.elementwise = elementwise[0] if len(elementwise) == 1 else elementwise
         for each in elementwise:
             if hasattr(each, "inplace"):
                 setattr(each, "inplace", False)  # noqa: B010
-        self.rest, self.units = rest, units
+        self.elementwise, self.rest, self.units = partial(_through, elementwise), rest, units
         self.hidden = self.elementwise(units)
         if following is None:  # the layer is the last one, and each unit is its own output
             self.weight = torch.eye(len(units)).to(units)
@@ -220,22 +218,18 @@ class _LowRank:
     def outputs(self, rows: Tensor, units: Tensor) -> Tensor:
         """The model's outputs ``(K, N, ...)`` with units ``(K, r)`` changed to ``(K, r, N)``."""
         moved = self.elementwise(units) - self.hidden[rows]
-        return self._finish(torch.baddbmm(self.output, moved.mT, self.weight[rows]))
+        return self._finish(_plus(self.output, moved.mT, self.weight[rows]))
 
     def at(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
         """The same for candidates that all change the same units ``(r,)``."""
         weight = self.weight[rows]
         others = self.output - self.hidden[rows].T @ weight
-        if len(rows) == 1:
-            return lambda units: self._finish(
-                torch.addcmul(others, self.elementwise(units).mT, weight)
-            )
-        return lambda units: self._finish(others + self.elementwise(units).mT @ weight)
+        return lambda units: self._finish(_plus(others, self.elementwise(units).mT, weight))
 
     def _finish(self, outputs: Tensor) -> Tensor:
-        if not len(self.rest):
+        if not self.rest:
             return outputs
-        return self.rest(outputs.flatten(0, 1)).unflatten(0, outputs.shape[:2])
+        return _through(self.rest, outputs.flatten(0, 1)).unflatten(0, outputs.shape[:2])
 
     def write(self, rows: Tensor, units: Tensor) -> None:
         """Units ``(r, N)`` of the layer from now on."""
@@ -252,7 +246,7 @@ def _channel(layer: Layer) -> int:
 
 def _chain(
     model: nn.Module, layer: nn.Module
-) -> tuple[nn.Sequential, nn.Sequential, nn.Linear | None, nn.Sequential] | None:
+) -> tuple[list[nn.Module], list[nn.Module], nn.Linear | None, list[nn.Module]] | None:
     """A sequential model around a linear layer of vectors, if a chain of such layers follows.
 
     What comes before the layer, elementwise modules after it, the next linear layer, the rest.
@@ -265,14 +259,26 @@ def _chain(
     if layer not in modules:
         return None
     place = modules.index(layer)
-    before, after = nn.Sequential(*modules[:place]), modules[place + 1 :]
+    before, after = modules[:place], modules[place + 1 :]
     count = next((i for i, each in enumerate(after) if not isinstance(each, ELEMENTWISE)), None)
     if count is None:
-        return before, nn.Sequential(*after), None, nn.Sequential()
+        return before, after, None, []
     following = after[count]
     if not isinstance(following, nn.Linear):
         return None
-    return before, nn.Sequential(*after[:count]), following, nn.Sequential(*after[count + 1 :])
+    return before, after[:count], following, after[count + 1 :]
+
+
+def _plus(x: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """``x + left @ right``; a product of rank one is faster entry by entry."""
+    return torch.addcmul(x, left, right) if right.shape[-2] == 1 else x + left @ right
+
+
+def _through(modules: list[nn.Module], x: Tensor) -> Tensor:
+    """One module after the other."""
+    for each in modules:
+        x = each(x)
+    return x
 
 
 def _patches(module: Any, x: Tensor) -> Tensor:
