@@ -9,7 +9,7 @@ a loop would not save too. It is the tests' reference.
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,11 +77,8 @@ def compare(
     decided = ours()[DECISION]
     if not decided.equals(loop()[DECISION]):
         raise RuntimeError(f"CoGraM and its loop decide differently: {level}, {order}")
-    fast, slow = _seconds(ours, repeats), _seconds(loop, repeats)
-    passes = [
-        (_seconds(partial(run, 6), repeats) - once) / 5
-        for run, once in ((ours, fast), (loop, slow))
-    ]
+    fast, long, slow, slower = _seconds([ours, partial(ours, 6), loop, partial(loop, 6)], repeats)
+    passes = [(long - fast) / 5, (slower - slow) / 5]
     return {
         "level": level,
         "order": order,
@@ -95,14 +92,16 @@ def compare(
     }
 
 
-def _seconds(work: Callable[[], Any], repeats: int) -> float:
-    """The median of so many runs, or of as many as half a second holds."""
-    times: list[float] = []
-    while len(times) < repeats or sum(times) < 0.5:
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+def _seconds(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+    """Median seconds of each, taken in turn: so many times, or as often as two seconds hold."""
+    times: list[list[float]] = [[] for _ in works]
+    began = time.perf_counter()
+    while len(times[0]) < repeats or time.perf_counter() - began < 2:
+        for work, kept in zip(works, times, strict=True):
+            start = time.perf_counter()
+            work()
+            kept.append(time.perf_counter() - start)
+    return [statistics.median(each) for each in times]
 
 
 def main(
