@@ -17,6 +17,7 @@ from torch import Tensor
 
 OVERSAMPLING = 16  # directions beyond the k-th that the Rayleigh–Ritz step may choose from
 SAFE = (1e-20, 1e30)  # where Σ D_ij² may lie for squares to be trusted in float32
+STRIP = 192  # rows of a Gram matrix computed at once
 RESOLUTION = 300.0  # σ_k² must exceed so many machine epsilons of σ_1², else float64 is used
 
 
@@ -59,7 +60,7 @@ def truncated_svd(
     if rows > columns:
         v, s, uh = truncated_svd(matrix.T, rank)
         return uh.T, s, v.T
-    gram = matrix @ matrix.T
+    gram = _gram(matrix)
     if not SAFE[0] < gram.trace().item() < SAFE[1]:  # squares over- or underflow, or there is NaN
         largest = _check_finite(matrix)
         if largest == 0:
@@ -92,9 +93,9 @@ def low_rank(matrix: Tensor, rank: int, *, exact: bool = False) -> Tensor:
 def polar_factor(matrix: Tensor, *, tolerance: float = 1e-5) -> Tensor:
     """The matrix with its non-zero singular values set to one: U Vᵀ of A = U S Vᵀ.
 
-    Of full rank, it is the nearest matrix with orthonormal rows or columns. It comes from the Gram
-    matrix of the smaller side, A (AᵀA)^(−1/2), in double precision unless A is well conditioned;
-    the relative Frobenius error is below 1e-3 for singular values down to 1e-4 of the largest.
+    Of full rank, it is the nearest matrix with orthonormal rows or columns. It is A (AᵀA)^(−1/2),
+    with the Gram matrix of the smaller side in double precision unless A is well conditioned; the
+    relative Frobenius error is below 1e-3 for singular values down to 1e-4 of the largest.
 
     Args:
         matrix: A, shape ``(m, n)``, float32 or float64.
@@ -104,15 +105,14 @@ def polar_factor(matrix: Tensor, *, tolerance: float = 1e-5) -> Tensor:
     rows, columns = matrix.shape
     if rows > columns:
         return polar_factor(matrix.T, tolerance=tolerance).T
-    gram = matrix @ matrix.T
+    gram = _gram(matrix)
     if matrix.dtype == torch.float32 and not _well_conditioned(gram):
-        double = matrix.double()
-        gram = double @ double.T
+        gram = _gram(matrix.double())
     values, vectors = torch.linalg.eigh(gram)
     top = values[-1].clamp(min=torch.finfo(values.dtype).tiny)
     inverse = torch.where(values > tolerance**2 * top, values.clamp(min=top * 1e-30).rsqrt(), 0)
-    root = (vectors * inverse) @ vectors.T
-    return (root @ matrix.to(root.dtype)).to(matrix.dtype)
+    vectors, inverse = vectors.to(matrix.dtype), inverse.to(matrix.dtype)
+    return ((vectors * inverse) @ vectors.T) @ matrix
 
 
 def simplex_projection(values: Tensor) -> Tensor:
@@ -132,6 +132,17 @@ def simplex_projection(values: Tensor) -> Tensor:
     return (values - thresholds.gather(-1, last)).clamp(min=0)
 
 
+def _gram(matrix: Tensor) -> Tensor:
+    """``matrix @ matrix.T``, its lower half strip by strip and the rest mirrored."""
+    rows = len(matrix)
+    gram = matrix.new_empty(rows, rows)
+    for low in range(0, rows, STRIP):
+        part = slice(low, low + STRIP)
+        gram[part, : low + STRIP] = matrix[part] @ matrix[: low + STRIP].T
+        gram[:low, part] = gram[part, :low].T
+    return gram
+
+
 def _well_conditioned(gram: Tensor) -> bool:
     """Whether the smallest eigenvalue is surely above 1e-3 of the largest, by a cheap test."""
     shift = 1e-3 * torch.linalg.matrix_norm(gram)  # not below 1e-3 of the largest
@@ -144,8 +155,7 @@ def _leading_subspace(matrix: Tensor, gram: Tensor, rank: int) -> Tensor:
     values, vectors = torch.linalg.eigh(gram)
     blind = RESOLUTION * torch.finfo(matrix.dtype).eps
     if matrix.dtype == torch.float32 and values[-rank] < blind * values[-1]:
-        double = matrix.double()
-        vectors = torch.linalg.eigh(double @ double.T).eigenvectors.float()
+        vectors = torch.linalg.eigh(_gram(matrix.double())).eigenvectors.float()
     return vectors[:, -min(rank + OVERSAMPLING, len(values)) :]
 
 
