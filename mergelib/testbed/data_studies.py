@@ -106,9 +106,10 @@ def procedures(
 ) -> Tables:
     """Every procedure on the same few training examples of each task.
 
-    Frank-Wolfe starts from the pretrained model, and by layer from CART too; Surgery repairs the
-    average and CART. Scales of the data-free methods are chosen on validation data. Concrete, whose
-    defaults are 2,000 steps at 1e-3, gets a tenth of the steps at ten times the rate.
+    Frank-Wolfe starts from the pretrained model, and by layer from CART and AdaMerging too; Surgery
+    repairs the average and CART. Scales of the data-free methods are chosen on validation data.
+    AdaMerging, Concrete and multi-task training take 200 steps; Concrete also runs at its defaults,
+    which are ten times as many at a tenth of the rate.
 
     Args:
         zoo: experts and their suite.
@@ -133,6 +134,7 @@ def procedures(
         "greedy_soup": ("greedy_soup", data, {}),
         "adamerging": ("adamerging", inputs, {"steps": 200}),
         "concrete": ("concrete", inputs, {"steps": 200, "learning_rate": 1e-2}),
+        "concrete, 2,000 steps": ("concrete", inputs, {"steps": 2000, "learning_rate": 1e-3}),
         "surgery": ("surgery", inputs, {"merged": rules["average"]}),
         "surgery+cart": ("surgery", inputs, {"merged": rules["cart"]}),
         "multitask": ("multitask", data, {"steps": 200}),
@@ -140,9 +142,9 @@ def procedures(
     for kind, chosen in KINDS.items():
         options = {**chosen, "steps": steps, "tolerance": TOLERANCE}
         runs[f"frank_wolfe {kind}"] = ("frank_wolfe", data, options)
-        if options["granularity"] == "layer":
-            moved = {**options, "start": rules["cart"]}
-            runs[f"frank_wolfe {kind}, from cart"] = ("frank_wolfe", data, moved)
+        for start in ("cart", "adamerging") if options["granularity"] == "layer" else ():
+            name = f"frank_wolfe {kind}, from {start}"
+            runs[name] = ("frank_wolfe", data, {**options, "start": start})
     free = {"constraint": "none", "top_k": len(zoo.experts), "steps": steps}
     runs["frank_wolfe soft, by task, unconstrained"] = ("frank_wolfe", data, free)
 
@@ -151,18 +153,23 @@ def procedures(
         tables["test"] += _judge(zoo, name, Adapted(dict(state)))
     own = individual(zoo, autocast=True)[["task", "accuracy", "loss"]]
     tables["test"] += records(own.assign(method="individual"))
+    starts = {"pretrained": zoo.pretrained, **rules}
     for name, (method, part, options) in runs.items():
-        if only_of and method not in only_of:
+        start = options.get("start", "pretrained")
+        if (only_of and method not in only_of) or start not in starts:
             continue
+        if "start" in options:
+            options["start"] = starts[start]
         with measured() as cost:
             made = _adapted(zoo, method, part, **options)
+        starts[name] = made.state
         peak = {"seconds": cost.seconds, "peak_bytes": cost.peak_bytes}
         tables["cost"].append({"method": name, **peak})
         tables["test"] += _judge(zoo, name, made)
         if method == "frank_wolfe":
             history = made.history[["step", "loss", "gap", "moved"]]
             tables["history"] += records(history.assign(method=name))
-            proof = _proof(zoo, made, options.get("start", zoo.pretrained))
+            proof = _proof(zoo, made, starts[start])
             tables["hull"].append({"method": name, **proof})
     return tables
 
@@ -267,7 +274,7 @@ def irrelevant(
 def relevant(
     zoo: Zoo,
     *,
-    counts: Sequence[int] = (2, 8, 20),
+    counts: Sequence[int] = (2, 5, 10, 15, 20),
     examples: int = 25,
     steps: int = 5,
     pictures: int = 500,

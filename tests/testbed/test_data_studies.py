@@ -71,7 +71,15 @@ def test_procedures_see_the_same_examples(tiny_zoo: Zoo, seen: list[Any]) -> Non
     judged = evaluate(tiny_zoo.model, average, tiny_zoo.heads, tiny_zoo.suite, autocast=True)
     assert accuracy["average"].tolist() == judged["accuracy"].tolist()
     starts = [options["start"] for _, _, options in seen if "start" in options]
-    assert len(starts) == 2
+    assert starts[0] is starts[2] and starts[1] is starts[3], "CART, AdaMerging, and again"
+    assert len({str(each) for each in starts}) == 2
+
+
+def test_walks_start_only_from_what_was_run(tiny_zoo: Zoo, seen: list[Any]) -> None:
+    tables = procedures(tiny_zoo, examples=6, steps=1, only_of=["frank_wolfe"])
+    walks = pd.DataFrame(tables["cost"])["method"]
+    assert walks.str.endswith("from cart").sum() == 2
+    assert not walks.str.contains("adamerging").any()
 
 
 def test_calibration_gives_each_size_its_examples(tiny_zoo: Zoo, seen: list[Any]) -> None:
