@@ -54,8 +54,8 @@ def iso_c(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 1.0) 
     """
     total = _total(experts, pretrained)
     factor = polar_factor(total)
-    mean = torch.sum(factor * total) / min(total.shape)  # ⟨UVᵀ, USVᵀ⟩ is the trace of S
-    return pretrained + scale * mean * factor
+    mean = torch.dot(factor.flatten(), total.flatten()) / min(total.shape)
+    return torch.addcmul(pretrained, factor, scale * mean)  # ⟨UVᵀ, USVᵀ⟩ is the trace of S
 
 
 @rule(paper="marczak2025task", elsewhere=average)
