@@ -1,6 +1,7 @@
 """The claims of FW-Merging (Chen et al., 2025), F1–F8, each tested on the files in ``results/``."""
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pandas as pd
@@ -22,8 +23,9 @@ def _order() -> list[Check]:
         ("pretrained", f"frank_wolfe hard, by {unit}", f"frank_wolfe soft, by {unit}")
         for unit in ("task", "layer")
     ]
-    from_cart = [f"frank_wolfe {variant}, by layer, from cart" for variant in ("hard", "soft")]
-    ladders.append(("cart", *from_cart))
+    for start in ("cart", "adamerging"):
+        walks = [f"frank_wolfe {kind}, by layer, from {start}" for kind in ("hard", "soft")]
+        ladders.append((start, *walks))
     return [
         positive(
             f"{better} above {worse}",
@@ -34,44 +36,46 @@ def _order() -> list[Check]:
     ]
 
 
+def _pools(study: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The test table of a study of pools on each suite of twenty tasks, with the suite's name."""
+    for suite in ("vision20", "glyphs20"):
+        yield suite, pd.DataFrame(load_result(f"{suite}-{study}")["test"])
+
+
 def _irrelevant() -> list[Check]:
-    table = pd.DataFrame(load_result("vision20-irrelevant")["test"])
-    most = table["count"].max()
-
-    def lost(method: str) -> pd.Series:
-        few, many = (seed_means(table, method=method, count=count) for count in (0, most))
-        return few - many
-
-    kept = [
-        within(f"{method}: unchanged to 1 point by {most} irrelevant experts", lost(method), 1.0)
-        for method in ("frank_wolfe", "frank_wolfe, labels")
-    ]
     others = ("average", "task_arithmetic", "ties", "adamerging")
-    hurt = [positive(f"{method} loses by them", lost(method)) for method in others]
-    ahead = [
-        positive(
-            f"{walk} above {method} with {most} of them",
-            seed_means(table, method=walk, count=most)
-            - seed_means(table, method=method, count=most),
+    walks = ("frank_wolfe", "frank_wolfe, labels")
+    checks = []
+    for suite, table in _pools("irrelevant"):
+        most = table["count"].max()
+        few, many = (
+            {each: seed_means(table, method=each, count=count) for each in (*others, *walks)}
+            for count in (0, most)
         )
-        for walk in ("frank_wolfe", "frank_wolfe, labels")
-        for method in others
-    ]
-    return kept + hurt + ahead
+        for walk in walks:
+            what = f"{suite}, {walk}: unchanged to 1 point by {most} irrelevant experts"
+            checks.append(within(what, few[walk] - many[walk], 1.0))
+        for other in others:
+            what = f"{suite}: {other} loses by them"
+            checks.append(positive(what, few[other] - many[other]))
+            for walk in walks:
+                what = f"{suite}: {walk} above {other} with {most} of them"
+                checks.append(positive(what, many[walk] - many[other]))
+    return checks
 
 
 def _relevant() -> list[Check]:
-    table = pd.DataFrame(load_result("vision20-relevant")["test"])
-    counts = sorted(table["count"].unique())
-    walked = {each: seed_means(table, method="frank_wolfe", count=each) for each in counts}
-    checks = [
-        positive(f"frank_wolfe: {more} experts above {fewer}", walked[more] - walked[fewer])
-        for fewer, more in ((counts[0], counts[len(counts) // 2]), (counts[0], counts[-1]))
-    ]
-    for method in ("average", "task_arithmetic", "ties", "adamerging"):
-        other = seed_means(table, method=method, count=counts[-1])
-        what = f"frank_wolfe above {method} with {counts[-1]} experts"
-        checks.append(positive(what, walked[counts[-1]] - other))
+    checks = []
+    for suite, table in _pools("relevant"):
+        counts = sorted(table["count"].unique())
+        walked = {each: seed_means(table, method="frank_wolfe", count=each) for each in counts}
+        for fewer, more in ((counts[0], counts[len(counts) // 2]), (counts[0], counts[-1])):
+            what = f"{suite}, frank_wolfe: {more} experts above {fewer}"
+            checks.append(positive(what, walked[more] - walked[fewer]))
+        for method in ("average", "task_arithmetic", "ties", "adamerging"):
+            other = seed_means(table, method=method, count=counts[-1])
+            what = f"{suite}: frank_wolfe above {method} with {counts[-1]} experts"
+            checks.append(positive(what, walked[counts[-1]] - other))
     return checks
 
 
@@ -152,7 +156,7 @@ CLAIMS = (
         "soft Frank-Wolfe is above hard, and hard above where it starts",
         "100 labelled samples of each calibration task; hard from AdaMerging, soft from the "
         "pretrained model",
-        "100 training examples a task; the same start for both, pretrained or CART",
+        "100 training examples a task; the same start for both: pretrained, CART or AdaMerging",
         _PAGE,
         _order,
     ),
@@ -162,7 +166,8 @@ CLAIMS = (
         "experiments; appendix C.4",
         "irrelevant experts in the pool leave Frank-Wolfe as it is and hurt other methods",
         "up to 16 irrelevant experts beside the four of SUN397, Cars, GTSRB and DTD",
-        "entropy on unlabelled test inputs, as there; also cross-entropy with labels",
+        "four of twenty tasks, photographs and rendered signs; entropy on unlabelled test inputs, as "
+        "there, and cross-entropy with labels",
         _PAGE,
         _irrelevant,
     ),
@@ -172,7 +177,8 @@ CLAIMS = (
         "experiments; appendix C.4",
         "adding experts of tasks that are judged helps Frank-Wolfe, up to 20",
         "all 20 tasks judged, experts added one after the other",
-        "entropy on unlabelled test inputs of all 20 tasks, pools of 2 to 20 in random order",
+        "entropy on unlabelled test inputs of all 20 tasks, photographs and rendered signs; pools of "
+        "2 to 20 in random order",
         _PAGE,
         _relevant,
     ),
