@@ -26,6 +26,7 @@ from mergelib.cogram.decisions import Log, Rules, Thresholds
 from mergelib.cogram.network import Layer, Network, Tensors
 from mergelib.cogram.orders import sequential, simultaneous
 from mergelib.cogram.site import Site
+from mergelib.cogram.trace import Prefix, Trace, answers, replaced
 from mergelib.progress import progress
 from mergelib.registry import other
 from mergelib.statedict import (
@@ -123,49 +124,76 @@ def cogram(
         groups = _groups(layers, units or {})
         log = Log(list(named))
         for iteration in progress(range(iterations), desc="cogram", leave=False):
+            merger = _Layers(network, rules, log)
             for layer in reversed(layers):
                 parts = [layer.part_of(expert) for expert in named.values()]
                 log.place = {"iteration": iteration, "layer": layer.name}
-                left = True
-                if "layer" in levels:
-                    left = not _merge_layer(network, layer, parts, rules, log)
+                left = "layer" not in levels or not merger.merges(layer, parts)
                 if left and layer.refinable and rules.levels[-1] != "layer":
                     matrices = torch.stack([layer.matrix(part) for part in parts])
                     ORDERS[order](Site(network, layer), matrices, groups[layer.name], rules, log)
+                    merger.refined()
     merged = network.model.state_dict()
     floating = [key for key, tensor in start.items() if tensor.is_floating_point()]
     state = {key: merged[key].to(start[key]) for key in floating}
     return Adapted(complete(state, start), history=log.table())
 
 
-def _merge_layer(
-    network: Network, layer: Layer, parts: list[Tensors], rules: Rules, log: Log
-) -> bool:
-    """Decide a layer as a whole; False where it is left to its neurons."""
-    kept = {key: tensor.clone() for key, tensor in layer.tensors.items()}
-    before = network.loss()
-    losses = torch.tensor([[_with(network, layer, part) for part in parts]], dtype=torch.float64)
-    last = rules.levels[-1] == "layer" or not layer.refinable
-    judged = rules.judge("layer", losses, last=last)
-    accepted = False
-    if judged.merging:
-        weights = judged.weights[0].tolist()
-        mixed = {
-            key: sum(weight * part[key] for weight, part in zip(weights, parts, strict=True))
-            for key in kept
-        }
-        judged.after[0] = _with(network, layer, mixed)
-        accepted = judged.after.item() < rules.ceiling("layer", before)
-    if not accepted:
-        layer.write(kept)
-    log.add("layer", -1, -1, judged, before, accepted)
-    return bool(judged.merging)
+class _Layers:
+    """Decisions on whole layers, from the last one to the first.
 
+    What comes before a layer does not change as later ones do, so it is run once and kept. Only
+    layers that are never called, but read by others, make a new run necessary; they are the last.
+    """
 
-def _with(network: Network, layer: Layer, tensors: Tensors) -> float:
-    """The network's loss with other tensors in a layer, where they stay."""
-    layer.write(tensors)
-    return network.loss()
+    def __init__(self, network: Network, rules: Rules, log: Log) -> None:
+        self.network, self.rules, self.log = network, rules, log
+        self.loss: float | None = None  # of the network as it is, if known
+        self._trace: Trace | None = None
+
+    def merges(self, layer: Layer, parts: list[Tensors]) -> bool:
+        """Decide a layer as a whole; False where it is left to its neurons."""
+        if self._trace is None or layer.module not in self._trace:
+            self._trace = Trace(self.network)
+        before = self.network.loss() if self.loss is None else self.loss
+        prefix = self._trace.prefix(layer.module)
+        if prefix and abs(self._run(prefix) - before) > 1e-9 * max(1.0, before):
+            prefix = {}  # some modules work by side effects, as an in-place ReLU on a shortcut
+        kept = {key: tensor.clone() for key, tensor in layer.tensors.items()}
+        losses = []
+        for part in parts:
+            layer.write(part)
+            losses.append(self._run(prefix))
+        last = self.rules.levels[-1] == "layer" or not layer.refinable
+        found = torch.tensor([losses], dtype=torch.float64)
+        judged = self.rules.judge("layer", found, last=last)
+        accepted = False
+        if judged.merging:
+            weights = judged.weights[0].tolist()
+            layer.write(
+                {
+                    key: sum(
+                        weight * part[key] for weight, part in zip(weights, parts, strict=True)
+                    )
+                    for key in kept
+                }
+            )
+            judged.after[0] = self._run(prefix)
+            accepted = judged.after.item() < self.rules.ceiling("layer", before)
+        if not accepted:
+            layer.write(kept)
+        self.loss = judged.after.item() if accepted else before
+        self.log.add("layer", -1, -1, judged, before, accepted)
+        return bool(judged.merging)
+
+    def refined(self) -> None:
+        """A layer was changed elsewhere."""
+        self.loss = None
+
+    def _run(self, prefix: Prefix) -> float:
+        """The network's loss, where the modules of the prefix answer from memory."""
+        with replaced(answers(prefix, torch.clone)):
+            return self.network.loss()
 
 
 def _groups(layers: list[Layer], units: Mapping[str, Tensor]) -> dict[str, Tensor]:

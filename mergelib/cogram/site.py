@@ -6,16 +6,15 @@ candidates. In a chain of linear layers the next layer needs only a low-rank upd
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from mergelib.cogram.network import CONVOLUTIONS, Layer, Network
+from mergelib.cogram.trace import Trace, answers, replaced
 
 ELEMENTWISE = (
     *(nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.LeakyReLU, nn.ELU),
@@ -128,31 +127,13 @@ class _Replay:
 
     def __init__(self, network: Network, layer: Layer) -> None:
         self.network, self.layer = network, layer
-        given: dict[nn.Module, list[Any]] = {}
-        before: dict[nn.Module, int] = {}
-
-        def after(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            # copies, as what follows may change both in place
-            if module is layer.module:
-                self.input = inputs[0].clone()
-                units = output.movedim(_channel(layer), 0)
-                self.units = units.clone(memory_format=torch.contiguous_format)
-                before.update({each: len(outputs) for each, outputs in given.items()})
-            given.setdefault(module, []).append(tree_map_only(Tensor, torch.clone, output))
-
-        with _hooked(network.model, after):
-            output = network.model(network.inputs)
-        finished = {
-            module: outputs
-            for module, outputs in given.items()
-            if len(outputs) == before.get(module) and module is not layer.module
-        }
-        inside = {child for each in finished for child in each.modules() if child is not each}
-        self.finished = {each: given[each] for each in finished if each not in inside}
+        trace = Trace(network, layer.module)
+        self.input, self.finished = trace.input, trace.prefix(layer.module)
+        self.units = trace.given(layer.module).movedim(_channel(layer), 0).contiguous()
         self.size = self.units.numel()
-        every = torch.arange(len(self.units), device=output.device)[None]
+        every = torch.arange(len(self.units), device=self.units.device)[None]
         again = self.outputs(every, self.units[None])[0]
-        if not torch.allclose(again, output, rtol=1e-9, atol=1e-12):
+        if not torch.allclose(again, trace.output, rtol=1e-9, atol=1e-12):
             self.finished = {}  # some work by side effects, as an in-place ReLU on a shortcut
 
     def outputs(self, rows: Tensor, units: Tensor) -> Tensor:
@@ -178,13 +159,9 @@ class _Replay:
                 return x.clone()
             return x.expand(count, *x.shape).flatten(0, 1).clone()
 
-        answers = {module: list(outputs) for module, outputs in self.finished.items()}
-        forwards: dict[nn.Module, Callable[..., Any]] = {
-            module: lambda *_, queue=queue, **__: tree_map_only(Tensor, again, queue.pop(0))
-            for module, queue in answers.items()
-        }
+        forwards = answers(self.finished, again)
         forwards[self.layer.module] = lambda *_, **__: candidates.flatten(0, 1)
-        with _replaced(forwards):
+        with replaced(forwards):
             outputs: Tensor = self.network.model(again(self.network.inputs))
         return outputs.unflatten(0, (count, -1))
 
@@ -289,28 +266,3 @@ def _patches(module: Any, x: Tensor) -> Tensor:
     unit = torch.eye(shape.numel(), dtype=x.dtype, device=x.device).view(-1, *shape)
     patches: Tensor = single._conv_forward(x, unit, None)
     return patches
-
-
-@contextmanager
-def _hooked(model: nn.Module, hook: Callable[..., None]) -> Iterator[None]:
-    handles = [each.register_forward_hook(hook) for each in model.modules()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Modules that answer otherwise for a while."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # which passes by the modules inside an encoder
-    for module, forward in forwards.items():
-        module.forward = forward  # shadows the class's
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for module in forwards:
-            del module.forward

@@ -133,7 +133,8 @@ table = result("vision8-procedures")
 means = over_seeds(table, ["method"]).sort_values("mean")
 
 # %% tags=["hide-input"]
-UNLABELLED = {"fisher", "regmean", "adamerging", "concrete", "surgery", "surgery+cart"}
+UNLABELLED = {"fisher", "regmean", "adamerging", "surgery", "surgery+cart"}
+UNLABELLED |= {"concrete", "concrete, 2,000 steps"}
 DATAFREE = {"pretrained", "average", "task_arithmetic", "cart"}
 GROUPS = {
     "no data": "#8c8c8c",
@@ -153,7 +154,9 @@ def group(method):
 def short(method):
     """A name for a figure's row."""
     name = "Surgery + CART" if method == "surgery+cart" else label(method)
-    return name.replace("frank wolfe", "FW").replace("cart", "CART")
+    for plain, written in (("frank wolfe", "FW"), ("cart", "CART"), ("adamerging", "AdaMerging")):
+        name = name.replace(plain, written)
+    return name
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean test accuracy on eight vision tasks of every procedure at a hundred training pictures a task, with 95 % intervals over the seeds; colours tell what data it sees.", "name": "fig-data-ladder"}, "image": {"alt": "A row for each method with a dot and an interval. From the bottom: the pretrained model, then Concrete, the greedy soup and the average close together, walks inside the hull and Fisher a point above, multi-task training, task arithmetic, AdaMerging and RegMean another two to three points higher; a gap of five points; CART and the two walks from CART; a gap; Surgery on the average and, far higher, on CART; another gap, and the individual experts."}}
@@ -367,43 +370,51 @@ LINES = {
 }
 
 
-def pools(name):
-    """Accuracy in per cent: rows of method and pool size, a column a seed."""
-    means = 100 * result(name).groupby(["method", "count", "seed"])["accuracy"].mean()
+SUITES = {"vision20": "photographs and scans", "glyphs20": "rendered signs"}
+
+
+def pools(study):
+    """Accuracy in per cent: rows of suite, method and pool size, a column a seed."""
+    parts = {suite: result(f"{suite}-{study}") for suite in SUITES}
+    table = pd.concat(parts, names=["suite"]).reset_index("suite")
+    means = 100 * table.groupby(["suite", "method", "count", "seed"])["accuracy"].mean()
     return means.unstack("seed")
 
 
-def pool_table(name):
+def pool_table(study):
     """The smallest and the largest pool, and the paired change between them."""
-    wide = pools(name)
-    few, many = (wide.xs(end(wide.index.levels[1]), level="count") for end in (min, max))
-    change = (many - few).apply(lambda row: pd.Series(interval(row.tolist())), axis=1)
+    wide = pools(study)
+    few, many = (wide.xs(end(wide.index.levels[2]), level="count") for end in (min, max))
+    change = (many - few).apply(lambda row: interval(row.dropna().tolist()), axis=1)
     table = pd.DataFrame({"smallest pool": few.mean(axis=1), "largest pool": many.mean(axis=1)})
-    table = table.assign(change=change[0], **{"±": change[1]}).round(1)
-    return table.rename(index={method: text for method, (text, _, _) in LINES.items()})
+    table["change"], table["±"] = zip(*change, strict=True)
+    table = table.rename(index={method: text for method, (text, _, _) in LINES.items()})
+    return table.unstack("suite").swaplevel(axis=1)[list(SUITES)].round(1)
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Irrelevant experts join a pool of four: change in the mean test accuracy on the four target tasks, with 95 % intervals of the paired change over three seeds.", "name": "fig-fw-irrelevant"}, "image": {"alt": "Seven lines of change against zero to sixteen irrelevant experts. Average, task arithmetic, TIES, CART and AdaMerging fall by four to seven points as strangers join, most of it beyond four. Frank-Wolfe with labels is level at zero without any spread; Frank-Wolfe by entropy is nearly level."}}
-def pool_figure(name, xlabel):
-    """Paired change of accuracy against the smallest pool, a line a method."""
-    _, ax = plt.subplots(figsize=(7.4, 4.8))
-    for place, method in enumerate(each for each in LINES if each in pools(name).index):
-        text, shade, style = LINES[method]
-        change = pools(name).loc[method].transform(lambda column: column - column.iloc[0])
-        ends = [interval(row.tolist()) for _, row in change.iterrows()]
-        x = [spot + 0.06 * (place - 3) for spot in range(len(ends))]
-        bars = {"fmt": style, "color": shade, "capsize": 3, "label": text}
-        ax.errorbar(x, [mean for mean, _ in ends], [half for _, half in ends], **bars)
-    ax.set(xlabel=xlabel, ylabel="change in accuracy, points", xticks=range(len(ends)))
-    ax.set_xticklabels(change.index)
-    ax.legend(ncols=2, fontsize=10)
+def pool_figure(study, xlabel):
+    """Paired change of accuracy against the smallest pool, a line a method, a panel a suite."""
+    _, axes = plt.subplots(2, 1, figsize=(7.4, 8.4), sharex=True)
+    for ax, (suite, kind) in zip(axes, SUITES.items(), strict=True):
+        wide = pools(study).loc[suite]
+        for place, method in enumerate(each for each in LINES if each in wide.index):
+            text, shade, style = LINES[method]
+            change = wide.loc[method].transform(lambda column: column - column.iloc[0])
+            ends = [interval(row.dropna().tolist()) for _, row in change.iterrows()]
+            x = [spot + 0.06 * (place - 3) for spot in range(len(ends))]
+            bars = {"fmt": style, "color": shade, "capsize": 3, "label": text}
+            ax.errorbar(x, [mean for mean, _ in ends], [half for _, half in ends], **bars)
+        ax.set(title=f"{suite}: {kind}", ylabel="change in accuracy, points")
+    axes[-1].set(xlabel=xlabel, xticks=range(len(ends)), xticklabels=change.index)
+    axes[0].legend(ncols=2, fontsize=10)
     plt.show()
 
 
-pool_figure("vision20-irrelevant", "irrelevant experts in the pool")
+pool_figure("irrelevant", "irrelevant experts in the pool")
 
 # %%
-pool_table("vision20-irrelevant")
+pool_table("irrelevant")
 
 # %% [markdown]
 # All that average or add up every expert of the pool lose, four to seven points with sixteen strangers; choosing scales anew on validation data does not
@@ -433,10 +444,10 @@ after = after.set_index(["seed", "task"])["accuracy"]
 # order that each seed draws. Here a pool of two leaves eighteen tasks without an expert.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Relevant experts join a pool of two: change in the mean test accuracy on all twenty tasks, with 95 % intervals of the paired change over three seeds.", "name": "fig-fw-relevant"}, "image": {"alt": "Six lines of change against two, eight and twenty experts. CART rises the most, to more than seven points at twenty. Task arithmetic, TIES and AdaMerging rise by about three points, the average by about two, and Frank-Wolfe by entropy by about one, with an interval that nearly touches zero."}}
-pool_figure("vision20-relevant", "experts in the pool")
+pool_figure("relevant", "experts in the pool")
 
 # %%
-pool_table("vision20-relevant")
+pool_table("relevant")
 
 # %% [markdown]
 # Relevant experts help CART by far the most. Other methods gain two or three points, with wide intervals over three

@@ -1,7 +1,8 @@
 """CoGraM against plain loops of whole forward passes: the same decisions, the same network."""
 
 import copy
-from typing import Any
+from collections import Counter
+from typing import Any, ClassVar
 
 import pandas as pd
 import pytest
@@ -223,6 +224,32 @@ def test_units_of_several_rows(order: str, levels: Any) -> None:
     options: Any = {"order": order, "levels": levels, "thresholds": {"neuron": (9, 9)}}
     log = agree(case, layers, units=units, **options)
     assert not log.duplicated(["layer", "level", "unit", "weight"]).any()
+
+
+class Counted(nn.Linear):
+    """A layer that counts its runs, by its width."""
+
+    runs: ClassVar[Counter[int]] = Counter()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Counted.runs[self.out_features] += 1
+        return super().forward(x)
+
+
+def test_what_comes_before_a_layer_is_run_once() -> None:
+    """Four layers of two experts: A, B, the mixture and a check for each."""
+    widths = (3, 4, 5, 6, 7)
+    torch.manual_seed(0)
+    case = Case(nn.Sequential(*map(Counted, widths, widths[1:])), torch.randn(8, 3).double(), 7)
+    layers = dict.fromkeys(map(str, range(4)), True)
+    agree(case, layers, levels=("layer",), iterations=2)
+    Counted.runs.clear()
+    case.run(levels=("layer",), iterations=2)
+    first, *middle, last = (Counted.runs[width] for width in widths[1:])
+    setup = 3
+    assert first == setup + 2 * (2 + 3), "a trace, a loss, and its own candidates"
+    assert last == setup + 2 * (2 + 4 * 4 - 1)
+    assert sorted(middle) == [first + 2 * 4, first + 2 * 8]
 
 
 def test_attention_heads_by_hand() -> None:
