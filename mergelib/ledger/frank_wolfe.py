@@ -166,8 +166,8 @@ CLAIMS = (
         "experiments; appendix C.4",
         "irrelevant experts in the pool leave Frank-Wolfe as it is and hurt other methods",
         "up to 16 irrelevant experts beside the four of SUN397, Cars, GTSRB and DTD",
-        "four of twenty tasks, photographs and rendered signs; entropy on unlabelled test inputs, as "
-        "there, and cross-entropy with labels",
+        "four of twenty tasks, real and rendered; entropy on unlabelled test inputs, as there, and "
+        "cross-entropy with labels",
         _PAGE,
         _irrelevant,
     ),
@@ -177,8 +177,8 @@ CLAIMS = (
         "experiments; appendix C.4",
         "adding experts of tasks that are judged helps Frank-Wolfe, up to 20",
         "all 20 tasks judged, experts added one after the other",
-        "entropy on unlabelled test inputs of all 20 tasks, photographs and rendered signs; pools of "
-        "2 to 20 in random order",
+        "all 20 tasks, real or rendered; entropy on their unlabelled test inputs, pools of 2 to 20 "
+        "experts in random order",
         _PAGE,
         _relevant,
     ),
