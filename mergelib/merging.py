@@ -210,7 +210,7 @@ def _floating(source: Source, device: torch.device | str | None) -> Iterator[tup
     for key in source:
         if key not in source.aliases:
             experts, pretrained = source.load(key)
-            if is_weight(key, experts[0]) and experts[0].numel():
+            if is_weight(key, experts[0]) and experts[0].numel() and not is_statistic(key):
                 target = experts[0].device if device is None else device
                 moved = None if pretrained is None else pretrained.to(target)
                 yield key, ([expert.to(target) for expert in experts], moved)

@@ -276,6 +276,13 @@ def test_running_statistics_are_averaged(name: str) -> None:
         assert (merged["bn.weight"] < 0).all()
 
 
+def test_running_statistics_do_not_count_where_the_whole_model_is_trimmed() -> None:
+    pretrained = {"w": torch.zeros(4), "bn.running_mean": torch.zeros(4)}
+    expert = {"w": torch.tensor([1.0, 2, 3, 4]), "bn.running_mean": torch.full((4,), 99.0)}
+    merged = merge("ties", [expert], pretrained=pretrained, density=0.5)
+    assert merged["w"].tolist() == [0, 0, 3, 4]
+
+
 def test_draws_differ_between_tensors_and_repeat_with_a_seed() -> None:
     pretrained = {"a": torch.zeros(400), "b": torch.zeros(400)}
     expert = {"a": torch.ones(400), "b": torch.ones(400)}

@@ -99,7 +99,10 @@ def span(
 
     thresholds: Sequence[float] = ()
     if base == "ties":
-        thresholds = magnitude_thresholds(lambda: ((t, o) for _, t, o in groups()), density)
+        thresholds = magnitude_thresholds(
+            lambda: ((tuned, origin) for key, tuned, origin in groups() if not is_statistic(key)),
+            density,
+        )
     made = Span({}, {})
     for key, tuned, origin in groups():
         if is_statistic(key):  # as in `merge`

@@ -384,7 +384,8 @@ def pools(study):
 def pool_table(study):
     """The smallest and the largest pool, and the paired change between them."""
     wide = pools(study)
-    few, many = (wide.xs(end(wide.index.levels[2]), level="count") for end in (min, max))
+    few, many = (wide.groupby(["suite", "method"]).nth(place) for place in (0, -1))
+    few, many = few.droplevel("count"), many.droplevel("count")
     change = (many - few).apply(lambda row: interval(row.dropna().tolist()), axis=1)
     table = pd.DataFrame({"smallest pool": few.mean(axis=1), "largest pool": many.mean(axis=1)})
     table["change"], table["±"] = zip(*change, strict=True)
@@ -395,7 +396,7 @@ def pool_table(study):
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Irrelevant experts join a pool of four: change in the mean test accuracy on the four target tasks, with 95 % intervals of the paired change over three seeds.", "name": "fig-fw-irrelevant"}, "image": {"alt": "Seven lines of change against zero to sixteen irrelevant experts. Average, task arithmetic, TIES, CART and AdaMerging fall by four to seven points as strangers join, most of it beyond four. Frank-Wolfe with labels is level at zero without any spread; Frank-Wolfe by entropy is nearly level."}}
 def pool_figure(study, xlabel):
     """Paired change of accuracy against the smallest pool, a line a method, a panel a suite."""
-    _, axes = plt.subplots(2, 1, figsize=(7.4, 8.4), sharex=True)
+    _, axes = plt.subplots(2, 1, figsize=(7.4, 8.8))
     for ax, (suite, kind) in zip(axes, SUITES.items(), strict=True):
         wide = pools(study).loc[suite]
         for place, method in enumerate(each for each in LINES if each in wide.index):
@@ -406,7 +407,8 @@ def pool_figure(study, xlabel):
             bars = {"fmt": style, "color": shade, "capsize": 3, "label": text}
             ax.errorbar(x, [mean for mean, _ in ends], [half for _, half in ends], **bars)
         ax.set(title=f"{suite}: {kind}", ylabel="change in accuracy, points")
-    axes[-1].set(xlabel=xlabel, xticks=range(len(ends)), xticklabels=change.index)
+        ax.set_xticks(range(len(ends)), labels=change.index)
+    axes[-1].set(xlabel=xlabel)
     axes[0].legend(ncols=2, fontsize=10)
     plt.show()
 
