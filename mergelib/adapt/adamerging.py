@@ -17,8 +17,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from mergelib.adapt.common import Adapted, Transform, check_tasks, complete, unlabelled
-from mergelib.adapt.objectives import batches, check_steps, entropy_gradients
+from mergelib.adapt.calibration import calibration_data
+from mergelib.adapt.common import Adapted, Transform, check_tasks, complete
+from mergelib.adapt.objectives import batches, check_steps, loss_gradients
 from mergelib.linalg import low_rank
 from mergelib.merging import Memory, culprit, is_weight
 from mergelib.progress import progress
@@ -142,6 +143,7 @@ def adamerging(
     learning_rate: float = 1e-3,
     steps: int = 500,
     batch_size: int = 16,
+    loss: Literal["entropy", "cross_entropy"] = "entropy",
     clamp: bool = False,
     seed: int = 0,
     rank_ratio: float = 0.08,
@@ -159,13 +161,16 @@ def adamerging(
         pretrained: θ_0.
         model: the architecture, run in evaluation mode.
         heads: task to what turns the model's output into logits; for every task of ``data``.
-        data: task to inputs, the first dimension counts them; labels beside them are not used.
+        data: task to inputs, the first dimension counts them, or to inputs and labels, which the
+            entropy does not use.
         base: what the coefficients weight; see `span`. CART's Eq. 8 is ``"cart"``.
         granularity: a coefficient for each expert and tensor (``"layer"``), or for each expert.
         init: the coefficients' start; 0.3, and 1.0 for CART, when left out.
         learning_rate: of Adam.
         steps: how many.
         batch_size: inputs of each task in a step.
+        loss: ``"cross_entropy"`` learns from labels, which is not AdaMerging; it tells how much
+            the coefficients could give.
         clamp: keep coefficients in 0..1.
         seed: of the batches.
         rank_ratio: for CART.
@@ -173,14 +178,16 @@ def adamerging(
         transform: from a batch of ``data`` to the model's input, e.g. the testbed's `normalise`.
 
     Raises:
-        ValueError: what `span` refuses; a task without a head; no inputs; a loss that is not
-            finite, naming the task.
+        ValueError: what `span` refuses; a task without a head, inputs, or the labels that the loss
+            needs; a loss that is not finite, naming the task.
     """
     import pandas as pd
 
     named = name_experts(experts)
     check_tasks(data, heads, "head")
-    inputs = unlabelled(data)
+    if loss not in ("entropy", "cross_entropy"):
+        raise ValueError(f"loss is {loss!r}, expected 'entropy' or 'cross_entropy'")
+    pairs = calibration_data(data, loss, "adamerging")
     check_steps(steps, batch_size)
     if granularity not in ("layer", "task"):
         raise ValueError(f"granularity is {granularity!r}, expected 'layer' or 'task'")
@@ -196,12 +203,15 @@ def adamerging(
     optimiser = torch.optim.Adam([weights], lr=learning_rate)
     keys = list(basis.vectors)
     history = []
-    stream = batches(inputs, batch_size, seed, device)
+    inputs = {task: each for task, (each, _) in pairs.items()}
+    labels = {task: each for task, (_, each) in pairs.items() if each is not None}
+    streams = [batches(each, batch_size, seed, device) for each in (inputs, labels)]
     for step in progress(range(steps), desc=f"adamerging {base}", leave=False):
         with torch.no_grad():
             merged = basis.at(weights.expand(-1, len(keys)))
-        losses, gradients = entropy_gradients(
-            model, merged, keys, pretrained, heads, next(stream), transform
+        some, targets = map(next, streams)
+        losses, gradients = loss_gradients(
+            model, merged, keys, pretrained, heads, some, transform, targets or None
         )
         history.append({"step": step, **losses})
         pulled = basis.pull(list(gradients.values()))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.adapt.common import Adapted, Transform, check_tasks, complete, precise, unlabelled
-from mergelib.adapt.objectives import batches, check_steps, entropy_gradients
+from mergelib.adapt.objectives import batches, check_steps, loss_gradients
 from mergelib.merging import merge, tied_keys
 from mergelib.progress import progress
 from mergelib.registry import other
@@ -94,7 +94,7 @@ def concrete(
             for key, each in logits.items()
         }
         merged = dense | _masked(pretrained, added, relaxed)
-        losses, gradients = entropy_gradients(
+        losses, gradients = loss_gradients(
             model, merged, list(added), pretrained, heads, next(stream), transform
         )
         history.append({"step": step, **losses})

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 
 from mergelib.adapt.common import Transform, complete, evaluating
 from mergelib.statedict import StateDict
@@ -83,7 +84,7 @@ def task_losses(
     return losses
 
 
-def entropy_gradients(
+def loss_gradients(
     model: nn.Module,
     merged: dict[str, Tensor],
     keys: Sequence[str],
@@ -91,8 +92,9 @@ def entropy_gradients(
     heads: Mapping[str, nn.Module],
     inputs: Mapping[str, Tensor],
     transform: Transform | None,
+    labels: Mapping[str, Tensor] | None = None,
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Each task's entropy of predictions, and the gradients of their sum.
+    """Each task's loss, and the gradients of their sum.
 
     The gradients are with respect to the merged tensors themselves, so no graph goes through
     what made these.
@@ -105,16 +107,20 @@ def entropy_gradients(
         heads: task to what turns the model's output into logits.
         inputs: task to a batch.
         transform: from inputs to the model's.
+        labels: task to the batch's labels, for the cross-entropy; without them, the loss is the
+            entropy of the predictions.
     """
+
+    def loss(task: str, logits: Tensor) -> Tensor:
+        if labels is None:
+            return entropy(logits)
+        return functional.cross_entropy(logits, labels[task].flatten())
+
     moved = [merged[key].requires_grad_() for key in keys]
     state = complete(merged, pretrained)
     with evaluating(model):
         losses = task_losses(
-            lambda x: functional_call(model, state, (x,)),
-            heads,
-            inputs,
-            lambda _, logits: entropy(logits),
-            transform,
+            lambda x: functional_call(model, state, (x,)), heads, inputs, loss, transform
         )
     gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), moved)
     values = {task: loss.item() for task, loss in losses.items()}

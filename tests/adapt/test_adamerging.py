@@ -120,8 +120,7 @@ def _scalar(**options: Any) -> Any:
         pretrained={"w": torch.tensor([1.0])},
         model=Scalar(),
         heads={"a": AgainstZero()},
-        data={"a": torch.tensor([[0.8]])},
-        **{"init": 0.25, "learning_rate": 0.1, **options},
+        **{"data": {"a": torch.tensor([[0.8]])}, "init": 0.25, "learning_rate": 0.1, **options},
     )
 
 
@@ -139,6 +138,35 @@ def test_three_steps_of_adam_with_the_gradient_in_closed_form() -> None:
     made = _scalar(steps=3)
     assert made.coefficients.iloc[0, 0] == pytest.approx(coefficient, abs=1e-6)
     assert abs(coefficient - 0.55) > 1e-4, "signs alone would give 0.55"
+
+
+def test_a_step_by_labels_by_hand() -> None:
+    """With the right class first, logits (z, 0) lose -log σ(z), and its gradient raises λ."""
+    data = {"a": (torch.tensor([[0.8]]), torch.tensor([0]))}
+    made = _scalar(steps=2, loss="cross_entropy", data=data)
+    z = [0.8 * (1 + 2 * coefficient) for coefficient in (0.25, 0.35)]
+    expected = [math.log1p(math.exp(-each)) for each in z]
+    assert made.history["a"].tolist() == pytest.approx(expected, abs=1e-6)
+    wrong = {"a": (torch.tensor([[0.8]]), torch.tensor([1]))}
+    assert _scalar(steps=1, loss="cross_entropy", data=wrong).coefficients.iloc[0, 0] < 0.25
+    with pytest.raises(ValueError, match="adamerging with cross_entropy needs labels"):
+        _scalar(loss="cross_entropy")
+    with pytest.raises(ValueError, match="loss is 'mse'"):
+        _scalar(loss="mse")
+
+
+def test_batches_of_labels_are_those_of_inputs(case: Any) -> None:
+    """With one example a step, the loss logged is that of this example and its label."""
+    (task,) = list(case.data)[:1]
+    inputs, labels = case.data[task]
+    data = {task: (inputs, labels)}
+    made = case.adapt("adamerging", steps=len(inputs), batch_size=1, learning_rate=0.0,
+                      loss="cross_entropy", data=data)  # fmt: skip
+    case.model.eval()
+    outputs = functional_call(case.model, made.state, (inputs,))
+    each = nn.functional.cross_entropy(case.heads[task](outputs), labels, reduction="none")
+    found = sorted(made.history[task])
+    assert found == pytest.approx(sorted(each.tolist()), abs=1e-5)
 
 
 def test_one_layer_is_one_task() -> None:

@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 import mergelib as ml
 from mergelib.adapt.concrete import pull
-from mergelib.adapt.objectives import entropy, entropy_gradients
+from mergelib.adapt.objectives import entropy, loss_gradients
 
 
 def test_gradient_is_autograds_through_mask_model_and_entropy(case: Any) -> None:
@@ -29,7 +29,7 @@ def test_gradient_is_autograds_through_mask_model_and_entropy(case: Any) -> None
         for task, x in inputs.items()
     )
     expected = dict(zip(names, torch.autograd.grad(loss, list(logits.values())), strict=True))
-    found, gradients = entropy_gradients(
+    found, gradients = loss_gradients(
         case.model,
         {k: v.detach() for k, v in merged.items()},
         names,

@@ -12,6 +12,7 @@ from mergelib.adapt import Adapted, adapt
 from mergelib.testbed import data_studies
 from mergelib.testbed.data_studies import (
     calibration,
+    coefficients,
     irrelevant,
     language,
     procedures,
@@ -81,6 +82,24 @@ def test_walks_start_only_from_what_was_run(tiny_zoo: Zoo, seen: list[Any]) -> N
     walks = pd.DataFrame(tables["cost"])["method"]
     assert walks.str.endswith("from cart").sum() == 2
     assert not walks.str.contains("adamerging").any()
+
+
+def test_coefficients_see_labels_only_for_the_cross_entropy(tiny_zoo: Zoo, seen: list[Any]) -> None:
+    tables = coefficients(tiny_zoo, rates=(1e-3, 0.1), steps=3)
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+    for _, data, options in seen:
+        for name, task in tiny_zoo.suite.tasks.items():
+            if options["loss"] == "entropy":
+                assert data[name].equal(task.test.inputs)
+            else:
+                assert data[name][1].equal(task.train.labels)
+    test = pd.DataFrame(tables["test"])
+    assert set(zip(test["method"], test["rate"], strict=True)) == {
+        ("cart", 0),
+        *((loss, rate) for loss in ("entropy", "cross_entropy") for rate in (1e-3, 0.1)),
+    }
+    moved = pd.DataFrame(tables["moved"]).set_index(["method", "rate"])["spread"]
+    assert (moved.xs(0.1, level="rate") > moved.xs(1e-3, level="rate")).all()
 
 
 def test_calibration_gives_each_size_its_examples(tiny_zoo: Zoo, seen: list[Any]) -> None:
