@@ -180,7 +180,7 @@ def _with_weights(site: Site, experts: Tensor, rows: Tensor, columns: Tensor) ->
 def _judge_all(
     site: Site, rules: Rules, level: str, rows: Tensor, given: Tensor, last: bool
 ) -> Judgement:
-    """`_judge` for K proposals at once: rows ``(K, r)``, given ``(K, n, r, N, ...)``."""
+    """Judge K proposals against the same network: rows ``(K, r)``, given ``(K, n, r, N, ...)``."""
     count, experts = given.shape[:2]
     losses = site.losses(rows.repeat_interleave(experts, 0), given.flatten(0, 1))
     judged = rules.judge(level, losses.view(count, experts), last=last)
