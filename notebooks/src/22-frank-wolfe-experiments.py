@@ -216,19 +216,19 @@ cost = result("vision8-procedures", "cost").groupby("method")["seconds"].mean()
 fig, ax = plt.subplots(figsize=(7.6, 5.2))
 BELOW = {
     "greedy_soup",
-    "frank_wolfe hard, by layer, from cart",
     "multitask",
     "frank_wolfe hard, by task",
     "frank_wolfe soft, by task",
-    "adamerging",
 }
 for method, taken in cost.items():
     if method.endswith("from adamerging"):
         continue
     value = 100 * means.loc[method, "mean"]
-    shift = (6, -12) if method in BELOW else (6, 4)
+    right = method != "adamerging"
+    shift = (6 if right else -8, -12 if method in BELOW else 4)
     ax.plot(taken, value, "o", ms=9, color=GROUPS[group(method)])
-    ax.annotate(short(method), (taken, value), xytext=shift, textcoords="offset points", fontsize=9)
+    text = {"textcoords": "offset points", "fontsize": 9, "ha": "left" if right else "right"}
+    ax.annotate(short(method), (taken, value), xytext=shift, **text)
 for method in ("average", "cart"):
     ax.axhline(100 * means.loc[method, "mean"], color="#8c8c8c", lw=1.2, ls="--")
     ax.text(cost.min(), 100 * means.loc[method, "mean"] + 0.2, label(method), fontsize=10)
