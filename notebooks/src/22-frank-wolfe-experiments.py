@@ -390,6 +390,7 @@ def pools(study):
     return means.unstack("seed")
 
 
+# %% tags=["hide-input"]
 def pool_table(study):
     """The smallest and the largest pool, and the paired change between them."""
     wide = pools(study)
