@@ -451,7 +451,7 @@ pd.concat(gained)
 # On photographs the walk hardly leaves the pretrained model in two seeds of three: no expert's direction makes its predictions more
 # certain, and that is that. In the third it runs almost all the way to the one expert that is most
 # certain of everything, the traffic signs', and hardly any other task gains. On the rendered signs, where the pretrained model is a better
-# guide, the walk gains on nearly every task, and then strangers can tempt it: in one seed it loses six points to
+# guide, the walk gains on nearly every task, and then strangers can tempt it: in two seeds it loses three and six points to
 # sixteen of them. A walk that sees no labels cannot tell certainty from knowledge. AdaMerging has the same objective and starts where
 # all experts are mixed already, the strangers with them, and on the signs it loses more by them than any rule.
 #
