@@ -559,7 +559,7 @@ pd.DataFrame.from_dict(gaps, orient="index", columns=["points gained", "±"]).ro
 
 # %% [markdown]
 # The paper reports gains on CART of one point at 8 tasks and of six at 20 (**the paper's figures**). Here,
-# over three seeds, the changes are small, up or down, and their intervals contain zero for every
+# over five seeds, the changes are small, up or down, and their intervals contain zero for every
 # base. The objective does move, slowly and under the noise of small batches: confidence grows without
 # accuracy.
 
