@@ -7,11 +7,14 @@ import platform
 import subprocess
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mergelib.io import staged
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def provenance(**inputs: Any) -> dict[str, Any]:
@@ -53,6 +56,17 @@ def load_result(name: str) -> dict[str, Any]:
         raise ValueError(f"no result {name!r}; there are: {', '.join(known) or 'none'}")
     record: dict[str, Any] = json.loads(file.read_text())
     return record
+
+
+def load_table(name: str, part: str = "test") -> "pd.DataFrame":
+    """One table of such a record, e.g. its ``"test"`` rows.
+
+    Raises:
+        ValueError: if there is no record of that name.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(load_result(name)[part])
 
 
 def _version(package: str) -> str:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.adapt.calibration import calibration_data
-from mergelib.adapt.common import Adapted, Transform, check_tasks, complete
+from mergelib.adapt.common import Adapted, Transform, check_choice, check_tasks, complete
 from mergelib.adapt.objectives import batches, check_steps, loss_gradients
 from mergelib.linalg import low_rank
 from mergelib.merging import Memory, culprit, is_weight
@@ -185,12 +185,10 @@ def adamerging(
 
     named = name_experts(experts)
     check_tasks(data, heads, "head")
-    if loss not in ("entropy", "cross_entropy"):
-        raise ValueError(f"loss is {loss!r}, expected 'entropy' or 'cross_entropy'")
+    check_choice("loss", loss, ("entropy", "cross_entropy"))
     pairs = calibration_data(data, loss, "adamerging")
     check_steps(steps, batch_size)
-    if granularity not in ("layer", "task"):
-        raise ValueError(f"granularity is {granularity!r}, expected 'layer' or 'task'")
+    check_choice("granularity", granularity, ("layer", "task"))
     if init is not None and not math.isfinite(init):
         raise ValueError(f"init is {init}, expected a finite number")
     check_keys(model.state_dict(), pretrained, "pretrained", "the model")
@@ -211,7 +209,7 @@ def adamerging(
             merged = basis.at(weights.expand(-1, len(keys)))
         some, targets = map(next, streams)
         losses, gradients = loss_gradients(
-            model, merged, keys, pretrained, heads, some, transform, targets or None
+            model, merged, keys, pretrained, heads, some, transform, targets
         )
         history.append({"step": step, **losses})
         pulled = basis.pull(list(gradients.values()))

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from mergelib.adapt.common import Transform, evaluating, labelled, unlabelled
-from mergelib.adapt.objectives import entropy
+from mergelib.adapt.objectives import prediction_loss
 
 Tensors = dict[str, Tensor]
 
@@ -61,10 +60,8 @@ class CalibrationLoss:
                     x = x if self.transform is None else self.transform(x)
                     output = functional_call(self.model, {**self.fixed, **parameters}, (x,))
                     logits = self.heads[task](output).flatten(0, -2)
-                    if labels is None:
-                        part = entropy(logits)
-                    else:
-                        part = F.cross_entropy(logits, labels[rows].to(device).flatten())
+                    own = None if labels is None else labels[rows].to(device)
+                    part = prediction_loss(logits, own)
                     if not torch.isfinite(part):
                         raise ValueError(
                             f"the loss of task {task!r} is {part.item()}: look at its inputs"

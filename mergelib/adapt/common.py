@@ -1,6 +1,6 @@
 """What all procedures share: their result, and how the data they are given is checked."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -106,6 +106,12 @@ def unlabelled(data: Mapping[str, Any]) -> dict[str, Tensor]:
         if not len(part):
             raise ValueError(f"task {task!r} has no inputs")
     return inputs
+
+
+def check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    """Raise ValueError for a setting that is none of the known ones."""
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}, expected {' or '.join(map(repr, known))}")
 
 
 def check_finite(what: str, tensor: Tensor) -> None:

@@ -95,7 +95,7 @@ def concrete(
         }
         merged = dense | _masked(pretrained, added, relaxed)
         losses, gradients = loss_gradients(
-            model, merged, list(added), pretrained, heads, next(stream), transform
+            model, merged, list(added), pretrained, heads, next(stream), transform, {}
         )
         history.append({"step": step, **losses})
         for key, gradient in gradients.items():

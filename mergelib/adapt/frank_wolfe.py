@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergelib.adapt.calibration import CalibrationLoss, Tensors, calibration_data
-from mergelib.adapt.common import Adapted, Transform, check_tasks, complete, precise
+from mergelib.adapt.common import Adapted, Transform, check_choice, check_tasks, complete, precise
 from mergelib.linalg import simplex_projection
 from mergelib.progress import progress
 from mergelib.registry import other
@@ -386,8 +386,7 @@ def _check(
         ("loss", loss, ("cross_entropy", "entropy")),
         ("constraint", constraint, ("simplex", "none")),
     ):
-        if value not in known:
-            raise ValueError(f"{name} is {value!r}, expected {' or '.join(map(repr, known))}")
+        check_choice(name, value, known)
     if isinstance(step, str):
         if step not in ("quadratic", "armijo", "diminishing"):
             raise ValueError(f"step is {step!r}, expected quadratic, armijo, diminishing or 0..1")

@@ -20,6 +20,13 @@ def entropy(logits: Tensor) -> Tensor:
     return -(logs.exp() * logs).sum(1).mean()
 
 
+def prediction_loss(logits: Tensor, labels: Tensor | None) -> Tensor:
+    """The cross-entropy of logits ``(B, C)``, or without labels their `entropy`; mean, in nats."""
+    if labels is None:
+        return entropy(logits)
+    return functional.cross_entropy(logits, labels.flatten())
+
+
 def check_steps(steps: int, batch_size: int) -> None:
     """Raise ValueError for fewer than no steps, or an empty batch."""
     if steps < 0:
@@ -92,7 +99,7 @@ def loss_gradients(
     heads: Mapping[str, nn.Module],
     inputs: Mapping[str, Tensor],
     transform: Transform | None,
-    labels: Mapping[str, Tensor] | None = None,
+    labels: Mapping[str, Tensor],
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Each task's loss, and the gradients of their sum.
 
@@ -107,20 +114,17 @@ def loss_gradients(
         heads: task to what turns the model's output into logits.
         inputs: task to a batch.
         transform: from inputs to the model's.
-        labels: task to the batch's labels, for the cross-entropy; without them, the loss is the
-            entropy of the predictions.
+        labels: task to the batch's labels; a task without them has the entropy as its loss.
     """
-
-    def loss(task: str, logits: Tensor) -> Tensor:
-        if labels is None:
-            return entropy(logits)
-        return functional.cross_entropy(logits, labels[task].flatten())
-
     moved = [merged[key].requires_grad_() for key in keys]
     state = complete(merged, pretrained)
     with evaluating(model):
         losses = task_losses(
-            lambda x: functional_call(model, state, (x,)), heads, inputs, loss, transform
+            lambda x: functional_call(model, state, (x,)),
+            heads,
+            inputs,
+            lambda task, logits: prediction_loss(logits, labels.get(task)),
+            transform,
         )
     gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), moved)
     values = {task: loss.item() for task, loss in losses.items()}

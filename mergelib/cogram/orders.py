@@ -25,7 +25,7 @@ def sequential(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log: L
         log: gets a row a decision.
     """
     before = site.network.loss()
-    given = torch.stack([site.outputs(each) for each in experts], 1)[groups].transpose(1, 2)
+    given = _units(site, experts, groups)
     last = "weight" not in rules.levels
     neurons = _Series(rules, "neuron", last)
     for unit, (rows, proposals) in enumerate(zip(groups, given, strict=True)):
@@ -41,6 +41,11 @@ def sequential(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log: L
                 before = _row(site, experts, unit, place, row[None], before, rules, log)
     neurons.write(log)
     site.commit()
+
+
+def _units(site: Site, experts: Tensor, groups: Tensor) -> Tensor:
+    """Every unit as each expert makes it, ``(units, n, rows, N, ...)``."""
+    return torch.stack([site.outputs(each)[groups] for each in experts], 1)
 
 
 def _row(
@@ -143,7 +148,7 @@ def simultaneous(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log:
     left = torch.arange(len(groups), device=groups.device)
     columns = torch.arange(experts.shape[2], device=groups.device)
     if "neuron" in rules.levels:
-        given = torch.stack([site.outputs(each)[groups] for each in experts], 1)
+        given = _units(site, experts, groups)
         judged = _judge_all(site, rules, "neuron", groups, given, "weight" not in rules.levels)
         ceiling = rules.ceiling("neuron", before)
         kept, after = _consolidate(site, experts, groups[..., None], columns, judged, ceiling)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mergelib.adapt.common import (
     Adapted,
     Transform,
+    check_choice,
     check_finite,
     check_tasks,
     complete,
@@ -252,8 +253,7 @@ def _check(named: Mapping[str, StateDict], order: str, iterations: int, loss: st
         raise ValueError(f"cogram needs at least 2 experts, got {len(named)}")
     if order not in ORDERS:
         raise ValueError(f"order is {order!r}, expected one of: {', '.join(ORDERS)}")
-    if loss not in ("cross_entropy", "mse"):
-        raise ValueError(f"loss is {loss!r}, expected 'cross_entropy' or 'mse'")
+    check_choice("loss", loss, ("cross_entropy", "mse"))
     if iterations < 1:
         raise ValueError(f"iterations is {iterations}, expected at least 1")
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pandas as pd
 
 from mergelib.ledger import Check, Claim, positive, seed_means, within
-from mergelib.provenance import load_result
+from mergelib.provenance import load_table
 
 SUITES = ("vision8", "vision14", "vision20")
 SIZES = {"vit": "", "vit_small": "-vit_small"}  # backbone to the ending of its files
@@ -24,12 +24,12 @@ def _tables(
     for suite in suites:
         for size, ending in sizes.items():
             try:
-                record = load_result(f"{suite}-{kind}{ending}")
+                table = load_table(f"{suite}-{kind}{ending}")
             except ValueError as error:
                 problem = error
                 continue
             found = True
-            yield f"{suite}, {size}", pd.DataFrame(record["test"])
+            yield f"{suite}, {size}", table
     if problem is not None and not found:
         raise problem
 
@@ -68,7 +68,7 @@ def _bell() -> list[Check]:
 
 def _interference() -> list[Check]:
     """I(k) with the norm over the kept values, mean over layers: how much lower when centred."""
-    table = pd.DataFrame(load_result("vision8-interference")["curves"]).query("rank_ratio > 0")
+    table = load_table("vision8-interference", "curves").query("rank_ratio > 0")
     means = table.groupby(["rank_ratio", "seed", "centred"])["interference"].mean().unstack()
     share = 100 * (1 - means[True] / means[False])
     return [
@@ -82,7 +82,7 @@ def _steep_and_slow() -> list[Check]:
 
     Here the norm goes over all values; with the other one, I falls with k.
     """
-    table = pd.DataFrame(load_result("vision8-interference")["curves"]).query("centred")
+    table = load_table("vision8-interference", "curves").query("centred")
     left, risen = (
         table.groupby(["seed", "rank_ratio"])[column].mean().unstack()
         for column in ("reconstruction", "interference_all")
@@ -120,7 +120,7 @@ def _adaptation() -> list[Check]:
 
 def _task_counts() -> list[Check]:
     """Normalised accuracy lost between the fewest and the most tasks, compared with CART's loss."""
-    table = pd.DataFrame(load_result("vision20-task_counts")["test"])
+    table = load_table("vision20-task_counts")
     means = 100 * table.groupby(["method", "count", "seed"])["normalised"].mean()
     few, many = table["count"].min(), table["count"].max()
     lost = means.xs(few, level="count") - means.xs(many, level="count")
@@ -145,8 +145,7 @@ def _compression() -> list[Check]:
 
 def _loop() -> list[Check]:
     """The path over k leaves the average, comes back to it, and is at lower loss in between."""
-    record = load_result("vision8-ranks")
-    path, table = pd.DataFrame(record["path"]), pd.DataFrame(record["test"])
+    path, table = load_table("vision8-ranks", "path"), load_table("vision8-ranks")
     checks = []
     for scale in (1.0, 2.0, 3.0):
         mine = path[(path["method"] == "cart") & (path["scale"] == scale)]
@@ -164,7 +163,7 @@ def _loop() -> list[Check]:
 
 def _text() -> list[Check]:
     """Bits per character, less is better."""
-    table = pd.DataFrame(load_result("text4-baselines")["test"])
+    table = load_table("text4-baselines")
     bits = table.groupby(["method", "seed"])["loss"].mean() / math.log(2)
     return [
         positive(f"CART needs fewer bits a character than {other}", bits[other] - bits["cart"], "b")

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import stats
 
 from mergelib.ledger import Check, Claim, positive
-from mergelib.provenance import load_result
+from mergelib.provenance import load_table
 
 SOURCES = ("synthetic", "digits")
 CASES = tuple(product(("homogeneous", "heterogeneous"), ("common", "own")))
@@ -22,7 +22,7 @@ FINER = ("layer, neuron", "layer, neuron, weight")
 def _runs(study: str) -> Iterator[tuple[str, pd.DataFrame]]:
     """Each case of each source, in words, with its rows; accuracies in per cent."""
     for source in SOURCES:
-        table = pd.DataFrame(load_result(f"{source}-{study}")["test"])
+        table = load_table(f"{source}-{study}")
         scaled = table.columns.str.startswith("accuracy")
         table.loc[:, scaled] *= 100
         for data, start in CASES:

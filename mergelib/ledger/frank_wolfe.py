@@ -7,14 +7,14 @@ from itertools import pairwise
 import pandas as pd
 
 from mergelib.ledger import Check, Claim, positive, seed_means, within
-from mergelib.provenance import load_result
+from mergelib.provenance import load_table
 
 KINDS = ("hard, by task", "hard, by layer", "soft, by task", "soft, by layer")
 ERROR = 1e-5  # of an iterate that its coefficients give back
 
 
 def _procedures() -> pd.DataFrame:
-    return pd.DataFrame(load_result("vision8-procedures")["test"])
+    return load_table("vision8-procedures")
 
 
 def _order() -> list[Check]:
@@ -39,7 +39,7 @@ def _order() -> list[Check]:
 def _pools(study: str) -> Iterator[tuple[str, pd.DataFrame]]:
     """The test table of a study of pools on each suite of twenty tasks, with the suite's name."""
     for suite in ("vision20", "glyphs20"):
-        yield suite, pd.DataFrame(load_result(f"{suite}-{study}")["test"])
+        yield suite, load_table(f"{suite}-{study}")
 
 
 def _irrelevant() -> list[Check]:
@@ -80,7 +80,7 @@ def _relevant() -> list[Check]:
 
 
 def _hull() -> list[Check]:
-    table = pd.DataFrame(load_result("vision8-procedures")["hull"])
+    table = load_table("vision8-procedures", "hull")
     bound = table[~table["method"].str.endswith("unconstrained")].groupby("seed")
     smallest, error = bound["smallest"].min(), bound["error"].max()
     return [
@@ -91,7 +91,7 @@ def _hull() -> list[Check]:
 
 def _gap() -> list[Check]:
     """The smallest gap over the steps, which is what the theorem bounds, against the first one."""
-    table = pd.DataFrame(load_result("vision8-procedures")["history"])
+    table = load_table("vision8-procedures", "history")
     checks = []
     for kind in KINDS:
         mine = table[table["method"] == f"frank_wolfe {kind}"].sort_values("step")
@@ -102,7 +102,7 @@ def _gap() -> list[Check]:
 
 
 def _samples() -> list[Check]:
-    table = pd.DataFrame(load_result("vision8-calibration")["test"])
+    table = load_table("vision8-calibration")
     sizes = sorted(size for size in table["examples"].unique() if size)
     whole = seed_means(table, method="multitask", examples=0)
     checks = []
@@ -114,7 +114,7 @@ def _samples() -> list[Check]:
             checks.append(positive(what, walked - trained))
         what = f"{walk}: with {sizes[-1]} examples above multi-task training on all"
         checks.append(positive(what, walked - whole))
-    texts = pd.DataFrame(load_result("text4-language")["test"])
+    texts = load_table("text4-language")
     bits = texts.groupby(["method", "seed"])["loss"].mean() / math.log(2)
     for other in ("average", "task_arithmetic", "cart", "fisher", "regmean", "multitask"):
         what = f"texts: frank_wolfe soft, by layer needs fewer bits a character than {other}"
@@ -123,7 +123,7 @@ def _samples() -> list[Check]:
 
 
 def _memory() -> list[Check]:
-    table = pd.DataFrame(load_result("frank_wolfe-memory")["peaks"])
+    table = load_table("frank_wolfe-memory", "peaks")
     checks = []
     for variant, rows in table.groupby("variant"):
         peaks = rows.pivot(index="repeat", columns="experts", values="peak_bytes")

@@ -5,10 +5,8 @@ test split without labels, where a paper adapts to test inputs. See `mergelib.te
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from mergelib.adapt import Adapted, adapt
@@ -20,10 +18,8 @@ from mergelib.testbed.comparison import (
     GRIDS,
     Grid,
     choose,
-    cut,
     individual,
     merge_zoo,
-    only,
     records,
 )
 from mergelib.testbed.evaluation import SplitName, evaluate
@@ -57,19 +53,7 @@ KINDS: dict[str, dict[str, Any]] = {
     for granularity in ("task", "layer")
 }
 
-# Rules that merge a part of the experts, and what is searched for it on validation data: the grids
-# of CART's appendix D.
-POOL_GRIDS: dict[str, Grid] = {
-    "average": {},
-    "task_arithmetic": {"scale": [0.1, 0.2, 0.3]},
-    "ties": {"density": [0.05, 0.1, 0.2]},
-    "cart": {"rank_ratio": [0.08, 0.12, 0.16]},
-}
-
 TOLERANCE = 0.05  # nats: Frank-Wolfe stops at a gap of that; the first ones are above 1
-
-# Where the paper's four targets have counterparts: SUN397, Cars, GTSRB, DTD.
-TARGETS = ("scenes15", "cars_body", "gtsrb", "dtd10")
 
 
 def adaptation(zoo: Zoo, *, grids: Mapping[str, Grid] = ADAPTED, steps: int = 300) -> Tables:
@@ -83,7 +67,7 @@ def adaptation(zoo: Zoo, *, grids: Mapping[str, Grid] = ADAPTED, steps: int = 30
     rows, history = [], []
     for base, grid in grids.items():
         best, _ = choose(zoo, base, grid, autocast=True)
-        made = _adapted(
+        made = adapted(
             zoo,
             "adamerging",
             data,
@@ -114,7 +98,7 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
         ``rate``, the ``mean`` coefficient relative to the start and their ``spread``.
     """
     best, _ = choose(zoo, "cart", ADAPTED["cart"], autocast=True)
-    rows = _judge(zoo, "cart", Adapted(merge_zoo("cart", zoo, **best)))
+    rows = judged(zoo, "cart", Adapted(merge_zoo("cart", zoo, **best)))
     tables: Tables = {"test": [{"rate": 0, **row} for row in rows], "history": [], "moved": []}
     splits: dict[str, Mapping[str, Any]] = {
         "entropy": {name: task.test.inputs for name, task in zoo.suite.tasks.items()},
@@ -125,11 +109,11 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
     options = {"base": "cart", "init": best["scale"], "rank_ratio": best["rank_ratio"]}
     for loss, data in splits.items():
         for rate in rates:
-            made = _adapted(
+            made = adapted(
                 zoo, "adamerging", data, loss=loss, learning_rate=rate, steps=steps, **options
             )
             own = {"method": loss, "rate": rate}
-            tables["test"] += [{**row, **own} for row in _judge(zoo, loss, made)]
+            tables["test"] += [{**row, **own} for row in judged(zoo, loss, made)]
             values = made.history.drop(columns="step").mean(axis=1)[::10]
             tables["history"] += [{**own, "step": i, "value": each} for i, each in values.items()]
             share = (made.coefficients / best["scale"]).to_numpy()
@@ -160,10 +144,10 @@ def procedures(
         ``loss``, ``gap`` and ``moved``; ``hull``: rows of ``method``, the ``smallest`` coefficient
         and the relative ``error`` of the iterate that the coefficients give back.
     """
-    data = _examples(zoo, examples)
+    data = examples_of(zoo, examples)
     inputs = unlabelled(data)
     rules = {
-        name: merge_zoo(name, zoo, **_best(zoo, name, grid)) for name, grid in REFERENCES.items()
+        name: merge_zoo(name, zoo, **best_of(zoo, name, grid)) for name, grid in REFERENCES.items()
     }
     runs: dict[str, tuple[str, Mapping[str, Any], dict[str, Any]]] = {
         "fisher": ("fisher", inputs, {}),
@@ -186,7 +170,7 @@ def procedures(
 
     tables: Tables = {"test": [], "cost": [], "history": [], "hull": []}
     for name, state in {"pretrained": zoo.pretrained, **rules}.items():
-        tables["test"] += _judge(zoo, name, Adapted(dict(state)))
+        tables["test"] += judged(zoo, name, Adapted(dict(state)))
     own = individual(zoo, autocast=True)[["task", "accuracy", "loss"]]
     tables["test"] += records(own.assign(method="individual"))
     starts = {"pretrained": zoo.pretrained, **rules}
@@ -197,11 +181,11 @@ def procedures(
         if "start" in options:
             options["start"] = starts[start]
         with measured() as cost:
-            made = _adapted(zoo, method, part, **options)
+            made = adapted(zoo, method, part, **options)
         starts[name] = made.state
         peak = {"seconds": cost.seconds, "peak_bytes": cost.peak_bytes}
         tables["cost"].append({"method": name, **peak})
-        tables["test"] += _judge(zoo, name, made)
+        tables["test"] += judged(zoo, name, made)
         if method == "frank_wolfe":
             history = made.history[["step", "loss", "gap", "moved"]]
             tables["history"] += records(history.assign(method=name))
@@ -228,12 +212,12 @@ def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5
     Returns:
         ``test``: rows of ``method``, ``examples``, ``task`` and ``accuracy``.
     """
-    start = merge_zoo("cart", zoo, **_best(zoo, "cart", ADAPTED["cart"]))
+    start = merge_zoo("cart", zoo, **best_of(zoo, "cart", ADAPTED["cart"]))
     soft = {**KINDS["soft, by task"], "steps": steps, "tolerance": TOLERANCE}
     hard = {**KINDS["hard, by layer"], "steps": steps, "tolerance": TOLERANCE, "start": start}
     rows = []
     for size in sizes:
-        data = _examples(zoo, size)
+        data = examples_of(zoo, size)
         for name, method, options in (
             ("frank_wolfe soft", "frank_wolfe", soft),
             ("frank_wolfe hard, from cart", "frank_wolfe", hard),
@@ -241,13 +225,13 @@ def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5
             ("multitask", "multitask", {"steps": 200}),
         ):
             part = unlabelled(data) if method == "regmean" else data
-            made = _adapted(zoo, method, part, **options)
-            rows += [{"examples": size, **row} for row in _judge(zoo, name, made)]
+            made = adapted(zoo, method, part, **options)
+            rows += [{"examples": size, **row} for row in judged(zoo, name, made)]
     whole = {name: (task.train.inputs, task.train.labels) for name, task in zoo.suite.tasks.items()}
-    made = _adapted(zoo, "multitask", whole, steps=1250)
-    rows += [{"examples": 0, **row} for row in _judge(zoo, "multitask", made)]
+    made = adapted(zoo, "multitask", whole, steps=1250)
+    rows += [{"examples": 0, **row} for row in judged(zoo, "multitask", made)]
     for name, state in (("pretrained", zoo.pretrained), ("cart", start)):
-        rows += [{"examples": 0, **row} for row in _judge(zoo, name, Adapted(dict(state)))]
+        rows += [{"examples": 0, **row} for row in judged(zoo, name, Adapted(dict(state)))]
     return {"test": rows}
 
 
@@ -262,97 +246,25 @@ def granular(zoo: Zoo, *, examples: int = 10) -> Tables:
         ``task``, ``accuracy`` and ``loss``; ``layers``: rows of ``base``, ``method``, ``layer``,
         ``spread``, ``before``, ``after`` and ``accepted``.
     """
-    data = _examples(zoo, examples)
-    bases = {name: merge_zoo(name, zoo, **_best(zoo, name, each)) for name, each in MERGED.items()}
+    data = examples_of(zoo, examples)
+    bases = {
+        name: merge_zoo(name, zoo, **best_of(zoo, name, each)) for name, each in MERGED.items()
+    }
     walk = {**KINDS["soft, by task"], "steps": 4, "tolerance": TOLERANCE}
-    bases["frank_wolfe"] = _adapted(zoo, "frank_wolfe", data, **walk).state
+    bases["frank_wolfe"] = adapted(zoo, "frank_wolfe", data, **walk).state
     tables: Tables = {"test": [], "layers": []}
     for base, start in bases.items():
         runs: dict[str, Adapted] = {"none": Adapted(dict(start))}
         for method, rollback in (("cogram", ()), ("cogram, rolled back", ("layer",))):
-            runs[method] = _adapted(zoo, "cogram", data, start=start, rollback=rollback)
+            runs[method] = adapted(zoo, "cogram", data, start=start, rollback=rollback)
             kept = runs[method].history[["layer", "spread", "before", "after", "accepted"]]
             tables["layers"] += records(kept.assign(base=base, method=method))
         for method, made in runs.items():
-            tables["test"] += [{"base": base, **row} for row in _judge(zoo, method, made)]
+            tables["test"] += [{"base": base, **row} for row in judged(zoo, method, made)]
     return tables
 
 
-def irrelevant(
-    zoo: Zoo,
-    *,
-    counts: Sequence[int] = (0, 1, 2, 4, 8, 16),
-    examples: int = 100,
-    steps: int = 5,
-) -> Tables:
-    """A pool of four experts that joins others whose tasks nobody asks for (appendix C.4).
-
-    Args:
-        zoo: of a suite of twenty tasks; four of them are judged, see `TARGETS`.
-        counts: how many irrelevant experts, drawn once and then added one after the other.
-        examples: unlabelled test inputs of each target, for AdaMerging and Frank-Wolfe; and as many
-            labelled training examples for Frank-Wolfe with cross-entropy.
-        steps: of Frank-Wolfe.
-
-    Returns:
-        ``test``: rows of ``count``, ``method``, ``task`` and ``accuracy``.
-    """
-    known = set(TARGETS) <= set(zoo.suite.tasks)
-    targets = list(TARGETS if known else list(zoo.suite.tasks)[:4])
-    others = [task for task in _shuffled(zoo) if task not in targets]
-    rows = []
-    for count in counts:
-        part = _pool(zoo, [*targets, *others[:count]], targets)
-        rows += [{"count": count, **row} for row in _pooled(part, examples, steps, labels=True)]
-    return {"test": rows}
-
-
-def relevant(
-    zoo: Zoo,
-    *,
-    counts: Sequence[int] = (2, 5, 10, 15, 20),
-    examples: int = 25,
-    steps: int = 5,
-    pictures: int = 500,
-) -> Tables:
-    """A pool that experts of more and more of the judged tasks join (appendix C.4).
-
-    Args:
-        zoo: all its tasks are judged.
-        counts: experts in the pool, in random order.
-        examples: unlabelled test inputs of each task, for AdaMerging and Frank-Wolfe.
-        steps: of Frank-Wolfe.
-        pictures: at most so many test pictures of a task, and half as many for validation.
-
-    Returns:
-        ``test``: rows of ``count``, ``method``, ``task`` and ``accuracy``.
-    """
-    zoo = cut(zoo, pictures)
-    order = _shuffled(zoo)
-    rows = []
-    for count in counts:
-        part = _pool(zoo, order[:count], list(zoo.suite.tasks))
-        rows += [{"count": count, **row} for row in _pooled(part, examples, steps)]
-    return {"test": rows}
-
-
-def _pooled(zoo: Zoo, examples: int, steps: int, *, labels: bool = False) -> list[dict[str, Any]]:
-    """Rules and two procedures on a pool of experts, judged on the suite's tasks."""
-    rows = []
-    for rule, grid in POOL_GRIDS.items():
-        rows += _judge(zoo, rule, Adapted(merge_zoo(rule, zoo, **_best(zoo, rule, grid))))
-    inputs = unlabelled(_examples(zoo, examples, "test"))
-    rows += _judge(zoo, "adamerging", _adapted(zoo, "adamerging", inputs, steps=150))
-    options: dict[str, Any] = {"steps": steps, "tolerance": TOLERANCE}
-    made = _adapted(zoo, "frank_wolfe", inputs, loss="entropy", **options)
-    rows += _judge(zoo, "frank_wolfe", made)
-    if labels:
-        made = _adapted(zoo, "frank_wolfe", _examples(zoo, examples), **options)
-        rows += _judge(zoo, "frank_wolfe, labels", made)
-    return rows
-
-
-def _adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> Adapted:
+def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> Adapted:
     """`adapt` on a zoo; the suite's seed decides what a procedure draws."""
     if "seed" in get_method(method, "procedure").parameters:
         options["seed"] = zoo.suite.seed
@@ -368,32 +280,22 @@ def _adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> 
     )
 
 
-def _best(zoo: Zoo, method: str, grid: Grid) -> dict[str, Any]:
+def best_of(zoo: Zoo, method: str, grid: Grid) -> dict[str, Any]:
+    """The best of a rule's hyperparameters on validation data."""
     return choose(zoo, method, grid, autocast=True)[0]
 
 
-def _judge(zoo: Zoo, method: str, made: Adapted) -> list[dict[str, Any]]:
+def judged(zoo: Zoo, method: str, made: Adapted) -> list[dict[str, Any]]:
     """Test accuracy and loss (nats) of every task, a row each."""
     heads = {**zoo.heads, **made.heads}
     table = evaluate(zoo.model, made.state, heads, zoo.suite, autocast=True)
     return records(table[["task", "accuracy", "loss"]].assign(method=method))
 
 
-def _examples(zoo: Zoo, count: int, split: SplitName | Literal["train"] = "train") -> Data:
+def examples_of(zoo: Zoo, count: int, split: SplitName | Literal["train"] = "train") -> Data:
+    """The first so many examples of every task: name to inputs and labels."""
     parts = {name: getattr(task, split) for name, task in zoo.suite.tasks.items()}
     return {name: (part.inputs[:count], part.labels[:count]) for name, part in parts.items()}
-
-
-def _shuffled(zoo: Zoo) -> list[str]:
-    names = list(zoo.suite.tasks)
-    generator = torch.Generator().manual_seed(zoo.suite.seed)
-    return [names[i] for i in torch.randperm(len(names), generator=generator).tolist()]
-
-
-def _pool(zoo: Zoo, experts: Sequence[str], tasks: Sequence[str]) -> Zoo:
-    """The zoo with some of the experts, judged on some of the tasks."""
-    pool = {name: zoo.experts[name] for name in experts}
-    return replace(zoo, suite=only(zoo.suite, tasks), experts=pool)
 
 
 def _proof(zoo: Zoo, made: Adapted, start: StateDict) -> dict[str, float]:

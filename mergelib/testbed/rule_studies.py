@@ -26,9 +26,10 @@ from mergelib.testbed.comparison import (
     records,
     sub_zoo,
 )
-from mergelib.testbed.data_studies import POOL_GRIDS, Tables
+from mergelib.testbed.data_studies import Tables
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many
 from mergelib.testbed.models import normalise
+from mergelib.testbed.pool_studies import POOL_GRIDS
 from mergelib.testbed.zoo import Zoo
 from mergelib.theory.interference import interference_curves, output_interference
 

@@ -1,6 +1,6 @@
 """Intervals and paired comparisons over repeated seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,43 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
         raise ValueError(f"an interval needs at least 2 repetitions, got {len(values)}")
     error = stats.sem(values)
     return float(np.mean(values)), float(error * stats.t.ppf((1 + level) / 2, len(values) - 1))
+
+
+def over_seeds(table: pd.DataFrame, by: str | list[str], value: str = "accuracy") -> pd.DataFrame:
+    """The `interval` over seeds of a column's mean in every seed.
+
+    Args:
+        table: columns ``seed``, ``by`` and ``value``; rows of other columns, as the task, are
+            averaged.
+        by: what tells the groups.
+        value: what is averaged.
+
+    Returns:
+        Columns ``mean`` and ``half_width``, indexed by group in order of appearance.
+    """
+    keys = [by] if isinstance(by, str) else by
+    per_seed = table.groupby([*keys, "seed"], sort=False)[value].mean()
+    groups = per_seed.groupby(by, sort=False).agg(list)
+    columns = ["mean", "half_width"]
+    return pd.DataFrame([interval(each) for each in groups], index=groups.index, columns=columns)
+
+
+def paired(
+    table: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], value: str = "accuracy"
+) -> pd.DataFrame:
+    """The `interval` over seeds of differences between two methods that saw the same seeds.
+
+    Args:
+        table: columns ``method``, ``seed`` and ``value``, as for `over_seeds`.
+        pairs: name of the difference to the method it is of, and the one taken from it.
+        value: what is compared.
+
+    Returns:
+        Columns ``mean`` and ``half_width``, a row a pair.
+    """
+    means = table.groupby(["method", "seed"])[value].mean()
+    rows = {name: interval((means[a] - means[b]).tolist()) for name, (a, b) in pairs.items()}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "half_width"])
 
 
 def paired_bootstrap(

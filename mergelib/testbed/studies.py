@@ -27,11 +27,10 @@ from mergelib.testbed.data_studies import (
     calibration,
     coefficients,
     granular,
-    irrelevant,
     language,
     procedures,
-    relevant,
 )
+from mergelib.testbed.pool_studies import irrelevant, relevant
 from mergelib.testbed.rule_studies import (
     baselines,
     compression,

@@ -272,10 +272,12 @@ def draw(labels: Tensor, sizes: Sequence[int], generator: Generator) -> tuple[Te
 
 
 def stratified(labels: Tensor, size: int, generator: Generator) -> Tensor:
-    """At most `size` row numbers, int64, drawn so that classes keep their shares (to within one).
+    """At most `size` row numbers, int64, drawn so that classes keep their shares.
 
     Rows come in random order. Rank each row within its class at random; the share that row stands
-    for is (rank + a half) / class size, and the rows with the smallest shares are taken.
+    for is (rank + a half) / class size, and the rows with the smallest shares are taken (Webster's
+    method). A class of n rows, where the mean is m, is within (1 + n/m)/2 rows of its exact share:
+    within one for classes of equal size.
     """
     if size >= len(labels):
         return torch.randperm(len(labels), generator=generator)

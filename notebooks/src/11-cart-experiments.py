@@ -55,23 +55,10 @@ import torch
 
 import mergelib as ml
 from mergelib.plots import accuracy_by_task, colour, label, ladder, use_style
-from mergelib.provenance import load_result
-from mergelib.testbed.statistics import interval
+from mergelib.provenance import load_table
+from mergelib.testbed.statistics import interval, over_seeds, paired
 
 use_style()
-
-
-def result(name, part="test"):
-    """A table of a result."""
-    return pd.DataFrame(load_result(name)[part])
-
-
-def over_seeds(table, by="method"):
-    """Mean accuracy over tasks and seeds, with the half width of its 95 % interval."""
-    per_seed = table.groupby([by, "seed"], sort=False)["accuracy"].mean()
-    rows = {key: interval(each.tolist()) for key, each in per_seed.groupby(by, sort=False)}
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "half_width"])
-
 
 # %% [markdown]
 # ## The table of methods
@@ -82,7 +69,7 @@ def over_seeds(table, by="method"):
 # and every seed on validation data.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Eight vision tasks: mean test accuracy of all data-free methods, with 95 % intervals over five seeds; settings chosen on validation data.", "name": "fig-cart-ladder"}, "image": {"alt": "Bars from top to bottom: the individual experts are far ahead; then the spectral methods TSV, Iso-CTS and Iso-C and CART close together; a clear step below them TIES, Consensus, DELLA, DARE, Breadcrumbs and task arithmetic; then the average, Model Stock and the pretrained model."}}
-means = over_seeds(result("vision8-baselines"))
+means = over_seeds(load_table("vision8-baselines"), "method")
 fig, ax = plt.subplots(figsize=(7.2, 6.4))
 ladder(means, ax, order=means["mean"].sort_values().index[::-1])
 plt.show()
@@ -96,12 +83,9 @@ plt.show()
 # are in it too. How they compare with CART, paired over the seeds:
 
 # %%
-per_seed = result("vision8-baselines").groupby(["method", "seed"])["accuracy"].mean()
-gaps = {
-    label(other): interval((100 * (per_seed[other] - per_seed["cart"])).tolist())
-    for other in ("ties", "consensus", "tsv", "iso_c", "iso_cts")
-}
-pd.DataFrame.from_dict(gaps, orient="index", columns=["points above CART", "±"]).round(1)
+others = ("ties", "consensus", "tsv", "iso_c", "iso_cts")
+gaps = paired(load_table("vision8-baselines"), {label(each): (each, "cart") for each in others})
+(100 * gaps).set_axis(["points above CART", "±"], axis=1).round(1)
 
 # %% [markdown]
 # A mean hides who gains and who loses. The paper draws radar plots (its Figures 4 and 9); a row of
@@ -109,7 +93,7 @@ pd.DataFrame.from_dict(gaps, orient="index", columns=["points above CART", "±"]
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy on each of the eight vision tasks, means over five seeds. A grey bar spans from the pretrained model to the task's expert, the gap that merging has to close.", "name": "fig-cart-dots"}, "image": {"alt": "A row for each task with a dot for each method on a grey bar. In nearly every row CART's dot is the one furthest to the right, and still ends well before the bar's end; how much of the bar is covered differs more between tasks than between methods."}}
 SHOWN = ["pretrained", "average", "task_arithmetic", "ties", "cart", "individual"]
-by_task = result("vision8-baselines").query("method in @SHOWN")
+by_task = load_table("vision8-baselines").query("method in @SHOWN")
 by_task = by_task.groupby(["method", "task"])[["accuracy", "normalised"]].mean().loc[SHOWN]
 accuracy_by_task(by_task.reset_index())
 plt.show()
@@ -125,21 +109,22 @@ plt.show()
 PARTS = ("average", "task_arithmetic", "ties", "consensus", "cart", "tsv")
 sizes = {"1.4 M parameters": "", "0.4 M parameters": "-vit_small"}
 scaled = {
-    (size, n): result(f"vision{n}-baselines{ending}").groupby(["method", "seed"])["accuracy"].mean()
+    (size, n): load_table(f"vision{n}-baselines{ending}")
     for size, ending in sizes.items()
     for n in (8, 14, 20)
 }
-wide = pd.DataFrame({key: each.groupby("method").mean() for key, each in scaled.items()})
+wide = pd.DataFrame({k: over_seeds(table, "method")["mean"] for k, table in scaled.items()})
 (100 * wide.loc[["pretrained", *PARTS, "individual"]]).round(1)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "What merging gains over the average at 8, 14 and 20 tasks, for two sizes of network, with 95 % intervals of the paired differences.", "name": "fig-cart-scale"}, "image": {"alt": "Two panels, one a network size. In both, the gain over plain averaging shrinks as tasks grow from 8 to 20, for every method; CART and TSV stay several points above TIES, Consensus and task arithmetic, which converge towards the average."}}
 fig, axes = plt.subplots(1, 2, figsize=(9, 4.4), sharey=True)
+above = {method: (method, "average") for method in PARTS[1:]}
 for ax, size in zip(axes, sizes):
-    for method in PARTS[1:]:
-        gains = [100 * (scaled[size, n][method] - scaled[size, n]["average"]) for n in (8, 14, 20)]
-        middle, half = zip(*(interval(each.tolist()) for each in gains))
+    gains = pd.concat({n: 100 * paired(scaled[size, n], above) for n in (8, 14, 20)})
+    for method in above:
+        rows = gains.xs(method, level=1)
         style = {"color": colour(method), "label": label(method), "marker": "o", "capsize": 4}
-        ax.errorbar((8, 14, 20), middle, half, **style)
+        ax.errorbar(rows.index, rows["mean"], rows["half_width"], **style)
     ax.set(title=size, xlabel="merged tasks", xticks=(8, 14, 20))
     ax.axhline(0, color="#8c8c8c", lw=1)
 axes[0].set_ylabel("points above the average")
@@ -153,10 +138,10 @@ plt.show()
 # %%
 drawn = {}
 for n in (8, 14, 20):
-    means = result(f"glyphs{n}-baselines").groupby(["method", "seed"])["accuracy"].mean()
-    gains = {label(m): interval((100 * (means[m] - means["average"])).tolist()) for m in PARTS[1:]}
-    drawn[f"glyphs{n}"] = {name: f"{mean:.1f} ± {half:.1f}" for name, (mean, half) in gains.items()}
-pd.DataFrame(drawn)
+    gains = 100 * paired(load_table(f"glyphs{n}-baselines"), above)
+    texts = [f"{mean:.1f} ± {half:.1f}" for mean, half in gains.to_numpy()]
+    drawn[f"glyphs{n}"] = pd.Series(texts, index=gains.index)
+pd.DataFrame(drawn).rename(index=label)
 
 # %% [markdown]
 # ### A network of convolutions
@@ -171,7 +156,7 @@ pd.DataFrame(drawn)
 # that the methods work on convolutions, and ranks none.
 
 # %%
-network = result("glyphs8-kernels-resnet18").groupby("method")["accuracy"].mean().sort_values()
+network = load_table("glyphs8-kernels-resnet18").groupby("method")["accuracy"].mean().sort_values()
 table = (100 * network).round(1).rename(index=label).rename("ResNet-18, mean accuracy, %")
 table.to_frame()
 
@@ -182,7 +167,7 @@ table.to_frame()
 # $\lambda = 1$. Figure 6 shows it task by task. Ours adds the scale, and uncentred vectors.
 
 # %%
-curves = result("vision8-ranks")
+curves = load_table("vision8-ranks")
 by_rank = curves.groupby(["method", "scale", "rank_ratio", "seed"])["accuracy"].mean()
 
 
@@ -253,7 +238,7 @@ plt.show()
 # 8 find $I(k)$ *lower* for centred vectors at every rank, and its Figure 3 a steep $R$ and a slow $I$.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Row-space interference, mean over layers, with the norm over the kept values (left) and over all (right, with the reconstruction error). Eight vision tasks, five seeds; bands of 95 % are thinner than the lines.", "name": "fig-cart-interference"}, "image": {"alt": "Left: both curves fall with the rank, and the centred one lies above the uncentred one everywhere. Right: both curves rise, steeply up to 8 percent of the rank and then flat, the centred one ending above; the reconstruction error falls as steeply."}}
-spectra = result("vision8-interference", "curves").query("rank_ratio > 0")
+spectra = load_table("vision8-interference", "curves").query("rank_ratio > 0")
 fig, axes = plt.subplots(1, 2, figsize=(9, 4.2))
 shades = {True: (colour("cart"), "centred"), False: ("#004a75", "uncentred")}
 for ax, column in zip(axes, ("interference", "interference_all")):
@@ -322,7 +307,7 @@ print(
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: row-space interference of every matrix, centred against uncentred, at all ranks (colour). Right: what foreign tasks add to the layers' outputs, as a share of the own part, with real inputs. Eight vision tasks, five seeds.", "name": "fig-cart-outputs"}, "image": {"alt": "Left: a scatter of layers in which all dots lie above the diagonal, so centred vectors have more row-space interference in every layer. Right: the two pairwise curves lie close together, the joint curve of uncentred vectors above them, and the joint curve of centred vectors far below, near one."}}
 layers = spectra.groupby(["layer", "rank_ratio", "centred"])["interference"].mean().unstack()
-shares = result("vision8-interference", "outputs")
+shares = load_table("vision8-interference", "outputs")
 fig, axes = plt.subplots(1, 2, figsize=(9.4, 4.4))
 ranks = np.log2(100 * layers.index.get_level_values("rank_ratio"))
 dots = axes[0].scatter(layers[False], layers[True], c=ranks, cmap="cividis", s=22)
@@ -368,9 +353,11 @@ for centred in (False, True):
 
 # %%
 bounds = (
-    result("vision20-task_counts", "bounds").groupby("task")[["pretrained", "individual"]].mean()
+    load_table("vision20-task_counts", "bounds")
+    .groupby("task")[["pretrained", "individual"]]
+    .mean()
 )
-counts = result("vision20-task_counts")
+counts = load_table("vision20-task_counts")
 EPSILON = 0.02
 rows = []
 for n, part in counts.query("method == 'cart'").groupby("count"):
@@ -544,18 +531,16 @@ print(inspect.getsource(Span.pull))
 # and then inner products with the basis. No graph goes through the mixing of the experts.
 
 # %%
-adapted = over_seeds(result("vision8-adaptation"))
+adapted = over_seeds(load_table("vision8-adaptation"), "method")
 (100 * adapted).round(1)
 
 # %%
-per_seed = result("vision8-adaptation").groupby(["method", "seed"])["accuracy"].mean()
-gaps = {
-    f"AdaMerging on {label(base)}": interval(
-        (100 * (per_seed[f"adamerging+{base}"] - per_seed[base])).tolist()
-    )
+pairs = {
+    f"AdaMerging on {label(base)}": (f"adamerging+{base}", base)
     for base in ("task_arithmetic", "ties", "cart")
 }
-pd.DataFrame.from_dict(gaps, orient="index", columns=["points gained", "±"]).round(2)
+gaps = 100 * paired(load_table("vision8-adaptation"), pairs)
+gaps.set_axis(["points gained", "±"], axis=1).round(2)
 
 # %% [markdown]
 # The paper reports gains on CART of one point at 8 tasks and of six at 20 (**the paper's figures**). Here,
@@ -564,7 +549,7 @@ pd.DataFrame.from_dict(gaps, orient="index", columns=["points gained", "±"]).ro
 # accuracy.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Entropy of the predictions, summed over eight tasks, while AdaMerging runs: means over the seeds, smoothed.", "name": "fig-cart-entropy"}, "image": {"alt": "Three noisy curves of entropy against steps, for task arithmetic, TIES and CART as base. CART starts lowest and falls least; task arithmetic starts highest and falls most."}}
-history = result("vision8-adaptation", "history")
+history = load_table("vision8-adaptation", "history")
 fig, ax = plt.subplots(figsize=(7.2, 3.8))
 for base, part in history.groupby("base", sort=False):
     means = part.groupby("step")["entropy"].mean().rolling(5, min_periods=1).mean()
@@ -578,17 +563,20 @@ plt.show()
 # learned from labels instead, by the cross-entropy of the training split. That is no way to merge, as training on
 # so many labels gives more, but it tells what there is to gain. Both objectives get 300 steps, at two rates.
 
+
 # %%
-learned = result("vision8-coefficients")
-by_seed = 100 * learned.groupby(["method", "rate", "seed"])["accuracy"].mean().unstack()
-gained = by_seed.drop("cart") - by_seed.loc["cart", 0]
-moved = result("vision8-coefficients", "moved").groupby(["method", "rate"])[["mean", "spread"]]
-table = pd.DataFrame(
-    [interval(row.tolist()) for _, row in gained.iterrows()],
-    index=gained.index,
-    columns=["points above CART", "±"],
-)
-table.join(moved.mean().add_suffix(" coefficient, of the start")).round(2)
+def named(table):
+    """Method and learning rate in one column."""
+    rate = table["rate"].map(", rate {:g}".format).where(table["rate"] > 0, "")
+    return table.assign(method=table["method"].str.replace("_", "-") + rate)
+
+
+learned = named(load_table("vision8-coefficients"))
+names = [each for each in learned["method"].unique() if each != "cart"]
+gained = 100 * paired(learned, {name: (name, "cart") for name in names})
+moved = named(load_table("vision8-coefficients", "moved")).groupby("method")[["mean", "spread"]]
+gained = gained.set_axis(["points above CART", "±"], axis=1)
+gained.join(moved.mean().add_suffix(" coefficient, of the start")).round(2)
 
 # %% [markdown]
 # The coefficients are not to blame: labels find better ones within a few hundredths of the start, and still better ones with
@@ -604,9 +592,9 @@ table.join(moved.mean().add_suffix(" coefficient, of the start")).round(2)
 # storage is counted to the byte (masks are really packed), in bits a task and weight.
 
 # %%
-kept = result("vision8-compression")
+kept = load_table("vision8-compression")
 storage = (
-    result("vision8-compression", "storage").query("seed == 0").set_index(["method", "setting"])
+    load_table("vision8-compression", "storage").query("seed == 0").set_index(["method", "setting"])
 )
 bits = storage["bits_per_task"] / storage["parameters"]
 accuracy = kept.groupby(["method", "setting", "seed"])["accuracy"].mean()
@@ -677,30 +665,26 @@ for M in (160, 1024, 8192):
 # and hyperparameters are chosen by the same measure on validation text.
 
 # %%
-texts = result("text4-baselines").assign(bits=lambda table: table["loss"] / np.log(2))
+texts = load_table("text4-baselines").assign(bits=lambda table: table["loss"] / np.log(2))
 by_text = texts.groupby(["method", "task"])["bits"].mean().unstack()
 by_text["mean"] = by_text.mean(axis=1)
 by_text.sort_values("mean").round(2)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Four texts: bits for a character of test text, mean over the texts, with 95 % intervals over the seeds. Fewer are better.", "name": "fig-cart-text"}, "image": {"alt": "Dots from top to bottom in order of bits. The individual experts are far to the left of everything. Then most merges stand within a narrow band, Iso-C and task arithmetic at its front, the average and CART level in its middle; TIES, DELLA and Model Stock need clearly more, and the pretrained model most."}}
-per_seed = texts.groupby(["method", "seed"])["bits"].mean()
-order = per_seed.groupby("method").mean().sort_values().index
-middle, half = zip(*(interval(per_seed[method].tolist()) for method in order))
+order = over_seeds(texts, "method", "bits").sort_values("mean")
 fig, ax = plt.subplots(figsize=(7.2, 5.2))
-for row, (method, x, error) in enumerate(zip(order, middle, half)):
+for row, (method, x, error) in enumerate(order.itertuples()):
     ax.errorbar(x, row, xerr=error, fmt="o", ms=9, color=colour(method), capsize=4)
     ax.text(x + error + 0.08, row, f"{x:.2f}", va="center", fontsize=11)
-ax.set_yticks(range(len(order)), [label(method) for method in order])
+ax.set_yticks(range(len(order)), [label(method) for method in order.index])
 ax.invert_yaxis()
 ax.set(xlabel="bits for a character", xlim=(2, 6.5))
 plt.show()
 
 # %%
-gaps = {
-    label(other): interval((per_seed[other] - per_seed["cart"]).tolist())
-    for other in ("average", "task_arithmetic", "ties", "tsv")
-}
-pd.DataFrame.from_dict(gaps, orient="index", columns=["more bits than CART", "±"]).round(3)
+others = ("average", "task_arithmetic", "ties", "tsv")
+gaps = paired(texts, {label(each): (each, "cart") for each in others}, "bits")
+gaps.set_axis(["more bits than CART", "±"], axis=1).round(3)
 
 # %% [markdown]
 # The picture changes. CART needs far fewer bits than TIES, as in the paper, but no fewer than the plain
@@ -710,7 +694,7 @@ pd.DataFrame.from_dict(gaps, orient="index", columns=["more bits than CART", "±
 # that hardly any step away from the average pays.
 
 # %%
-chosen = pd.DataFrame(load_result("text4-baselines")["chosen"])["settings"]
+chosen = load_table("text4-baselines", "chosen")["settings"]
 pd.DataFrame([settings["cart"] for settings in chosen]).value_counts().rename("seeds").to_frame()
 
 # %% [markdown]

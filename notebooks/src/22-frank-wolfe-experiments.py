@@ -54,9 +54,9 @@ import pandas as pd
 
 import mergelib as ml
 from mergelib.plots import heat_map, label, use_style
-from mergelib.provenance import load_result
+from mergelib.provenance import load_table
 from mergelib.testbed.models import normalise
-from mergelib.testbed.statistics import interval
+from mergelib.testbed.statistics import interval, over_seeds, paired
 
 use_style()
 zoo = ml.load_zoo(ml.load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE)
@@ -113,24 +113,9 @@ for unit, each in (("layer", walk), ("task", whole)):
 # has modules of its own for each task, so it competes in another class: it needs the task at
 # inference, as the heads do, and the experts as teachers.
 
-
 # %%
-def result(name, part="test"):
-    """A table of a result."""
-    return pd.DataFrame(load_result(name)[part])
-
-
-def over_seeds(table, by, value="accuracy"):
-    """Mean over tasks and seeds, with the half width of its 95 % interval."""
-    per_seed = table.groupby([*by, "seed"], sort=False)[value].mean()
-    rows = per_seed.groupby(by, sort=False).agg(lambda each: list(each))
-    return pd.DataFrame(
-        [interval(each) for each in rows], index=rows.index, columns=["mean", "half"]
-    )
-
-
-table = result("vision8-procedures")
-means = over_seeds(table, ["method"]).sort_values("mean")
+table = load_table("vision8-procedures")
+means = over_seeds(table, "method").sort_values("mean")
 
 # %% tags=["hide-input"]
 UNLABELLED = {"fisher", "regmean", "adamerging", "concrete", "surgery", "surgery+cart"}
@@ -163,10 +148,16 @@ fig, ax = plt.subplots(figsize=(7.6, 8.2))
 for row, (method, each) in enumerate(means.iterrows()):
     shade = GROUPS[group(method)]
     ax.errorbar(
-        100 * each["mean"], row, xerr=100 * each["half"], fmt="o", ms=8, color=shade, capsize=4
+        100 * each["mean"],
+        row,
+        xerr=100 * each["half_width"],
+        fmt="o",
+        ms=8,
+        color=shade,
+        capsize=4,
     )
     ax.text(
-        100 * (each["mean"] + each["half"]) + 0.7,
+        100 * (each["mean"] + each["half_width"]) + 0.7,
         row,
         f"{100 * each['mean']:.1f}",
         va="center",
@@ -188,11 +179,8 @@ plt.show()
 # [](20-adapting-with-data) saw on glyphs. Paired over the seeds, the steps that matter:
 
 # %%
-accuracy = table.groupby(["method", "seed"])["accuracy"].mean()
-gaps = {
-    f"{short(better)} over {short(worse)}": interval(
-        (100 * (accuracy[better] - accuracy[worse])).tolist()
-    )
+pairs = {
+    f"{short(better)} over {short(worse)}": (better, worse)
     for better, worse in (
         ("fisher", "average"),
         ("regmean", "average"),
@@ -205,14 +193,14 @@ gaps = {
         ("surgery+cart", "cart"),
     )
 }
-pd.DataFrame.from_dict(gaps, orient="index", columns=["points", "±"]).round(1)
+(100 * paired(table, pairs)).set_axis(["points", "±"], axis=1).round(1)
 
 # %% [markdown]
 # What it costs, on the same axis. The seconds are those of one thread of a shared processor, so
 # only their ratios mean something elsewhere. Walks from AdaMerging are left out: they cost what AdaMerging does, and a little more.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy against the seconds a procedure took (logarithmic), means over the seeds.", "name": "fig-data-cost"}, "image": {"alt": "A scatter plot with a logarithmic axis of seconds. RegMean, at the left, is as high as AdaMerging at the far right. The walks inside the hull form a low row from ten to a hundred seconds. The walks from CART lie above the dashed line of CART at moderate cost, and the two points of Surgery lie highest while among the fastest."}}
-cost = result("vision8-procedures", "cost").groupby("method")["seconds"].mean()
+cost = load_table("vision8-procedures", "cost").groupby("method")["seconds"].mean()
 fig, ax = plt.subplots(figsize=(7.6, 5.2))
 BELOW = {
     "greedy_soup",
@@ -251,12 +239,12 @@ kinds = [
     for variant in ("hard", "soft")
     for unit in ("task", "layer")
 ]
-steps = result("vision8-procedures", "history")
+steps = load_table("vision8-procedures", "history")
 last = steps.sort_values("step").groupby(["method", "seed"]).last()
 pd.DataFrame(
     {
         "accuracy, %": (100 * means.loc[kinds, "mean"]).round(1),
-        "±": (100 * means.loc[kinds, "half"]).round(1),
+        "±": (100 * means.loc[kinds, "half_width"]).round(1),
         "loss before the last step": last["loss"].groupby("method").mean()[kinds].round(3),
         "seconds": cost[kinds].round(0),
     }
@@ -297,7 +285,7 @@ plt.show()
 # in the authors' code, and a start that is outside already.
 
 # %%
-hull = result("vision8-procedures", "hull").groupby("method")
+hull = load_table("vision8-procedures", "hull").groupby("method")
 outside = ["frank_wolfe soft, by task", "frank_wolfe soft, by task, unconstrained"]
 outside += [
     f"frank_wolfe {variant}, by layer, from {start}"
@@ -307,7 +295,7 @@ outside += [
 pd.DataFrame(
     {
         "accuracy, %": (100 * means.loc[outside, "mean"]).round(1),
-        "±": (100 * means.loc[outside, "half"]).round(1),
+        "±": (100 * means.loc[outside, "half_width"]).round(1),
         "smallest coefficient": hull["smallest"].min()[outside].round(3),
         "largest error of the iterate": hull["error"].max()[outside].map("{:.0e}".format),
     }
@@ -330,7 +318,7 @@ pd.DataFrame(
 # 1,250 steps, as many examples as the experts saw together.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy against the number of labelled training pictures a task, eight vision tasks, with 95 % intervals over three seeds.", "name": "fig-fw-samples"}, "image": {"alt": "Accuracy against 5, 20 and 100 pictures on a logarithmic axis. The walk from CART is the highest of the curves and nearly level, just above the dashed line of CART. RegMean and the soft walk are lower and nearly level. Multi-task training starts far below all of them, below the pretrained model, and rises steeply, past the soft walk at a hundred; its line for all data lies far above everything else."}}
-samples = over_seeds(result("vision8-calibration"), ["method", "examples"]) * 100
+samples = over_seeds(load_table("vision8-calibration"), ["method", "examples"]) * 100
 SHADES = {"frank_wolfe soft": "#0072b2", "frank_wolfe hard, from cart": "#d55e00"}
 SHADES |= {"regmean": "#009e73", "multitask": "#000000"}
 LEVELS = {"cart": "CART", "multitask": "multi-task, all data", "pretrained": "pretrained"}
@@ -338,7 +326,7 @@ fig, ax = plt.subplots(figsize=(7.2, 4.6))
 for method, shade in SHADES.items():
     curve = samples.loc[method].drop(0, errors="ignore")
     bars = {"fmt": "o-", "color": shade, "capsize": 4, "label": short(method)}
-    ax.errorbar(curve.index, curve["mean"], curve["half"], **bars)
+    ax.errorbar(curve.index, curve["mean"], curve["half_width"], **bars)
 for method, text in LEVELS.items():
     height = samples.loc[(method, 0), "mean"]
     ax.axhline(height, color="#8c8c8c", lw=1.2, ls="--")
@@ -362,7 +350,7 @@ plt.show()
 #
 # Appendix C.4 of the paper adds up to sixteen irrelevant experts to a pool of four. Our targets are the
 # counterparts of its own, scenes, cars, traffic signs and textures of `vision20`; and, as a second
-# opinion, the first four scripts of `glyphs20`, whose pictures are rendered, so anyone can repeat it. Rules get their scale,
+# opinion, the first four tasks of `glyphs20`, whose pictures are rendered, so anyone can repeat it. Rules get their scale,
 # density or rank from validation data of the targets, for every pool anew; AdaMerging and Frank-Wolfe see
 # a hundred unlabelled test pictures of each target, as in the paper, and a second Frank-Wolfe sees a hundred labelled training pictures.
 
@@ -384,7 +372,7 @@ SUITES = {"vision20": "photographs and scans", "glyphs20": "rendered signs"}
 
 def pools(study):
     """Accuracy in per cent: rows of suite, method and pool size, a column a seed."""
-    parts = {suite: result(f"{suite}-{study}") for suite in SUITES}
+    parts = {suite: load_table(f"{suite}-{study}") for suite in SUITES}
     table = pd.concat(parts, names=["suite"]).reset_index("suite")
     means = 100 * table.groupby(["suite", "method", "count", "seed"])["accuracy"].mean()
     return means.unstack("seed")
@@ -403,7 +391,7 @@ def pool_table(study):
     return table.unstack("suite").swaplevel(axis=1)[list(SUITES)].round(1)
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Irrelevant experts join a pool of four: change in the mean test accuracy on the four target tasks, with 95 % intervals of the paired change over three seeds. Above, photographs and scans; below, rendered signs", "name": "fig-fw-irrelevant"}, "image": {"alt": "Two panels of seven lines of change against zero to sixteen irrelevant experts. In both, average, task arithmetic, TIES, CART and AdaMerging fall by four to twelve points as strangers join, most of it at many. Frank-Wolfe with labels is level at zero without any spread; Frank-Wolfe by entropy is nearly level."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Irrelevant experts join a pool of four: change in the mean test accuracy on the four target tasks, with 95 % intervals of the paired change over three seeds. Above, photographs and scans; below, rendered signs", "name": "fig-fw-irrelevant"}, "image": {"alt": "Two panels of seven lines of change against zero to sixteen irrelevant experts. In both, average, task arithmetic, TIES, CART and AdaMerging fall by four to fourteen points as strangers join, most of it at many. Frank-Wolfe with labels is level at zero without any spread; Frank-Wolfe by entropy is nearly level on photographs, and falls by three points on the signs, with wide intervals."}}
 def pool_figure(study, xlabel):
     """Paired change of accuracy against the smallest pool, a line a method, a panel a suite."""
     _, axes = plt.subplots(2, 1, figsize=(7.4, 8.8))
@@ -441,8 +429,8 @@ pool_table("irrelevant")
 # %%
 gained = {}
 for suite in SUITES:
-    before = result(f"{suite}-baselines").query("method == 'pretrained'")
-    after = result(f"{suite}-irrelevant").query("method == 'frank_wolfe' and count == 0")
+    before = load_table(f"{suite}-baselines").query("method == 'pretrained'")
+    after = load_table(f"{suite}-irrelevant").query("method == 'frank_wolfe' and count == 0")
     values = [each.set_index(["seed", "task"])["accuracy"] for each in (after, before)]
     gained[suite] = (100 * (values[0] - values[1]).dropna()).unstack(0).round(1)
 pd.concat(gained)
@@ -484,14 +472,14 @@ pool_table("relevant")
 # %%
 import math
 
-texts = result("text4-language")
+texts = load_table("text4-language")
 texts["bits"] = texts["loss"] / math.log(2)
-bits = over_seeds(texts, ["method"], "bits").sort_values("mean")
+bits = over_seeds(texts, "method", "bits").sort_values("mean")
 bits.index = [short(method) for method in bits.index]
 bits.round(2)
 
 # %%
-free = result("text4-baselines").query("method not in ['individual', 'pretrained']")
+free = load_table("text4-baselines").query("method not in ['individual', 'pretrained']")
 free = (free.groupby("method")["loss"].mean() / math.log(2)).sort_values()
 print(f"the best of all data-free methods, {label(free.index[0])}: {free.iloc[0]:.2f} bits")
 
@@ -509,7 +497,7 @@ print(f"the best of all data-free methods, {label(free.index[0])}: {free.iloc[0]
 # quadratic objective (no activations), each in a process of its own:
 
 # %%
-peaks = result("frank_wolfe-memory", "peaks")
+peaks = load_table("frank_wolfe-memory", "peaks")
 peaks["MB"] = peaks["peak_bytes"] / 1e6
 peaks.pivot_table(index="variant", columns="experts", values="MB", aggfunc=["median", "max"]).round(
     0

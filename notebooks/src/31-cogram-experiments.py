@@ -55,7 +55,7 @@ import pandas as pd
 import torch
 
 from mergelib.plots import label, use_style
-from mergelib.provenance import load_result
+from mergelib.provenance import load_table
 from mergelib.testbed.cogram_studies import CHOSEN, make_pair
 from mergelib.testbed.statistics import interval
 
@@ -92,7 +92,7 @@ pd.concat({kind: each.history[shown] for kind, each in made.items()}).round(3)
 # accuracies, beside those that the result file has for this seed:
 
 # %%
-filed = pd.DataFrame(load_result(f"{SUITE}-fusion")["test"])
+filed = load_table(f"{SUITE}-fusion")
 filed = filed.query("data == 'heterogeneous' and start == 'own' and seed == @SEED")
 filed = filed.drop_duplicates(["method", "prototypes"]).set_index(["method", "prototypes"])
 rows = {}
@@ -129,7 +129,7 @@ found.round(1)
 # %%
 def result(name, part="test"):
     """A table of a result, accuracies in per cent."""
-    table = pd.DataFrame(load_result(name)[part])
+    table = load_table(name, part)
     scaled = [column for column in table if column.startswith("accuracy")]
     return table.assign(**{column: 100 * table[column] for column in scaled})
 

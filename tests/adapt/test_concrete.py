@@ -37,6 +37,7 @@ def test_gradient_is_autograds_through_mask_model_and_entropy(case: Any) -> None
         case.heads,
         inputs,
         None,
+        {},
     )
     assert sum(found.values()) == pytest.approx(loss.item(), rel=1e-5)
     for key in names:

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from mergelib import provenance
 from mergelib.ledger import Check, Claim, cogram, frank_wolfe, judge, positive, verdict, within
-from mergelib.ledger import cart as rows
 from mergelib.ledger.cart import CLAIMS
 
 UP, DOWN, OPEN = Check("", 2, 1, 3), Check("", -2, -3, -1), Check("", 1, -1, 3)
@@ -84,7 +84,7 @@ def order_table(accuracies: dict[str, float]) -> dict[str, Any]:
 
 def test_the_order_of_methods_is_judged_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     ladder = {"average": 0.5, "task_arithmetic": 0.55, "ties": 0.52, "consensus": 0.6, "cart": 0.7}
-    monkeypatch.setattr(rows, "load_result", lambda _: order_table(ladder))
+    monkeypatch.setattr(provenance, "load_result", lambda _: order_table(ladder))
     table, checks = judge(CLAIMS[:1])
     assert table["verdict"].tolist() == ["partly"]
     assert len(checks) == 3 * 2 * 4
@@ -97,8 +97,7 @@ def test_a_result_that_is_missing_is_not_tested(monkeypatch: pytest.MonkeyPatch)
     def missing(name: str) -> dict[str, Any]:
         raise ValueError(f"no result {name!r}")
 
-    for module in (rows, frank_wolfe, cogram):
-        monkeypatch.setattr(module, "load_result", missing)
+    monkeypatch.setattr(provenance, "load_result", missing)
     table, checks = judge([*CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS])
     assert set(table["verdict"]) == {"not tested"}
     assert checks.empty
@@ -125,7 +124,7 @@ def test_irrelevant_experts_must_hurt_others_alone(monkeypatch: pytest.MonkeyPat
         ("nobody is hurt", {**dict.fromkeys(others, (0.6, 0.7)), **steady}),
     ):
         record = pooled(methods)
-        monkeypatch.setattr(frank_wolfe, "load_result", lambda _, record=record: record)
+        monkeypatch.setattr(provenance, "load_result", lambda _, record=record: record)
         table, checks = judge([frank_wolfe.CLAIMS[1]])
         found[name] = (table["verdict"].item(), checks["outcome"].value_counts().to_dict())
     assert found["as claimed"] == ("holds", {"holds": 28})
@@ -143,7 +142,7 @@ def test_a_negative_coefficient_is_outside_the_hull(monkeypatch: pytest.MonkeyPa
         return {"hull": rows}
 
     for smallest, expected in ((0.0, "holds"), (-0.1, "partly")):
-        monkeypatch.setattr(frank_wolfe, "load_result", lambda _, s=smallest: record(s))
+        monkeypatch.setattr(provenance, "load_result", lambda _, s=smallest: record(s))
         assert judge([frank_wolfe.CLAIMS[3]])[0]["verdict"].item() == expected
 
 
@@ -172,7 +171,7 @@ def test_levels_are_compared_by_mean_and_by_variance(monkeypatch: pytest.MonkeyP
     values = {"layer": 0.7, "layer, neuron": 0.65, "layer, neuron, weight": 0.6}
     spread = {"layer": 0.01, "layer, neuron": 0.1, "layer, neuron, weight": 0.1}
     record = fused(values, spread)
-    monkeypatch.setattr(cogram, "load_result", lambda _: record)
+    monkeypatch.setattr(provenance, "load_result", lambda _: record)
     table, checks = judge([cogram.CLAIMS[1]])
     assert table["verdict"].item() == "holds"
     assert len(checks) == 2 * 4 * 2 * 2
@@ -189,7 +188,7 @@ def test_levels_are_compared_by_mean_and_by_variance(monkeypatch: pytest.MonkeyP
 def test_weak_networks_are_told_by_rank_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slope above one, so that weak seeds lose more than strong ones."""
     record = fused({"layer": 0.7}, {"layer": 0.2})
-    monkeypatch.setattr(cogram, "load_result", lambda _: record)
+    monkeypatch.setattr(provenance, "load_result", lambda _: record)
     table, checks = judge([cogram.CLAIMS[4]])
     assert table["verdict"].item() == "holds"
     ranks = checks[checks["unit"] == "Spearman's ρ"]

@@ -13,12 +13,11 @@ from mergelib.testbed import data_studies
 from mergelib.testbed.data_studies import (
     calibration,
     coefficients,
-    irrelevant,
     language,
     procedures,
-    relevant,
 )
 from mergelib.testbed.evaluation import evaluate
+from mergelib.testbed.pool_studies import irrelevant, relevant
 from mergelib.testbed.zoo import Zoo
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mergelib.testbed.statistics import interval, paired_bootstrap
+from mergelib.testbed.statistics import interval, over_seeds, paired, paired_bootstrap
 
 
 def test_interval_by_hand() -> None:
@@ -86,3 +86,29 @@ def test_what_is_not_paired_is_refused() -> None:
     partial = data.drop(data.index[(data["method"] == "before") & (data["seed"] == 1)])
     with pytest.raises(ValueError, match="after and before were not measured on the same seeds"):
         paired_bootstrap(partial, "after", "before")
+
+
+def measured() -> pd.DataFrame:
+    """Two methods, three seeds, two tasks; means over tasks: 1, 2, 3 and 2, 4, 6."""
+    rows = [
+        {"method": method, "seed": seed, "task": task, "accuracy": factor * (seed + 1) + shift}
+        for method, factor in (("b", 2), ("a", 1))
+        for seed in range(3)
+        for task, shift in (("x", -0.5), ("y", 0.5))
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_over_seeds_averages_tasks_first() -> None:
+    table = over_seeds(measured(), "method")
+    assert table.index.tolist() == ["b", "a"], "in order of appearance"
+    assert tuple(table.loc["a"]) == pytest.approx(interval([1, 2, 3]))
+    assert tuple(table.loc["b"]) == pytest.approx(interval([2, 4, 6]))
+    both = over_seeds(measured(), ["method", "task"])
+    assert tuple(both.loc[("a", "y")]) == pytest.approx(interval([1.5, 2.5, 3.5]))
+
+
+def test_paired_takes_differences_seed_by_seed() -> None:
+    table = paired(measured(), {"more": ("b", "a"), "less": ("a", "b")})
+    assert tuple(table.loc["more"]) == pytest.approx(interval([1, 2, 3]))
+    assert tuple(table.loc["less"]) == pytest.approx(interval([-1, -2, -3]))
