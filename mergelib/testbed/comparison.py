@@ -69,7 +69,7 @@ def sweep(
     table = evaluate_many(
         zoo.model, candidates(), zoo.heads, zoo.suite, split=split, autocast=autocast
     )
-    column = _criterion(zoo)
+    column = "loss" if zoo.suite.is_text else "accuracy"
     means = table.groupby("candidate")[column].mean()
     return pd.DataFrame([{**point, column: means[i]} for i, point in enumerate(chosen)])
 
@@ -84,13 +84,12 @@ def choose(
     if not grid:
         return {}, pd.DataFrame()
     table = sweep(zoo, method, grid, autocast=autocast)
-    column = _criterion(zoo)
-    best = table[column].argmin() if column == "loss" else table[column].argmax()
-    return points(grid)[int(best)], table
+    return points(grid)[int(merits(zoo, table).argmax())], table
 
 
-def _criterion(zoo: Zoo) -> str:
-    return "loss" if zoo.suite.is_text else "accuracy"
+def merits(zoo: Zoo, table: pd.DataFrame) -> "pd.Series[float]":
+    """What is to be high in a table of a zoo's results: accuracies, or texts' negative losses."""
+    return -table["loss"] if zoo.suite.is_text else table["accuracy"]
 
 
 def individual(zoo: Zoo, split: SplitName = "test", *, autocast: bool = False) -> pd.DataFrame:

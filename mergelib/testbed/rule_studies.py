@@ -23,6 +23,7 @@ from mergelib.testbed.comparison import (
     cut,
     individual,
     merge_zoo,
+    merits,
     records,
     sub_zoo,
 )
@@ -194,11 +195,12 @@ def compression(
 ) -> Tables:
     """Experts given back by each compression, judged on their own tasks, and their storage.
 
-    TALL masks get their ``mask_scale`` for every task from validation data.
+    TALL masks get their ``mask_scale`` for every task from validation data, by accuracy, or for
+    texts by loss.
 
     Returns:
-        ``test``: rows of ``method``, ``setting``, ``task``, ``accuracy``; ``storage``: rows of
-        ``method``, ``setting``, ``bits_per_task`` and ``shared_bytes``, with the ``parameters``.
+        ``test``: rows of ``method``, ``setting``, ``task``, ``accuracy``, ``loss``; ``storage``:
+        rows of ``method``, ``setting``, ``bits_per_task``, ``shared_bytes`` and ``parameters``.
     """
     settings: list[tuple[str, str, dict[str, Any]]] = [("emr", "", {})]
     settings += [
@@ -208,13 +210,13 @@ def compression(
     settings += [
         ("cart_indexing", f"rank_ratio={ratio}", {"rank_ratio": ratio}) for ratio in rank_ratios
     ]
-    rows = [{"method": "individual", "setting": "", **row} for row in _judged(zoo, zoo.experts)]
+    rows = records(_judged(zoo, zoo.experts).assign(method="individual", setting=""))
     storage = []
     for method, setting, options in settings:
         parts = _compress(zoo, method, options)
         named = {"method": method, "setting": setting}
         judged = _judged(zoo, {task: parts.expert(task) for task in parts.tasks})
-        rows += [{**named, **row} for row in judged]
+        rows += records(judged.assign(**named))
         bits = 8 * sum(map(parts.task_nbytes, parts.tasks)) / len(parts.tasks)
         storage.append({**named, "bits_per_task": bits, "shared_bytes": parts.shared_nbytes})
     count = flatten(zoo.pretrained).numel()
@@ -227,10 +229,10 @@ def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
     Unfolded, these average all that is no matrix, and that is the whole network.
 
     Returns:
-        ``test``: rows of ``method``, ``task`` and ``accuracy``, at hyperparameters chosen on
-        validation data; ``chosen``: rows of ``method`` and these.
+        ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``, at hyperparameters chosen
+        on validation data; ``chosen``: rows of ``method`` and these.
     """
-    rows = [{"method": "individual", **row} for row in _judged(zoo, zoo.experts)]
+    rows = records(_judged(zoo, zoo.experts).assign(method="individual"))
     states = {"pretrained": zoo.pretrained}
     chosen = []
     for method, grid in grids.items():
@@ -239,7 +241,7 @@ def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
         chosen.append({"method": method, **{key: best[key] for key in grid}})
     for method, state in states.items():
         table = evaluate(zoo.model, state, zoo.heads, zoo.suite, autocast=True)
-        rows += records(table[["task", "accuracy"]].assign(method=method))
+        rows += records(table[["task", "accuracy", "loss"]].assign(method=method))
     return {"test": rows, "chosen": chosen}
 
 
@@ -250,18 +252,19 @@ def _compress(zoo: Zoo, method: str, options: Mapping[str, Any]) -> Compressed:
 
 def _best_masks(zoo: Zoo, base: str, scales: Sequence[float]) -> dict[str, Any]:
     """TALL masks' options, with the scale that is best for every task on validation data."""
-    accuracies = {}
+    found = {}
     for scale in scales:
         parts = _compress(zoo, "tall_masks", {"base": base, "mask_scale": scale})
-        judged = _judged(zoo, {task: parts.expert(task) for task in parts.tasks}, "validation")
-        accuracies[scale] = {row["task"]: row["accuracy"] for row in judged}
-    best = pd.DataFrame(accuracies).idxmax(axis=1)
+        states = {task: parts.expert(task) for task in parts.tasks}
+        judged = _judged(zoo, states, "validation").set_index("task")
+        found[scale] = merits(zoo, judged)
+    best = pd.DataFrame(found).idxmax(axis=1)
     return {"base": base, "mask_scale": {str(task): float(scale) for task, scale in best.items()}}
 
 
 def _judged(
     zoo: Zoo, states: dict[str, dict[str, Tensor]], split: SplitName = "test"
-) -> list[dict[str, Any]]:
-    """Accuracy of every task under a state dict of its own."""
+) -> pd.DataFrame:
+    """``task``, ``accuracy`` and ``loss`` of every task under a state dict of its own."""
     table = individual(replace(zoo, experts=states), split, autocast=True)
-    return records(table[["task", "accuracy"]])
+    return table[["task", "accuracy", "loss"]]

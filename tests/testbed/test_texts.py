@@ -2,16 +2,20 @@
 
 import hashlib
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import mergelib as ml
 from mergelib.testbed import texts
-from mergelib.testbed.comparison import choose, compare
+from mergelib.testbed.comparison import choose, compare, individual
 from mergelib.testbed.models import build_model, normalise
 from mergelib.testbed.pretraining import pretrain_text, write_backbone
+from mergelib.testbed.rule_studies import compression
 from mergelib.testbed.suites import PretrainingSet, pretraining_texts
 from mergelib.testbed.training import Recipe
 from mergelib.testbed.zoo import Zoo
@@ -154,6 +158,26 @@ def test_experts_are_merged_and_judged_by_loss(
     best, searched = choose(zoo, "task_arithmetic", {"scale": [0.0, 0.5, 3.0]})
     assert list(searched.columns) == ["scale", "loss"]
     assert best["scale"] == searched.loc[searched["loss"].idxmin(), "scale"] == 0.5
+
+
+def test_masks_of_experts_on_texts_are_chosen_by_loss(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
+    zoo = _zoo(folder)
+    rows = compression(zoo, rank_ratios=[1.0], mask_scales=[0.2, 0.4, 1.5])["test"]
+    found = pd.DataFrame(rows).query("setting == 'base=task_arithmetic'").set_index("task")["loss"]
+    for task in zoo.experts:
+        losses = {"validation": [], "test": []}
+        for scale in (0.2, 0.4, 1.5):
+            parts = ml.compress(
+                "tall_masks", zoo.experts, pretrained=zoo.pretrained, mask_scale=scale
+            )
+            for split, kept in losses.items():
+                mine = replace(zoo, experts={task: parts.expert(task)})
+                kept.append(individual(mine, split, autocast=True)["loss"].item())
+        assert len(set(losses["validation"])) == 3
+        assert found[task] == losses["test"][np.argmin(losses["validation"])]
 
 
 def test_models_read_their_own_kind(folder: Path) -> None:
