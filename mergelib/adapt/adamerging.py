@@ -18,7 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.adapt.calibration import calibration_data
-from mergelib.adapt.common import Adapted, Transform, check_choice, check_tasks, complete
+from mergelib.adapt.common import (
+    Adapted,
+    Transform,
+    check_choice,
+    check_labels,
+    check_tasks,
+    complete,
+)
 from mergelib.adapt.objectives import batches, check_steps, loss_gradients
 from mergelib.linalg import low_rank
 from mergelib.merging import Memory, culprit, is_weight
@@ -179,7 +186,7 @@ def adamerging(
 
     Raises:
         ValueError: what `span` refuses; a task without a head, inputs, or the labels that the loss
-            needs; a loss that is not finite, naming the task.
+            needs; a label that is no class; a loss that is not finite, naming the task.
     """
     import pandas as pd
 
@@ -192,6 +199,7 @@ def adamerging(
     if init is not None and not math.isfinite(init):
         raise ValueError(f"init is {init}, expected a finite number")
     check_keys(model.state_dict(), pretrained, "pretrained", "the model")
+    check_labels(pairs, model, pretrained, heads, transform)
     basis = span(named, pretrained, base, rank_ratio=rank_ratio, density=density)
     start = STARTS[base] if init is None else init
     basis = _of_parameters(basis, model, start)

@@ -95,6 +95,44 @@ def labelled(data: Mapping[str, object], method: str) -> dict[str, Labelled]:
     return checked
 
 
+def check_labels(
+    data: Mapping[str, tuple[Tensor, Tensor | None]],
+    model: nn.Module,
+    state: StateDict,
+    heads: Mapping[str, nn.Module],
+    transform: Transform | None,
+) -> None:
+    """Refuse labels that are no classes of their task's head; tasks without labels are passed over.
+
+    One example of each task goes through the model with ``state``, to see what its head gives.
+
+    Raises:
+        ValueError: labels of another shape than the predictions or no int64, a class out of range;
+            it names the task.
+    """
+    for task, (inputs, labels) in data.items():
+        if labels is None:
+            continue
+        shape = heads[task](features(model, state, inputs[:1], transform=transform)).shape
+        if labels[:1].numel() != shape[:-1].numel():
+            raise ValueError(
+                f"labels of task {task!r} have shape {tuple(labels.shape)}, "
+                f"expected {(len(labels), *shape[1:-1])}"
+            )
+        check_classes(task, labels, shape[-1])
+
+
+def check_classes(task: str, labels: Tensor, classes: int) -> None:
+    """Raise ValueError, naming the task, for labels that are not int64 from 0 to classes - 1."""
+    if labels.dtype != torch.int64:
+        raise ValueError(f"labels of task {task!r} are {labels.dtype}, expected torch.int64")
+    outside = labels[(labels < 0) | (labels >= classes)]
+    if len(outside):
+        raise ValueError(
+            f"task {task!r} has the label {outside[0].item()}, expected 0 to {classes - 1}"
+        )
+
+
 def unlabelled(data: Mapping[str, Any]) -> dict[str, Tensor]:
     """The inputs of every task alone, where data come with labels or without.
 

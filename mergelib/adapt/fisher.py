@@ -19,6 +19,7 @@ from mergelib.adapt.common import (
     Transform,
     averaged,
     check_finite,
+    check_labels,
     check_tasks,
     complete,
     evaluating,
@@ -67,8 +68,8 @@ def fisher(
         transform: from a batch of inputs to the model's, e.g. the testbed's `normalise`.
 
     Raises:
-        ValueError: an expert without data or head, no labels where they are needed, a floor that
-            is not positive, a gradient that is not finite.
+        ValueError: an expert without data or head, no labels where they are needed, a label that is
+            no class, a floor that is not positive, a gradient that is not finite.
     """
     named = name_experts(experts)
     check_compatible(pretrained, named, "pretrained")
@@ -82,6 +83,7 @@ def fisher(
     pairs: Mapping[str, tuple[Tensor, Tensor | None]]
     if labels == "true":
         pairs = {**labelled(data, "fisher with labels='true'")}
+        check_labels(pairs, model, pretrained, heads, transform)
     else:
         pairs = {task: (inputs, None) for task, inputs in unlabelled(data).items()}
     sums: dict[str, Tensor] = {}

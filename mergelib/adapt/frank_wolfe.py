@@ -20,7 +20,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergelib.adapt.calibration import CalibrationLoss, Tensors, calibration_data
-from mergelib.adapt.common import Adapted, Transform, check_choice, check_tasks, complete, precise
+from mergelib.adapt.common import (
+    Adapted,
+    Transform,
+    check_choice,
+    check_labels,
+    check_tasks,
+    complete,
+    precise,
+)
 from mergelib.linalg import simplex_projection
 from mergelib.progress import progress
 from mergelib.registry import other
@@ -108,8 +116,8 @@ def frank_wolfe(
         current point kept.
 
     Raises:
-        ValueError: a setting out of range, a task without head or labels, a loss or an expert's
-            tensor that is not finite.
+        ValueError: a setting out of range, a task without head or labels, a label that is no class, a
+            loss or an expert's tensor that is not finite.
     """
     named = name_experts(experts)
     check_compatible(pretrained, named, "pretrained")
@@ -120,9 +128,9 @@ def frank_wolfe(
     keys = [key for key, _ in model.named_parameters()]
     begin = {key: precise(first[key]) for key in keys}
     fixed = {key: each for key, each in first.items() if key not in begin}
-    objective = CalibrationLoss(
-        model, fixed, heads, calibration_data(data, loss, "frank_wolfe"), batch_size, transform
-    )
+    pairs = calibration_data(data, loss, "frank_wolfe")
+    check_labels(pairs, model, first, heads, transform)
+    objective = CalibrationLoss(model, fixed, heads, pairs, batch_size, transform)
     theta, table, history = minimise(
         objective,
         begin,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
-from mergelib.adapt.common import Adapted, Labelled, Transform, check_tasks, labelled
+from mergelib.adapt.common import Adapted, Labelled, Transform, check_labels, check_tasks, labelled
 from mergelib.adapt.objectives import batch_rows, check_steps, task_losses
 from mergelib.progress import progress
 from mergelib.registry import other
@@ -119,9 +119,11 @@ def descend(
         The trained state, and for each step task to loss.
 
     Raises:
-        ValueError: a loss that is not finite, or floating labels of another size than the outputs;
-            it names the task.
+        ValueError: a loss that is not finite, a label that is no class, or floating labels of
+            another size than the outputs; it names the task.
     """
+    classes = {task: each for task, each in data.items() if not each[1].is_floating_point()}
+    check_labels(classes, model, state, heads, transform)
     network = copy.deepcopy(model).requires_grad_()
     network.load_state_dict(state)
     network.train()

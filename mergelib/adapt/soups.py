@@ -14,6 +14,7 @@ from mergelib.adapt.common import (
     Adapted,
     Labelled,
     Transform,
+    check_labels,
     check_tasks,
     features,
     labelled,
@@ -79,7 +80,7 @@ def greedy_soup(
         the ``soup`` with it, and whether it was ``added``.
 
     Raises:
-        ValueError: data without labels, or a task without a head.
+        ValueError: data without labels, a label that is no class, or a task without a head.
     """
     import pandas as pd
 
@@ -87,6 +88,7 @@ def greedy_soup(
     check_compatible(pretrained, named, "pretrained")
     check_tasks(data, heads, "head")
     pairs = labelled(data, "greedy_soup")
+    check_labels(pairs, model, pretrained, heads, transform)
 
     def accuracy(state: StateDict) -> float:
         return _accuracy(model, state, heads, pairs, batch_size, transform)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mergelib.adapt.common import Transform
+from mergelib.adapt.common import Transform, check_classes
 from mergelib.merging import tied_keys
 from mergelib.statedict import StateDict
 
@@ -119,7 +119,7 @@ class Network:
                     f"expected {tuple(expected)}"
                 )
             if self.entropy:
-                _check_labels(task, targets, shape[-1])
+                check_classes(task, targets, shape[-1])
 
     def loss(self) -> float:
         """Of the network as it is."""
@@ -168,16 +168,6 @@ class Network:
                 kind = isinstance(module, (nn.Linear, *CONVOLUTIONS))
                 layers.append(Layer(name, module, own, alone and kind))
         return sorted(layers, key=lambda each: _position(each.module, order))
-
-
-def _check_labels(task: str, labels: Tensor, classes: int) -> None:
-    if labels.is_floating_point():
-        raise ValueError(f"labels of task {task!r} are {labels.dtype}, expected integers")
-    outside = labels[(labels < 0) | (labels >= classes)]
-    if len(outside):
-        raise ValueError(
-            f"task {task!r} has the label {outside[0].item()}, expected 0 to {classes - 1}"
-        )
 
 
 def _double(x: Tensor) -> Tensor:
