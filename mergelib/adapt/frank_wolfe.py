@@ -116,8 +116,8 @@ def frank_wolfe(
         current point kept.
 
     Raises:
-        ValueError: a setting out of range, a task without head or labels, a label that is no class, a
-            loss or an expert's tensor that is not finite.
+        ValueError: a setting out of range, a task without head or labels, a label that is no class,
+            a loss or an expert's tensor that is not finite.
     """
     named = name_experts(experts)
     check_compatible(pretrained, named, "pretrained")
