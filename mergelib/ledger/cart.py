@@ -119,18 +119,20 @@ def _adaptation() -> list[Check]:
 
 
 def _task_counts() -> list[Check]:
-    """Normalised accuracy lost between the fewest and the most tasks, compared with CART's loss."""
-    table = load_table("vision20-task_counts")
+    """Normalised accuracy lost from the paper's four tasks to all, compared with CART's loss.
+
+    Of two tasks CART is the average, as their centred vectors cancel at every rank.
+    """
+    table = load_table("vision20-task_counts").query("count >= 4")
     means = 100 * table.groupby(["method", "count", "seed"])["normalised"].mean()
-    few, many = table["count"].min(), table["count"].max()
-    lost = means.xs(few, level="count") - means.xs(many, level="count")
+    lost = means.xs(4, level="count") - means.xs(table["count"].max(), level="count")
     checks = []
     for cart in ("cart", "cart, scale searched"):
         for other in ("average", "task_arithmetic", "ties"):
             gap = lost[other] - lost[cart]
-            checks.append(positive(f"{cart} loses less than {other}, {few} to {many} tasks", gap))
-            ahead = means[cart, many] - means[other, many]
-            checks.append(positive(f"{cart} is above {other} at {many} tasks", ahead))
+            checks.append(positive(f"{cart} loses less than {other}, 4 to 20 tasks", gap))
+            ahead = (means[cart] - means[other]).groupby("seed").min()
+            checks.append(positive(f"{cart} is above {other} at every number from 4 tasks", ahead))
     return checks
 
 

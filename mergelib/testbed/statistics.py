@@ -56,6 +56,24 @@ def paired(
     return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "half_width"])
 
 
+def written(columns: Mapping[str, pd.DataFrame], digits: int = 1) -> pd.DataFrame:
+    """A table to read: "mean ± half width" as text, a column for each of some frames.
+
+    Args:
+        columns: name to a frame as of `over_seeds` or `paired`, all of the same rows.
+        digits: after the point.
+    """
+    return pd.DataFrame(
+        {
+            name: pd.Series(
+                [f"{mean:.{digits}f} ± {half:.{digits}f}" for mean, half in frame.to_numpy()],
+                index=frame.index,
+            )
+            for name, frame in columns.items()
+        }
+    )
+
+
 def paired_bootstrap(
     table: pd.DataFrame, better: str, worse: str, *, draws: int = 10_000, seed: int = 0
 ) -> tuple[float, float, float]:

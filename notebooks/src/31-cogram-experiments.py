@@ -57,7 +57,7 @@ import torch
 from mergelib.plots import label, use_style
 from mergelib.provenance import load_table
 from mergelib.testbed.cogram_studies import CHOSEN, make_pair
-from mergelib.testbed.statistics import interval
+from mergelib.testbed.statistics import interval, written
 
 torch.set_num_threads(1)  # networks this small lose more to threads than they gain
 use_style()
@@ -181,17 +181,6 @@ def gap(first, second=0.0, cases=CASES):
 
 
 # %% tags=["hide-input"]
-def written(columns, digits=1):
-    """A table of text from several such frames, one a column."""
-    return pd.DataFrame(
-        {
-            name: [f"{mean:.{digits}f} ± {half:.{digits}f}" for mean, half in frame.to_numpy()]
-            for name, frame in columns.items()
-        },
-        index=next(iter(columns.values())).index,
-    )
-
-
 def both(make):
     """What ``make`` gives for each source, one below the other."""
     return pd.concat({source: make(source) for source in fusion}, names=["source"])

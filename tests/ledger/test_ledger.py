@@ -114,6 +114,32 @@ def pooled(accuracies: dict[str, tuple[float, float]]) -> dict[str, Any]:
     }
 
 
+def test_the_number_of_tasks_is_judged_from_four_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leads over the average are 0, 4, 5 points, and over the others 8, 9, 6; CART loses 10."""
+    normalised = {
+        "cart": {2: 0.9, 4: 0.9, 20: 0.8},
+        "average": {2: 0.9, 4: 0.86, 20: 0.75},
+        "task_arithmetic": {2: 0.82, 4: 0.81, 20: 0.74},
+    }
+    normalised |= {
+        "cart, scale searched": normalised["cart"],
+        "ties": normalised["task_arithmetic"],
+    }
+    rows = [
+        {"method": method, "count": count, "seed": seed, "normalised": value + 0.001 * seed * noise}
+        for (method, each), noise in zip(normalised.items(), range(5), strict=True)
+        for count, value in each.items()
+        for seed in range(3)
+    ]
+    monkeypatch.setattr(provenance, "load_result", lambda _: {"test": rows})
+    _, checks = judge([CLAIMS[6]])
+    found = checks.set_index("what")["value"]
+    assert found["cart loses less than average, 4 to 20 tasks"] == pytest.approx(1)
+    assert found["cart loses less than ties, 4 to 20 tasks"] == pytest.approx(-3)
+    assert found["cart is above average at every number from 4 tasks"] == pytest.approx(4 - 0.1)
+    assert found["cart is above ties at every number from 4 tasks"] == pytest.approx(6 - 0.4)
+
+
 def test_irrelevant_experts_must_hurt_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     others = dict.fromkeys(("average", "task_arithmetic", "ties", "adamerging"), (0.6, 0.5))
     steady = dict.fromkeys(("frank_wolfe", "frank_wolfe, labels"), (0.6, 0.599))
