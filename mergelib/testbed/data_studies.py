@@ -63,7 +63,7 @@ def adaptation(zoo: Zoo, *, grids: Mapping[str, Grid] = ADAPTED, steps: int = 30
         ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``task`` and
         ``accuracy``; ``history``: rows of ``base``, ``step`` and ``entropy``, the sum over tasks.
     """
-    data = {name: task.test.inputs for name, task in zoo.suite.tasks.items()}
+    data = _test_inputs(zoo)
     rows, history = [], []
     for base, grid in grids.items():
         best, _ = choose(zoo, base, grid, autocast=True)
@@ -101,7 +101,7 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
     rows = judged(zoo, "cart", Adapted(merge_zoo("cart", zoo, **best)))
     tables: Tables = {"test": [{"rate": 0, **row} for row in rows], "history": [], "moved": []}
     splits: dict[str, Mapping[str, Any]] = {
-        "entropy": {name: task.test.inputs for name, task in zoo.suite.tasks.items()},
+        "entropy": _test_inputs(zoo),
         "cross_entropy": {
             name: (task.train.inputs, task.train.labels) for name, task in zoo.suite.tasks.items()
         },
@@ -120,6 +120,22 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
             moved = {"mean": float(share.mean()), "spread": float(share.std())}
             tables["moved"].append({**own, **moved})
     return tables
+
+
+def concrete(zoo: Zoo, *, steps: int = 2000) -> Tables:
+    """Concrete as published, on test inputs in small steps, beside the task arithmetic it masks.
+
+    Returns:
+        ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``history``: rows of
+        ``step`` and ``entropy``, the mean over tasks (nats), every tenth step.
+    """
+    made = adapted(zoo, "concrete", _test_inputs(zoo), steps=steps)
+    start = Adapted(merge_zoo("task_arithmetic", zoo))
+    means = made.history.drop(columns="step").mean(axis=1)[::10]
+    return {
+        "test": judged(zoo, "task_arithmetic", start) + judged(zoo, "concrete", made),
+        "history": [{"step": i, "entropy": each} for i, each in means.items()],
+    }
 
 
 def procedures(
@@ -296,6 +312,10 @@ def examples_of(zoo: Zoo, count: int, split: SplitName | Literal["train"] = "tra
     """The first so many examples of every task: name to inputs and labels."""
     parts = {name: getattr(task, split) for name, task in zoo.suite.tasks.items()}
     return {name: (part.inputs[:count], part.labels[:count]) for name, part in parts.items()}
+
+
+def _test_inputs(zoo: Zoo) -> dict[str, Tensor]:
+    return {name: task.test.inputs for name, task in zoo.suite.tasks.items()}
 
 
 def _proof(zoo: Zoo, made: Adapted, start: StateDict) -> dict[str, float]:

@@ -775,7 +775,8 @@ table.join(bits_a_weight("text4").round(2))
 # entry-wise methods, the bell with its peak at 8 % for scale 1, and the loop are found again. The
 # steps between task arithmetic, TIES and Consensus are small here and partly open. Lower row-space
 # interference through centring is not found, though a lower *task* interference is; neither is
-# compression near the experts at 8 %. On texts in four languages CART does not beat the average.
+# compression near the experts at 8 %. CART leads at every number of tasks from four on, but loses no less than
+# the others as they grow. On four kinds of text it does not beat the average.
 #
 # ## When to use it, and when not
 #
@@ -849,7 +850,9 @@ print(*between.tolist(), "% at 2 % and 4 % of the rank")
 #
 # * CART's order among data-free methods holds here; other spectral methods are level or ahead.
 # * The bell's peak is at 8 % for scale 1, and moves to higher ranks with larger scales.
-# * The path over the rank is a loop from the average and back; the scale is its radius.
+# * The path over the rank is a loop from the average and back; the scale is its radius. In every
+#   task's plane the merged model and the expert stand in one valley.
+# * CART's lead is five to nine points from 4 to 20 tasks; all methods end near the pretrained model.
 # * Centring does not lower row-space interference here. It lowers task interference, because centred
 #   vectors cancel among themselves.
 # * One-bit masks beat low-rank factors at equal storage here; factors at 8 % take 5.12 masks.

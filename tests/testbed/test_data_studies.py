@@ -13,6 +13,7 @@ from mergelib.testbed import data_studies
 from mergelib.testbed.data_studies import (
     calibration,
     coefficients,
+    concrete,
     language,
     procedures,
 )
@@ -99,6 +100,18 @@ def test_coefficients_see_labels_only_for_the_cross_entropy(tiny_zoo: Zoo, seen:
     }
     moved = pd.DataFrame(tables["moved"]).set_index(["method", "rate"])["spread"]
     assert (moved.xs(0.1, level="rate") > moved.xs(1e-3, level="rate")).all()
+
+
+def test_concrete_masks_task_arithmetic_by_test_inputs(tiny_zoo: Zoo, seen: list[Any]) -> None:
+    tables = concrete(tiny_zoo, steps=11)
+    losses = pd.DataFrame(tables["test"]).set_index(["method", "task"])["loss"]
+    assert losses["concrete"].tolist() == pytest.approx(losses["task_arithmetic"], rel=0.05)
+    assert losses["concrete"].tolist() != losses["task_arithmetic"].tolist()
+    assert [row["step"] for row in tables["history"]] == [0, 10]
+    for _, data, options in seen:
+        assert "learning_rate" not in options, "the published one"
+        assert all(data[t].equal(task.test.inputs) for t, task in tiny_zoo.suite.tasks.items())
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
 
 
 def test_calibration_gives_each_size_its_examples(tiny_zoo: Zoo, seen: list[Any]) -> None:
