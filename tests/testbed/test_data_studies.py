@@ -103,11 +103,11 @@ def test_coefficients_see_labels_only_for_the_cross_entropy(tiny_zoo: Zoo, seen:
 
 
 def test_concrete_masks_task_arithmetic_by_test_inputs(tiny_zoo: Zoo, seen: list[Any]) -> None:
-    tables = concrete(tiny_zoo, steps=11)
+    tables = concrete(tiny_zoo)
     losses = pd.DataFrame(tables["test"]).set_index(["method", "task"])["loss"]
     assert losses["concrete"].tolist() == pytest.approx(losses["task_arithmetic"], rel=0.05)
     assert losses["concrete"].tolist() != losses["task_arithmetic"].tolist()
-    assert [row["step"] for row in tables["history"]] == [0, 10]
+    assert [row["step"] for row in tables["history"]] == [0], "every tenth of the few steps taken"
     for _, data, options in seen:
         assert "learning_rate" not in options, "the published one"
         assert all(data[t].equal(task.test.inputs) for t, task in tiny_zoo.suite.tasks.items())
