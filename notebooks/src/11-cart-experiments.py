@@ -643,7 +643,8 @@ gained.join(moved.mean().add_suffix(" coefficient, of the start")).round(2)
 # Where the task is known at inference, an expert need not be merged away: it can be kept in a small
 # form. CART-Indexing keeps $\theta_{\text{avg}}$ once and the $k$ strongest centred directions of each
 # task; EMR {cite}`huang2024emr` and TALL masks {cite}`wang2024localizing` keep one bit a weight. The
-# storage is counted to the byte (masks are really packed), in bits a task and weight.
+# storage is counted to the byte (masks are really packed), in bits a task and weight. As in the paper's Table 3, on 8, 14
+# and 20 tasks; accuracies in per cent:
 
 # %%
 KEYS = ["method", "setting"]
@@ -683,8 +684,8 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# On these networks CART-Indexing stays well below the individual experts, unlike in the paper, and more
-# rank helps less and less. The reason is what it averages: on CLIP nearly all weights are in matrices,
+# The order is the same at every number of tasks. On these networks CART-Indexing stays well below the individual experts,
+# unlike in the paper, and more rank helps less and less. The reason is what it averages: on CLIP nearly all weights are in matrices,
 # here the stem's convolutions, the positions and the norms matter, too. At full rank only they are
 # averaged, and the gap that is left is theirs:
 
