@@ -449,21 +449,18 @@ real[["what", "classes"]]
 # number and the hashes of the data it came from, ships with the package, and we read it here.
 
 # %% tags=["hide-input"]
-from mergelib.provenance import load_result
-from mergelib.testbed.statistics import interval
+from mergelib.provenance import load_table
+from mergelib.testbed.statistics import over_seeds
 
-measured = pd.DataFrame(load_result("vision8-baselines")["test"])
-measured = measured[measured["method"].isin(["pretrained", "individual"])]
+measured = load_table("vision8-baselines").query("method in ['pretrained', 'individual']")
 print(f"test accuracy in %, mean over {measured['seed'].nunique()} seeds")
 mean = measured.groupby(["method", "task"])["accuracy"].mean().unstack("method")
 mean = mean.loc[list(SUITES["vision8"]), ["pretrained", "individual"]]
 (100 * mean).round(1)
 
 # %% tags=["hide-input"]
-per_seed = measured.groupby(["method", "seed"])["accuracy"].mean()
-for method in ("pretrained", "individual"):
-    centre, half = interval(per_seed[method].tolist())
-    print(f"{method}, mean over tasks: {100 * centre:.1f} ± {100 * half:.1f} (95 % over seeds)")
+for method, (centre, half) in (100 * over_seeds(measured, "method")).iterrows():
+    print(f"{method}, mean over tasks: {centre:.1f} ± {half:.1f} (95 % over seeds)")
 
 # %% [markdown]
 # The pretrained model does best by far on `mnist`: it has seen printed digits, as we warned. The

@@ -672,16 +672,12 @@ print(f"storage for one more task: {bits:.2f} bits a weight; an expert takes 32"
 # arithmetic, with 95 % intervals over the seeds. TIES has its mean here, as published.
 
 # %%
-from mergelib.provenance import load_result
+from mergelib.provenance import load_table
+from mergelib.testbed.statistics import paired
 
-table = pd.DataFrame(load_result("vision8-baselines")["test"])
-by_seed = 100 * table.groupby(["method", "seed"])["accuracy"].mean()
-compared = {
-    method: interval(by_seed[method] - by_seed["task_arithmetic"])
-    for method in ("ties", "dare", "consensus", "cart")
-}
-against = pd.DataFrame.from_dict(compared, orient="index", columns=["gain, points", "±"])
-against.round(2)
+pairs = {method: (method, "task_arithmetic") for method in ("ties", "dare", "consensus", "cart")}
+against = 100 * paired(load_table("vision8-baselines"), pairs)
+against.set_axis(["gain, points", "±"], axis=1).round(2)
 
 # %% [markdown]
 # That task arithmetic ranks below TIES, and TIES below Consensus, as CART's Table 1 has it, is claim C1 of the
