@@ -230,7 +230,7 @@ def adamerging(
     state = complete(basis.at(final), pretrained)
     state = {key: value.to(pretrained[key].dtype) for key, value in state.items()}
     table = pd.DataFrame(final.cpu().numpy(), index=list(named), columns=list(basis.vectors))
-    return Adapted(state, table, pd.DataFrame(history))
+    return Adapted(state, table, pd.DataFrame(history, columns=["step", *pairs]))
 
 
 def _of_parameters(basis: Span, model: nn.Module, start: float) -> Span:

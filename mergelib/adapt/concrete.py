@@ -104,7 +104,8 @@ def concrete(
     final = {key: (each / temperature).sigmoid() for key, each in logits.items()}
     masked = _masked(pretrained, added, final)
     masked = {key: each.to(pretrained[key].dtype) for key, each in masked.items()}
-    return Adapted(complete(dense | masked, pretrained), history=pd.DataFrame(history))
+    table = pd.DataFrame(history, columns=["step", *inputs])
+    return Adapted(complete(dense | masked, pretrained), history=table)
 
 
 def pull(gradient: Tensor, relaxed: Tensor, temperature: float) -> Tensor:

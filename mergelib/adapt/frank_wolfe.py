@@ -205,7 +205,7 @@ def minimise(
         if bool((mixture[-1] == 1).all()):  # nothing better was found, nor will be
             break
     table = pd.DataFrame(weights.numpy(), index=[*names, START], columns=keys)
-    return theta, table, pd.DataFrame(rows)
+    return theta, table, pd.DataFrame(rows, columns=["step", "loss", "gap", "vertex", "moved"])
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def multitask(
         seed=seed,
         transform=transform,
     )
-    history = pd.DataFrame(losses).rename_axis("step").reset_index()
+    history = pd.DataFrame(losses, columns=list(sizes)).rename_axis("step").reset_index()
     return Adapted(state, history=history)
 
 
