@@ -407,8 +407,8 @@ written(ahead).rename_axis("CART's lead, points")
 # %% [markdown]
 # With two tasks CART *is* the average, at every rank and scale, since two centred vectors are each other's negatives. From
 # four tasks on it is above all others at every number, as the paper says. Its lead does not grow, though: over task
-# arithmetic it falls from nine points at four tasks to five at twenty, where nothing is far above the
-# pretrained model any more. A searched scale is worth four points at four tasks, and nothing at twenty.
+# arithmetic it falls from nine points at four tasks to five at twenty: all curves come down towards the pretrained model,
+# and the highest has furthest to fall. A searched scale is worth four points at four tasks, and nothing at twenty.
 #
 # ## The loop in the loss landscape
 #
@@ -853,7 +853,7 @@ print(*between.tolist(), "% at 2 % and 4 % of the rank")
 # * The bell's peak is at 8 % for scale 1, and moves to higher ranks with larger scales.
 # * The path over the rank is a loop from the average and back; the scale is its radius. In every
 #   task's plane the merged model and the expert stand in one valley.
-# * CART's lead is five to nine points from 4 to 20 tasks; all methods end near the pretrained model.
+# * CART's lead is five to nine points from 4 to 20 tasks; all methods come down towards the pretrained model.
 # * Centring does not lower row-space interference here. It lowers task interference, because centred
 #   vectors cancel among themselves.
 # * One-bit masks beat low-rank factors at equal storage here; factors at 8 % take 5.12 masks.
