@@ -245,8 +245,8 @@ plt.show()
 # right. With a few hundred coefficients the model can only move between experts, each of which is good at
 # something, and there certainty and accuracy go together. With a number for each weight it can
 # leave them, and becomes certain of wrong answers. A short run with a large rate may be unkind to
-# Concrete, whose authors report gains with 2,000 small steps; but the figure shows that its
-# objective does not notice when to stop, and labelled pictures would be needed to tell.
+# Concrete, whose authors report gains with 2,000 small steps, so [](22-frank-wolfe-experiments) takes these
+# steps, too, and finds the same. The objective does not notice when to stop; labelled pictures would be needed to tell.
 #
 # ## Fisher: a mean weighted by what matters
 #
@@ -571,7 +571,7 @@ plt.show()
 # One seed shows a phenomenon and settles no claim. AdaMerging's abstract reports eleven points over task
 # arithmetic on eight vision tasks {cite}`yang2024adamerging` (**the paper's figure**); here, as on real pictures in
 # [](11-cart-experiments), the size is not reached. That surgery gains on top of any merge, and most in the end on the
-# best one, is what its paper reports. Concrete's gain we could not find in a short run. Results with several
+# best one, is what its paper reports. Concrete's gain we did not find. Results with several
 # seeds on real pictures, with the same procedures at equal data, are in [](22-frank-wolfe-experiments), at the end of this
 # part, and verdicts in the [](90-claims-ledger).
 #
