@@ -114,7 +114,7 @@ scaled = {
     for n in (8, 14, 20)
 }
 wide = pd.DataFrame({k: over_seeds(table, "method")["mean"] for k, table in scaled.items()})
-(100 * wide.loc[["pretrained", *PARTS, "individual"]]).round(1)
+(100 * wide.loc[["pretrained", *PARTS, "individual"]]).rename(index=label).round(1)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "What merging gains over the average at 8, 14 and 20 tasks, for two sizes of network, with 95 % intervals of the paired differences.", "name": "fig-cart-scale"}, "image": {"alt": "Two panels, one a network size. In both, the gain over plain averaging shrinks as tasks grow from 8 to 20, for every method; CART and TSV stay several points above TIES, Consensus and task arithmetic, which converge towards the average."}}
 fig, axes = plt.subplots(1, 2, figsize=(9, 4.4), sharey=True)
@@ -586,7 +586,7 @@ print(inspect.getsource(Span.pull))
 
 # %%
 adapted = over_seeds(load_table("vision8-adaptation"), "method")
-(100 * adapted).round(1)
+(100 * adapted).rename(index=lambda name: " on ".join(map(label, name.split("+")))).round(1)
 
 # %%
 pairs = {
@@ -647,38 +647,48 @@ gained.join(moved.mean().add_suffix(" coefficient, of the start")).round(2)
 # and 20 tasks; accuracies in per cent:
 
 # %%
-KEYS = ["method", "setting"]
+RATIOS_KEPT = (0.02, 0.04, 0.08, 0.16)
+NAMES = {
+    ("individual", ""): "individual",
+    ("emr", ""): "EMR",
+    ("tall_masks", "base=task_arithmetic"): "TALL + task arithmetic",
+    ("tall_masks", "base=ties"): "TALL + TIES",
+}
+LOW_RANK = {f"CART-Indexing, {100 * ratio:g} %": ratio for ratio in RATIOS_KEPT}
+NAMES |= {("cart_indexing", f"rank_ratio={ratio}"): name for name, ratio in LOW_RANK.items()}
+
+
+def compressed(suite, part="test"):
+    """A table of the study, with one name for method and setting."""
+    table = load_table(f"{suite}-compression", part)
+    return table.assign(name=[NAMES[key] for key in zip(table["method"], table["setting"])])
 
 
 def bits_a_weight(suite):
-    """What one more task takes, by method and setting."""
-    storage = load_table(f"{suite}-compression", "storage").query("seed == 0").set_index(KEYS)
-    return (storage["bits_per_task"] / storage["parameters"]).rename("bits a weight")
+    """What one more task takes."""
+    storage = compressed(suite, "storage").query("seed == 0").set_index("name")
+    bits = storage["bits_per_task"] / storage["parameters"]
+    return pd.concat([pd.Series({"individual": 32.0}), bits]).rename("bits a weight").round(2)
 
 
+# %%
 bits = bits_a_weight("vision8")
-pictures = {f"vision{n}": load_table(f"vision{n}-compression") for n in (8, 14, 20)}
-kept = {suite: 100 * over_seeds(table, KEYS) for suite, table in pictures.items()}
-written(kept).join(bits.round(2))
+kept = {f"vision{n}": 100 * over_seeds(compressed(f"vision{n}"), "name") for n in (8, 14, 20)}
+written(kept).join(bits)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy of compressed experts against the storage one more task takes, eight vision tasks, with 95 % intervals over five seeds. The line is the uncompressed experts, which take 32 bits a weight.", "name": "fig-cart-storage"}, "image": {"alt": "Accuracy against bits per task and weight. The masks, EMR and TALL, sit at one bit. CART-Indexing rises with its rank from below one bit to several bits and levels off five points below the line of the individual experts; at 8 percent of the rank it takes several times the storage of TALL masks, which are above it."}}
 fig, ax = plt.subplots(figsize=(7.2, 4.4))
-compared = kept["vision8"]
-own, _ = compared.loc["individual", ""]
+own, widest = kept["vision8"]["mean"]["individual"], bits[list(LOW_RANK)].max()
 ax.axhline(own, color="black", lw=1.5)
-ax.text(bits.max(), own + 0.4, "individual, 32 bits", ha="right", fontsize=11)
-low_rank = compared.loc[["cart_indexing"]]
+ax.text(widest, own + 0.4, "individual, 32 bits", ha="right", fontsize=11)
+low_rank = kept["vision8"].loc[list(LOW_RANK)]
 cart = {"color": colour("cart"), "label": "CART-Indexing", "marker": "o", "capsize": 4}
 ax.errorbar(bits[low_rank.index], low_rank["mean"], low_rank["half_width"], **cart)
-for key, (mean, _) in low_rank.iterrows():
-    text = f"{100 * float(key[1].split('=')[1]):g} %"
-    ax.annotate(text, (bits[key], mean), xytext=(6, -16), textcoords="offset points", fontsize=11)
-for key, text, marker in (
-    (("emr", ""), "EMR", "s"),
-    (("tall_masks", "base=task_arithmetic"), "TALL + task arithmetic", "^"),
-    (("tall_masks", "base=ties"), "TALL + TIES", "v"),
-):
-    ax.errorbar(bits[key], *compared.loc[key], fmt=marker, ms=10, label=text, capsize=4)
+for name, ratio in LOW_RANK.items():
+    spot = (bits[name], low_rank["mean"][name])
+    ax.annotate(f"{ratio:.0%}", spot, xytext=(6, -16), textcoords="offset points", fontsize=11)
+for name, marker in (("EMR", "s"), ("TALL + task arithmetic", "^"), ("TALL + TIES", "v")):
+    ax.errorbar(bits[name], *kept["vision8"].loc[name], fmt=marker, ms=10, label=name, capsize=4)
 ax.set(xlabel="bits a task and weight", ylabel="mean test accuracy, %", xlim=(0, None))
 ax.legend()
 plt.show()
@@ -724,7 +734,7 @@ for M in (160, 1024, 8192):
 texts = load_table("text4-baselines").assign(bits=lambda table: table["loss"] / np.log(2))
 by_text = texts.groupby(["method", "task"])["bits"].mean().unstack()
 by_text["mean"] = by_text.mean(axis=1)
-by_text.sort_values("mean").round(2)
+by_text.sort_values("mean").rename(index=label).round(2)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Four texts: bits for a character of test text, mean over the texts, with 95 % intervals over the seeds. Fewer are better.", "name": "fig-cart-text"}, "image": {"alt": "Dots from top to bottom in order of bits. The individual experts are far to the left of everything. Then most merges stand within a narrow band, Iso-C and task arithmetic at its front, the average and CART level in its middle; TIES, DELLA and Model Stock need clearly more, and the pretrained model most."}}
 order = over_seeds(texts, "method", "bits").sort_values("mean")
@@ -762,9 +772,9 @@ pd.DataFrame([settings["cart"] for settings in chosen]).value_counts().rename("s
 # Table 4). TALL masks choose their scale by the loss on validation text.
 
 # %%
-squeezed = load_table("text4-compression").assign(bits=lambda table: table["loss"] / np.log(2))
-table = written({"bits for a character": over_seeds(squeezed, KEYS, "bits")}, 2)
-table.join(bits_a_weight("text4").round(2))
+squeezed = compressed("text4").assign(bits=lambda table: table["loss"] / np.log(2))
+table = written({"bits for a character": over_seeds(squeezed, "name", "bits")}, 2)
+table.join(bits_a_weight("text4"))
 
 # %% [markdown]
 # CART-Indexing at 8 % of the rank is ahead of EMR, as in the paper, and far ahead of any merge, but half a bit behind the experts,
@@ -840,8 +850,8 @@ print(f"{1.96 * 3 / 15**0.5:.1f} points")
 # and 4 %: half the bits in each number buys twice the rank, if 16 bits lose nothing.
 
 # %%
-between = low_rank["mean"].round(1)["cart_indexing"][["rank_ratio=0.02", "rank_ratio=0.04"]]
-print(*between.tolist(), "% at 2 % and 4 % of the rank")
+between = low_rank["mean"].iloc[:2].round(1)
+print(*between, "% at 2 % and 4 % of the rank")
 
 # %% [markdown]
 # ````{solution-end}
