@@ -941,7 +941,7 @@ refined()
 # %% [markdown]
 # So it comes: whatever the pass began with, it ends at the average, and the gains of task arithmetic, TIES and
 # CART over it are gone. With rollback at layers nothing is lost: mixtures that raise the loss are refused, up to three
-# in four, and what is kept gains a point or so for task arithmetic and nothing that three seeds could show for the
+# in four, and what is kept gains a point or so for task arithmetic and half a point at most for the
 # others. As an optimiser "applied to an already fused network", CoGraM needs the rollback that the paper denies to
 # layers.
 #
@@ -958,7 +958,7 @@ refined()
 # mergelib study tuning --suite digits --seeds 30 -o results/digits-tuning.json
 # mergelib study thresholds --suite synthetic --first 100 --seeds 10 -o results/synthetic-thresholds.json
 # mergelib study thresholds --suite digits --first 100 --seeds 10 -o results/digits-thresholds.json
-# mergelib study granular --suite vision8 --seeds 3 -o results/vision8-granular.json
+# mergelib study granular --suite vision8 --seeds 5 -o results/vision8-granular.json
 # ```
 #
 # ## What the paper says and what we measured
