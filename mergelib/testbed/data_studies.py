@@ -63,7 +63,7 @@ def adaptation(zoo: Zoo, *, grids: Mapping[str, Grid] = ADAPTED, steps: int = 30
         ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``task`` and
         ``accuracy``; ``history``: rows of ``base``, ``step`` and ``entropy``, the sum over tasks.
     """
-    data = _test_inputs(zoo)
+    data = unlabelled(examples_of(zoo, None, "test"))
     rows, history = [], []
     for base, grid in grids.items():
         best, _ = choose(zoo, base, grid, autocast=True)
@@ -101,10 +101,8 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
     rows = judged(zoo, "cart", Adapted(merge_zoo("cart", zoo, **best)))
     tables: Tables = {"test": [{"rate": 0, **row} for row in rows], "history": [], "moved": []}
     splits: dict[str, Mapping[str, Any]] = {
-        "entropy": _test_inputs(zoo),
-        "cross_entropy": {
-            name: (task.train.inputs, task.train.labels) for name, task in zoo.suite.tasks.items()
-        },
+        "entropy": unlabelled(examples_of(zoo, None, "test")),
+        "cross_entropy": examples_of(zoo, None),
     }
     options = {"base": "cart", "init": best["scale"], "rank_ratio": best["rank_ratio"]}
     for loss, data in splits.items():
@@ -129,7 +127,7 @@ def concrete(zoo: Zoo, *, steps: int = 2000) -> Tables:
         ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``history``: rows of
         ``step`` and ``entropy``, the mean over tasks (nats), every tenth step.
     """
-    made = adapted(zoo, "concrete", _test_inputs(zoo), steps=steps)
+    made = adapted(zoo, "concrete", unlabelled(examples_of(zoo, None, "test")), steps=steps)
     start = Adapted(merge_zoo("task_arithmetic", zoo))
     means = made.history.drop(columns="step").mean(axis=1)[::10]
     return {
@@ -308,14 +306,10 @@ def judged(zoo: Zoo, method: str, made: Adapted) -> list[dict[str, Any]]:
     return records(table[["task", "accuracy", "loss"]].assign(method=method))
 
 
-def examples_of(zoo: Zoo, count: int, split: SplitName | Literal["train"] = "train") -> Data:
-    """The first so many examples of every task: name to inputs and labels."""
+def examples_of(zoo: Zoo, count: int | None, split: SplitName | Literal["train"] = "train") -> Data:
+    """The first so many examples of every task, or all: name to inputs and labels."""
     parts = {name: getattr(task, split) for name, task in zoo.suite.tasks.items()}
     return {name: (part.inputs[:count], part.labels[:count]) for name, part in parts.items()}
-
-
-def _test_inputs(zoo: Zoo) -> dict[str, Tensor]:
-    return {name: task.test.inputs for name, task in zoo.suite.tasks.items()}
 
 
 def _proof(zoo: Zoo, made: Adapted, start: StateDict) -> dict[str, float]:

@@ -646,15 +646,14 @@ gained.join(moved.mean().add_suffix(" coefficient, of the start")).round(2)
 # storage is counted to the byte (masks are really packed), in bits a task and weight. As in the paper's Table 3, on 8, 14
 # and 20 tasks; accuracies in per cent:
 
-# %%
-RATIOS_KEPT = (0.02, 0.04, 0.08, 0.16)
+# %% tags=["hide-input"]
 NAMES = {
     ("individual", ""): "individual",
     ("emr", ""): "EMR",
     ("tall_masks", "base=task_arithmetic"): "TALL + task arithmetic",
     ("tall_masks", "base=ties"): "TALL + TIES",
 }
-LOW_RANK = {f"CART-Indexing, {100 * ratio:g} %": ratio for ratio in RATIOS_KEPT}
+LOW_RANK = {f"CART-Indexing, {100 * ratio:g} %": ratio for ratio in (0.02, 0.04, 0.08, 0.16)}
 NAMES |= {("cart_indexing", f"rank_ratio={ratio}"): name for name, ratio in LOW_RANK.items()}
 
 
@@ -811,8 +810,7 @@ table.join(bits_a_weight("text4"))
 # which does not depend on $\lambda$.
 
 # %%
-doubled = ml.merge("cart", zoo.experts, rank_ratio=0.08, scale=2.0)
-assert np.allclose(place(doubled), loops[2.0][EIGHT], atol=1e-3 * np.abs(loops[2.0]).max())
+assert np.allclose(place(merges["CART"]), loops[2.0][EIGHT], atol=1e-3 * np.abs(loops[2.0]).max())
 
 # %% [markdown]
 # ````{solution-end}
