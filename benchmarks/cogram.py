@@ -23,7 +23,7 @@ import mergelib as ml
 from mergelib.cogram import prototypes
 from mergelib.progress import progress
 from mergelib.provenance import provenance, write_result
-from mergelib.testbed.synthetic import synthetic_pair, train_pair
+from mergelib.testbed.families.synthetic import synthetic_pair, train_pair
 from tests.cogram.reference import Plain
 
 LEVELS = ("neuron", "weight")

@@ -15,9 +15,9 @@ import torch
 import typer
 from torch import Tensor
 
-from mergelib.adapt.frank_wolfe import minimise
 from mergelib.io import Checkpoint, save_state_dict
 from mergelib.measure import measured
+from mergelib.procedures.frank_wolfe import minimise
 from mergelib.progress import progress
 from mergelib.provenance import provenance, write_result
 

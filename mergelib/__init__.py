@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from mergelib import cogram as _cogram  # these two register methods
 from mergelib import rules as _rules
-from mergelib.adapt import adapt
-from mergelib.compress import Compressed, compress, load_compressed
+from mergelib.compression import Compressed, compress, load_compressed
 from mergelib.io import load_state_dict, save_state_dict
 from mergelib.merging import merge
+from mergelib.procedures import adapt
 from mergelib.registry import methods
 from mergelib.statedict import add, flatten, lerp, nbytes, scale, subtract, unflatten
 from mergelib.streaming import merge_files

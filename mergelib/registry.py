@@ -36,7 +36,7 @@ class Method:
         prepared: the names of these arguments, which are no hyperparameters.
         draws: has a ``seed``, from which every tensor gets one of its own.
         family: ``"rule"``, ``"compression"`` or ``"procedure"``: whether `merge`,
-            `mergelib.compress` or `mergelib.adapt` calls it.
+            `mergelib.compression` or `mergelib.procedures` calls it.
         data: what data it needs besides the experts, in words.
     """
 
@@ -105,29 +105,68 @@ def _is_finite_number(value: object) -> bool:
 
 
 _METHODS: dict[str, Method] = {}
-_OTHERS: dict[str, Method] = {}  # of other families than rules
+
+
+def _register(method: Method) -> None:
+    """Add a method to those that there are; a name is taken once.
+
+    Raises:
+        ValueError: if another function has the name already.
+    """
+    known = _METHODS.get(method.name)
+    if known is not None and known.function.__module__ != method.function.__module__:
+        raise ValueError(
+            f"a {known.family} named {method.name!r} is registered already, "
+            f"by {known.function.__module__}"
+        )
+    _METHODS[method.name] = method
 
 
 def rule(*, paper: str, **traits: Any) -> Callable[[Rule], Rule]:
-    """Register a function as the merging rule of its own name; the traits are `Method`'s."""
+    """Register a function as the merging rule of its own name; the traits are `Method`'s.
+
+    Raises:
+        ValueError: if another method has the name already.
+    """
 
     def register(function: Rule) -> Rule:
-        name = function.__name__
-        _METHODS[name] = Method(name, function, paper, **traits)
+        _register(Method(function.__name__, function, paper, **traits))
         return function
 
     return register
 
 
-def other(*, family: str, paper: str, data: str = "") -> Callable[[Any], Any]:
-    """Register a function of another family than rules under its own name."""
+def procedure(*, paper: str, data: str) -> Callable[[Any], Any]:
+    """Register a function as the procedure of its own name; ``data`` is what it needs, in words.
+
+    Raises:
+        ValueError: if another method has the name already.
+    """
 
     def register(function: Any) -> Any:
-        name = function.__name__
-        _OTHERS[name] = Method(name, function, paper, family=family, data=data)
+        _register(Method(function.__name__, function, paper, family="procedure", data=data))
         return function
 
     return register
+
+
+def compression(*, paper: str) -> Callable[[Any], Any]:
+    """Register a function as the compression of its own name.
+
+    Raises:
+        ValueError: if another method has the name already.
+    """
+
+    def register(function: Any) -> Any:
+        _register(Method(function.__name__, function, paper, family="compression"))
+        return function
+
+    return register
+
+
+def method_names(family: str = "rule") -> list[str]:
+    """The names of a family's methods, in the order of registration."""
+    return [name for name, method in _METHODS.items() if method.family == family]
 
 
 def get_method(name: str, family: str = "rule") -> Method:
@@ -136,15 +175,14 @@ def get_method(name: str, family: str = "rule") -> Method:
     Raises:
         ValueError: if there is none in the family; the message names the nearest ones.
     """
-    known = {**_METHODS, **_OTHERS}
-    mine = [each for each, method in known.items() if method.family == family]
-    if name not in mine:
-        near = difflib.get_close_matches(name, mine)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(mine)}"
-        if name in known:
-            hint = f"it is a {known[name].family}; {hint}"
+    names = method_names(family)
+    if name not in names:
+        near = difflib.get_close_matches(name, names)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+        if name in _METHODS:
+            hint = f"it is a {_METHODS[name].family}; {hint}"
         raise ValueError(f"unknown method {name!r}; {hint}")
-    return known[name]
+    return _METHODS[name]
 
 
 def methods() -> "pd.DataFrame":
@@ -160,6 +198,6 @@ def methods() -> "pd.DataFrame":
             "hyperparameters": ", ".join(f"{k}={v!r}" for k, v in method.hyperparameters.items()),
             "paper": method.paper,
         }
-        for method in [*_METHODS.values(), *_OTHERS.values()]
+        for method in _METHODS.values()
     ]
     return pd.DataFrame(rows).set_index("method")

@@ -1,9 +1,16 @@
-"""What all tests share: a cache of their own, and no deadlines on machines that others share."""
+"""What all tests share: a cache of their own, a small suite, and a zoo of its tiny experts."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
+
+from mergelib.testbed import models, zoo
+from mergelib.testbed.suites import load_suite
+from mergelib.testbed.tasks import PretrainingSet, Suite
+from mergelib.testbed.training import Recipe
 
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
@@ -15,3 +22,40 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("MERGELIB_DATA", raising=False)
     return tmp_path / "cache"
+
+
+@pytest.fixture(scope="session")
+def digits() -> Suite:
+    return load_suite("digits2", profile="smoke")
+
+
+def make_tiny() -> models.VisionTransformer:
+    return models.VisionTransformer(width=16, depth=1, heads=2)
+
+
+def install(patch: pytest.MonkeyPatch, suite: Suite) -> None:
+    """A model ``tiny``, and in place of the rendered scripts one set to pretrain it on."""
+    low = suite.tasks["digits_low"]
+    sets = [PretrainingSet("glyphs", low.class_names, low.train, low.test, "0123")]
+    patch.setitem(models.MODELS, "tiny", make_tiny)
+    patch.setattr(zoo, "pretraining_sets", lambda: sets)
+    patch.setattr(zoo, "FALLBACK", Recipe(learning_rate=3e-3, epochs=1))
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, digits: Suite) -> str:
+    install(monkeypatch, digits)
+    return "tiny"
+
+
+@pytest.fixture(scope="session")
+def tiny_zoo(digits: Suite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[zoo.Zoo]:
+    """Experts that learned something: three epochs at a high rate."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MERGELIB_CACHE", str(tmp_path_factory.mktemp("zoo")))
+        install(patch, digits)
+        recipe = Recipe(learning_rate=5e-3, epochs=3, batch_size=32)
+        made = zoo.load_zoo(digits, model="tiny", recipe=recipe)
+    before = {key: value.clone() for key, value in made.pretrained.items()}
+    yield made
+    assert all(torch.equal(made.pretrained[key], before[key]) for key in before), "a test spoilt it"

@@ -17,9 +17,12 @@ from torch import Tensor
 
 import mergelib as ml
 from mergelib import cli
+from mergelib.cli import printing
 from mergelib.io import load_state_dict, save_state_dict
-from mergelib.registry import _METHODS
-from mergelib.testbed import comparison, studies, suites, zoo
+from mergelib.registry import get_method, method_names
+from mergelib.studies import comparison
+from mergelib.studies import runner as studies
+from mergelib.testbed import suites, zoo
 from mergelib.testbed.models import build_model
 from mergelib.testbed.training import Recipe
 
@@ -36,7 +39,7 @@ class Outcome:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setattr(cli, "console", Console(width=160))
+    monkeypatch.setattr(printing, "console", Console(width=160))
 
     def call(*arguments: object) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["mergelib", *map(str, arguments)])
@@ -99,7 +102,7 @@ def test_demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     mean = table.groupby("method")["accuracy"].mean()
     assert mean["individual"] > 0.95
     assert mean["pretrained"] < mean["average"]
-    merged = table["method"].isin(cli.DEMO)
+    merged = table["method"].isin(cli.studies.DEMO)
     assert (table.loc[merged, "seconds"] > 0).all()
     for text in ("TIES", "CART", "mean", "normalised", "peak MB", f"{100 * mean['cart']:.1f}"):
         assert text in printed
@@ -129,7 +132,8 @@ def test_demo_tunes_on_validation_data(
 
 def test_methods_lists_all(run: Run) -> None:
     printed = succeed(run, "methods")
-    for name, method in _METHODS.items():
+    for method in map(get_method, method_names()):
+        name = method.name
         assert f"{name}  needs " in printed
         assert method.summary in printed
     assert "density=0.2, scale=1.0, reduce='mean', trim='model'" in printed
@@ -153,11 +157,11 @@ def test_merge_is_the_librarys(run: Run, models: tuple[Path, list[Path]], tmp_pa
 
 
 def test_settings_are_json_else_text() -> None:
-    assert cli._setting("scale=0.4") == ("scale", 0.4)
-    assert cli._setting("weights=[1, 2]") == ("weights", [1, 2])
-    assert cli._setting("exact=true") == ("exact", True)
-    assert cli._setting("reduce=sum") == ("reduce", "sum")
-    assert cli._setting("note=a=b") == ("note", "a=b")
+    assert cli.merging._setting("scale=0.4") == ("scale", 0.4)
+    assert cli.merging._setting("weights=[1, 2]") == ("weights", [1, 2])
+    assert cli.merging._setting("exact=true") == ("exact", True)
+    assert cli.merging._setting("reduce=sum") == ("reduce", "sum")
+    assert cli.merging._setting("note=a=b") == ("note", "a=b")
 
 
 @pytest.mark.usefixtures("quick")

@@ -19,7 +19,7 @@ from mergelib.plots import (
     ladder,
     use_style,
 )
-from mergelib.registry import _METHODS
+from mergelib.registry import method_names
 
 mpl.use("Agg")
 
@@ -32,7 +32,7 @@ def _tidy() -> Iterator[None]:
 
 
 def test_every_method_has_a_label_and_a_colour_of_its_own() -> None:
-    expected = {*_METHODS, "pretrained", "individual"}
+    expected = {*method_names(), "pretrained", "individual"}
     assert expected <= set(LABELS)
     assert expected <= set(COLOURS)
     assert len({colour(name) for name in expected}) == len(expected)

@@ -18,7 +18,7 @@ from mergelib.registry import get_method, rule
 from mergelib.statedict import is_kernel
 
 State = dict[str, Tensor]
-NAMES = list(registry._METHODS)
+NAMES = registry.method_names()
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 import mergelib as ml
 from mergelib.io import Checkpoint, load_state_dict, save_state_dict
 from mergelib.merging import CHUNK, merge
-from mergelib.registry import _METHODS
+from mergelib.registry import get_method, method_names
 from mergelib.streaming import merge_files
 
 State = dict[str, Tensor]
@@ -75,21 +75,21 @@ def save_all(folder: Path, states: list[State]) -> list[Path]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", list(_METHODS))
+@pytest.mark.parametrize("name", method_names())
 def test_streamed_equals_in_memory(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
     base, *experts = make_states(dtype)
     paths = save_all(tmp_path, [base, *experts])
     expected = merge(name, experts, pretrained=base)
     file = merge_files(name, paths[0], paths[1:], tmp_path / "out.safetensors")
     assert_same(load_file(file), expected)
-    if not _METHODS[name].needs_pretrained:
+    if not get_method(name).needs_pretrained:
         file = merge_files(name, None, paths[1:], tmp_path / "alone.safetensors")
         assert_same(load_file(file), merge(name, experts))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", list(_METHODS))
+@pytest.mark.parametrize("name", method_names())
 def test_streamed_equals_in_memory_on_gpu(
     tmp_path: Path, states: list[State], files: list[Path], name: str
 ) -> None:
@@ -432,7 +432,7 @@ def test_memory_is_bounded_by_the_largest_tensor(tmp_path: Path, dtype: torch.dt
             state = {k: torch.randn(a // shrink, b // shrink) for k, (a, b) in shapes.items()}
             state = {k: v.to(dtype) for k, v in state.items()}
             save_state_dict(state, tmp_path / size / f"{i}.safetensors")
-    found = json.loads(run_script(MEMORY, tmp_path, *_METHODS))
+    found = json.loads(run_script(MEMORY, tmp_path, *method_names()))
     limit = entries * (experts * dtype.itemsize + 3 * 4)
     assert max(found.values()) < limit, {k: v / entries for k, v in found.items()}
     assert min(found.values()) > entries * dtype.itemsize, found  # so something was measured

@@ -4,8 +4,8 @@ The procedure is ``mergelib.adapt("cogram", ...)``; here are the prototypes on w
 and the short training that may follow it.
 """
 
-from mergelib.cogram.kickoff import fine_tune, kickoff
-from mergelib.cogram.prototypes import prototypes
+from mergelib.cogram.finetuning import fine_tune, kickoff
 from mergelib.cogram.refine import attention_heads, cogram
+from mergelib.cogram.representatives import prototypes
 
 __all__ = ["attention_heads", "cogram", "fine_tune", "kickoff", "prototypes"]

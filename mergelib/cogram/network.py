@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mergelib.adapt.common import Transform, check_classes
 from mergelib.merging import tied_keys
+from mergelib.procedures.common import Transform, check_classes
 from mergelib.statedict import StateDict
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

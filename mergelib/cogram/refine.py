@@ -13,7 +13,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from mergelib.adapt.common import (
+from mergelib.cogram.decisions import Log, Rules, Thresholds
+from mergelib.cogram.network import Layer, Network, Tensors
+from mergelib.cogram.orders import sequential, simultaneous
+from mergelib.cogram.site import Site
+from mergelib.cogram.trace import Prefix, Trace, answers, replaced
+from mergelib.procedures.common import (
     Adapted,
     Transform,
     check_choice,
@@ -22,14 +27,9 @@ from mergelib.adapt.common import (
     complete,
     labelled,
 )
-from mergelib.adapt.fisher import fisher
-from mergelib.cogram.decisions import Log, Rules, Thresholds
-from mergelib.cogram.network import Layer, Network, Tensors
-from mergelib.cogram.orders import sequential, simultaneous
-from mergelib.cogram.site import Site
-from mergelib.cogram.trace import Prefix, Trace, answers, replaced
+from mergelib.procedures.fisher import fisher
 from mergelib.progress import progress
-from mergelib.registry import other
+from mergelib.registry import procedure
 from mergelib.statedict import (
     Experts,
     StateDict,
@@ -42,8 +42,7 @@ from mergelib.statedict import (
 ORDERS = {"sequential": sequential, "simultaneous": simultaneous}
 
 
-@other(
-    family="procedure",
+@procedure(
     paper="lenz2025cogram",
     data="model, heads, labelled examples or prototypes (one or a few a class)",
 )

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from mergelib.progress import progress
 from mergelib.statedict import StateDict, check_compatible
 from mergelib.testbed.models import normalise
-from mergelib.testbed.suites import Split, Suite
+from mergelib.testbed.tasks import Split, Suite
 
 SplitName = Literal["train", "validation", "test"]
 

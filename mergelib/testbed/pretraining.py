@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from mergelib.progress import progress
 from mergelib.provenance import provenance
 from mergelib.testbed.models import build_model, is_text, normalise
-from mergelib.testbed.suites import PretrainingSet, Split
+from mergelib.testbed.tasks import PretrainingSet, Split
 from mergelib.testbed.training import (
     Recipe,
     features,

@@ -3,20 +3,19 @@
 ``digits2`` is scikit-learn's handwritten digits cut in two; ``glyphs8/14/20`` are rendered from
 fonts (identical on every machine, no download); ``vision8/14/20`` are real pictures from prepared
 files. Every picture is uint8 (3, 32, 32). ``text4`` is four texts, whose characters are to be
-predicted. ``clip8/14/20`` are the papers' own tasks at 224 pixels, see `mergelib.testbed.clip`. The
+predicted. ``clip8/14/20`` are the papers' own tasks at 224 pixels, see
+`mergelib.testbed.families.clip`. The
 validation split is drawn from the training part, so that hyperparameters never see the test part.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Generator, Tensor
 
-from mergelib.testbed import data as prepared
-from mergelib.testbed import glyphs, texts
-from mergelib.testbed.models import is_text
+from mergelib.data import glyphs, prepared, texts
+from mergelib.testbed.tasks import PretrainingSet, Split, Suite, Task
 
 _VISION = (
     *("mnist", "fashion_mnist", "kmnist", "svhn_grey", "gtsrb", "eurosat", "cifar10", "resisc12"),
@@ -48,58 +47,6 @@ SUITES: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Split:
-    """Labelled data.
-
-    Pictures: `inputs` uint8 (N, 3, side, side), `labels` int64 (N,). Text: `inputs` uint8 (N, 128),
-    `labels` int64 (N, 128), the characters that come next.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task; label k means ``class_names[k]``."""
-
-    name: str
-    class_names: tuple[str, ...]
-    train: Split
-    validation: Split
-    test: Split
-
-
-@dataclass(frozen=True)
-class Suite:
-    """Tasks by name. `sources` maps each data file or renderer to a SHA-256 of what it gave."""
-
-    name: str
-    seed: int
-    tasks: dict[str, Task]
-    sources: dict[str, str]
-
-    @property
-    def is_text(self) -> bool:
-        """Whether its tasks are texts, judged by loss, and not pictures, judged by accuracy."""
-        return any(is_text(task.test.inputs) for task in self.tasks.values())
-
-
-@dataclass(frozen=True)
-class PretrainingSet:
-    """Labelled data for pretraining, never a task of a suite; `sha256` of the source."""
-
-    name: str
-    class_names: tuple[str, ...]
-    train: Split
-    test: Split
-    sha256: str
-
-
 def load_suite(
     name: str,
     *,
@@ -124,13 +71,13 @@ def load_suite(
             exactly this many; tasks from files at most, and their classes keep their shares.
         validation_size: likewise; at most a fifth of the training part, may be 0.
         test_size: likewise.
-        data: the folder of prepared files (see `mergelib.testbed.data`).
+        data: the folder of prepared files (see `mergelib.data.prepared`).
 
     Raises:
         ValueError: an unknown suite, profile or task, a size below 1, or data that cannot be had.
     """
     if name.startswith("clip"):
-        from mergelib.testbed.clip import load_clip_suite
+        from mergelib.testbed.families.clip import load_clip_suite
 
         return load_clip_suite(
             name,

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from tqdm.auto import tqdm
 
 from mergelib.testbed.models import Head, normalise
-from mergelib.testbed.suites import Split
+from mergelib.testbed.tasks import Split
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from mergelib.io import cache_folder, load_state_dict, save_state_dict
 from mergelib.progress import progress
 from mergelib.testbed.models import build_model
 from mergelib.testbed.pretraining import FALLBACK, pretrain, shipped_backbone
-from mergelib.testbed.suites import Suite, Task, pretraining_sets, usual_model
+from mergelib.testbed.suites import pretraining_sets, usual_model
+from mergelib.testbed.tasks import Suite, Task
 from mergelib.testbed.training import Recipe, few_shot_head, fine_tune, usual_recipe
 
 VERSION = 1  # of what these files mean; raise it to leave old caches behind
@@ -107,7 +108,7 @@ def load_zoo(
     """
     model = model or usual_model(suite.name)
     if suite.name.startswith("clip"):  # public experts, nothing to train
-        from mergelib.testbed.clip import load_clip_zoo
+        from mergelib.testbed.families.clip import load_clip_zoo
 
         return load_clip_zoo(suite, model=model, device=device)
     if (model == "gpt") != suite.is_text:

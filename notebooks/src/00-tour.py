@@ -176,7 +176,7 @@ assert abs(cosine) < 0.25, cosine
 # here: with two experts its settings change nothing, as we shall see.
 
 # %%
-from mergelib.testbed.comparison import GRIDS, choose
+from mergelib.studies.comparison import GRIDS, choose
 
 tuned = {}
 for method in ("task_arithmetic", "ties"):
@@ -369,7 +369,7 @@ for scale, known in ((1.0, expert_low), (0.0, zoo.pretrained)):
 # `sweep` evaluates a method at every point of a grid, by default on the validation split.
 
 # %%
-from mergelib.testbed.comparison import sweep
+from mergelib.studies.comparison import sweep
 
 scales = {"scale": [0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0]}
 sweep(ten, "task_arithmetic", scales).set_index("scale").round(3).T

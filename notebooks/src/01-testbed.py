@@ -390,7 +390,7 @@ plt.show()
 # $$ (eq-testbed-margin)
 
 # %%
-from mergelib.testbed.comparison import individual
+from mergelib.studies.comparison import individual
 
 own = individual(zoo).set_index("task")
 summary = pd.DataFrame(
@@ -438,7 +438,7 @@ if PROFILE == "default" and SUITE == "glyphs8":
 # files, or a network to fetch them once through torchvision.
 
 # %% tags=["hide-input", "nbval-check-output"]
-from mergelib.testbed.data import CATALOGUE
+from mergelib.data.prepared import CATALOGUE
 from mergelib.testbed.suites import SUITES
 
 real = pd.DataFrame([asdict(CATALOGUE[name]) for name in SUITES["vision8"]]).set_index("name")
@@ -450,7 +450,7 @@ real[["what", "classes"]]
 
 # %% tags=["hide-input"]
 from mergelib.provenance import load_table
-from mergelib.testbed.statistics import over_seeds
+from mergelib.studies.statistics import over_seeds
 
 measured = load_table("vision8-baselines").query("method in ['pretrained', 'individual']")
 print(f"test accuracy in %, mean over {measured['seed'].nunique()} seeds")

@@ -486,7 +486,7 @@ ax.legend()
 plt.show()
 
 # %%
-from mergelib.testbed.comparison import individual
+from mergelib.studies.comparison import individual
 
 experts = individual(zoo).set_index("task")["accuracy"]
 points = {"pretrained": 0.0, "average": 1 / len(names), f"scale {best:g}, from validation": best}
@@ -648,7 +648,7 @@ plt.show()
 # data, and we do the same: for each task in turn, all others are its control.
 
 # %%
-from mergelib.testbed.suites import Split
+from mergelib.testbed.tasks import Split
 
 FORGETTING = (0.1, 0.2, 0.3, 0.4)
 

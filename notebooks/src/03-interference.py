@@ -175,7 +175,7 @@ plt.show()
 
 # %%
 from mergelib.rules.sparse import drop_and_rescale
-from mergelib.testbed.comparison import individual
+from mergelib.studies.comparison import individual
 
 SHARES = (0.5, 0.2, 0.1, 0.05, 0.01)
 generator = torch.Generator().manual_seed(SEED)
@@ -535,7 +535,7 @@ panels[0].set_ylim(bottom=100 * curves.min().min() - 4)
 plt.show()
 
 # %%
-from mergelib.testbed.statistics import interval
+from mergelib.studies.statistics import interval
 
 gains = {key: interval(100 * (test[key] - test["sum", "neither"])) for key in test}
 ablation = pd.DataFrame.from_dict(gains, orient="index", columns=["gain, points", "±"])
@@ -673,7 +673,7 @@ print(f"storage for one more task: {bits:.2f} bits a weight; an expert takes 32"
 
 # %%
 from mergelib.provenance import load_table
-from mergelib.testbed.statistics import paired
+from mergelib.studies.statistics import paired
 
 pairs = {method: (method, "task_arithmetic") for method in ("ties", "dare", "consensus", "cart")}
 against = 100 * paired(load_table("vision8-baselines"), pairs)

@@ -518,7 +518,7 @@ plt.show()
 # point; the test split is used once, with that point.
 
 # %%
-from mergelib.testbed.comparison import choose, compare
+from mergelib.studies.comparison import choose, compare
 
 grid = {"rank_ratio": [0.08, 0.16], "scale": [1.0, 2.0, 3.0]}
 chosen, swept = choose(zoo, "cart", grid)

@@ -56,7 +56,7 @@ import torch
 import mergelib as ml
 from mergelib.plots import accuracy_by_task, colour, label, ladder, use_style
 from mergelib.provenance import load_table
-from mergelib.testbed.statistics import interval, over_seeds, paired, written
+from mergelib.studies.statistics import interval, over_seeds, paired, written
 
 use_style()
 
@@ -453,7 +453,7 @@ straight = np.array([place(state) for state in uncentred])
 # third digit.
 
 # %%
-from mergelib.testbed.comparison import cut, only
+from mergelib.studies.comparison import cut, only
 
 few = cut(zoo, 40)
 everything = np.concatenate([straight, *loops.values()])
@@ -570,13 +570,13 @@ pd.DataFrame(rows).groupby("model", sort=False).mean().round(2)
 #
 # CART's scale is one number for all experts and layers. AdaMerging {cite}`yang2024adamerging` learns one
 # for each, by making predictions on unlabelled test pictures more confident; the paper's Eq. 8 puts
-# it on top of CART. `mergelib.adapt` does it for three bases. It starts at the scale that validation
+# it on top of CART. `mergelib.procedures` does it for three bases. It starts at the scale that validation
 # chose, and takes 300 steps of 16 pictures of every task.
 
 # %%
 import inspect
 
-from mergelib.adapt.adamerging import Span
+from mergelib.procedures.adamerging import Span
 
 print(inspect.getsource(Span.pull))
 
@@ -699,7 +699,7 @@ plt.show()
 # averaged, and the gap that is left is theirs:
 
 # %%
-from mergelib.testbed.comparison import individual
+from mergelib.studies.comparison import individual
 
 whole = ml.compress("cart_indexing", zoo.experts, rank_ratio=1.0)
 restored = replace(zoo, experts={task: whole.expert(task) for task in whole.tasks})

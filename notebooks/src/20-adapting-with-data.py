@@ -57,11 +57,11 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 import mergelib as ml
-from mergelib.adapt.fisher import diagonal_fisher
-from mergelib.adapt.objectives import entropy
-from mergelib.adapt.regmean import layer_grams
-from mergelib.adapt.surgery import features
 from mergelib.plots import colour, heat_map, use_style
+from mergelib.procedures.fisher import diagonal_fisher
+from mergelib.procedures.objectives import entropy
+from mergelib.procedures.regmean import layer_grams
+from mergelib.procedures.surgery import features
 from mergelib.testbed.models import normalise
 
 use_style()

@@ -48,7 +48,7 @@ DEVICE = "cpu"
 
 # %%
 import mergelib as ml
-from mergelib.adapt.calibration import CalibrationLoss
+from mergelib.procedures.calibration import CalibrationLoss
 from mergelib.testbed.models import normalise
 
 suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
@@ -129,7 +129,7 @@ surface = RectBivariateSpline(ys, xs, grid)
 # stops where the gap is below a tolerance.
 
 # %%
-from mergelib.adapt.frank_wolfe import minimise
+from mergelib.procedures.frank_wolfe import minimise
 
 start = triangle[targets[0]]
 options = {

@@ -55,8 +55,8 @@ import pandas as pd
 import mergelib as ml
 from mergelib.plots import heat_map, label, use_style
 from mergelib.provenance import load_table
+from mergelib.studies.statistics import interval, over_seeds, paired
 from mergelib.testbed.models import normalise
-from mergelib.testbed.statistics import interval, over_seeds, paired
 
 use_style()
 zoo = ml.load_zoo(ml.load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE)

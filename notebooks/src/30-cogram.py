@@ -258,8 +258,8 @@ print(inspect.getsource(mixing_weights))
 
 # %%
 from mergelib.cogram import fine_tune, kickoff, prototypes
-from mergelib.testbed.statistics import interval
-from mergelib.testbed.synthetic import synthetic_pair, train_pair
+from mergelib.studies.statistics import interval
+from mergelib.testbed.families.synthetic import synthetic_pair, train_pair
 
 
 def joined(pair):

@@ -56,8 +56,8 @@ import torch
 
 from mergelib.plots import label, use_style
 from mergelib.provenance import load_table
-from mergelib.testbed.cogram_studies import CHOSEN, make_pair
-from mergelib.testbed.statistics import interval, written
+from mergelib.studies.cogram import CHOSEN, make_pair
+from mergelib.studies.statistics import interval, written
 
 torch.set_num_threads(1)  # networks this small lose more to threads than they gain
 use_style()

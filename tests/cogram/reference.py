@@ -30,7 +30,7 @@ class Plain:
         layers: name of each in the order in which they run; whether it has neurons. The model
             itself has the empty name.
         units: layer to the rows of each neuron, by default one each.
-        settings: as `mergelib.adapt.cogram` has them.
+        settings: as `mergelib.procedures.cogram` has them.
     """
 
     def __init__(

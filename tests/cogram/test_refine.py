@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from mergelib.cogram import attention_heads, prototypes
+from mergelib.testbed.families.synthetic import synthetic_pair, train_pair
 from mergelib.testbed.models import GPT, VisionTransformer
-from mergelib.testbed.synthetic import synthetic_pair, train_pair
 from tests.cogram.cases import (
     ALL_LEVELS,
     CHAINS,

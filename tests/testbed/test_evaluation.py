@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mergelib.testbed.evaluation import evaluate, evaluate_many, normalised
 from mergelib.testbed.models import Head
-from mergelib.testbed.suites import Suite
+from mergelib.testbed.tasks import Suite
 
 State = dict[str, Tensor]
 

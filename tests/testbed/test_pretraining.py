@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from mergelib.testbed.models import build_model, normalise
 from mergelib.testbed.pretraining import augment, pretrain, shipped_backbone, write_backbone
-from mergelib.testbed.suites import PretrainingSet, Suite
+from mergelib.testbed.tasks import PretrainingSet, Suite
 from mergelib.testbed.training import Recipe
 
 RECIPE = Recipe(learning_rate=5e-3, epochs=2, batch_size=16)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergelib.testbed.models import Head, normalise
-from mergelib.testbed.suites import Split, Suite
+from mergelib.testbed.tasks import Split, Suite
 from mergelib.testbed.training import (
     Recipe,
     features,

@@ -15,7 +15,7 @@ from safetensors import safe_open
 import mergelib as ml
 from mergelib.io import load_state_dict
 from mergelib.testbed import zoo as zoo_module
-from mergelib.testbed.suites import Split, Suite
+from mergelib.testbed.tasks import Split, Suite
 from mergelib.testbed.training import Recipe, features, fine_tune
 from mergelib.testbed.zoo import load_backbone, load_zoo, make_heads
 
@@ -197,7 +197,8 @@ import json, os, signal, sys, time
 from pathlib import Path
 import torch
 from mergelib.testbed import models, zoo
-from mergelib.testbed.suites import PretrainingSet, load_suite
+from mergelib.testbed.suites import load_suite
+from mergelib.testbed.tasks import PretrainingSet
 from mergelib.testbed.training import Recipe
 
 folder = Path(sys.argv[1])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mergelib.adapt.frank_wolfe import minimise
+from mergelib.procedures.frank_wolfe import minimise
 from mergelib.theory.frank_wolfe import (
     SquaredDistance,
     classical_bound,

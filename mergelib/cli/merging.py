@@ -1,0 +1,66 @@
+"""``mergelib methods`` and ``mergelib merge``."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mergelib.cli import printing
+from mergelib.cli.apps import Device, app
+
+
+@app.command("methods")
+def list_methods() -> None:
+    """List the merging methods with their hyperparameters and defaults."""
+    from mergelib.registry import methods
+
+    for name, row in methods().iterrows():
+        printing.console.print(f"[bold]{name}[/bold]  needs {row['needs']}", highlight=False)
+        printing.console.print(f"    {row['what it does']}", highlight=False)
+        printing.console.print(f"    {row['hyperparameters']}", style="dim", highlight=False)
+
+
+@app.command("merge")
+def merge_command(
+    method: Annotated[str, typer.Argument(help="A method's name; see: mergelib methods")],
+    experts: Annotated[
+        list[Path],
+        typer.Argument(help="Fine-tuned models: .safetensors files or folders, .pt files."),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where to write the merged model.")
+    ],
+    pretrained: Annotated[
+        Path | None, typer.Option("--pretrained", "-p", help="The model they were fine-tuned from.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", help="A hyperparameter, e.g. --set scale=0.4; repeatable."),
+    ] = None,
+    device: Device = "cpu",
+    overwrite: Annotated[bool, typer.Option(help="Replace an output that exists.")] = False,
+) -> None:
+    """Merge model files, streaming tensor by tensor (the models need not fit into memory).
+
+    Example: mergelib merge ties a.safetensors b.safetensors -p base.safetensors -o out.safetensors
+    --set density=0.2
+    """
+    from mergelib import merge_files
+
+    hyperparameters = dict(_setting(text) for text in settings or [])
+    written = merge_files(
+        method, pretrained, experts, output, device=device, overwrite=overwrite, **hyperparameters
+    )
+    typer.echo(f"Wrote {written}")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """``name=value`` with the value read as JSON where it is JSON, else as text."""
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise ValueError(f"--set takes name=value, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value

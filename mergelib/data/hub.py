@@ -1,0 +1,166 @@
+"""Models and data sets of the Hugging Face hub, or folders on this machine that look like them.
+
+A name that is an existing path is taken from there and nothing is downloaded, so everything that
+runs on the hub's checkpoints runs on local ones. Weights are read tensor by tensor through
+`mergelib.io.Checkpoint` and checked against the model that shall carry them: a checkpoint of
+another architecture is refused, where transformers would quietly start from random weights.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from mergelib.data.glyphs import digest
+from mergelib.data.prepared import sha256_of
+from mergelib.io import Checkpoint
+from mergelib.statedict import StateDict, check_compatible
+from mergelib.testbed.tasks import Task
+
+_FILES = ["*.json", "*.txt"]  # configuration, tokenizer and the index of shards
+# What older checkpoints store beside the weights, and a pooler that no model here has.
+_IGNORED = re.compile(r"(^|\.)(position_ids$|pooler\.)")
+
+
+def fetch(model: str | Path) -> Path:
+    """The folder of a model: the one named, if it exists, else a snapshot of the hub's.
+
+    Raises:
+        ValueError: neither a folder nor to be had from the hub; it names the model.
+    """
+    if Path(model).expanduser().exists():
+        return Path(model).expanduser()
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(str(model), allow_patterns=[*_FILES, "*.safetensors"]))
+        if not any(folder.glob("*.safetensors")):  # pickles only where there is nothing better
+            snapshot_download(str(model), allow_patterns=["pytorch_model*"])
+    except (OSError, ValueError) as error:  # no such model or no such name, no network, no disk
+        raise ValueError(
+            f"model {str(model)!r} is neither a folder nor to be had from the hub: {_line(error)}"
+        ) from error
+    return folder
+
+
+def read_config(folder: Path, kind: str) -> Any:
+    """The configuration in a model's folder.
+
+    Raises:
+        ValueError: no configuration, or one of another `kind` of model, e.g. ``"clip"``.
+    """
+    from transformers import AutoConfig
+
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} is no model's folder: it holds no config.json")
+    config = AutoConfig.from_pretrained(folder)
+    if config.model_type != kind:
+        raise ValueError(f"{folder} holds a model of type {config.model_type!r}, expected {kind!r}")
+    return config
+
+
+def read_part(folder: Path, prefix: str, like: StateDict) -> dict[str, Tensor]:
+    """Those tensors of a checkpoint whose names start with `prefix`, of the dtypes of `like`.
+
+    A checkpoint of that part alone may leave the prefix out, as transformers 5 does.
+
+    Raises:
+        ValueError: keys or shapes that are not those of `like`; it names folder and key.
+    """
+    stored = Checkpoint(folder)
+    bare = not any(key.startswith(prefix) for key in stored)
+    names = {f"{prefix}{key}" if bare else key: key for key in stored}
+    state = {
+        name: stored[key].to(like[name].dtype) if name in like else stored[key]
+        for name, key in names.items()
+        if name.startswith(prefix) and not _IGNORED.search(name)
+    }
+    check_compatible(like, {str(folder): state}, "the model")
+    return {name: state[name] for name in like}
+
+
+def load_weights(model: nn.Module, folder: Path, prefix: str = "") -> nn.Module:
+    """The model with the weights of a folder, ready for inference; errors as in `read_part`."""
+    model.load_state_dict(read_part(folder, prefix, model.state_dict()))
+    return model.eval()
+
+
+def locate(experts: str | Mapping[str, str | Path], tasks: Iterable[str]) -> dict[str, Path]:
+    """The folder of every task's expert.
+
+    Args:
+        experts: a pattern such as ``"models/{task}"``, or names and folders by task.
+        tasks: the tasks that need one.
+
+    Raises:
+        ValueError: a task without an expert, or one that cannot be had.
+    """
+    if isinstance(experts, str):
+        if "{task}" not in experts:
+            raise ValueError(f"the pattern of experts lacks {{task}}: {experts!r}")
+        experts = {task: experts.format(task=task) for task in tasks}
+    for task in tasks:
+        if task not in experts:
+            raise ValueError(f"task {task!r} has no expert; there are: {', '.join(experts)}")
+    return {task: fetch(experts[task]) for task in tasks}
+
+
+def fingerprint(folders: Iterable[Path]) -> str:
+    """Hash of all weights in some models' folders, 16 hexadecimal digits."""
+    digests = [sha256_of(file) for folder in folders for file in sorted(Checkpoint(folder).shards)]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+
+
+def load_data(
+    task: str, repository: str, subset: str | None, split: str, root: str | Path | None
+) -> Any:
+    """One split of a task's data set, from the folder ``ROOT/TASK`` if there is one, else the hub.
+
+    Args:
+        task: its name.
+        repository: its name on the hub.
+        subset: which of the repository's configurations, for those that have several.
+        split: which part.
+        root: folder of local data sets, in any layout that ``datasets.load_dataset`` understands
+            (pictures in ``train/CLASS/`` and ``test/CLASS/``, ``train.jsonl``, parquet …); by
+            default the folder named by ``MERGELIB_DATA``, if it is set.
+
+    Raises:
+        ValueError: data that cannot be had or lacks the split; it names the task.
+    """
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
+
+    chosen = root or os.environ.get("MERGELIB_DATA")
+    local = Path(chosen).expanduser() / task if chosen else None
+    try:
+        if local is not None and local.is_dir():
+            return load_dataset(str(local), split=split)
+        return load_dataset(repository, subset, split=split)
+    except (DatasetsError, OSError, ValueError) as error:
+        tried = f"the hub's {repository!r}" + (f" (there is no folder {local})" if local else "")
+        where = str(local) if local and local.is_dir() else tried
+        message = f"data of task {task!r}: no {split!r} in {where}: {_line(error)}"
+        raise ValueError(message) from error
+
+
+def check_sizes(**sizes: int | None) -> None:
+    """Raise ValueError, naming it, for a size below 1; None stands for all there is."""
+    for label, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"{label} must be at least 1, got {size}")
+
+
+def digest_of(task: Task) -> str:
+    """SHA-256 of all data of a task."""
+    parts = (task.train, task.validation, task.test)
+    return digest([tensor for part in parts for tensor in (part.inputs, part.labels)])
+
+
+def _line(error: Exception) -> str:
+    """An error's message in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,15 @@
+"""Weights in files: `checkpoint` reads them lazily, `write` writes them whole or not at all."""
+
+from mergelib.io.checkpoint import AnyPath, Checkpoint, load_state_dict
+from mergelib.io.write import cache_folder, save_state_dict, size_of, staged, write_tensors
+
+__all__ = [
+    "AnyPath",
+    "Checkpoint",
+    "cache_folder",
+    "load_state_dict",
+    "save_state_dict",
+    "size_of",
+    "staged",
+    "write_tensors",
+]

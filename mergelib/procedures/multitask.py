@@ -1,0 +1,180 @@
+"""Multi-task training: one model trained on the labelled data of all tasks together.
+
+No merging, but the baseline that it is measured against (Caruana, 1997): the pretrained backbone,
+trained under the same frozen heads as the experts, with the data and steps that it is given.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
+
+from mergelib.procedures.common import (
+    Adapted,
+    Labelled,
+    Transform,
+    check_labels,
+    check_tasks,
+    labelled,
+)
+from mergelib.procedures.objectives import batch_rows, check_steps, task_losses
+from mergelib.progress import progress
+from mergelib.registry import procedure
+from mergelib.statedict import Experts, StateDict, check_compatible, name_experts
+
+
+@procedure(
+    paper="caruana1997multitask",
+    data="model, heads, labelled examples of every task (the training sets)",
+)
+def multitask(
+    experts: Experts,
+    pretrained: StateDict,
+    *,
+    model: nn.Module,
+    heads: Mapping[str, nn.Module],
+    data: Mapping[str, Any],
+    learning_rate: float = 4e-4,
+    steps: int = 500,
+    batch_size: int = 16,
+    weight_decay: float = 0.01,
+    seed: int = 0,
+    transform: Transform | None = None,
+) -> Adapted:
+    """Multi-task training: the pretrained model, trained on all tasks; experts are not used.
+
+    A step takes a batch of every task through the model together, and descends the mean of the
+    tasks' mean cross-entropies by AdamW, with a rate that falls to zero like a cosine.
+
+    Args:
+        experts: they give names and shapes to check, as for every procedure, and nothing else.
+        pretrained: where training starts.
+        model: the architecture, run in training mode.
+        heads: task to what turns the model's output into logits; not trained.
+        data: task to a pair of inputs and labels.
+        learning_rate: where it starts.
+        steps: how many; with ``batch_size`` it is the budget.
+        batch_size: inputs of each task in a step.
+        weight_decay: of parameters with two dimensions and more.
+        seed: of the batches, and of what the model draws in training.
+        transform: from a batch of inputs to the model's, e.g. the testbed's `normalise`.
+
+    Returns:
+        The trained state, and ``history`` with a row a step and each task's cross-entropy (nats).
+
+    Raises:
+        ValueError: data without labels; a task without head or inputs; a number out of range; a
+            loss that is not finite, naming the task.
+    """
+    import pandas as pd
+
+    check_compatible(pretrained, name_experts(experts), "pretrained")
+    check_tasks(data, heads, "head")
+    pairs = labelled(data, "multitask")
+    check_steps(steps, batch_size)
+    sizes = {task: len(labels) for task, (_, labels) in pairs.items()}
+    state, losses = descend(
+        pretrained,
+        model=model,
+        heads=heads,
+        data=pairs,
+        rows=list(islice(batch_rows(sizes, batch_size, seed), steps)),
+        optimise=partial(_adamw, learning_rate, weight_decay, steps),
+        seed=seed,
+        transform=transform,
+    )
+    history = pd.DataFrame(losses, columns=list(sizes)).rename_axis("step").reset_index()
+    return Adapted(state, history=history)
+
+
+def descend(
+    state: StateDict,
+    *,
+    model: nn.Module,
+    heads: Mapping[str, nn.Module],
+    data: Mapping[str, Labelled],
+    rows: Sequence[Mapping[str, Tensor]],
+    optimise: Callable[[nn.Module], tuple[Optimizer, LRScheduler | None]],
+    seed: int,
+    clip: float | None = None,
+    transform: Transform | None = None,
+) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
+    """Train a copy of the model on labelled data of all tasks: a step for each of ``rows``.
+
+    Args:
+        state: where training starts; left as it is.
+        model: the architecture, run in training mode.
+        heads: task to what turns the model's output into logits; not trained.
+        data: task to inputs and labels. Integer labels are classes, judged by cross-entropy (nats);
+            floating ones are what the head should give, judged by the mean squared error.
+        rows: for each step task to the indices of its batch; a step descends the mean of the loss
+            of the tasks that it names.
+        optimise: from the copy to its optimiser, and to the schedule of the rate or None.
+        seed: of what the model draws in training.
+        clip: the largest Euclidean norm of a step's whole gradient; longer ones are scaled to it.
+        transform: from a batch of inputs to the model's.
+
+    Returns:
+        The trained state, and for each step task to loss.
+
+    Raises:
+        ValueError: a loss that is not finite, a label that is no class, or floating labels of
+            another size than the outputs; it names the task.
+    """
+    classes = {task: each for task, each in data.items() if not each[1].is_floating_point()}
+    check_labels(classes, model, state, heads, transform)
+    network = copy.deepcopy(model).requires_grad_()
+    network.load_state_dict(state)
+    network.train()
+    frozen = {task: copy.deepcopy(heads[task]).requires_grad_(False) for task in data}
+    device = next(network.parameters()).device
+    optimiser, schedule = optimise(network)
+    history = []
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for some in progress(rows, desc="training", leave=False):
+            inputs, targets = (
+                {task: data[task][part][chosen].to(device) for task, chosen in some.items()}
+                for part in (0, 1)
+            )
+            losses = task_losses(network, frozen, inputs, partial(_loss, targets), transform)
+            optimiser.zero_grad()
+            torch.stack(list(losses.values())).mean().backward()
+            if clip is not None:
+                nn.utils.clip_grad_norm_(network.parameters(), clip)
+            optimiser.step()
+            if schedule is not None:
+                schedule.step()
+            history.append({task: loss.item() for task, loss in losses.items()})
+    trained = {key: value.detach().clone() for key, value in network.state_dict().items()}
+    return trained, history
+
+
+def _loss(targets: Mapping[str, Tensor], task: str, outputs: Tensor) -> Tensor:
+    wanted = targets[task]
+    if wanted.is_floating_point():
+        if wanted.numel() != outputs.numel():
+            raise ValueError(
+                f"task {task!r} has floating labels of shape {tuple(wanted.shape)} for outputs of "
+                f"shape {tuple(outputs.shape)}; classes must be integers"
+            )
+        return F.mse_loss(outputs, wanted.reshape(outputs.shape))
+    return F.cross_entropy(outputs, wanted.flatten())
+
+
+def _adamw(
+    learning_rate: float, weight_decay: float, steps: int, network: nn.Module
+) -> tuple[Optimizer, LRScheduler]:
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in network.parameters() if p.dim() > 1], "weight_decay": weight_decay},
+        {"params": [p for p in network.parameters() if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    optimiser = torch.optim.AdamW(groups, lr=learning_rate)
+    return optimiser, CosineAnnealingLR(optimiser, max(1, steps))

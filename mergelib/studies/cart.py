@@ -1,0 +1,270 @@
+"""Studies of rules and compressions, the methods that look at no data.
+
+Each is a function of a zoo that returns tables, lists of rows. See `mergelib.studies.runner`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from mergelib.activations import layer_inputs
+from mergelib.compression import Compressed, compress
+from mergelib.registry import get_method
+from mergelib.statedict import flatten, is_kernel
+from mergelib.studies.comparison import (
+    GRIDS,
+    Grid,
+    choose,
+    compare,
+    cut,
+    individual,
+    merge_zoo,
+    merits,
+    records,
+    sub_zoo,
+)
+from mergelib.studies.frank_wolfe import Tables
+from mergelib.studies.pools import POOL_GRIDS
+from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many
+from mergelib.testbed.models import normalise
+from mergelib.testbed.zoo import Zoo
+from mergelib.theory.interference import interference_curves, output_interference
+
+RANK_RATIOS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.32, 0.5, 0.75, 1.0)
+COUNTS = (2, 4, 8, 12, 16, 20)
+
+# What the paper's appendix D searches for every subset of tasks, and CART with its scale searched.
+SUBSET_GRIDS: dict[str, tuple[str, Grid]] = {
+    **{name: (name, grid) for name, grid in POOL_GRIDS.items()},
+    "cart, scale searched": ("cart", {"rank_ratio": [0.08, 0.16], "scale": [1.0, 2.0, 3.0]}),
+}
+
+
+# What is searched on a network whose weights are convolutions.
+KERNEL_GRIDS: dict[str, Grid] = {
+    "average": {},
+    "task_arithmetic": {"scale": [0.1, 0.2, 0.3, 0.5]},
+    "ties": {"scale": [0.5, 1.0, 1.5]},
+    "cart": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [1.0, 2.0, 3.0]},
+    **{name: {"scale": [0.5, 1.0, 1.5]} for name in ("tsv", "iso_c")},
+}
+
+
+def baselines(zoo: Zoo, *, grids: Mapping[str, Grid] = GRIDS) -> Tables:
+    """Every method with hyperparameters chosen on validation data, judged on test data.
+
+    Args:
+        zoo: experts and their suite.
+        grids: method to what is searched; on validation data in bfloat16, see `sweep`.
+
+    Returns:
+        ``chosen`` (one row: the zoo's fingerprint and every method's settings), ``validation``
+        (a row a grid point) and ``test`` (a row a method and task, as `compare` gives it).
+
+    Raises:
+        ValueError: an unknown method.
+    """
+    settings, searched = {}, []
+    for method in grids:
+        get_method(method)  # an unknown one shall fail before any work
+    for method, grid in grids.items():
+        settings[method], table = choose(zoo, method, grid, autocast=True)
+        searched += records(table.assign(method=method))
+    columns = ["method", "task", "accuracy", "normalised", "loss", "correct", "n"]
+    test = records(compare(zoo, settings)[columns])
+    chosen = {"zoo": zoo.fingerprint, "settings": settings}
+    return {"chosen": [chosen], "validation": searched, "test": test}
+
+
+def ranks(
+    zoo: Zoo,
+    *,
+    rank_ratios: Sequence[float] = RANK_RATIOS,
+    scales: Sequence[float] = (1.0, 2.0, 3.0),
+    uncentred_scales: Sequence[float] = (0.3, 1.0),
+) -> Tables:
+    """What merging keeps and where it goes, against the rank: centred (CART) and uncentred.
+
+    Returns:
+        ``test``: rows of ``method``, ``scale``, ``rank_ratio``, ``task``, ``accuracy``, ``loss``,
+        on test data; and ``path``: rows of ``method``, ``scale``, ``rank_ratio``, and ``distance``,
+        ‖θ − θ_avg‖ over the mean ‖θ_t − θ_avg‖.
+    """
+    centre = flatten(merge_zoo("average", zoo))
+    spread = float(
+        torch.stack([(flatten(expert) - centre).norm() for expert in zoo.experts.values()]).mean()
+    )
+    grid: list[dict[str, Any]] = [
+        {"method": method, "scale": scale, "rank_ratio": ratio}
+        for method, many in (("cart", scales), ("low_rank_task_arithmetic", uncentred_scales))
+        for scale in many
+        for ratio in rank_ratios
+    ]
+    path = []
+
+    def candidates() -> Iterator[tuple[int, dict[str, Tensor]]]:
+        for i, point in enumerate(grid):
+            merged = merge_zoo(zoo=zoo, **point)
+            path.append({**point, "distance": float((flatten(merged) - centre).norm()) / spread})
+            yield i, merged
+
+    table = evaluate_many(zoo.model, candidates(), zoo.heads, zoo.suite, autocast=True)
+    rows = [
+        {**grid[row.pop("candidate")], **row}
+        for row in records(table[["candidate", "task", "accuracy", "loss"]])
+    ]
+    return {"test": rows, "path": path}
+
+
+def task_counts(
+    zoo: Zoo, *, counts: Sequence[int] = COUNTS, subsets: int = 5, pictures: int = 500
+) -> Tables:
+    """Normalised accuracy against the number of merged tasks, as in appendix D of CART's paper.
+
+    For every count, random subsets of the suite's tasks are merged by every method of
+    `SUBSET_GRIDS`, with hyperparameters chosen for the subset on validation data.
+
+    Args:
+        zoo: of the largest suite.
+        counts: how many tasks to merge, each at most as many as there are.
+        subsets: how many random subsets of a count; the only one, where it is all tasks.
+        pictures: at most so many test pictures of a task, and half as many for validation.
+
+    Returns:
+        ``test``: rows of ``count``, ``subset``, ``method``, ``accuracy`` and ``normalised``, means
+        over the subset's tasks; and ``bounds``: for each task the accuracies between which the
+        paper's Eq. 11 sees a mean vary, ``pretrained`` and ``individual``.
+    """
+    zoo = cut(zoo, pictures)
+    own = individual(zoo, autocast=True).set_index("task")["accuracy"]
+    base = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite, autocast=True).set_index(
+        "task"
+    )["accuracy"]
+    generator = torch.Generator().manual_seed(zoo.suite.seed)
+    names = list(zoo.suite.tasks)
+    rows = []
+    for count in counts:
+        for subset in range(1 if count == len(names) else subsets):
+            order = torch.randperm(len(names), generator=generator)[:count]
+            tasks = [names[i] for i in sorted(order.tolist())]
+            part = sub_zoo(zoo, tasks)
+            for label, (method, grid) in SUBSET_GRIDS.items():
+                best, _ = choose(part, method, grid, autocast=True)
+                merged = merge_zoo(method, part, **best)
+                table = evaluate(zoo.model, merged, zoo.heads, part.suite, autocast=True)
+                accuracy = table.set_index("task")["accuracy"]
+                row = {"count": count, "subset": subset, "method": label}
+                share = float((accuracy / own[tasks]).mean())
+                rows.append({**row, "accuracy": float(accuracy.mean()), "normalised": share})
+    bounds = pd.DataFrame({"pretrained": base, "individual": own}).reset_index()
+    return {"test": rows, "bounds": records(bounds)}
+
+
+def interference(
+    zoo: Zoo, *, rank_ratios: Sequence[float] = RANK_RATIOS, pictures: int = 60
+) -> Tables:
+    """Interference and reconstruction error of every matrix.
+
+    Returns:
+        ``curves``, see `interference_curves`; and ``outputs``, see `output_interference`, on what
+        the layers of the average get to see of so many validation pictures of each task.
+    """
+    device = next(zoo.model.parameters()).device
+    average = merge_zoo("average", zoo)
+    inputs = {
+        name: layer_inputs(
+            zoo.model, normalise(task.validation.inputs[:pictures].to(device)), average
+        )
+        for name, task in zoo.suite.tasks.items()
+    }
+    positive = [ratio for ratio in rank_ratios if ratio > 0]
+    outputs = output_interference(zoo.experts, zoo.pretrained, inputs, positive)
+    curves = interference_curves(zoo.experts, zoo.pretrained, rank_ratios)
+    return {"curves": records(curves), "outputs": records(outputs)}
+
+
+def compression(
+    zoo: Zoo,
+    *,
+    rank_ratios: Sequence[float] = (0.02, 0.04, 0.08, 0.16),
+    mask_scales: Sequence[float] = (0.2, 0.3, 0.4, 0.5, 0.6),
+) -> Tables:
+    """Experts given back by each compression, judged on their own tasks, and their storage.
+
+    TALL masks get their ``mask_scale`` for every task from validation data, by accuracy, or for
+    texts by loss.
+
+    Returns:
+        ``test``: rows of ``method``, ``setting``, ``task``, ``accuracy``, ``loss``; ``storage``:
+        rows of ``method``, ``setting``, ``bits_per_task``, ``shared_bytes`` and ``parameters``.
+    """
+    settings: list[tuple[str, str, dict[str, Any]]] = [("emr", "", {})]
+    settings += [
+        ("tall_masks", f"base={base}", _best_masks(zoo, base, mask_scales))
+        for base in ("task_arithmetic", "ties")
+    ]
+    settings += [
+        ("cart_indexing", f"rank_ratio={ratio}", {"rank_ratio": ratio}) for ratio in rank_ratios
+    ]
+    rows = records(_judged(zoo, zoo.experts).assign(method="individual", setting=""))
+    storage = []
+    for method, setting, options in settings:
+        parts = _compress(zoo, method, options)
+        named = {"method": method, "setting": setting}
+        judged = _judged(zoo, {task: parts.expert(task) for task in parts.tasks})
+        rows += records(judged.assign(**named))
+        bits = 8 * sum(map(parts.task_nbytes, parts.tasks)) / len(parts.tasks)
+        storage.append({**named, "bits_per_task": bits, "shared_bytes": parts.shared_nbytes})
+    count = flatten(zoo.pretrained).numel()
+    return {"test": rows, "storage": [{**row, "parameters": count} for row in storage]}
+
+
+def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
+    """Methods on a convolutional network, low-rank ones with its convolutions folded to matrices.
+
+    Unfolded, these average all that is no matrix, and that is the whole network.
+
+    Returns:
+        ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``, at hyperparameters chosen
+        on validation data; ``chosen``: rows of ``method`` and these.
+    """
+    rows = records(_judged(zoo, zoo.experts).assign(method="individual"))
+    states = {"pretrained": zoo.pretrained}
+    chosen = []
+    for method, grid in grids.items():
+        best, _ = choose(zoo, method, {**grid, "is_matrix": [is_kernel]}, autocast=True)
+        states[method] = merge_zoo(method, zoo, **best)
+        chosen.append({"method": method, **{key: best[key] for key in grid}})
+    for method, state in states.items():
+        table = evaluate(zoo.model, state, zoo.heads, zoo.suite, autocast=True)
+        rows += records(table[["task", "accuracy", "loss"]].assign(method=method))
+    return {"test": rows, "chosen": chosen}
+
+
+def _compress(zoo: Zoo, method: str, options: Mapping[str, Any]) -> Compressed:
+    base = zoo.pretrained if get_method(method, "compression").needs_pretrained else None
+    return compress(method, zoo.experts, pretrained=base, **options)
+
+
+def _best_masks(zoo: Zoo, base: str, scales: Sequence[float]) -> dict[str, Any]:
+    """TALL masks' options, with the scale that is best for every task on validation data."""
+    found = {}
+    for scale in scales:
+        parts = _compress(zoo, "tall_masks", {"base": base, "mask_scale": scale})
+        states = {task: parts.expert(task) for task in parts.tasks}
+        judged = _judged(zoo, states, "validation").set_index("task")
+        found[scale] = merits(zoo, judged)
+    best = pd.DataFrame(found).idxmax(axis=1)
+    return {"base": base, "mask_scale": {str(task): float(scale) for task, scale in best.items()}}
+
+
+def _judged(
+    zoo: Zoo, states: dict[str, dict[str, Tensor]], split: SplitName = "test"
+) -> pd.DataFrame:
+    """``task``, ``accuracy`` and ``loss`` of every task under a state dict of its own."""
+    table = individual(replace(zoo, experts=states), split, autocast=True)
+    return table[["task", "accuracy", "loss"]]

@@ -1,0 +1,166 @@
+"""Compare merging methods on one zoo: choose hyperparameters on validation data, judge on test.
+
+`compare` is the table of `mergelib demo`; `mergelib.studies.runner` repeats it over seeds.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from mergelib.measure import measured
+from mergelib.merging import merge
+from mergelib.registry import get_method
+from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many, normalised
+from mergelib.testbed.tasks import Split, Suite
+from mergelib.testbed.zoo import Zoo
+
+Grid = Mapping[str, Sequence[Any]]
+
+# Searched on validation data. The ranges contain the papers' own and go beyond their ends.
+GRIDS: dict[str, Grid] = {
+    "average": {},
+    "task_arithmetic": {"scale": [round(0.1 * i, 1) for i in range(1, 11)]},
+    "model_stock": {},
+    "ties": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0]},
+    "dare": {"drop_rate": [0.5, 0.9], "scale": [0.2, 0.3, 0.4]},
+    "breadcrumbs": {"scale": [0.2, 0.3, 0.4, 0.5]},
+    "della": {"drop_rate": [0.5, 0.7], "scale": [0.75, 1.0, 1.5, 2.0]},
+    "consensus": {"mask_scale": [0.2, 0.4, 0.6], "scale": [0.3, 0.4, 0.5, 0.7]},
+    "low_rank_task_arithmetic": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [0.3, 0.5, 0.7]},
+    "cart": {"rank_ratio": [0.04, 0.08, 0.16, 0.32], "scale": [1.0, 1.5, 2.0, 2.5, 3.0, 4.0]},
+    "tsv": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
+    "iso_c": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
+    "iso_cts": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
+}
+
+
+def points(grid: Grid) -> list[dict[str, Any]]:
+    """All combinations of a grid's values."""
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+
+
+def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor]:
+    """`merge` on a zoo's experts and backbone; the suite's seed decides what a method draws."""
+    if get_method(method).draws:
+        hyperparameters = {"seed": zoo.suite.seed, **hyperparameters}
+    return merge(method, zoo.experts, pretrained=zoo.pretrained, **hyperparameters)
+
+
+def sweep(
+    zoo: Zoo, method: str, grid: Grid, split: SplitName = "validation", *, autocast: bool = False
+) -> pd.DataFrame:
+    """Mean accuracy over tasks at every point of a grid: the grid's columns and ``accuracy``.
+
+    For texts it is the mean ``loss`` instead, in nats a character. With ``autocast`` in bfloat16
+    where that is safe: several times faster on processors that have it, and good enough to choose
+    by.
+    """
+    chosen = points(grid)
+
+    def candidates() -> Iterator[tuple[int, dict[str, Tensor]]]:
+        for i, point in enumerate(chosen):
+            yield i, merge_zoo(method, zoo, **point)
+
+    table = evaluate_many(
+        zoo.model, candidates(), zoo.heads, zoo.suite, split=split, autocast=autocast
+    )
+    column = "loss" if zoo.suite.is_text else "accuracy"
+    means = table.groupby("candidate")[column].mean()
+    return pd.DataFrame([{**point, column: means[i]} for i, point in enumerate(chosen)])
+
+
+def choose(
+    zoo: Zoo, method: str, grid: Grid, *, autocast: bool = False
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """The grid's best point by the validation split, and the whole `sweep`.
+
+    The best has the highest mean accuracy, or for texts the lowest mean loss.
+    """
+    if not grid:
+        return {}, pd.DataFrame()
+    table = sweep(zoo, method, grid, autocast=autocast)
+    return points(grid)[int(merits(zoo, table).argmax())], table
+
+
+def merits(zoo: Zoo, table: pd.DataFrame) -> "pd.Series[float]":
+    """What is to be high in a table of a zoo's results: accuracies, or texts' negative losses."""
+    return -table["loss"] if zoo.suite.is_text else table["accuracy"]
+
+
+def individual(zoo: Zoo, split: SplitName = "test", *, autocast: bool = False) -> pd.DataFrame:
+    """Each expert on its own task: what merging tries to reach."""
+    tables = [
+        evaluate(
+            zoo.model, expert, zoo.heads, only(zoo.suite, [task]), split=split, autocast=autocast
+        )
+        for task, expert in zoo.experts.items()
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def only(suite: Suite, tasks: Sequence[str]) -> Suite:
+    """The suite cut down to some of its tasks."""
+    return replace(suite, tasks={task: suite.tasks[task] for task in tasks})
+
+
+def compare(
+    zoo: Zoo, settings: Mapping[str, Mapping[str, Any]], *, split: SplitName = "test"
+) -> pd.DataFrame:
+    """Judge the backbone, every merging method and the experts themselves.
+
+    Args:
+        zoo: backbone, experts and heads.
+        settings: method to hyperparameters.
+        split: the part of each task to judge on.
+
+    Returns:
+        A row a method and task: ``method``, ``task``, ``accuracy`` (0..1), ``normalised``
+        (accuracy over the expert's own), ``loss``, ``correct``, ``n``, and what merging took:
+        ``seconds`` and ``peak_bytes``.
+    """
+    experts = individual(zoo, split).assign(method="individual")
+    base = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite, split=split)
+    tables = [base.assign(method="pretrained")]
+    device = next(iter(zoo.pretrained.values())).device
+    for method, hyperparameters in settings.items():
+        with measured(device) as cost:
+            merged = merge_zoo(method, zoo, **hyperparameters)
+        table = evaluate(zoo.model, merged, zoo.heads, zoo.suite, split=split)
+        peak = math.nan if cost.peak_bytes is None else cost.peak_bytes
+        tables.append(table.assign(method=method, seconds=cost.seconds, peak_bytes=peak))
+    whole = pd.concat([*tables, experts], ignore_index=True)
+    return whole.assign(normalised=normalised(whole, experts))
+
+
+def sub_zoo(zoo: Zoo, tasks: Sequence[str]) -> Zoo:
+    """The zoo cut down to some of its tasks, experts and all."""
+    experts = {task: zoo.experts[task] for task in tasks}
+    return replace(zoo, suite=only(zoo.suite, tasks), experts=experts)
+
+
+def cut(zoo: Zoo, pictures: int) -> Zoo:
+    """The zoo with at most so many test pictures a task, and half as many for validation.
+
+    Splits are in random order, so what is left is a random part of them.
+    """
+
+    def first(split: Split, count: int) -> Split:
+        return Split(split.inputs[:count], split.labels[:count])
+
+    tasks = {
+        name: replace(
+            task, validation=first(task.validation, pictures // 2), test=first(task.test, pictures)
+        )
+        for name, task in zoo.suite.tasks.items()
+    }
+    return replace(zoo, suite=replace(zoo.suite, tasks=tasks))
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table as JSON-ready rows."""
+    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]

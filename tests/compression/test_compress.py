@@ -1,0 +1,204 @@
+"""Compressions against hand-computed cases, limits, exact byte counts, and files and back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch import Tensor
+
+import mergelib as ml
+from mergelib.compression.packing import pack, unpack
+
+State = dict[str, Tensor]
+METHODS = ["emr", "tall_masks", "cart_indexing"]
+
+
+def family(count: int = 3, dtype: torch.dtype = torch.float32) -> tuple[State, dict[str, State]]:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw() -> State:
+        shapes = {"w": (12, 9), "bias": (5,), "embed.weight": (7, 4)}
+        state = {k: torch.randn(s, generator=generator).to(dtype) for k, s in shapes.items()}
+        return state | {"steps": torch.tensor(3)}
+
+    base = draw()
+    experts = {}
+    for i in range(count):
+        noise = draw()
+        experts[f"task {i}"] = {
+            k: v + 0.1 * noise[k] if v.is_floating_point() else v + i for k, v in base.items()
+        }
+    return base, experts
+
+
+@given(st.lists(st.booleans(), max_size=70))
+def test_packing_round_trip(bits: list[bool]) -> None:
+    mask = torch.tensor(bits, dtype=torch.bool)
+    packed = pack(mask)
+    assert packed.dtype == torch.uint8
+    assert len(packed) == (len(bits) + 7) // 8
+    assert torch.equal(unpack(packed, mask.shape), mask)
+
+
+def test_packing_by_hand() -> None:
+    mask = torch.tensor([[True, False, False], [True, True, False], [False, False, True]])
+    assert pack(mask).tolist() == [1 + 8 + 16, 1], "lowest bit first, the last byte half empty"
+    with pytest.raises(ValueError, match="1 bytes of a mask, expected 2"):
+        unpack(torch.zeros(1, dtype=torch.uint8), (3, 3))
+
+
+def test_emr_by_hand() -> None:
+    base = {"w": torch.zeros(4)}
+    vectors = {"a": [4.0, -1.0, 2.0, 0.0], "b": [1.0, 3.0, 2.0, -5.0]}
+    experts = {task: {"w": torch.tensor(v)} for task, v in vectors.items()}
+    # Σ = 5, 2, 4, -5: elected 4, 3, 2, -5. a agrees at 0 and 2: 7 / 6; b everywhere: 11 / 14.
+    parts = ml.compress("emr", experts, pretrained=base)
+    expected = {"a": [4 * 7 / 6, 0, 2 * 7 / 6, 0], "b": [44 / 14, 33 / 14, 22 / 14, -55 / 14]}
+    for task, values in expected.items():
+        torch.testing.assert_close(parts.expert(task)["w"], torch.tensor(values))
+
+
+def test_one_expert_is_kept_whole() -> None:
+    base, experts = family(1)
+    for method in METHODS:
+        found = ml.compress(
+            method, experts, **({} if method == "cart_indexing" else {"pretrained": base})
+        ).expert("task 0")
+        for key, value in experts["task 0"].items():
+            if value.is_floating_point():
+                torch.testing.assert_close(found[key], value)
+
+
+def test_tall_masks_limits() -> None:
+    base, experts = family()
+    total = ml.merge("task_arithmetic", experts, pretrained=base, scale=1.0)
+    keep = ml.compress("tall_masks", experts, pretrained=base, mask_scale=0.0).expert("task 1")
+    drop = ml.compress("tall_masks", experts, pretrained=base, mask_scale=1e9).expert("task 1")
+    for key in ("w", "bias", "embed.weight"):
+        torch.testing.assert_close(keep[key], total[key])
+        assert torch.equal(drop[key], base[key])
+
+
+def test_tall_masks_of_every_task_by_itself() -> None:
+    base, experts = family()
+    scales = {"task 0": 0.2, "task 1": 0.4, "task 2": 0.6}
+    mixed = ml.compress("tall_masks", experts, pretrained=base, mask_scale=scales)
+    for task, scale in scales.items():
+        alone = ml.compress("tall_masks", experts, pretrained=base, mask_scale=scale)
+        assert torch.equal(mixed.expert(task)["w"], alone.expert(task)["w"])
+    parts = ml.compress("tall_masks", experts, pretrained=base, base="ties")
+    merged = ml.merge("ties", experts, pretrained=base, reduce="sum")
+    kept = parts.expert("task 0")["w"] != base["w"]
+    torch.testing.assert_close(parts.expert("task 0")["w"][kept], merged["w"][kept])
+
+
+def test_cart_indexing_is_the_experts_at_full_rank_and_the_average_at_none() -> None:
+    _, experts = family()
+    average = ml.merge("average", experts)
+    whole = ml.compress("cart_indexing", experts, rank_ratio=1.0)
+    none = ml.compress("cart_indexing", experts, rank_ratio=0.0)
+    for task, expert in experts.items():
+        torch.testing.assert_close(whole.expert(task)["w"], expert["w"], atol=1e-5, rtol=0)
+        assert torch.equal(whole.expert(task)["bias"], average["bias"])
+        assert torch.equal(none.expert(task)["w"], average["w"])
+    assert none.task_nbytes("task 0") == 0
+
+
+def made(method: str, base: State, experts: dict[str, State], **options: Any) -> ml.Compressed:
+    given_base = {} if method == "cart_indexing" else {"pretrained": base}
+    return ml.compress(method, experts, **given_base, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("method", METHODS)
+def test_files_hold_what_is_counted(tmp_path: Path, method: str, dtype: torch.dtype) -> None:
+    base, experts = family(dtype=dtype)
+    parts = made(method, base, experts)
+    parts.save(tmp_path / "parts.safetensors")
+    stored = load_file(tmp_path / "parts.safetensors")
+    assert parts.nbytes == sum(t.numel() * t.element_size() for t in stored.values())
+    assert parts.nbytes == parts.shared_nbytes + sum(map(parts.task_nbytes, parts.tasks))
+    again = ml.load_compressed(tmp_path / "parts.safetensors")
+    assert again.tasks == list(experts)
+    assert again.hyperparameters == parts.hyperparameters
+    for task, expert in experts.items():
+        state, reloaded = parts.expert(task), again.expert(task)
+        assert state.keys() == expert.keys()
+        for key, value in expert.items():
+            assert torch.equal(state[key], reloaded[key])
+            assert (state[key].dtype, state[key].shape) == (value.dtype, value.shape)
+
+
+def test_bytes_by_hand() -> None:
+    """108 + 5 + 28 entries: masks of 14 + 1 + 4 bytes and a number; rank 2 of a 12 x 9 matrix."""
+    base, experts = family()
+    floats = 4 * (108 + 5 + 28)
+    emr = made("emr", base, experts)
+    assert emr.task_nbytes("task 0") == 14 + 1 + 4 + 4
+    assert emr.shared_nbytes == 2 * floats + 8
+    cart = made("cart_indexing", base, experts, rank_ratio=0.2)
+    assert cart.task_nbytes("task 0") == 4 * 2 * (12 + 9)
+    assert cart.shared_nbytes == floats + 8
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_ties_and_counters(tmp_path: Path, method: str) -> None:
+    base, experts = family()
+    for state in (base, *experts.values()):
+        state["tied"] = state["w"]
+    parts = made(method, base, experts)
+    assert parts.expert("task 0")["tied"] is parts.expert("task 0")["w"] or torch.equal(
+        parts.expert("task 0")["tied"], parts.expert("task 0")["w"]
+    )
+    parts.save(tmp_path / "parts.safetensors")
+    state = ml.load_compressed(tmp_path / "parts.safetensors").expert("task 1")
+    assert state["tied"] is state["w"]
+    assert int(state["steps"]) == 3, "the pretrained model's, else the first expert's"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bad_input(method: str) -> None:
+    base, experts = family()
+    with pytest.raises(TypeError, match=f"{method} has no hyperparameter 'temperature'"):
+        made(method, base, experts, temperature=1)
+    broken = {**experts, "task 1": {**experts["task 1"], "w": torch.full((12, 9), torch.nan)}}
+    with pytest.raises(ValueError, match=r"task 1\['w'\] holds NaN"):
+        made(method, base, broken)
+    with pytest.raises(ValueError, match="task 1 lacks key 'w'"):
+        made(method, base, {**experts, "task 1": {"bias": torch.zeros(5)}})
+    with pytest.raises(ValueError, match="no task 'mnist'; there are: task 0"):
+        made(method, base, experts).expert("mnist")
+
+
+def test_more_bad_input(tmp_path: Path) -> None:
+    base, experts = family()
+    with pytest.raises(ValueError, match="unknown method 'emu'; did you mean 'emr'"):
+        ml.compress("emu", experts, pretrained=base)
+    with pytest.raises(ValueError, match="unknown method 'ties'; it is a rule"):
+        ml.compress("ties", experts, pretrained=base)
+    with pytest.raises(ValueError, match="emr needs the pretrained model"):
+        ml.compress("emr", experts)
+    with pytest.raises(ValueError, match="mask_scale of 'task 1' is None"):
+        ml.compress("tall_masks", experts, pretrained=base, mask_scale={"task 0": 0.3})
+    with pytest.raises(ValueError, match="base is 'dare'"):
+        ml.compress("tall_masks", experts, pretrained=base, base="dare")
+    ml.save_state_dict(base, tmp_path / "plain.safetensors")
+    with pytest.raises(ValueError, match="holds no compressed experts"):
+        ml.load_compressed(tmp_path / "plain.safetensors")
+    parts = made("emr", base, experts)
+    parts.save(tmp_path / "cut.safetensors")
+    whole = (tmp_path / "cut.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(whole[:-7])
+    with pytest.raises(ValueError, match="truncated"):
+        ml.load_compressed(tmp_path / "cut.safetensors")
+
+
+def test_methods_list_them() -> None:
+    table = ml.methods()
+    assert table.loc["emr", "family"] == "compression"
+    assert table.loc["tall_masks", "needs"] == "experts, pretrained"
+    assert table.loc["cart_indexing", "needs"] == "experts"

@@ -1,0 +1,126 @@
+"""RegMean against least squares, and the limits that are known."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mergelib as ml
+from mergelib.procedures.regmean import layer_grams
+
+State = dict[str, Tensor]
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.BatchNorm1d(5), nn.Linear(5, 3))
+
+
+class Case:
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = network()
+        self.pretrained = {k: v.clone() for k, v in self.model.state_dict().items()}
+        self.experts = {
+            task: {
+                k: v + 0.5 * torch.randn(v.shape) if "running" not in k and v.dim() else v + 1
+                for k, v in self.pretrained.items()
+            }
+            for task in ("a", "b", "c")
+        }
+        self.data = {task: torch.randn(40, 4) for task in self.experts}
+
+    def merge(self, **options: Any) -> State:
+        return ml.adapt(
+            "regmean",
+            options.pop("experts", self.experts),
+            pretrained=self.pretrained,
+            model=self.model,
+            data=options.pop("data", self.data),
+            **options,
+        ).state
+
+
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+def inputs_of(case: Case, task: str) -> dict[str, Tensor]:
+    """What both linear layers of an expert get, computed layer by layer."""
+    model = network().eval()
+    model.load_state_dict(case.experts[task])
+    with torch.no_grad():
+        return {"0.weight": case.data[task], "3.weight": model[:3](case.data[task])}
+
+
+def test_without_shrinking_it_is_least_squares(case: Case) -> None:
+    merged = case.merge(off_diagonal=1.0, ridge=0.0)
+    for key in ("0.weight", "3.weight"):
+        x = torch.cat([inputs_of(case, task)[key] for task in case.experts]).double()
+        y = torch.cat(
+            [inputs_of(case, task)[key] @ each[key].T for task, each in case.experts.items()]
+        )
+        best = torch.linalg.lstsq(x, y.double()).solution.T
+        torch.testing.assert_close(merged[key].double(), best, rtol=1e-4, atol=1e-5)
+
+
+def test_without_off_diagonals_it_is_a_weighted_mean(case: Case) -> None:
+    merged = case.merge(off_diagonal=0.0, ridge=0.0)
+    weights = {t: inputs_of(case, t)["3.weight"].square().sum(0) for t in case.experts}
+    expected = sum(weights[t] * case.experts[t]["3.weight"] for t in weights)
+    expected = expected / torch.stack(list(weights.values())).sum(0)
+    torch.testing.assert_close(merged["3.weight"], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("off_diagonal", [0.0, 0.9, 1.0])
+def test_equal_experts_give_themselves(case: Case, off_diagonal: float) -> None:
+    same = dict.fromkeys(case.experts, case.experts["a"])
+    merged = case.merge(experts=same, off_diagonal=off_diagonal, ridge=0.0)
+    for key in ("0.weight", "3.weight"):
+        torch.testing.assert_close(merged[key], same["a"][key], rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_no_linear_layer_is_averaged(case: Case) -> None:
+    merged, average = case.merge(), ml.merge("average", case.experts)
+    for key in ("0.bias", "2.weight", "2.running_mean", "2.running_var", "3.bias"):
+        torch.testing.assert_close(merged[key], average[key])
+    assert merged["2.num_batches_tracked"] == case.pretrained["2.num_batches_tracked"]
+    assert merged.keys() == case.pretrained.keys()
+
+
+def test_batches_do_not_matter(case: Case) -> None:
+    few, many = (case.merge(batch_size=size) for size in (7, 100))
+    for key in few:
+        torch.testing.assert_close(few[key], many[key], rtol=1e-4, atol=1e-5)
+
+
+def test_grams_of_positions(case: Case) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 2)), torch.randn(6, 3, 4)
+    gram = layer_grams(model, model.state_dict(), x, batch_size=4)["0.weight"]
+    rows = x.flatten(0, 1).double()
+    torch.testing.assert_close(gram, rows.T @ rows / 18, rtol=1e-5, atol=1e-6)
+
+
+def test_few_inputs_are_enough_with_a_ridge(case: Case) -> None:
+    data = {task: inputs[:1] for task, inputs in case.data.items()}
+    merged = case.merge(data=data, off_diagonal=1.0, ridge=1e-3)
+    assert all(torch.isfinite(value).all() for value in merged.values())
+
+
+def test_bad_input(case: Case) -> None:
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"data": {}}, "no data"),
+        ({"data": {"a": case.data["a"]}}, "task 'b' has no data; there are: a"),
+        ({"data": {**case.data, "z": case.data["a"]}}, "task 'z' has no expert"),
+        ({"off_diagonal": 1.5}, "off_diagonal is 1.5, expected 0..1"),
+        ({"ridge": -1.0}, "ridge is -1.0, expected at least 0"),
+        (
+            {"data": {**case.data, "b": case.data["b"] * torch.inf}},
+            "the input of '0.weight' in expert 'b' holds NaN or Inf",
+        ),
+    ]
+    for options, message in bad:
+        with pytest.raises(ValueError, match=message):
+            case.merge(**options)
+    assert "unlabelled inputs of every task" in ml.methods().loc["regmean", "needs"]

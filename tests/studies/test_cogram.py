@@ -1,0 +1,153 @@
+"""Studies of CoGraM on pairs of networks: what they draw, and that a killed run resumes."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mergelib.data.glyphs import stable_seed
+from mergelib.data.prepared import Arrays
+from mergelib.provenance import load_result
+from mergelib.studies import cogram as cogram_studies
+from mergelib.studies import runner as studies
+from mergelib.studies.cogram import CHOSEN, digit_pair, fusion, thresholds, tuning
+from mergelib.studies.runner import measure_pairs
+from mergelib.testbed.families.synthetic import synthetic_pair
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs that train in no time."""
+    sizes = {"classes": 4, "dimensions": 6, "train_size": 80, "validation_size": 40}
+
+    def draw(seed: int, heterogeneous: bool) -> Any:
+        return synthetic_pair(seed, heterogeneous=heterogeneous, test_size=40, **sizes)
+
+    monkeypatch.setitem(cogram_studies.SOURCES, "synthetic", draw)
+    train = partial(cogram_studies.train_pair, hidden=8, epochs=2)
+    monkeypatch.setattr(cogram_studies, "train_pair", train)
+    monkeypatch.setattr(cogram_studies, "FEW", 20)
+
+
+@pytest.fixture
+def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of digits, each picture all of one grey that tells its number in the file."""
+
+    def load(name: str) -> Arrays:
+        labels = torch.arange(4000) % 10
+        values = (torch.arange(4000) % 251).to(torch.uint8)
+        images = values[:, None, None, None].expand(-1, 3, 32, 32)
+        first = 0 if name == "mnist" else 100
+        return Arrays(images, labels, images // 2 + first, labels, tuple("0123456789"), name)
+
+    monkeypatch.setattr(cogram_studies, "load_arrays", load)
+
+
+@pytest.mark.usefixtures("small")
+def test_fusion_judges_every_setting_of_every_pair() -> None:
+    table = pd.DataFrame(fusion(3)["test"])
+    cases = table.groupby(["data", "start"])
+    assert len(cases) == 6
+    assert cases.size().nunique() == 1
+    assert table["accuracy"].between(0, 1).all()
+    plain = table[table["method"] != "cogram"]
+    assert set(plain["method"]) == {"a", "b", "average", "fisher", "better", "ensemble"}
+    line = plain.set_index(["data", "start", "method"])["toward_a"]
+    for case in cases.groups:
+        assert line[(*case, "a")] == pytest.approx(1)
+        assert line[(*case, "b")] == pytest.approx(0, abs=1e-6)
+        assert line[(*case, "average")] == pytest.approx(0.5)
+    merged = table[table["method"] == "cogram"]
+    settings = merged.groupby(["data", "start", "levels", "prototypes"])["iterations"].max()
+    counts = settings.groupby(["levels", "prototypes"]).unique().map(list).to_dict()
+    assert len(counts) == 2 * 5 + 3 + 4
+    assert counts["layer", "geometric"] == counts["all weights", "arithmetic"] == [3]
+    assert counts["layer", "kmeans"] == counts["layer, shrunk", "arithmetic"] == [1]
+
+
+@pytest.mark.usefixtures("small")
+def test_tuning_gives_all_networks_as_many_epochs() -> None:
+    tables = tuning(3)
+    test, history = pd.DataFrame(tables["test"]), pd.DataFrame(tables["history"])
+    assert len(test) == 4 * 5 * 3
+    assert len(history) == 4 * 5 * 2
+    assert set(history["losses"].str.len()) == {28}
+    assert set(history["training"]) == {"fine-tuning", "kickoff"}
+    halves = test[["accuracy_a", "accuracy_b"]].mean(axis=1)
+    np.testing.assert_allclose(halves, test["accuracy"], atol=1e-6)
+    mine = history[history["method"] == "a"].assign(first=history["losses"].str[0])
+    rates = mine.pivot_table(index=["data", "start"], columns="training", values="first")
+    assert (rates["kickoff"] != rates["fine-tuning"]).all()
+
+
+@pytest.mark.usefixtures("small")
+def test_a_killed_run_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def killed(seed: int, source: str) -> Any:
+        asked.append(seed)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return thresholds(seed, source=source)
+
+    killed.__name__ = "thresholds"
+    with pytest.raises(KeyboardInterrupt):
+        measure_pairs(killed, range(2), "synthetic")
+    record = measure_pairs(killed, range(2), "synthetic")
+    assert asked == [0, 1, 1]
+    table = pd.DataFrame(record["validation"])
+    assert table.groupby("seed").size().nunique() == 1
+    assert record["provenance"]["seeds"] == [0, 1]
+    assert record["provenance"]["settings"] == {"source": "synthetic"}
+    again = measure_pairs(thresholds, range(2), "synthetic")
+    assert again["validation"] == record["validation"]
+
+
+@pytest.mark.usefixtures("pictures")
+def test_digit_pairs_share_no_picture() -> None:
+    pair = digit_pair(0, False)
+    assert pair.a.inputs.shape == pair.b.inputs.shape == (1000, 256)
+    assert len(pair.validation) == 1000
+    assert len(pair.test) == 2000
+    assert pair.a.inputs.min() >= -1
+    assert pair.a.inputs.max() <= 1
+    rows = studies_rows("mnist", 0)
+    first, second = rows.chunk(2)
+    assert not set(first.tolist()) & set(second.tolist())
+    grey = (first[:1000] % 251).float() / 127.5 - 1
+    torch.testing.assert_close(pair.a.inputs[:, 0], grey)
+    torch.testing.assert_close(pair.a.labels, first[:1000] % 10)
+    other = digit_pair(0, True)
+    torch.testing.assert_close(other.a.inputs, pair.a.inputs)
+    assert not torch.equal(other.test.inputs[1000:], pair.test.inputs[1000:])
+    torch.testing.assert_close(other.test.inputs[:1000], pair.test.inputs[:1000])
+
+
+def studies_rows(name: str, seed: int) -> torch.Tensor:
+    """Rows of the training file that the two parties get, validation data included."""
+    generator = torch.Generator().manual_seed(stable_seed("digits", name, seed))
+    return cogram_studies.stratified(torch.arange(4000) % 10, 3000, generator)
+
+
+@pytest.mark.parametrize("source", ["synthetic", "digits"])
+def test_thresholds_are_the_best_on_validation_data(source: str) -> None:
+    record = load_result(f"{source}-thresholds")
+    table = pd.DataFrame(record["validation"])
+    table = table[
+        (table["levels"] == "layer, neuron, weight") & (table["prototypes"] == "arithmetic")
+    ]
+    ends = ["layer_low", "layer_high", "neuron_low", "neuron_high"]
+    means = table.groupby(ends)["accuracy"].mean()
+    chosen = CHOSEN[source]
+    assert means[(*chosen["layer"], *chosen["neuron"])] == pytest.approx(means.max(), abs=1e-9)
+    tested = load_result(f"{source}-fusion")["provenance"]["seeds"]
+    assert not set(record["provenance"]["seeds"]) & set(tested)
+
+
+def test_an_unknown_source_is_named() -> None:
+    with pytest.raises(ValueError, match=r"unknown source 'vision8'; known: synthetic, digits"):
+        measure_pairs(fusion, range(2), "vision8")
+    assert list(studies.PAIR_STUDIES) == ["fusion", "thresholds", "tuning"]

@@ -1,0 +1,113 @@
+"""Choosing on validation data, judging on test data, and the record that results are made of."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from mergelib import merge
+from mergelib.registry import get_method
+from mergelib.studies.comparison import (
+    GRIDS,
+    choose,
+    compare,
+    individual,
+    merge_zoo,
+    points,
+    sweep,
+)
+from mergelib.testbed.evaluation import evaluate
+from mergelib.testbed.zoo import Zoo
+
+
+def test_points_are_all_combinations() -> None:
+    grid = {"rank_ratio": [0.1, 0.2], "scale": [1.0, 2.0, 3.0]}
+    found = points(grid)
+    assert found[:2] == [{"rank_ratio": 0.1, "scale": 1.0}, {"rank_ratio": 0.1, "scale": 2.0}]
+    assert len(found) == 6
+    assert points({}) == [{}]
+
+
+@pytest.mark.parametrize("method", list(GRIDS))
+def test_grids_are_of_hyperparameters_that_exist(method: str, tiny_zoo: Zoo) -> None:
+    assert set(GRIDS[method]) <= set(get_method(method).hyperparameters)
+    for point in (points(GRIDS[method])[0], points(GRIDS[method])[-1]):
+        merge_zoo(method, tiny_zoo, **point)
+
+
+def validation_accuracy(zoo: Zoo, method: str, **point: Any) -> float:
+    merged = merge(method, zoo.experts, pretrained=zoo.pretrained, **point)
+    table = evaluate(zoo.model, merged, zoo.heads, zoo.suite, split="validation")
+    return table["accuracy"].mean()
+
+
+def test_choose_takes_the_best_on_validation_data(tiny_zoo: Zoo) -> None:
+    grid = {"scale": [-1.0, 0.0, 0.4, 0.8, 6.0]}
+    best, table = choose(tiny_zoo, "task_arithmetic", grid)
+    expected = [validation_accuracy(tiny_zoo, "task_arithmetic", scale=s) for s in grid["scale"]]
+    assert len(set(expected)) > 2, "a case worth testing"
+    assert list(table["accuracy"]) == pytest.approx(expected)
+    assert list(table["scale"]) == grid["scale"]
+    assert best == {"scale": grid["scale"][expected.index(max(expected))]}
+    test = sweep(tiny_zoo, "task_arithmetic", grid, split="test")
+    assert list(test["accuracy"]) != pytest.approx(expected)
+
+
+def test_choose_keeps_the_kind_of_a_hyperparameter(tiny_zoo: Zoo) -> None:
+    grid = {"trim": ["tensor"], "density": [0.5], "reduce": ["sum"]}
+    assert choose(tiny_zoo, "ties", grid)[0] == {"trim": "tensor", "density": 0.5, "reduce": "sum"}
+    best, _ = choose(tiny_zoo, "dare", {"seed": [3], "drop_rate": [0.5]})
+    assert best == {"seed": 3, "drop_rate": 0.5}
+    assert isinstance(best["seed"], int)
+    assert choose(tiny_zoo, "average", {})[0] == {}
+
+
+def test_individual_is_each_expert_on_its_own_task(tiny_zoo: Zoo) -> None:
+    table = individual(tiny_zoo).set_index("task")
+    for task, expert in tiny_zoo.experts.items():
+        whole = evaluate(tiny_zoo.model, expert, tiny_zoo.heads, tiny_zoo.suite)
+        own = whole.set_index("task").loc[task]
+        assert table.loc[task, "accuracy"] == own["accuracy"]
+    assert len(table) == 2
+
+
+def test_compare(tiny_zoo: Zoo) -> None:
+    settings: dict[str, dict[str, Any]] = {"average": {}, "ties": {"scale": 0.5}}
+    table = compare(tiny_zoo, settings)
+    methods = ["pretrained", "average", "ties", "individual"]
+    assert list(table[["method", "task"]].itertuples(index=False, name=None)) == list(
+        product(methods, tiny_zoo.suite.tasks)
+    )
+    by_method = table.set_index(["method", "task"])
+    assert (by_method.loc["individual", "normalised"] == 1).all()
+    assert (by_method["correct"] == (by_method["accuracy"] * by_method["n"]).round()).all()
+    for task in tiny_zoo.suite.tasks:
+        own = by_method.loc[("individual", task), "accuracy"]
+        row = by_method.loc[("average", task)]
+        assert row["normalised"] == pytest.approx(row["accuracy"] / own)
+    merged = merge("ties", tiny_zoo.experts, pretrained=tiny_zoo.pretrained, scale=0.5)
+    expected = evaluate(tiny_zoo.model, merged, tiny_zoo.heads, tiny_zoo.suite)
+    assert list(by_method.loc["ties", "accuracy"]) == list(expected["accuracy"])
+    assert (by_method.loc[["average", "ties"], "seconds"] > 0).all()
+    assert by_method.loc[["pretrained", "individual"], "seconds"].isna().all()
+
+
+def test_compare_where_memory_cannot_be_measured(
+    tiny_zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mergelib.measure._reset_peak", lambda cuda: None)
+    table = compare(tiny_zoo, {"average": {}})
+    assert table["peak_bytes"].isna().all()
+    assert table["peak_bytes"].dtype.kind == "f"
+
+
+def test_what_dare_draws_depends_on_the_suites_seed(tiny_zoo: Zoo) -> None:
+    def drawn(suite_seed: int, **options: Any) -> torch.Tensor:
+        zoo = replace(tiny_zoo, suite=replace(tiny_zoo.suite, seed=suite_seed))
+        return merge_zoo("dare", zoo, **options)["norm.bias"]
+
+    assert torch.equal(drawn(0), drawn(0))
+    assert not torch.equal(drawn(0), drawn(1))
+    assert torch.equal(drawn(0, seed=5), drawn(1, seed=5))
