@@ -18,6 +18,7 @@ from mergelib.procedures.common import Adapted, Transform, check_tasks, labelled
 from mergelib.procedures.multitask import descend
 from mergelib.procedures.objectives import check_steps
 from mergelib.statedict import StateDict, check_compatible
+from mergelib.training import make_optimiser
 
 OPTIMISERS = ("adam", "sgd")
 
@@ -120,9 +121,7 @@ def fine_tune(
     _check(learning_rate, epochs, optimiser, momentum, clip)
 
     def optimise(network: nn.Module) -> tuple[Optimizer, None]:
-        if optimiser == "adam":
-            return torch.optim.Adam(network.parameters(), lr=learning_rate), None
-        return torch.optim.SGD(network.parameters(), lr=learning_rate, momentum=momentum), None
+        return make_optimiser(network, optimiser, learning_rate, momentum=momentum), None
 
     sizes = {task: len(labels) for task, (_, labels) in pairs.items()}
     generator = Generator().manual_seed(seed)

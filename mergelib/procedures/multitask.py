@@ -28,6 +28,7 @@ from mergelib.procedures.objectives import batch_rows, check_steps, task_losses
 from mergelib.progress import progress
 from mergelib.registry import procedure
 from mergelib.statedict import Experts, StateDict, check_compatible, name_experts
+from mergelib.training import make_optimiser, train
 
 
 @procedure(
@@ -136,23 +137,21 @@ def descend(
     frozen = {task: copy.deepcopy(heads[task]).requires_grad_(False) for task in data}
     device = next(network.parameters()).device
     optimiser, schedule = optimise(network)
-    history = []
+    history: list[dict[str, float]] = []
+
+    def loss(batch: Mapping[str, Tensor]) -> Tensor:
+        inputs, targets = (
+            {task: data[task][part][chosen].to(device) for task, chosen in batch.items()}
+            for part in (0, 1)
+        )
+        losses = task_losses(network, frozen, inputs, partial(_loss, targets), transform)
+        history.append({task: value.item() for task, value in losses.items()})
+        return torch.stack(list(losses.values())).mean()
+
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        for some in progress(rows, desc="training", leave=False):
-            inputs, targets = (
-                {task: data[task][part][chosen].to(device) for task, chosen in some.items()}
-                for part in (0, 1)
-            )
-            losses = task_losses(network, frozen, inputs, partial(_loss, targets), transform)
-            optimiser.zero_grad()
-            torch.stack(list(losses.values())).mean().backward()
-            if clip is not None:
-                nn.utils.clip_grad_norm_(network.parameters(), clip)
-            optimiser.step()
-            if schedule is not None:
-                schedule.step()
-            history.append({task: loss.item() for task, loss in losses.items()})
+        batches = progress(rows, desc="training", leave=False)
+        train(network, batches, loss, optimiser, schedule=schedule, clip=clip)
     trained = {key: value.detach().clone() for key, value in network.state_dict().items()}
     return trained, history
 
@@ -172,9 +171,5 @@ def _loss(targets: Mapping[str, Tensor], task: str, outputs: Tensor) -> Tensor:
 def _adamw(
     learning_rate: float, weight_decay: float, steps: int, network: nn.Module
 ) -> tuple[Optimizer, LRScheduler]:
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in network.parameters() if p.dim() > 1], "weight_decay": weight_decay},
-        {"params": [p for p in network.parameters() if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-    optimiser = torch.optim.AdamW(groups, lr=learning_rate)
+    optimiser = make_optimiser(network, "adamw", learning_rate, weight_decay=weight_decay)
     return optimiser, CosineAnnealingLR(optimiser, max(1, steps))

@@ -24,13 +24,8 @@ from mergelib.progress import progress
 from mergelib.provenance import provenance
 from mergelib.testbed.models import build_model, is_text, normalise
 from mergelib.testbed.tasks import PretrainingSet, Split
-from mergelib.testbed.training import (
-    Recipe,
-    features,
-    fine_tune,
-    make_optimiser,
-    warmup_cosine,
-)
+from mergelib.testbed.training import Recipe, features, fine_tune
+from mergelib.training import shuffled, train
 
 PRETRAINING = Recipe(learning_rate=1e-3, epochs=20, batch_size=128, weight_decay=0.05, warmup=0.05)
 
@@ -107,45 +102,52 @@ def pretrain(
     heads = nn.ModuleList([nn.Linear(width, len(task.class_names)) for task in sets])
     whole = nn.ModuleList([model, heads.to(device)]).train()
     generator = torch.Generator(device).manual_seed(seed)
-    steps = recipe.steps(len(data.labels))
-    optimiser = make_optimiser(whole, recipe)
-    schedule = warmup_cosine(optimiser, steps, recipe.warmup)
+    examples = len(data.labels)
+    optimiser = recipe.optimiser_of(whole)
+    schedule = recipe.schedule_of(optimiser, examples)
+
+    def loss(batch: Tensor) -> Tensor:
+        x = augment(normalise(data.images[batch]), data.flips[batch], generator)
+        features_of = model(x)
+        member, labels = data.member[batch], data.labels[batch]
+        losses = [
+            F.cross_entropy(
+                head(features_of[member == i]),
+                labels[member == i],
+                label_smoothing=label_smoothing,
+                reduction="sum",
+            )
+            for i, head in enumerate(heads)
+        ]
+        return torch.stack(losses).sum() / len(batch)
+
     log: list[dict[str, float]] = []
-    bar = progress(total=steps, desc="pretraining")
-    for epoch in range(recipe.epochs):
-        start, total = time.perf_counter(), 0.0
-        for batch in torch.randperm(len(data.labels), generator=generator, device=device).split(
-            recipe.batch_size
-        ):
-            x = augment(normalise(data.images[batch]), data.flips[batch], generator)
-            z = model(x)
-            member, labels = data.member[batch], data.labels[batch]
-            losses = [
-                F.cross_entropy(
-                    head(z[member == i]),
-                    labels[member == i],
-                    label_smoothing=label_smoothing,
-                    reduction="sum",
-                )
-                for i, head in enumerate(heads)
-            ]
-            loss = torch.stack(losses).sum() / len(batch)
-            optimiser.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(whole.parameters(), 1.0)
-            optimiser.step()
-            schedule.step()
-            total += loss.item() * len(batch)
-            bar.update()
-        record = {"epoch": epoch + 1, "loss": total / len(data.labels)}
-        if (epoch + 1) % 5 == 0 or epoch + 1 == recipe.epochs:
-            for task, head in zip(sets, heads, strict=True):
-                record[f"accuracy/{task.name}"] = _accuracy(model, head, task.test)
-        model.train()
-        log.append({**record, "seconds": time.perf_counter() - start})
-        bar.set_postfix(loss=f"{log[-1]['loss']:.3f}")
-    bar.close()
+    with progress(total=recipe.steps(examples), desc="pretraining") as bar:
+        for epoch in range(1, recipe.epochs + 1):
+            start = time.perf_counter()
+            losses = train(
+                whole,
+                shuffled(examples, recipe.batch_size, generator, epochs=1),
+                loss,
+                optimiser,
+                schedule=schedule,
+                clip=1.0,
+                on_step=lambda *_: bar.update(),
+            )
+            record = {"epoch": epoch, "loss": _mean(losses, examples, recipe.batch_size)}
+            if epoch % 5 == 0 or epoch == recipe.epochs:
+                for task, head in zip(sets, heads, strict=True):
+                    record[f"accuracy/{task.name}"] = _accuracy(model, head, task.test)
+            model.train()
+            log.append({**record, "seconds": time.perf_counter() - start})
+            bar.set_postfix(loss=f"{record['loss']:.3f}")
     return log
+
+
+def _mean(losses: Sequence[float], examples: int, batch_size: int) -> float:
+    """The mean loss of an epoch's examples, from those of its batches."""
+    sizes = [min(batch_size, examples - first) for first in range(0, examples, batch_size)]
+    return sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / examples
 
 
 def pretrain_text(
@@ -162,7 +164,9 @@ def pretrain_text(
     )
     start = time.perf_counter()
     with progress(total=recipe.steps(len(whole)), desc="pretraining") as bar:
-        state = fine_tune(model, nn.Identity(), whole, recipe, seed=seed, progress=bar)
+        state = fine_tune(
+            model, nn.Identity(), whole, recipe, seed=seed, on_step=lambda *_: bar.update()
+        )
     model.load_state_dict(state)
     record = {"epoch": recipe.epochs, "seconds": time.perf_counter() - start}
     for each in sets:

@@ -8,17 +8,19 @@ fine-tuned expert is what merging has to close.
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
-from tqdm.auto import tqdm
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from mergelib.testbed.models import Head, normalise
 from mergelib.testbed.tasks import Split
+from mergelib.training import make_optimiser, shuffled, train, warmup_cosine
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,21 @@ class Recipe:
     def steps(self, examples: int) -> int:
         """How many steps of the optimiser that is, with so many training examples."""
         return self.epochs * math.ceil(examples / self.batch_size)
+
+    def optimiser_of(self, model: nn.Module) -> Optimizer:
+        """The recipe's optimiser over a model's parameters."""
+        fused = True if self.optimiser == "adamw" else None
+        return make_optimiser(
+            model,
+            self.optimiser,
+            self.learning_rate,
+            weight_decay=self.weight_decay,
+            fused=fused,
+        )
+
+    def schedule_of(self, optimiser: Optimizer, examples: int) -> LRScheduler:
+        """The rate over as many steps as that many examples take."""
+        return warmup_cosine(optimiser, self.steps(examples), self.warmup)
 
 
 def usual_recipe(suite: str) -> Recipe:
@@ -95,31 +112,6 @@ def few_shot_head(
     return Head(weight, scale).to(device)
 
 
-def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """The recipe's optimiser over all parameters; norms, biases and tables are not decayed."""
-    decayed = [p for p in model.parameters() if p.requires_grad and p.dim() > 1]
-    plain = [p for p in model.parameters() if p.requires_grad and p.dim() <= 1]
-    groups = [
-        {"params": decayed, "weight_decay": recipe.weight_decay},
-        {"params": plain, "weight_decay": 0.0},
-    ]
-    if recipe.optimiser == "sgd":
-        return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=0.9)
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
-
-
-def warmup_cosine(optimiser: torch.optim.Optimizer, steps: int, warmup: float) -> LambdaLR:
-    """Linear warm-up over a share of the steps, then a cosine to zero."""
-    first = max(1, round(warmup * steps))
-
-    def factor(step: int) -> float:
-        if step < first:
-            return (step + 1) / first
-        return 0.5 * (1 + math.cos(math.pi * (step - first) / max(1, steps - first)))
-
-    return LambdaLR(optimiser, factor)
-
-
 def fine_tune(
     model: nn.Module,
     head: nn.Module,
@@ -127,7 +119,7 @@ def fine_tune(
     recipe: Recipe,
     *,
     seed: int = 0,
-    progress: tqdm | None = None,
+    on_step: Callable[[int, float], object] | None = None,
 ) -> dict[str, Tensor]:
     """Fine-tune a copy of ``model`` under a frozen head; returns the copy's state dict.
 
@@ -137,32 +129,29 @@ def fine_tune(
         split: training inputs (uint8) and labels.
         recipe: optimiser, rate, length.
         seed: draws the order of the examples.
-        progress: a bar to advance by one a step.
+        on_step: as for `mergelib.training.train`.
 
     Raises:
         FloatingPointError: if the loss stops being finite.
     """
     device = next(model.parameters()).device
-    model = copy.deepcopy(model).train()
-    head = copy.deepcopy(head).requires_grad_(False)
+    network = copy.deepcopy(model).train()
+    frozen = copy.deepcopy(head).requires_grad_(False)
     inputs, labels = split.inputs.to(device), split.labels.to(device)
+
+    def loss(rows: Tensor) -> Tensor:
+        batch = rows.to(device)
+        logits = frozen(network(normalise(inputs[batch])))
+        return F.cross_entropy(logits.flatten(0, -2), labels[batch].flatten())
+
     generator = torch.Generator().manual_seed(seed)
-    steps = recipe.steps(len(labels))
-    optimiser = make_optimiser(model, recipe)
-    schedule = warmup_cosine(optimiser, steps, recipe.warmup)
-    for _ in range(recipe.epochs):
-        order = torch.randperm(len(labels), generator=generator).to(device)
-        for batch in order.split(recipe.batch_size):
-            logits = head(model(normalise(inputs[batch])))
-            loss = F.cross_entropy(logits.flatten(0, -2), labels[batch].flatten())
-            if not torch.isfinite(loss):
-                raise FloatingPointError(
-                    f"the loss became {loss.item()} at learning rate {recipe.learning_rate}"
-                )
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            schedule.step()
-            if progress is not None:
-                progress.update()
-    return {key: value.detach().clone() for key, value in model.state_dict().items()}
+    optimiser = recipe.optimiser_of(network)
+    train(
+        network,
+        shuffled(len(labels), recipe.batch_size, generator, epochs=recipe.epochs),
+        loss,
+        optimiser,
+        schedule=recipe.schedule_of(optimiser, len(labels)),
+        on_step=on_step,
+    )
+    return {key: value.detach().clone() for key, value in network.state_dict().items()}

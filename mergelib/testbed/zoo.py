@@ -135,7 +135,13 @@ def load_zoo(
         for name, task in suite.tasks.items():
             bar.set_postfix_str(name)
             train = partial(
-                fine_tune, backbone, heads[name], task.train, recipe, seed=seed, progress=bar
+                fine_tune,
+                backbone,
+                heads[name],
+                task.train,
+                recipe,
+                seed=seed,
+                on_step=lambda *_: bar.update(),
             )
             state = _cached(files[name], train, made)
             experts[name] = {key: value.to(device) for key, value in state.items()}

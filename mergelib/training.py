@@ -1,0 +1,151 @@
+"""The one training loop, and what it is made of: optimisers, schedules, batches.
+
+Whoever trains says what a batch is and what its loss is; `train` descends it. Fine-tuning,
+pretraining, multi-task training and CoGraM's kickoff differ in nothing else. The length is that of
+the batches, which `shuffled` gives by epochs or by steps; a rate without a schedule is constant.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+Batch = TypeVar("Batch")
+OPTIMISERS = ("adamw", "adam", "sgd")
+
+
+def train(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    loss: Callable[[Batch], Tensor],
+    optimiser: Optimizer,
+    *,
+    schedule: LRScheduler | None = None,
+    penalty: Callable[[nn.Module], Tensor] | None = None,
+    clip: float | None = None,
+    on_step: Callable[[int, float], object] | None = None,
+) -> list[float]:
+    """Train a model in place: one step of the optimiser for every batch.
+
+    Args:
+        model: whose parameters are trained; its mode is the caller's.
+        batches: one for each step, taken as they are needed.
+        loss: from a batch to a scalar with a graph, usually by a pass through the model.
+        optimiser: over the parameters that are to move.
+        schedule: of the rate, advanced by one each step; the rate is constant without.
+        penalty: from the model to a scalar that is added to the loss, e.g. a squared distance from
+            where training started.
+        clip: the largest Euclidean norm of a step's whole gradient; longer ones are scaled to it.
+        on_step: called after each step with its number, from 0, and its loss: for learning curves,
+            checkpoints (the model is at hand) and progress bars.
+
+    Returns:
+        The loss of every step, penalty included, taken just before the step.
+
+    Raises:
+        FloatingPointError: a loss that is not finite; the step is not taken.
+    """
+    losses: list[float] = []
+    for step, batch in enumerate(batches):
+        value = loss(batch)
+        if penalty is not None:
+            value = value + penalty(model)
+        if not torch.isfinite(value):
+            rate = optimiser.param_groups[0]["lr"]
+            raise FloatingPointError(
+                f"the loss became {value.item()} in step {step}, at learning rate {rate:g}"
+            )
+        optimiser.zero_grad()
+        value.backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimiser.step()
+        if schedule is not None:
+            schedule.step()
+        losses.append(value.item())
+        if on_step is not None:
+            on_step(step, losses[-1])
+    return losses
+
+
+def shuffled(
+    examples: int,
+    batch_size: int,
+    generator: Generator,
+    *,
+    epochs: int | None = None,
+    steps: int | None = None,
+) -> Iterator[Tensor]:
+    """Batches of row numbers, int64 on the generator's device; every epoch in an order of its own.
+
+    Args:
+        examples: how many rows there are.
+        batch_size: rows of a batch; the last one of an epoch may have fewer.
+        generator: draws the orders, each when its epoch begins.
+        epochs: passes over all rows.
+        steps: batches, where the length is not given in epochs.
+
+    Raises:
+        ValueError: unless exactly one of the two lengths is given.
+    """
+    if (epochs is None) == (steps is None):
+        raise ValueError(f"epochs is {epochs} and steps is {steps}: give exactly one of them")
+    left = epochs * math.ceil(examples / batch_size) if epochs is not None else steps or 0
+    while left > 0:
+        order = torch.randperm(examples, generator=generator, device=generator.device)
+        for batch in order.split(batch_size)[:left]:
+            left -= 1
+            yield batch
+
+
+def make_optimiser(
+    model: nn.Module,
+    name: str,
+    learning_rate: float,
+    *,
+    weight_decay: float = 0.0,
+    momentum: float = 0.9,
+    fused: bool | None = None,
+) -> Optimizer:
+    """An optimiser over all parameters of a model that require gradients.
+
+    Args:
+        model: it may be a stack of several.
+        name: ``"adamw"``, ``"adam"`` or ``"sgd"``.
+        learning_rate: the peak, where a schedule follows.
+        weight_decay: of parameters with two dimensions and more, so that norms and biases are not
+            decayed; decoupled for AdamW, L2 for the others.
+        momentum: of SGD.
+        fused: AdamW's and Adam's implementation; PyTorch chooses where it is None.
+
+    Raises:
+        ValueError: for another name.
+    """
+    moving = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in moving if p.dim() > 1], "weight_decay": weight_decay},
+        {"params": [p for p in moving if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    if name == "sgd":
+        return torch.optim.SGD(groups, lr=learning_rate, momentum=momentum)
+    if name == "adam":
+        return torch.optim.Adam(groups, lr=learning_rate, fused=fused)
+    if name == "adamw":
+        return torch.optim.AdamW(groups, lr=learning_rate, fused=fused)
+    raise ValueError(f"unknown optimiser {name!r}; known: {', '.join(OPTIMISERS)}")
+
+
+def warmup_cosine(optimiser: Optimizer, steps: int, warmup: float) -> LambdaLR:
+    """Linear warm-up over a share of the steps (0..1), then a cosine to zero."""
+    first = max(1, round(warmup * steps))
+
+    def factor(step: int) -> float:
+        if step < first:
+            return (step + 1) / first
+        return 0.5 * (1 + math.cos(math.pi * (step - first) / max(1, steps - first)))
+
+    return LambdaLR(optimiser, factor)
