@@ -17,6 +17,10 @@ class Point(nn.Module):
         self.at = nn.Parameter(torch.tensor([start]))
 
 
+def sgd(point: Point, rate: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(point.parameters(), lr=rate)
+
+
 def parabola(point: Point) -> Tensor:
     return 0.5 * point.at.square().sum()
 
@@ -24,9 +28,7 @@ def parabola(point: Point) -> Tensor:
 def test_gradient_descent_on_a_parabola_has_a_closed_form() -> None:
     """x shrinks by 1 - η in each step, and the loss is taken before the step."""
     point = Point()
-    losses = train(
-        point, range(5), lambda _: parabola(point), torch.optim.SGD(point.parameters(), lr=0.1)
-    )
+    losses = train(point, range(5), lambda _: parabola(point), sgd(point, 0.1))
     assert point.at.item() == pytest.approx(0.9**5)
     assert losses == pytest.approx([0.5 * 0.9 ** (2 * step) for step in range(5)])
 
@@ -38,7 +40,7 @@ def test_a_proximal_penalty_moves_the_minimum() -> None:
         point,
         range(200),
         lambda _: parabola(point),
-        torch.optim.SGD(point.parameters(), lr=0.1),
+        sgd(point, 0.1),
         penalty=lambda model: 0.5 * mu * (model.at - 1).square().sum(),  # type: ignore[union-attr, operator]
     )
     least = mu / (1 + mu)
@@ -52,7 +54,7 @@ def test_clipping_bounds_the_length_of_a_step() -> None:
         point,
         range(3),
         lambda _: parabola(point),
-        torch.optim.SGD(point.parameters(), lr=1.0),
+        sgd(point, 1.0),
         clip=2.0,
     )
     assert point.at.item() == pytest.approx(100 - 3 * 2.0)
@@ -62,7 +64,7 @@ def test_a_schedule_sets_the_rate_and_none_keeps_it() -> None:
     # Two steps of warm-up, to a half and to all, then half a cosine over two: all and a half.
     for scheduled, rates in ((True, [0.1, 0.2, 0.2, 0.1]), (False, [0.2] * 4)):
         point = Point()
-        optimiser = torch.optim.SGD(point.parameters(), lr=0.2)
+        optimiser = sgd(point, 0.2)
         plan = warmup_cosine(optimiser, 4, 0.5) if scheduled else None
         train(point, range(4), lambda _, at=point: parabola(at), optimiser, schedule=plan)
         assert point.at.item() == pytest.approx(math.prod(1 - rate for rate in rates))
@@ -79,7 +81,7 @@ def test_checkpoints_can_be_taken_along_the_way() -> None:
         point,
         range(3),
         lambda _: parabola(point),
-        torch.optim.SGD(point.parameters(), lr=0.5),
+        sgd(point, 0.5),
         on_step=keep,
     )
     assert path == pytest.approx({0: 0.5, 1: 0.25, 2: 0.125})
@@ -87,7 +89,7 @@ def test_checkpoints_can_be_taken_along_the_way() -> None:
 
 def test_a_loss_that_is_not_finite_stops_before_the_step() -> None:
     point = Point()
-    optimiser = torch.optim.SGD(point.parameters(), lr=0.5)
+    optimiser = sgd(point, 0.5)
     with pytest.raises(FloatingPointError, match=r"became nan in step 1, at learning rate 0\.5"):
         train(point, [1.0, math.nan], lambda factor: factor * parabola(point), optimiser)
     assert point.at.item() == 0.5
