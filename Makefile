@@ -16,10 +16,11 @@ TEST_ARGS ?= -n 2 --dist loadfile
 SUITE ?= glyphs8
 DEVICE ?= cpu
 ONLY  ?=
+comma := ,
 SITE  := _build/html
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint notebooks executed nbval alternate book site site-test demo bench table1 constraints clean
+.PHONY: help setup test oldest lint notebooks executed nbval alternate book site site-test demo bench table1 constraints clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,10 +37,14 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 test: $(READY) ## run the tests of the package, the notebooks' pairing and the tools
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TEST_ARGS) --ignore=tests/site tests
 
-lint: $(READY) ## check style and types
+oldest: ## run the tests with the oldest versions that pyproject.toml allows
+	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+
+lint: $(READY) ## check style, types and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 notebooks: $(READY) ## execute the notebooks and refresh the committed twins (ONLY="00-tour 10-cart")
 	$(BIN)/python tools/execute.py --write $(ONLY)
@@ -81,9 +86,12 @@ table1: $(READY) ## CART's Table 1 with CLIP's towers (a network and a GPU; DEVI
 			-o results/$$suite-$$study-$$model.json || exit 1; \
 	done; done; done
 
-constraints: $(READY) ## write the versions in .venv to constraints.txt
+constraints: $(READY) ## write the versions in .venv to constraints.txt, and the oldest beside it
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check uv
+	$(BIN)/uv pip compile -q --resolution lowest-direct --python-version 3.11 --no-annotate \
+		--no-header pyproject.toml $(addprefix --extra ,$(subst $(comma), ,$(EXTRAS))) -o constraints-oldest.txt
 
 clean: ## remove .venv and everything built
-	rm -rf $(VENV) _build .pytest_cache .hypothesis .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) .venv-oldest _build .pytest_cache .hypothesis .mypy_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -103,7 +103,7 @@ def colour(method: str) -> str:
 
 
 def accuracy_by_task(table: pd.DataFrame, ax: "Axes | None" = None) -> "Figure":
-    """Dot plot: a row a task, a dot a method, from the table of `testbed.comparison.compare`.
+    """Dot plot: one row per task, one dot per method, from the table of `studies.comparison.compare`.
 
     Rows are ordered by what the average keeps of the expert's accuracy, or the pretrained model
     where no average is shown; the grey bar spans from the pretrained model to the expert, the gap
@@ -163,7 +163,7 @@ def heat_map(
     bar: str,
     colours: str = "cividis",
 ) -> None:
-    """A table as a picture: one coloured cell an entry, with its number written in.
+    """A table as a picture: one coloured cell for each entry, with its number written in.
 
     Args:
         values: rows and columns carry the labels.
@@ -174,16 +174,20 @@ def heat_map(
         bar: what the colour bar says, with the unit.
         colours: a matplotlib colour map that runs from dark to bright.
     """
-    entries = values.to_numpy(dtype=float)
-    picture = ax.imshow(entries, cmap=colours, vmin=low, vmax=high, aspect="auto")
-    for (row, column), value in np.ndenumerate(entries):
-        ink = "black" if value > (low + high) / 2 else "white"
-        text = f"{value:.{digits}f}"
-        ax.text(column, row, text, ha="center", va="center", color=ink, fontsize=10)
-    ax.set(xticks=range(entries.shape[1]), yticks=range(entries.shape[0]))
-    ax.set_xticklabels(list(values.columns), rotation=40, ha="right", rotation_mode="anchor")
-    ax.set_yticklabels(list(values.index))
+    import seaborn as sns
+
+    sns.heatmap(
+        values.astype(float),
+        ax=ax,
+        vmin=low,
+        vmax=high,
+        cmap=colours,
+        annot=True,
+        fmt=f".{digits}f",
+        annot_kws={"fontsize": 10},
+        cbar_kws={"label": bar, "fraction": 0.046, "pad": 0.02},
+    )
+    ax.set_xticklabels(ax.get_xticklabels(), rotation=40, ha="right", rotation_mode="anchor")
+    ax.set_yticklabels(ax.get_yticklabels(), rotation=0)
+    ax.set(xlabel="", ylabel="")
     ax.grid(visible=False)
-    ax.spines[:].set_visible(False)
-    assert ax.figure is not None
-    ax.figure.colorbar(picture, ax=ax, label=bar, fraction=0.046, pad=0.02)

@@ -22,6 +22,7 @@ from mergelib.plots import (
 from mergelib.registry import method_names
 
 mpl.use("Agg")
+FAMILIES = ("rule", "procedure", "compression")
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +32,15 @@ def _tidy() -> Iterator[None]:
         plt.close("all")
 
 
-def test_every_method_has_a_label_and_a_colour_of_its_own() -> None:
-    expected = {*method_names(), "pretrained", "individual"}
-    assert expected <= set(LABELS)
-    assert expected <= set(COLOURS)
-    assert len({colour(name) for name in expected}) == len(expected)
-    assert len({label(name) for name in expected}) == len(expected)
+def test_every_label_and_colour_is_of_a_method_and_its_own() -> None:
+    assert set(COLOURS) <= set(LABELS)
+    assert set(LABELS) <= {
+        *(n for f in FAMILIES for n in method_names(f)),
+        "pretrained",
+        "individual",
+    }
+    assert len({colour(name) for name in COLOURS}) == len(COLOURS)
+    assert len({label(name) for name in LABELS}) == len(LABELS)
     assert label("some_new_method") == "some new method"
     assert colour("some_new_method") not in COLOURS.values()
 
@@ -125,12 +129,14 @@ def test_heat_map() -> None:
     values = pd.DataFrame([[0.1, 0.9], [0.5, 0.75]], index=["a", "b"], columns=["x", "y"])
     figure, ax = plt.subplots()
     heat_map(values, ax, low=0, high=1, digits=2, bar="cosine")
-    np.testing.assert_allclose(ax.images[0].get_array(), values)
-    assert ax.images[0].get_clim() == (0, 1)
+    (mesh,) = ax.collections
+    np.testing.assert_allclose(np.ravel(mesh.get_array()), np.ravel(values))
+    assert mesh.get_clim() == (0, 1)
     written = {text.get_text(): text for text in ax.texts}
     assert set(written) == {"0.10", "0.90", "0.50", "0.75"}
-    assert written["0.90"].get_position() == (1, 0)
-    assert (written["0.90"].get_color(), written["0.10"].get_color()) == ("black", "white")
+    assert written["0.90"].get_position() == (1.5, 0.5)
+    dark, bright = (mpl.colors.to_rgb(written[text].get_color())[0] for text in ("0.90", "0.10"))
+    assert dark < 0.2 < 0.9 < bright, "ink that stands out from its cell"
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["x", "y"]
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["a", "b"]
     assert figure.axes[1].get_ylabel() == "cosine"
