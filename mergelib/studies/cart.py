@@ -30,7 +30,6 @@ from mergelib.studies.comparison import (
 from mergelib.studies.frank_wolfe import Tables
 from mergelib.studies.pools import POOL_GRIDS
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many
-from mergelib.testbed.models import normalise
 from mergelib.testbed.zoo import Zoo
 from mergelib.theory.interference import interference_curves, output_interference
 
@@ -177,7 +176,7 @@ def interference(
     average = merge_zoo("average", zoo)
     inputs = {
         name: layer_inputs(
-            zoo.model, normalise(task.validation.inputs[:pictures].to(device)), average
+            zoo.model, task.transform(task.validation.inputs[:pictures].to(device)), average
         )
         for name, task in zoo.suite.tasks.items()
     }

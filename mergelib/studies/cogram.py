@@ -17,13 +17,13 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
 from mergelib.cogram import fine_tune, kickoff, prototypes
-from mergelib.data.glyphs import stable_seed
 from mergelib.data.prepared import load_arrays
+from mergelib.data.sampling import stratified
+from mergelib.hashing import stable_seed
 from mergelib.procedures import Adapted, adapt
 from mergelib.statedict import StateDict, flatten, lerp
 from mergelib.studies.frank_wolfe import Tables
 from mergelib.testbed.families.synthetic import SyntheticPair, synthetic_pair, train_pair
-from mergelib.testbed.suites import stratified
 from mergelib.testbed.tasks import Split
 
 # What `thresholds` searches on validation data; the steepness stays at the paper's 5.5.

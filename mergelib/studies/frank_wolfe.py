@@ -23,7 +23,7 @@ from mergelib.studies.comparison import (
     records,
 )
 from mergelib.testbed.evaluation import SplitName, evaluate
-from mergelib.testbed.models import normalise
+from mergelib.testbed.tasks import Transform
 from mergelib.testbed.zoo import Zoo
 
 Tables = dict[str, list[dict[str, Any]]]
@@ -289,9 +289,17 @@ def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> A
         model=zoo.model,
         heads=zoo.heads,
         data=data,
-        transform=normalise,
+        transform=_transform(zoo),
         **options,
     )
+
+
+def _transform(zoo: Zoo) -> Transform:
+    """The transform that all tasks of a zoo share."""
+    transforms = set(zoo.suite.transforms.values())
+    if len(transforms) > 1:
+        raise ValueError(f"the tasks of {zoo.suite.name} have several transforms, expected one")
+    return transforms.pop()
 
 
 def best_of(zoo: Zoo, method: str, grid: Grid) -> dict[str, Any]:

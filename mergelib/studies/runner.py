@@ -40,8 +40,8 @@ from mergelib.studies.frank_wolfe import (
     procedures,
 )
 from mergelib.studies.pools import irrelevant, relevant
-from mergelib.testbed.suites import load_suite, usual_model
-from mergelib.testbed.training import Recipe, usual_recipe
+from mergelib.testbed.suites import load_suite, usual_model, usual_recipe
+from mergelib.testbed.training import Recipe
 from mergelib.testbed.zoo import Zoo, load_zoo
 
 Study = Callable[..., Tables]
@@ -95,7 +95,7 @@ def measure_study(
         suite=suite_name,
         model=model or usual_model(suite_name),
         seeds=list(seeds),
-        recipe=None if suite_name.startswith("clip") else asdict(recipe),
+        recipe=None if recipe is None else asdict(recipe),
         sources=sources,
         device=device,
     )

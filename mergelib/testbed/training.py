@@ -1,10 +1,4 @@
-"""Fine-tuning, and the frozen few-shot heads it trains against.
-
-Only backbones are trained and merged. A task's head is a cosine classifier made of the mean
-*pretrained* features of a few examples per class and then frozen, as CLIP's text heads are
-(Ilharco et al., 2023). So "pretrained" is a weak but honest classifier, and the gap to the
-fine-tuned expert is what merging has to close.
-"""
+"""Fine-tuning: how an expert comes from a backbone under a frozen head, and the recipe for it."""
 
 import copy
 import math
@@ -13,13 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from mergelib.testbed.models import Head, normalise
-from mergelib.testbed.tasks import Split
+from mergelib.testbed.tasks import Loss, Split, Transform, cross_entropy
 from mergelib.training import make_optimiser, shuffled, train, warmup_cosine
 
 
@@ -75,49 +67,14 @@ class Recipe:
         return warmup_cosine(optimiser, self.steps(examples), self.warmup)
 
 
-def usual_recipe(suite: str) -> Recipe:
-    """How the experts of a suite are made, by its name, unless another recipe is given."""
-    if suite.startswith("text"):  # a language has more to learn than a head's classes
-        return Recipe(learning_rate=1e-3, epochs=6, batch_size=32)
-    return Recipe()
-
-
-@torch.no_grad()
-def features(model: nn.Module, images: Tensor, batch_size: int = 500) -> Tensor:
-    """Features ``(N, width)`` of uint8 pictures ``(N, 3, 32, 32)`` on the model's device."""
-    model.eval()
-    return torch.cat([model(normalise(batch)) for batch in images.split(batch_size)])
-
-
-def few_shot_head(
-    model: nn.Module, split: Split, classes: int, *, shots: int, scale: float, seed: int
-) -> Head:
-    """A cosine head from the mean features of ``shots`` random examples of each class.
-
-    Raises:
-        ValueError: if a class has no example in ``split``.
-    """
-    device = next(model.parameters()).device
-    order = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(seed))
-    chosen = []
-    for label in range(classes):
-        members = order[split.labels.cpu()[order] == label][:shots]
-        if len(members) == 0:
-            raise ValueError(f"class {label} has no example to build its head from")
-        chosen.append(members)
-    picked = torch.cat(chosen)
-    x = F.normalize(features(model, split.inputs[picked].to(device)), dim=1)
-    labels = split.labels[picked].to(device)
-    weight = torch.zeros(classes, x.shape[1], device=device).index_add_(0, labels, x)
-    return Head(weight, scale).to(device)
-
-
 def fine_tune(
     model: nn.Module,
     head: nn.Module,
     split: Split,
     recipe: Recipe,
     *,
+    transform: Transform,
+    loss: Loss = cross_entropy,
     seed: int = 0,
     on_step: Callable[[int, float], object] | None = None,
 ) -> dict[str, Tensor]:
@@ -126,8 +83,10 @@ def fine_tune(
     Args:
         model: the pretrained backbone; it is left as it is.
         head: maps features to logits; its parameters get no gradient.
-        split: training inputs (uint8) and labels.
+        split: training inputs, as stored, and labels.
         recipe: optimiser, rate, length.
+        transform: from a batch of inputs to what the model takes.
+        loss: from the head's outputs and the labels to what is lowered.
         seed: draws the order of the examples.
         on_step: as for `mergelib.training.train`.
 
@@ -139,17 +98,16 @@ def fine_tune(
     frozen = copy.deepcopy(head).requires_grad_(False)
     inputs, labels = split.inputs.to(device), split.labels.to(device)
 
-    def loss(rows: Tensor) -> Tensor:
+    def batch_loss(rows: Tensor) -> Tensor:
         batch = rows.to(device)
-        logits = frozen(network(normalise(inputs[batch])))
-        return F.cross_entropy(logits.flatten(0, -2), labels[batch].flatten())
+        return loss(frozen(network(transform(inputs[batch]))), labels[batch])
 
     generator = torch.Generator().manual_seed(seed)
     optimiser = recipe.optimiser_of(network)
     train(
         network,
         shuffled(len(labels), recipe.batch_size, generator, epochs=recipe.epochs),
-        loss,
+        batch_loss,
         optimiser,
         schedule=recipe.schedule_of(optimiser, len(labels)),
         on_step=on_step,

@@ -111,13 +111,13 @@ def test_neighbours_are_added_beside_the_glyph():
 
 
 def test_bending_moves_points_smoothly():
-    straight = dataclasses.replace(glyphs.WILD, bend=0.0)
+    straight = dataclasses.replace(glyphs.WILD, warp=0.0)
     before, after = (
         glyphs._places(200, j, Generator().manual_seed(0)) for j in (straight, glyphs.WILD)
     )
     moved = after - before
-    assert 0.3 < float(moved.std()) / glyphs.WILD.bend < 1.2
-    assert float(moved.diff(dim=1).abs().max()) < glyphs.WILD.bend
+    assert 0.3 < float(moved.std()) / glyphs.WILD.warp < 1.2
+    assert float(moved.diff(dim=1).abs().max()) < glyphs.WILD.warp
 
 
 def signatures(found, rows):
