@@ -32,8 +32,10 @@ class Needs:
             none, the model's own outputs are the logits.
         labels: ``"classes"`` for labels that are classes of the heads, ``"targets"`` for any that
             the procedure checks itself, empty where they are not used.
+        setting: that asks for labels, for messages.
         every_expert: each expert has data, or statistics, under its name.
         every_task: each task of the data has an expert of its name.
+        parts: whether it can merge parts of models only.
         accepts: further arguments of `mergelib.adapt` that it has a use for: ``"start"`` and
             ``"statistics"``.
     """
@@ -42,8 +44,10 @@ class Needs:
     model: bool = True
     heads: bool = True
     labels: Literal["", "classes", "targets"] = ""
+    setting: str = ""
     every_expert: bool = False
     every_task: bool = False
+    parts: bool = True
     accepts: tuple[str, ...] = ()
 
 

@@ -7,33 +7,32 @@ from typing import Any
 import torch
 from torch import nn
 
+from mergelib.io import Model, Models
+from mergelib.parts import Missing, Parts, Patterns
 from mergelib.placing import state_to
 from mergelib.procedures.calling import Transforms
 from mergelib.procedures.common import Adapted
-from mergelib.procedures.problem import (
-    ExpertsLike,
-    IsMatrix,
-    Problem,
-    StateLike,
-    make_problem,
-)
+from mergelib.procedures.problem import IsMatrix, Problem, make_problem
 from mergelib.registry import get_method
 from mergelib.statedict import is_matrix
 
 
 def adapt(
     method: str,
-    experts: ExpertsLike,
+    experts: Models,
     *,
-    pretrained: StateLike | None = None,
+    pretrained: Model | None = None,
     model: nn.Module | None = None,
     data: Mapping[str, Any] | None = None,
     heads: Mapping[str, nn.Module] | None = None,
     transform: Transforms = None,
-    start: StateLike | None = None,
-    statistics: Mapping[str, StateLike] | None = None,
+    start: Model | None = None,
+    statistics: Mapping[str, Model] | None = None,
     is_matrix: IsMatrix = is_matrix,
     device: torch.device | str | None = None,
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
+    missing: Missing = "error",
     **hyperparameters: Any,
 ) -> Adapted:
     """Merge experts with the help of data.
@@ -61,6 +60,11 @@ def adapt(
         is_matrix: tells from key and tensor what low-rank methods take for a matrix, as in `merge`.
         device: where to compute; by default where model and state dicts are. The result lies where
             the inputs lie.
+        include: patterns of the keys to merge, as in `merge`; all by default. Elsewhere the experts
+            count as equal to the base, the pretrained model, and so does the result.
+        exclude: patterns of keys that are not merged, though included.
+        missing: what becomes of other keys that some model lacks or has in another shape:
+            ``"error"``, ``"base"``, or ``"skip"``, which leaves them out of the result.
         **hyperparameters: the procedure's own.
 
     Returns:
@@ -74,10 +78,10 @@ def adapt(
     """
     chosen = get_method(method, "procedure")
     settings = chosen.settings_from(hyperparameters)
-    needs = chosen.needs_with(settings)
+    whole = include is None and exclude is None and missing == "error"
     problem = make_problem(
         method,
-        needs,
+        chosen.needs_with(settings),
         experts,
         pretrained=pretrained,
         model=model,
@@ -87,16 +91,24 @@ def adapt(
         start=start,
         statistics=statistics,
         is_matrix=is_matrix,
+        parts=None if whole else Parts(include, exclude, missing),
     )
-    if device is None:
-        result: Adapted = chosen.function(problem, settings)
-        return result
-    return _back(chosen.function(problem.to(device), settings), problem)
+    result: Adapted = chosen.function(problem if device is None else problem.to(device), settings)
+    return _finished(result, problem, moved=device is not None)
 
 
-def _back(result: Adapted, problem: Problem) -> Adapted:
-    """A result where the problem's tensors lie."""
+def _finished(result: Adapted, problem: Problem, *, moved: bool) -> Adapted:
+    """A result where the problem's tensors lie, with the base's tensors where nothing is merged."""
     reference = problem.pretrained or next(iter(problem.experts.values()))
-    home = next(iter(reference.values())).device
-    heads = {task: head.to(home) for task, head in result.heads.items()}
-    return replace(result, state=dict(state_to(result.state, home)), heads=heads)
+    if moved:
+        home = next(iter(reference.values())).device
+        heads = {task: head.to(home) for task, head in result.heads.items()}
+        result = replace(result, state=dict(state_to(result.state, home)), heads=heads)
+    selection = problem.selection
+    if problem.parts is None or selection is None:
+        return result
+    state = {
+        key: result.state[key] if key in selection.merged else reference[key].clone()
+        for key in selection.keys
+    }
+    return replace(result, state=state)

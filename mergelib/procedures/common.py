@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from mergelib.merging import tied_keys
 from mergelib.procedures.calling import Transform, Transforms, features, transform_of
-from mergelib.procedures.examples import IGNORED, Part, as_examples
+from mergelib.procedures.examples import IGNORED, Examples, Part, as_examples
 from mergelib.rules.arithmetic import average
 from mergelib.statedict import StateDict
 
@@ -30,9 +30,10 @@ __all__ = [
     "complete",
     "labelled",
     "precise",
+    "unlabelled",
 ]
 
-Labelled = tuple[Tensor, Tensor]
+Labelled = tuple[Tensor | Examples, Tensor]
 
 
 def _empty() -> "pd.DataFrame":
@@ -108,6 +109,11 @@ def labelled(data: Mapping[str, object], method: str) -> dict[str, Labelled]:
             raise ValueError(f"task {task!r} has no inputs")
         checked[task] = (inputs, labels)
     return checked
+
+
+def unlabelled(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of every task alone, where data come as pairs with labels or without."""
+    return {task: part[0] if isinstance(part, tuple) else part for task, part in data.items()}
 
 
 def check_labels(

@@ -49,6 +49,18 @@ class Examples:
         """The same without labels."""
         return Examples(self.inputs)
 
+    @property
+    def pair(self) -> "tuple[Tensor | Examples, Tensor]":
+        """Inputs and labels; both can be indexed by rows and moved to a device.
+
+        Raises:
+            ValueError: if there are no labels.
+        """
+        if self.labels is None:
+            raise ValueError("these examples have no labels")
+        inputs = self.inputs if isinstance(self.inputs, Tensor) else self.unlabelled
+        return inputs, self.labels
+
     def to(self, device: torch.device | str) -> "Examples":
         """The same on a device."""
         labels = None if self.labels is None else self.labels.to(device)
@@ -61,17 +73,35 @@ class Examples:
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
+    def own_positions(self, outputs: Tensor) -> Tensor:
+        """Outputs ``(N, L, …)`` for these examples padded with others, cut to their own length."""
+        if isinstance(self.inputs, Tensor) or "input_ids" not in self.inputs or outputs.dim() < 3:
+            return outputs
+        return outputs[:, : self.inputs["input_ids"].shape[1]]
+
     def rows_of(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
         """Outputs ``(N, …, C)`` of these examples as rows ``(M, C)``, and their labels ``(M,)``.
 
         Positions of a sequence are rows of their own; padding, where the attention mask is 0, is
         left out.
         """
-        mask = None if isinstance(self.inputs, Tensor) else self.inputs.get(MASK)
-        if mask is None or outputs.dim() != 3 or outputs.shape[:2] != mask.shape:
+        kept = self._kept(outputs)
+        if kept is None:
             return outputs.flatten(0, -2), None if self.labels is None else self.labels.flatten()
-        kept = mask.bool().to(outputs.device)
-        return outputs[kept], None if self.labels is None else self.labels[kept]
+        labels = None if self.labels is None else self.labels[kept.to(self.labels.device)]
+        return outputs[kept], labels
+
+    def without_padding(self, outputs: Tensor) -> Tensor:
+        """Outputs ``(N, …)`` as they are, but ``(M, width)`` where some are those of padding."""
+        kept = self._kept(outputs)
+        return outputs if kept is None else outputs[kept]
+
+    def _kept(self, outputs: Tensor) -> Tensor | None:
+        """Which positions of outputs ``(N, L, width)`` are no padding, if there is a mask."""
+        mask = _mask_of(self.inputs)
+        if mask is None or outputs.dim() != 3 or outputs.shape[:2] != mask.shape:
+            return None
+        return mask.bool().to(outputs.device)
 
 
 Part = Examples | Inputs | tuple[Inputs | Examples, Tensor | None]
@@ -93,10 +123,10 @@ def join(parts: Sequence[Examples]) -> Examples:
     if len(parts) == 1:
         return parts[0]
     with_labels = all(part.labels is not None for part in parts)
-    if all(isinstance(part.inputs, Tensor) for part in parts):
-        labels = [part.labels for part in parts if part.labels is not None]
-        inputs: Inputs = torch.cat([part.inputs for part in parts if _is_tensor(part.inputs)])
-        return Examples(inputs, torch.cat(labels) if with_labels else None)
+    labels = [part.labels for part in parts if part.labels is not None]
+    tensors = [part.inputs for part in parts if isinstance(part.inputs, Tensor)]
+    if len(tensors) == len(parts):
+        return Examples(torch.cat(tensors), torch.cat(labels) if with_labels else None)
     dictionaries = [_with_mask(part.inputs, parts) for part in parts]
     names = list(dictionaries[0])
     for other in dictionaries[1:]:
@@ -106,7 +136,6 @@ def join(parts: Sequence[Examples]) -> Examples:
                 "expected the same ones everywhere"
             )
     inputs = {name: _padded([d[name] for d in dictionaries], 0) for name in names}
-    labels = [part.labels for part in parts if part.labels is not None]
     return Examples(inputs, _padded(labels, IGNORED) if with_labels else None)
 
 
@@ -203,12 +232,12 @@ def _next_token(examples: Examples) -> Examples:
     return Examples(inputs, labels)
 
 
+def _mask_of(inputs: Inputs) -> Tensor | None:
+    return None if isinstance(inputs, Tensor) else inputs.get(MASK)
+
+
 def _take(tensor: Tensor, rows: Tensor | slice) -> Tensor:
     return tensor[rows.to(tensor.device) if isinstance(rows, Tensor) else rows]
-
-
-def _is_tensor(inputs: Inputs) -> bool:
-    return isinstance(inputs, Tensor)
 
 
 def _with_mask(inputs: Inputs, parts: Sequence[Examples]) -> dict[str, Tensor]:
@@ -218,9 +247,9 @@ def _with_mask(inputs: Inputs, parts: Sequence[Examples]) -> dict[str, Tensor]:
     named = dict(inputs)
     dictionaries = [part.inputs for part in parts if not isinstance(part.inputs, Tensor)]
     lengths = {d["input_ids"].shape[1] for d in dictionaries if "input_ids" in d}
-    if "input_ids" in named and MASK not in named:
-        if len(lengths) > 1 or any(MASK in d for d in dictionaries):
-            named[MASK] = torch.ones_like(named["input_ids"])
+    masked = len(lengths) > 1 or any(MASK in d for d in dictionaries)
+    if masked and "input_ids" in named and MASK not in named:
+        named[MASK] = torch.ones_like(named["input_ids"])
     return named
 
 

@@ -6,8 +6,8 @@ example by itself; squaring the gradient of a batch would be another, much noisi
 """
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -36,7 +36,10 @@ from mergelib.procedures.examples import IGNORED, MASK, Examples, Inputs, as_exa
 from mergelib.procedures.problem import Problem
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, check_keys
+
+Tensors = dict[str, Tensor]
+_Loss = Callable[[Tensors, Inputs, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,10 @@ class FisherSettings:
 
 
 def _needs(settings: FisherSettings) -> Needs:
-    labels: Literal["", "classes"] = "classes" if settings.labels == "true" else ""
-    return Needs(labels=labels, every_expert=True, accepts=("statistics",))
+    needs = Needs(every_expert=True, accepts=("statistics",))
+    if settings.labels == "model":
+        return needs
+    return replace(needs, labels="classes", setting="labels='true'")
 
 
 @procedure(
@@ -101,27 +106,25 @@ def fisher(problem: Problem, settings: FisherSettings) -> Adapted:
                 generator=generator,
                 transform=transform_of(problem.transform, name),
             )
-        _check(name, information, expert, sums if sums else None)
+        what = f"the Fisher information of {name!r}"
+        check_keys(sums or information, information, what, "those before")
+        _check(name, information, expert)
         for key, values in information.items():
             weight = values.clamp(min=settings.floor)
             sums[key] = sums.get(key, 0) + weight * expert[key].float()
             weights[key] = weights.get(key, 0) + weight
     pretrained = problem.pretrained
-    merged = {key: (each / weights[key]).to(pretrained[key].dtype) for key, each in sums.items()}
+    merged = {key: (total / weights[key]).to(pretrained[key].dtype) for key, total in sums.items()}
     plain = averaged(problem.experts, pretrained, merged)
     return Adapted(complete({**plain, **merged}, pretrained))
 
 
-def _check(
-    name: str, information: StateDict, expert: StateDict, known: Mapping[str, Tensor] | None
-) -> None:
-    """Refuse Fisher information that is not finite, or not about the expert's parameters."""
-    for key in information if known is None else {**known, **information}:
-        if key not in information or (known is not None and key not in known):
-            raise ValueError(f"there is Fisher information of {key!r} in some experts only")
-        if key not in expert or information[key].shape != expert[key].shape:
+def _check(name: str, information: StateDict, expert: StateDict) -> None:
+    """Refuse Fisher information that is not finite, or does not fit the expert's parameters."""
+    for key, values in information.items():
+        if key not in expert or values.shape != expert[key].shape:
             raise ValueError(f"the Fisher information of {key!r} does not fit expert {name!r}")
-        check_finite(f"the Fisher information of {key!r} in expert {name!r}", information[key])
+        check_finite(f"the Fisher information of {key!r} in expert {name!r}", values)
 
 
 def diagonal_fisher(
@@ -190,7 +193,7 @@ class _ExampleGradients:
         rest = {key: value.to(device) for key, value in state.items() if key not in known}
 
         def loss(weights: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
-            logits = head(call_with(model, {**rest, **weights}, _one(x)))
+            logits = head(call_with(model, {**rest, **weights}, _alone(x)))
             return F.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="sum")
 
         squares = {name: torch.zeros_like(value) for name, value in parameters.items()}
@@ -201,12 +204,12 @@ class _ExampleGradients:
                 x, y = transformed(moved.inputs, transform), moved.labels
                 if y is None:
                     logits = head(call_with(model, {**rest, **parameters}, x))
-                    y = _without_padding(_draw(logits, generator), x)
+                    y = _judged(_draw(logits, generator), x)
                 for name, gradient in self._batch(loss, parameters, x, y).items():
                     squares[name] += gradient
         return {name: total / len(examples) for name, total in squares.items()}
 
-    def _batch(self, loss: "_Loss", weights: dict[str, Tensor], x: Inputs, y: Tensor) -> _Sums:
+    def _batch(self, loss: _Loss, weights: Tensors, x: Inputs, y: Tensor) -> Tensors:
         """The sum of the squared gradients of a batch's examples, by parameter."""
         if not self._one_by_one:
             try:
@@ -216,11 +219,46 @@ class _ExampleGradients:
                 raise
             except RuntimeError as error:
                 reason = str(error).strip().split("\n")[0]
-                failed = error
         sums = {name: torch.zeros_like(value) for name, value in weights.items()}
         for i in range(len(y)):
-            row = Examples(x, y)[i : i + 1]
-            gradients = grad(loss)(weights, _first(row.inputs), y[i])
-            for name, gradient in gradients.items():
+            for name, gradient in grad(loss)(weights, _row(x, i), y[i]).items():
                 sums[name] += gradient.detach().square()
+        if not self._one_by_one:  # after the loop, which meets errors of the model itself as well
+            self._one_by_one = True
+            warnings.warn(
+                f"the model's examples cannot be vectorised, so they go one by one: {reason}",
+                stacklevel=2,
+            )
         return sums
+
+
+def _row(inputs: Inputs, row: int) -> Inputs:
+    """One example, without the dimension that counts them."""
+    if isinstance(inputs, Tensor):
+        return inputs[row]
+    return {name: x[row] for name, x in inputs.items()}
+
+
+def _alone(example: Inputs) -> Inputs:
+    """One example as a batch."""
+    if isinstance(example, Tensor):
+        return example[None]
+    return {name: x[None] for name, x in example.items()}
+
+
+@torch.no_grad()
+def _draw(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+    """A label for each example, from the predictions."""
+    flat = logits.detach().float().flatten(0, -2).softmax(1).cpu()
+    if not torch.isfinite(flat).all():
+        raise ValueError("the predictions hold NaN or Inf: look at the inputs")
+    drawn = torch.multinomial(flat, 1, generator=generator)[:, 0]
+    return drawn.view(logits.shape[:-1]).to(logits.device)
+
+
+def _judged(labels: Tensor, inputs: Inputs) -> Tensor:
+    """Labels of positions, `IGNORED` where these are padding."""
+    mask = None if isinstance(inputs, Tensor) else inputs.get(MASK)
+    if mask is None or mask.shape != labels.shape:
+        return labels
+    return labels.masked_fill(mask == 0, IGNORED)

@@ -1,16 +1,17 @@
 """The problem that every procedure is given: experts and data, validated once."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mergelib.io import AnyPath, Checkpoint, load_state_dict
-from mergelib.merging import is_weight
+from mergelib.io import Checkpoint, Model, Models, as_state
+from mergelib.merging import is_weight, tied_keys
+from mergelib.parts import Parts, Selection, select
 from mergelib.placing import state_to
 from mergelib.procedures.calling import (
     Transforms,
@@ -27,13 +28,12 @@ from mergelib.statedict import (
     StateDict,
     check_compatible,
     check_keys,
+    check_mapping,
     is_finite,
     is_matrix,
     name_experts,
 )
 
-StateLike = StateDict | nn.Module | AnyPath
-ExpertsLike = Mapping[str, StateLike] | Sequence[StateLike]
 IsMatrix = Callable[[str, Tensor], bool]
 
 
@@ -54,6 +54,8 @@ class Problem:
         start: where a procedure begins, if a user says.
         statistics: expert to what was computed from its data elsewhere.
         is_matrix: tells from key and tensor what is a matrix for low-rank methods.
+        parts: what of the models is merged; the experts have the base's tensors elsewhere.
+        selection: the keys that this comes to.
     """
 
     experts: Mapping[str, StateDict]
@@ -65,6 +67,8 @@ class Problem:
     start: StateDict | None = None
     statistics: Mapping[str, StateDict] = field(default_factory=dict)
     is_matrix: IsMatrix = is_matrix
+    parts: Parts | None = None
+    selection: Selection | None = None
 
     @property
     def first(self) -> StateDict:
@@ -87,23 +91,24 @@ class Problem:
 def make_problem(
     method: str,
     needs: Needs,
-    experts: ExpertsLike,
+    experts: Models,
     *,
-    pretrained: StateLike | None = None,
+    pretrained: Model | None = None,
     model: nn.Module | None = None,
     data: Mapping[str, Any] | None = None,
     heads: Mapping[str, nn.Module] | None = None,
     transform: Transforms = None,
-    start: StateLike | None = None,
-    statistics: Mapping[str, StateLike] | None = None,
+    start: Model | None = None,
+    statistics: Mapping[str, Model] | None = None,
     is_matrix: IsMatrix = is_matrix,
+    parts: Parts | None = None,
 ) -> Problem:
-    """A problem from what users have; see `mergelib.adapt` for the arguments.
+    """A problem from what users have, checked; see `mergelib.adapt` for the other arguments.
 
     Args:
         method: the procedure's name, for messages.
         needs: what the procedure needs.
-        **given: as for `mergelib.adapt`.
+        parts: what of the models is merged; the rest of the experts becomes the base's.
 
     Raises:
         ValueError: something that is missing, does not fit or is not finite; the message names it.
@@ -112,46 +117,43 @@ def make_problem(
     for name, value in (("start", start), ("statistics", statistics)):
         if value is not None and name not in needs.accepts:
             raise TypeError(f"{method} takes no {name}=")
+    if parts is not None and not needs.parts:
+        raise TypeError(f"{method} takes no parts of models: it trains the whole one")
     if model is None and isinstance(pretrained, nn.Module):
         model = pretrained
-    ready = _read_experts(experts)
-    problem = Problem(ready, transform=transform, is_matrix=is_matrix)
-    if statistics is not None:
-        problem = replace(problem, statistics=_read_statistics(statistics, ready))
-    needs_model = needs.model and not (needs.every_expert and ready.keys() <= problem.statistics.keys())
-    if needs_model:
-        if model is None:
-            raise ValueError(f"{method} needs model: pass model=")
+    named = _read_experts(experts)
+    given = _read_statistics(statistics or {}, named)
+    running = needs.model and not (needs.every_expert and named.keys() <= given.keys())
+    missing = [("pretrained", pretrained, needs.pretrained), ("model", model, running)]
+    for name, value, needed in (*missing, ("data", data, running)):
+        if needed and value is None:
+            article = "the pretrained model" if name == "pretrained" else name
+            raise ValueError(f"{method} needs {article}: pass {name}=")
+    problem = Problem(
+        named, transform=transform, statistics=given, is_matrix=is_matrix, parts=parts
+    )
+    if running and model is not None:
         problem = replace(problem, model=model)
-    if needs.pretrained:
-        if pretrained is None:
-            raise ValueError(f"{method} needs the pretrained model: pass pretrained=")
-        problem = replace(problem, pretrained=_read_state("pretrained", pretrained))
+    if pretrained is not None and (needs.pretrained or parts is not None):
+        problem = replace(problem, pretrained=as_state(pretrained))
     if start is not None:
-        problem = replace(problem, start=_read_state("start", start))
-    problem = _checked_states(problem, needs)
-    if needs_model:
+        problem = replace(problem, start=as_state(start))
+    problem = _checked_states(problem)
+    if running and data is not None:
         problem = _with_data(method, problem, needs, data, heads)
     return problem
 
 
-def _read_state(name: str, given: StateLike) -> StateDict:
-    """A state dict of what may be a module or a file."""
-    if isinstance(given, nn.Module):
-        return given.state_dict()
-    state = load_state_dict(given) if isinstance(given, str | Path) else given
-    if not isinstance(state, Mapping):
-        raise TypeError(f"{name} is a {type(state).__name__}, expected a state dict")
-    return state
-
-
-def _read_experts(experts: ExpertsLike) -> dict[str, StateDict]:
+def _read_experts(experts: Models) -> dict[str, StateDict]:
     """Experts by name; files are read tensor by tensor, when they are needed."""
+    if isinstance(experts, str | os.PathLike | nn.Module):
+        kind = type(experts).__name__
+        raise TypeError(f"experts is a single {kind}, expected a list or mapping of models")
 
-    def read(given: StateLike) -> StateDict:
-        if isinstance(given, nn.Module):
-            return given.state_dict()
-        return Checkpoint(given) if isinstance(given, str | Path) else given
+    def read(model: Model) -> StateDict:
+        if isinstance(model, str | os.PathLike):
+            return Checkpoint(model)
+        return model if isinstance(model, Checkpoint) else as_state(model)
 
     if isinstance(experts, Mapping):
         return name_experts({name: read(expert) for name, expert in experts.items()})
@@ -159,40 +161,44 @@ def _read_experts(experts: ExpertsLike) -> dict[str, StateDict]:
 
 
 def _read_statistics(
-    statistics: Mapping[str, StateLike], experts: Mapping[str, StateDict]
+    statistics: Mapping[str, Model], experts: Mapping[str, StateDict]
 ) -> dict[str, StateDict]:
     for name in statistics:
         if name not in experts:
             raise ValueError(
                 f"statistics name {name!r}, which is no expert; there are: {', '.join(experts)}"
             )
-    return {
-        name: _read_state(f"statistics of {name!r}", given) for name, given in statistics.items()
-    }
+    return {name: as_state(given) for name, given in statistics.items()}
 
 
-def _checked_states(problem: Problem, needs: Needs) -> Problem:
+def _checked_states(problem: Problem) -> Problem:
     """Ties as in the model, keys, shapes and dtypes alike, everything finite."""
     ties = tied_names(problem.model)
-    states = {
-        name: _tied(name, state, ties)
-        for name, state in (
-            ("pretrained", problem.pretrained),
-            ("start", {} if problem.start is None else problem.start),
-            *problem.experts.items(),
-        )
-    }
-    pretrained, start = states.pop("pretrained"), states.pop("start")
-    if needs.pretrained:
-        check_compatible(pretrained, states, "pretrained")
-        if problem.start is not None:
-            check_compatible(pretrained, {"start": start}, "pretrained")
-        if needs.model and not isinstance(problem.model, nn.Identity):
-            _check_fits(problem.model, pretrained)
-    for name, state in {"pretrained": pretrained, "start": start, **states}.items():
+    experts = {name: _tied(name, state, ties) for name, state in problem.experts.items()}
+    base = problem.pretrained and _tied("pretrained", problem.pretrained, ties)
+    start = problem.start and _tied("start", problem.start, ties)
+    if base:
+        if not isinstance(problem.model, nn.Identity):
+            _check_fits(problem.model, base)
+        if start is not None:
+            check_compatible(base, {"start": start}, "pretrained")
+    reference = base or next(iter(experts.values()))
+    selection = select(experts, base or None, problem.parts, tied=tied_keys(reference))
+    experts = {name: _selected(state, reference, selection) for name, state in experts.items()}
+    for name, state in {"pretrained": base, "start": start or {}, **experts}.items():
         _check_finite(name, state)
-    chosen = None if problem.start is None else start
-    return replace(problem, pretrained=pretrained, start=chosen, experts=states)
+    return replace(problem, experts=experts, pretrained=base, start=start, selection=selection)
+
+
+def _selected(expert: StateDict, reference: StateDict, selection: Selection) -> StateDict:
+    """An expert with the reference's tensors where it is not merged, in the reference's dtypes."""
+    alike = all(key in expert and expert[key].dtype == t.dtype for key, t in reference.items())
+    if alike and expert.keys() == reference.keys() == selection.merged:
+        return expert
+    return {
+        key: expert[key].to(tensor.dtype) if key in selection.merged else tensor
+        for key, tensor in reference.items()
+    }
 
 
 def _tied(name: str, state: StateDict, ties: Mapping[str, str]) -> StateDict:
@@ -200,8 +206,9 @@ def _tied(name: str, state: StateDict, ties: Mapping[str, str]) -> StateDict:
 
     Files often hold it under one of its keys only.
     """
+    check_mapping(state, name)
     known = {key: first for key, first in ties.items() if key in state or first in state}
-    if not known or not isinstance(state, Mapping):
+    if not known:
         return state
     tied = dict(state)
     for key, first in known.items():
@@ -229,21 +236,17 @@ def _check_finite(name: str, state: StateDict) -> None:
         if is_weight(key, tensor) and not is_finite(tensor):
             kind = "NaN" if tensor.isnan().any() else "Inf"
             count = int((~torch.isfinite(tensor)).sum())
-            raise ValueError(
-                f"{name}[{key!r}] holds {kind} in {count} of {tensor.numel()} entries"
-            )
+            raise ValueError(f"{name}[{key!r}] holds {kind} in {count} of {tensor.numel()} entries")
 
 
 def _with_data(
     method: str,
     problem: Problem,
     needs: Needs,
-    data: Mapping[str, Any] | None,
+    data: Mapping[str, Any],
     heads: Mapping[str, nn.Module] | None,
 ) -> Problem:
     """The problem with its data and heads, which fit each other, the model and the experts."""
-    if data is None:
-        raise ValueError(f"{method} needs data: pass data=")
     given = dict.fromkeys(data, nn.Identity()) if heads is None else heads
     check_tasks(data, given if needs.heads else data, "head")
     if needs.every_task:
@@ -255,7 +258,8 @@ def _with_data(
         examples = {task: part.unlabelled for task, part in examples.items()}
     for task, part in examples.items():
         if needs.labels and part.labels is None:
-            raise ValueError(f"{method} needs labels: pass (inputs, labels) for task {task!r}")
+            who = f"{method} with {needs.setting}" if needs.setting else method
+            raise ValueError(f"{who} needs labels: pass (inputs, labels) for task {task!r}")
     problem = replace(problem, data=examples, heads=given if needs.heads else {})
     if needs.heads and heads is None:
         _check_logits(problem)
