@@ -1,38 +1,66 @@
 """What the layers of a network are given: the inputs of its linear layers, seen by hooks."""
 
+import sys
+from collections.abc import Callable, Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from mergelib.statedict import StateDict
 
+MASK = "attention_mask"
+
 
 @torch.no_grad()
 def layer_inputs(
-    model: nn.Module, inputs: Tensor, state: StateDict | None = None
+    model: nn.Module, inputs: Tensor | Mapping[str, Tensor], state: StateDict | None = None
 ) -> dict[str, Tensor]:
     """What the linear layers of a model are given: key of the weight to rows ``(count, n)``.
 
-    Positions of a sequence count as rows of their own.
+    Positions of a sequence count as rows of their own; those that are padding, where an
+    ``attention_mask`` among the inputs is 0, are left out.
 
     Args:
         model: run as it is, in its own mode.
-        inputs: what it takes.
+        inputs: what it takes; a dictionary is passed by name.
         state: weights in place of the model's own.
     """
+    own = {} if state is None else dict(state)
+    if isinstance(inputs, Tensor):
+        return watched_inputs(model, lambda: functional_call(model, own, (inputs,)))
+    mask = inputs.get(MASK)
+    return watched_inputs(model, lambda: functional_call(model, own, (), dict(inputs)), mask)
+
+
+@torch.no_grad()
+def watched_inputs(
+    model: nn.Module, run: Callable[[], object], mask: Tensor | None = None
+) -> dict[str, Tensor]:
+    """`layer_inputs` of whatever run of the model, with the attention mask of its inputs."""
     seen: dict[str, Tensor] = {}
 
-    def keep(key: str, given: Tensor) -> None:
-        seen[key] = given.detach().flatten(0, -2)
+    def keep(key: str, x: Tensor) -> None:
+        if mask is not None and x.dim() == 3 and x.shape[:2] == mask.shape:
+            seen[key] = x.detach()[mask.bool()]
+        else:
+            seen[key] = x.detach().flatten(0, -2)
 
+    kinds: tuple[type[nn.Module], ...] = (nn.Linear, *transposed_linear())
     handles = [
         module.register_forward_pre_hook(lambda _, given, key=f"{name}.weight": keep(key, given[0]))
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
+        if isinstance(module, kinds)
     ]
     try:
-        functional_call(model, {} if state is None else dict(state), (inputs,))
+        run()
     finally:
         for handle in handles:
             handle.remove()
     return seen
+
+
+def transposed_linear() -> tuple[type[nn.Module], ...]:
+    """Linear layers that keep their weight as ``(in, out)``: GPT-2's Conv1D, if it is loaded."""
+    loaded = sys.modules.get("transformers.pytorch_utils")
+    return () if loaded is None else (loaded.Conv1D,)

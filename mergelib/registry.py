@@ -5,18 +5,50 @@ decorator only records how the rule wants to be called; `mergelib.merging` does 
 method alike. Procedures and compressions are registered beside the rules, as they are.
 """
 
+import dataclasses
 import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Rule = Callable[..., Any]
+Procedure = TypeVar("Procedure", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a procedure needs besides the experts.
+
+    Attributes:
+        pretrained: the state dict that the experts were fine-tuned from.
+        model: the architecture, and inputs of tasks to run it on.
+        heads: what turns its outputs into logits, for every task of the data; where a user gives
+            none, the model's own outputs are the logits.
+        labels: ``"classes"`` for labels that are classes of the heads, ``"targets"`` for any that
+            the procedure checks itself, empty where they are not used.
+        setting: that asks for labels, for messages.
+        every_expert: each expert has data, or statistics, under its name.
+        every_task: each task of the data has an expert of its name.
+        parts: whether it can merge parts of models only.
+        accepts: further arguments of `mergelib.adapt` that it has a use for: ``"start"`` and
+            ``"statistics"``.
+    """
+
+    pretrained: bool = True
+    model: bool = True
+    heads: bool = True
+    labels: Literal["", "classes", "targets"] = ""
+    setting: str = ""
+    every_expert: bool = False
+    every_task: bool = False
+    parts: bool = True
+    accepts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -33,11 +65,13 @@ class Method:
         linear: a NaN or Inf in an input it takes always shows in the output, which is checked.
         elsewhere: the rule is for matrices, and this rule takes every other tensor.
         prepare: a first pass over all tensors; gives each key further keyword arguments.
-        prepared: the names of these arguments, which are no hyperparameters.
+        prepared: the names of these and other arguments that are no hyperparameters.
         draws: has a ``seed``, from which every tensor gets one of its own.
         family: ``"rule"``, ``"compression"`` or ``"procedure"``: whether `merge`,
             `mergelib.compression` or `mergelib.procedures` calls it.
-        data: what data it needs besides the experts, in words.
+        data: what data a procedure needs, in words.
+        settings: a procedure's hyperparameters, a frozen dataclass that checks itself.
+        requires: what a procedure needs, the same always or from its settings.
     """
 
     name: str
@@ -52,24 +86,38 @@ class Method:
     draws: bool = False
     family: str = "rule"
     data: str = ""
+    settings: type[Any] | None = None
+    requires: Needs | Callable[[Any], Needs] | None = None
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(self.function).parameters
 
+    def needs_with(self, settings: Any) -> Needs:
+        """What a procedure needs with these settings."""
+        assert self.requires is not None
+        return self.requires if isinstance(self.requires, Needs) else self.requires(settings)
+
     @property
     def needs_pretrained(self) -> bool:
+        if self.settings is not None:
+            return self.needs_with(self.settings()).pretrained
         return "pretrained" in self.parameters
 
     @property
     def needs(self) -> str:
         """What it takes, in words."""
-        base = "pretrained" if self.needs_pretrained else ""
-        return ", ".join(filter(None, ["experts", base, self.data]))
+        parts = ["experts", "pretrained" if self.needs_pretrained else "", self.data]
+        if self.settings is not None:
+            usual = self.needs_with(self.settings())
+            parts[2:2] = ["model" if usual.model else "", "heads" if usual.heads else ""]
+        return ", ".join(filter(None, parts))
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """Names and defaults, in the order of the signature."""
+        if self.settings is not None:
+            return {field.name: field.default for field in dataclasses.fields(self.settings)}
         return {
             name: parameter.default
             for name, parameter in self.parameters.items()
@@ -82,8 +130,24 @@ class Method:
     def summary(self) -> str:
         return (inspect.getdoc(self.function) or "").split("\n")[0]
 
+    def settings_from(self, hyperparameters: Mapping[str, Any]) -> Any:
+        """A procedure's settings from keywords.
+
+        Raises:
+            TypeError: a hyperparameter that it does not have, naming those that it has.
+            ValueError: one out of range.
+        """
+        assert self.settings is not None
+        self._check_hyperparameters(hyperparameters)
+        return self.settings(**hyperparameters)
+
     def check(self, hyperparameters: Mapping[str, Any], *, pretrained: bool) -> None:
         """Raise for a hyperparameter unknown or not finite, or a missing pretrained model."""
+        self._check_hyperparameters(hyperparameters)
+        if self.needs_pretrained and not pretrained:
+            raise ValueError(f"{self.name} needs the pretrained model: pass pretrained=")
+
+    def _check_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
         known = self.hyperparameters
         for name, value in hyperparameters.items():
             if name not in known:
@@ -93,8 +157,6 @@ class Method:
                 numbers = value.values() if isinstance(value, Mapping) else [value]
                 if not all(map(_is_finite_number, numbers)):
                     raise ValueError(f"{name} is {value!r}, expected a finite number")
-        if self.needs_pretrained and not pretrained:
-            raise ValueError(f"{self.name} needs the pretrained model: pass pretrained=")
 
 
 def _is_finite_number(value: object) -> bool:
@@ -136,29 +198,49 @@ def rule(*, paper: str, **traits: Any) -> Callable[[Rule], Rule]:
     return register
 
 
-def procedure(*, paper: str, data: str) -> Callable[[Any], Any]:
-    """Register a function as the procedure of its own name; ``data`` is what it needs, in words.
+def procedure(
+    *, paper: str, data: str, settings: type[Any], needs: Needs | Callable[[Any], Needs]
+) -> Callable[[Procedure], Procedure]:
+    """Register a function of a problem and settings as the procedure of its own name.
+
+    Args:
+        paper: bibliography key of its source.
+        data: what data it needs, in words.
+        settings: its hyperparameters, a frozen dataclass with a default for each, which raises
+            ValueError for those out of range.
+        needs: what it needs besides, always or from the settings.
 
     Raises:
         ValueError: if another method has the name already.
     """
 
-    def register(function: Any) -> Any:
-        _register(Method(function.__name__, function, paper, family="procedure", data=data))
+    def register(function: Procedure) -> Procedure:
+        name = function.__name__
+        _register(
+            Method(
+                name,
+                function,
+                paper,
+                family="procedure",
+                data=data,
+                settings=settings,
+                requires=needs,
+            )
+        )
         return function
 
     return register
 
 
-def compression(*, paper: str) -> Callable[[Any], Any]:
-    """Register a function as the compression of its own name.
+def compression(*, paper: str, **traits: Any) -> Callable[[Any], Any]:
+    """Register a function as the compression of its own name; the traits are `Method`'s.
 
     Raises:
         ValueError: if another method has the name already.
     """
 
     def register(function: Any) -> Any:
-        _register(Method(function.__name__, function, paper, family="compression"))
+        _register(Method(function.__name__, function, paper, family="compression", **traits))
         return function
 
     return register

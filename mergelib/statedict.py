@@ -17,6 +17,9 @@ from torch import Tensor
 StateDict = Mapping[str, Tensor]
 Experts = Mapping[str, StateDict] | Sequence[StateDict]
 
+# The floating dtypes that methods compute with.
+FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+
 # Words that mark an embedding or a position table in the usual model families.
 _TABLE = re.compile(
     r"(^|[._])(emb\w*|\w*embed\w*|wte|wpe|pos|position\w*|relative_position\w*|"
@@ -49,49 +52,64 @@ def name_experts(experts: Experts) -> dict[str, StateDict]:
     return named
 
 
-def check_compatible(reference: StateDict, others: Mapping[str, StateDict], what: str) -> None:
+def check_compatible(
+    reference: StateDict, others: Mapping[str, StateDict], what: str, *, mixed: bool = False
+) -> None:
     """Check that every state dict has the keys, shapes and dtypes of the reference.
 
     Args:
         reference: the state dict that sets the standard.
         others: named state dicts to compare with it.
         what: the name of the reference in messages, e.g. ``"pretrained"``.
+        mixed: allow one of `FLOATS` where the reference has another.
 
     Raises:
         ValueError: naming the expert, the first offending key and what was expected.
         TypeError: for what is no mapping at all.
     """
     for name, other in {what: reference, **others}.items():
-        if not isinstance(other, Mapping):
-            raise TypeError(f"{name} is a {type(other).__name__}, expected a state dict")
+        check_mapping(other, name)
         check_keys(reference.keys(), other.keys(), name, what)
         for key, tensor in reference.items():
-            check_tensor(key, tensor, other[key], name, what)
+            check_tensor(key, tensor, other[key], name, what, mixed=mixed)
 
 
-def check_keys(expected: Iterable[str], found: Iterable[str], name: str, what: str) -> None:
+def check_mapping(model: object, name: str) -> None:
+    """Raise ``TypeError`` for what is no mapping of keys to tensors."""
+    if not isinstance(model, Mapping):
+        raise TypeError(f"{name} is a {type(model).__name__}, expected a state dict")
+
+
+def check_keys(expected: Iterable[str], actual: Iterable[str], name: str, what: str) -> None:
     """Raise ``ValueError`` naming the first missing, else the first extra key of ``name``."""
-    expected, found = list(expected), set(found)
-    missing = [key for key in expected if key not in found]
-    extra = sorted(found - set(expected))
+    expected, actual = list(expected), set(actual)
+    missing = [key for key in expected if key not in actual]
+    extra = sorted(actual - set(expected))
     for label, keys in (("lacks", missing), ("has the extra", extra)):
         if keys:
             more = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
             raise ValueError(f"{name} {label} key {keys[0]!r}{more} compared with {what}")
 
 
-def check_tensor(key: str, expected: Tensor, found: object, name: str, what: str) -> None:
-    """Raise ``ValueError`` unless ``found`` is a tensor of the expected shape and dtype."""
-    if not isinstance(found, Tensor):
-        raise ValueError(f"{name}[{key!r}] is a {type(found).__name__}, expected a tensor")
-    if found.shape != expected.shape:
+def check_tensor(
+    key: str, expected: Tensor, actual: object, name: str, what: str, *, mixed: bool = False
+) -> None:
+    """Raise ``ValueError`` unless ``actual`` is a tensor of the expected shape and dtype.
+
+    Where ``mixed``, one of `FLOATS` will do for another.
+    """
+    if not isinstance(actual, Tensor):
+        raise ValueError(f"{name}[{key!r}] is a {type(actual).__name__}, expected a tensor")
+    if actual.shape != expected.shape:
         raise ValueError(
-            f"{name}[{key!r}] has shape {tuple(found.shape)}, "
+            f"{name}[{key!r}] has shape {tuple(actual.shape)}, "
             f"expected {tuple(expected.shape)} as in {what}"
         )
-    if found.dtype != expected.dtype:
+    if mixed and {actual.dtype, expected.dtype} <= FLOATS:
+        return
+    if actual.dtype != expected.dtype:
         raise ValueError(
-            f"{name}[{key!r}] has dtype {found.dtype}, expected {expected.dtype} as in {what}"
+            f"{name}[{key!r}] has dtype {actual.dtype}, expected {expected.dtype} as in {what}"
         )
 
 

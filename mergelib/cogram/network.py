@@ -6,7 +6,6 @@ summation.
 """
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mergelib.merging import tied_keys
-from mergelib.procedures.common import Transform, check_classes
+from mergelib.procedures.calling import transform_of, transformed
+from mergelib.procedures.common import check_classes
+from mergelib.procedures.problem import Problem
 from mergelib.statedict import StateDict
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -71,32 +72,25 @@ class Network:
     """A working copy of the model in double precision, with the data on which it is judged.
 
     Args:
-        model: the architecture; it is copied.
+        problem: its model is copied; its data have targets, and go through the model all at once.
         state: where it begins.
-        data: task to inputs and targets, all on the model's device.
-        heads: task to what turns the model's output into logits, or into numbers for ``"mse"``.
         loss: ``"cross_entropy"`` or ``"mse"``; the mean over the tasks of each one's mean.
-        transform: from inputs to the model's.
 
     Raises:
         ValueError: targets that do not fit what a task's head gives, naming the task.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        state: StateDict,
-        data: Mapping[str, tuple[Tensor, Tensor]],
-        heads: Mapping[str, nn.Module],
-        loss: str,
-        transform: Transform | None,
-    ) -> None:
-        self.model = copy.deepcopy(model).double().eval().requires_grad_(False)
+    def __init__(self, problem: Problem, state: StateDict, loss: str) -> None:
+        self.model = copy.deepcopy(problem.model).double().eval().requires_grad_(False)
         self.model.load_state_dict(state)
         device = next(self.model.parameters()).device
-        ready = [x if transform is None else transform(x) for x, _ in data.values()]
-        self.inputs = torch.cat([_double(x.to(device)) for x in ready])
-        self.targets = [_double(y.to(device)) for _, y in data.values()]
+        heads, data = problem.heads, problem.data
+        ready = [
+            transformed(examples.inputs, transform_of(problem.transform, task))
+            for task, examples in data.items()
+        ]
+        self.inputs = torch.cat([_double(x.to(device)) for x in ready if isinstance(x, Tensor)])
+        self.targets = [_double(examples.pair[1].to(device)) for examples in data.values()]
         self.heads = [copy.deepcopy(heads[task]).double().eval().to(device) for task in data]
         self.sizes = dict(zip(data, map(len, ready), strict=True))
         self.entropy = loss == "cross_entropy"
@@ -105,8 +99,8 @@ class Network:
         self._check(shapes)
         if self.entropy:  # what a loss takes of the log-probabilities: -1/N of each right class
             self.targets = [
-                functional.one_hot(each, shape[-1]).double().flatten() / -each.numel()
-                for each, shape in zip(self.targets, shapes, strict=True)
+                functional.one_hot(target, shape[-1]).double().flatten() / -target.numel()
+                for target, shape in zip(self.targets, shapes, strict=True)
             ]
 
     def _check(self, shapes: list[torch.Size]) -> None:
@@ -128,18 +122,19 @@ class Network:
     def losses(self, outputs: Tensor) -> Tensor:
         """From the model's outputs for every candidate, ``(K, N, ...)``, to losses ``(K,)``."""
         parts = outputs.split([*self.sizes.values()], 1) if len(self.sizes) > 1 else [outputs]
-        found = []
+        losses = []
         for head, targets, part in zip(self.heads, self.targets, parts, strict=True):
-            made = part
+            logits = part
             if not isinstance(head, nn.Identity):
-                made = head(part.flatten(0, 1)).unflatten(0, part.shape[:2])
+                logits = head(part.flatten(0, 1)).unflatten(0, part.shape[:2])
             if not self.entropy:
-                found.append((made - targets).square().flatten(1).mean(1))
-            elif len(made) > FEW:
-                found.append(made.logsumexp(-1).flatten(1).mean(1) + made.flatten(1) @ targets)
+                losses.append((logits - targets).square().flatten(1).mean(1))
+            elif len(logits) > FEW:
+                normalisers = logits.logsumexp(-1).flatten(1).mean(1)
+                losses.append(normalisers + logits.flatten(1) @ targets)
             else:
-                found.append(made.log_softmax(-1).flatten(1) @ targets)
-        return found[0] if len(found) == 1 else torch.stack(found).mean(0)
+                losses.append(logits.log_softmax(-1).flatten(1) @ targets)
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean(0)
 
     def layers(self) -> list[Layer]:
         """Those with floating tensors, in the order in which they run; tied tensors count once."""
@@ -148,7 +143,7 @@ class Network:
         def count(module: nn.Module, *_: object) -> None:
             calls[module] = calls.get(module, 0) + 1
 
-        handles = [each.register_forward_pre_hook(count) for each in self.model.modules()]
+        handles = [module.register_forward_pre_hook(count) for module in self.model.modules()]
         self.model(self.inputs[:1])
         for handle in handles:
             handle.remove()
@@ -167,7 +162,7 @@ class Network:
                 alone = calls.get(module) == 1 and not any(prefix + key in shared for key in own)
                 kind = isinstance(module, (nn.Linear, *CONVOLUTIONS))
                 layers.append(Layer(name, module, own, alone and kind))
-        return sorted(layers, key=lambda each: _position(each.module, order))
+        return sorted(layers, key=lambda layer: _position(layer.module, order))
 
 
 def _double(x: Tensor) -> Tensor:

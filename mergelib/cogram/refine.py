@@ -8,77 +8,32 @@ the M of the next iteration (Eq. 8). Lenz, CoGraM.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mergelib.cogram.decisions import Log, Rules, Thresholds
 from mergelib.cogram.network import Layer, Network, Tensors
 from mergelib.cogram.orders import sequential, simultaneous
 from mergelib.cogram.site import Site
 from mergelib.cogram.trace import Prefix, Trace, answers, replaced
-from mergelib.procedures.common import (
-    Adapted,
-    Transform,
-    check_choice,
-    check_finite,
-    check_tasks,
-    complete,
-    labelled,
-)
-from mergelib.procedures.fisher import fisher
+from mergelib.procedures.common import Adapted, check_choice, check_finite, complete
+from mergelib.procedures.fisher import FisherSettings, fisher
+from mergelib.procedures.problem import Problem
 from mergelib.progress import progress
-from mergelib.registry import procedure
-from mergelib.statedict import (
-    Experts,
-    StateDict,
-    check_compatible,
-    check_keys,
-    check_tensor,
-    name_experts,
-)
+from mergelib.registry import Needs, procedure
+from mergelib.statedict import StateDict, check_compatible, check_keys, check_tensor
 
 ORDERS = {"sequential": sequential, "simultaneous": simultaneous}
 
 
-@procedure(
-    paper="lenz2025cogram",
-    data="model, heads, labelled examples or prototypes (one or a few a class)",
-)
-def cogram(
-    experts: Experts,
-    *,
-    model: nn.Module,
-    heads: Mapping[str, nn.Module],
-    data: Mapping[str, Any],
-    start: StateDict | None = None,
-    levels: Sequence[str] = ("layer",),
-    thresholds: Thresholds | None = None,
-    steepness: float = 5.5,
-    shrinkage: float = 0.0,
-    order: Literal["sequential", "simultaneous"] = "sequential",
-    iterations: int = 1,
-    loss: Literal["cross_entropy", "mse"] = "cross_entropy",
-    rollback: Sequence[str] = ("neuron", "weight"),
-    units: Mapping[str, Tensor] | None = None,
-    transform: Transform | None = None,
-) -> Adapted:
-    """CoGraM: experts mixed layer by layer, or finer, by the loss that each part has in place.
+@dataclass(frozen=True)
+class CogramSettings:
+    """Hyperparameters of `cogram`.
 
-    A layer is a module that owns tensors. A neuron is an output unit of a linear or convolutional
-    layer that runs once, with its incoming weights and bias; other layers are merged at the level
-    of layers only. Losses are computed in double precision.
-
-    Args:
-        experts: A and B, or more: mapping of name to state dict, or a list. They need not share a
-            pretrained model.
-        model: the architecture; the first dimension of what its modules take and give counts
-            examples.
-        heads: task to what turns the model's output into logits; identity for a classifier.
-        data: task to inputs and labels, on which all losses are taken, or to inputs and targets of
-            the output's shape for ``"mse"``; see `prototypes`.
-        start: the merged network M to begin with. Without it, Fisher merging on the data.
+    Attributes:
         levels: some of ``"layer"``, ``"neuron"`` and ``"weight"``.
         thresholds: level to (τ_min, τ_max) in nats, by default (0, inf). A part whose |ΔL| lies
             outside of them is left to the next of ``levels``; at the last one all are merged.
@@ -92,46 +47,81 @@ def cogram(
         rollback: levels at which a change must lower the loss. The paper has none for layers.
         units: layer to rows ``(units, rows)``, int64, that are decided together, as those of an
             attention head; by default every row is a unit.
-        transform: from inputs to the model's, e.g. the testbed's `normalise`.
+    """
+
+    levels: Sequence[str] = ("layer",)
+    thresholds: Thresholds | None = None
+    steepness: float = 5.5
+    shrinkage: float = 0.0
+    order: Literal["sequential", "simultaneous"] = "sequential"
+    iterations: int = 1
+    loss: Literal["cross_entropy", "mse"] = "cross_entropy"
+    rollback: Sequence[str] = ("neuron", "weight")
+    units: Mapping[str, Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.rules  # which check themselves
+        if self.order not in ORDERS:
+            raise ValueError(f"order is {self.order!r}, expected one of: {', '.join(ORDERS)}")
+        check_choice("loss", self.loss, ("cross_entropy", "mse"))
+        if self.iterations < 1:
+            raise ValueError(f"iterations is {self.iterations}, expected at least 1")
+
+    @property
+    def rules(self) -> Rules:
+        """What decides at every level."""
+        return Rules(
+            self.levels, self.thresholds or {}, self.steepness, self.shrinkage, self.rollback
+        )
+
+
+@procedure(
+    paper="lenz2025cogram",
+    data="labelled examples or prototypes (one or a few a class)",
+    settings=CogramSettings,
+    needs=Needs(pretrained=False, labels="targets", accepts=("start",)),
+)
+def cogram(problem: Problem, settings: CogramSettings) -> Adapted:
+    """CoGraM: experts mixed layer by layer, or finer, by the loss that each part has in place.
+
+    A layer is a module that owns tensors. A neuron is an output unit of a linear or convolutional
+    layer that runs once, with its incoming weights and bias; other layers are merged at the level
+    of layers only. Losses are computed in double precision, on all examples together; the first
+    dimension of what the model's modules take and give counts these. With ``loss="mse"`` labels are
+    targets of the output's shape; `prototypes` makes few examples of many. Experts are A and B, or
+    more, and need not share a pretrained model. M begins with ``problem.start``, or without it with
+    Fisher merging on the data.
 
     Returns:
-        The merged state, and ``history``, a row a decision: ``iteration``, ``layer``, ``level``,
-        ``unit``, ``weight`` (its place among the unit's, bias last; -1 for none), ``case``,
-        ``spread`` |ΔL|, ``loss NAME`` and ``alpha NAME`` of every expert, ``before``, ``after``
-        (the loss with the mixture; NaN where left to a finer level) and ``accepted``.
+        The merged state, and ``history``, one row per decision: ``iteration``, ``layer``,
+        ``level``, ``unit``, ``weight`` (its place among the unit's, bias last; -1 for none),
+        ``case``, ``spread`` |ΔL|, ``loss NAME`` and ``alpha NAME`` of every expert, ``before``,
+        ``after`` (the loss with the mixture; NaN where left to a finer level) and ``accepted``.
 
     Raises:
         ValueError: fewer than two experts; experts, data, heads or a start that do not fit; NaN in
-            them; a setting out of range. The message names it.
+            them. The message names it.
     """
-    named = name_experts(experts)
-    rules = Rules(levels, thresholds or {}, steepness, shrinkage, rollback)
-    _check(named, order, iterations, loss)
-    check_tasks(data, heads, "head")
-    pairs = labelled(data, "cogram")
-    for task, (inputs, _) in pairs.items():
-        if transform is None and inputs.dtype == torch.uint8:
-            raise ValueError(f"inputs of task {task!r} are torch.uint8: pass transform=")
-        if inputs.is_floating_point():
-            check_finite(f"inputs of task {task!r}", inputs)
-    if start is None:
-        start = _fisher(named, model, heads, pairs, transform)
-    _check_states(model, named, start)
+    experts, rules = problem.experts, settings.rules
+    _check(problem)
+    start = _fisher(problem) if problem.start is None else problem.start
+    _check_states(problem, start)
     with torch.no_grad():
-        network = Network(model, start, pairs, heads, loss, transform)
+        network = Network(problem, start, settings.loss)
         check_finite("the loss of start", torch.tensor(network.loss()))
         layers = network.layers()
-        groups = _groups(layers, units or {})
-        log = Log(list(named))
-        for iteration in progress(range(iterations), desc="cogram", leave=False):
+        groups = _groups(layers, settings.units or {})
+        log = Log(list(experts))
+        for iteration in progress(range(settings.iterations), desc="cogram", leave=False):
             merger = _Layers(network, rules, log)
             for layer in reversed(layers):
-                parts = [layer.part_of(expert) for expert in named.values()]
+                parts = [layer.part_of(expert) for expert in experts.values()]
                 log.place = {"iteration": iteration, "layer": layer.name}
-                left = "layer" not in levels or not merger.merges(layer, parts)
+                left = "layer" not in rules.levels or not merger.merges(layer, parts)
                 if left and layer.refinable and rules.levels[-1] != "layer":
                     matrices = torch.stack([layer.matrix(part) for part in parts])
-                    ORDERS[order](Site(network, layer), matrices, groups[layer.name], rules, log)
+                    site = Site(network, layer)
+                    ORDERS[settings.order](site, matrices, groups[layer.name], rules, log)
                     merger.refined()
     merged = network.model.state_dict()
     floating = [key for key, tensor in start.items() if tensor.is_floating_point()]
@@ -165,8 +155,7 @@ class _Layers:
             layer.write(part)
             losses.append(self._run(prefix))
         last = self.rules.levels[-1] == "layer" or not layer.refinable
-        found = torch.tensor([losses], dtype=torch.float64)
-        judged = self.rules.judge("layer", found, last=last)
+        judged = self.rules.judge("layer", torch.tensor([losses], dtype=torch.float64), last=last)
         accepted = False
         if judged.merging:
             weights = judged.weights[0].tolist()
@@ -230,39 +219,35 @@ def attention_heads(heads: int, width: int, parts: int = 3) -> Tensor:
     return torch.arange(parts * width).view(parts, heads, -1).transpose(0, 1).flatten(1)
 
 
-def _fisher(
-    named: Mapping[str, StateDict],
-    model: nn.Module,
-    heads: Mapping[str, nn.Module],
-    pairs: Mapping[str, tuple[Tensor, Tensor]],
-    transform: Transform | None,
-) -> StateDict:
+def _fisher(problem: Problem) -> StateDict:
     """Fisher merging, every expert on its own task, or all of them on the only one."""
-    if len(pairs) == 1:
-        (task,) = pairs
-        pairs, heads = dict.fromkeys(named, pairs[task]), dict.fromkeys(named, heads[task])
-    elif set(named) - set(pairs):
+    experts, data, heads = problem.experts, problem.data, problem.heads
+    if len(data) == 1:
+        (task,) = data
+        data, heads = dict.fromkeys(experts, data[task]), dict.fromkeys(experts, heads[task])
+    elif set(experts) - set(data):
         raise ValueError("cogram needs start=, as the experts are not named after the tasks")
-    first = next(iter(named.values()))
-    return fisher(named, first, model=model, heads=heads, data=pairs, transform=transform).state
+    unlabelled = {task: examples.unlabelled for task, examples in data.items()}
+    first = next(iter(experts.values()))
+    return fisher(
+        replace(problem, pretrained=first, data=unlabelled, heads=heads), FisherSettings()
+    ).state
 
 
-def _check(named: Mapping[str, StateDict], order: str, iterations: int, loss: str) -> None:
-    if len(named) < 2:
-        raise ValueError(f"cogram needs at least 2 experts, got {len(named)}")
-    if order not in ORDERS:
-        raise ValueError(f"order is {order!r}, expected one of: {', '.join(ORDERS)}")
-    check_choice("loss", loss, ("cross_entropy", "mse"))
-    if iterations < 1:
-        raise ValueError(f"iterations is {iterations}, expected at least 1")
+def _check(problem: Problem) -> None:
+    if len(problem.experts) < 2:
+        raise ValueError(f"cogram needs at least 2 experts, got {len(problem.experts)}")
+    for task, examples in problem.data.items():
+        inputs = examples.inputs
+        if not isinstance(inputs, Tensor):
+            raise TypeError(f"inputs of task {task!r} are a dictionary: cogram takes one tensor")
+        if problem.transform is None and inputs.dtype == torch.uint8:
+            raise ValueError(f"inputs of task {task!r} are torch.uint8: pass transform=")
 
 
-def _check_states(model: nn.Module, named: Mapping[str, StateDict], start: StateDict) -> None:
-    check_keys(model.state_dict(), start, "start", "the model")
-    for key, tensor in model.state_dict().items():
+def _check_states(problem: Problem, start: StateDict) -> None:
+    own = problem.model.state_dict()
+    check_keys(own, start, "start", "the model")
+    for key, tensor in own.items():
         check_tensor(key, tensor.to(start[key].dtype), start[key], "start", "the model")
-    check_compatible(start, named, "start")
-    for name, state in {**named, "start": start}.items():
-        for key, tensor in state.items():
-            if tensor.is_floating_point():
-                check_finite(f"{key!r} of {name!r}", tensor)
+    check_compatible(start, problem.experts, "start")

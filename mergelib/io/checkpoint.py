@@ -9,17 +9,19 @@ import mmap
 import os
 import pickle
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
-from mergelib.statedict import check_keys
+from mergelib.statedict import StateDict, check_keys, name_experts
 
 AnyPath = str | os.PathLike[str]
+Model = StateDict | nn.Module | AnyPath
+Models = Mapping[str, Model] | Sequence[Model]
 
 DTYPES = {
     "F64": torch.float64,
@@ -111,6 +113,14 @@ class Checkpoint(Mapping[str, Tensor]):
         return len(self._entries)
 
     @property
+    def layout(self) -> dict[str, Tensor]:
+        """Shapes and dtypes, by tensors without memory: nothing is mapped or read."""
+        return {
+            key: torch.empty(entry.shape, dtype=entry.dtype, device="meta")
+            for key, entry in self._entries.items()
+        }
+
+    @property
     def pickled(self) -> dict[str, Tensor]:
         """The tensors from pickles, which may be tied to one another; others never are."""
         return {key: entry for key, entry in self._entries.items() if isinstance(entry, Tensor)}
@@ -122,6 +132,34 @@ def load_state_dict(path: AnyPath) -> dict[str, Tensor]:
     if path.is_file() and path.suffix != ".safetensors":
         return _read_pickle(path, mapped=False)
     return {key: tensor.clone() for key, tensor in Checkpoint(path).items()}
+
+
+def as_state(model: Model) -> StateDict:
+    """The state dict of a model: itself, a module's own (not a copy), or read from a path.
+
+    Anything else is given back as it is, for the checks of who called to name it.
+    """
+    if isinstance(model, nn.Module):
+        state: dict[str, Tensor] = model.state_dict()
+        return state
+    if isinstance(model, str | os.PathLike):
+        return load_state_dict(model)
+    return dict(model) if isinstance(model, Checkpoint) else model  # held, mappings stay apart
+
+
+def as_states(experts: Models) -> dict[str, StateDict]:
+    """The experts' state dicts by name, as `mergelib.statedict.name_experts` names them.
+
+    Raises:
+        ValueError: if there is no expert; what `load_state_dict` refuses.
+        TypeError: for a single model in place of several, or an expert that is no model.
+    """
+    if isinstance(experts, str | os.PathLike | nn.Module):
+        kind = type(experts).__name__
+        raise TypeError(f"experts is a single {kind}, expected a list or mapping of models")
+    if isinstance(experts, Mapping):
+        return name_experts({name: as_state(model) for name, model in experts.items()})
+    return name_experts([as_state(model) for model in experts])
 
 
 def _find_index(path: Path) -> Path | None:
@@ -193,21 +231,21 @@ def _read_pickle(file: Path, *, mapped: bool) -> dict[str, Tensor]:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(f"{file} is truncated or no pickled state dict: {reason}") from None
     inner = [loaded.get(k) for k in ("state_dict", "model")] if isinstance(loaded, Mapping) else []
-    found = [state for state in (loaded, *inner) if _is_state_dict(state)]
-    if len(found) != 1:
+    states = [state for state in (loaded, *inner) if _is_state_dict(state)]
+    if len(states) != 1:
         raise ValueError(
             f"{file} is refused: expected one state dict of tensors, plain or under 'state_dict' "
-            f"or 'model', found {len(found)}"
+            f"or 'model', found {len(states)}"
         )
-    return {key: tensor.detach() for key, tensor in found[0].items()}
+    return {key: tensor.detach() for key, tensor in states[0].items()}
 
 
-def _is_state_dict(found: object) -> bool:
+def _is_state_dict(candidate: object) -> bool:
     return (
-        isinstance(found, Mapping)
-        and len(found) > 0
+        isinstance(candidate, Mapping)
+        and len(candidate) > 0
         and all(
             isinstance(key, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
-            for key, tensor in found.items()
+            for key, tensor in candidate.items()
         )
     )

@@ -12,38 +12,23 @@ merged weights, g_l = ∂ℓ/∂θ_l, and ∂ℓ/∂λ_{t,l} = ⟨g_l, v_{t,l}�
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from mergelib.linalg import low_rank
 from mergelib.merging import Memory, culprit, is_weight
-from mergelib.procedures.calibration import calibration_data
-from mergelib.procedures.common import (
-    Adapted,
-    Transform,
-    check_choice,
-    check_labels,
-    check_tasks,
-    complete,
-)
-from mergelib.procedures.objectives import batches, check_steps, loss_gradients
+from mergelib.procedures.common import Adapted, check_choice, check_steps, complete
+from mergelib.procedures.objectives import batches, loss_gradients
+from mergelib.procedures.problem import IsMatrix, Problem
 from mergelib.progress import progress
-from mergelib.registry import procedure
+from mergelib.registry import Needs, procedure
 from mergelib.rules.arithmetic import average
 from mergelib.rules.low_rank import rank_of
 from mergelib.rules.sparse import trim_below
 from mergelib.selection import magnitude_thresholds
-from mergelib.statedict import (
-    Experts,
-    StateDict,
-    check_keys,
-    is_finite,
-    is_matrix,
-    is_statistic,
-    name_experts,
-)
+from mergelib.statedict import StateDict, is_finite, is_matrix, is_statistic
 
 Base = Literal["task_arithmetic", "ties", "cart"]
 STARTS = {"task_arithmetic": 0.3, "ties": 0.3, "cart": 1.0}
@@ -81,6 +66,7 @@ def span(
     *,
     rank_ratio: float = 0.08,
     density: float = 0.2,
+    is_matrix: IsMatrix = is_matrix,
 ) -> Span:
     """Origin and basis of a data-free method.
 
@@ -103,7 +89,7 @@ def span(
             if not all(map(is_finite, [*tuned, origin])):
                 raise ValueError(culprit(key, source.names, tuned, origin))
             dtype = torch.promote_types(origin.dtype, torch.float32)
-            yield key, [each.to(dtype) for each in tuned], origin.to(dtype)
+            yield key, [tensor.to(dtype) for tensor in tuned], origin.to(dtype)
 
     thresholds: Sequence[float] = ()
     if base == "ties":
@@ -111,64 +97,34 @@ def span(
             lambda: ((tuned, origin) for key, tuned, origin in groups() if not is_statistic(key)),
             density,
         )
-    made = Span({}, {})
+    basis = Span({}, {})
     for key, tuned, origin in groups():
         if is_statistic(key):  # as in `merge`
-            made.origin[key] = average(tuned)
+            basis.origin[key] = average(tuned)
             continue
         if base == "cart":
             origin = average(tuned)
             if is_matrix(key, origin):
-                rank = rank_of(origin.shape, rank_ratio, "ceil")
-                made.vectors[key] = torch.stack([low_rank(each - origin, rank) for each in tuned])
+                rank = rank_of(origin.flatten(1).shape, rank_ratio, "ceil")
+                centred = [(tensor - origin).flatten(1) for tensor in tuned]
+                vectors = torch.stack([low_rank(matrix, rank) for matrix in centred])
+                basis.vectors[key] = vectors.view(-1, *origin.shape)
         else:
-            vectors = torch.stack([each - origin for each in tuned])
+            vectors = torch.stack([tensor - origin for tensor in tuned])
             if base == "ties":
                 pairs = zip(vectors, thresholds, strict=True)
                 vectors = torch.stack([trim_below(vector, least) for vector, least in pairs])
                 vectors *= (vectors * vectors.sum(0)) > 0
-            made.vectors[key] = vectors
-        made.origin[key] = origin
-    return made
+            basis.vectors[key] = vectors
+        basis.origin[key] = origin
+    return basis
 
 
-@procedure(
-    paper="yang2024adamerging",
-    data="model, heads, unlabelled inputs of every task (the paper: test inputs)",
-)
-def adamerging(
-    experts: Experts,
-    pretrained: StateDict,
-    *,
-    model: nn.Module,
-    heads: Mapping[str, nn.Module],
-    data: Mapping[str, Any],
-    base: Base = "task_arithmetic",
-    granularity: Literal["layer", "task"] = "layer",
-    init: float | None = None,
-    learning_rate: float = 1e-3,
-    steps: int = 500,
-    batch_size: int = 16,
-    loss: Literal["entropy", "cross_entropy"] = "entropy",
-    clamp: bool = False,
-    seed: int = 0,
-    rank_ratio: float = 0.08,
-    density: float = 0.2,
-    transform: Transform | None = None,
-) -> Adapted:
-    """AdaMerging: learn coefficients by the entropy of predictions on unlabelled inputs.
+@dataclass(frozen=True)
+class AdaMergingSettings:
+    """Hyperparameters of `adamerging`.
 
-    A step takes a batch of every task through the merged model together, adds up the tasks' mean
-    entropies, and moves the coefficients by Adam. In the paper the inputs are the test inputs
-    themselves, so it adapts to what it is judged on, though not to its labels.
-
-    Args:
-        experts: mapping of name to state dict, or a list of them.
-        pretrained: θ_0.
-        model: the architecture, run in evaluation mode.
-        heads: task to what turns the model's output into logits; for every task of ``data``.
-        data: task to inputs, the first dimension counts them, or to inputs and labels, which the
-            entropy does not use.
+    Attributes:
         base: what the coefficients weight; see `span`. CART's Eq. 8 is ``"cart"``.
         granularity: a coefficient for each expert and tensor (``"layer"``), or for each expert.
         init: the coefficients' start; 0.3, and 1.0 for CART, when left out.
@@ -181,55 +137,108 @@ def adamerging(
         seed: of the batches.
         rank_ratio: for CART.
         density: for TIES.
-        transform: from a batch of ``data`` to the model's input, e.g. the testbed's `normalise`.
+    """
+
+    base: Base = "task_arithmetic"
+    granularity: Literal["layer", "task"] = "layer"
+    init: float | None = None
+    learning_rate: float = 1e-3
+    steps: int = 500
+    batch_size: int = 16
+    loss: Literal["entropy", "cross_entropy"] = "entropy"
+    clamp: bool = False
+    seed: int = 0
+    rank_ratio: float = 0.08
+    density: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_choice("loss", self.loss, ("entropy", "cross_entropy"))
+        check_choice("granularity", self.granularity, ("layer", "task"))
+        check_choice("base", self.base, tuple(STARTS))
+        check_steps(self.steps, self.batch_size)
+        if self.init is not None and not math.isfinite(self.init):
+            raise ValueError(f"init is {self.init}, expected a finite number")
+
+    @property
+    def start(self) -> float:
+        """What all coefficients begin with."""
+        return STARTS[self.base] if self.init is None else self.init
+
+
+def _needs(settings: AdaMergingSettings) -> Needs:
+    if settings.loss == "entropy":
+        return Needs()
+    return Needs(labels="classes", setting="cross_entropy")
+
+
+@procedure(
+    paper="yang2024adamerging",
+    data="unlabelled inputs of every task (the paper: test inputs)",
+    settings=AdaMergingSettings,
+    needs=_needs,
+)
+def adamerging(problem: Problem, settings: AdaMergingSettings) -> Adapted:
+    """AdaMerging: learn coefficients by the entropy of predictions on unlabelled inputs.
+
+    A step takes a batch of every task through the merged model together, adds up the tasks' mean
+    entropies, and moves the coefficients by Adam. In the paper the inputs are the test inputs
+    themselves, so it adapts to what it is judged on, though not to its labels.
+
+    Returns:
+        The merged state; ``coefficients`` with one row per expert and one column per tensor;
+        ``history`` with one row per step and each task's loss before it (nats).
 
     Raises:
-        ValueError: what `span` refuses; a task without a head, inputs, or the labels that the loss
-            needs; a label that is no class; a loss that is not finite, naming the task.
+        ValueError: what `span` refuses; a loss that is not finite, naming the task.
     """
     import pandas as pd
 
-    named = name_experts(experts)
-    check_tasks(data, heads, "head")
-    check_choice("loss", loss, ("entropy", "cross_entropy"))
-    pairs = calibration_data(data, loss, "adamerging")
-    check_steps(steps, batch_size)
-    check_choice("granularity", granularity, ("layer", "task"))
-    if init is not None and not math.isfinite(init):
-        raise ValueError(f"init is {init}, expected a finite number")
-    check_keys(model.state_dict(), pretrained, "pretrained", "the model")
-    check_labels(pairs, model, pretrained, heads, transform)
-    basis = span(named, pretrained, base, rank_ratio=rank_ratio, density=density)
-    start = STARTS[base] if init is None else init
-    basis = _of_parameters(basis, model, start)
-    columns = len(basis.vectors) if granularity == "layer" else 1
-    device = next(iter(basis.origin.values())).device
-    weights = torch.full((len(named), columns), start, device=device, requires_grad=True)
-    optimiser = torch.optim.Adam([weights], lr=learning_rate)
+    pretrained, by_layer = problem.pretrained, settings.granularity == "layer"
+    basis = _basis(problem, settings)
     keys = list(basis.vectors)
+    device = next(iter(basis.origin.values())).device
+    shape = len(problem.experts), len(keys) if by_layer else 1
+    weights = torch.full(shape, settings.start, device=device, requires_grad=True)
+    optimiser = torch.optim.Adam([weights], lr=settings.learning_rate)
+    stream = batches(problem.data, settings.batch_size, settings.seed, device)
     history = []
-    inputs = {task: each for task, (each, _) in pairs.items()}
-    labels = {task: each for task, (_, each) in pairs.items() if each is not None}
-    streams = [batches(each, batch_size, seed, device) for each in (inputs, labels)]
-    for step in progress(range(steps), desc=f"adamerging {base}", leave=False):
+    for step in progress(range(settings.steps), desc=f"adamerging {settings.base}", leave=False):
         with torch.no_grad():
             merged = basis.at(weights.expand(-1, len(keys)))
-        some, targets = map(next, streams)
         losses, gradients = loss_gradients(
-            model, merged, keys, pretrained, heads, some, transform, targets
+            problem.model,
+            merged,
+            keys,
+            pretrained,
+            problem.heads,
+            next(stream),
+            problem.transform,
         )
         history.append({"step": step, **losses})
         pulled = basis.pull(list(gradients.values()))
-        weights.grad = pulled if granularity == "layer" else pulled.sum(1, keepdim=True)
+        weights.grad = pulled if by_layer else pulled.sum(1, keepdim=True)
         optimiser.step()
-        if clamp:
+        if settings.clamp:
             with torch.no_grad():
                 weights.clamp_(0, 1)
-    final = weights.detach().expand(-1, len(basis.vectors))
+    final = weights.detach().expand(-1, len(keys))
     state = complete(basis.at(final), pretrained)
     state = {key: value.to(pretrained[key].dtype) for key, value in state.items()}
-    table = pd.DataFrame(final.cpu().numpy(), index=list(named), columns=list(basis.vectors))
-    return Adapted(state, table, pd.DataFrame(history, columns=["step", *pairs]))
+    table = pd.DataFrame(final.cpu().numpy(), index=list(problem.experts), columns=keys)
+    return Adapted(state, table, pd.DataFrame(history, columns=["step", *problem.data]))
+
+
+def _basis(problem: Problem, settings: AdaMergingSettings) -> Span:
+    """Origin and basis of the tensors that coefficients move, which are the model's parameters."""
+    whole = span(
+        problem.experts,
+        problem.pretrained,
+        settings.base,
+        rank_ratio=settings.rank_ratio,
+        density=settings.density,
+        is_matrix=problem.is_matrix,
+    )
+    return _of_parameters(whole, problem.model, settings.start)
 
 
 def _of_parameters(basis: Span, model: nn.Module, start: float) -> Span:

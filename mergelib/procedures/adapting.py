@@ -1,49 +1,114 @@
 """The one door to all procedures: `mergelib.adapt`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
+from mergelib.io import Model, Models
+from mergelib.parts import Missing, Parts, Patterns
+from mergelib.placing import state_to
+from mergelib.procedures.calling import Transforms
 from mergelib.procedures.common import Adapted
+from mergelib.procedures.problem import IsMatrix, Problem, make_problem
 from mergelib.registry import get_method
-from mergelib.statedict import Experts, StateDict
+from mergelib.statedict import is_matrix
 
 
 def adapt(
     method: str,
-    experts: Experts,
+    experts: Models,
     *,
-    pretrained: StateDict | None = None,
+    pretrained: Model | None = None,
     model: nn.Module | None = None,
     data: Mapping[str, Any] | None = None,
     heads: Mapping[str, nn.Module] | None = None,
+    transform: Transforms = None,
+    start: Model | None = None,
+    statistics: Mapping[str, Model] | None = None,
+    is_matrix: IsMatrix = is_matrix,
+    device: torch.device | str | None = None,
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
+    missing: Missing = "error",
     **hyperparameters: Any,
 ) -> Adapted:
     """Merge experts with the help of data.
 
+    What a procedure does not need is not looked at; `mergelib.methods` tells what each needs.
+
     Args:
         method: a procedure of `mergelib.methods`.
-        experts: mapping of name to state dict, or a list of state dicts; as for `merge`.
-        pretrained: the state dict they were fine-tuned from. This and the three below are asked
-            for where the procedure takes them, and not looked at elsewhere.
-        model: the architecture; its own weights are left alone.
-        data: task to the model's inputs, or to a pair of inputs and labels, as each procedure
-            describes them.
-        heads: task to what turns the model's output into logits, for procedures that predict.
+        experts: mapping of name to state dict, or a list of them. Here and below a module or the
+            path of a file may take the place of a state dict.
+        pretrained: the state dict they were fine-tuned from.
+        model: the architecture; its own weights are left alone. ``pretrained`` if that is a module.
+            Models of Hugging Face are understood: of their output it is the logits that count, or
+            without any what a head goes on with, ``pooler_output`` or ``last_hidden_state``.
+        data: task to examples: the model's inputs, the first dimension counts them; a dictionary
+            of inputs, with ``labels`` in it or not; a pair of inputs and labels; or a `DataLoader`
+            of these, which is read once, shorter sequences padded where an attention mask is 0.
+            Labels that repeat ``input_ids`` are those of a causal language model.
+        heads: task to what turns the model's output into logits; when left out, the output itself.
+        transform: from a batch of inputs to the model's, e.g. the testbed's `normalise`; one for
+            all tasks, or a mapping of task to its own.
+        start: the merged weights to begin with, for procedures that begin somewhere.
+        statistics: expert to what was computed from its data elsewhere, for `fisher` and `regmean`;
+            an expert with statistics needs no data.
+        is_matrix: tells from key and tensor what low-rank methods take for a matrix, as in `merge`.
+        device: where to compute; by default where model and state dicts are. The result lies where
+            the inputs lie.
+        include: patterns of the keys to merge, as in `merge`; all by default. Elsewhere the experts
+            count as equal to the base, the pretrained model, and so does the result.
+        exclude: patterns of keys that are not merged, though included.
+        missing: what becomes of other keys that some model lacks or has in another shape:
+            ``"error"``, ``"base"``, or ``"skip"``, which leaves them out of the result.
         **hyperparameters: the procedure's own.
 
+    Returns:
+        The merged state dict and what else the procedure tells; see `Adapted`.
+
     Raises:
-        ValueError: an unknown method, a model, data or heads that are missing, and what the
-            procedure refuses.
-        TypeError: a hyperparameter that the method does not have.
+        ValueError: an unknown method; what the procedure needs and is missing; experts, data or
+            heads that do not fit, are empty or not finite; labels that are no classes; a
+            hyperparameter out of range. The message names the culprit.
+        TypeError: a hyperparameter, or an argument, that the method does not have.
     """
     chosen = get_method(method, "procedure")
-    chosen.check(hyperparameters, pretrained=pretrained is not None)
-    procedure: Callable[..., Adapted] = chosen.function
-    given: dict[str, Any] = {"pretrained": pretrained, "model": model, "data": data, "heads": heads}
-    taken = {name: value for name, value in given.items() if name in chosen.parameters}
-    for name, value in taken.items():
-        if value is None:
-            raise ValueError(f"{method} needs {name}: pass {name}=")
-    return procedure(experts, **taken, **hyperparameters)
+    settings = chosen.settings_from(hyperparameters)
+    whole = include is None and exclude is None and missing == "error"
+    problem = make_problem(
+        method,
+        chosen.needs_with(settings),
+        experts,
+        pretrained=pretrained,
+        model=model,
+        data=data,
+        heads=heads,
+        transform=transform,
+        start=start,
+        statistics=statistics,
+        is_matrix=is_matrix,
+        parts=None if whole else Parts(include, exclude, missing),
+    )
+    result: Adapted = chosen.function(problem if device is None else problem.to(device), settings)
+    return _finished(result, problem, moved=device is not None)
+
+
+def _finished(result: Adapted, problem: Problem, *, moved: bool) -> Adapted:
+    """A result where the problem's tensors lie, with the base's tensors where nothing is merged."""
+    reference = problem.pretrained or next(iter(problem.experts.values()))
+    if moved:
+        home = next(iter(reference.values())).device
+        heads = {task: head.to(home) for task, head in result.heads.items()}
+        result = replace(result, state=dict(state_to(result.state, home)), heads=heads)
+    selection = problem.selection
+    if problem.parts is None or selection is None:
+        return result
+    state = {
+        key: result.state[key] if key in selection.merged else reference[key].clone()
+        for key in selection.keys
+    }
+    return replace(result, state=state)

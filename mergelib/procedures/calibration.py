@@ -2,13 +2,18 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from mergelib.procedures.common import Transform, evaluating, labelled, unlabelled
+from mergelib.procedures.calling import (
+    Transforms,
+    call_with,
+    evaluating,
+    transform_of,
+    transformed,
+)
+from mergelib.procedures.examples import Examples, Part, as_examples
 from mergelib.procedures.objectives import prediction_loss
 
 Tensors = dict[str, Tensor]
@@ -22,61 +27,51 @@ class CalibrationLoss:
         model: the architecture.
         fixed: its buffers.
         heads: task to head.
-        data: task to inputs and labels, or to inputs alone for the entropy.
+        data: task to examples, or to a pair of inputs and labels; without labels the loss is the
+            entropy.
         batch_size: inputs at once.
-        transform: from a batch of inputs to the model's.
+        transform: from a batch of inputs to the model's; one for all tasks, or task to its own.
     """
 
     model: nn.Module
     fixed: Tensors
     heads: Mapping[str, nn.Module]
-    data: Mapping[str, tuple[Tensor, Tensor | None]]
+    data: Mapping[str, Part]
     batch_size: int
-    transform: Transform | None
+    transform: Transforms
 
     def value(self, parameters: Tensors) -> float:
         with torch.no_grad():
             return sum(float(part) for part in self._parts(parameters))
 
     def gradient(self, parameters: Tensors) -> tuple[float, Tensors]:
-        moved = {key: each.detach().requires_grad_() for key, each in parameters.items()}
-        total = {key: torch.zeros_like(each) for key, each in parameters.items()}
+        leaves = {key: tensor.detach().requires_grad_() for key, tensor in parameters.items()}
+        total = {key: torch.zeros_like(tensor) for key, tensor in parameters.items()}
         loss = 0.0
-        for part in self._parts(moved):
+        for part in self._parts(leaves):
             loss += float(part.detach())
-            found = torch.autograd.grad(part, list(moved.values()), allow_unused=True)
-            for key, each in zip(moved, found, strict=True):
-                if each is not None:
-                    total[key] += each
+            gradients = torch.autograd.grad(part, list(leaves.values()), allow_unused=True)
+            for key, gradient in zip(leaves, gradients, strict=True):
+                if gradient is not None:
+                    total[key] += gradient
         return loss, total
 
     def _parts(self, parameters: Tensors) -> Iterator[Tensor]:
-        """The loss in parts that add up to it, one a batch."""
+        """The loss in parts that add up to it, one per batch."""
         device = next(iter(parameters.values())).device
         with evaluating(self.model):
-            for task, (inputs, labels) in self.data.items():
-                for rows in torch.arange(len(inputs)).split(self.batch_size):
-                    x = inputs[rows].to(device)
-                    x = x if self.transform is None else self.transform(x)
-                    output = functional_call(self.model, {**self.fixed, **parameters}, (x,))
-                    logits = self.heads[task](output).flatten(0, -2)
-                    own = None if labels is None else labels[rows].to(device)
-                    part = prediction_loss(logits, own)
-                    if not torch.isfinite(part):
+            for task, part in self.data.items():
+                examples = as_examples(part)
+                for batch in examples.batches(self.batch_size):
+                    loss = self._batch(task, batch.to(device), parameters)
+                    if not torch.isfinite(loss):
                         raise ValueError(
-                            f"the loss of task {task!r} is {part.item()}: look at its inputs"
+                            f"the loss of task {task!r} is {loss.item()}: look at its inputs"
                         )
-                    yield part * (len(rows) / len(inputs) / len(self.data))
+                    yield loss * (len(batch) / len(examples) / len(self.data))
 
-
-def calibration_data(
-    data: Mapping[str, Any], loss: str, method: str
-) -> dict[str, tuple[Tensor, Tensor | None]]:
-    """Task to inputs and labels, or to inputs and nothing for the entropy, which needs no labels.
-
-    Raises:
-        ValueError: labels that are missing, or a task without inputs.
-    """
-    if loss == "cross_entropy":
-        return {**labelled(data, f"{method} with cross_entropy")}
-    return {task: (inputs, None) for task, inputs in unlabelled(data).items()}
+    def _batch(self, task: str, batch: Examples, parameters: Tensors) -> Tensor:
+        """The mean loss of a batch of a task."""
+        inputs = transformed(batch.inputs, transform_of(self.transform, task))
+        output = call_with(self.model, {**self.fixed, **parameters}, inputs)
+        return prediction_loss(*batch.rows_of(self.heads[task](output)))

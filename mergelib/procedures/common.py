@@ -1,23 +1,39 @@
-"""What all procedures share: their result, and how the data they are given is checked."""
+"""What all procedures share: their result, and the checks of what they are given."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from mergelib.merging import tied_keys
+from mergelib.procedures.calling import Transform, Transforms, features, transform_of
+from mergelib.procedures.examples import IGNORED, Examples, Part, as_examples
 from mergelib.rules.arithmetic import average
 from mergelib.statedict import StateDict
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Transform = Callable[[Tensor], Tensor]
-Labelled = tuple[Tensor, Tensor]
+__all__ = [
+    "Adapted",
+    "Labelled",
+    "Transform",
+    "Transforms",
+    "averaged",
+    "check_choice",
+    "check_classes",
+    "check_finite",
+    "check_labels",
+    "check_tasks",
+    "complete",
+    "labelled",
+    "precise",
+    "unlabelled",
+]
+
+Labelled = tuple[Tensor | Examples, Tensor]
 
 
 def _empty() -> "pd.DataFrame":
@@ -28,13 +44,13 @@ def _empty() -> "pd.DataFrame":
 
 @dataclass(frozen=True)
 class Adapted:
-    """What a procedure made.
+    """What a procedure gives back.
 
     Attributes:
         state: the merged state dict.
-        coefficients: a row an expert; for AdaMerging a column a tensor of the state dict, for soups
-            the column ``weight``. Empty where a procedure has none.
-        history: a row a step, as each procedure describes it.
+        coefficients: one row per expert; for AdaMerging one column per tensor of the state dict,
+            for soups the column ``weight``. Empty where a procedure has none.
+        history: one row per step, as each procedure describes it.
         heads: task to a head that takes the place of the given one, where a procedure makes some.
     """
 
@@ -95,12 +111,17 @@ def labelled(data: Mapping[str, object], method: str) -> dict[str, Labelled]:
     return checked
 
 
+def unlabelled(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of every task alone, where data come as pairs with labels or without."""
+    return {task: part[0] if isinstance(part, tuple) else part for task, part in data.items()}
+
+
 def check_labels(
-    data: Mapping[str, tuple[Tensor, Tensor | None]],
+    data: Mapping[str, Part],
     model: nn.Module,
     state: StateDict,
     heads: Mapping[str, nn.Module],
-    transform: Transform | None,
+    transform: Transforms,
 ) -> None:
     """Refuse labels that are no classes of their task's head; tasks without labels are passed over.
 
@@ -110,40 +131,36 @@ def check_labels(
         ValueError: labels of another shape than the predictions or no int64, a class out of range;
             it names the task.
     """
-    for task, (inputs, labels) in data.items():
-        if labels is None:
+    for task, part in data.items():
+        examples = as_examples(part)
+        if examples.labels is None:
             continue
-        shape = heads[task](features(model, state, inputs[:1], transform=transform)).shape
+        own = transform_of(transform, task)
+        shape = heads[task](features(model, state, examples[:1], transform=own)).shape
+        labels = examples.labels
         if labels[:1].numel() != shape[:-1].numel():
             raise ValueError(
                 f"labels of task {task!r} have shape {tuple(labels.shape)}, "
                 f"expected {(len(labels), *shape[1:-1])}"
             )
-        check_classes(task, labels, shape[-1])
+        check_classes(task, labels, shape[-1], ignoring=len(shape) > 2)
 
 
-def check_classes(task: str, labels: Tensor, classes: int) -> None:
-    """Raise ValueError, naming the task, for labels that are not int64 from 0 to classes - 1."""
+def check_classes(task: str, labels: Tensor, classes: int, *, ignoring: bool = False) -> None:
+    """Raise ValueError, naming the task, for labels that are not int64 from 0 to classes - 1.
+
+    Where ``ignoring``, the label `IGNORED` is one of them.
+    """
     if labels.dtype != torch.int64:
         raise ValueError(f"labels of task {task!r} are {labels.dtype}, expected torch.int64")
-    outside = labels[(labels < 0) | (labels >= classes)]
+    wrong = (labels < 0) | (labels >= classes)
+    if ignoring:
+        wrong &= labels != IGNORED
+    outside = labels[wrong]
     if len(outside):
         raise ValueError(
             f"task {task!r} has the label {outside[0].item()}, expected 0 to {classes - 1}"
         )
-
-
-def unlabelled(data: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The inputs of every task alone, where data come with labels or without.
-
-    Raises:
-        ValueError: a task without inputs.
-    """
-    inputs = {task: part[0] if isinstance(part, tuple) else part for task, part in data.items()}
-    for task, part in inputs.items():
-        if not len(part):
-            raise ValueError(f"task {task!r} has no inputs")
-    return inputs
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:
@@ -158,35 +175,18 @@ def check_finite(what: str, tensor: Tensor) -> None:
         raise ValueError(f"{what} holds NaN or Inf: look at the inputs")
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, and afterwards in the mode it was in."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
+def check_steps(steps: int, batch_size: int) -> None:
+    """Raise ValueError for fewer than no steps, or an empty batch."""
+    if steps < 0:
+        raise ValueError(f"steps is {steps}, expected at least 0")
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}, expected at least 1")
 
 
-@torch.no_grad()
-def features(
-    model: nn.Module,
-    state: StateDict,
-    inputs: Tensor,
-    *,
-    batch_size: int = 500,
-    transform: Transform | None = None,
-) -> Tensor:
-    """What a model gives its head, in evaluation mode: inputs to features ``(N, …, width)``."""
-    device = next(model.parameters()).device
-    here = {key: value.to(device) for key, value in state.items()}
-    parts = []
-    with evaluating(model):
-        for batch in inputs.split(batch_size):
-            ready = batch.to(device) if transform is None else transform(batch.to(device))
-            parts.append(functional_call(model, here, (ready,)))
-    return torch.cat(parts)
+def check_positive(name: str, value: float) -> None:
+    """Raise ValueError for a setting that is not above 0."""
+    if not value > 0:
+        raise ValueError(f"{name} is {value}, expected a positive number")
 
 
 def precise(tensor: Tensor) -> Tensor:

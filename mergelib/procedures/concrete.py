@@ -10,107 +10,101 @@ g = ∂ℓ/∂θ, and the rest of the chain rule is two lines; see `pull`.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mergelib.merging import merge, tied_keys
-from mergelib.procedures.common import (
-    Adapted,
-    Transform,
-    check_tasks,
-    complete,
-    precise,
-    unlabelled,
-)
-from mergelib.procedures.objectives import batches, check_steps, loss_gradients
+from mergelib.procedures.common import Adapted, check_positive, check_steps, complete, precise
+from mergelib.procedures.objectives import batches, loss_gradients
+from mergelib.procedures.problem import Problem
 from mergelib.progress import progress
-from mergelib.registry import procedure
-from mergelib.statedict import Experts, StateDict, check_keys
+from mergelib.registry import Needs, procedure
+from mergelib.statedict import StateDict
+
+
+@dataclass(frozen=True)
+class ConcreteSettings:
+    """Hyperparameters of `concrete`; the defaults are those of FusionBench.
+
+    Attributes:
+        scale: λ of task arithmetic.
+        temperature: of the relaxed variables, above 0; the lower, the closer to 0 and 1.
+        learning_rate: of Adam. Logits move by about as much in a step, so fewer steps want a larger
+            one.
+        steps: how many.
+        batch_size: inputs of each task in a step.
+        seed: of the batches and the noise.
+    """
+
+    scale: float = 0.3
+    temperature: float = 0.5
+    learning_rate: float = 1e-3
+    steps: int = 2000
+    batch_size: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_steps(self.steps, self.batch_size)
+        check_positive("temperature", self.temperature)
 
 
 @procedure(
     paper="tang2023concrete",
-    data="model, heads, unlabelled inputs of every task (the paper: test inputs)",
+    data="unlabelled inputs of every task (the paper: test inputs)",
+    settings=ConcreteSettings,
+    needs=Needs(),
 )
-def concrete(
-    experts: Experts,
-    pretrained: StateDict,
-    *,
-    model: nn.Module,
-    heads: Mapping[str, nn.Module],
-    data: Mapping[str, Any],
-    scale: float = 0.3,
-    temperature: float = 0.5,
-    learning_rate: float = 1e-3,
-    steps: int = 2000,
-    batch_size: int = 16,
-    seed: int = 0,
-    transform: Transform | None = None,
-) -> Adapted:
+def concrete(problem: Problem, settings: ConcreteSettings) -> Adapted:
     """Concrete task arithmetic: learn a mask, shared by all tasks, by the entropy of predictions.
 
-    Logits start at 0, and Adam moves them by the sum of the tasks' mean entropies. The numbers are
-    the defaults of FusionBench; logits move by about the learning rate a step, so fewer steps want
-    a larger one. The final mask is without noise, the median of the relaxed one; at no step
-    it is one everywhere, and the result is task arithmetic's.
-
-    Args:
-        experts: mapping of name to state dict, or a list of them.
-        pretrained: θ_0.
-        model: the architecture, run in evaluation mode; its parameters are masked, its buffers are
-            those of task arithmetic.
-        heads: task to what turns the model's output into logits; for every task of ``data``.
-        data: task to inputs, the first dimension counts them; labels beside them are not used.
-        scale: λ of task arithmetic.
-        temperature: of the relaxed variables; the lower, the closer to 0 and 1.
-        learning_rate: of Adam.
-        steps: how many.
-        batch_size: inputs of each task in a step.
-        seed: of the batches and the noise.
-        transform: from a batch of ``data`` to the model's input, e.g. the testbed's `normalise`.
+    Logits start at 0, and Adam moves them by the sum of the tasks' mean entropies. The model's
+    parameters are masked, its buffers are those of task arithmetic. The final mask is without
+    noise, the median of the relaxed one; at no step it is one everywhere, and the result is task
+    arithmetic's.
 
     Returns:
-        The merged state, and ``history`` with a row a step and each task's entropy (nats).
+        The merged state, and ``history`` with one row per step and each task's entropy (nats).
 
     Raises:
-        ValueError: what `merge` refuses; a task without head or inputs; a number out of range; a
-            loss that is not finite, naming the task.
+        ValueError: a loss that is not finite, naming the task.
     """
     import pandas as pd
 
-    check_tasks(data, heads, "head")
-    inputs = unlabelled(data)
-    check_steps(steps, batch_size)
-    if not temperature > 0:
-        raise ValueError(f"temperature is {temperature}, expected a positive number")
-    check_keys(model.state_dict(), pretrained, "pretrained", "the model")
-    dense = merge("task_arithmetic", experts, pretrained=pretrained, scale=scale)
-    keys = dict(model.named_parameters(remove_duplicate=False)).keys() - tied_keys(pretrained)
-    added = {key: precise(dense[key] - each) for key, each in pretrained.items() if key in keys}
-    logits = {key: torch.zeros_like(each) for key, each in added.items()}
-    optimiser = torch.optim.Adam(logits.values(), lr=learning_rate)
-    generator = torch.Generator().manual_seed(seed)
-    stream = batches(inputs, batch_size, seed, next(iter(added.values())).device)
+    pretrained, temperature = problem.pretrained, settings.temperature
+    dense = merge("task_arithmetic", problem.experts, pretrained=pretrained, scale=settings.scale)
+    names = dict(problem.model.named_parameters(remove_duplicate=False)).keys()
+    keys = names - tied_keys(pretrained)
+    added = {key: precise(dense[key] - base) for key, base in pretrained.items() if key in keys}
+    logits = {key: torch.zeros_like(tensor) for key, tensor in added.items()}
+    optimiser = torch.optim.Adam(logits.values(), lr=settings.learning_rate)
+    generator = torch.Generator().manual_seed(settings.seed)
+    device = next(iter(added.values())).device
+    stream = batches(problem.data, settings.batch_size, settings.seed, device)
     history = []
-    for step in progress(range(steps), desc="concrete", leave=False):
+    for step in progress(range(settings.steps), desc="concrete", leave=False):
         relaxed = {
-            key: ((each + _noise(each, generator)) / temperature).sigmoid()
-            for key, each in logits.items()
+            key: ((logit + _noise(logit, generator)) / temperature).sigmoid()
+            for key, logit in logits.items()
         }
-        merged = dense | _masked(pretrained, added, relaxed)
         losses, gradients = loss_gradients(
-            model, merged, list(added), pretrained, heads, next(stream), transform, {}
+            problem.model,
+            dense | _masked(pretrained, added, relaxed),
+            list(added),
+            pretrained,
+            problem.heads,
+            next(stream),
+            problem.transform,
         )
         history.append({"step": step, **losses})
         for key, gradient in gradients.items():
             logits[key].grad = pull(gradient * added[key], relaxed[key], temperature)
         optimiser.step()
-    final = {key: (each / temperature).sigmoid() for key, each in logits.items()}
+    final = {key: (logit / temperature).sigmoid() for key, logit in logits.items()}
     masked = _masked(pretrained, added, final)
-    masked = {key: each.to(pretrained[key].dtype) for key, each in masked.items()}
-    table = pd.DataFrame(history, columns=["step", *inputs])
+    masked = {key: tensor.to(pretrained[key].dtype) for key, tensor in masked.items()}
+    table = pd.DataFrame(history, columns=["step", *problem.data])
     return Adapted(complete(dense | masked, pretrained), history=table)
 
 
@@ -128,8 +122,8 @@ def _masked(
     pretrained: StateDict, added: Mapping[str, Tensor], relaxed: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     return {
-        key: pretrained[key] + each * (relaxed[key] / relaxed[key].mean())
-        for key, each in added.items()
+        key: pretrained[key] + addition * (relaxed[key] / relaxed[key].mean())
+        for key, addition in added.items()
     }
 
 

@@ -5,114 +5,133 @@ Raffel, 2022, Eq. 4): F = E_x E_{y ~ p(y|x)} [(∂ log p(y|x) / ∂θ)²]. The s
 example by itself; squaring the gradient of a batch would be another, much noisier quantity.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from mergelib.procedures.calling import (
+    Transform,
+    call_with,
+    evaluating,
+    tied_names,
+    transform_of,
+    transformed,
+)
 from mergelib.procedures.common import (
     Adapted,
-    Transform,
     averaged,
+    check_choice,
     check_finite,
-    check_labels,
-    check_tasks,
+    check_positive,
     complete,
-    evaluating,
-    labelled,
-    unlabelled,
 )
+from mergelib.procedures.examples import IGNORED, MASK, Examples, Inputs, as_examples
+from mergelib.procedures.problem import Problem
 from mergelib.progress import progress
-from mergelib.registry import procedure
-from mergelib.statedict import Experts, StateDict, check_compatible, name_experts
+from mergelib.registry import Needs, procedure
+from mergelib.statedict import StateDict, check_keys
+
+Tensors = dict[str, Tensor]
+_Loss = Callable[[Tensors, Inputs, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class FisherSettings:
+    """Hyperparameters of `fisher`.
+
+    Attributes:
+        labels: ``"model"`` draws one label per example from the expert's own predictions, which is
+            the Fisher information; ``"true"`` takes the given ones (the *empirical* Fisher).
+        floor: the least that a parameter weighs in each expert, above 0.
+        batch_size: examples at once; each takes the memory of one gradient.
+        seed: of the drawn labels.
+    """
+
+    labels: Literal["model", "true"] = "model"
+    floor: float = 1e-6
+    batch_size: int = 32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("labels", self.labels, ("model", "true"))
+        check_positive("floor", self.floor)
+        check_positive("batch_size", self.batch_size)
+
+
+def _needs(settings: FisherSettings) -> Needs:
+    needs = Needs(every_expert=True, accepts=("statistics",))
+    if settings.labels == "model":
+        return needs
+    return replace(needs, labels="classes", setting="labels='true'")
 
 
 @procedure(
     paper="matena2022merging",
-    data="model, heads, inputs of every task (a few hundred)",
+    data="inputs of every task (a few hundred)",
+    settings=FisherSettings,
+    needs=_needs,
 )
-def fisher(
-    experts: Experts,
-    pretrained: StateDict,
-    *,
-    model: nn.Module,
-    heads: Mapping[str, nn.Module],
-    data: Mapping[str, Any],
-    labels: Literal["model", "true"] = "model",
-    floor: float = 1e-6,
-    batch_size: int = 32,
-    seed: int = 0,
-    transform: Transform | None = None,
-) -> Adapted:
+def fisher(problem: Problem, settings: FisherSettings) -> Adapted:
     """Fisher merging: Σ F_t θ_t / Σ F_t in every parameter, with diagonal Fisher information F_t.
 
-    Buffers such as running means are averaged, counters copied.
-
-    Args:
-        experts: mapping of task to state dict.
-        pretrained: gives the order of keys, and the counters.
-        model: the architecture, run in evaluation mode.
-        heads: task to what turns the model's output into logits.
-        data: expert to inputs of its task, the first dimension counts them; or to a pair of inputs
-            and labels, which ``labels="true"`` needs. A few hundred examples are usual.
-        labels: ``"model"`` draws one label an example from the expert's own predictions, which is
-            the Fisher information; ``"true"`` takes the given ones (the *empirical* Fisher).
-        floor: the least that a parameter weighs in each expert.
-        batch_size: examples at once; each takes the memory of one gradient.
-        seed: of the drawn labels.
-        transform: from a batch of inputs to the model's, e.g. the testbed's `normalise`.
+    Buffers such as running means are averaged, counters copied. Each expert's Fisher information
+    comes from its examples, of which a few hundred are usual, or from ``problem.statistics``, if it
+    was computed elsewhere by `diagonal_fisher`.
 
     Raises:
-        ValueError: an expert without data or head, no labels where they are needed, a label that is
-            no class, a floor that is not positive, a gradient that is not finite.
+        ValueError: Fisher information that is not finite, or does not fit the expert.
     """
-    named = name_experts(experts)
-    check_compatible(pretrained, named, "pretrained")
-    if labels not in ("model", "true"):
-        raise ValueError(f"labels is {labels!r}, expected 'model' or 'true'")
-    if not floor > 0:
-        raise ValueError(f"floor is {floor}, expected a positive number")
-    check_tasks(data, heads, "head")
-    check_tasks(named, data, "data")
-    generator = torch.Generator().manual_seed(seed)
-    pairs: Mapping[str, tuple[Tensor, Tensor | None]]
-    if labels == "true":
-        pairs = {**labelled(data, "fisher with labels='true'")}
-        check_labels(pairs, model, pretrained, heads, transform)
-    else:
-        pairs = {task: (inputs, None) for task, inputs in unlabelled(data).items()}
+    generator = torch.Generator().manual_seed(settings.seed)
     sums: dict[str, Tensor] = {}
     weights: dict[str, Tensor] = {}
-    for name, expert in progress(named.items(), desc="fisher", leave=False):
-        inputs, targets = pairs[name]
-        information = diagonal_fisher(
-            model,
-            expert,
-            heads[name],
-            inputs,
-            targets,
-            batch_size=batch_size,
-            generator=generator,
-            transform=transform,
-        )
+    information: StateDict
+    gradients = _ExampleGradients()
+    for name, expert in progress(problem.experts.items(), desc="fisher", leave=False):
+        if name in problem.statistics:
+            information = problem.statistics[name]
+        else:
+            information = gradients.squares(
+                problem.model,
+                expert,
+                problem.heads[name],
+                problem.data[name],
+                batch_size=settings.batch_size,
+                generator=generator,
+                transform=transform_of(problem.transform, name),
+            )
+        what = f"the Fisher information of {name!r}"
+        check_keys(sums or information, information, what, "those before")
+        _check(name, information, expert)
         for key, values in information.items():
-            check_finite(f"the Fisher information of {key!r} in expert {name!r}", values)
-            weight = values.clamp(min=floor)
+            weight = values.clamp(min=settings.floor)
             sums[key] = sums.get(key, 0) + weight * expert[key].float()
             weights[key] = weights.get(key, 0) + weight
-    merged = {key: (each / weights[key]).to(pretrained[key].dtype) for key, each in sums.items()}
-    return Adapted(complete({**averaged(named, pretrained, merged), **merged}, pretrained))
+    pretrained = problem.pretrained
+    merged = {key: (total / weights[key]).to(pretrained[key].dtype) for key, total in sums.items()}
+    plain = averaged(problem.experts, pretrained, merged)
+    return Adapted(complete({**plain, **merged}, pretrained))
+
+
+def _check(name: str, information: StateDict, expert: StateDict) -> None:
+    """Refuse Fisher information that is not finite, or does not fit the expert's parameters."""
+    for key, values in information.items():
+        if key not in expert or values.shape != expert[key].shape:
+            raise ValueError(f"the Fisher information of {key!r} does not fit expert {name!r}")
+        check_finite(f"the Fisher information of {key!r} in expert {name!r}", values)
 
 
 def diagonal_fisher(
     model: nn.Module,
     state: StateDict,
-    head: nn.Module,
-    inputs: Tensor,
+    head: nn.Module | None,
+    inputs: Inputs | Examples,
     targets: Tensor | None = None,
     *,
     batch_size: int = 32,
@@ -121,40 +140,110 @@ def diagonal_fisher(
 ) -> dict[str, Tensor]:
     """Mean over the examples of the squared gradient of the log-likelihood, for every parameter.
 
+    Saved with `mergelib.save_state_dict`, it serves `fisher` where the data are not at hand.
+
     Args:
         model: the architecture.
         state: its weights.
         head: from its output to logits, ``(B, C)``, or ``(B, N, C)`` for texts, which count as one
-            example a text.
+            example each; None where the model gives logits itself.
         inputs: the first dimension counts the examples.
         targets: labels; drawn from the predictions when left out.
         batch_size: examples at once.
         generator: draws labels, on the CPU.
         transform: from a batch of inputs to the model's.
+
+    Warns:
+        UserWarning: if PyTorch cannot vectorise the model, so that examples go one by one.
     """
-    device = next(model.parameters()).device
-    names = [name for name, _ in model.named_parameters()]
-    parameters = {name: state[name].detach().float().to(device) for name in names}
-    rest = {key: value.to(device) for key, value in state.items() if key not in parameters}
+    examples = Examples(as_examples(inputs).inputs, targets)
+    return _ExampleGradients().squares(
+        model,
+        state,
+        nn.Identity() if head is None else head,
+        examples,
+        batch_size=batch_size,
+        generator=generator,
+        transform=transform,
+    )
 
-    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        logits = head(functional_call(model, {**rest, **weights}, (x[None],)))
-        return F.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="sum")
 
-    gradients = vmap(grad(loss), in_dims=(None, 0, 0))
-    squares = {name: torch.zeros_like(value) for name, value in parameters.items()}
-    # vmap has no rule for fused attention, and would fall back to a loop
-    with evaluating(model), sdpa_kernel(SDPBackend.MATH):
-        for start in range(0, len(inputs), batch_size):
-            x = inputs[start : start + batch_size].to(device)
-            x = x if transform is None else transform(x)
-            if targets is None:
-                y = _draw(head(functional_call(model, {**rest, **parameters}, (x,))), generator)
-            else:
-                y = targets[start : start + batch_size].to(device)
-            for name, each in gradients(parameters, x, y).items():
-                squares[name] += each.detach().square().sum(0)
-    return {name: each / len(inputs) for name, each in squares.items()}
+class _ExampleGradients:
+    """Gradients of single examples: vectorised, or one by one once that has failed."""
+
+    def __init__(self) -> None:
+        self._one_by_one = False
+
+    def squares(
+        self,
+        model: nn.Module,
+        state: StateDict,
+        head: nn.Module,
+        examples: Examples,
+        *,
+        batch_size: int,
+        generator: torch.Generator | None,
+        transform: Transform | None,
+    ) -> dict[str, Tensor]:
+        """Their squares, averaged; see `diagonal_fisher`."""
+        device = next(model.parameters()).device
+        names = [name for name, _ in model.named_parameters()]
+        parameters = {name: state[name].detach().float().to(device) for name in names}
+        known = {*parameters, *tied_names(model)}
+        rest = {key: value.to(device) for key, value in state.items() if key not in known}
+
+        def loss(weights: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
+            logits = head(call_with(model, {**rest, **weights}, _alone(x)))
+            return F.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="sum")
+
+        squares = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        # vmap has no rule for fused attention, and would fall back to a loop
+        with evaluating(model), sdpa_kernel(SDPBackend.MATH):
+            for batch in examples.batches(batch_size):
+                moved = batch.to(device)
+                x, y = transformed(moved.inputs, transform), moved.labels
+                if y is None:
+                    logits = head(call_with(model, {**rest, **parameters}, x))
+                    y = _judged(_draw(logits, generator), x)
+                for name, gradient in self._batch(loss, parameters, x, y).items():
+                    squares[name] += gradient
+        return {name: total / len(examples) for name, total in squares.items()}
+
+    def _batch(self, loss: _Loss, weights: Tensors, x: Inputs, y: Tensor) -> Tensors:
+        """The sum of the squared gradients of a batch's examples, by parameter."""
+        if not self._one_by_one:
+            try:
+                gradients = vmap(grad(loss), in_dims=(None, 0, 0))(weights, x, y)
+                return {name: g.detach().square().sum(0) for name, g in gradients.items()}
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                reason = str(error).strip().split("\n")[0]
+        sums = {name: torch.zeros_like(value) for name, value in weights.items()}
+        for i in range(len(y)):
+            for name, gradient in grad(loss)(weights, _row(x, i), y[i]).items():
+                sums[name] += gradient.detach().square()
+        if not self._one_by_one:  # after the loop, which meets errors of the model itself as well
+            self._one_by_one = True
+            warnings.warn(
+                f"the model's examples cannot be vectorised, so they go one by one: {reason}",
+                stacklevel=2,
+            )
+        return sums
+
+
+def _row(inputs: Inputs, row: int) -> Inputs:
+    """One example, without the dimension that counts them."""
+    if isinstance(inputs, Tensor):
+        return inputs[row]
+    return {name: x[row] for name, x in inputs.items()}
+
+
+def _alone(example: Inputs) -> Inputs:
+    """One example as a batch."""
+    if isinstance(example, Tensor):
+        return example[None]
+    return {name: x[None] for name, x in example.items()}
 
 
 @torch.no_grad()
@@ -165,3 +254,11 @@ def _draw(logits: Tensor, generator: torch.Generator | None) -> Tensor:
         raise ValueError("the predictions hold NaN or Inf: look at the inputs")
     drawn = torch.multinomial(flat, 1, generator=generator)[:, 0]
     return drawn.view(logits.shape[:-1]).to(logits.device)
+
+
+def _judged(labels: Tensor, inputs: Inputs) -> Tensor:
+    """Labels of positions, `IGNORED` where these are padding."""
+    mask = None if isinstance(inputs, Tensor) else inputs.get(MASK)
+    if mask is None or mask.shape != labels.shape:
+        return labels
+    return labels.masked_fill(mask == 0, IGNORED)

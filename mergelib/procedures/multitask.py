@@ -6,9 +6,9 @@ trained under the same frozen heads as the experts, with the data and steps that
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,80 +16,73 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
-from mergelib.procedures.common import (
-    Adapted,
-    Labelled,
-    Transform,
-    check_labels,
-    check_tasks,
-    labelled,
-)
-from mergelib.procedures.objectives import batch_rows, check_steps, task_losses
+from mergelib.procedures.calling import Transforms
+from mergelib.procedures.common import Adapted, Labelled, check_labels, check_steps
+from mergelib.procedures.examples import Examples
+from mergelib.procedures.objectives import batch_rows, task_losses
+from mergelib.procedures.problem import Problem
 from mergelib.progress import progress
-from mergelib.registry import procedure
-from mergelib.statedict import Experts, StateDict, check_compatible, name_experts
+from mergelib.registry import Needs, procedure
+from mergelib.statedict import StateDict
 from mergelib.training import make_optimiser, train
 
 
-@procedure(
-    paper="caruana1997multitask",
-    data="model, heads, labelled examples of every task (the training sets)",
-)
-def multitask(
-    experts: Experts,
-    pretrained: StateDict,
-    *,
-    model: nn.Module,
-    heads: Mapping[str, nn.Module],
-    data: Mapping[str, Any],
-    learning_rate: float = 4e-4,
-    steps: int = 500,
-    batch_size: int = 16,
-    weight_decay: float = 0.01,
-    seed: int = 0,
-    transform: Transform | None = None,
-) -> Adapted:
-    """Multi-task training: the pretrained model, trained on all tasks; experts are not used.
+@dataclass(frozen=True)
+class MultitaskSettings:
+    """Hyperparameters of `multitask`.
 
-    A step takes a batch of every task through the model together, and descends the mean of the
-    tasks' mean cross-entropies by AdamW, with a rate that falls to zero like a cosine.
-
-    Args:
-        experts: they give names and shapes to check, as for every procedure, and nothing else.
-        pretrained: where training starts.
-        model: the architecture, run in training mode.
-        heads: task to what turns the model's output into logits; not trained.
-        data: task to a pair of inputs and labels.
+    Attributes:
         learning_rate: where it starts.
         steps: how many; with ``batch_size`` it is the budget.
         batch_size: inputs of each task in a step.
         weight_decay: of parameters with two dimensions and more.
         seed: of the batches, and of what the model draws in training.
-        transform: from a batch of inputs to the model's, e.g. the testbed's `normalise`.
+    """
+
+    learning_rate: float = 4e-4
+    steps: int = 500
+    batch_size: int = 16
+    weight_decay: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_steps(self.steps, self.batch_size)
+
+
+@procedure(
+    paper="caruana1997multitask",
+    data="labelled examples of every task (the training sets)",
+    settings=MultitaskSettings,
+    needs=Needs(labels="targets", parts=False),
+)
+def multitask(problem: Problem, settings: MultitaskSettings) -> Adapted:
+    """Multi-task training: the pretrained model, trained on all tasks; experts are not used.
+
+    A step takes a batch of every task through the model together, and descends the mean of the
+    tasks' mean cross-entropies by AdamW, with a rate that falls to zero like a cosine. Experts give
+    names and shapes to check, as for every procedure, and nothing else. Heads are not trained.
 
     Returns:
-        The trained state, and ``history`` with a row a step and each task's cross-entropy (nats).
+        The trained state, and ``history`` with one row per step and each task's cross-entropy
+        (nats).
 
     Raises:
-        ValueError: data without labels; a task without head or inputs; a number out of range; a
-            loss that is not finite, naming the task.
+        ValueError: a label that is no class, a loss that is not finite, naming the task.
     """
     import pandas as pd
 
-    check_compatible(pretrained, name_experts(experts), "pretrained")
-    check_tasks(data, heads, "head")
-    pairs = labelled(data, "multitask")
-    check_steps(steps, batch_size)
-    sizes = {task: len(labels) for task, (_, labels) in pairs.items()}
+    sizes = {task: len(examples) for task, examples in problem.data.items()}
+    batches = batch_rows(sizes, settings.batch_size, settings.seed)
+    rates = settings.learning_rate, settings.weight_decay, settings.steps
     state, losses = descend(
-        pretrained,
-        model=model,
-        heads=heads,
-        data=pairs,
-        rows=list(islice(batch_rows(sizes, batch_size, seed), steps)),
-        optimise=partial(_adamw, learning_rate, weight_decay, steps),
-        seed=seed,
-        transform=transform,
+        problem.pretrained,
+        model=problem.model,
+        heads=problem.heads,
+        data={task: examples.pair for task, examples in problem.data.items()},
+        rows=list(islice(batches, settings.steps)),
+        optimise=partial(_adamw, *rates),
+        seed=settings.seed,
+        transform=problem.transform,
     )
     history = pd.DataFrame(losses, columns=list(sizes)).rename_axis("step").reset_index()
     return Adapted(state, history=history)
@@ -105,7 +98,7 @@ def descend(
     optimise: Callable[[nn.Module], tuple[Optimizer, LRScheduler | None]],
     seed: int,
     clip: float | None = None,
-    transform: Transform | None = None,
+    transform: Transforms = None,
 ) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
     """Train a copy of the model on labelled data of all tasks: a step for each of ``rows``.
 
@@ -129,7 +122,7 @@ def descend(
         ValueError: a loss that is not finite, a label that is no class, or floating labels of
             another size than the outputs; it names the task.
     """
-    classes = {task: each for task, each in data.items() if not each[1].is_floating_point()}
+    classes = {task: pair for task, pair in data.items() if not pair[1].is_floating_point()}
     check_labels(classes, model, state, heads, transform)
     network = copy.deepcopy(model).requires_grad_()
     network.load_state_dict(state)
@@ -156,8 +149,9 @@ def descend(
     return trained, history
 
 
-def _loss(targets: Mapping[str, Tensor], task: str, outputs: Tensor) -> Tensor:
+def _loss(targets: Mapping[str, Tensor | Examples], task: str, outputs: Tensor) -> Tensor:
     wanted = targets[task]
+    assert isinstance(wanted, Tensor)
     if wanted.is_floating_point():
         if wanted.numel() != outputs.numel():
             raise ValueError(
@@ -165,7 +159,7 @@ def _loss(targets: Mapping[str, Tensor], task: str, outputs: Tensor) -> Tensor:
                 f"shape {tuple(outputs.shape)}; classes must be integers"
             )
         return F.mse_loss(outputs, wanted.reshape(outputs.shape))
-    return F.cross_entropy(outputs, wanted.flatten())
+    return F.cross_entropy(outputs.flatten(0, -2), wanted.flatten())
 
 
 def _adamw(

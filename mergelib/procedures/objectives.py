@@ -7,11 +7,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
-from mergelib.procedures.common import Transform, complete, evaluating
+from mergelib.procedures.calling import (
+    Transforms,
+    call_with,
+    evaluating,
+    output_of,
+    transform_of,
+    transformed,
+)
+from mergelib.procedures.common import check_steps, complete
+from mergelib.procedures.examples import IGNORED, Examples, Inputs, as_examples, join
 from mergelib.statedict import StateDict
+
+__all__ = [
+    "batch_rows",
+    "batches",
+    "check_steps",
+    "entropy",
+    "loss_gradients",
+    "prediction_loss",
+    "task_losses",
+]
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -24,15 +42,7 @@ def prediction_loss(logits: Tensor, labels: Tensor | None) -> Tensor:
     """The cross-entropy of logits ``(B, C)``, or without labels their `entropy`; mean, in nats."""
     if labels is None:
         return entropy(logits)
-    return functional.cross_entropy(logits, labels.flatten())
-
-
-def check_steps(steps: int, batch_size: int) -> None:
-    """Raise ValueError for fewer than no steps, or an empty batch."""
-    if steps < 0:
-        raise ValueError(f"steps is {steps}, expected at least 0")
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}, expected at least 1")
+    return functional.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED)
 
 
 def batch_rows(sizes: Mapping[str, int], batch_size: int, seed: int) -> Iterator[dict[str, Tensor]]:
@@ -50,21 +60,20 @@ def batch_rows(sizes: Mapping[str, int], batch_size: int, seed: int) -> Iterator
 
 
 def batches(
-    data: Mapping[str, Tensor], batch_size: int, seed: int, device: torch.device
-) -> Iterator[dict[str, Tensor]]:
-    """Endless batches of inputs, on the device; see `batch_rows`."""
-    for rows in batch_rows({task: len(each) for task, each in data.items()}, batch_size, seed):
-        yield {
-            task: data[task][some.to(data[task].device)].to(device) for task, some in rows.items()
-        }
+    data: Mapping[str, Examples], batch_size: int, seed: int, device: torch.device
+) -> Iterator[dict[str, Examples]]:
+    """Endless batches of examples, on the device; see `batch_rows`."""
+    sizes = {task: len(examples) for task, examples in data.items()}
+    for batch in batch_rows(sizes, batch_size, seed):
+        yield {task: data[task][rows].to(device) for task, rows in batch.items()}
 
 
 def task_losses(
-    run: Callable[[Tensor], Tensor],
+    run: Callable[..., object],
     heads: Mapping[str, nn.Module],
-    inputs: Mapping[str, Tensor],
+    inputs: Mapping[str, Inputs | Examples],
     loss: Callable[[str, Tensor], Tensor],
-    transform: Transform | None,
+    transform: Transforms,
 ) -> dict[str, Tensor]:
     """The loss of each task, from one pass of all inputs through the model.
 
@@ -72,18 +81,22 @@ def task_losses(
         run: the model.
         heads: task to what turns its output into logits.
         inputs: task to a batch.
-        loss: from a task and its logits ``(N, C)``.
-        transform: from inputs to the model's.
+        loss: from a task and its logits ``(N, …, C)``.
+        transform: from inputs to the model's; one for all tasks, or task to its own.
 
     Raises:
         ValueError: a loss that is not finite, naming the task.
     """
-    together = torch.cat(list(inputs.values()))
-    outputs = run(together if transform is None else transform(together))
-    parts = outputs.split([len(each) for each in inputs.values()])
+    ready = {
+        task: Examples(transformed(as_examples(batch).inputs, transform_of(transform, task)))
+        for task, batch in inputs.items()
+    }
+    together = join([*ready.values()]).inputs
+    outputs = output_of(run(together) if isinstance(together, Tensor) else run(**together))
+    parts = outputs.split([len(batch) for batch in ready.values()])
     losses = {}
-    for task, part in zip(inputs, parts, strict=True):
-        losses[task] = loss(task, heads[task](part).flatten(0, -2))
+    for (task, batch), part in zip(ready.items(), parts, strict=True):
+        losses[task] = loss(task, heads[task](batch.own_positions(part)))
         if not torch.isfinite(losses[task]):
             raise ValueError(
                 f"the loss of task {task!r} became {losses[task].item()}: look at its inputs"
@@ -97,9 +110,8 @@ def loss_gradients(
     keys: Sequence[str],
     pretrained: StateDict,
     heads: Mapping[str, nn.Module],
-    inputs: Mapping[str, Tensor],
-    transform: Transform | None,
-    labels: Mapping[str, Tensor],
+    batch: Mapping[str, Examples],
+    transform: Transforms,
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Each task's loss, and the gradients of their sum.
 
@@ -112,20 +124,23 @@ def loss_gradients(
         keys: of the tensors whose gradients are wanted.
         pretrained: see `complete`.
         heads: task to what turns the model's output into logits.
-        inputs: task to a batch.
-        transform: from inputs to the model's.
-        labels: task to the batch's labels; a task without them has the entropy as its loss.
+        batch: task to examples; without labels a task has the entropy as its loss.
+        transform: from inputs to the model's; one for all tasks, or task to its own.
     """
-    moved = [merged[key].requires_grad_() for key in keys]
+    leaves = [merged[key].requires_grad_() for key in keys]
     state = complete(merged, pretrained)
+
+    def run(*inputs: Tensor, **named: Tensor) -> Tensor:
+        return call_with(model, state, inputs[0] if inputs else named)
+
     with evaluating(model):
         losses = task_losses(
-            lambda x: functional_call(model, state, (x,)),
+            run,
             heads,
-            inputs,
-            lambda task, logits: prediction_loss(logits, labels.get(task)),
+            {task: examples.unlabelled for task, examples in batch.items()},
+            lambda task, logits: prediction_loss(*batch[task].rows_of(logits)),
             transform,
         )
-    gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), moved)
+    gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), leaves)
     values = {task: loss.item() for task, loss in losses.items()}
     return values, dict(zip(keys, gradients, strict=True))

@@ -3,93 +3,138 @@
 For a linear layer with weights W_t (out, in) and inputs X_t (rows), the merged weight minimises
 Σ_t ‖X_t Wᵀ − X_t W_tᵀ‖² (Jin et al., 2023, Eq. 2). It needs no labels, only the Gram
 matrices G_t = X_tᵀ X_t of the inputs that the layers of expert t get on task t.
+
+A linear layer is `torch.nn.Linear`, or GPT-2's Conv1D, which keeps its weight transposed. A weight
+that is tied to an embedding has two uses, of which a Gram matrix tells one; it is averaged.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from mergelib.activations import layer_inputs
+from mergelib.activations import transposed_linear, watched_inputs
+from mergelib.procedures.calling import (
+    Transform,
+    evaluating,
+    run_with,
+    tied_names,
+    transform_of,
+    transformed,
+)
 from mergelib.procedures.common import (
     Adapted,
-    Transform,
     averaged,
     check_finite,
-    check_tasks,
+    check_positive,
     complete,
-    evaluating,
-    unlabelled,
 )
+from mergelib.procedures.examples import MASK, Examples, Inputs, as_examples
+from mergelib.procedures.problem import Problem
 from mergelib.progress import progress
-from mergelib.registry import procedure
-from mergelib.statedict import Experts, StateDict, check_compatible, name_experts
+from mergelib.registry import Needs, procedure
+from mergelib.statedict import StateDict, check_keys
+
+TRANSPOSED = ".T"  # ends the name of a Gram matrix whose weight is (in, out)
 
 
-@procedure(
-    paper="jin2023dataless",
-    data="model, unlabelled inputs of every task (a few hundred)",
-)
-def regmean(
-    experts: Experts,
-    pretrained: StateDict,
-    *,
-    model: nn.Module,
-    data: Mapping[str, Any],
-    off_diagonal: float = 0.9,
-    ridge: float = 1e-6,
-    batch_size: int = 100,
-    transform: Transform | None = None,
-) -> Adapted:
-    """RegMean: (Σ W_t G_t) (Σ G_t)⁻¹ in every linear layer, the average elsewhere.
+@dataclass(frozen=True)
+class RegMeanSettings:
+    """Hyperparameters of `regmean`.
 
-    Args:
-        experts: mapping of task to state dict.
-        pretrained: gives the order of keys, and the counters.
-        model: the architecture, run in evaluation mode.
-        data: expert to inputs of its task, the first dimension counts them; labels beside them are
-            not used.
+    Attributes:
         off_diagonal: factor on the Gram matrices' entries off the diagonal, in 0..1, which makes up
             for few inputs; 1 is least squares, 0 a mean weighted by the inputs' squares.
         ridge: added to the diagonal of Σ G_t, as a share of its mean, so that it can be inverted.
         batch_size: inputs at once.
-        transform: from a batch of inputs to the model's, e.g. the testbed's `normalise`.
+    """
+
+    off_diagonal: float = 0.9
+    ridge: float = 1e-6
+    batch_size: int = 100
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.off_diagonal <= 1:
+            raise ValueError(f"off_diagonal is {self.off_diagonal}, expected 0..1")
+        if not self.ridge >= 0:
+            raise ValueError(f"ridge is {self.ridge}, expected at least 0")
+        check_positive("batch_size", self.batch_size)
+
+
+@procedure(
+    paper="jin2023dataless",
+    data="unlabelled inputs of every task (a few hundred)",
+    settings=RegMeanSettings,
+    needs=Needs(heads=False, every_expert=True, every_task=True, accepts=("statistics",)),
+)
+def regmean(problem: Problem, settings: RegMeanSettings) -> Adapted:
+    """RegMean: (Σ W_t G_t) (Σ G_t)⁻¹ in every linear layer, the average elsewhere.
+
+    Each expert's Gram matrices come from its inputs, or from ``problem.statistics``, if they were
+    computed elsewhere by `layer_grams`.
 
     Raises:
-        ValueError: an expert without data, a number out of range, layers' inputs that are not
-            finite.
+        ValueError: layers' inputs that are not finite, statistics that do not fit the expert.
     """
-    named = name_experts(experts)
-    check_compatible(pretrained, named, "pretrained")
-    if not 0 <= off_diagonal <= 1:
-        raise ValueError(f"off_diagonal is {off_diagonal}, expected 0..1")
-    if not ridge >= 0:
-        raise ValueError(f"ridge is {ridge}, expected at least 0")
-    check_tasks(data, named, "expert")
-    check_tasks(named, data, "data")
-    inputs = unlabelled(data)
     totals: dict[str, Tensor] = {}
     products: dict[str, Tensor] = {}
-    for name, expert in progress(named.items(), desc="regmean", leave=False):
-        grams = layer_grams(model, expert, inputs[name], batch_size=batch_size, transform=transform)
+    pretrained, share = problem.pretrained, settings.off_diagonal
+    for name, expert in progress(problem.experts.items(), desc="regmean", leave=False):
+        grams = _grams(problem, name, settings.batch_size)
+        check_keys(totals or grams, grams, f"the Gram matrices of {name!r}", "those before")
         for key, gram in grams.items():
-            check_finite(f"the input of {key!r} in expert {name!r}", gram)
-            gram = off_diagonal * gram + (1 - off_diagonal) * torch.diag(gram.diagonal())
+            weight = _matrix(name, expert, key, gram)
+            check_finite(f"the input of {_weight_key(key)!r} in expert {name!r}", gram)
+            gram = share * gram + (1 - share) * torch.diag(gram.diagonal())
             totals[key] = totals.get(key, 0) + gram
-            products[key] = products.get(key, 0) + expert[key].to(gram) @ gram
+            products[key] = products.get(key, 0) + weight.to(gram) @ gram
     merged = {}
     for key, total in totals.items():
-        total += ridge * total.diagonal().mean().clamp(min=1e-30) * torch.eye(len(total)).to(total)
+        own = _weight_key(key)
+        ridge = settings.ridge * total.diagonal().mean().clamp(min=1e-30)
+        total += ridge * torch.eye(len(total)).to(total)
         solved = torch.linalg.solve(total, products[key].T).T  # total is symmetric
-        merged[key] = solved.to(pretrained[key].dtype).contiguous()
-    return Adapted(complete({**averaged(named, pretrained, merged), **merged}, pretrained))
+        solved = solved if own == key else solved.T
+        merged[own] = solved.to(pretrained[own].dtype).contiguous()
+    plain = averaged(problem.experts, pretrained, merged)
+    return Adapted(complete({**plain, **merged}, pretrained))
+
+
+def _grams(problem: Problem, name: str, batch_size: int) -> StateDict:
+    """An expert's Gram matrices, computed or as given."""
+    if name in problem.statistics:
+        return problem.statistics[name]
+    return layer_grams(
+        problem.model,
+        problem.experts[name],
+        problem.data[name],
+        batch_size=batch_size,
+        transform=transform_of(problem.transform, name),
+    )
+
+
+def _weight_key(key: str) -> str:
+    return key.removesuffix(TRANSPOSED)
+
+
+def _matrix(name: str, expert: StateDict, key: str, gram: Tensor) -> Tensor:
+    """The weight ``(out, in)`` that a Gram matrix ``(in, in)`` belongs to."""
+    own = _weight_key(key)
+    if own not in expert:
+        raise ValueError(f"there is a Gram matrix of {own!r}, which expert {name!r} lacks")
+    weight = expert[own] if own == key else expert[own].T
+    if gram.shape != (weight.shape[-1], weight.shape[-1]):
+        raise ValueError(
+            f"the Gram matrix of {own!r} has shape {tuple(gram.shape)}, "
+            f"expected {(weight.shape[-1], weight.shape[-1])} for expert {name!r}"
+        )
+    return weight
 
 
 def layer_grams(
     model: nn.Module,
     state: StateDict,
-    inputs: Tensor,
+    inputs: Inputs | Examples,
     *,
     batch_size: int = 100,
     transform: Transform | None = None,
@@ -97,15 +142,32 @@ def layer_grams(
     """G = XᵀX / rows of every linear layer, in float64: key of the weight to ``(in, in)``.
 
     Divided by the number of rows, so that tasks with more inputs, or longer ones, weigh no more.
+    Where the layer keeps its weight transposed, as GPT-2's do, ``.T`` follows the key; layers whose
+    weight is tied to another one's are left out. Saved with `mergelib.save_state_dict`, they serve
+    `regmean` where the data are not at hand.
     """
     device = next(model.parameters()).device
-    here = {key: value.to(device) for key, value in state.items()}
+    weights = {key: value.to(device) for key, value in state.items()}
+    ties = tied_names(model)
+    shared = {*ties, *ties.values()}
+    turned = {
+        f"{name}.weight"
+        for name, module in model.named_modules()
+        if isinstance(module, transposed_linear())
+    }
     grams: dict[str, Tensor] = {}
     rows: dict[str, int] = {}
     with evaluating(model):
-        for batch in inputs.split(batch_size):
-            ready = batch.to(device) if transform is None else transform(batch.to(device))
-            for key, x in layer_inputs(model, ready, here).items():
-                grams[key] = grams.get(key, 0) + (x.T @ x).double()
-                rows[key] = rows.get(key, 0) + len(x)
-    return {key: gram / rows[key] for key, gram in grams.items()}
+        for batch in as_examples(inputs).batches(batch_size):
+            x = transformed(batch.to(device).inputs, transform)
+            mask = None if isinstance(x, Tensor) else x.get(MASK)
+
+            def run(x: Inputs = x) -> object:
+                return run_with(model, weights, x)
+
+            for key, values in watched_inputs(model, run, mask).items():
+                if key not in shared:
+                    name = key + TRANSPOSED if key in turned else key
+                    grams[name] = grams.get(name, 0) + (values.T @ values).double()
+                    rows[name] = rows.get(name, 0) + len(values)
+    return {name: gram / rows[name] for name, gram in grams.items()}

@@ -169,8 +169,8 @@ def procedures(
         "greedy_soup": ("greedy_soup", data, {}),
         "adamerging": ("adamerging", inputs, {"steps": 200}),
         "concrete": ("concrete", inputs, {"steps": 200, "learning_rate": 1e-2}),
-        "surgery": ("surgery", inputs, {"merged": rules["average"]}),
-        "surgery+cart": ("surgery", inputs, {"merged": rules["cart"]}),
+        "surgery": ("surgery", inputs, {"start": "average"}),
+        "surgery+cart": ("surgery", inputs, {"start": "cart"}),
         "multitask": ("multitask", data, {"steps": 200}),
     }
     for kind, chosen in KINDS.items():
@@ -280,7 +280,7 @@ def granular(zoo: Zoo, *, examples: int = 10) -> Tables:
 
 def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> Adapted:
     """`adapt` on a zoo; the suite's seed decides what a procedure draws."""
-    if "seed" in get_method(method, "procedure").parameters:
+    if "seed" in get_method(method, "procedure").hyperparameters:
         options["seed"] = zoo.suite.seed
     return adapt(
         method,

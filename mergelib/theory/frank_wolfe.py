@@ -15,7 +15,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from mergelib.procedures.frank_wolfe import Objective
+from mergelib.procedures.walk import Objective
 from mergelib.statedict import StateDict
 
 NEGLIGIBLE = 1e-9  # directions below this share of the largest eigenvalue of a Gram matrix

@@ -10,13 +10,23 @@ from torch import Tensor, nn
 
 from mergelib.cogram.network import Network
 from mergelib.cogram.site import Site
+from mergelib.procedures.examples import Examples
+from mergelib.procedures.problem import Problem
 from mergelib.testbed.models import ResNet18, VisionTransformer
+
+
+def make_network(
+    model: nn.Module, data: dict[str, tuple[Tensor, Tensor]], heads: dict[str, nn.Module], loss: str
+) -> Network:
+    examples = {task: Examples(*pair) for task, pair in data.items()}
+    problem = Problem({"own": model.state_dict()}, model=model, data=examples, heads=heads)
+    return Network(problem, model.state_dict(), loss)
 
 
 def network(model: nn.Module, inputs: Tensor, loss: str = "cross_entropy") -> Network:
     labels = torch.arange(len(inputs)) % 4
     data = {"t": (inputs, labels)}
-    return Network(model, model.state_dict(), data, {"t": nn.Identity()}, loss, None)
+    return make_network(model, data, {"t": nn.Identity()}, loss)
 
 
 def found(model: nn.Module, inputs: Tensor) -> dict[str, bool]:
@@ -74,7 +84,7 @@ def test_losses_are_torchs() -> None:
     labels = torch.randint(4, (7, 6))
     heads = {"a": nn.Linear(5, 4), "b": nn.Linear(5, 4)}
     data = {"a": (inputs[:2], labels[:2]), "b": (inputs[2:], labels[2:])}
-    made = Network(model, model.state_dict(), data, heads, "cross_entropy", None)
+    made = make_network(model, data, heads, "cross_entropy")
     outputs = copy.deepcopy(model).double()(inputs.double())
     expected = [
         F.cross_entropy(copy.deepcopy(heads[t]).double()(x).flatten(0, 1), y.flatten())
@@ -84,7 +94,7 @@ def test_losses_are_torchs() -> None:
     assert made.loss() == pytest.approx(mean, abs=1e-14)
     assert made.losses(outputs.expand(3, *outputs.shape)).tolist() == pytest.approx([mean] * 3)
     data = {task: (x, torch.randn(*x.shape[:2], 4)) for task, (x, _) in data.items()}
-    made = Network(model, model.state_dict(), data, heads, "mse", None)
+    made = make_network(model, data, heads, "mse")
     expected = [
         F.mse_loss(copy.deepcopy(heads[t]).double()(x), data[t][1].double())
         for t, x in (("a", outputs[:2]), ("b", outputs[2:]))
@@ -131,8 +141,7 @@ def site(name: str) -> tuple[Network, Site]:
     with torch.no_grad():
         outputs = model(inputs)
     targets = torch.randn_like(outputs)
-    made = Network(model, model.state_dict(), {"t": (inputs, targets)}, {"t": nn.Identity()},
-                   "mse", None)  # fmt: skip
+    made = make_network(model, {"t": (inputs, targets)}, {"t": nn.Identity()}, "mse")
     (chosen,) = (each for each in made.layers() if each.name == layer)
     return made, Site(made, chosen)
 

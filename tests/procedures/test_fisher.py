@@ -140,10 +140,10 @@ def test_bad_input(case: Any) -> None:
         ({"heads": {"a": case.heads["a"]}}, "task 'b' has no head"),
         ({"labels": "guess"}, "labels is 'guess', expected 'model' or 'true'"),
         ({"floor": 0.0}, "floor is 0.0, expected a positive number"),
-        ({"data": {"a": (x * torch.nan, y), "b": (x, y)}}, "in expert 'a' holds NaN or Inf"),
+        ({"data": {"a": (x * torch.nan, y), "b": (x, y)}}, "inputs of task 'a' holds NaN or Inf"),
         (
             {"labels": "model", "data": {"a": x * torch.nan, "b": x}},
-            "the predictions hold NaN or Inf",
+            "inputs of task 'a' holds NaN or Inf",
         ),
     ]
     for options, message in bad:

@@ -117,7 +117,7 @@ def test_bad_input(case: Case) -> None:
         ({"ridge": -1.0}, "ridge is -1.0, expected at least 0"),
         (
             {"data": {**case.data, "b": case.data["b"] * torch.inf}},
-            "the input of '0.weight' in expert 'b' holds NaN or Inf",
+            "inputs of task 'b' holds NaN or Inf",
         ),
     ]
     for options, message in bad:

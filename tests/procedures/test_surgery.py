@@ -30,7 +30,7 @@ def test_module_by_hand() -> None:
 
 def test_first_distance_is_the_l1_of_both_models(case: Any) -> None:
     """And features are the model's own in evaluation mode, whatever the batch size."""
-    made = case.adapt("surgery", steps=1, batch_size=20, merged=case.pretrained)
+    made = case.adapt("surgery", steps=1, batch_size=20, start=case.pretrained)
     for task, (x, _) in case.data.items():
         outputs = []
         for state in (case.pretrained, case.experts[task]):
@@ -78,8 +78,8 @@ def test_distance_falls_and_runs_repeat(case: Any) -> None:
         ({"data": {"c": torch.zeros(1, 6)}}, "task 'c' has no head"),
         ({"heads": {"c": nn.Identity()}, "data": {"c": torch.zeros(1, 6)}}, "'c' has no expert"),
         ({"data": {"a": torch.zeros(0, 6)}}, "task 'a' has no inputs"),
-        ({"data": {"b": torch.full((4, 6), torch.nan)}}, "features of task 'b' in the merged"),
-        ({"merged": {}}, "merged lacks key 'first.weight'"),
+        ({"data": {"b": torch.full((4, 6), torch.nan)}}, "inputs of task 'b' holds NaN"),
+        ({"start": {}}, "start lacks key 'first.weight'"),
         ({"rank": 0}, "rank is 0"),
         ({"steps": -1}, "steps is -1"),
     ],

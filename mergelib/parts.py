@@ -1,0 +1,182 @@
+"""Parts of models: which tensors are merged, and what becomes of the others.
+
+Models fine-tuned from one backbone may differ in their heads: in the number of classes, or in
+having one at all. Only keys, shapes and dtypes are looked at here, so a model may be a state dict
+or the header of a checkpoint (`mergelib.io.Checkpoint.layout`), and no tensor is read.
+
+The *reference* is the pretrained model, or the first expert where there is none. The merged model
+never has a key that the reference lacks:
+
+* A key that ``include`` and ``exclude`` do not select is the reference's, whatever the experts
+  hold there; it is neither computed with nor checked.
+* A selected key that every model has, in one shape, is merged.
+* Any other selected key, also one that only experts have, is an error, or what ``missing`` says.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import Literal, get_args
+
+from mergelib.statedict import StateDict, check_compatible, check_mapping, check_tensor
+
+Missing = Literal["error", "base", "skip"]
+Patterns = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which parts of models are merged.
+
+    Attributes:
+        include: one pattern or several (`fnmatch`, case counts) of keys to merge; None for all.
+        exclude: patterns of keys that are not merged, though included.
+        missing: what happens with a selected key that some model lacks or has in another shape:
+            ``"error"``, ``"base"`` (the merged model has the pretrained model's tensor) or
+            ``"skip"`` (the merged model does not have it).
+
+    Raises:
+        ValueError: for another ``missing``.
+        TypeError: for patterns that are not text.
+    """
+
+    include: Patterns | None = None
+    exclude: Patterns | None = None
+    missing: Missing = "error"
+
+    def __post_init__(self) -> None:
+        if self.missing not in get_args(Missing):
+            raise ValueError(f"missing is {self.missing!r}, expected 'error', 'base' or 'skip'")
+        for name in ("include", "exclude"):
+            value = getattr(self, name)
+            several = isinstance(value, Sequence) and all(isinstance(p, str) for p in value)
+            if value is not None and not several:
+                raise TypeError(f"{name} is {value!r}, expected a pattern or a list of patterns")
+
+    def selected(self, keys: Iterable[str]) -> set[str]:
+        """The keys that are included and not excluded.
+
+        Raises:
+            ValueError: for a pattern that matches no key.
+        """
+        keys = list(keys)
+        included = set(keys) if self.include is None else _matching("include", self.include, keys)
+        return included - _matching("exclude", self.exclude or (), keys)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What becomes of every key.
+
+    Attributes:
+        keys: those of the merged model, in the order of the reference.
+        merged: those of them that are merged; the others are the reference's.
+    """
+
+    keys: tuple[str, ...]
+    merged: frozenset[str]
+
+
+def select(
+    experts: Mapping[str, StateDict],
+    pretrained: StateDict | None = None,
+    parts: Parts | None = None,
+    *,
+    tied: Mapping[str, str] | None = None,
+) -> Selection:
+    """Compare models by keys, shapes and dtypes, and say what is merged.
+
+    Floating dtypes may differ; an integer and a floating tensor under one key are an error always.
+
+    Args:
+        experts: at least one, by name.
+        pretrained: the model they were fine-tuned from.
+        parts: which of their parts to merge; by default all, which must agree.
+        tied: names of one tensor in the reference, each further name to the first. They are
+            selected together and share one fate; where ``missing`` is not ``"error"``, an expert
+            may lack the further names, as files often do.
+
+    Raises:
+        ValueError: naming the expert and key that do not fit and what was expected; a pattern that
+            matches nothing; tied names of which only some are selected; nothing left to merge.
+        TypeError: for a model that is no mapping.
+    """
+    parts, tied = parts or Parts(), tied or {}
+    what = "pretrained" if pretrained is not None else next(iter(experts))
+    reference = pretrained if pretrained is not None else experts[what]
+    for name, model in ((what, reference), *experts.items()):
+        check_mapping(model, name)
+    for key, tensor in reference.items():
+        check_tensor(key, tensor, tensor, what, what)
+    selected = parts.selected(dict.fromkeys(chain(reference, *experts.values())))
+    if reference and not selected:
+        raise ValueError("nothing to merge: exclude takes every key that include leaves")
+    for further, first in tied.items():
+        if (further in selected) != (first in selected):
+            raise ValueError(
+                f"{further!r} is tied to {first!r}: include or exclude both, not one of them"
+            )
+    if parts.missing == "error":
+        narrowed = {name: _only(selected, model) for name, model in experts.items()}
+        check_compatible(_only(selected, reference), narrowed, what, mixed=True)
+        merged = selected
+    else:
+        if parts.missing == "base":
+            _check_base(selected, experts, pretrained)
+        merged = _agreeing(selected, reference, experts, tied)
+        for name, model in experts.items():
+            shared = _only(merged & model.keys(), reference)
+            check_compatible(shared, {name: _only(merged, model)}, what, mixed=True)
+    if reference and not merged:
+        raise ValueError("nothing to merge: no selected key has one shape in all models")
+    left_out = selected - merged if parts.missing == "skip" else set()
+    return Selection(tuple(key for key in reference if key not in left_out), frozenset(merged))
+
+
+def _only(keys: Set[str], model: StateDict) -> StateDict:
+    return {key: tensor for key, tensor in model.items() if key in keys}
+
+
+def _matching(option: str, patterns: Patterns, keys: Sequence[str]) -> set[str]:
+    matching: set[str] = set()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        matches = {key for key in keys if fnmatchcase(key, pattern)}
+        if not matches:
+            example = f"; a key is {keys[0]!r}" if keys else ""
+            raise ValueError(f"{option} pattern {pattern!r} matches no key{example}")
+        matching |= matches
+    return matching
+
+
+def _agreeing(
+    selected: Set[str],
+    reference: StateDict,
+    experts: Mapping[str, StateDict],
+    tied: Mapping[str, str],
+) -> set[str]:
+    """The selected keys that every expert has in the shape of the reference."""
+
+    def agrees(key: str, expert: StateDict) -> bool:
+        if key not in expert:
+            return key in tied
+        return getattr(expert[key], "shape", None) == reference[key].shape
+
+    unfit = {key for key in reference if not all(agrees(key, e) for e in experts.values())}
+    spoilt = {tied.get(key, key) for key in unfit}  # a tensor is merged under all its names or none
+    return {key for key in reference if key in selected and tied.get(key, key) not in spoilt}
+
+
+def _check_base(
+    selected: Set[str], experts: Mapping[str, StateDict], pretrained: StateDict | None
+) -> None:
+    """Raise ``ValueError`` where ``missing="base"`` has no tensor to take."""
+    if pretrained is None:
+        raise ValueError("missing='base' takes tensors of the pretrained model: pass pretrained=")
+    for name, expert in experts.items():
+        for key in expert:
+            if key in selected and key not in pretrained:
+                raise ValueError(
+                    f"{name} has the extra key {key!r}, which missing='base' cannot take from "
+                    "pretrained: exclude it, or use missing='skip'"
+                )

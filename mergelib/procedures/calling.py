@@ -1,0 +1,118 @@
+"""How a model is called with other weights, whatever it takes and gives.
+
+Tied weights, dictionaries of inputs and the outputs of Hugging Face models are understood here,
+and nowhere else.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from mergelib.procedures.examples import Examples, Inputs, as_examples
+from mergelib.statedict import StateDict
+
+Transform = Callable[[Any], Any]
+Transforms = Transform | Mapping[str, Transform] | None
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """Names of parameters and buffers that are one and the same as an earlier one's."""
+    first: dict[Tensor, str] = {}
+    ties = {}
+    for named in (model.named_parameters, model.named_buffers):
+        for name, tensor in named(remove_duplicate=False):
+            if tensor in first:
+                ties[name] = first[tensor]
+            else:
+                first[tensor] = name
+    return ties
+
+
+def run_with(model: nn.Module, state: StateDict, inputs: Inputs) -> Any:
+    """What a model gives with other weights, as it gives it.
+
+    Tied weights are passed under their first name, from which PyTorch ties the others again.
+    """
+    ties = tied_names(model)
+    own = {key: value for key, value in state.items() if ties.get(key) not in state}
+    if isinstance(inputs, Tensor):
+        return functional_call(model, own, (inputs,))
+    return functional_call(model, own, (), dict(inputs))
+
+
+def call_with(model: nn.Module, state: StateDict, inputs: Inputs) -> Tensor:
+    """The output of a model with other weights, as one tensor; see `output_of`."""
+    return output_of(run_with(model, state, inputs))
+
+
+def call(model: nn.Module, inputs: Inputs) -> Tensor:
+    """The output of a model with its own weights, as one tensor; see `output_of`."""
+    return output_of(model(inputs) if isinstance(inputs, Tensor) else model(**inputs))
+
+
+def output_of(output: Any) -> Tensor:
+    """A model's output as one tensor.
+
+    Of what Hugging Face models give it is the ``logits``, where the model classifies itself; else
+    what a head goes on with: ``pooler_output`` ``(B, width)``, or ``last_hidden_state``
+    ``(B, N, width)``.
+
+    Raises:
+        TypeError: for an output without any of them.
+    """
+    if isinstance(output, Tensor):
+        return output
+    for name in ("logits", "pooler_output", "last_hidden_state"):
+        value = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+        if isinstance(value, Tensor):
+            return value
+    raise TypeError(
+        f"the model gives a {type(output).__name__}, expected a tensor, or an output with logits, "
+        "pooler_output or last_hidden_state"
+    )
+
+
+def transform_of(transform: Transforms, task: str) -> Transform | None:
+    """A task's transform, where there is one for all or, by task, its own."""
+    return transform.get(task) if isinstance(transform, Mapping) else transform
+
+
+def transformed(inputs: Inputs, transform: Transform | None) -> Inputs:
+    """Inputs as the model takes them."""
+    ready: Inputs = inputs if transform is None else transform(inputs)
+    return ready
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, and afterwards in the mode it was in."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+@torch.no_grad()
+def features(
+    model: nn.Module,
+    state: StateDict,
+    inputs: Inputs | Examples,
+    *,
+    batch_size: int = 500,
+    transform: Transform | None = None,
+) -> Tensor:
+    """What a model gives its head, in evaluation mode: inputs to features ``(N, …, width)``."""
+    device = next(model.parameters()).device
+    moved = {key: value.to(device) for key, value in state.items()}
+    parts = []
+    with evaluating(model):
+        for batch in as_examples(inputs).batches(batch_size):
+            ready = transformed(batch.to(device).inputs, transform)
+            parts.append(call_with(model, moved, ready))
+    return torch.cat(parts)

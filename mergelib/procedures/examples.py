@@ -1,0 +1,265 @@
+"""Examples of a task: inputs as the model takes them, with labels or without.
+
+Inputs are one tensor, or a dictionary of tensors as Hugging Face models take them. What users have
+(tensors, pairs, dictionaries, loaders of these) is read once by `read_examples`; from there on
+every procedure sees the same small class.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Inputs = Tensor | Mapping[str, Tensor]
+IGNORED = -100  # the label of positions that are not judged, as in `torch.nn.functional`
+MASK = "attention_mask"
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples of one task, in memory.
+
+    Attributes:
+        inputs: a tensor, or name to tensor; the first dimension counts examples.
+        labels: classes ``(N, …)`` or other targets, None where there are none.
+    """
+
+    inputs: Inputs
+    labels: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self._tensors[0])
+
+    def __getitem__(self, rows: Tensor | slice) -> "Examples":
+        """Some examples: a slice, or row numbers on any device."""
+        labels = None if self.labels is None else _take(self.labels, rows)
+        if isinstance(self.inputs, Tensor):
+            return Examples(_take(self.inputs, rows), labels)
+        return Examples({name: _take(x, rows) for name, x in self.inputs.items()}, labels)
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        return [self.inputs] if isinstance(self.inputs, Tensor) else [*self.inputs.values()]
+
+    @property
+    def unlabelled(self) -> "Examples":
+        """The same without labels."""
+        return Examples(self.inputs)
+
+    @property
+    def pair(self) -> "tuple[Tensor | Examples, Tensor]":
+        """Inputs and labels; both can be indexed by rows and moved to a device.
+
+        Raises:
+            ValueError: if there are no labels.
+        """
+        if self.labels is None:
+            raise ValueError("these examples have no labels")
+        inputs = self.inputs if isinstance(self.inputs, Tensor) else self.unlabelled
+        return inputs, self.labels
+
+    def to(self, device: torch.device | str) -> "Examples":
+        """The same on a device."""
+        labels = None if self.labels is None else self.labels.to(device)
+        if isinstance(self.inputs, Tensor):
+            return Examples(self.inputs.to(device), labels)
+        return Examples({name: x.to(device) for name, x in self.inputs.items()}, labels)
+
+    def batches(self, size: int) -> Iterator["Examples"]:
+        """All examples in their order, so many at once."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+    def own_positions(self, outputs: Tensor) -> Tensor:
+        """Outputs ``(N, L, …)`` for these examples padded with others, cut to their own length."""
+        if isinstance(self.inputs, Tensor) or "input_ids" not in self.inputs or outputs.dim() < 3:
+            return outputs
+        return outputs[:, : self.inputs["input_ids"].shape[1]]
+
+    def rows_of(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Outputs ``(N, …, C)`` of these examples as rows ``(M, C)``, and their labels ``(M,)``.
+
+        Positions of a sequence are rows of their own; padding, where the attention mask is 0, is
+        left out.
+        """
+        kept = self._kept(outputs)
+        if kept is None:
+            return outputs.flatten(0, -2), None if self.labels is None else self.labels.flatten()
+        labels = None if self.labels is None else self.labels[kept.to(self.labels.device)]
+        return outputs[kept], labels
+
+    def without_padding(self, outputs: Tensor) -> Tensor:
+        """Outputs ``(N, …)`` as they are, but ``(M, width)`` where some are those of padding."""
+        kept = self._kept(outputs)
+        return outputs if kept is None else outputs[kept]
+
+    def _kept(self, outputs: Tensor) -> Tensor | None:
+        """Which positions of outputs ``(N, L, width)`` are no padding, if there is a mask."""
+        mask = _mask_of(self.inputs)
+        if mask is None or outputs.dim() != 3 or outputs.shape[:2] != mask.shape:
+            return None
+        return mask.bool().to(outputs.device)
+
+
+Part = Examples | Inputs | tuple[Inputs | Examples, Tensor | None]
+
+
+def as_examples(part: Part) -> Examples:
+    """Inputs, or a pair of inputs and labels, as examples."""
+    if isinstance(part, tuple):
+        return Examples(as_examples(part[0]).inputs, part[1])
+    return part if isinstance(part, Examples) else Examples(part)
+
+
+def join(parts: Sequence[Examples]) -> Examples:
+    """Examples of several tasks or batches as one, dictionaries padded to the longest.
+
+    Where sequences differ in length there is an attention mask afterwards, 0 on what is added;
+    labels there are `IGNORED`.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    with_labels = all(part.labels is not None for part in parts)
+    labels = [part.labels for part in parts if part.labels is not None]
+    tensors = [part.inputs for part in parts if isinstance(part.inputs, Tensor)]
+    if len(tensors) == len(parts):
+        return Examples(torch.cat(tensors), torch.cat(labels) if with_labels else None)
+    dictionaries = [_with_mask(part.inputs, parts) for part in parts]
+    names = list(dictionaries[0])
+    for other in dictionaries[1:]:
+        if set(other) != set(names):
+            raise ValueError(
+                f"batches have the inputs {', '.join(names)} and {', '.join(other)}: "
+                "expected the same ones everywhere"
+            )
+    inputs = {name: _padded([d[name] for d in dictionaries], 0) for name in names}
+    return Examples(inputs, _padded(labels, IGNORED) if with_labels else None)
+
+
+def read_examples(task: str, data: Any) -> Examples:
+    """What a user gives as the data of a task, checked and in memory.
+
+    Args:
+        task: its name, for messages.
+        data: a tensor; a dictionary of tensors, whose ``labels`` are taken out; a pair of either
+            and labels; or an iterable of such batches, e.g. a `DataLoader`, which is read once.
+
+    Raises:
+        TypeError: for anything else.
+        ValueError: no examples, not one label for each, inputs that are not finite.
+    """
+    if isinstance(data, Examples):
+        examples = data
+    elif isinstance(data, Tensor | Mapping | tuple):
+        examples = _one(task, data)
+    elif isinstance(data, Iterable) and not isinstance(data, str):
+        batches = [_one(task, tuple(b) if isinstance(b, list) else b) for b in data]
+        if not batches:
+            raise ValueError(f"task {task!r} has no inputs")
+        examples = join(batches)
+    else:
+        raise _unreadable(task, data)
+    return _next_token(_checked(task, examples))
+
+
+def _one(task: str, batch: Any) -> Examples:
+    """One batch of any kind."""
+    if isinstance(batch, tuple):
+        if len(batch) not in (1, 2):
+            raise ValueError(f"task {task!r} has batches of {len(batch)} parts, expected 1 or 2")
+        inputs, labels = _one(task, batch[0]).inputs, batch[1] if len(batch) == 2 else None
+        if labels is not None and not isinstance(labels, Tensor):
+            raise TypeError(f"labels of task {task!r} are a {type(labels).__name__}, not a tensor")
+        return Examples(inputs, labels)
+    if isinstance(batch, Tensor):
+        return Examples(batch)
+    if not isinstance(batch, Mapping):
+        raise _unreadable(task, batch)
+    inputs = {name: x for name, x in batch.items() if name != "labels"}
+    for name, x in batch.items():
+        if not isinstance(x, Tensor):
+            kind = type(x).__name__
+            raise TypeError(f"{name!r} of task {task!r} is a {kind}, expected a tensor")
+    if not inputs:
+        raise ValueError(f"task {task!r} has no inputs")
+    return Examples(inputs, batch.get("labels"))
+
+
+def _unreadable(task: str, data: object) -> TypeError:
+    return TypeError(
+        f"data of task {task!r} are a {type(data).__name__}, expected a tensor, a pair of inputs "
+        "and labels, a dictionary of tensors, or a loader of these"
+    )
+
+
+def _checked(task: str, examples: Examples) -> Examples:
+    """Refuse examples that are none, of different numbers, or not finite."""
+    inputs = examples.inputs
+    tensors = {"inputs": inputs} if isinstance(inputs, Tensor) else inputs
+    count = len(examples)
+    for name, x in tensors.items():
+        if len(x) != count:
+            raise ValueError(f"task {task!r} has {count} inputs and {len(x)} {name!r}")
+        if x.is_floating_point() and not torch.isfinite(x).all():
+            raise ValueError(f"{name} of task {task!r} holds NaN or Inf: look at the inputs")
+    if examples.labels is not None and len(examples.labels) != count:
+        raise ValueError(f"task {task!r} has {count} inputs and {len(examples.labels)} labels")
+    if not count:
+        raise ValueError(f"task {task!r} has no inputs")
+    return examples
+
+
+def _next_token(examples: Examples) -> Examples:
+    """Labels that repeat ``input_ids`` moved to where they are predicted.
+
+    Hugging Face's causal language models take such labels and compare each with the prediction of
+    the position before it; here every label lies at its own prediction. Padding is not judged.
+    """
+    inputs, labels = examples.inputs, examples.labels
+    if isinstance(inputs, Tensor) or labels is None or "input_ids" not in inputs:
+        return examples
+    tokens = inputs["input_ids"]
+    if labels.shape != tokens.shape or labels.dim() != 2:
+        return examples
+    if MASK in inputs:
+        labels = labels.masked_fill(inputs[MASK] == 0, IGNORED)
+    judged = labels != IGNORED
+    if torch.equal(labels[judged], tokens[judged]):
+        labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    return Examples(inputs, labels)
+
+
+def _mask_of(inputs: Inputs) -> Tensor | None:
+    return None if isinstance(inputs, Tensor) else inputs.get(MASK)
+
+
+def _take(tensor: Tensor, rows: Tensor | slice) -> Tensor:
+    return tensor[rows.to(tensor.device) if isinstance(rows, Tensor) else rows]
+
+
+def _with_mask(inputs: Inputs, parts: Sequence[Examples]) -> dict[str, Tensor]:
+    """Inputs by name, with an attention mask if any part has one or lengths differ."""
+    if isinstance(inputs, Tensor):
+        raise ValueError("some batches are tensors and others dictionaries: expected one kind")
+    named = dict(inputs)
+    dictionaries = [part.inputs for part in parts if not isinstance(part.inputs, Tensor)]
+    lengths = {d["input_ids"].shape[1] for d in dictionaries if "input_ids" in d}
+    masked = len(lengths) > 1 or any(MASK in d for d in dictionaries)
+    if masked and "input_ids" in named and MASK not in named:
+        named[MASK] = torch.ones_like(named["input_ids"])
+    return named
+
+
+def _padded(tensors: Sequence[Tensor], value: int) -> Tensor:
+    """Concatenated along the first dimension, the second one padded to the longest."""
+    if tensors[0].dim() < 2:
+        return torch.cat(list(tensors))
+    longest = max(tensor.shape[1] for tensor in tensors)
+    parts = []
+    for tensor in tensors:
+        end = (0, 0) * (tensor.dim() - 2) + (0, longest - tensor.shape[1])
+        parts.append(F.pad(tensor, end, value=value) if end[-1] else tensor)
+    return torch.cat(parts)

@@ -1,0 +1,280 @@
+"""The problem that every procedure is given: experts and data, validated once."""
+
+import copy
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mergelib.io import Checkpoint, Model, Models, as_state
+from mergelib.merging import is_weight, tied_keys
+from mergelib.parts import Parts, Selection, select
+from mergelib.placing import state_to
+from mergelib.procedures.calling import (
+    Transforms,
+    evaluating,
+    run_with,
+    tied_names,
+    transform_of,
+    transformed,
+)
+from mergelib.procedures.common import check_labels, check_tasks
+from mergelib.procedures.examples import Examples, read_examples
+from mergelib.registry import Needs
+from mergelib.statedict import (
+    StateDict,
+    check_compatible,
+    check_keys,
+    check_mapping,
+    is_finite,
+    is_matrix,
+    name_experts,
+)
+
+IsMatrix = Callable[[str, Tensor], bool]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a procedure works on. What it does not need is empty, and it does not look at it.
+
+    `make_problem` makes one from what users have, and checks it; whoever makes one otherwise
+    vouches for it.
+
+    Attributes:
+        experts: name to state dict, at least one.
+        pretrained: the state dict they were fine-tuned from; it gives the order of keys.
+        model: the architecture; its own weights are left alone.
+        data: task to examples, with labels where the procedure reads them.
+        heads: task to what turns the model's output into logits.
+        transform: from a batch of inputs to the model's; one for all tasks, or task to its own.
+        start: where a procedure begins, if a user says.
+        statistics: expert to what was computed from its data elsewhere.
+        is_matrix: tells from key and tensor what is a matrix for low-rank methods.
+        parts: what of the models is merged; the experts have the base's tensors elsewhere.
+        selection: the keys that this comes to.
+    """
+
+    experts: Mapping[str, StateDict]
+    pretrained: StateDict = field(default_factory=dict)
+    model: nn.Module = field(default_factory=nn.Identity)
+    data: Mapping[str, Examples] = field(default_factory=dict)
+    heads: Mapping[str, nn.Module] = field(default_factory=dict)
+    transform: Transforms = None
+    start: StateDict | None = None
+    statistics: Mapping[str, StateDict] = field(default_factory=dict)
+    is_matrix: IsMatrix = is_matrix
+    parts: Parts | None = None
+    selection: Selection | None = None
+
+    @property
+    def first(self) -> StateDict:
+        """The point to begin with: ``start``, or the pretrained model."""
+        return self.pretrained if self.start is None else self.start
+
+    def to(self, device: torch.device | str) -> "Problem":
+        """The problem on a device, but for its data, which follow batch by batch."""
+        return replace(
+            self,
+            experts={name: state_to(state, device) for name, state in self.experts.items()},
+            pretrained=state_to(self.pretrained, device),
+            model=copy.deepcopy(self.model).to(device),
+            heads={task: copy.deepcopy(head).to(device) for task, head in self.heads.items()},
+            start=None if self.start is None else state_to(self.start, device),
+            statistics={name: state_to(s, device) for name, s in self.statistics.items()},
+        )
+
+
+def make_problem(
+    method: str,
+    needs: Needs,
+    experts: Models,
+    *,
+    pretrained: Model | None = None,
+    model: nn.Module | None = None,
+    data: Mapping[str, Any] | None = None,
+    heads: Mapping[str, nn.Module] | None = None,
+    transform: Transforms = None,
+    start: Model | None = None,
+    statistics: Mapping[str, Model] | None = None,
+    is_matrix: IsMatrix = is_matrix,
+    parts: Parts | None = None,
+) -> Problem:
+    """A problem from what users have, checked; see `mergelib.adapt` for the other arguments.
+
+    Args:
+        method: the procedure's name, for messages.
+        needs: what the procedure needs.
+        parts: what of the models is merged; the rest of the experts becomes the base's.
+
+    Raises:
+        ValueError: something that is missing, does not fit or is not finite; the message names it.
+        TypeError: experts, data or arguments of a kind that is not taken.
+    """
+    for name, value in (("start", start), ("statistics", statistics)):
+        if value is not None and name not in needs.accepts:
+            raise TypeError(f"{method} takes no {name}=")
+    if parts is not None and not needs.parts:
+        raise TypeError(f"{method} takes no parts of models: it trains the whole one")
+    if model is None and isinstance(pretrained, nn.Module):
+        model = pretrained
+    named = _read_experts(experts)
+    given = _read_statistics(statistics or {}, named)
+    running = needs.model and not (needs.every_expert and named.keys() <= given.keys())
+    missing = [("pretrained", pretrained, needs.pretrained), ("model", model, running)]
+    for name, value, needed in (*missing, ("data", data, running)):
+        if needed and value is None:
+            article = "the pretrained model" if name == "pretrained" else name
+            raise ValueError(f"{method} needs {article}: pass {name}=")
+    problem = Problem(
+        named, transform=transform, statistics=given, is_matrix=is_matrix, parts=parts
+    )
+    if running and model is not None:
+        problem = replace(problem, model=model)
+    if pretrained is not None and (needs.pretrained or parts is not None):
+        problem = replace(problem, pretrained=as_state(pretrained))
+    if start is not None:
+        problem = replace(problem, start=as_state(start))
+    problem = _checked_states(problem)
+    if running and data is not None:
+        problem = _with_data(method, problem, needs, data, heads)
+    return problem
+
+
+def _read_experts(experts: Models) -> dict[str, StateDict]:
+    """Experts by name; files are read tensor by tensor, when they are needed."""
+    if isinstance(experts, str | os.PathLike | nn.Module):
+        kind = type(experts).__name__
+        raise TypeError(f"experts is a single {kind}, expected a list or mapping of models")
+
+    def read(model: Model) -> StateDict:
+        if isinstance(model, str | os.PathLike):
+            return Checkpoint(model)
+        return model if isinstance(model, Checkpoint) else as_state(model)
+
+    if isinstance(experts, Mapping):
+        return name_experts({name: read(expert) for name, expert in experts.items()})
+    return name_experts([read(expert) for expert in experts])
+
+
+def _read_statistics(
+    statistics: Mapping[str, Model], experts: Mapping[str, StateDict]
+) -> dict[str, StateDict]:
+    for name in statistics:
+        if name not in experts:
+            raise ValueError(
+                f"statistics name {name!r}, which is no expert; there are: {', '.join(experts)}"
+            )
+    return {name: as_state(given) for name, given in statistics.items()}
+
+
+def _checked_states(problem: Problem) -> Problem:
+    """Ties as in the model, keys, shapes and dtypes alike, everything finite."""
+    ties = tied_names(problem.model)
+    experts = {name: _tied(name, state, ties) for name, state in problem.experts.items()}
+    base = problem.pretrained and _tied("pretrained", problem.pretrained, ties)
+    start = problem.start and _tied("start", problem.start, ties)
+    if base:
+        if not isinstance(problem.model, nn.Identity):
+            _check_fits(problem.model, base)
+        if start is not None:
+            check_compatible(base, {"start": start}, "pretrained")
+    reference = base or next(iter(experts.values()))
+    selection = select(experts, base or None, problem.parts, tied=tied_keys(reference))
+    experts = {name: _selected(state, reference, selection) for name, state in experts.items()}
+    for name, state in {"pretrained": base, "start": start or {}, **experts}.items():
+        _check_finite(name, state)
+    return replace(problem, experts=experts, pretrained=base, start=start, selection=selection)
+
+
+def _selected(expert: StateDict, reference: StateDict, selection: Selection) -> StateDict:
+    """An expert with the reference's tensors where it is not merged, in the reference's dtypes."""
+    alike = all(key in expert and expert[key].dtype == t.dtype for key, t in reference.items())
+    if alike and expert.keys() == reference.keys() == selection.merged:
+        return expert
+    return {
+        key: expert[key].to(tensor.dtype) if key in selection.merged else tensor
+        for key, tensor in reference.items()
+    }
+
+
+def _tied(name: str, state: StateDict, ties: Mapping[str, str]) -> StateDict:
+    """A state dict in which keys that the model ties are one tensor.
+
+    Files often hold it under one of its keys only.
+    """
+    check_mapping(state, name)
+    known = {key: first for key, first in ties.items() if key in state or first in state}
+    if not known:
+        return state
+    tied = dict(state)
+    for key, first in known.items():
+        tied.setdefault(first, tied.get(key))  # type: ignore[arg-type]
+        value = tied.setdefault(key, tied[first])
+        if value is not tied[first] and not torch.equal(value, tied[first]):
+            raise ValueError(f"the model ties {key!r} to {first!r}, but in {name} they differ")
+        tied[key] = tied[first]
+    return tied
+
+
+def _check_fits(model: nn.Module, pretrained: StateDict) -> None:
+    own = model.state_dict()
+    check_keys(own, pretrained, "pretrained", "the model")
+    for key, tensor in own.items():
+        if tensor.shape != pretrained[key].shape:
+            raise ValueError(
+                f"pretrained[{key!r}] has shape {tuple(pretrained[key].shape)}, "
+                f"expected {tuple(tensor.shape)} as in the model"
+            )
+
+
+def _check_finite(name: str, state: StateDict) -> None:
+    for key, tensor in state.items():
+        if is_weight(key, tensor) and not is_finite(tensor):
+            kind = "NaN" if tensor.isnan().any() else "Inf"
+            count = int((~torch.isfinite(tensor)).sum())
+            raise ValueError(f"{name}[{key!r}] holds {kind} in {count} of {tensor.numel()} entries")
+
+
+def _with_data(
+    method: str,
+    problem: Problem,
+    needs: Needs,
+    data: Mapping[str, Any],
+    heads: Mapping[str, nn.Module] | None,
+) -> Problem:
+    """The problem with its data and heads, which fit each other, the model and the experts."""
+    given = dict.fromkeys(data, nn.Identity()) if heads is None else heads
+    check_tasks(data, given if needs.heads else data, "head")
+    if needs.every_task:
+        check_tasks(data, problem.experts, "expert")
+    if needs.every_expert:
+        check_tasks(problem.experts, {**data, **problem.statistics}, "data")
+    examples = {task: read_examples(task, part) for task, part in data.items()}
+    if not needs.labels:
+        examples = {task: part.unlabelled for task, part in examples.items()}
+    for task, part in examples.items():
+        if needs.labels and part.labels is None:
+            who = f"{method} with {needs.setting}" if needs.setting else method
+            raise ValueError(f"{who} needs labels: pass (inputs, labels) for task {task!r}")
+    problem = replace(problem, data=examples, heads=given if needs.heads else {})
+    if needs.heads and heads is None:
+        _check_logits(problem)
+    if needs.labels == "classes":
+        check_labels(examples, problem.model, problem.first, given, problem.transform)
+    return problem
+
+
+def _check_logits(problem: Problem) -> None:
+    """Refuse a model that gives features for a head, where there is no head."""
+    task, examples = next(iter(problem.data.items()))
+    model = problem.model
+    device = next((each.device for each in model.parameters()), torch.device("cpu"))
+    inputs = transformed(examples[:1].to(device).inputs, transform_of(problem.transform, task))
+    with torch.no_grad(), evaluating(model):
+        output = run_with(model, {}, inputs)
+    if not isinstance(output, Tensor) and getattr(output, "logits", None) is None:
+        raise ValueError("the model gives features and no logits: pass heads=")

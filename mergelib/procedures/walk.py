@@ -1,0 +1,301 @@
+"""The walk of Frank-Wolfe merging, for any objective over the convex hull of experts.
+
+The weights θ move towards vertices of the hull, which are the experts' weights. The linear
+minimisation oracle (LMO) names the vertex with the least value of a linear model of the loss ℓ,
+s = argmin_i ⟨∇ℓ(θ), θ_i⟩, and the gap g = ⟨∇ℓ(θ), θ − s⟩ bounds how much a convex ℓ can still fall.
+The *hard* variant goes a part γ of the way to s. The *soft* one takes the k best vertices and looks
+for the best convex combination of them. Either by whole models or tensor by tensor ("layer"), where
+the hull is the product of the tensors' hulls. `mergelib.procedures.frank_wolfe` applies it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mergelib.linalg import simplex_projection
+from mergelib.procedures.common import check_choice
+from mergelib.progress import progress
+from mergelib.statedict import StateDict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Tensors = dict[str, Tensor]
+START = "start"  # the row of the coefficients that belongs to the starting point
+ARMIJO = 1e-4  # the share of the predicted decrease that a step must bring
+
+
+class Objective(Protocol):
+    """A differentiable function of tensors by name."""
+
+    def value(self, parameters: Tensors) -> float: ...
+
+    def gradient(self, parameters: Tensors) -> tuple[float, Tensors]:
+        """The value, and the gradient by name."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How the hull is walked.
+
+    Attributes:
+        variant: ``"hard"``, Algorithm 1, or ``"soft"``, Theorem 1.
+        granularity: one vertex for the whole model, or one for each tensor.
+        score: what the LMO minimises: the inner product, or the sum of the tensors' cosines, as in
+            the authors' released code. The gap is of the inner product in both cases.
+        steps: how many, at most.
+        step: of the hard variant: ``"quadratic"``, the minimum of the parabola through ℓ, its slope
+            and ℓ at the vertex, exact where ℓ is quadratic, and halved until ℓ falls; ``"armijo"``,
+            from 1 halved until ℓ falls; ``"diminishing"``, 2/(t+2); or a fixed γ in 0..1.
+        top_k: of the soft variant: vertices to mix, at most as many as there are.
+        keep_current: the current point is one of them, as otherwise it would be forgotten
+            (Proposition 1 with Σ λ = 1).
+        constraint: of the soft variant: ``"simplex"`` keeps the mixture in the hull; ``"none"``
+            lets λ take any value, as the authors' released code does, in θ + Σ λ_j (s_j − θ), so
+            that coefficients still sum to one but may be negative: the model can leave the hull.
+        inner_steps: of projected gradient for the mixture.
+        tolerance: stop at a gap of at most this; not without a constraint, where the gap, which is
+            about the hull, does not tell what is left to gain.
+    """
+
+    variant: Literal["soft", "hard"] = "soft"
+    granularity: Literal["task", "layer"] = "task"
+    score: Literal["inner", "cosine"] = "inner"
+    steps: int = 15
+    step: Literal["quadratic", "armijo", "diminishing"] | float = "quadratic"
+    top_k: int = 3
+    keep_current: bool = True
+    constraint: Literal["simplex", "none"] = "simplex"
+    inner_steps: int = 8
+    tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice("variant", self.variant, ("soft", "hard"))
+        check_choice("granularity", self.granularity, ("task", "layer"))
+        check_choice("score", self.score, ("inner", "cosine"))
+        check_choice("constraint", self.constraint, ("simplex", "none"))
+        step, steps, top_k = self.step, self.steps, self.top_k
+        if isinstance(step, str):
+            if step not in ("quadratic", "armijo", "diminishing"):
+                raise ValueError(
+                    f"step is {step!r}, expected quadratic, armijo, diminishing or 0..1"
+                )
+        elif not (math.isfinite(step) and 0 <= step <= 1):
+            raise ValueError(f"step is {step}, expected 0..1")
+        if steps < 0 or top_k < 1:
+            raise ValueError(f"steps is {steps} and top_k is {top_k}, expected at least 0 and 1")
+
+
+def minimise(
+    objective: Objective,
+    start: Tensors,
+    experts: Mapping[str, StateDict],
+    walk: Walk | None = None,
+    **settings: Any,
+) -> tuple[Tensors, "pd.DataFrame", "pd.DataFrame"]:
+    """Walk the hull of experts: last point, coefficients and history.
+
+    Args:
+        objective: what to minimise, a function of the tensors that ``start`` has.
+        start: the first point.
+        experts: the vertices; they may have further tensors.
+        walk: how.
+        **settings: of a `Walk`, in its place.
+
+    Returns:
+        The last point; one row per vertex and one for the start, with a column for each tensor,
+        of the coefficients that the point is made with; one row per step.
+    """
+    import pandas as pd
+
+    walk = Walk(**settings) if walk is None else walk
+    keys, names = list(start), list(experts)
+    theta = {key: tensor.clone() for key, tensor in start.items()}
+    weights = torch.zeros(len(names) + 1, len(keys), dtype=torch.float64)
+    weights[-1] = 1
+    rows = []
+    for t in progress(range(walk.steps), desc=f"frank-wolfe {walk.variant}", leave=False):
+        value, slope = objective.gradient(theta)
+        products, cosines = _products(experts, slope, keys)
+        at_theta = torch.tensor([float((slope[key] * theta[key]).sum()) for key in keys]).double()
+        gap = _gap(products, at_theta, walk.granularity)
+        scores = products if walk.score == "inner" else cosines
+        if walk.granularity == "task":
+            scores = scores.sum(1, keepdim=True).expand_as(scores)
+        vertex = names[int(scores.argmin(0).mode().values)]
+        rows.append({"step": t, "loss": value, "gap": gap, "vertex": vertex, "moved": 0.0})
+        if gap <= walk.tolerance and (walk.constraint == "simplex" or walk.variant == "hard"):
+            break
+        point = _Point(objective, theta, value, slope, experts)
+        if walk.variant == "hard":
+            mixture = _hard(point, scores, walk.step, t)
+        else:
+            mixture = _soft(point, scores, walk)
+        theta = _mixed(theta, mixture, experts)
+        weights = weights * mixture[-1] + torch.cat([mixture[:-1], torch.zeros(1, len(keys))])
+        rows[-1]["moved"] = float(1 - mixture[-1].mean())
+        if bool((mixture[-1] == 1).all()):  # no step lowers the loss, nor will one
+            break
+    table = pd.DataFrame(weights.numpy(), index=[*names, START], columns=keys)
+    return theta, table, pd.DataFrame(rows, columns=["step", "loss", "gap", "vertex", "moved"])
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A point, and what is known of the objective there."""
+
+    objective: Objective
+    theta: Tensors
+    value: float
+    slope: Tensors
+    experts: Mapping[str, StateDict]
+
+
+def _hard(at: _Point, scores: Tensor, step: str | float, t: int) -> Tensor:
+    """What the next point is made of: one row per expert, the last one the current point."""
+    theta = at.theta
+    keys = list(theta)
+    vertex = F.one_hot(scores.argmin(0), len(at.experts)).T.double()
+    corner = torch.cat([vertex, torch.zeros(1, len(keys))])
+    stay = torch.zeros_like(corner)
+    stay[-1] = 1
+
+    def towards(gamma: float) -> Tensor:
+        return stay + gamma * (corner - stay)
+
+    if step == "diminishing":
+        return towards(2 / (t + 2))
+    if not isinstance(step, str):
+        return towards(step)
+    target = _mixed(theta, corner, at.experts)
+    descent = sum(float((at.slope[key] * (target[key] - theta[key])).sum()) for key in keys)
+    gamma = 1.0
+    if step == "quadratic":
+        curvature = at.objective.value(target) - at.value - descent
+        gamma = min(1.0, -descent / (2 * curvature)) if curvature > 0 else 1.0
+    for _ in range(20):
+        trial = at.objective.value({key: x + gamma * (target[key] - x) for key, x in theta.items()})
+        if trial <= at.value + ARMIJO * gamma * min(descent, 0.0):
+            return towards(gamma)
+        gamma /= 2
+    return stay
+
+
+def _soft(at: _Point, scores: Tensor, walk: Walk) -> Tensor:
+    """The best mixture of the best vertices by projected gradient, as for `_hard`.
+
+    The start is the current point, or without it these vertices in equal shares. A step that
+    does not lower the loss is shortened, so a mixture that keeps the current point is never worse.
+    """
+    project = simplex_projection if walk.constraint == "simplex" else _sum_to_one
+    theta, value, slope = at.theta, at.value, at.slope
+    keys, names = list(theta), list(at.experts)
+    order = scores.argsort(0)[
+        : min(walk.top_k, len(names))
+    ]  # (k, keys): which expert in which place
+    places = len(order)
+    vertices = {
+        key: torch.stack([at.experts[names[i]][key].to(theta[key]) for i in order[:, c].tolist()])
+        for c, key in enumerate(keys)
+    }
+    if walk.keep_current:
+        vertices = {key: torch.cat([v, theta[key][None]]) for key, v in vertices.items()}
+    shares = torch.zeros(len(next(iter(vertices.values()))), len(keys), dtype=torch.float64)
+    if walk.keep_current:
+        shares[-1] = 1
+    else:
+        shares[:] = 1 / places
+        value, slope = at.objective.gradient(_blend(vertices, shares))
+    pull = _pull(slope, vertices, walk.granularity)
+    rate = 1 / float((pull - pull.mean(0)).abs().amax().clamp(min=1e-30))
+    for _ in range(walk.inner_steps):
+        for _ in range(6):
+            trial = project((shares - rate * pull).T).T
+            point = _blend(vertices, trial)
+            if at.objective.value(point) < value:
+                break
+            rate /= 4
+        else:
+            break
+        new_value, slope = at.objective.gradient(point)
+        new_pull = _pull(slope, vertices, walk.granularity)
+        moved = trial - shares
+        curvature = float((moved * (new_pull - pull)).sum())
+        if curvature > 0:  # the step of Barzilai and Borwein (1988)
+            rate = float(moved.square().sum()) / curvature
+        shares, value, pull = trial, new_value, new_pull
+    mixture = torch.zeros(len(names) + 1, len(keys), dtype=torch.float64)
+    mixture.scatter_add_(0, order, shares[:places])
+    if walk.keep_current:
+        mixture[-1] = shares[-1]
+    return mixture
+
+
+def _pull(slope: Tensors, vertices: Mapping[str, Tensor], granularity: str) -> Tensor:
+    """∂ℓ/∂shares, ``(vertices, keys)``; by whole models all columns are the same."""
+    pull = torch.tensor(
+        [[float((slope[key] * x).sum()) for x in stack] for key, stack in vertices.items()]
+    ).T.double()
+    return pull.sum(1, keepdim=True).expand_as(pull) if granularity == "task" else pull
+
+
+def _sum_to_one(values: Tensor) -> Tensor:
+    """The nearest point whose last dimension sums to one: affine coefficients, of any sign."""
+    return values + (1 - values.sum(-1, keepdim=True)) / values.shape[-1]
+
+
+def _blend(vertices: Mapping[str, Tensor], shares: Tensor) -> Tensors:
+    """Σ shares · vertices of every parameter, from stacked vertices."""
+    return {
+        key: torch.tensordot(shares[:, c].to(stack), stack, 1)
+        for c, (key, stack) in enumerate(vertices.items())
+    }
+
+
+def _mixed(theta: Tensors, mixture: Tensor, experts: Mapping[str, StateDict]) -> Tensors:
+    """The point that a mixture of experts and the current point stands for."""
+    columns = mixture.T.tolist()
+    return {
+        key: combination(column, current, experts, key)
+        for column, (key, current) in zip(columns, theta.items(), strict=True)
+    }
+
+
+def combination(
+    weights: Sequence[float], current: Tensor, experts: Mapping[str, StateDict], key: str
+) -> Tensor:
+    """Σ weight · tensor, the last weight for the current one; what weighs nothing is not read."""
+    total = weights[-1] * current
+    for weight, expert in zip(weights[:-1], experts.values(), strict=True):
+        if weight:
+            total.add_(expert[key].to(total), alpha=weight)
+    return total
+
+
+def _products(
+    experts: Mapping[str, StateDict], slope: Tensors, keys: Sequence[str]
+) -> tuple[Tensor, Tensor]:
+    """⟨∇ℓ, θ_i⟩ and its cosine, both ``(experts, keys)``; one tensor of one expert at a time."""
+    products = torch.zeros(len(experts), len(keys), dtype=torch.float64)
+    cosines = torch.zeros_like(products)
+    for i, (name, expert) in enumerate(experts.items()):
+        for c, key in enumerate(keys):
+            weight = expert[key].to(slope[key])
+            products[i, c] = float((slope[key] * weight).sum())
+            if not math.isfinite(products[i, c]):
+                raise ValueError(f"tensor {key!r} of expert {name!r} holds NaN or Inf")
+            lengths = float(slope[key].norm() * weight.norm())
+            cosines[i, c] = products[i, c] / max(lengths, 1e-30)
+    return products, cosines
+
+
+def _gap(products: Tensor, at_theta: Tensor, granularity: str) -> float:
+    """max_s ⟨∇ℓ, θ − s⟩ over the hull, or over the product of the tensors' hulls."""
+    if granularity == "task":
+        return float(at_theta.sum() - products.sum(1).min())
+    return float((at_theta - products.amin(0)).sum())
