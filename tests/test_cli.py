@@ -22,6 +22,7 @@ from mergelib.io import load_state_dict, save_state_dict
 from mergelib.registry import get_method, method_names
 from mergelib.studies import comparison
 from mergelib.studies import runner as studies
+from mergelib.studies.results import read_result
 from mergelib.testbed import suites, zoo
 from mergelib.testbed.models import build_model
 from mergelib.testbed.training import Recipe
@@ -195,7 +196,8 @@ def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(studies, "Recipe", partial(Recipe, epochs=1))
     output = tmp_path / "results" / "digits2.json"
     succeed(run, "study", "baselines", "--suite", "digits2", "--seeds", "2", "-o", output)
-    record = json.loads(output.read_text(), parse_constant=pytest.fail)
+    json.loads(output.read_text(), parse_constant=pytest.fail)
+    record = read_result(output)
     assert {row["seed"] for row in record["test"]} == {0, 1}
     assert record["provenance"]["suite"] == "digits2"
     assert "unknown study 'nil'; known: baselines" in fail(run, "study", "nil", "-o", output)

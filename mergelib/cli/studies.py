@@ -87,7 +87,7 @@ def study(
     data. A killed run resumes with the seed it was at. The studies of pairs, fusion, thresholds
     and tuning, take --suite synthetic or digits.
     """
-    from mergelib.provenance import write_result
+    from mergelib.studies.results import write_result
     from mergelib.studies.runner import PAIR_STUDIES, STUDIES, measure_pairs, measure_study
 
     repeats = range(first, first + seeds)

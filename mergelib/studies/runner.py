@@ -19,7 +19,7 @@ import torch
 
 from mergelib.io import cache_folder
 from mergelib.progress import progress
-from mergelib.provenance import provenance, write_result
+from mergelib.provenance import provenance
 from mergelib.studies.cart import (
     baselines,
     compression,
@@ -40,6 +40,7 @@ from mergelib.studies.frank_wolfe import (
     procedures,
 )
 from mergelib.studies.pools import irrelevant, relevant
+from mergelib.studies.results import read_result, write_result
 from mergelib.testbed.suites import load_suite, usual_model
 from mergelib.testbed.training import Recipe, usual_recipe
 from mergelib.testbed.zoo import Zoo, load_zoo
@@ -151,7 +152,7 @@ def _kept(name: str, inputs: Sequence[Any], measure: Callable[[], Tables]) -> Ta
     file = cache_folder() / "studies" / f"{name}-{digest}.json"
     if not file.exists():
         write_result(file, measure())
-    kept: Tables = json.loads(file.read_text())
+    kept: Tables = read_result(file)
     return kept
 
 

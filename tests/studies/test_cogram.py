@@ -10,10 +10,10 @@ import torch
 
 from mergelib.data.glyphs import stable_seed
 from mergelib.data.prepared import Arrays
-from mergelib.provenance import load_result
 from mergelib.studies import cogram as cogram_studies
 from mergelib.studies import runner as studies
 from mergelib.studies.cogram import CHOSEN, digit_pair, fusion, thresholds, tuning
+from mergelib.studies.results import load_result
 from mergelib.studies.runner import measure_pairs
 from mergelib.testbed.families.synthetic import synthetic_pair
 
