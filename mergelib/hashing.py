@@ -1,0 +1,76 @@
+"""Hashes: of files and tensors, of settings as keys of a cache, and seeds made from names.
+
+What a cache or a result file is keyed by has to be the same in every process, version and machine,
+so everything goes through SHA-256 of bytes or of JSON with sorted keys.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Value = TypeVar("Value")
+_ADDED = "mergelib.hashing.added"
+
+
+def sha256_of(file: Path) -> str:
+    """Hexadecimal SHA-256 of a file."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digest(tensors: Iterable[Tensor]) -> str:
+    """Hexadecimal SHA-256 of the bytes of tensors of any dtype and device, in their order."""
+    state = hashlib.sha256()
+    for tensor in tensors:
+        state.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().data)
+    return state.hexdigest()
+
+
+def stable_seed(*parts: object) -> int:
+    """A seed in [0, 2^63) from the text of its parts: the same in every process and version."""
+    hashed = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(hashed[:8], "big") >> 1
+
+
+def fingerprint(value: Any) -> str:
+    """Hash of settings, 16 hexadecimal digits: a key of a cache.
+
+    Args:
+        value: a text, which is hashed as it is; or what JSON can hold (mappings in any order,
+            sequences, numbers, None), dataclasses included, see `added`.
+
+    Raises:
+        TypeError: for a value that JSON cannot hold.
+    """
+    text = value if isinstance(value, str) else json.dumps(plain(value), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def added(default: Value) -> Value:
+    """A dataclass's field that came later, and what its absence means in older hashes.
+
+    ``rate: float = added(0.0)`` is left out of `fingerprint` while it is 0.0, so that a new field
+    changes no key of what was computed before there was one. The default must not be changed later.
+    """
+    return dataclasses.field(default=default, metadata={_ADDED: default})
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON holds it: dataclasses as mappings without the `added` fields at default."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: plain(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if _ADDED not in field.metadata or getattr(value, field.name) != field.metadata[_ADDED]
+        }
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
