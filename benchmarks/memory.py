@@ -19,7 +19,8 @@ from mergelib.io import Checkpoint, save_state_dict
 from mergelib.measure import measured
 from mergelib.procedures.frank_wolfe import minimise
 from mergelib.progress import progress
-from mergelib.provenance import provenance, write_result
+from mergelib.provenance import provenance
+from mergelib.studies.results import write_result
 
 State = dict[str, Tensor]
 LAYERS = 4

@@ -63,5 +63,5 @@ def _peak(cuda: bool) -> int | None:
         status = Path("/proc/self/status").read_text()
     except OSError:
         return None
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found[1]) * 1024 if found else None
+    mark = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(mark[1]) * 1024 if mark else None

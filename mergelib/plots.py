@@ -7,7 +7,6 @@ Every method keeps its colour and label in every figure. The colours are those o
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:

@@ -1,20 +1,13 @@
-"""Measured results and their provenance: what a number must carry to be believed and repeated."""
+"""Provenance: what a measured number must carry to be believed and repeated."""
 
 import datetime
 import importlib.metadata
-import json
 import platform
 import subprocess
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-from mergelib.io import staged
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def provenance(**inputs: Any) -> dict[str, Any]:
@@ -34,39 +27,6 @@ def provenance(**inputs: Any) -> dict[str, Any]:
         "commit": _commit(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-
-
-def write_result(path: Path, record: dict[str, Any]) -> None:
-    """Write a record as JSON; NaN, which JSON does not know, is refused with ``ValueError``."""
-    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
-    with staged(path) as file:
-        file.write_text(text)
-
-
-def load_result(name: str) -> dict[str, Any]:
-    """A record that ships with the package, from ``results/NAME.json``.
-
-    Raises:
-        ValueError: if there is none of that name.
-    """
-    folder = resources.files("mergelib") / "results"
-    file = folder / f"{name}.json"
-    if not file.is_file():
-        known = sorted(each.name.removesuffix(".json") for each in folder.iterdir())
-        raise ValueError(f"no result {name!r}; there are: {', '.join(known) or 'none'}")
-    record: dict[str, Any] = json.loads(file.read_text())
-    return record
-
-
-def load_table(name: str, part: str = "test") -> "pd.DataFrame":
-    """One table of such a record, e.g. its ``"test"`` rows.
-
-    Raises:
-        ValueError: if there is no record of that name.
-    """
-    import pandas as pd
-
-    return pd.DataFrame(load_result(name)[part])
 
 
 def _version(package: str) -> str:

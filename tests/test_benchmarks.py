@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import mergelib as ml
+from mergelib.studies.results import read_result
 
 ROOT = Path(__file__).parents[1]
 
@@ -55,7 +56,7 @@ def test_cogram_and_its_loop(tmp_path: Path) -> None:
     command += ["--hidden", "4", "--repeats", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    report = json.loads(output.read_text())
+    report = read_result(output)
     assert report["provenance"]["versions"]["torch"]
     assert len(report["passes"]) == 8
     for row in report["passes"]:

@@ -1,6 +1,7 @@
 """The command line: what each command does, and errors of one line, status 1 and no traceback."""
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -20,8 +21,8 @@ from mergelib import cli
 from mergelib.cli import printing
 from mergelib.io import load_state_dict, save_state_dict
 from mergelib.registry import get_method, method_names
-from mergelib.studies import comparison
-from mergelib.studies import runner as studies
+from mergelib.studies import comparison, runner
+from mergelib.studies.results import read_result
 from mergelib.testbed import suites, zoo
 from mergelib.testbed.models import build_model
 from mergelib.testbed.training import Recipe
@@ -187,18 +188,24 @@ def test_zoo_build_then_merge_then_evaluate(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(a_zoo: zoo.Zoo) -> studies.Tables:
-        return studies.baselines(a_zoo, grids={"average": {}, "ties": {"scale": [1.0]}})
-
-    monkeypatch.setitem(studies.STUDIES, "baselines", small)
-    monkeypatch.setattr(studies, "measure_study", partial(studies.measure_study, profile="smoke"))
-    monkeypatch.setattr(studies, "Recipe", partial(Recipe, epochs=1))
+    monkeypatch.setattr(runner, "usual_recipe", lambda _: Recipe(epochs=1))
     output = tmp_path / "results" / "digits2.json"
-    succeed(run, "study", "baselines", "--suite", "digits2", "--seeds", "2", "-o", output)
-    record = json.loads(output.read_text(), parse_constant=pytest.fail)
+    grids = 'grids={"average": {}, "ties": {"scale": [1.0]}}'
+    options = ["--suite", "digits2", "--seeds", "2", "--profile", "smoke", "--set", grids]
+    succeed(run, "study", "baselines", *options, "-o", output)
+    json.loads(output.read_text(), parse_constant=pytest.fail)
+    record = read_result(output)
     assert {row["seed"] for row in record["test"]} == {0, 1}
-    assert record["provenance"]["suite"] == "digits2"
+    assert {row["method"] for row in record["validation"]} == {"ties"}
+    made = record["provenance"]
+    assert made["suite"] == "digits2"
+    assert made["settings"]["grids"] == {"average": {}, "ties": {"scale": [1.0]}}
+    assert made["command"] == shlex.join(sys.argv)
+    assert made["sizes"] == {"digits_low": [48, 120], "digits_high": [48, 120]}
+    assert len(made["backbone"]) == 64
     assert "unknown study 'nil'; known: baselines" in fail(run, "study", "nil", "-o", output)
+    refused = fail(run, "study", "concrete", *options, "-o", output)
+    assert "concrete has no setting 'grids'; it has: steps=2000" in refused
 
 
 def test_data_list_and_prepare(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Provenance: what a record carries, the commit it names, and how it is written and read."""
+"""Provenance: what a record carries, and the commit it names."""
 
 import datetime
 import json
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mergelib import provenance as module
-from mergelib.provenance import load_result, provenance, write_result
+from mergelib.provenance import provenance
 
 
 def test_a_record_carries_its_inputs_and_the_machine() -> None:
@@ -62,22 +62,3 @@ def test_the_commit_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert module._commit() == commit + "+"
     monkeypatch.setenv("PATH", "")
     assert module._commit() == "unknown", "no git"
-
-
-def test_records_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "results" / "digits2.json"
-    write_result(path, {"accuracy": [0.5, 1]})
-    assert json.loads(path.read_text()) == {"accuracy": [0.5, 1]}
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_result(path, {"accuracy": float("nan")})
-    with pytest.raises(OSError, match=str(path)):
-        write_result(path / "x.json", {})
-    assert json.loads(path.read_text()) == {"accuracy": [0.5, 1]}
-    assert [file.name for file in path.parent.iterdir()] == ["digits2.json"]
-
-
-def test_shipped_results_can_be_read() -> None:
-    record = load_result("vision8-baselines")
-    assert {"provenance", "test", "validation", "chosen"} <= set(record)
-    with pytest.raises(ValueError, match=r"no result 'vision9'; there are: .*vision8-baselines"):
-        load_result("vision9")

@@ -26,7 +26,7 @@ def parabola(point: Point) -> Tensor:
 
 
 def test_gradient_descent_on_a_parabola_has_a_closed_form() -> None:
-    """x shrinks by 1 - η in each step, and the loss is taken before the step."""
+    """X shrinks by 1 - η in each step, and the loss is taken before the step."""
     point = Point()
     losses = train(point, range(5), lambda _: parabola(point), sgd(point, 0.1))
     assert point.at.item() == pytest.approx(0.9**5)

@@ -1,6 +1,8 @@
 """The tree of commands, and the options that several of them take."""
 
-from typing import TYPE_CHECKING, Annotated
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -53,6 +55,26 @@ Model = Annotated[
         show_default="the usual one",
     ),
 ]
+
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", help="A setting, e.g. --set scale=0.4; repeatable."),
+]
+
+
+def read_settings(texts: Sequence[str] | None) -> dict[str, Any]:
+    """``name=value`` of each text, the value read as JSON where it is JSON, else as text."""
+    settings: dict[str, Any] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--set takes name=value, got {text!r}")
+        try:
+            settings[name] = json.loads(value)
+        except json.JSONDecodeError:
+            settings[name] = value
+    return settings
 
 
 def load_suite_shown(name: str, seed: int) -> "Suite":

@@ -1,13 +1,12 @@
 """``mergelib methods`` and ``mergelib merge``."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from mergelib.cli import printing
-from mergelib.cli.apps import Device, app
+from mergelib.cli.apps import Device, Settings, app, read_settings
 
 
 @app.command("methods")
@@ -34,10 +33,7 @@ def merge_command(
     pretrained: Annotated[
         Path | None, typer.Option("--pretrained", "-p", help="The model they were fine-tuned from.")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", help="A hyperparameter, e.g. --set scale=0.4; repeatable."),
-    ] = None,
+    settings: Settings = None,
     device: Device = "cpu",
     overwrite: Annotated[bool, typer.Option(help="Replace an output that exists.")] = False,
 ) -> None:
@@ -48,19 +44,8 @@ def merge_command(
     """
     from mergelib import merge_files
 
-    hyperparameters = dict(_setting(text) for text in settings or [])
+    hyperparameters = read_settings(settings)
     written = merge_files(
         method, pretrained, experts, output, device=device, overwrite=overwrite, **hyperparameters
     )
     typer.echo(f"Wrote {written}")
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """``name=value`` with the value read as JSON where it is JSON, else as text."""
-    name, found, value = text.partition("=")
-    if not found or not name:
-        raise ValueError(f"--set takes name=value, got {text!r}")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value

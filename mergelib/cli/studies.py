@@ -6,7 +6,16 @@ from typing import Annotated, Any
 import typer
 
 from mergelib.cli import printing
-from mergelib.cli.apps import Device, Model, Seed, SuiteName, app, load_suite_shown
+from mergelib.cli.apps import (
+    Device,
+    Model,
+    Seed,
+    Settings,
+    SuiteName,
+    app,
+    load_suite_shown,
+    read_settings,
+)
 
 DEMO = ("average", "task_arithmetic", "ties", "cart")
 
@@ -73,29 +82,50 @@ def evaluate_command(
 
 @app.command()
 def study(
-    name: Annotated[str, typer.Argument(help="What to measure; see mergelib.studies.runner.")],
+    name: Annotated[str, typer.Argument(help="What to measure; see mergelib.studies.catalogue.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")],
-    suite: SuiteName = "vision8",
+    suite: Annotated[
+        str, typer.Option(help="A suite; for fusion, thresholds, tuning: synthetic or digits.")
+    ] = "vision8",
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 5,
     first: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
     model: Model = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(help="How much data: smoke, default or full.", show_default="default"),
+    ] = None,
+    settings: Settings = None,
+    backend: Annotated[
+        str, typer.Option(help="How seeds are spread: serial, joblib or ray.")
+    ] = "joblib",
+    jobs: Annotated[
+        int | None, typer.Option(help="Seeds at a time.", show_default="one; with ray all CPUs")
+    ] = None,
     device: Device = "cpu",
 ) -> None:
     """Measure over several seeds, with provenance: baselines, ranks, task_counts and others.
 
     This is the command behind the files in results/. Hyperparameters are chosen on validation
-    data. A killed run resumes with the seed it was at. The studies of pairs, fusion, thresholds
-    and tuning, take --suite synthetic or digits.
-    """
-    from mergelib.provenance import write_result
-    from mergelib.studies.runner import PAIR_STUDIES, STUDIES, measure_pairs, measure_study
+    data. A killed run resumes with the seeds it was at. An unknown setting is answered with those
+    that the study has, and their defaults.
 
-    repeats = range(first, first + seeds)
-    if name in PAIR_STUDIES:
-        record = measure_pairs(PAIR_STUDIES[name], repeats, suite)
-    elif name in STUDIES:
-        record = measure_study(STUDIES[name], suite, repeats, model=model, device=device)
-    else:
-        raise ValueError(f"unknown study {name!r}; known: {', '.join([*STUDIES, *PAIR_STUDIES])}")
+    Example: mergelib study ranks --suite glyphs8 --seeds 3 --set rank_ratios=[0.04,0.08] -o r.json
+    """
+    from mergelib.studies.catalogue import get_study
+    from mergelib.studies.results import write_result
+    from mergelib.studies.runner import measure_study
+
+    options: dict[str, Any] = {} if profile is None else {"profile": profile}
+    record = measure_study(
+        get_study(name),
+        suite,
+        range(first, first + seeds),
+        model=model,
+        device=device,
+        settings=read_settings(settings),
+        backend=backend,  # type: ignore[arg-type]  # checked there
+        jobs=jobs,
+        **options,
+    )
     write_result(output, record)
     typer.echo(f"Wrote {output}")

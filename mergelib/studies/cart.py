@@ -1,4 +1,4 @@
-"""Studies of rules and compressions, the methods that look at no data.
+"""Studies of CART: rules and compressions against it, ranks, and AdaMerging on top of it.
 
 Each is a function of a zoo that returns tables, lists of rows. See `mergelib.studies.runner`.
 """
@@ -13,24 +13,33 @@ from torch import Tensor
 
 from mergelib.activations import layer_inputs
 from mergelib.compression import Compressed, compress
+from mergelib.procedures import Adapted
+from mergelib.procedures.common import unlabelled
 from mergelib.registry import get_method
 from mergelib.statedict import flatten, is_kernel
 from mergelib.studies.comparison import (
+    ADAPTED,
     GRIDS,
+    POOL_GRIDS,
     Grid,
+    adapted,
+    best_of,
+    choices,
     choose,
     compare,
     cut,
+    examples_of,
     individual,
+    judged,
     merge_zoo,
     merits,
     records,
     sub_zoo,
 )
-from mergelib.studies.frank_wolfe import Tables
-from mergelib.studies.pools import POOL_GRIDS
+from mergelib.studies.results import Tables
+from mergelib.studies.runner import study
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many
-from mergelib.testbed.zoo import Zoo
+from mergelib.testbed.tasks import Zoo
 from mergelib.theory.interference import interference_curves, output_interference
 
 RANK_RATIOS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.32, 0.5, 0.75, 1.0)
@@ -53,16 +62,17 @@ KERNEL_GRIDS: dict[str, Grid] = {
 }
 
 
+@study(methods=[])
 def baselines(zoo: Zoo, *, grids: Mapping[str, Grid] = GRIDS) -> Tables:
     """Every method with hyperparameters chosen on validation data, judged on test data.
 
     Args:
         zoo: experts and their suite.
-        grids: method to what is searched; on validation data in bfloat16, see `sweep`.
+        grids: method to what is searched; on validation data in bfloat16, see `score_grid`.
 
     Returns:
         ``chosen`` (one row: the zoo's fingerprint and every method's settings), ``validation``
-        (a row a grid point) and ``test`` (a row a method and task, as `compare` gives it).
+        (one row per grid point) and ``test`` (one row per method and task, as `compare` gives it).
 
     Raises:
         ValueError: an unknown method.
@@ -79,6 +89,7 @@ def baselines(zoo: Zoo, *, grids: Mapping[str, Grid] = GRIDS) -> Tables:
     return {"chosen": [chosen], "validation": searched, "test": test}
 
 
+@study(methods=["average", "cart", "low_rank_task_arithmetic"])
 def ranks(
     zoo: Zoo,
     *,
@@ -99,8 +110,8 @@ def ranks(
     )
     grid: list[dict[str, Any]] = [
         {"method": method, "scale": scale, "rank_ratio": ratio}
-        for method, many in (("cart", scales), ("low_rank_task_arithmetic", uncentred_scales))
-        for scale in many
+        for method, own in (("cart", scales), ("low_rank_task_arithmetic", uncentred_scales))
+        for scale in own
         for ratio in rank_ratios
     ]
     path = []
@@ -119,6 +130,7 @@ def ranks(
     return {"test": rows, "path": path}
 
 
+@study(methods=[method for method, _ in SUBSET_GRIDS.values()])
 def task_counts(
     zoo: Zoo, *, counts: Sequence[int] = COUNTS, subsets: int = 5, pictures: int = 500
 ) -> Tables:
@@ -135,8 +147,9 @@ def task_counts(
 
     Returns:
         ``test``: rows of ``count``, ``subset``, ``method``, ``accuracy`` and ``normalised``, means
-        over the subset's tasks; and ``bounds``: for each task the accuracies between which the
-        paper's Eq. 11 sees a mean vary, ``pretrained`` and ``individual``.
+        over the subset's tasks; ``bounds``: for each task the accuracies between which the
+        paper's Eq. 11 sees a mean vary, ``pretrained`` and ``individual``; and ``chosen``: rows of
+        ``count``, ``subset``, ``method`` and ``settings``.
     """
     zoo = cut(zoo, pictures)
     own = individual(zoo, autocast=True).set_index("task")["accuracy"]
@@ -145,14 +158,15 @@ def task_counts(
     )["accuracy"]
     generator = torch.Generator().manual_seed(zoo.suite.seed)
     names = list(zoo.suite.tasks)
-    rows = []
+    rows, chosen = [], []
     for count in counts:
         for subset in range(1 if count == len(names) else subsets):
             order = torch.randperm(len(names), generator=generator)[:count]
             tasks = [names[i] for i in sorted(order.tolist())]
             part = sub_zoo(zoo, tasks)
             for label, (method, grid) in SUBSET_GRIDS.items():
-                best, _ = choose(part, method, grid, autocast=True)
+                best = best_of(part, method, grid)
+                chosen += choices({label: best}, count=count, subset=subset)
                 merged = merge_zoo(method, part, **best)
                 table = evaluate(zoo.model, merged, zoo.heads, part.suite, autocast=True)
                 accuracy = table.set_index("task")["accuracy"]
@@ -160,9 +174,10 @@ def task_counts(
                 share = float((accuracy / own[tasks]).mean())
                 rows.append({**row, "accuracy": float(accuracy.mean()), "normalised": share})
     bounds = pd.DataFrame({"pretrained": base, "individual": own}).reset_index()
-    return {"test": rows, "bounds": records(bounds)}
+    return {"test": rows, "bounds": records(bounds), "chosen": chosen}
 
 
+@study(methods=["average"])
 def interference(
     zoo: Zoo, *, rank_ratios: Sequence[float] = RANK_RATIOS, pictures: int = 60
 ) -> Tables:
@@ -186,6 +201,7 @@ def interference(
     return {"curves": records(curves), "outputs": records(outputs)}
 
 
+@study(methods=["emr", "tall_masks", "cart_indexing", "task_arithmetic", "ties"])
 def compression(
     zoo: Zoo,
     *,
@@ -199,29 +215,31 @@ def compression(
 
     Returns:
         ``test``: rows of ``method``, ``setting``, ``task``, ``accuracy``, ``loss``; ``storage``:
-        rows of ``method``, ``setting``, ``bits_per_task``, ``shared_bytes`` and ``parameters``.
+        rows of ``method``, ``setting``, ``bits_per_task``, ``shared_bytes`` and ``parameters``;
+        ``chosen``: rows of ``method`` and ``settings``.
     """
     settings: list[tuple[str, str, dict[str, Any]]] = [("emr", "", {})]
-    settings += [
-        ("tall_masks", f"base={base}", _best_masks(zoo, base, mask_scales))
-        for base in ("task_arithmetic", "ties")
-    ]
+    masks = {base: _best_masks(zoo, base, mask_scales) for base in ("task_arithmetic", "ties")}
+    settings += [("tall_masks", f"base={base}", options) for base, options in masks.items()]
     settings += [
         ("cart_indexing", f"rank_ratio={ratio}", {"rank_ratio": ratio}) for ratio in rank_ratios
     ]
-    rows = records(_judged(zoo, zoo.experts).assign(method="individual", setting=""))
+    rows = records(_judge_own(zoo, zoo.experts).assign(method="individual", setting=""))
     storage = []
     for method, setting, options in settings:
         parts = _compress(zoo, method, options)
         named = {"method": method, "setting": setting}
-        judged = _judged(zoo, {task: parts.expert(task) for task in parts.tasks})
-        rows += records(judged.assign(**named))
+        table = _judge_own(zoo, {task: parts.expert(task) for task in parts.tasks})
+        rows += records(table.assign(**named))
         bits = 8 * sum(map(parts.task_nbytes, parts.tasks)) / len(parts.tasks)
         storage.append({**named, "bits_per_task": bits, "shared_bytes": parts.shared_nbytes})
     count = flatten(zoo.pretrained).numel()
-    return {"test": rows, "storage": [{**row, "parameters": count} for row in storage]}
+    chosen = [row for options in masks.values() for row in choices({"tall_masks": options})]
+    storage = [{**row, "parameters": count} for row in storage]
+    return {"test": rows, "storage": storage, "chosen": chosen}
 
 
+@study(methods=[])
 def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
     """Methods on a convolutional network, low-rank ones with its convolutions folded to matrices.
 
@@ -231,17 +249,80 @@ def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
         ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``, at hyperparameters chosen
         on validation data; ``chosen``: rows of ``method`` and these.
     """
-    rows = records(_judged(zoo, zoo.experts).assign(method="individual"))
+    rows = records(_judge_own(zoo, zoo.experts).assign(method="individual"))
     states = {"pretrained": zoo.pretrained}
     chosen = []
     for method, grid in grids.items():
-        best, _ = choose(zoo, method, {**grid, "is_matrix": [is_kernel]}, autocast=True)
+        best = best_of(zoo, method, {**grid, "is_matrix": [is_kernel]})
         states[method] = merge_zoo(method, zoo, **best)
         chosen.append({"method": method, **{key: best[key] for key in grid}})
     for method, state in states.items():
         table = evaluate(zoo.model, state, zoo.heads, zoo.suite, autocast=True)
         rows += records(table[["task", "accuracy", "loss"]].assign(method=method))
     return {"test": rows, "chosen": chosen}
+
+
+@study(methods=["adamerging"])
+def adaptation(zoo: Zoo, *, grids: Mapping[str, Grid] = ADAPTED, steps: int = 300) -> Tables:
+    """AdaMerging on test inputs, from data-free methods at scales chosen on validation data.
+
+    Returns:
+        ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``task`` and
+        ``accuracy``; ``history``: rows of ``base``, ``step`` and ``entropy``, the sum over tasks;
+        ``chosen``: rows of ``method`` and ``settings``.
+    """
+    data = unlabelled(examples_of(zoo, None, "test"))
+    rows, history, chosen = [], [], []
+    for base, grid in grids.items():
+        best = best_of(zoo, base, grid)
+        chosen += choices({base: best})
+        options = {"init": best["scale"], "rank_ratio": best.get("rank_ratio", 0.0)}
+        result = adapted(zoo, "adamerging", data, base=base, steps=steps, **options)
+        states = {base: merge_zoo(base, zoo, **best), f"adamerging+{base}": result.state}
+        for method, state in states.items():
+            table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
+            rows += [{"method": method, **row} for row in records(table[["task", "accuracy"]])]
+        totals = result.history.drop(columns="step").sum(axis=1)[::10]
+        history += [{"base": base, "step": i, "entropy": total} for i, total in totals.items()]
+    return {"test": rows, "history": history, "chosen": chosen}
+
+
+@study(methods=["adamerging", "cart"])
+def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int = 300) -> Tables:
+    """What AdaMerging's coefficients on CART could give: the same ones learned from labels.
+
+    By the entropy of the test inputs, as in `adaptation`, and by the cross-entropy of the whole
+    labelled training split, from the scale that was chosen on validation data.
+
+    Returns:
+        ``test``: rows of ``method`` (``cart``, or the loss), learning ``rate`` (0 for CART),
+        ``task``, ``accuracy`` and ``loss``; ``history``: rows of ``method``, ``rate``, ``step`` and
+        ``value``, the mean over tasks of what is minimised (nats); ``moved``: rows of ``method``,
+        ``rate``, the ``mean`` coefficient relative to the start and their ``spread``; ``chosen``:
+        a row of ``method`` and ``settings``.
+    """
+    best = best_of(zoo, "cart", ADAPTED["cart"])
+    rows = judged(zoo, "cart", Adapted(merge_zoo("cart", zoo, **best)))
+    tables: Tables = {"test": [{"rate": 0, **row} for row in rows], "history": [], "moved": []}
+    tables["chosen"] = choices({"cart": best})
+    splits: dict[str, Mapping[str, Any]] = {
+        "entropy": unlabelled(examples_of(zoo, None, "test")),
+        "cross_entropy": examples_of(zoo, None),
+    }
+    options = {"base": "cart", "init": best["scale"], "rank_ratio": best["rank_ratio"]}
+    for loss, data in splits.items():
+        for rate in rates:
+            result = adapted(
+                zoo, "adamerging", data, loss=loss, learning_rate=rate, steps=steps, **options
+            )
+            own = {"method": loss, "rate": rate}
+            tables["test"] += [{**row, **own} for row in judged(zoo, loss, result)]
+            values = result.history.drop(columns="step").mean(axis=1)[::10]
+            tables["history"] += [{**own, "step": i, "value": value} for i, value in values.items()]
+            share = (result.coefficients / best["scale"]).to_numpy()
+            moved = {"mean": float(share.mean()), "spread": float(share.std())}
+            tables["moved"].append({**own, **moved})
+    return tables
 
 
 def _compress(zoo: Zoo, method: str, options: Mapping[str, Any]) -> Compressed:
@@ -251,17 +332,17 @@ def _compress(zoo: Zoo, method: str, options: Mapping[str, Any]) -> Compressed:
 
 def _best_masks(zoo: Zoo, base: str, scales: Sequence[float]) -> dict[str, Any]:
     """TALL masks' options, with the scale that is best for every task on validation data."""
-    found = {}
+    scores = {}
     for scale in scales:
         parts = _compress(zoo, "tall_masks", {"base": base, "mask_scale": scale})
         states = {task: parts.expert(task) for task in parts.tasks}
-        judged = _judged(zoo, states, "validation").set_index("task")
-        found[scale] = merits(zoo, judged)
-    best = pd.DataFrame(found).idxmax(axis=1)
+        table = _judge_own(zoo, states, "validation").set_index("task")
+        scores[scale] = merits(zoo, table)
+    best = pd.DataFrame(scores).idxmax(axis=1)
     return {"base": base, "mask_scale": {str(task): float(scale) for task, scale in best.items()}}
 
 
-def _judged(
+def _judge_own(
     zoo: Zoo, states: dict[str, dict[str, Tensor]], split: SplitName = "test"
 ) -> pd.DataFrame:
     """``task``, ``accuracy`` and ``loss`` of every task under a state dict of its own."""

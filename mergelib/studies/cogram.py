@@ -1,30 +1,38 @@
-"""Studies of CoGraM, on two networks for the same classes that differ in their data.
+"""Studies of CoGraM: on a zoo, and on two networks for the same classes that differ in their data.
 
-Each study is a function of a seed: it draws a pair of data sets, trains networks A and B, merges
-them, and judges all on test data. Networks start from the same weights, as in federated learning,
-or each from its own. See `mergelib.studies.runner`.
+The latter are functions of a seed and a source, see `mergelib.studies.pairs`, and judge on test
+data of both networks.
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Generator, Tensor, nn
-from torch.func import functional_call
+from torch import nn
 
-from mergelib.cogram import fine_tune, kickoff, prototypes
-from mergelib.data.prepared import load_arrays
-from mergelib.data.sampling import stratified
+from mergelib.cogram import fine_tune, kickoff
 from mergelib.hashing import stable_seed
-from mergelib.procedures import Adapted, adapt
+from mergelib.procedures import Adapted
 from mergelib.statedict import StateDict, flatten, lerp
-from mergelib.studies.frank_wolfe import Tables
-from mergelib.testbed.families.synthetic import SyntheticPair, synthetic_pair, train_pair
-from mergelib.testbed.tasks import Split
+from mergelib.studies.comparison import (
+    ADAPTED,
+    KINDS,
+    TOLERANCE,
+    Grid,
+    adapted,
+    best_of,
+    choices,
+    examples_of,
+    judged,
+    merge_zoo,
+    records,
+)
+from mergelib.studies.pairs import Pair, draw_pairs, pair_of
+from mergelib.studies.results import Tables
+from mergelib.studies.runner import study
+from mergelib.testbed.tasks import Zoo
 
 # What `thresholds` searches on validation data; the steepness stays at the paper's 5.5.
 STEEPNESSES = (0.5, 1.0, 2.0, 5.5, 10.0, 20.0, 50.0)
@@ -46,88 +54,42 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "all weights": ("weight",),
 }
 
-FEW = 200  # examples of network B where the two are unequal
-
-# What losses are taken on: the kind of representative, and how many a class.
-PER_CLASS = {"geometric": 1, "arithmetic": 1, "medoid": 1, "kmeans": 3, "batch": 10}
+# What CoGraM starts from, among data-free merges.
+MERGED: dict[str, Grid] = {"average": {}, **ADAPTED}
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Data, networks A and B, and their Fisher merge."""
+@study(methods=[*MERGED, "frank_wolfe", "cogram"])
+def granular(zoo: Zoo, *, examples: int = 10) -> Tables:
+    """CoGraM, layer by layer, after data-free merges and after Frank-Wolfe.
 
-    data: SyntheticPair
-    model: nn.Module
-    a: StateDict
-    b: StateDict
-    fisher: StateDict
+    Losses are taken on so many training examples of each task. As the paper has it, and with
+    rollback at layers too, which undoes a layer whose mixture raises the loss.
 
-    def accuracy(self, state: StateDict, split: Split | None = None) -> float:
-        """In 0..1, on the test data or those given."""
-        right = self.outputs(state, split).argmax(1) == (split or self.data.test).labels
-        return right.float().mean().item()
-
-    @torch.no_grad()
-    def outputs(self, state: StateDict, split: Split | None = None) -> Tensor:
-        """Logits on the test data or those given."""
-        inputs = (split or self.data.test).inputs
-        logits: Tensor = functional_call(self.model, dict(state), (inputs,))
-        return logits
-
-    def prototypes(self, kind: str) -> dict[str, tuple[Tensor, Tensor]]:
-        """Of the training data of both networks together."""
-        x, y = self.together
-        return {"all": prototypes(x, y, kind=kind, per_class=PER_CLASS[kind])}
-
-    def cogram(self, start: StateDict, data: Mapping[str, Any], **options: Any) -> Adapted:
-        """CoGraM on some data, in simultaneous order unless another is asked for."""
-        options = {"order": "simultaneous", **options}
-        experts, heads = {"a": self.a, "b": self.b}, {"all": nn.Identity()}
-        return adapt(
-            "cogram", experts, model=self.model, heads=heads, data=data, start=start, **options
-        )
-
-    @property
-    def together(self) -> tuple[Tensor, Tensor]:
-        """The training data of both."""
-        a, b = self.data.a, self.data.b
-        return torch.cat([a.inputs, b.inputs]), torch.cat([a.labels, b.labels])
-
-
-def make_pair(seed: int, source: str, kind: str, *, shared: bool) -> Pair:
-    """Train two networks and merge them by Fisher merging, on 500 training inputs of each.
-
-    Args:
-        seed: draws data and networks.
-        source: one of `SOURCES`.
-        kind: of data: ``"homogeneous"``, ``"heterogeneous"``, or ``"unequal"``, which is
-            homogeneous with fewer examples for B.
-        shared: whether both start from the same weights.
+    Returns:
+        ``test``: rows of ``base``, ``method`` (``none``, ``cogram``, ``cogram, rolled back``),
+        ``task``, ``accuracy`` and ``loss``; ``layers``: rows of ``base``, ``method``, ``layer``,
+        ``spread``, ``before``, ``after`` and ``accepted``; ``chosen``: rows of ``method`` and
+        ``settings``.
     """
-    data = SOURCES[source](seed, kind == "heterogeneous")
-    if kind == "unequal":
-        data = replace(data, b=Split(data.b.inputs[:FEW], data.b.labels[:FEW]))
-    model, a, b = train_pair(data, seed=seed, shared_start=shared)
-    experts = {"a": a, "b": b}
-    inputs = {"a": data.a.inputs[:500], "b": data.b.inputs[:500]}
-    heads = dict.fromkeys(experts, nn.Identity())
-    merged = adapt(
-        "fisher", experts, pretrained=a, model=model, heads=heads, data=inputs, seed=seed
-    )
-    return Pair(data, model, a, b, merged.state)
+    data = examples_of(zoo, examples)
+    chosen = {name: best_of(zoo, name, grid) for name, grid in MERGED.items()}
+    bases = {name: merge_zoo(name, zoo, **best) for name, best in chosen.items()}
+    walk = {**KINDS["soft, by task"], "steps": 4, "tolerance": TOLERANCE}
+    bases["frank_wolfe"] = adapted(zoo, "frank_wolfe", data, **walk).state
+    tables: Tables = {"test": [], "layers": [], "chosen": choices(chosen)}
+    for base, start in bases.items():
+        runs: dict[str, Adapted] = {"none": Adapted(dict(start))}
+        for method, rollback in (("cogram", ()), ("cogram, rolled back", ("layer",))):
+            runs[method] = adapted(zoo, "cogram", data, start=start, rollback=rollback)
+            kept = runs[method].history[["layer", "spread", "before", "after", "accepted"]]
+            tables["layers"] += records(kept.assign(base=base, method=method))
+        for method, result in runs.items():
+            tables["test"] += [{"base": base, **row} for row in judged(zoo, method, result)]
+    return tables
 
 
-def pairs(
-    seed: int, source: str, kinds: Sequence[str] = ("homogeneous", "heterogeneous")
-) -> Iterator[tuple[dict[str, Any], Pair]]:
-    """Pairs of each kind, from common and from own weights, with their names."""
-    for kind in kinds:
-        for start in ("common", "own"):
-            pair = make_pair(seed, source, kind, shared=start == "common")
-            yield {"data": kind, "start": start}, pair
-
-
-def fusion(seed: int, *, source: str = "synthetic") -> Tables:
+@study(methods=["fisher", "cogram"], load=pair_of)
+def fusion(seed: int, source: str = "synthetic") -> Tables:
     """What CoGraM makes of a Fisher merge: at each level, with each prototype, again and again.
 
     Args:
@@ -140,15 +102,16 @@ def fusion(seed: int, *, source: str = "synthetic") -> Tables:
         ``levels``, ``prototypes``, ``iterations``, ``accuracy`` (0..1) and ``toward_a``, where the
         network lies along the line from B (0) to A (1), by projection. The methods beside
         ``cogram`` are ``a``, ``b``, ``average``, ``fisher``, ``better`` (of a and b, by validation
-        data) and ``ensemble`` (their mean probabilities).
+        data) and ``ensemble`` (their mean probabilities). ``chosen``: rows of ``data``, ``start``,
+        ``method`` and ``settings``: which is better.
     """
-    rows = []
-    for names, pair in pairs(seed, source, ("homogeneous", "heterogeneous", "unequal")):
+    rows, chosen = [], []
+    for names, pair in draw_pairs(seed, source, ("homogeneous", "heterogeneous", "unequal")):
         states = {"a": pair.a, "b": pair.b, "average": lerp(pair.a, pair.b, 0.5)}
-        validation = pair.data.validation
-        ahead = max((pair.a, pair.b), key=lambda each: pair.accuracy(each, validation))
-        states |= {"fisher": pair.fisher, "better": ahead}
-        rows += [{**names, "method": name, **_judged(pair, each)} for name, each in states.items()]
+        ahead = max("ab", key=lambda name: pair.accuracy(states[name], pair.data.validation))
+        chosen += choices({"better": {"network": ahead}}, **names)
+        states |= {"fisher": pair.fisher, "better": states[ahead]}
+        rows += [{**names, "method": name, **_judged(pair, own)} for name, own in states.items()]
         both = pair.outputs(pair.a).softmax(1) + pair.outputs(pair.b).softmax(1)
         right = (both.argmax(1) == pair.data.test.labels).float().mean().item()
         rows.append({**names, "method": "ensemble", "accuracy": right, "toward_a": None})
@@ -159,7 +122,7 @@ def fusion(seed: int, *, source: str = "synthetic") -> Tables:
                 merged = pair.cogram(merged, data, **options).state
                 done = {"method": "cogram", **settings, "iterations": iteration + 1}
                 rows.append({**names, **done, **_judged(pair, merged)})
-    return {"test": rows}
+    return {"test": rows, "chosen": chosen}
 
 
 def _settings(source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -181,12 +144,13 @@ def _settings(source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def _judged(pair: Pair, state: StateDict) -> dict[str, Any]:
-    a, b, own = (flatten(each).double() for each in (pair.a, pair.b, state))
-    share = float((own - b) @ (a - b) / (a - b).square().sum())
+    a, b, merged = (flatten(weights).double() for weights in (pair.a, pair.b, state))
+    share = float((merged - b) @ (a - b) / (a - b).square().sum())
     return {"accuracy": pair.accuracy(state), "toward_a": share}
 
 
-def thresholds(seed: int, *, source: str = "synthetic") -> Tables:
+@study(methods=["fisher", "cogram"], load=pair_of)
+def thresholds(seed: int, source: str = "synthetic") -> Tables:
     """The settings that the paper leaves out, searched on validation data.
 
     Returns:
@@ -195,7 +159,7 @@ def thresholds(seed: int, *, source: str = "synthetic") -> Tables:
         ``accuracy`` (0..1).
     """
     rows = []
-    for names, pair in pairs(seed, source):
+    for names, pair in draw_pairs(seed, source):
         for kind in ("geometric", "arithmetic"):
             data = pair.prototypes(kind)
             for settings, options in _grid():
@@ -225,7 +189,8 @@ def _named(settings: dict[str, Any], ends: Mapping[str, tuple[float, float]]) ->
     return {**settings, **columns}
 
 
-def tuning(seed: int, *, source: str = "synthetic", learning_rate: float = 1e-3) -> Tables:
+@study(methods=["fisher", "cogram"], load=pair_of)
+def tuning(seed: int, source: str = "synthetic", *, learning_rate: float = 1e-3) -> Tables:
     """Kickoff and fine-tuning on the training data of both networks.
 
     Every network gets as many epochs: 28 at one rate, or a kickoff of 8 at 2.5 times the rate and
@@ -239,7 +204,7 @@ def tuning(seed: int, *, source: str = "synthetic", learning_rate: float = 1e-3)
         ``losses``, the mean training loss of each epoch in nats.
     """
     tables: Tables = {"test": [], "history": []}
-    for names, pair in pairs(seed, source):
+    for names, pair in draw_pairs(seed, source):
         merged = pair.cogram(pair.fisher, pair.prototypes("arithmetic")).state
         states = {"a": pair.a, "b": pair.b, "fisher": pair.fisher, "cogram": merged}
         fresh = copy.deepcopy(pair.model)
@@ -256,10 +221,10 @@ def tuning(seed: int, *, source: str = "synthetic", learning_rate: float = 1e-3)
                 trained, losses = _trained(pair, state, training, learning_rate, seed)
                 right = pair.outputs(trained).argmax(1) == pair.data.test.labels
                 parts = {"": right, "_a": right[:half], "_b": right[half:]}
-                found = {
-                    f"accuracy{key}": each.float().mean().item() for key, each in parts.items()
+                accuracies = {
+                    f"accuracy{key}": part.float().mean().item() for key, part in parts.items()
                 }
-                tables["test"].append({**named, **found})
+                tables["test"].append({**named, **accuracies})
                 if losses:
                     tables["history"].append({**named, "losses": losses})
     return tables
@@ -280,53 +245,8 @@ def _trained(
         seed=seed,
     )
     if training == "fine-tuning":
-        made = fit(state, epochs=28)
-        return made.state, made.history["all"].tolist()
+        tuned = fit(state, epochs=28)
+        return tuned.state, tuned.history["all"].tolist()
     first = kickoff(state, **fit.keywords)
     then = fit(first.state)
     return then.state, [*first.history["all"], *then.history["all"]]
-
-
-def digit_pair(seed: int, heterogeneous: bool, *, size: int = 1000) -> SyntheticPair:
-    """Real digits for two networks: A's are from MNIST, B's from MNIST, or else from USPS.
-
-    Pictures are averaged to 16 x 16 grey levels in -1..1, 256 features. Sizes as in
-    `synthetic_pair`: 1,000 examples each, 1,000 for validation and 2,000 for testing together.
-    """
-    train, validation, test = [], [], []
-    for party, name in enumerate(("mnist", "usps" if heterogeneous else "mnist")):
-        arrays = load_arrays(name)
-        generator = Generator().manual_seed(stable_seed("digits", name, seed))
-        # one draw for two parties, so that they share no picture
-        rows = stratified(arrays.train_labels, 3 * size, generator).chunk(2)[party]
-        inputs, labels = arrays.train_images[rows], arrays.train_labels[rows]
-        train.append(_grey(inputs[:size], labels[:size]))
-        validation.append(_grey(inputs[size:], labels[size:]))
-        rows = stratified(arrays.test_labels, 2 * size, generator).chunk(2)[party]
-        test.append(_grey(arrays.test_images[rows], arrays.test_labels[rows]))
-    a, b = train
-    return SyntheticPair(a, b, _both(validation), _both(test))
-
-
-def _grey(images: Tensor, labels: Tensor) -> Split:
-    grey = images.float().mean(1, keepdim=True) / 127.5 - 1
-    return Split(F.avg_pool2d(grey, 2).flatten(1), labels)
-
-
-def _both(parts: Sequence[Split]) -> Split:
-    a, b = parts
-    return Split(torch.cat([a.inputs, b.inputs]), torch.cat([a.labels, b.labels]))
-
-
-def _synthetic(seed: int, heterogeneous: bool) -> SyntheticPair:
-    return synthetic_pair(seed, heterogeneous=heterogeneous)
-
-
-SOURCES = {"synthetic": _synthetic, "digits": digit_pair}
-
-
-def pair_sources(source: str) -> dict[str, str]:
-    """The hash of each data file behind a source; none are behind what the seeds alone decide."""
-    if source != "digits":
-        return {}
-    return {name: load_arrays(name).sha256 for name in ("mnist", "usps")}

@@ -1,25 +1,27 @@
 """Compare merging methods on one zoo: choose hyperparameters on validation data, judge on test.
 
-`compare` is the table of `mergelib demo`; `mergelib.studies.runner` repeats it over seeds.
+`compare` is the table of `mergelib demo`. What the studies of all papers share stands here.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from torch import Tensor
 
 from mergelib.measure import measured
 from mergelib.merging import merge
+from mergelib.procedures import Adapted, adapt
 from mergelib.registry import get_method
+from mergelib.studies.results import Rows
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many, normalised_accuracy
-from mergelib.testbed.tasks import Split, Suite
-from mergelib.testbed.zoo import Zoo
+from mergelib.testbed.tasks import Split, Suite, Zoo
 
 Grid = Mapping[str, Sequence[Any]]
+Data = dict[str, tuple[Tensor, Tensor]]
 
 # Searched on validation data. The ranges contain the papers' own and go beyond their ends.
 GRIDS: dict[str, Grid] = {
@@ -39,6 +41,39 @@ GRIDS: dict[str, Grid] = {
 }
 
 
+# What AdaMerging starts from, and what is searched for the start.
+ADAPTED: dict[str, Grid] = {
+    "task_arithmetic": {"scale": GRIDS["task_arithmetic"]["scale"]},
+    "ties": {"scale": GRIDS["task_arithmetic"]["scale"], "reduce": ["sum"]},
+    "cart": {"scale": GRIDS["cart"]["scale"], "rank_ratio": [0.16]},
+}
+
+# Data-free methods to compare with, at hyperparameters chosen on validation data.
+REFERENCES: dict[str, Grid] = {
+    "average": {},
+    "task_arithmetic": ADAPTED["task_arithmetic"],
+    "cart": ADAPTED["cart"],
+}
+
+# Rules that merge a part of the experts, and what is searched for it on validation data: the grids
+# of CART's appendix D.
+POOL_GRIDS: dict[str, Grid] = {
+    "average": {},
+    "task_arithmetic": {"scale": [0.1, 0.2, 0.3]},
+    "ties": {"density": [0.05, 0.1, 0.2]},
+    "cart": {"rank_ratio": [0.08, 0.12, 0.16]},
+}
+
+# Frank-Wolfe's four kinds.
+KINDS: dict[str, dict[str, Any]] = {
+    f"{variant}, by {granularity}": {"variant": variant, "granularity": granularity}
+    for variant in ("hard", "soft")
+    for granularity in ("task", "layer")
+}
+
+TOLERANCE = 0.05  # nats: Frank-Wolfe stops at a gap of that; the first ones are above 1
+
+
 def points(grid: Grid) -> list[dict[str, Any]]:
     """All combinations of a grid's values."""
     return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
@@ -51,15 +86,14 @@ def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor
     return merge(method, zoo.experts, pretrained=zoo.pretrained, **hyperparameters)
 
 
-def sweep(
+def score_grid(
     zoo: Zoo, method: str, grid: Grid, split: SplitName = "validation", *, autocast: bool = False
 ) -> pd.DataFrame:
     """Mean accuracy over tasks at every point of a grid: the grid's columns and ``accuracy``.
 
     For suites that are judged by another metric it is the mean of that instead, e.g. for texts
-    ``loss``, in nats per character. With ``autocast`` in bfloat16
-    where that is safe: several times faster on processors that have it, and good enough to choose
-    by.
+    ``loss``, in nats per character. With ``autocast`` in bfloat16 where that is safe: several
+    times faster on processors that have it, and good enough to choose by.
     """
     chosen = points(grid)
 
@@ -78,13 +112,13 @@ def sweep(
 def choose(
     zoo: Zoo, method: str, grid: Grid, *, autocast: bool = False
 ) -> tuple[dict[str, Any], pd.DataFrame]:
-    """The grid's best point by the validation split, and the whole `sweep`.
+    """The grid's best point by the validation split, and its whole `score_grid`.
 
     The best has the highest mean accuracy, or what else judges the suite, e.g. the lowest loss.
     """
     if not grid:
         return {}, pd.DataFrame()
-    table = sweep(zoo, method, grid, autocast=autocast)
+    table = score_grid(zoo, method, grid, autocast=autocast)
     return points(grid)[int(merits(zoo, table).argmax())], table
 
 
@@ -121,7 +155,7 @@ def compare(
         split: the part of each task to judge on.
 
     Returns:
-        A row a method and task: ``method``, ``task``, ``accuracy`` (0..1), ``normalised``
+        One row per method and task: ``method``, ``task``, ``accuracy`` (0..1), ``normalised``
         (accuracy over the expert's own), ``loss``, ``correct``, ``n``, and what merging took:
         ``seconds`` and ``peak_bytes``.
     """
@@ -146,7 +180,7 @@ def sub_zoo(zoo: Zoo, tasks: Sequence[str]) -> Zoo:
 
 
 def cut(zoo: Zoo, pictures: int) -> Zoo:
-    """The zoo with at most so many test pictures a task, and half as many for validation.
+    """The zoo with at most so many test pictures per task, and half as many for validation.
 
     Splits are in random order, so what is left is a random part of them.
     """
@@ -163,6 +197,53 @@ def cut(zoo: Zoo, pictures: int) -> Zoo:
     return replace(zoo, suite=replace(zoo.suite, tasks=tasks))
 
 
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+def records(table: pd.DataFrame) -> Rows:
     """A table as JSON-ready rows."""
     return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+
+
+def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> Adapted:
+    """`adapt` on a zoo; the suite's seed decides what a procedure draws."""
+    if "seed" in get_method(method, "procedure").parameters:
+        options["seed"] = zoo.suite.seed
+    return adapt(
+        method,
+        zoo.experts,
+        pretrained=zoo.pretrained,
+        model=zoo.model,
+        heads=zoo.heads,
+        data=data,
+        transform=zoo.suite.transforms,
+        **options,
+    )
+
+
+def best_of(zoo: Zoo, method: str, grid: Grid) -> dict[str, Any]:
+    """The best of a rule's hyperparameters on validation data."""
+    return choose(zoo, method, grid, autocast=True)[0]
+
+
+def choices(settings: Mapping[str, Mapping[str, Any]], **where: Any) -> Rows:
+    """What was chosen on validation data, for a study's ``chosen`` table.
+
+    Args:
+        settings: method, or what a study calls it, to its hyperparameters.
+        **where: columns that tell for what they were chosen, if not for the zoo.
+
+    Returns:
+        Rows of ``method`` and ``settings``.
+    """
+    return [{**where, "method": name, "settings": dict(own)} for name, own in settings.items()]
+
+
+def judged(zoo: Zoo, method: str, result: Adapted) -> Rows:
+    """Test accuracy and loss (nats) of every task, one row each."""
+    heads = {**zoo.heads, **result.heads}
+    table = evaluate(zoo.model, result.state, heads, zoo.suite, autocast=True)
+    return records(table[["task", "accuracy", "loss"]].assign(method=method))
+
+
+def examples_of(zoo: Zoo, count: int | None, split: SplitName | Literal["train"] = "train") -> Data:
+    """The first so many examples of every task, or all: name to inputs and labels."""
+    parts = {name: getattr(task, split) for name, task in zoo.suite.tasks.items()}
+    return {name: (part.inputs[:count], part.labels[:count]) for name, part in parts.items()}

@@ -1,40 +1,40 @@
-"""Studies of procedures, the methods that look at data: what data buys, and what it costs.
+"""Studies of FW-Merging: what data buys, what it costs, and pools of experts (appendix C.4).
 
 Calibration examples are the first of each task's training split, whose order is random, or of its
-test split without labels, where a paper adapts to test inputs. See `mergelib.studies.runner`.
+test split without labels, where a paper adapts to test inputs. In a pool there are experts whose
+tasks somebody asks for, or nobody. See `mergelib.studies.runner`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
-from torch import Tensor
+import torch
 
 from mergelib.measure import measured
-from mergelib.procedures import Adapted, adapt
+from mergelib.procedures import Adapted
 from mergelib.procedures.common import unlabelled
-from mergelib.registry import get_method
 from mergelib.statedict import StateDict, flatten
 from mergelib.studies.comparison import (
-    GRIDS,
+    ADAPTED,
+    KINDS,
+    POOL_GRIDS,
+    TOLERANCE,
     Grid,
-    choose,
+    adapted,
+    best_of,
+    choices,
+    cut,
+    examples_of,
     individual,
+    judged,
     merge_zoo,
+    only,
     records,
 )
-from mergelib.testbed.evaluation import SplitName, evaluate
-from mergelib.testbed.tasks import Transform
-from mergelib.testbed.zoo import Zoo
-
-Tables = dict[str, list[dict[str, Any]]]
-Data = dict[str, tuple[Tensor, Tensor]]
-
-# What AdaMerging starts from, and what is searched for the start.
-ADAPTED: dict[str, Grid] = {
-    "task_arithmetic": {"scale": GRIDS["task_arithmetic"]["scale"]},
-    "ties": {"scale": GRIDS["task_arithmetic"]["scale"], "reduce": ["sum"]},
-    "cart": {"scale": GRIDS["cart"]["scale"], "rank_ratio": [0.16]},
-}
+from mergelib.studies.results import Rows, Tables
+from mergelib.studies.runner import study
+from mergelib.testbed.tasks import Zoo
 
 # Data-free methods to compare with, at hyperparameters chosen on validation data.
 REFERENCES: dict[str, Grid] = {
@@ -43,83 +43,14 @@ REFERENCES: dict[str, Grid] = {
     "cart": ADAPTED["cart"],
 }
 
-# What CoGraM starts from.
-MERGED: dict[str, Grid] = {"average": {}, **ADAPTED}
+# The procedures that need labels or no entropy: to be sure of the next character is no virtue.
+FOR_TEXTS = ("fisher", "regmean", "greedy_soup", "frank_wolfe", "multitask")
 
-# Frank-Wolfe's four kinds.
-KINDS: dict[str, dict[str, Any]] = {
-    f"{variant}, by {granularity}": {"variant": variant, "granularity": granularity}
-    for variant in ("hard", "soft")
-    for granularity in ("task", "layer")
-}
-
-TOLERANCE = 0.05  # nats: Frank-Wolfe stops at a gap of that; the first ones are above 1
+# Where the paper's four targets have counterparts: SUN397, Cars, GTSRB, DTD.
+TARGETS = ("scenes15", "cars_body", "gtsrb", "dtd10")
 
 
-def adaptation(zoo: Zoo, *, grids: Mapping[str, Grid] = ADAPTED, steps: int = 300) -> Tables:
-    """AdaMerging on test inputs, from data-free methods at scales chosen on validation data.
-
-    Returns:
-        ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``task`` and
-        ``accuracy``; ``history``: rows of ``base``, ``step`` and ``entropy``, the sum over tasks.
-    """
-    data = unlabelled(examples_of(zoo, None, "test"))
-    rows, history = [], []
-    for base, grid in grids.items():
-        best, _ = choose(zoo, base, grid, autocast=True)
-        made = adapted(
-            zoo,
-            "adamerging",
-            data,
-            base=base,
-            init=best["scale"],
-            rank_ratio=best.get("rank_ratio", 0.0),
-            steps=steps,
-        )
-        states = {base: merge_zoo(base, zoo, **best), f"adamerging+{base}": made.state}
-        for method, state in states.items():
-            table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
-            rows += [{"method": method, **row} for row in records(table[["task", "accuracy"]])]
-        totals = made.history.drop(columns="step").sum(axis=1)[::10]
-        history += [{"base": base, "step": i, "entropy": each} for i, each in totals.items()]
-    return {"test": rows, "history": history}
-
-
-def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int = 300) -> Tables:
-    """What AdaMerging's coefficients on CART could give: the same ones learned from labels.
-
-    By the entropy of the test inputs, as in `adaptation`, and by the cross-entropy of the whole
-    labelled training split, from the scale that was chosen on validation data.
-
-    Returns:
-        ``test``: rows of ``method`` (``cart``, or the loss), learning ``rate`` (0 for CART),
-        ``task``, ``accuracy`` and ``loss``; ``history``: rows of ``method``, ``rate``, ``step`` and
-        ``value``, the mean over tasks of what is minimised (nats); ``moved``: rows of ``method``,
-        ``rate``, the ``mean`` coefficient relative to the start and their ``spread``.
-    """
-    best, _ = choose(zoo, "cart", ADAPTED["cart"], autocast=True)
-    rows = judged(zoo, "cart", Adapted(merge_zoo("cart", zoo, **best)))
-    tables: Tables = {"test": [{"rate": 0, **row} for row in rows], "history": [], "moved": []}
-    splits: dict[str, Mapping[str, Any]] = {
-        "entropy": unlabelled(examples_of(zoo, None, "test")),
-        "cross_entropy": examples_of(zoo, None),
-    }
-    options = {"base": "cart", "init": best["scale"], "rank_ratio": best["rank_ratio"]}
-    for loss, data in splits.items():
-        for rate in rates:
-            made = adapted(
-                zoo, "adamerging", data, loss=loss, learning_rate=rate, steps=steps, **options
-            )
-            own = {"method": loss, "rate": rate}
-            tables["test"] += [{**row, **own} for row in judged(zoo, loss, made)]
-            values = made.history.drop(columns="step").mean(axis=1)[::10]
-            tables["history"] += [{**own, "step": i, "value": each} for i, each in values.items()]
-            share = (made.coefficients / best["scale"]).to_numpy()
-            moved = {"mean": float(share.mean()), "spread": float(share.std())}
-            tables["moved"].append({**own, **moved})
-    return tables
-
-
+@study(methods=["concrete", "task_arithmetic"])
 def concrete(zoo: Zoo, *, steps: int = 2000) -> Tables:
     """Concrete as published, on test inputs in small steps, beside the task arithmetic it masks.
 
@@ -127,15 +58,16 @@ def concrete(zoo: Zoo, *, steps: int = 2000) -> Tables:
         ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``history``: rows of
         ``step`` and ``entropy``, the mean over tasks (nats), every tenth step.
     """
-    made = adapted(zoo, "concrete", unlabelled(examples_of(zoo, None, "test")), steps=steps)
+    result = adapted(zoo, "concrete", unlabelled(examples_of(zoo, None, "test")), steps=steps)
     start = Adapted(merge_zoo("task_arithmetic", zoo))
-    means = made.history.drop(columns="step").mean(axis=1)[::10]
+    means = result.history.drop(columns="step").mean(axis=1)[::10]
     return {
-        "test": judged(zoo, "task_arithmetic", start) + judged(zoo, "concrete", made),
-        "history": [{"step": i, "entropy": each} for i, each in means.items()],
+        "test": judged(zoo, "task_arithmetic", start) + judged(zoo, "concrete", result),
+        "history": [{"step": i, "entropy": mean} for i, mean in means.items()],
     }
 
 
+@study(methods=[*REFERENCES, *FOR_TEXTS, "adamerging", "concrete", "surgery"])
 def procedures(
     zoo: Zoo, *, examples: int = 100, steps: int = 6, only_of: Sequence[str] = ()
 ) -> Tables:
@@ -156,13 +88,13 @@ def procedures(
         ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``cost``: rows of
         ``method``, ``seconds`` and ``peak_bytes``; ``history``: rows of ``method``, ``step``,
         ``loss``, ``gap`` and ``moved``; ``hull``: rows of ``method``, the ``smallest`` coefficient
-        and the relative ``error`` of the iterate that the coefficients give back.
+        and the relative ``error`` of the iterate that the coefficients give back; ``chosen``: rows
+        of ``method`` and ``settings``.
     """
     data = examples_of(zoo, examples)
     inputs = unlabelled(data)
-    rules = {
-        name: merge_zoo(name, zoo, **best_of(zoo, name, grid)) for name, grid in REFERENCES.items()
-    }
+    chosen = {name: best_of(zoo, name, grid) for name, grid in REFERENCES.items()}
+    rules = {name: merge_zoo(name, zoo, **best) for name, best in chosen.items()}
     runs: dict[str, tuple[str, Mapping[str, Any], dict[str, Any]]] = {
         "fisher": ("fisher", inputs, {}),
         "regmean": ("regmean", inputs, {}),
@@ -173,8 +105,8 @@ def procedures(
         "surgery+cart": ("surgery", inputs, {"start": "cart"}),
         "multitask": ("multitask", data, {"steps": 200}),
     }
-    for kind, chosen in KINDS.items():
-        options = {**chosen, "steps": steps, "tolerance": TOLERANCE}
+    for kind, variant in KINDS.items():
+        options = {**variant, "steps": steps, "tolerance": TOLERANCE}
         runs[f"frank_wolfe {kind}"] = ("frank_wolfe", data, options)
         for start in ("cart", "adamerging") if options["granularity"] == "layer" else ():
             name = f"frank_wolfe {kind}, from {start}"
@@ -183,6 +115,7 @@ def procedures(
     runs["frank_wolfe soft, by task, unconstrained"] = ("frank_wolfe", data, free)
 
     tables: Tables = {"test": [], "cost": [], "history": [], "hull": []}
+    tables["chosen"] = choices(chosen)
     for name, state in {"pretrained": zoo.pretrained, **rules}.items():
         tables["test"] += judged(zoo, name, Adapted(dict(state)))
     own = individual(zoo, autocast=True)[["task", "accuracy", "loss"]]
@@ -195,28 +128,29 @@ def procedures(
         if "start" in options:
             options["start"] = starts[start]
         with measured() as cost:
-            made = adapted(zoo, method, part, **options)
-        starts[name] = made.state
+            result = adapted(zoo, method, part, **options)
+        starts[name] = result.state
         peak = {"seconds": cost.seconds, "peak_bytes": cost.peak_bytes}
         tables["cost"].append({"method": name, **peak})
-        tables["test"] += judged(zoo, name, made)
+        tables["test"] += judged(zoo, name, result)
         if method == "frank_wolfe":
-            history = made.history[["step", "loss", "gap", "moved"]]
+            history = result.history[["step", "loss", "gap", "moved"]]
             tables["history"] += records(history.assign(method=name))
-            proof = _proof(zoo, made, starts[start])
+            proof = _proof(zoo, result, starts[start])
             tables["hull"].append({"method": name, **proof})
     return tables
 
 
+@study(methods=[*REFERENCES, *FOR_TEXTS])
 def language(zoo: Zoo, *, examples: int = 20, steps: int = 4) -> Tables:
     """`procedures` on a few windows of each text, without those that work by entropy.
 
     To be sure of the next character is no virtue: a text has an entropy of its own.
     """
-    chosen = ("fisher", "regmean", "greedy_soup", "frank_wolfe", "multitask")
-    return procedures(zoo, examples=examples, steps=steps, only_of=chosen)
+    return procedures(zoo, examples=examples, steps=steps, only_of=FOR_TEXTS)
 
 
+@study(methods=["cart", "frank_wolfe", "regmean", "multitask"])
 def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5) -> Tables:
     """Accuracy against the number of labelled examples of each task.
 
@@ -224,9 +158,11 @@ def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5
     and multi-task training on the whole training split, which has ``examples`` zero.
 
     Returns:
-        ``test``: rows of ``method``, ``examples``, ``task`` and ``accuracy``.
+        ``test``: rows of ``method``, ``examples``, ``task``, ``accuracy`` and ``loss``;
+        ``chosen``: a row of ``method`` and ``settings``.
     """
-    start = merge_zoo("cart", zoo, **best_of(zoo, "cart", ADAPTED["cart"]))
+    best = best_of(zoo, "cart", ADAPTED["cart"])
+    start = merge_zoo("cart", zoo, **best)
     soft = {**KINDS["soft, by task"], "steps": steps, "tolerance": TOLERANCE}
     hard = {**KINDS["hard, by layer"], "steps": steps, "tolerance": TOLERANCE, "start": start}
     rows = []
@@ -239,96 +175,117 @@ def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5
             ("multitask", "multitask", {"steps": 200}),
         ):
             part = unlabelled(data) if method == "regmean" else data
-            made = adapted(zoo, method, part, **options)
-            rows += [{"examples": size, **row} for row in judged(zoo, name, made)]
-    whole = {name: (task.train.inputs, task.train.labels) for name, task in zoo.suite.tasks.items()}
-    made = adapted(zoo, "multitask", whole, steps=1250)
-    rows += [{"examples": 0, **row} for row in judged(zoo, "multitask", made)]
+            result = adapted(zoo, method, part, **options)
+            rows += [{"examples": size, **row} for row in judged(zoo, name, result)]
+    result = adapted(zoo, "multitask", examples_of(zoo, None), steps=1250)
+    rows += [{"examples": 0, **row} for row in judged(zoo, "multitask", result)]
     for name, state in (("pretrained", zoo.pretrained), ("cart", start)):
         rows += [{"examples": 0, **row} for row in judged(zoo, name, Adapted(dict(state)))]
-    return {"test": rows}
+    return {"test": rows, "chosen": choices({"cart": best})}
 
 
-def granular(zoo: Zoo, *, examples: int = 10) -> Tables:
-    """CoGraM, layer by layer, after data-free merges and after Frank-Wolfe.
+@study(methods=[*POOL_GRIDS, "adamerging", "frank_wolfe"])
+def irrelevant(
+    zoo: Zoo,
+    *,
+    counts: Sequence[int] = (0, 1, 2, 4, 8, 16),
+    examples: int = 100,
+    steps: int = 5,
+) -> Tables:
+    """A pool of four experts that joins others whose tasks nobody asks for (appendix C.4).
 
-    Losses are taken on so many training examples of each task. As the paper has it, and with
-    rollback at layers too, which undoes a layer whose mixture raises the loss.
+    Args:
+        zoo: of a suite of twenty tasks; four of them are judged, see `TARGETS`.
+        counts: how many irrelevant experts, drawn once and then added one after the other.
+        examples: unlabelled test inputs of each target, for AdaMerging and Frank-Wolfe; and as many
+            labelled training examples for Frank-Wolfe with cross-entropy.
+        steps: of Frank-Wolfe.
 
     Returns:
-        ``test``: rows of ``base``, ``method`` (``none``, ``cogram``, ``cogram, rolled back``),
-        ``task``, ``accuracy`` and ``loss``; ``layers``: rows of ``base``, ``method``, ``layer``,
-        ``spread``, ``before``, ``after`` and ``accepted``.
+        ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``:
+        rows of ``count``, ``method`` and ``settings``.
     """
-    data = examples_of(zoo, examples)
-    bases = {
-        name: merge_zoo(name, zoo, **best_of(zoo, name, each)) for name, each in MERGED.items()
-    }
-    walk = {**KINDS["soft, by task"], "steps": 4, "tolerance": TOLERANCE}
-    bases["frank_wolfe"] = adapted(zoo, "frank_wolfe", data, **walk).state
-    tables: Tables = {"test": [], "layers": []}
-    for base, start in bases.items():
-        runs: dict[str, Adapted] = {"none": Adapted(dict(start))}
-        for method, rollback in (("cogram", ()), ("cogram, rolled back", ("layer",))):
-            runs[method] = adapted(zoo, "cogram", data, start=start, rollback=rollback)
-            kept = runs[method].history[["layer", "spread", "before", "after", "accepted"]]
-            tables["layers"] += records(kept.assign(base=base, method=method))
-        for method, made in runs.items():
-            tables["test"] += [{"base": base, **row} for row in judged(zoo, method, made)]
+    known = set(TARGETS) <= set(zoo.suite.tasks)
+    targets = list(TARGETS if known else list(zoo.suite.tasks)[:4])
+    others = [task for task in _shuffled(zoo) if task not in targets]
+    tables: Tables = {"test": [], "chosen": []}
+    for count in counts:
+        part = _pool(zoo, [*targets, *others[:count]], targets)
+        for name, rows in _pooled(part, examples, steps, labels=True).items():
+            tables[name] += [{"count": count, **row} for row in rows]
     return tables
 
 
-def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> Adapted:
-    """`adapt` on a zoo; the suite's seed decides what a procedure draws."""
-    if "seed" in get_method(method, "procedure").hyperparameters:
-        options["seed"] = zoo.suite.seed
-    return adapt(
-        method,
-        zoo.experts,
-        pretrained=zoo.pretrained,
-        model=zoo.model,
-        heads=zoo.heads,
-        data=data,
-        transform=_transform(zoo),
-        **options,
-    )
+@study(methods=[*POOL_GRIDS, "adamerging", "frank_wolfe"])
+def relevant(
+    zoo: Zoo,
+    *,
+    counts: Sequence[int] = (2, 5, 10, 15, 20),
+    examples: int = 25,
+    steps: int = 5,
+    pictures: int = 500,
+) -> Tables:
+    """A pool that experts of more and more of the judged tasks join (appendix C.4).
+
+    Args:
+        zoo: all its tasks are judged.
+        counts: experts in the pool, in random order.
+        examples: unlabelled test inputs of each task, for AdaMerging and Frank-Wolfe.
+        steps: of Frank-Wolfe.
+        pictures: at most so many test pictures of a task, and half as many for validation.
+
+    Returns:
+        ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``:
+        rows of ``count``, ``method`` and ``settings``.
+    """
+    zoo = cut(zoo, pictures)
+    order = _shuffled(zoo)
+    tables: Tables = {"test": [], "chosen": []}
+    for count in counts:
+        part = _pool(zoo, order[:count], list(zoo.suite.tasks))
+        for name, rows in _pooled(part, examples, steps).items():
+            tables[name] += [{"count": count, **row} for row in rows]
+    return tables
 
 
-def _transform(zoo: Zoo) -> Transform:
-    """The transform that all tasks of a zoo share."""
-    transforms = set(zoo.suite.transforms.values())
-    if len(transforms) > 1:
-        raise ValueError(f"the tasks of {zoo.suite.name} have several transforms, expected one")
-    return transforms.pop()
+def _pooled(zoo: Zoo, examples: int, steps: int, *, labels: bool = False) -> Tables:
+    """Rules and two procedures on a pool of experts, judged on the suite's tasks."""
+    chosen = {rule: best_of(zoo, rule, grid) for rule, grid in POOL_GRIDS.items()}
+    rows: Rows = []
+    for rule, best in chosen.items():
+        rows += judged(zoo, rule, Adapted(merge_zoo(rule, zoo, **best)))
+    inputs = unlabelled(examples_of(zoo, examples, "test"))
+    rows += judged(zoo, "adamerging", adapted(zoo, "adamerging", inputs, steps=150))
+    options: dict[str, Any] = {"steps": steps, "tolerance": TOLERANCE}
+    result = adapted(zoo, "frank_wolfe", inputs, loss="entropy", **options)
+    rows += judged(zoo, "frank_wolfe", result)
+    if labels:
+        result = adapted(zoo, "frank_wolfe", examples_of(zoo, examples), **options)
+        rows += judged(zoo, "frank_wolfe, labels", result)
+    return {"test": rows, "chosen": choices(chosen)}
 
 
-def best_of(zoo: Zoo, method: str, grid: Grid) -> dict[str, Any]:
-    """The best of a rule's hyperparameters on validation data."""
-    return choose(zoo, method, grid, autocast=True)[0]
+def _shuffled(zoo: Zoo) -> list[str]:
+    names = list(zoo.suite.tasks)
+    generator = torch.Generator().manual_seed(zoo.suite.seed)
+    return [names[i] for i in torch.randperm(len(names), generator=generator).tolist()]
 
 
-def judged(zoo: Zoo, method: str, made: Adapted) -> list[dict[str, Any]]:
-    """Test accuracy and loss (nats) of every task, a row each."""
-    heads = {**zoo.heads, **made.heads}
-    table = evaluate(zoo.model, made.state, heads, zoo.suite, autocast=True)
-    return records(table[["task", "accuracy", "loss"]].assign(method=method))
+def _pool(zoo: Zoo, experts: Sequence[str], tasks: Sequence[str]) -> Zoo:
+    """The zoo with some of the experts, judged on some of the tasks."""
+    pool = {name: zoo.experts[name] for name in experts}
+    return replace(zoo, suite=only(zoo.suite, tasks), experts=pool)
 
 
-def examples_of(zoo: Zoo, count: int | None, split: SplitName | Literal["train"] = "train") -> Data:
-    """The first so many examples of every task, or all: name to inputs and labels."""
-    parts = {name: getattr(task, split) for name, task in zoo.suite.tasks.items()}
-    return {name: (part.inputs[:count], part.labels[:count]) for name, part in parts.items()}
-
-
-def _proof(zoo: Zoo, made: Adapted, start: StateDict) -> dict[str, float]:
+def _proof(zoo: Zoo, result: Adapted, start: StateDict) -> dict[str, float]:
     """How far the coefficients prove that the merged model lies in the hull."""
-    table = made.coefficients
+    table = result.coefficients
     vertices = [*zoo.experts.values(), start]
     keys = list(table.columns)
     rebuilt = {
         key: sum(weight * vertex[key] for weight, vertex in zip(table[key], vertices, strict=True))
         for key in keys
     }
-    found = flatten({key: made.state[key] for key in keys})
-    error = (flatten(rebuilt) - found).norm() / found.norm()
+    merged = flatten({key: result.state[key] for key in keys})
+    error = (flatten(rebuilt) - merged).norm() / merged.norm()
     return {"smallest": float(table.to_numpy().min()), "error": float(error)}

@@ -1,86 +1,269 @@
-"""Studies: one measurement on a zoo, repeated over seeds, with its provenance.
+"""Studies and their runs: one measurement, repeated over seeds, with its provenance.
 
-Every file in ``results/`` that tells about a suite is written by `measure_study`. A study is a
-function of a zoo that returns tables, lists of rows; the loop over seeds adds the seed to every
-row, keeps each seed's part in the cache as soon as it is measured, so that a killed run resumes,
-and notes what the numbers were made from. Studies that draw their own networks are functions of
-the seed, and `measure_pairs` does the same for them.
+A study is a function that returns tables, lists of rows: of a zoo, or of whatever its `Study` loads
+for a suite and a seed. Its keyword-only parameters are its settings. A `Run` is a study on one
+suite with one seed: the unit of work, of cache and of resume. `measure_study` lets a sweep do the
+runs of several seeds and puts their tables together; every file in ``results/`` that tells about a
+suite is written from what it returns.
 """
 
-import hashlib
 import inspect
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from mergelib.hashing import digest, fingerprint, plain
 from mergelib.io import cache_folder
-from mergelib.progress import progress
-from mergelib.provenance import provenance, write_result
-from mergelib.studies.cart import (
-    baselines,
-    compression,
-    interference,
-    kernels,
-    ranks,
-    task_counts,
-)
-from mergelib.studies.cogram import SOURCES, fusion, pair_sources, thresholds, tuning
-from mergelib.studies.frank_wolfe import (
-    Tables,
-    adaptation,
-    calibration,
-    coefficients,
-    concrete,
-    granular,
-    language,
-    procedures,
-)
-from mergelib.studies.pools import irrelevant, relevant
+from mergelib.provenance import provenance
+from mergelib.studies import sweep
+from mergelib.studies.dependencies import code_key, methods_in
+from mergelib.studies.results import Tables
 from mergelib.testbed.suites import load_suite, usual_model, usual_recipe
 from mergelib.testbed.training import Recipe
-from mergelib.testbed.zoo import Zoo, load_zoo
+from mergelib.testbed.zoo import load_zoo
 
-Study = Callable[..., Tables]
+Function = TypeVar("Function", bound=Callable[..., Tables])
+
+
+class Loaded(NamedTuple):
+    """What a study works on.
+
+    Attributes:
+        arguments: of the study's function, before its settings.
+        inputs: what they were made from, JSON-ready: hashes and sizes. All of it is in the key.
+    """
+
+    arguments: tuple[Any, ...]
+    inputs: Mapping[str, Any]
+
+
+def zoo_of(run: "Run") -> Loaded:
+    """The zoo of a run's suite, its experts fine-tuned now if they are not in the cache."""
+    suite = load_suite(run.suite, seed=run.seed, **run.options)
+    zoo = load_zoo(suite, model=run.model, recipe=run.recipe, device=run.device)
+    inputs = {
+        "zoo": zoo.fingerprint,
+        "backbone": digest(tensor for _, tensor in sorted(zoo.pretrained.items())),
+        "sources": suite.sources,
+        "sizes": {name: [len(t.validation), len(t.test)] for name, t in suite.tasks.items()},
+    }
+    return Loaded((zoo,), inputs)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study, and what it needs.
+
+    Attributes:
+        function: takes what is loaded and, by keyword only, its settings; returns tables.
+        methods: the rules, compressions and procedures it uses besides those that its settings
+            name; None where that cannot be told.
+        load: what the function works on, by suite and seed.
+    """
+
+    function: Callable[..., Tables]
+    methods: tuple[str, ...] | None = None
+    load: Callable[["Run"], Loaded] = zoo_of
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its settings and their defaults."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return {part.name: part.default for part in parameters if part.kind is part.KEYWORD_ONLY}
+
+    def complete(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """All settings: those given, and the others' defaults.
+
+        Raises:
+            ValueError: a setting that it does not have.
+        """
+        own = self.settings
+        for name in settings:
+            if name not in own:
+                known = ", ".join(f"{key}={value!r}" for key, value in own.items()) or "none"
+                raise ValueError(f"{self.name} has no setting {name!r}; it has: {known}")
+        return {**own, **settings}
+
+    def code(self, settings: Mapping[str, Any]) -> str:
+        """Hash of the code that it depends on under these settings."""
+        methods = None if self.methods is None else {*self.methods, *methods_in(settings)}
+        return code_key(self.function, methods)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A study on one suite with one seed.
+
+    Attributes:
+        study: what is measured.
+        suite: the suite's name.
+        seed: draws the splits, the heads' examples, the order of training, and whatever methods
+            and studies draw.
+        model: backbone of the zoo; None where a study has no such thing.
+        recipe: how experts are fine-tuned; likewise.
+        options: further arguments of `load_suite`, e.g. ``profile``.
+        settings: all of the study's.
+        device: where to train and evaluate.
+        code: hash of the code it depends on, see `mergelib.studies.dependencies`.
+    """
+
+    study: Study
+    suite: str
+    seed: int
+    model: str | None = None
+    recipe: Recipe | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+    code: str = ""
+
+    @property
+    def name(self) -> str:
+        """Names its files: the same as long as what is asked for is the same."""
+        asked = [self.model, self.recipe, self._changed(), torch.device(self.device).type]
+        options = {name: str(value) for name, value in self.options.items()}
+        digits = fingerprint([*asked, options])
+        return f"{self.suite}-{self.study.name}-{self.seed}-{digits}"
+
+    def prepare(self) -> tuple[str, Callable[[], dict[str, Any]]]:
+        """The key of all that the record depends on, and what measures it."""
+        loaded = self.study.load(self)
+        return self.key(loaded.inputs), partial(self._measure, loaded)
+
+    def key(self, inputs: Mapping[str, Any]) -> str:
+        """Hash of inputs, settings, code and PyTorch's version.
+
+        Settings at their defaults are left out: the code tells these. So a new one changes no key
+        by itself.
+        """
+        asked = [self.study.name, self.suite, self.seed, self._changed()]
+        device = torch.device(self.device).type
+        return fingerprint([*asked, inputs, self.code, str(torch.__version__), device])
+
+    def _changed(self) -> dict[str, Any]:
+        usual = self.study.settings
+        return {
+            name: value
+            for name, value in self.settings.items()
+            if name not in usual or plain(value) != plain(usual[name])
+        }
+
+    def _measure(self, loaded: Loaded) -> dict[str, Any]:
+        tables = self.study.function(*loaded.arguments, **self.settings)
+        record = {
+            name: [{"seed": self.seed, **row} for row in rows] for name, rows in tables.items()
+        }
+        return {
+            "provenance": provenance(**loaded.inputs, code=self.code, device=self.device),
+            **record,
+        }
+
+
+REGISTERED: dict[str, Study] = {}
+
+
+def study(
+    *, methods: Iterable[str] | None = None, load: Callable[[Run], Loaded] = zoo_of
+) -> Callable[[Function], Function]:
+    """Register a function as the study of its own name; the arguments are `Study`'s."""
+
+    def register(function: Function) -> Function:
+        names = None if methods is None else tuple(methods)
+        REGISTERED[function.__name__] = Study(function, names, load)
+        return function
+
+    return register
 
 
 def measure_study(
-    study: Study,
-    suite_name: str,
+    study: Study | Callable[..., Tables],
+    suite: str,
     seeds: Sequence[int],
     *,
     model: str | None = None,
     recipe: Recipe | None = None,
     device: torch.device | str = "cpu",
     settings: Mapping[str, Any] | None = None,
+    backend: sweep.Backend = "joblib",
+    jobs: int | None = None,
+    folder: Path | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """A study over several seeds, as a JSON-ready record.
 
-    A seed draws the data splits, the heads' examples, the order of training, and all that methods
-    and studies draw.
+    Runs that were measured before, by the same code on the same inputs, are not repeated. Where one
+    fails, the others are measured all the same before its error is raised.
 
     Args:
-        study: one of this module's functions, or any other of a zoo.
-        suite_name: a suite of `load_suite`.
+        study: what to measure: a registered function, or any other of a zoo.
+        suite: its name: of `load_suite`, or a source of pairs.
         seeds: what to repeat over.
         model: backbone of the zoo; by default the suite's usual one.
         recipe: how experts are fine-tuned.
         device: where to train and evaluate.
         settings: the study's own keyword arguments.
+        backend: how the runs are spread, see `mergelib.studies.sweep.map`.
+        jobs: runs at a time.
+        folder: of the runs' records; by default one in the cache.
         **options: further arguments of `load_suite`, e.g. ``profile``.
 
     Returns:
         The study's tables by name, each row with its ``seed``, and ``provenance``.
 
     Raises:
-        ValueError: an unknown suite or model, or what the study refuses.
+        ValueError: an unknown suite, model or setting, or what the study refuses.
     """
-    recipe = recipe or usual_recipe(suite_name)
-    settings = {**_defaults(study), **(settings or {})}
+    subject = study if isinstance(study, Study) else _study_of(study)
+    complete = subject.complete(settings or {})
+    code = subject.code(complete)
+    if subject.load is zoo_of:
+        model, recipe = model or usual_model(suite), recipe or usual_recipe(suite)
+    runs = [
+        Run(subject, suite, seed, model, recipe, options, complete, str(device), code)
+        for seed in seeds
+    ]
+    folder = folder or cache_folder() / "studies"
+    outcomes = sweep.map(runs, folder=folder, backend=backend, jobs=jobs)
+    failures = [outcome.error for outcome in outcomes if outcome.error is not None]
+    if failures:
+        failures[0].add_note(f"{len(failures)} of {len(runs)} runs failed: see *.txt in {folder}")
+        raise failures[0]
+    return _assembled(runs, [outcome.record or {} for outcome in outcomes])
+
+
+def _study_of(function: Callable[..., Tables]) -> Study:
+    known = REGISTERED.get(function.__name__)
+    return known if known is not None and known.function is function else Study(function)
+
+
+def _assembled(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One record of all runs: what is the same for all is said once, the rest by seed."""
+    first = runs[0]
+    common = {
+        "study": first.study.name,
+        "command": shlex.join(sys.argv),
+        "settings": plain(first.settings),
+        "suite": first.suite,
+        "model": first.model,
+        "seeds": [run.seed for run in runs],
+        "recipe": None if first.recipe is None else asdict(first.recipe),
+    }
+    parts = {str(run.seed): record["provenance"] for run, record in zip(runs, records, strict=True)}
+    for name in next(iter(parts.values())):
+        values = {seed: part[name] for seed, part in parts.items()}
+        same = all(value == values[str(first.seed)] for value in values.values())
+        said_once = same and name not in ("sources", "zoo")
+        common[name] = values[str(first.seed)] if said_once else values
     tables: Tables = {}
     sources = {}
     for seed in progress(seeds, desc="seeds"):

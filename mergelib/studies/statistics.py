@@ -35,7 +35,9 @@ def over_seeds(table: pd.DataFrame, by: str | list[str], value: str = "accuracy"
     per_seed = table.groupby([*keys, "seed"], sort=False)[value].mean()
     groups = per_seed.groupby(by, sort=False).agg(list)
     columns = ["mean", "half_width"]
-    return pd.DataFrame([interval(each) for each in groups], index=groups.index, columns=columns)
+    return pd.DataFrame(
+        [interval(values) for values in groups], index=groups.index, columns=columns
+    )
 
 
 def paired(
@@ -49,7 +51,7 @@ def paired(
         value: what is compared.
 
     Returns:
-        Columns ``mean`` and ``half_width``, a row a pair.
+        Columns ``mean`` and ``half_width``, one row per pair.
     """
     means = table.groupby(["method", "seed"])[value].mean()
     rows = {name: interval((means[a] - means[b]).tolist()) for name, (a, b) in pairs.items()}
@@ -57,7 +59,7 @@ def paired(
 
 
 def written(columns: Mapping[str, pd.DataFrame], digits: int = 1) -> pd.DataFrame:
-    """A table to read: "mean ± half width" as text, a column for each of some frames.
+    """A table to read: "mean ± half width" as text, one column per frame.
 
     Args:
         columns: name to a frame as of `over_seeds` or `paired`, all of the same rows.

@@ -91,7 +91,7 @@ def test_a_kickoff_is_torchs_optimiser_at_the_raised_rate(
 
 
 def test_momentum_and_clipping_by_hand() -> None:
-    """y = w on one example with target 0: the gradient is 2w, so every step is arithmetic."""
+    """Y = w on one example with target 0: the gradient is 2w, so every step is arithmetic."""
     model = nn.Linear(1, 1, bias=False)
     options: Any = {
         "model": model,

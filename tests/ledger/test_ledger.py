@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from mergelib import provenance
 from mergelib.ledger import Check, Claim, cogram, frank_wolfe, judge, positive, verdict, within
 from mergelib.ledger.cart import CLAIMS
+from mergelib.studies import results
 
 UP, DOWN, OPEN = Check("", 2, 1, 3), Check("", -2, -3, -1), Check("", 1, -1, 3)
 
@@ -84,7 +84,7 @@ def order_table(accuracies: dict[str, float]) -> dict[str, Any]:
 
 def test_the_order_of_methods_is_judged_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     ladder = {"average": 0.5, "task_arithmetic": 0.55, "ties": 0.52, "consensus": 0.6, "cart": 0.7}
-    monkeypatch.setattr(provenance, "load_result", lambda _: order_table(ladder))
+    monkeypatch.setattr(results, "load_result", lambda _: order_table(ladder))
     table, checks = judge(CLAIMS[:1])
     assert table["verdict"].tolist() == ["partly"]
     assert len(checks) == 3 * 2 * 4
@@ -97,7 +97,7 @@ def test_a_result_that_is_missing_is_not_tested(monkeypatch: pytest.MonkeyPatch)
     def missing(name: str) -> dict[str, Any]:
         raise ValueError(f"no result {name!r}")
 
-    monkeypatch.setattr(provenance, "load_result", missing)
+    monkeypatch.setattr(results, "load_result", missing)
     table, checks = judge([*CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS])
     assert set(table["verdict"]) == {"not tested"}
     assert checks.empty
@@ -131,7 +131,7 @@ def test_the_number_of_tasks_is_judged_from_four_on(monkeypatch: pytest.MonkeyPa
         for count, value in each.items()
         for seed in range(3)
     ]
-    monkeypatch.setattr(provenance, "load_result", lambda _: {"test": rows})
+    monkeypatch.setattr(results, "load_result", lambda _: {"test": rows})
     _, checks = judge([CLAIMS[6]])
     found = checks.set_index("what")["value"]
     assert found["cart loses less than average, 4 to 20 tasks"] == pytest.approx(1)
@@ -150,7 +150,7 @@ def test_irrelevant_experts_must_hurt_others_alone(monkeypatch: pytest.MonkeyPat
         ("nobody is hurt", {**dict.fromkeys(others, (0.6, 0.7)), **steady}),
     ):
         record = pooled(methods)
-        monkeypatch.setattr(provenance, "load_result", lambda _, record=record: record)
+        monkeypatch.setattr(results, "load_result", lambda _, record=record: record)
         table, checks = judge([frank_wolfe.CLAIMS[1]])
         found[name] = (table["verdict"].item(), checks["outcome"].value_counts().to_dict())
     assert found["as claimed"] == ("holds", {"holds": 28})
@@ -168,7 +168,7 @@ def test_a_negative_coefficient_is_outside_the_hull(monkeypatch: pytest.MonkeyPa
         return {"hull": rows}
 
     for smallest, expected in ((0.0, "holds"), (-0.1, "partly")):
-        monkeypatch.setattr(provenance, "load_result", lambda _, s=smallest: record(s))
+        monkeypatch.setattr(results, "load_result", lambda _, s=smallest: record(s))
         assert judge([frank_wolfe.CLAIMS[3]])[0]["verdict"].item() == expected
 
 
@@ -197,7 +197,7 @@ def test_levels_are_compared_by_mean_and_by_variance(monkeypatch: pytest.MonkeyP
     values = {"layer": 0.7, "layer, neuron": 0.65, "layer, neuron, weight": 0.6}
     spread = {"layer": 0.01, "layer, neuron": 0.1, "layer, neuron, weight": 0.1}
     record = fused(values, spread)
-    monkeypatch.setattr(provenance, "load_result", lambda _: record)
+    monkeypatch.setattr(results, "load_result", lambda _: record)
     table, checks = judge([cogram.CLAIMS[1]])
     assert table["verdict"].item() == "holds"
     assert len(checks) == 2 * 4 * 2 * 2
@@ -214,7 +214,7 @@ def test_levels_are_compared_by_mean_and_by_variance(monkeypatch: pytest.MonkeyP
 def test_weak_networks_are_told_by_rank_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slope above one, so that weak seeds lose more than strong ones."""
     record = fused({"layer": 0.7}, {"layer": 0.2})
-    monkeypatch.setattr(provenance, "load_result", lambda _: record)
+    monkeypatch.setattr(results, "load_result", lambda _: record)
     table, checks = judge([cogram.CLAIMS[4]])
     assert table["verdict"].item() == "holds"
     ranks = checks[checks["unit"] == "Spearman's ρ"]

@@ -99,7 +99,7 @@ def test_entries_equal_to_the_threshold_are_all_kept() -> None:
 
 
 def test_trimming_keeps_exactly_k_where_magnitudes_differ() -> None:
-    """kthvalue counts from the smallest: an easy way to keep k + 1."""
+    """Kthvalue counts from the smallest: an easy way to keep k + 1."""
     pretrained, expert = {"w": torch.zeros(1000)}, {"w": torch.randperm(1000) + 1.0}
     for density, k in ((0.001, 1), (0.2, 200), (0.07, 70), (0.2001, 201), (1.0, 1000)):
         merged = merge("ties", [expert], pretrained=pretrained, density=density)

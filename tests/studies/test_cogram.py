@@ -10,11 +10,11 @@ import torch
 
 from mergelib.data.glyphs import stable_seed
 from mergelib.data.prepared import Arrays
-from mergelib.provenance import load_result
-from mergelib.studies import cogram as cogram_studies
-from mergelib.studies import runner as studies
-from mergelib.studies.cogram import CHOSEN, digit_pair, fusion, thresholds, tuning
-from mergelib.studies.runner import measure_pairs
+from mergelib.studies import pairs
+from mergelib.studies.cogram import CHOSEN, fusion, thresholds, tuning
+from mergelib.studies.pairs import digit_pair, pair_of
+from mergelib.studies.results import load_result
+from mergelib.studies.runner import Study, measure_study
 from mergelib.testbed.families.synthetic import synthetic_pair
 
 
@@ -26,10 +26,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw(seed: int, heterogeneous: bool) -> Any:
         return synthetic_pair(seed, heterogeneous=heterogeneous, test_size=40, **sizes)
 
-    monkeypatch.setitem(cogram_studies.SOURCES, "synthetic", draw)
-    train = partial(cogram_studies.train_pair, hidden=8, epochs=2)
-    monkeypatch.setattr(cogram_studies, "train_pair", train)
-    monkeypatch.setattr(cogram_studies, "FEW", 20)
+    monkeypatch.setitem(pairs.SOURCES, "synthetic", draw)
+    train = partial(pairs.train_pair, hidden=8, epochs=2)
+    monkeypatch.setattr(pairs, "train_pair", train)
+    monkeypatch.setattr(pairs, "FEW", 20)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         first = 0 if name == "mnist" else 100
         return Arrays(images, labels, images // 2 + first, labels, tuple("0123456789"), name)
 
-    monkeypatch.setattr(cogram_studies, "load_arrays", load)
+    monkeypatch.setattr(pairs, "load_arrays", load)
 
 
 @pytest.mark.usefixtures("small")
@@ -93,16 +93,17 @@ def test_a_killed_run_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         return thresholds(seed, source=source)
 
-    killed.__name__ = "thresholds"
+    study = Study(killed, ("fisher", "cogram"), pair_of)
     with pytest.raises(KeyboardInterrupt):
-        measure_pairs(killed, range(2), "synthetic")
-    record = measure_pairs(killed, range(2), "synthetic")
+        measure_study(study, "synthetic", range(2))
+    record = measure_study(study, "synthetic", range(2))
     assert asked == [0, 1, 1]
     table = pd.DataFrame(record["validation"])
     assert table.groupby("seed").size().nunique() == 1
     assert record["provenance"]["seeds"] == [0, 1]
-    assert record["provenance"]["settings"] == {"source": "synthetic"}
-    again = measure_pairs(thresholds, range(2), "synthetic")
+    assert record["provenance"]["suite"] == "synthetic"
+    assert record["provenance"]["sources"] == {"0": {}, "1": {}}
+    again = measure_study(thresholds, "synthetic", range(2))
     assert again["validation"] == record["validation"]
 
 
@@ -129,7 +130,7 @@ def test_digit_pairs_share_no_picture() -> None:
 def studies_rows(name: str, seed: int) -> torch.Tensor:
     """Rows of the training file that the two parties get, validation data included."""
     generator = torch.Generator().manual_seed(stable_seed("digits", name, seed))
-    return cogram_studies.stratified(torch.arange(4000) % 10, 3000, generator)
+    return pairs.stratified(torch.arange(4000) % 10, 3000, generator)
 
 
 @pytest.mark.parametrize("source", ["synthetic", "digits"])
@@ -147,7 +148,10 @@ def test_thresholds_are_the_best_on_validation_data(source: str) -> None:
     assert not set(record["provenance"]["seeds"]) & set(tested)
 
 
-def test_an_unknown_source_is_named() -> None:
+def test_what_pairs_do_not_take_is_refused() -> None:
     with pytest.raises(ValueError, match=r"unknown source 'vision8'; known: synthetic, digits"):
-        measure_pairs(fusion, range(2), "vision8")
-    assert list(studies.PAIR_STUDIES) == ["fusion", "thresholds", "tuning"]
+        measure_study(fusion, "vision8", range(2))
+    with pytest.raises(ValueError, match=r"pairs of networks take no profile, got 'smoke'"):
+        measure_study(fusion, "synthetic", range(2), profile="smoke")
+    with pytest.raises(ValueError, match=r"tuning has no setting 'rate'; it has: learning_rate"):
+        measure_study(tuning, "synthetic", range(2), settings={"rate": 1})

@@ -16,7 +16,7 @@ from mergelib.studies.comparison import (
     individual,
     merge_zoo,
     points,
-    sweep,
+    score_grid,
 )
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.zoo import Zoo
@@ -51,7 +51,7 @@ def test_choose_takes_the_best_on_validation_data(tiny_zoo: Zoo) -> None:
     assert list(table["accuracy"]) == pytest.approx(expected)
     assert list(table["scale"]) == grid["scale"]
     assert best == {"scale": grid["scale"][expected.index(max(expected))]}
-    test = sweep(tiny_zoo, "task_arithmetic", grid, split="test")
+    test = score_grid(tiny_zoo, "task_arithmetic", grid, split="test")
     assert list(test["accuracy"]) != pytest.approx(expected)
 
 

@@ -9,15 +9,16 @@ import pytest
 
 from mergelib import merge
 from mergelib.procedures import Adapted, adapt
-from mergelib.studies import frank_wolfe as data_studies
+from mergelib.studies import comparison
+from mergelib.studies.cart import coefficients
 from mergelib.studies.frank_wolfe import (
     calibration,
-    coefficients,
     concrete,
+    irrelevant,
     language,
     procedures,
+    relevant,
 )
-from mergelib.studies.pools import irrelevant, relevant
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.zoo import Zoo
 
@@ -33,7 +34,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any], dic
         calls.append((method, data, options))
         return adapt(method, experts, data=data, **options)
 
-    monkeypatch.setattr(data_studies, "adapt", watched)
+    monkeypatch.setattr(comparison, "adapt", watched)
     return calls
 
 

@@ -13,6 +13,7 @@ from mergelib import flatten, merge
 from mergelib.statedict import is_kernel, is_matrix
 from mergelib.studies import cart as rule_studies
 from mergelib.studies.cart import (
+    adaptation,
     baselines,
     compression,
     interference,
@@ -20,7 +21,6 @@ from mergelib.studies.cart import (
     ranks,
     task_counts,
 )
-from mergelib.studies.frank_wolfe import adaptation
 from mergelib.studies.runner import measure_study
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.training import Recipe

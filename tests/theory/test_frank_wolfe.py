@@ -92,7 +92,7 @@ def test_smoothness_of_dependent_and_of_equal_experts() -> None:
 
 
 def test_smoothness_belongs_to_the_point() -> None:
-    """cos has the second derivative −cos."""
+    """Cos has the second derivative −cos."""
 
     class Wave:
         def value(self, parameters: State) -> float:

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from PIL import Image
 
 import mergelib as ml
+from mergelib.studies.catalogue import get_study
 from mergelib.studies.comparison import compare
-from mergelib.studies.runner import STUDIES
 from mergelib.testbed import clip
 from mergelib.testbed.suites import usual_model
 from mergelib.testbed.tasks import Suite
@@ -207,7 +207,7 @@ def test_merging_and_comparing(zoo: Zoo) -> None:
     ],
 )
 def test_every_study_runs(zoo: Zoo, study: str, settings: dict[str, Any], table: str) -> None:
-    rows = STUDIES[study](zoo, **settings)[table]
+    rows = get_study(study).function(zoo, **settings)[table]
     assert rows
     numbers = [each for row in rows for each in row.values() if isinstance(each, float)]
     assert np.isfinite(numbers).all()

@@ -1,0 +1,17 @@
+"""All studies by name. Importing this module registers them, a module for each paper."""
+
+from mergelib.studies import cart, cogram, frank_wolfe
+from mergelib.studies.runner import REGISTERED, Study
+
+PAPERS = (cart, frank_wolfe, cogram)
+
+
+def get_study(name: str) -> Study:
+    """The study of that name.
+
+    Raises:
+        ValueError: if there is none; the message names those that there are.
+    """
+    if name not in REGISTERED:
+        raise ValueError(f"unknown study {name!r}; known: {', '.join(REGISTERED)}")
+    return REGISTERED[name]

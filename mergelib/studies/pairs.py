@@ -1,0 +1,159 @@
+"""Two networks for the same classes that differ in their data, as CoGraM's paper has them.
+
+A seed draws a pair of data sets and trains networks A and B, from the same weights, as in federated
+learning, or each from its own. Their Fisher merge is what CoGraM starts from.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+
+from mergelib.cogram import prototypes
+from mergelib.data.prepared import load_arrays
+from mergelib.hashing import stable_seed
+from mergelib.procedures import Adapted, adapt
+from mergelib.statedict import StateDict
+from mergelib.studies.runner import Loaded, Run
+from mergelib.testbed.families.synthetic import SyntheticPair, synthetic_pair, train_pair
+from mergelib.testbed.suites import stratified
+from mergelib.testbed.tasks import Split
+
+FEW = 200  # examples of network B where the two are unequal
+
+# What losses are taken on: the kind of representative, and how many a class.
+PER_CLASS = {"geometric": 1, "arithmetic": 1, "medoid": 1, "kmeans": 3, "batch": 10}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Data, networks A and B, and their Fisher merge."""
+
+    data: SyntheticPair
+    model: nn.Module
+    a: StateDict
+    b: StateDict
+    fisher: StateDict
+
+    def accuracy(self, state: StateDict, split: Split | None = None) -> float:
+        """In 0..1, on the test data or those given."""
+        right = self.outputs(state, split).argmax(1) == (split or self.data.test).labels
+        return right.float().mean().item()
+
+    @torch.no_grad()
+    def outputs(self, state: StateDict, split: Split | None = None) -> Tensor:
+        """Logits on the test data or those given."""
+        inputs = (split or self.data.test).inputs
+        logits: Tensor = functional_call(self.model, dict(state), (inputs,))
+        return logits
+
+    def prototypes(self, kind: str) -> dict[str, tuple[Tensor, Tensor]]:
+        """Of the training data of both networks together."""
+        x, y = self.together
+        return {"all": prototypes(x, y, kind=kind, per_class=PER_CLASS[kind])}
+
+    def cogram(self, start: StateDict, data: Mapping[str, Any], **options: Any) -> Adapted:
+        """CoGraM on some data, in simultaneous order unless another is asked for."""
+        options = {"order": "simultaneous", **options}
+        experts, heads = {"a": self.a, "b": self.b}, {"all": nn.Identity()}
+        return adapt(
+            "cogram", experts, model=self.model, heads=heads, data=data, start=start, **options
+        )
+
+    @property
+    def together(self) -> tuple[Tensor, Tensor]:
+        """The training data of both."""
+        a, b = self.data.a, self.data.b
+        return torch.cat([a.inputs, b.inputs]), torch.cat([a.labels, b.labels])
+
+
+def make_pair(seed: int, source: str, kind: str, *, shared: bool) -> Pair:
+    """Train two networks and merge them by Fisher merging, on 500 training inputs of each.
+
+    Args:
+        seed: draws data and networks.
+        source: one of `SOURCES`.
+        kind: of data: ``"homogeneous"``, ``"heterogeneous"``, or ``"unequal"``, which is
+            homogeneous with fewer examples for B.
+        shared: whether both start from the same weights.
+    """
+    data = SOURCES[source](seed, kind == "heterogeneous")
+    if kind == "unequal":
+        data = replace(data, b=Split(data.b.inputs[:FEW], data.b.labels[:FEW]))
+    model, a, b = train_pair(data, seed=seed, shared_start=shared)
+    experts = {"a": a, "b": b}
+    inputs = {"a": data.a.inputs[:500], "b": data.b.inputs[:500]}
+    heads = dict.fromkeys(experts, nn.Identity())
+    merged = adapt(
+        "fisher", experts, pretrained=a, model=model, heads=heads, data=inputs, seed=seed
+    )
+    return Pair(data, model, a, b, merged.state)
+
+
+def draw_pairs(
+    seed: int, source: str, kinds: Sequence[str] = ("homogeneous", "heterogeneous")
+) -> Iterator[tuple[dict[str, Any], Pair]]:
+    """Pairs of each kind, from common and from own weights, with their names."""
+    for kind in kinds:
+        for start in ("common", "own"):
+            pair = make_pair(seed, source, kind, shared=start == "common")
+            yield {"data": kind, "start": start}, pair
+
+
+def digit_pair(seed: int, heterogeneous: bool, *, size: int = 1000) -> SyntheticPair:
+    """Real digits for two networks: A's are from MNIST, B's from MNIST, or else from USPS.
+
+    Pictures are averaged to 16 x 16 grey levels in -1..1, 256 features. Sizes as in
+    `synthetic_pair`: 1,000 examples each, 1,000 for validation and 2,000 for testing together.
+    """
+    train, validation, test = [], [], []
+    for party, name in enumerate(("mnist", "usps" if heterogeneous else "mnist")):
+        arrays = load_arrays(name)
+        generator = Generator().manual_seed(stable_seed("digits", name, seed))
+        # one draw for two parties, so that they share no picture
+        rows = stratified(arrays.train_labels, 3 * size, generator).chunk(2)[party]
+        inputs, labels = arrays.train_images[rows], arrays.train_labels[rows]
+        train.append(_grey(inputs[:size], labels[:size]))
+        validation.append(_grey(inputs[size:], labels[size:]))
+        rows = stratified(arrays.test_labels, 2 * size, generator).chunk(2)[party]
+        test.append(_grey(arrays.test_images[rows], arrays.test_labels[rows]))
+    a, b = train
+    return SyntheticPair(a, b, _both(validation), _both(test))
+
+
+def _grey(images: Tensor, labels: Tensor) -> Split:
+    grey = images.float().mean(1, keepdim=True) / 127.5 - 1
+    return Split(F.avg_pool2d(grey, 2).flatten(1), labels)
+
+
+def _both(parts: Sequence[Split]) -> Split:
+    a, b = parts
+    return Split(torch.cat([a.inputs, b.inputs]), torch.cat([a.labels, b.labels]))
+
+
+def _synthetic(seed: int, heterogeneous: bool) -> SyntheticPair:
+    return synthetic_pair(seed, heterogeneous=heterogeneous)
+
+
+SOURCES = {"synthetic": _synthetic, "digits": digit_pair}
+FILES = {"synthetic": (), "digits": ("mnist", "usps")}  # the data sets behind them
+
+
+def pair_of(run: Run) -> Loaded:
+    """Seed and source of a run's pairs, and the hash of each data file behind the source.
+
+    Raises:
+        ValueError: an unknown source, data that cannot be had, or a setting of zoos.
+    """
+    if run.suite not in SOURCES:
+        raise ValueError(f"unknown source {run.suite!r}; known: {', '.join(SOURCES)}")
+    refused = {"model": run.model, "recipe": run.recipe, **run.options}
+    for name, value in refused.items():
+        if value is not None:
+            raise ValueError(f"pairs of networks take no {name}, got {value!r}")
+    sources = {name: load_arrays(name).sha256 for name in FILES[run.suite]}
+    return Loaded((run.seed, run.suite), {"sources": sources})

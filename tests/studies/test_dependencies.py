@@ -1,0 +1,121 @@
+"""Which edits make a run be measured anew: on a copy of the package, edited line by line."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mergelib
+from mergelib.procedures.common import Adapted
+from mergelib.studies.cart import baselines
+from mergelib.studies.cogram import fusion
+from mergelib.studies.dependencies import PACKAGE, Sources, code_key, methods_in, module_closure
+
+OWN = Path(mergelib.__file__).parent
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The package's sources, without git: as good as installed elsewhere."""
+    folder = tmp_path / "installed"
+    shutil.copytree(OWN, folder, ignore=lambda _, names: [n for n in names if n in ("results",)])
+    return folder
+
+
+def key(folder: Path, methods: list[str] | None) -> str:
+    """As a process that starts now would have it."""
+    return code_key(baselines, methods, Sources(folder))
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert text.count(old) >= 1, f"{file} has no {old!r}"
+    file.write_text(text.replace(old, new, 1))
+
+
+def test_a_line_of_a_rule_concerns_the_runs_that_use_it(copy: Path) -> None:
+    uses, others = key(copy, ["ties", "average"]), key(copy, ["average"])
+    assert uses != others
+    source = copy / "rules" / "sparse.py"
+    edit(source, "def ties(", "def _scaled() -> float:\n    return 1.0\n\n\ndef ties(")
+    first = key(copy, ["ties", "average"])
+    assert first != uses
+    assert key(copy, ["average"]) == others
+    edit(source, "return 1.0", "return 2.0")
+    second = key(copy, ["ties", "average"])
+    assert len({uses, first, second}) == 3, "a tree that was changed already has another key still"
+    edit(source, "return 2.0", "return 1.0")
+    assert key(copy, ["ties", "average"]) == first
+    assert key(copy, None) not in (uses, first, others), "all methods, where it cannot be told"
+
+
+def test_what_a_rule_stands_on_concerns_it_too(copy: Path) -> None:
+    uses, others = key(copy, ["cart"]), code_key(fusion, [], Sources(copy))
+    with (copy / "linalg.py").open("a") as source:
+        source.write("\nTOLERANCE_OF_THE_TEST = 1e-3\n")
+    assert key(copy, ["cart"]) != uses
+    assert code_key(fusion, [], Sources(copy)) == others
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("rules/sparse.py", "def ties(", "# said otherwise\ndef ties("),
+        ("rules/sparse.py", '"""', '"""Said otherwise. '),
+        ("studies/cart.py", '    """Every method', '    """All methods'),
+        ("ledger/cart.py", "SUITES = ", "OTHERS = SUITES = "),
+        ("cli/studies.py", "DEMO = ", "OTHERS = DEMO = "),
+        ("plots.py", "import ", "import math\nimport "),
+        ("provenance.py", "import ", "import math\nimport "),
+        ("studies/cogram.py", "STEEPNESSES = ", "OTHERS = STEEPNESSES = "),
+    ],
+)
+def test_what_concerns_no_number_of_a_study(copy: Path, file: str, old: str, new: str) -> None:
+    before = key(copy, ["ties", "fisher"])
+    edit(copy / file, old, new)
+    assert key(copy, ["ties", "fisher"]) == before
+
+
+def test_a_chapter_is_no_code(copy: Path) -> None:
+    before = key(copy, None)
+    (copy.parent / "notebooks").mkdir()
+    (copy.parent / "notebooks" / "11-cart-experiments.py").write_text("print('new')\n")
+    (copy / "results").mkdir()
+    (copy / "results" / "new.json").write_text("{}")
+    assert key(copy, None) == before
+
+
+def test_the_key_is_the_same_wherever_the_package_lies(copy: Path) -> None:
+    assert key(copy, ["ties"]) == key(OWN, ["ties"]) == code_key(baselines, ["ties"])
+    assert len(key(copy, ["ties"])) == 16
+
+
+def test_names_lead_to_the_modules_they_come_from() -> None:
+    """Through packages that only pass them on; imports inside functions count."""
+    modules = module_closure(["mergelib.studies.cart"])
+    assert {"mergelib.testbed.zoo", "mergelib.merging", "mergelib.linalg"} <= modules
+    assert Adapted.__module__ in modules
+    assert not any(name.startswith("mergelib.studies.results") for name in modules)
+    assert "mergelib.procedures.concrete" not in modules, "a procedure is used by its name"
+    assert "mergelib.procedures.concrete" in module_closure([PACKAGE])
+
+
+def test_a_study_from_elsewhere_depends_on_everything(copy: Path) -> None:
+    def own(zoo: Any) -> dict[str, Any]:
+        return {"test": []}
+
+    before = code_key(own, [], Sources(copy))
+    edit(copy / "rules" / "sparse.py", "def ties(", "OTHER = 1\n\n\ndef ties(")
+    assert code_key(own, [], Sources(copy)) != before
+
+
+def test_methods_are_found_in_settings() -> None:
+    settings = {
+        "grids": {"ties": {"scale": [1]}, "nil": {}},
+        "only_of": ("fisher", 3),
+        "base": "emr",
+    }
+    assert methods_in(settings) == {"ties", "fisher", "emr"}
+    with pytest.raises(ValueError, match="unknown method 'tias'; did you mean 'ties'"):
+        code_key(baselines, ["tias"])

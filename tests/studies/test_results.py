@@ -1,0 +1,115 @@
+"""Result files: rows come back exactly as they were written, and errors name what there is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import convert_results
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mergelib.studies import results
+from mergelib.studies.results import (
+    decode,
+    encode,
+    load_result,
+    load_table,
+    read_result,
+    write_result,
+)
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2),
+    st.sampled_from([0.0, -0.0, 1.0, 0.1 + 0.2, 5e-324]),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["", "a", "ü"]),
+    st.lists(st.floats(0, 1), max_size=2),
+    st.dictionaries(st.sampled_from("xy"), st.booleans(), max_size=2),
+)
+ROWS = st.lists(st.dictionaries(st.sampled_from("abc"), VALUES), max_size=12)
+
+
+@given(ROWS)
+def test_rows_come_back_exactly(rows: results.Rows) -> None:
+    """Their keys in order, values with types, signs of zero, missing keys apart from null."""
+    table = json.loads(json.dumps(encode(rows), allow_nan=False))
+    assert convert_results.same(decode(table), rows)
+
+
+def test_a_table_of_repeated_words_is_short(tmp_path: Path) -> None:
+    methods = [f"method {i % 3}" for i in range(300)]
+    rows = [{"seed": 0, "method": name, "accuracy": i / 7} for i, name in enumerate(methods)]
+    write_result(tmp_path / "a.json", {"provenance": {}, "test": rows})
+    by_rows = len(json.dumps({"provenance": {}, "test": rows}))
+    assert (tmp_path / "a.json").stat().st_size < by_rows / 2.5
+    columns = json.loads((tmp_path / "a.json").read_text())["tables"]["test"]["columns"]
+    assert columns["seed"] == {"values": [0], "codes": None}
+    assert columns["method"]["values"] == ["method 0", "method 1", "method 2"]
+    assert columns["accuracy"] == [row["accuracy"] for row in rows]
+
+
+def test_rows_that_differ_in_their_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: results.Rows = [
+        {"method": "ties", "scale": 1, "accuracy": 0.5},
+        {"method": "dare", "accuracy": 0.25, "drop_rate": None},
+        {"accuracy": 0.125, "method": "ties", "scale": 2},
+    ]
+    record = {"provenance": {"seeds": [0]}, "test": rows, "empty": []}
+    write_result(tmp_path / "a.json", record)
+    assert convert_results.same(read_result(tmp_path / "a.json"), record)
+    monkeypatch.setattr(results, "load_result", lambda _: read_result(tmp_path / "a.json"))
+    table = load_table("a")
+    pd.testing.assert_frame_equal(table, pd.DataFrame(rows), check_exact=True)
+    assert list(table) == ["method", "scale", "accuracy", "drop_rate"]
+    assert table["scale"].isna().tolist() == [False, True, False]
+    with pytest.raises(ValueError, match="result 'a' has no table 'tset'; it has: test, empty"):
+        load_table("a", "tset")
+    with pytest.raises(ValueError, match="has no table 'provenance'"):
+        load_table("a", "provenance")
+
+
+def test_records_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "digits2.json"
+    record = {"network": [32, 64], "test": [{"accuracy": 0.5}]}
+    write_result(path, record)
+    assert read_result(path) == record
+    for part in ([{"accuracy": float("nan")}], float("inf")):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            write_result(path, {"test": part})
+    with pytest.raises(ValueError, match="none may be named 'tables'"):
+        write_result(path, {"tables": []})
+    with pytest.raises(OSError, match=str(path)):
+        write_result(path / "x.json", {})
+    assert read_result(path) == record
+    assert [file.name for file in path.parent.iterdir()] == ["digits2.json"]
+
+
+def test_shipped_results_can_be_read() -> None:
+    record = load_result("vision8-baselines")
+    assert {"provenance", "test", "validation", "chosen"} <= set(record)
+    with pytest.raises(ValueError, match=r"no result 'vision9'; there are: .*vision8-baselines"):
+        load_result("vision9")
+    assert load_table("frank_wolfe-memory", "peaks")["variant"].nunique() == 2
+
+
+def test_shipped_results_stay_small() -> None:
+    """They are a part of the wheel, which a Colab notebook downloads."""
+    folder = convert_results.ROOT / "results"
+    assert sum(file.stat().st_size for file in folder.glob("*.json")) < 5e6
+
+
+def test_conversion_proves_what_it_replaces(tmp_path: Path) -> None:
+    rows = [{"seed": 0, "rate": 0, "value": 0.1}, {"rate": 0.5, "seed": 0}]
+    old: dict[str, Any] = {"provenance": {"study": "fusion"}, "test": rows}
+    (tmp_path / "old.json").write_text(json.dumps(old, indent=1))
+    assert convert_results.convert(tmp_path / "old.json").startswith("5 values are the same")
+    assert convert_results.same(read_result(tmp_path / "old.json"), old)
+    assert convert_results.convert(tmp_path / "old.json") == "by columns already"
+    for wrong in (0.0, -0.0, None, 1):
+        changed = {**old, "test": [{**rows[0], "rate": wrong}, rows[1]]}
+        with pytest.raises(ValueError, match="old: test is not the same"):
+            convert_results.check("old", old, changed)
