@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from mergelib.cli import printing
 from mergelib.cli.apps import Device, app
+
+if TYPE_CHECKING:
+    from mergelib.parts import Missing
 
 
 @app.command("methods")
@@ -38,6 +41,21 @@ def merge_command(
         list[str] | None,
         typer.Option("--set", "-s", help="A hyperparameter, e.g. --set scale=0.4; repeatable."),
     ] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(help="Pattern of keys to merge, e.g. 'bert.*'; repeatable. Default: all."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(help="Pattern of keys not to merge: they stay pretrained; repeatable."),
+    ] = None,
+    missing: Annotated[
+        str,
+        typer.Option(
+            help="For keys that a model lacks or has in another shape: error, base (take the "
+            "pretrained tensor) or skip (leave the key out)."
+        ),
+    ] = "error",
     device: Device = "cpu",
     overwrite: Annotated[bool, typer.Option(help="Replace an output that exists.")] = False,
 ) -> None:
@@ -50,15 +68,24 @@ def merge_command(
 
     hyperparameters = dict(_setting(text) for text in settings or [])
     written = merge_files(
-        method, pretrained, experts, output, device=device, overwrite=overwrite, **hyperparameters
+        method,
+        experts,
+        output,
+        pretrained=pretrained,
+        include=include or None,
+        exclude=exclude or None,
+        missing=cast("Missing", missing),  # which is checked there
+        device=device,
+        overwrite=overwrite,
+        **hyperparameters,
     )
     typer.echo(f"Wrote {written}")
 
 
 def _setting(text: str) -> tuple[str, Any]:
     """``name=value`` with the value read as JSON where it is JSON, else as text."""
-    name, found, value = text.partition("=")
-    if not found or not name:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
         raise ValueError(f"--set takes name=value, got {text!r}")
     try:
         return name, json.loads(value)
