@@ -86,7 +86,8 @@ def low_rank(matrix: Tensor, rank: int, *, exact: bool = False) -> Tensor:
     if rank >= min(matrix.shape):
         return matrix.clone()
     u, s, vh = truncated_svd(matrix, rank, exact=exact)
-    return (u * s) @ vh
+    product: Tensor = (u * s) @ vh
+    return product
 
 
 @torch.no_grad()
@@ -112,7 +113,8 @@ def polar_factor(matrix: Tensor, *, tolerance: float = 1e-5) -> Tensor:
     top = values[-1].clamp(min=torch.finfo(values.dtype).tiny)
     inverse = torch.where(values > tolerance**2 * top, values.clamp(min=top * 1e-30).rsqrt(), 0)
     vectors, inverse = vectors.to(matrix.dtype), inverse.to(matrix.dtype)
-    return ((vectors * inverse) @ vectors.T) @ matrix
+    factor: Tensor = ((vectors * inverse) @ vectors.T) @ matrix
+    return factor
 
 
 def simplex_projection(values: Tensor) -> Tensor:
@@ -156,7 +158,8 @@ def _leading_subspace(matrix: Tensor, gram: Tensor, rank: int) -> Tensor:
     blind = RESOLUTION * torch.finfo(matrix.dtype).eps
     if matrix.dtype == torch.float32 and values[-rank] < blind * values[-1]:
         vectors = torch.linalg.eigh(_gram(matrix.double())).eigenvectors.float()
-    return vectors[:, -min(rank + OVERSAMPLING, len(values)) :]
+    leading: Tensor = vectors[:, -min(rank + OVERSAMPLING, len(values)) :]
+    return leading
 
 
 def _check_finite(matrix: Tensor) -> float:

@@ -2,64 +2,74 @@
 
 `merge_tensors` walks the tensors, checks them, computes in float32 at least, keeps dtypes, integer
 buffers and ties, and feeds element-wise rules chunks that stay in cache. `merge` drives it over
-state dicts in memory and `mergelib.streaming.merge_files` over files, so both agree bit for bit.
+models in memory and `mergelib.streaming.merge_files` over files, so both agree bit for bit.
 """
 
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, overload
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
+from mergelib.io import Model, Models, as_state, as_states
+from mergelib.parts import Missing, Parts, Patterns, Selection, select
 from mergelib.registry import Method, get_method
-from mergelib.statedict import (
-    Experts,
-    StateDict,
-    check_compatible,
-    is_finite,
-    is_matrix,
-    is_statistic,
-    name_experts,
-)
+from mergelib.statedict import FLOATS, StateDict, is_finite, is_matrix, is_statistic
 
 CHUNK = 2**14  # entries that an element-wise rule sees at a time: T of them fit a core's cache
 LONG = 2**20  # entries where a cache is no help: for rules that pass over their inputs once
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
 
 Group = tuple[list[Tensor], Tensor | None]  # one parameter: the experts' tensors, the pretrained
+IsMatrix = Callable[[str, Tensor], bool]
 
 
-class Source(Protocol):
-    """Where tensors come from: memory or files. Compatible by the time it exists."""
+@dataclass(frozen=True)
+class Source:
+    """Models to be merged, compared already: in memory, or in files and mapped as asked for.
 
-    names: Sequence[str]  # the experts' names, for messages
-    aliases: Mapping[str, str]  # tied key -> the key it shares its memory with
+    Attributes:
+        experts: by name.
+        pretrained: the model they were fine-tuned from.
+        selection: the keys of the merged model, and which of them are merged.
+        aliases: tied key -> the key it shares its memory with.
+    """
 
-    def __iter__(self) -> Iterator[str]: ...
+    experts: Mapping[str, StateDict]
+    pretrained: StateDict | None
+    selection: Selection
+    aliases: Mapping[str, str]
 
-    def load(self, key: str) -> Group: ...
+    @property
+    def names(self) -> list[str]:
+        """The experts' names, for messages."""
+        return list(self.experts)
 
-
-class Memory:
-    """State dicts in memory as a `Source`."""
-
-    def __init__(self, experts: Mapping[str, StateDict], pretrained: StateDict | None) -> None:
-        what = "pretrained" if pretrained is not None else next(iter(experts))
-        self._reference = pretrained if pretrained is not None else next(iter(experts.values()))
-        check_compatible(self._reference, experts, what)
-        self._experts, self._pretrained = experts, pretrained
-        self.names: Sequence[str] = list(experts)
-        self.aliases: Mapping[str, str] = tied_keys(self._reference)
+    @property
+    def reference(self) -> StateDict:
+        """The pretrained model, else the first expert."""
+        return next(iter(self.experts.values())) if self.pretrained is None else self.pretrained
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._reference)
+        return iter(self.selection.keys)
 
     def load(self, key: str) -> Group:
-        pretrained = None if self._pretrained is None else self._pretrained[key]
-        return [expert[key] for expert in self._experts.values()], pretrained
+        """The tensors of a key that is merged."""
+        pretrained = None if self.pretrained is None else self.pretrained[key]
+        return [expert[key] for expert in self.experts.values()], pretrained
+
+
+def in_memory(
+    experts: Mapping[str, StateDict], pretrained: StateDict | None, parts: Parts | None = None
+) -> Source:
+    """State dicts in memory as a `Source`; errors are those of `mergelib.parts.select`."""
+    reference = next(iter(experts.values())) if pretrained is None else pretrained
+    aliases = tied_keys(reference) if isinstance(reference, Mapping) else {}
+    selection = select(experts, pretrained, parts, tied=aliases)
+    return Source(experts, pretrained, selection, aliases)
 
 
 def tied_keys(state: StateDict) -> dict[str, str]:
@@ -67,8 +77,10 @@ def tied_keys(state: StateDict) -> dict[str, str]:
     seen: dict[Any, str] = {}
     aliases = {}
     for key, tensor in state.items():
+        if not isinstance(tensor, Tensor) or not tensor.numel():
+            continue
         place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and place in seen:
+        if place in seen:
             aliases[key] = seen[place]
         seen.setdefault(place, key)
     return aliases
@@ -77,41 +89,56 @@ def tied_keys(state: StateDict) -> dict[str, str]:
 @torch.no_grad()
 def merge(
     method: str,
-    experts: Experts,
+    experts: Models,
     *,
-    pretrained: StateDict | None = None,
+    pretrained: Model | None = None,
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
+    missing: Missing = "error",
     device: torch.device | str | None = None,
-    is_matrix: Callable[[str, Tensor], bool] = is_matrix,
+    is_matrix: IsMatrix = is_matrix,
     **hyperparameters: Any,
 ) -> dict[str, Tensor]:
     """Merge experts into one state dict.
 
     Args:
         method: a name from `methods`.
-        experts: mapping of name to state dict, or a list of state dicts; all of the same keys,
-            shapes and dtypes.
-        pretrained: the state dict they were fine-tuned from; needed by all but a few methods.
-        device: where to compute; by default where the tensors are. The result lies where the
-            inputs lie.
-        is_matrix: tells from key and tensor what low-rank methods take for a matrix; by default
-            two-dimensional weights that are no table. A convolution that is accepted is folded, a
-            filter a row: see `mergelib.statedict.is_kernel`.
+        experts: mapping of name to model, or a list of models, each a state dict, a module or a
+            path that `load_state_dict` reads. Of one set of keys and shapes, but for what
+            ``include``, ``exclude`` and ``missing`` leave out; floating dtypes may differ.
+        pretrained: the model they were fine-tuned from; needed by all but a few methods.
+        include: pattern or patterns of the keys to merge, e.g. ``"bert.*"``; by default all. Other
+            keys are the pretrained model's (else the first expert's), unchecked.
+        exclude: patterns of keys not to merge, e.g. ``"*classifier*"``; they are the pretrained
+            model's too.
+        missing: what happens with a selected key that some model lacks or has in another shape:
+            ``"error"``, ``"base"`` (the result has the pretrained model's tensor) or ``"skip"``
+            (the result does not have the key). See `mergelib.parts`.
+        device: where to compute; by default where the tensors are, for files on the CPU. The
+            result lies where the inputs lie.
+        is_matrix: tells from a key and the pretrained tensor (else the first expert's) what
+            low-rank methods take for a matrix; by default two-dimensional weights that are no
+            table. A convolution that is accepted is folded, one row per filter: see
+            `mergelib.statedict.is_kernel`.
         **hyperparameters: the method's own, see `methods`.
 
     Returns:
-        A new state dict with the keys and dtypes of the inputs. Floating tensors are merged (in
-        float32 at least), running means and variances of BatchNorm are averaged by every method,
-        integer buffers are the pretrained model's (else the first expert's), and tied tensors stay
-        tied. No input is changed.
+        A new state dict with the keys and dtypes of the pretrained model (else the first expert).
+        Floating tensors are merged (in float32 at least, and in the widest dtype of the inputs),
+        running means and variances of BatchNorm are averaged by every method, integer buffers are
+        copied, and tied tensors stay tied. No input is changed.
 
     Raises:
         ValueError: an unknown method; experts that are none or do not match (naming expert and
-            key); a NaN or Inf (naming the tensor); a hyperparameter out of range.
-        TypeError: a hyperparameter that the method does not have.
+            key); a pattern that matches no key, or nothing left to merge; a NaN or Inf (naming the
+            tensor); a hyperparameter out of range.
+        TypeError: a hyperparameter that the method does not have; an expert that is no model.
+        FileNotFoundError: a path that does not exist.
     """
     chosen = get_method(method)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
-    source = Memory(name_experts(experts), pretrained)
+    base = None if pretrained is None else as_state(pretrained)
+    source = in_memory(as_states(experts), base, Parts(include, exclude, missing))
     return dict(merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix))
 
 
@@ -121,7 +148,7 @@ def merge_tensors(
     hyperparameters: Mapping[str, Any],
     *,
     device: torch.device | str | None = None,
-    matrices: Callable[[str, Tensor], bool] = is_matrix,
+    matrices: IsMatrix = is_matrix,
 ) -> Iterator[tuple[str, Tensor]]:
     """Apply a rule to every tensor of a source; yields ``(key, merged tensor)`` in order.
 
@@ -137,25 +164,42 @@ def merge_tensors(
         if key in source.aliases:
             yield key, done[source.aliases[key]]
             continue
-        experts, pretrained = source.load(key)
-        reference = experts[0] if pretrained is None else pretrained
-        if not is_weight(key, reference):
-            merged = reference.clone()
-        else:
+        if key in source.selection.merged:
+            group = source.load(key)
             arguments = {**options, **further.get(key, {})}
-            if method.draws:
-                arguments["seed"] = _own_seed(options["seed"], key)
-            where = reference.device if device is None else torch.device(device)
-            chosen = get_method("average") if is_statistic(key) else method
-            whole = chosen.elsewhere is None or matrices(key, reference)
-            try:
-                merged = _apply(chosen, whole, experts, pretrained, arguments, where)
-            except _NotFinite:
-                raise ValueError(culprit(key, source.names, experts, pretrained)) from None
+            merged = _merge_one(method, source, key, group, arguments, device, matrices)
+            del group  # else it would outlive the next load
+        else:
+            merged = source.reference[key].clone()
         if key in tied:
             done[key] = merged
         yield key, merged
-        del experts, pretrained, reference, merged  # else they would outlive the next load
+        del merged
+
+
+def _merge_one(
+    method: Method,
+    source: Source,
+    key: str,
+    group: Group,
+    arguments: dict[str, Any],
+    device: torch.device | str | None,
+    matrices: IsMatrix,
+) -> Tensor:
+    """One key's merged tensor: averaged for statistics, copied for counters."""
+    experts, pretrained = group
+    reference = experts[0] if pretrained is None else pretrained
+    if not is_weight(key, reference):
+        return reference.clone()
+    if method.draws:
+        arguments = {**arguments, "seed": _own_seed(arguments["seed"], key)}
+    target = reference.device if device is None else torch.device(device)
+    chosen = get_method("average") if is_statistic(key) else method
+    applies = chosen.elsewhere is None or matrices(key, reference)
+    try:
+        return _apply(chosen, applies, experts, pretrained, arguments, target)
+    except _NotFinite:
+        raise ValueError(explain_not_finite(key, source.names, experts, pretrained)) from None
 
 
 class _NotFinite(Exception):
@@ -200,33 +244,46 @@ def is_weight(key: str, tensor: Tensor) -> bool:
     """
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return False
-    if tensor.dtype not in DTYPES:
-        kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+    if tensor.dtype not in FLOATS:
+        kinds = "float16, bfloat16, float32, float64"
         raise ValueError(f"{key!r} has dtype {tensor.dtype}, expected one of {kinds}")
     return True
 
 
 def _floating(source: Source, device: torch.device | str | None) -> Iterator[tuple[str, Group]]:
+    """What a first pass reads: every weight that is merged, where and as it will be merged."""
     for key in source:
-        if key not in source.aliases:
+        if key in source.selection.merged and key not in source.aliases:
             experts, pretrained = source.load(key)
             if is_weight(key, experts[0]) and experts[0].numel() and not is_statistic(key):
                 target = experts[0].device if device is None else device
-                moved = None if pretrained is None else pretrained.to(target)
-                yield key, ([expert.to(target) for expert in experts], moved)
+                # Of one dtype they are left in it, as what reads them casts piece by piece.
+                dtype = _precision(experts, pretrained) if _is_mixed(experts, pretrained) else None
+                moved = None if pretrained is None else pretrained.to(target, dtype)
+                yield key, ([expert.to(target, dtype) for expert in experts], moved)
+
+
+def _is_mixed(experts: Sequence[Tensor], pretrained: Tensor | None) -> bool:
+    return len({tensor.dtype for tensor in (*experts, pretrained) if tensor is not None}) > 1
+
+
+def _precision(experts: Sequence[Tensor], pretrained: Tensor | None) -> torch.dtype:
+    """The dtype to compute in: float32, or the widest of the inputs' if that is wider."""
+    dtypes = [tensor.dtype for tensor in (*experts, pretrained) if tensor is not None]
+    return reduce(torch.promote_types, dtypes, torch.float32)
 
 
 def _apply(
     method: Method,
-    whole: bool,
+    applies: bool,
     experts: Sequence[Tensor],
     pretrained: Tensor | None,
     arguments: dict[str, Any],
     device: torch.device,
 ) -> Tensor:
-    """One tensor through the rule (``whole``), or through what takes its place elsewhere."""
+    """One tensor through the rule where it ``applies``, or through what takes its place."""
     function, elementwise = method.function, method.elementwise
-    if not whole:
+    if not applies:
         assert method.elsewhere is not None
         function, elementwise = method.elsewhere, True
     accepted = inspect.signature(function).parameters
@@ -235,14 +292,14 @@ def _apply(
     reference = experts[0] if pretrained is None else pretrained
     base = [] if pretrained is None else [pretrained]
     needs_base = "pretrained" in accepted
-    dtype = torch.float64 if reference.dtype == torch.float64 else torch.float32
+    dtype = _precision(experts, pretrained)
 
     def call(experts: Sequence[Tensor], base: Sequence[Tensor], **arguments: Any) -> Tensor:
         origin = tuple(_Computable(base, dtype, device, not (method.linear and needs_base)))
         if not needs_base:  # then it was only to be checked
             origin = ()
         parts = _Computable(experts, dtype, device, not method.linear)
-        result = function(parts, *origin, **arguments)
+        result: Tensor = function(parts, *origin, **arguments)
         result = result.to(reference.dtype)  # which may overflow what float32 held
         if not is_finite(result):
             raise _NotFinite
@@ -279,7 +336,7 @@ def _chunk_size(method: Method, entries: int, device: torch.device) -> int:
     return max(1, entries)
 
 
-def culprit(
+def explain_not_finite(
     key: str, names: Sequence[str], experts: Sequence[Tensor], pretrained: Tensor | None
 ) -> str:
     """What to say when merging ``key`` met something that is not finite."""

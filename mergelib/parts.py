@@ -15,6 +15,7 @@ never has a key that the reference lacks:
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Literal, get_args
@@ -143,8 +144,9 @@ def _matching(option: str, patterns: Patterns, keys: Sequence[str]) -> set[str]:
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matches = {key for key in keys if fnmatchcase(key, pattern)}
         if not matches:
-            example = f"; a key is {keys[0]!r}" if keys else ""
-            raise ValueError(f"{option} pattern {pattern!r} matches no key{example}")
+            near = get_close_matches(pattern, keys, n=1, cutoff=0.0)
+            hint = f"; the nearest is {near[0]!r}" if near else ""
+            raise ValueError(f"{option} pattern {pattern!r} matches no key{hint}")
         matching |= matches
     return matching
 

@@ -8,12 +8,15 @@ them from its first argument.
 """
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+T = TypeVar("T")
 StateDict = Mapping[str, Tensor]
 Experts = Mapping[str, StateDict] | Sequence[StateDict]
 
@@ -27,20 +30,32 @@ _TABLE = re.compile(
 )
 
 
-def name_experts(experts: Experts) -> dict[str, StateDict]:
+def named(experts: Mapping[str, T] | Iterable[T]) -> dict[str, T]:
     """Give experts their names: a mapping keeps its keys, a list is numbered ``expert 0`` on.
 
     Raises:
         ValueError: if there is no expert.
-        TypeError: if an expert is not a mapping of names to tensors.
+        TypeError: for a single path or module.
     """
-    if isinstance(experts, Mapping):
-        named = dict(experts)
-    else:
-        named = {f"expert {i}": expert for i, expert in enumerate(experts)}
-    if not named:
+    if isinstance(experts, str | os.PathLike | nn.Module):
+        kind = type(experts).__name__
+        raise TypeError(f"experts is a single {kind}, expected a list or mapping of models")
+    if not isinstance(experts, Mapping):
+        experts = {f"expert {i}": expert for i, expert in enumerate(experts)}
+    if not experts:
         raise ValueError("nothing to merge: experts is empty")
-    for name, expert in named.items():
+    return dict(experts)
+
+
+def name_experts(experts: Experts) -> dict[str, StateDict]:
+    """State dicts by name, as `named` names them.
+
+    Raises:
+        ValueError: if there is no expert.
+        TypeError: if an expert is not a mapping of keys to tensors.
+    """
+    states = named(experts)
+    for name, expert in states.items():
         if not isinstance(expert, Mapping):
             hint = (
                 "; is this a single state dict? experts is a list or mapping OF state dicts"
@@ -49,7 +64,7 @@ def name_experts(experts: Experts) -> dict[str, StateDict]:
             )
             kind = type(expert).__name__
             raise TypeError(f"expert {name!r} is a {kind}, expected a state dict{hint}")
-    return named
+    return states
 
 
 def check_compatible(
@@ -128,7 +143,7 @@ def is_matrix(key: str, tensor: Tensor) -> bool:
 
 
 def is_kernel(key: str, tensor: Tensor) -> bool:
-    """`is_matrix`, or whether a parameter is a convolution: folded, a filter a row, it is one.
+    """`is_matrix`, or whether a parameter is a convolution: folded, one row per filter, it is one.
 
     For ``is_matrix=`` of `merge`; a transposed convolution folds by its inputs instead.
     """
@@ -200,7 +215,7 @@ def unflatten(vector: Tensor, like: StateDict) -> dict[str, Tensor]:
     sizes = [tensor.numel() for tensor in like.values() if tensor.is_floating_point()]
     if vector.shape != (sum(sizes),):
         raise ValueError(f"the vector has shape {tuple(vector.shape)}, expected ({sum(sizes)},)")
-    parts = iter(vector.split(sizes))
+    parts = iter(torch.split(vector, sizes))
     return {
         key: next(parts).view(tensor.shape).to(tensor.dtype)
         if tensor.is_floating_point()

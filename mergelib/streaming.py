@@ -6,11 +6,11 @@ input, merged by the same loop that merges in memory, written and forgotten.
 
 import hashlib
 import json
-import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,51 +19,42 @@ import torch
 from torch import Tensor
 
 from mergelib.io import AnyPath, Checkpoint, size_of, staged, write_tensors
-from mergelib.merging import Group, merge_tensors, tied_keys
+from mergelib.merging import IsMatrix, Source, merge_tensors, tied_keys
+from mergelib.parts import Missing, Parts, Patterns, select
 from mergelib.progress import progress
 from mergelib.registry import Method, get_method
-from mergelib.statedict import StateDict, check_compatible, is_matrix
+from mergelib.statedict import StateDict, is_matrix, named
 
 _PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 # What a model folder holds besides configuration and tokenizer: weights, in whatever format.
 _WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|ckpt|pkl|h5|msgpack|gguf|onnx)(\.index\.json)?$")
 
 
-class _Files:
+def _in_files(
+    experts: Mapping[str, Checkpoint], pretrained: Checkpoint | None, parts: Parts
+) -> Source:
     """Checkpoints as a `Source`: compared by their headers, mapped tensor by tensor."""
-
-    def __init__(self, experts: Mapping[str, Checkpoint], pretrained: Checkpoint | None) -> None:
-        self.reference = pretrained if pretrained is not None else next(iter(experts.values()))
-        what = "pretrained" if pretrained is not None else next(iter(experts))
-        if pretrained is not None and what in experts:
-            raise ValueError(f"an expert is named {what!r}, as the model that experts grew from is")
-        check_compatible(self.reference, experts, what)
-        self.experts, self.pretrained = experts, pretrained
-        self.names: Sequence[str] = list(experts)
-        self.aliases: Mapping[str, str] = tied_keys(self.reference.pickled)
-
-    @property
-    def inputs(self) -> dict[str, Checkpoint]:
-        first = {} if self.pretrained is None else {"pretrained": self.pretrained}
-        return {**first, **self.experts}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.reference)
-
-    def load(self, key: str) -> Group:
-        pretrained = None if self.pretrained is None else self.pretrained[key]
-        return [expert[key] for expert in self.experts.values()], pretrained
+    if pretrained is not None and "pretrained" in experts:
+        raise ValueError("an expert is named 'pretrained', as the model that experts grew from is")
+    layouts = {name: checkpoint.layout for name, checkpoint in experts.items()}
+    reference = next(iter(experts.values())) if pretrained is None else pretrained
+    base = None if pretrained is None else pretrained.layout
+    aliases = tied_keys(reference.pickled)
+    return Source(experts, pretrained, select(layouts, base, parts, tied=aliases), aliases)
 
 
 @torch.no_grad()
 def merge_files(
     method: str,
-    pretrained: AnyPath | None,
     experts: Mapping[str, AnyPath] | Sequence[AnyPath],
     output: AnyPath,
     *,
+    pretrained: AnyPath | None = None,
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
+    missing: Missing = "error",
     device: torch.device | str | None = None,
-    is_matrix: Callable[[str, Tensor], bool] = is_matrix,
+    is_matrix: IsMatrix = is_matrix,
     max_shard_size: int | str | None = None,
     overwrite: bool = False,
     **hyperparameters: Any,
@@ -78,23 +69,22 @@ def merge_files(
 
     Args:
         method: a name from `mergelib.registry.methods`.
-        pretrained: the model the experts were fine-tuned from, or None where the method needs
-            none; like every input a file or folder that `Checkpoint` reads.
-        experts: at least one, as a list or with names.
+        experts: at least one, as a list or with names; files or folders that `Checkpoint` reads.
         output: a ``.safetensors`` file, or a folder, which also gets the configuration and
             tokenizer files of the pretrained model's folder (else the first expert's).
-        device: where to compute, by default on the CPU.
-        is_matrix: tells from key and tensor what low-rank methods take for a matrix.
+        pretrained: file or folder of the model the experts were fine-tuned from; needed by all but
+            a few methods.
+        include, exclude, missing, device, is_matrix: as in `mergelib.merging.merge`.
         max_shard_size: bytes, or text like ``"5GB"``, that a file of an output folder may hold;
             by default the folder is sharded as the pretrained model is.
         overwrite: replace an output that exists; a folder only if a merge wrote it.
         **hyperparameters: the method's own.
 
     Returns:
-        The output's path. Tensors keep their dtypes and the pretrained file its metadata, to
-        which ``mergelib.method``, ``.hyperparameters``, ``.inputs`` (name to SHA-256; for shards
-        that of the lines ``sha256sum`` prints for them) and ``.version`` are added. Names that are
-        tied in a pickle are merged once and stored each.
+        The output's path. The file keeps the pretrained file's metadata, to which
+        ``mergelib.method``, ``.hyperparameters``, ``.parts`` (where not all is merged), ``.inputs``
+        (name to SHA-256; for shards that of the lines ``sha256sum`` prints for them) and
+        ``.version`` are added. Names that are tied in a pickle are merged once and stored each.
 
     Raises:
         FileNotFoundError: an input that does not exist.
@@ -106,15 +96,24 @@ def merge_files(
     """
     chosen = get_method(method)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
+    parts = Parts(include, exclude, missing)
     base = None if pretrained is None else Checkpoint(pretrained)
-    source = _Files({name: Checkpoint(path) for name, path in _named(experts).items()}, base)
+    checkpoints = {name: Checkpoint(path) for name, path in named(experts).items()}
+    source = _in_files(checkpoints, base, parts)
+    inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
+    reference = next(iter(inputs.values()))
     output, single = Path(output), Path(output).suffix == ".safetensors"
     if single and max_shard_size is not None:
         raise ValueError(f"max_shard_size needs a folder as output, not the file {output}")
-    _check_output(output, source.inputs, folder=not single, overwrite=overwrite)
-    layout = {key: tensor.to("meta") for key, tensor in source.reference.items()}
-    shards = _split(source.reference, layout, max_shard_size)
-    metadata = _provenance(chosen, hyperparameters, source)
+    _check_output(output, inputs, folder=not single, overwrite=overwrite)
+    header = reference.layout
+    layout = {key: header[key] for key in source}
+    shards = _split(reference, layout, max_shard_size)
+    metadata = {
+        "format": "pt",
+        **reference.metadata,
+        **_provenance(chosen, hyperparameters, parts, inputs),
+    }
     merged = merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix)
     merged = _with_progress(merged, method, layout)
     with staged(output, folder=not single) as target:
@@ -122,18 +121,8 @@ def merge_files(
             write_tensors(target, layout, merged, metadata)
         else:
             _write_shards(target, layout, shards, merged, metadata)
-            _copy_companions(source.reference.path, target)
+            _copy_companions(reference.path, target)
     return output
-
-
-def _named(experts: Mapping[str, AnyPath] | Sequence[AnyPath]) -> dict[str, AnyPath]:
-    if isinstance(experts, str | os.PathLike):
-        raise TypeError(f"experts is the single path {str(experts)!r}, expected a list or mapping")
-    if not isinstance(experts, Mapping):
-        experts = {f"expert {i}": path for i, path in enumerate(experts)}
-    if not experts:
-        raise ValueError("nothing to merge: experts is empty")
-    return dict(experts)
 
 
 def _check_output(
@@ -142,10 +131,10 @@ def _check_output(
     """Refuse, before anything is computed, an output that must not or cannot be written."""
     if output.suffix in _PICKLES:
         raise ValueError(f"{output}: merged weights are written as safetensors only")
-    place = output.resolve()
+    target = output.resolve()
     for name, checkpoint in inputs.items():
         for path in (checkpoint.path.resolve(), *(file.resolve() for file in checkpoint.shards)):
-            if place == path or place in path.parents:
+            if target == path or target in path.parents:
                 raise ValueError(f"output {output} is or holds {name} ({checkpoint.path})")
     if not output.exists() or (folder and output.is_dir() and not any(output.iterdir())):
         return
@@ -169,7 +158,8 @@ def _split(
 ) -> list[list[str]]:
     """The keys of every output shard, in order."""
     if max_shard_size is None:
-        return list(reference.shards.values())
+        kept = [[key for key in keys if key in layout] for keys in reference.shards.values()]
+        return [keys for keys in kept if keys]
     limit = _bytes(max_shard_size)
     shards: list[list[str]] = [[]]
     filled = 0
@@ -194,28 +184,31 @@ def _bytes(size: int | str) -> int:
 
 
 def _provenance(
-    method: Method, hyperparameters: Mapping[str, Any], source: _Files
+    method: Method,
+    hyperparameters: Mapping[str, Any],
+    parts: Parts,
+    inputs: Mapping[str, Checkpoint],
 ) -> dict[str, str]:
-    """The reference's metadata, and what made the merged file."""
-    files = [file for checkpoint in source.inputs.values() for file in checkpoint.shards]
+    """What made the merged file, as metadata."""
+    files = [file for checkpoint in inputs.values() for file in checkpoint.shards]
     with ThreadPoolExecutor() as pool:
         hashing = progress(pool.map(_sha256, files), "hashing", len(files), leave=False)
         digests = dict(zip(files, hashing, strict=True))
-    inputs = {}
-    for name, checkpoint in source.inputs.items():
+    hashes = {}
+    for name, checkpoint in inputs.items():
+        if len(checkpoint.shards) == 1:
+            hashes[name] = digests[next(iter(checkpoint.shards))]
+            continue
         listing = "".join(f"{digests[file]}  {file.name}\n" for file in sorted(checkpoint.shards))
-        several = len(checkpoint.shards) > 1
-        whole = hashlib.sha256(listing.encode()).hexdigest()
-        inputs[name] = whole if several else digests[next(iter(checkpoint.shards))]
+        hashes[name] = hashlib.sha256(listing.encode()).hexdigest()
     from mergelib import __version__  # not known before the package is imported
 
     options = {**method.hyperparameters, **hyperparameters}
     return {
-        "format": "pt",
-        **source.reference.metadata,
         "mergelib.method": method.name,
         "mergelib.hyperparameters": json.dumps(options, default=_plain),
-        "mergelib.inputs": json.dumps(inputs),
+        **({} if parts == Parts() else {"mergelib.parts": json.dumps(asdict(parts))}),
+        "mergelib.inputs": json.dumps(hashes),
         "mergelib.version": __version__,
     }
 

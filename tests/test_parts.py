@@ -119,7 +119,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"include": "bort.*"},
         ValueError,
-        "include pattern 'bort.*' matches no key; a key is 'bert.a'",
+        "include pattern 'bort.*' matches no key; the nearest is 'bert.b'",
     ),
     ({"exclude": ["head", "Head"]}, ValueError, "exclude pattern 'Head' matches no key"),
     ({"include": ""}, ValueError, "include pattern '' matches no key"),

@@ -1,12 +1,15 @@
 """``mergelib methods`` and ``mergelib merge``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from mergelib.cli import printing
 from mergelib.cli.apps import Device, Settings, app, read_settings
+
+if TYPE_CHECKING:
+    from mergelib.parts import Missing
 
 
 @app.command("methods")
@@ -34,6 +37,21 @@ def merge_command(
         Path | None, typer.Option("--pretrained", "-p", help="The model they were fine-tuned from.")
     ] = None,
     settings: Settings = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(help="Pattern of keys to merge, e.g. 'bert.*'; repeatable. Default: all."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(help="Pattern of keys not to merge: they stay pretrained; repeatable."),
+    ] = None,
+    missing: Annotated[
+        str,
+        typer.Option(
+            help="For keys that a model lacks or has in another shape: error, base (take the "
+            "pretrained tensor) or skip (leave the key out)."
+        ),
+    ] = "error",
     device: Device = "cpu",
     overwrite: Annotated[bool, typer.Option(help="Replace an output that exists.")] = False,
 ) -> None:
@@ -46,6 +64,15 @@ def merge_command(
 
     hyperparameters = read_settings(settings)
     written = merge_files(
-        method, pretrained, experts, output, device=device, overwrite=overwrite, **hyperparameters
+        method,
+        experts,
+        output,
+        pretrained=pretrained,
+        include=include or None,
+        exclude=exclude or None,
+        missing=cast("Missing", missing),  # which is checked there
+        device=device,
+        overwrite=overwrite,
+        **hyperparameters,
     )
     typer.echo(f"Wrote {written}")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mergelib.compression.packing import pack, unpack
 from mergelib.linalg import truncated_svd
-from mergelib.merging import Memory, culprit, is_weight, merge, tied_keys
+from mergelib.merging import explain_not_finite, in_memory, is_weight, merge, tied_keys
 from mergelib.registry import compression
 from mergelib.rules.low_rank import rank_of
 from mergelib.rules.masks import uses
@@ -29,14 +29,14 @@ def _weights(
 
     In float32 at least, as rules compute.
     """
-    source = Memory(experts, pretrained)
+    source = in_memory(experts, pretrained)
     for key in source:
         group, base = source.load(key)
         if key in source.aliases or not is_weight(key, group[0]):
             continue
         tensors = [*group] if base is None else [*group, base]
         if not all(map(is_finite, tensors)):
-            raise ValueError(culprit(key, source.names, group, base))
+            raise ValueError(explain_not_finite(key, source.names, group, base))
         dtype = torch.promote_types(group[0].dtype, torch.float32)
         yield key, [each.to(dtype) for each in group], None if base is None else base.to(dtype)
 

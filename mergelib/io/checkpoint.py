@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from mergelib.statedict import StateDict, check_keys, name_experts
+from mergelib.statedict import StateDict, check_keys, name_experts, named
 
 AnyPath = str | os.PathLike[str]
 Model = StateDict | nn.Module | AnyPath
@@ -154,12 +154,7 @@ def as_states(experts: Models) -> dict[str, StateDict]:
         ValueError: if there is no expert; what `load_state_dict` refuses.
         TypeError: for a single model in place of several, or an expert that is no model.
     """
-    if isinstance(experts, str | os.PathLike | nn.Module):
-        kind = type(experts).__name__
-        raise TypeError(f"experts is a single {kind}, expected a list or mapping of models")
-    if isinstance(experts, Mapping):
-        return name_experts({name: as_state(model) for name, model in experts.items()})
-    return name_experts([as_state(model) for model in experts])
+    return name_experts({name: as_state(model) for name, model in named(experts).items()})
 
 
 def _find_index(path: Path) -> Path | None:

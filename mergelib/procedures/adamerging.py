@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.linalg import low_rank
-from mergelib.merging import Memory, culprit, is_weight
+from mergelib.merging import explain_not_finite, in_memory, is_weight
 from mergelib.procedures.common import Adapted, check_choice, check_steps, complete
 from mergelib.procedures.objectives import batches, loss_gradients
 from mergelib.procedures.problem import IsMatrix, Problem
@@ -79,7 +79,7 @@ def span(
     """
     if base not in STARTS:
         raise ValueError(f"base is {base!r}, expected one of {', '.join(STARTS)}")
-    source = Memory(experts, pretrained)
+    source = in_memory(experts, pretrained)
 
     def groups() -> Iterator[tuple[str, list[Tensor], Tensor]]:
         for key in source:
@@ -87,7 +87,7 @@ def span(
             if key in source.aliases or origin is None or not is_weight(key, origin):
                 continue
             if not all(map(is_finite, [*tuned, origin])):
-                raise ValueError(culprit(key, source.names, tuned, origin))
+                raise ValueError(explain_not_finite(key, source.names, tuned, origin))
             dtype = torch.promote_types(origin.dtype, torch.float32)
             yield key, [tensor.to(dtype) for tensor in tuned], origin.to(dtype)
 
