@@ -1,0 +1,252 @@
+"""Git Re-Basin by weight matching (Ainsworth, Hayase and Srinivasa, 2023, section 3.2, Algorithm 1).
+
+Two networks trained apart may be the same up to the order of their units, and their average is
+poor until one is reordered. Weight matching looks for the permutations π that bring the weights of
+B as near to those of A as can be, ‖A − π(B)‖² = const − 2⟨A, π(B)⟩. All at once that is a sum of
+bilinear assignment problems, NP-hard; for one group of units, all others held, it is a linear
+assignment problem, which scipy solves exactly. Algorithm 1 takes group after group, in random
+order, until nothing changes.
+
+Attention heads are one more such group. Here the dimensions inside a head may be in another order
+too, so every pair of heads is matched inside first (queries with keys, and values), and the heads
+then by what the best matches inside are worth: exact for both together.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mergelib.align.permutations import identity, permute, permute_tensor
+from mergelib.merging import culprit, tied_keys
+from mergelib.statedict import StateDict, is_finite, is_statistic, name_experts
+from mergelib.structure import Structure, structure_of
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """What weight matching found.
+
+    Attributes:
+        state: B's weights, reordered.
+        permutations: of every permutable group, as `permute` takes them: ``permute(b, …)`` is
+            ``state``.
+        objective: ⟨A, π(B)⟩ over the norms of both (their cosine), at the start and after every
+            sweep; it never falls.
+        converged: whether the last sweep changed nothing more.
+    """
+
+    state: dict[str, Tensor]
+    permutations: dict[str, Tensor]
+    objective: tuple[float, ...]
+    converged: bool
+
+
+@torch.no_grad()
+def git_rebasin(
+    a: StateDict,
+    b: StateDict,
+    model: nn.Module | Structure,
+    *,
+    iterations: int = 100,
+    seed: int = 0,
+    tolerance: float = 1e-9,
+    device: torch.device | str | None = None,
+) -> Alignment:
+    """Reorder the units of B so that its weights are as near to A's as weight matching finds.
+
+    Args:
+        a: the reference, which stays.
+        b: the weights to reorder, of the same structure.
+        model: the model of both, or its `mergelib.structure.Structure`.
+        iterations: sweeps over all groups, at least 1.
+        seed: of the order in which a sweep takes the groups.
+        tolerance: stop when a sweep raises the cosine by no more than that.
+        device: where to compute; by default where A is. Assignments are solved on the CPU.
+
+    Returns:
+        An `Alignment`. Running statistics move with their channels but are not matched.
+
+    Raises:
+        ValueError: if a state dict does not have the structure, or holds NaN or Inf (naming the
+            key); iterations below 1.
+    """
+    if iterations < 1:
+        raise ValueError(f"iterations is {iterations}, expected at least 1")
+    structure = model if isinstance(model, Structure) else structure_of(model)
+    for name, state in (("a", a), ("b", b)):
+        structure.check(state, name)
+        for key in structure.axes:
+            if not is_finite(state[key]):
+                raise ValueError(culprit(key, [name], [state[key]], None))
+    match = _Match(a, b, structure, device)
+    generator = torch.Generator().manual_seed(seed)
+    objective = [match.cosine()]
+    converged = False
+    while not converged and len(objective) <= iterations:
+        for number in torch.randperm(len(match.groups), generator=generator).tolist():
+            match.improve(match.groups[number])
+        objective.append(match.cosine())
+        converged = objective[-1] - objective[-2] <= tolerance
+    permutations = match.permutations
+    state = permute(b, structure, permutations)
+    return Alignment(state, permutations, tuple(objective), converged)
+
+
+class _Match:
+    """A, B as reordered so far, and the permutations that led there."""
+
+    def __init__(
+        self, a: StateDict, b: StateDict, structure: Structure, device: torch.device | str | None
+    ) -> None:
+        tied = tied_keys(a)
+        keys = [key for key in structure.axes if not (key in tied or is_statistic(key))]
+        self.structure = structure
+        self.a, self.b = (
+            {key: state[key].to(device or a[key].device, torch.float32) for key in keys}
+            for state in (a, b)
+        )
+        self.permutations = identity(structure)
+        self.groups = [name for name in self.permutations if structure.groups[name].within is None]
+        self._dots = {key: _dot(self.a[key], self.b[key]) for key in keys}
+        norms = (sum(_dot(x, x) for x in state.values()) ** 0.5 for state in (self.a, self.b))
+        self._scale = max(next(norms) * next(norms), 1e-300)
+
+    def cosine(self) -> float:
+        return sum(self._dots.values()) / self._scale
+
+    def improve(self, name: str) -> None:
+        """Solve one group, all others held, and keep the result if the objective rises.
+
+        It cannot fall, except where a parameter has the group on two axes: there the problem is
+        quadratic, and the assignment solves it with one of the axes held.
+        """
+        change = self._solve(name)
+        moved: dict[str, Tensor] = {}
+        for key, tensor in self.b.items():
+            permuted = permute_tensor(tensor, self.structure.axes[key], self.structure, change)
+            if permuted is not tensor:
+                moved[key] = permuted
+        dots = {key: _dot(self.a[key], tensor) for key, tensor in moved.items()}
+        rise = sum(dots.values()) - sum(self._dots[key] for key in dots)
+        if rise <= 1e-12 * self._scale:  # nothing but rounding
+            return
+        self.b |= moved
+        self._dots |= dots
+        for group, permutation in change.items():
+            earlier = self.permutations[group]
+            if group != name:
+                earlier = earlier[change[name]]
+            self.permutations[group] = earlier.gather(-1, permutation)
+
+    def _solve(self, name: str) -> dict[str, Tensor]:
+        """The best permutation of a group, and of what lies inside, from how B lies now."""
+        structure = self.structure
+        size = structure.groups[name].size
+        gains = self._gains(name)
+        total = gains.pop(name, torch.zeros(size, size)).double()
+        inner: dict[str, Tensor] = {}
+        for group, gain in gains.items():
+            width = structure.groups[group].size
+            worth, inner[group] = _match_pairs(gain.view(size, width, size, width).double())
+            total += worth
+        chosen = _assign(total)
+        places = torch.arange(size)
+        return {name: chosen, **{group: table[places, chosen] for group, table in inner.items()}}
+
+    def _gains(self, name: str) -> dict[str, Tensor]:
+        """⟨A, B⟩ for every pair of units (of A, of B), summed over all parameters of the group.
+
+        Where heads have dimensions inside, the pairs are of these, under the name of their group.
+        """
+        inside = self.structure.inside(name)
+        gains: dict[str, Tensor] = {}
+        for key in self.a:
+            for number, axis in enumerate(self.structure.axes[key]):
+                if not any(name in factors for factors in axis.layout):
+                    continue
+                sizes = [size for _, size in self.structure.part_sizes(axis)]
+                parts_a = self.a[key].movedim(number, 0).split(sizes)
+                parts_b = self.b[key].movedim(number, 0).split(sizes)
+                for factors, x, y in zip(axis.layout, parts_a, parts_b, strict=True):
+                    if name not in factors:
+                        continue
+                    place = factors.index(name)
+                    dims = [place]
+                    owner = name
+                    if place + 1 < len(factors) and factors[place + 1] in inside:
+                        owner = factors[place + 1]
+                        dims.append(place + 1)
+                    shape = [self.structure.groups[factor].size for factor in factors]
+                    rows = [self._rows(side, shape, dims) for side in (x, y)]
+                    gain = (rows[0] @ rows[1].T).cpu()
+                    gains[owner] = gains[owner] + gain if owner in gains else gain
+        return gains
+
+    @staticmethod
+    def _rows(part: Tensor, shape: list[int], dims: list[int]) -> Tensor:
+        """One row for each index of these dimensions of the first axis."""
+        split = part.reshape(*shape, -1).movedim(dims, list(range(len(dims))))
+        return split.flatten(0, len(dims) - 1).flatten(1)
+
+
+def align_experts(
+    experts: Mapping[str, StateDict] | list[StateDict],
+    reference: StateDict,
+    model: nn.Module | Structure,
+    *,
+    iterations: int = 100,
+    seed: int = 0,
+    tolerance: float = 1e-9,
+    device: torch.device | str | None = None,
+) -> dict[str, dict[str, Tensor]]:
+    """Every expert reordered to match one reference, ready for `mergelib.merge`.
+
+    Arguments and errors are those of `git_rebasin`; messages name the expert.
+    """
+    structure = model if isinstance(model, Structure) else structure_of(model)
+    aligned = {}
+    for name, expert in name_experts(experts).items():
+        structure.check(expert, name)
+        aligned[name] = git_rebasin(
+            reference,
+            expert,
+            structure,
+            iterations=iterations,
+            seed=seed,
+            tolerance=tolerance,
+            device=device,
+        ).state
+    return aligned
+
+
+def _dot(x: Tensor, y: Tensor) -> float:
+    return (x.double() * y.double()).sum().item()
+
+
+def _assign(gain: Tensor) -> Tensor:
+    """For every row the column that the assignment of the largest sum gives it."""
+    from scipy.optimize import linear_sum_assignment
+
+    return torch.as_tensor(linear_sum_assignment(gain.numpy(), maximize=True)[1])
+
+
+def _match_pairs(gain: Tensor) -> tuple[Tensor, Tensor]:
+    """The best match inside every pair of heads.
+
+    Args:
+        gain: shape ``(heads, size, heads, size)``.
+
+    Returns:
+        What it is worth, ``(heads, heads)``, and the permutations, ``(heads, heads, size)``.
+    """
+    heads, size = gain.shape[:2]
+    worth, tables = torch.zeros(heads, heads, dtype=gain.dtype), torch.zeros(heads, heads, size)
+    tables = tables.long()
+    for i in range(heads):
+        for j in range(heads):
+            block = gain[i, :, j]
+            tables[i, j] = _assign(block)
+            worth[i, j] = block.gather(1, tables[i, j][:, None]).sum()
+    return worth, tables

@@ -1,0 +1,131 @@
+"""Permuting the units of a network: the symmetries that Git Re-Basin searches.
+
+A permutation of a group says for each new place which old index comes there, ``new = old[p]``. For
+the dimensions inside heads it has one row for each (new) head, since every head may order its own.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from mergelib.merging import tied_keys
+from mergelib.statedict import StateDict
+from mergelib.structure import Axis, Structure
+
+Permutations = Mapping[str, Tensor]
+
+
+@torch.no_grad()
+def permute(
+    state: StateDict, structure: Structure, permutations: Permutations
+) -> dict[str, Tensor]:
+    """Reorder the units of a network; its function stays the same.
+
+    Args:
+        state: the weights; running statistics move with their channels, integers are copied.
+        structure: of the model, see `mergelib.structure.structure_of`.
+        permutations: by name of a group, int64 of shape ``(size,)``, or ``(heads, size)`` for the
+            dimensions inside heads; a group that is left out stays as it is.
+
+    Returns:
+        A new state dict of the same keys, dtypes, devices and ties.
+
+    Raises:
+        ValueError: for a state dict of another structure (naming the key), a group that is unknown
+            or may not be permuted, or what is no permutation of it.
+    """
+    structure.check(state, "state")
+    check_permutations(structure, permutations)
+    aliases = tied_keys(state)
+    permuted: dict[str, Tensor] = {}
+    for key, tensor in state.items():
+        if key in aliases:
+            permuted[key] = permuted[aliases[key]]
+        else:
+            axes = structure.axes.get(key, ())
+            moved = permute_tensor(tensor, axes, structure, permutations)
+            permuted[key] = moved.clone() if moved is tensor else moved
+    return permuted
+
+
+def permute_tensor(
+    tensor: Tensor, axes: tuple[Axis, ...], structure: Structure, permutations: Permutations
+) -> Tensor:
+    """One parameter with its axes reordered; the parameter itself if nothing moves."""
+    for number, axis in enumerate(axes):
+        if any(name in permutations for factors in axis.layout for name in factors):
+            order = _order(axis, structure, permutations)
+            tensor = tensor.index_select(number, order.to(tensor.device))
+    return tensor
+
+
+def _order(axis: Axis, structure: Structure, permutations: Permutations) -> Tensor:
+    """Which old index comes to each place of an axis."""
+    parts: list[Tensor] = []
+    start = 0
+    for factors, length in structure.part_sizes(axis):
+        order = torch.zeros((), dtype=torch.long)
+        for name in factors:
+            size = structure.groups[name].size
+            table = permutations.get(name, torch.arange(size)).cpu()
+            order = order[..., None] * size + table  # a table of heads meets the heads before it
+        parts.append(start + order.reshape(-1))
+        start += length
+    return torch.cat(parts)
+
+
+def check_permutations(structure: Structure, permutations: Permutations) -> None:
+    """Raise ``ValueError`` naming the first group that may not be permuted so."""
+    for name, permutation in permutations.items():
+        group = structure.group(name)
+        if not group.permutable:
+            raise ValueError(
+                f"group {name!r} may not be permuted: it is "
+                + ("fixed" if group.kind == "fixed" else "what the model's output shows")
+            )
+        shape = table_shape(structure, name)
+        if permutation.shape != shape or permutation.dtype != torch.long:
+            raise ValueError(
+                f"the permutation of {name!r} is {permutation.dtype} of shape "
+                f"{tuple(permutation.shape)}, expected torch.int64 of shape {shape}"
+            )
+        if not (permutation.cpu().sort(-1).values == torch.arange(group.size)).all():
+            raise ValueError(f"what is given for {name!r} is no permutation of {group.size}")
+
+
+def table_shape(structure: Structure, name: str) -> tuple[int, ...]:
+    """The shape of a group's permutation."""
+    group = structure.groups[name]
+    if group.within is None:
+        return (group.size,)
+    return structure.groups[group.within].size, group.size
+
+
+def identity(structure: Structure) -> dict[str, Tensor]:
+    """The permutations that change nothing, of all permutable groups."""
+    return {
+        name: torch.arange(structure.groups[name].size)
+        .expand(table_shape(structure, name))
+        .contiguous()
+        for name in structure.permutable()
+    }
+
+
+def random_permutations(structure: Structure, *, seed: int = 0) -> dict[str, Tensor]:
+    """Uniformly random permutations of all permutable groups."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.rand(table_shape(structure, name), generator=generator).argsort(-1)
+        for name in structure.permutable()
+    }
+
+
+def invert(structure: Structure, permutations: Permutations) -> dict[str, Tensor]:
+    """The permutations that undo these: ``permute(permute(s, p), invert(p))`` is ``s``."""
+    inverse = {name: permutation.argsort(-1) for name, permutation in permutations.items()}
+    for name in permutations:
+        heads = structure.group(name).within
+        if heads in inverse:  # the row of an old head lies where that head went
+            inverse[name] = inverse[name][inverse[heads]]
+    return inverse

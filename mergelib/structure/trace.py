@@ -1,0 +1,289 @@
+"""How a structure is derived: features are followed through the tree of modules.
+
+No forward pass is run. Every class of modules has a *description*, a short function that mirrors
+its ``forward``: it takes the groups that the features consist of, declares which of them each axis
+of each parameter writes or reads, and returns the groups that leave. A module's description calls
+those of its children, and a residual addition says that two groups are one. What keeps features
+apart and in place (activations, dropout, pooling) need not be mentioned.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from mergelib.structure.groups import Axis, Group, Kind, Role, Structure
+
+Description = Callable[..., Any]
+_DESCRIPTIONS: dict[str, Description] = {}
+
+
+@dataclass(frozen=True)
+class Features:
+    """The feature axis of an activation: parts one after the other, each a product of groups.
+
+    ``features + other`` concatenates. Groups are numbers until the end, when some turn out to be
+    one. After flattening, a layer may read several places for each feature.
+    """
+
+    layout: tuple[tuple[int, ...], ...]
+    flat: bool = False
+
+    def __add__(self, other: "Features") -> "Features":
+        return Features(self.layout + other.layout)
+
+
+@dataclass
+class _Draft:
+    """A group in the making; the one it was united with, if any, speaks for it."""
+
+    name: str
+    kind: Kind
+    size: int
+    within: int | None = None
+    pinned: bool = False
+    same_as: int | None = None
+
+
+@dataclass
+class _Trace:
+    """All groups and declarations so far."""
+
+    drafts: list[_Draft] = field(default_factory=list)
+    axes: dict[int, list[tuple[Features, Role]]] = field(default_factory=dict)  # by id of tensor
+
+    def new(self, name: str, kind: Kind, size: int, within: int | None = None) -> int:
+        self.drafts.append(_Draft(name, kind, size, within))
+        return len(self.drafts) - 1
+
+    def find(self, number: int) -> int:
+        same_as = self.drafts[number].same_as
+        return number if same_as is None else self.find(same_as)
+
+    def size(self, features: Features) -> int:
+        total = 0
+        for factors in features.layout:
+            product = 1
+            for number in factors:
+                product *= self.drafts[number].size
+            total += product
+        return total
+
+    def unite(self, a: Features, b: Features, where: str) -> None:
+        shapes = [[len(factors) for factors in features.layout] for features in (a, b)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"{where}: these features are not made of the same groups")
+        for left, right in zip(a.layout, b.layout, strict=True):
+            for number, other in zip(left, right, strict=True):
+                self._unite(*sorted((self.find(number), self.find(other))), where)
+
+    def _unite(self, first: int, second: int, where: str) -> None:
+        if first == second:
+            return
+        a, b = self.drafts[first], self.drafts[second]
+        if a.size != b.size:
+            raise ValueError(f"{where}: {a.size} features of {a.name!r}, {b.size} of {b.name!r}")
+        kinds: set[Kind] = {a.kind, b.kind}
+        if len(kinds) > 1:
+            if kinds & {"heads", "head"}:
+                raise ValueError(f"{where}: {a.name!r} is {a.kind}, {b.name!r} is {b.kind}")
+            a.kind = "fixed" if "fixed" in kinds else "stream"
+        a.pinned |= b.pinned
+        b.same_as = first
+
+    def structure(self, model: nn.Module) -> Structure:
+        names = self._names()
+        axes: dict[str, tuple[Axis, ...]] = {}
+        for key, tensor in model.state_dict(keep_vars=True).items():
+            if id(tensor) in self.axes:
+                axes[key] = tuple(
+                    Axis(tuple(tuple(names[self.find(n)] for n in f) for f in x.layout), role)
+                    for x, role in self.axes[id(tensor)]
+                )
+            elif tensor.is_floating_point():
+                raise ValueError(f"{key!r} is not described by the module that owns it")
+        used = {name for row in axes.values() for axis in row for f in axis.layout for name in f}
+        groups = {}
+        for number, name in names.items():
+            draft = self.drafts[number]
+            within = None if draft.within is None else names[self.find(draft.within)]
+            permutable = draft.kind != "fixed" and not draft.pinned
+            if name in used:
+                groups[name] = Group(name, draft.kind, draft.size, permutable, within)
+        return Structure(groups, axes)
+
+    def _names(self) -> dict[int, str]:
+        names: dict[int, str] = {}
+        taken: set[str] = set()
+        for number, draft in enumerate(self.drafts):
+            if draft.same_as is None:
+                name, count = draft.name, 1
+                while name in taken:
+                    count += 1
+                    name = f"{draft.name} ({count})"
+                taken.add(name)
+                names[number] = name
+        return names
+
+
+class Scope:
+    """What a description works with: the module's place in the tree, and the groups so far."""
+
+    def __init__(self, trace: _Trace, module: nn.Module, path: str) -> None:
+        self._trace, self._module, self._path = trace, module, path
+
+    def __call__(self, child: str, x: Features | None, **options: Any) -> Any:
+        """Follow features through a child module; returns what its description returns."""
+        module = self._module.get_submodule(child)
+        return _describe(self._trace, module, self._join(child), x, **options)
+
+    def chain(self, x: Features | None, *children: str) -> Features | None:
+        """Follow features through children, one after the other."""
+        for child in children:
+            x = self(child, x)
+        return x
+
+    def units(self, size: int) -> Features:
+        """New hidden units or channels."""
+        return Features(((self._trace.new(self._path or "model", "units", size),),))
+
+    def attention(self, heads: int, size: int) -> tuple[Features, Features, Features]:
+        """New attention heads: their queries, keys and values.
+
+        Queries and keys of a head share their dimensions, as a score is their inner product; what
+        the heads return has the dimensions of the values.
+        """
+        whole = self._trace.new(self._join("heads"), "heads", heads)
+        keys = self._trace.new(self._join("keys"), "head", size, whole)
+        values = self._trace.new(self._join("values"), "head", size, whole)
+        query = Features(((whole, keys),))
+        return query, query, Features(((whole, values),))
+
+    def add(self, x: Features | None, y: Features | None) -> Features | None:
+        """A residual addition: both sides are one stream."""
+        if x is None or y is None:
+            known = y if x is None else x
+            return None if known is None else self.pin(known)
+        self._trace.unite(x, y, self._path or "model")
+        for factors in x.layout:
+            for number in factors:
+                draft = self._trace.drafts[self._trace.find(number)]
+                draft.kind = "stream" if draft.kind == "units" else draft.kind
+        return x
+
+    def pin(self, x: Features) -> Features:
+        """These features keep their order: the output shows them, or a fixed input is added."""
+        for factors in x.layout:
+            for number in factors:
+                self._trace.drafts[self._trace.find(number)].pinned = True
+        return x
+
+    def flatten(self, x: Features | None) -> Features | None:
+        """Places and features become one axis, the places varying fastest."""
+        return None if x is None else replace(x, flat=True)
+
+    def declare(self, name: str, *axes: tuple[Role, Features | None]) -> None:
+        """Say what each axis of a parameter or buffer of this module consists of.
+
+        Args:
+            name: of the parameter, within the module; one that is ``None`` is passed over.
+            *axes: for each axis its role, and its features; ``None`` if they are fixed. A second
+                declaration of a parameter, or of one tied to it, says that they agree.
+
+        Raises:
+            ValueError: naming the parameter, if numbers of axes or sizes do not agree.
+        """
+        owner, _, attribute = name.rpartition(".")
+        tensor = getattr(self._module.get_submodule(owner), attribute)
+        key = self._join(name)
+        if tensor is None:
+            return
+        if tensor.dim() != len(axes):
+            raise ValueError(f"{key!r} has {tensor.dim()} axes, its description {len(axes)}")
+        rows: list[tuple[Features, Role]] = []
+        for number, ((role, x), size) in enumerate(zip(axes, tensor.shape, strict=True)):
+            rows.append((self._fit(x, size, f"{key}[{number}]"), role))
+        self._trace.axes[id(tensor)] = self._agree(rows, tensor, key)
+
+    def _agree(
+        self, rows: list[tuple[Features, Role]], tensor: Tensor, key: str
+    ) -> list[tuple[Features, Role]]:
+        earlier = self._trace.axes.get(id(tensor), rows)
+        agreed: list[tuple[Features, Role]] = []
+        for (x, role), (y, other) in zip(earlier, rows, strict=True):
+            self._trace.unite(x, y, key)
+            agreed.append((x, role if role == other else "both"))
+        return agreed
+
+    def _fit(self, x: Features | None, size: int, axis: str) -> Features:
+        """These features, as they lie along an axis of that size."""
+        if x is None:
+            return Features(((self._trace.new(axis, "fixed", size),),))
+        known = self._trace.size(x)
+        if x.flat and known and size != known and size % known == 0:
+            places = self._trace.new(axis, "fixed", size // known)
+            return Features(tuple((*factors, places) for factors in x.layout))
+        if size != known:
+            raise ValueError(f"{axis} has size {size}, but {known} features arrive there")
+        return x
+
+    def _join(self, name: str) -> str:
+        return f"{self._path}.{name}" if self._path and name else self._path or name
+
+
+def describes(*classes: type[nn.Module] | str) -> Callable[[Description], Description]:
+    """Register a description of module classes: ``(module, scope, x) -> features``.
+
+    Args:
+        *classes: the classes, or their full names for packages that need not be installed.
+
+    >>> @describes(Residual)                                                    # doctest: +SKIP
+    ... def _residual(module, scope, x):
+    ...     return scope.add(x, scope.chain(x, "norm", "fc1", "fc2"))
+    """
+
+    def register(function: Description) -> Description:
+        for name in classes:
+            _DESCRIPTIONS[name if isinstance(name, str) else _full_name(name)] = function
+        return function
+
+    return register
+
+
+def structure_of(model: nn.Module) -> Structure:
+    """The structure of a model; only the shapes of its parameters are looked at.
+
+    Args:
+        model: on any device, ``"meta"`` included.
+
+    Raises:
+        ValueError: for a module without description (naming it and its class), a parameter that no
+            description mentions, or sizes that do not agree.
+    """
+    trace = _Trace()
+    output = _describe(trace, model, "", None)
+    scope = Scope(trace, model, "")
+    for features in output if isinstance(output, tuple) else (output,):
+        if features is not None:
+            scope.pin(features)
+    return trace.structure(model)
+
+
+def _describe(
+    trace: _Trace, module: nn.Module, path: str, x: Features | None, **options: Any
+) -> Any:
+    for kind in type(module).__mro__:
+        description = _DESCRIPTIONS.get(_full_name(kind))
+        if description is not None:
+            return description(module, Scope(trace, module, path), x, **options)
+        if "forward" in vars(kind):  # a parent's description does not hold for another forward
+            break
+    raise ValueError(
+        f"module {path or 'model'!r} is a {_full_name(type(module))}, which has no description; "
+        "register one with mergelib.structure.describes"
+    )
+
+
+def _full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
