@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.align.permutations import identity, permute, permute_tensor
-from mergelib.merging import culprit, tied_keys
+from mergelib.merging import explain_not_finite, tied_keys
 from mergelib.statedict import StateDict, is_finite, is_statistic, name_experts
 from mergelib.structure import Structure, structure_of
 
@@ -79,7 +79,7 @@ def git_rebasin(
         structure.check(state, name)
         for key in structure.axes:
             if not is_finite(state[key]):
-                raise ValueError(culprit(key, [name], [state[key]], None))
+                raise ValueError(explain_not_finite(key, [name], [state[key]], None))
     match = _Match(a, b, structure, device)
     generator = torch.Generator().manual_seed(seed)
     objective = [match.cosine()]

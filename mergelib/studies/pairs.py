@@ -20,7 +20,7 @@ from mergelib.procedures import Adapted, adapt
 from mergelib.statedict import StateDict
 from mergelib.studies.runner import Loaded, Run
 from mergelib.testbed.families.synthetic import SyntheticPair, synthetic_pair, train_pair
-from mergelib.testbed.suites import stratified
+from mergelib.data.sampling import stratified
 from mergelib.testbed.tasks import Split
 
 FEW = 200  # examples of network B where the two are unequal
