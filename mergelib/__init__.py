@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 from mergelib import cogram as _cogram  # these two register methods
 from mergelib import rules as _rules
 from mergelib.compression import Compressed, compress, load_compressed
-from mergelib.io import load_state_dict, save_state_dict
+from mergelib.io import Checkpoint, load_state_dict, save_state_dict
 from mergelib.merging import merge
 from mergelib.procedures import adapt
-from mergelib.registry import methods
-from mergelib.statedict import add, flatten, lerp, nbytes, scale, subtract, unflatten
+from mergelib.registry import methods, rule
+from mergelib.statedict import add, flatten, is_kernel, lerp, nbytes, scale, subtract, unflatten
 from mergelib.streaming import merge_files
+from mergelib.version import __version__
 
 if TYPE_CHECKING:
     from mergelib.testbed.evaluation import evaluate, evaluate_many, normalised_accuracy
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from mergelib.testbed.training import Recipe
     from mergelib.testbed.zoo import load_zoo
 
-__version__ = "0.1.0"
 
 # The testbed brings torchvision, pandas and more, so its names load on first use.
 _TESTBED = {
@@ -34,16 +34,19 @@ _TESTBED = {
 }
 
 __all__ = [
+    "Checkpoint",
     "Compressed",
     "Recipe",
     "Suite",
     "Task",
+    "__version__",
     "adapt",
     "add",
     "compress",
     "evaluate",
     "evaluate_many",
     "flatten",
+    "is_kernel",
     "lerp",
     "load_compressed",
     "load_state_dict",
@@ -54,6 +57,7 @@ __all__ = [
     "methods",
     "nbytes",
     "normalised_accuracy",
+    "rule",
     "save_state_dict",
     "scale",
     "subtract",

@@ -24,6 +24,7 @@ from mergelib.parts import Missing, Parts, Patterns, select
 from mergelib.progress import progress
 from mergelib.registry import Method, get_method
 from mergelib.statedict import StateDict, is_matrix, named
+from mergelib.version import __version__
 
 _PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 # What a model folder holds besides configuration and tokenizer: weights, in whatever format.
@@ -201,8 +202,6 @@ def _provenance(
             continue
         listing = "".join(f"{digests[file]}  {file.name}\n" for file in sorted(checkpoint.shards))
         hashes[name] = hashlib.sha256(listing.encode()).hexdigest()
-    from mergelib import __version__  # not known before the package is imported
-
     options = {**method.hyperparameters, **hyperparameters}
     return {
         "mergelib.method": method.name,
