@@ -32,7 +32,7 @@ from mergelib.linalg import low_rank
 from mergelib.measure import measured
 from mergelib.progress import progress
 from mergelib.provenance import provenance
-from mergelib.rules import iso_c, tsv
+from mergelib.rules.spectral import iso_c, tsv
 
 State = dict[str, Tensor]
 

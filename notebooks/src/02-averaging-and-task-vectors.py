@@ -420,7 +420,7 @@ pd.Series(
 # %% tags=["hide-output"]
 import inspect
 
-from mergelib.rules import task_arithmetic
+from mergelib.rules.arithmetic import task_arithmetic
 
 print(inspect.getsource(task_arithmetic))
 

@@ -307,7 +307,7 @@ print(inspect.getsource(elect_and_reduce))
 # from a first pass.
 
 # %% tags=["hide-output"]
-from mergelib.rules import ties
+from mergelib.rules.sparse import ties
 
 print(inspect.getsource(ties))
 
@@ -436,7 +436,7 @@ from mergelib.rules.masks import uses
 print(inspect.getsource(uses))
 
 # %% tags=["hide-output"]
-from mergelib.rules import consensus
+from mergelib.rules.masks import consensus
 
 print(inspect.getsource(consensus))
 

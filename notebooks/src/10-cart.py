@@ -100,7 +100,7 @@ print(len(zoo.experts), "experts:", ", ".join(zoo.experts))
 # %%
 import inspect
 
-from mergelib.rules import cart
+from mergelib.rules.low_rank import cart
 
 print(inspect.getsource(cart))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.spatial import geometric_slerp
 from torch import Tensor
 
-from mergelib.rules import average, model_stock, slerp, task_arithmetic
+from mergelib.rules.arithmetic import average, model_stock, slerp, task_arithmetic
 
 
 def tensors(*rows: list[float]) -> list[Tensor]:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mergelib import merge
-from mergelib.rules import cart, low_rank_task_arithmetic
-from mergelib.rules.low_rank import rank_of
+from mergelib.rules.low_rank import cart, low_rank_task_arithmetic, rank_of
 
 
 def truncated(matrix: np.ndarray, rank: int) -> np.ndarray:

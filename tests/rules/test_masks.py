@@ -9,8 +9,8 @@ from torch import Tensor
 
 import mergelib as ml
 from mergelib.merging import _own_seed
-from mergelib.rules import breadcrumbs, consensus, della, task_arithmetic
-from mergelib.rules.masks import prune_by_rank, uses
+from mergelib.rules.arithmetic import task_arithmetic
+from mergelib.rules.masks import breadcrumbs, consensus, della, prune_by_rank, uses
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

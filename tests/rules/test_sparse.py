@@ -11,8 +11,7 @@ from torch import Tensor
 
 from mergelib import merge
 from mergelib.merging import _own_seed
-from mergelib.rules import dare, ties
-from mergelib.rules.sparse import drop_and_rescale, elect_and_reduce, trim_below
+from mergelib.rules.sparse import dare, drop_and_rescale, elect_and_reduce, ties, trim_below
 
 State = dict[str, Tensor]
 

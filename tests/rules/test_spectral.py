@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from mergelib.linalg import polar_factor
-from mergelib.rules import average, iso_c, iso_cts, tsv
+from mergelib.rules.arithmetic import average
+from mergelib.rules.spectral import iso_c, iso_cts, tsv
 
 
 def spectrum_matrix(rows: int, columns: int, decay: float, seed: int) -> Tensor:
