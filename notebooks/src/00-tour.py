@@ -208,7 +208,7 @@ result = accuracies(candidates)
 # %% tags=["hide-cell"]
 from torch.func import functional_call
 
-from mergelib.testbed.models import normalise
+from mergelib.testbed.models import scale_pixels
 
 images = torch.cat([half.test.inputs for half in halves.values()])
 labels = torch.cat([half.test.labels for half in halves.values()])
@@ -217,7 +217,7 @@ labels = torch.cat([half.test.labels for half in halves.values()])
 @torch.no_grad()
 def answers(state):
     """What a model calls each of the pictures."""
-    features = functional_call(ten.model, state, (normalise(images.to(DEVICE)),))
+    features = functional_call(ten.model, state, (scale_pixels(images.to(DEVICE)),))
     return joint(features).argmax(1).cpu()
 
 
@@ -369,10 +369,10 @@ for scale, known in ((1.0, expert_low), (0.0, zoo.pretrained)):
 # `sweep` evaluates a method at every point of a grid, by default on the validation split.
 
 # %%
-from mergelib.studies.comparison import sweep
+from mergelib.studies.comparison import score_grid
 
 scales = {"scale": [0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0]}
-sweep(ten, "task_arithmetic", scales).set_index("scale").round(3).T
+score_grid(ten, "task_arithmetic", scales).set_index("scale").round(3).T
 
 # %% [markdown]
 # At scale 0 we have the pretrained model, around 1/2 the average, and the curve is flat there, so

@@ -160,7 +160,7 @@ print(inspect.getsource(VisionTransformer))
 # a known value.
 
 # %% tags=["nbval-check-output"]
-from mergelib.testbed.zoo import load_backbone
+from mergelib.testbed.backbones import load_backbone
 
 backbone = load_backbone("vit", DEVICE)
 w, d = backbone.width, len(backbone.blocks)
@@ -266,8 +266,8 @@ plt.show()
 # This is the code that builds and applies a head:
 
 # %% tags=["hide-output"]
+from mergelib.testbed.heads import few_shot_head
 from mergelib.testbed.models import Head
-from mergelib.testbed.training import few_shot_head
 
 print(inspect.getsource(few_shot_head))
 print(inspect.getsource(Head))
@@ -280,7 +280,7 @@ print(inspect.getsource(Head))
 # %%
 import torch.nn.functional as F
 
-from mergelib.testbed.models import normalise
+from mergelib.testbed.models import scale_pixels
 
 zoo = ml.load_zoo(suite, device=DEVICE)
 recipe, task = ml.Recipe(), suite.tasks[first]
@@ -289,9 +289,9 @@ with torch.no_grad():
     weight = []
     for label in range(len(task.class_names)):
         shots = [i for i in shuffled.tolist() if task.train.labels[i] == label][: recipe.shots]
-        f = zoo.model(normalise(task.train.inputs[shots]).to(DEVICE))
+        f = zoo.model(scale_pixels(task.train.inputs[shots]).to(DEVICE))
         weight.append((f / f.norm(dim=1, keepdim=True)).mean(0))
-    f = zoo.model(normalise(task.test.inputs[:100]).to(DEVICE))
+    f = zoo.model(scale_pixels(task.test.inputs[:100]).to(DEVICE))
     by_hand = recipe.head_scale * F.cosine_similarity(f[:, None], torch.stack(weight), dim=2)
     by_package = zoo.heads[first](f)
 difference = (by_hand - by_package).abs().max().item()
@@ -439,9 +439,11 @@ if PROFILE == "default" and SUITE == "glyphs8":
 
 # %% tags=["hide-input", "nbval-check-output"]
 from mergelib.data.prepared import CATALOGUE
-from mergelib.testbed.suites import SUITES
+from mergelib.testbed.registry import known_suites
 
-real = pd.DataFrame([asdict(CATALOGUE[name]) for name in SUITES["vision8"]]).set_index("name")
+real = pd.DataFrame([asdict(CATALOGUE[name]) for name in known_suites()["vision8"]]).set_index(
+    "name"
+)
 real[["what", "classes"]]
 
 # %% [markdown]
@@ -449,13 +451,13 @@ real[["what", "classes"]]
 # number and the hashes of the data it came from, ships with the package, and we read it here.
 
 # %% tags=["hide-input"]
-from mergelib.provenance import load_table
+from mergelib.studies.results import load_table
 from mergelib.studies.statistics import over_seeds
 
 measured = load_table("vision8-baselines").query("method in ['pretrained', 'individual']")
 print(f"test accuracy in %, mean over {measured['seed'].nunique()} seeds")
 mean = measured.groupby(["method", "task"])["accuracy"].mean().unstack("method")
-mean = mean.loc[list(SUITES["vision8"]), ["pretrained", "individual"]]
+mean = mean.loc[list(known_suites()["vision8"]), ["pretrained", "individual"]]
 (100 * mean).round(1)
 
 # %% tags=["hide-input"]
@@ -544,13 +546,12 @@ print(f"mean of 1/C: {100 * (1 / counts).mean():.2f} %, 1/mean of C: {100 / coun
 # %%
 from dataclasses import replace
 
-from mergelib.testbed.training import features
-from mergelib.testbed.zoo import make_heads
+from mergelib.testbed.heads import features, few_shot_heads
 
 pictures = {name: task.validation.inputs.to(DEVICE) for name, task in suite.tasks.items()}
-seen = {name: features(zoo.model, images) for name, images in pictures.items()}
+seen = {name: features(zoo.model, images, scale_pixels) for name, images in pictures.items()}
 for shots in (1, 3, 10, 30):
-    heads = make_heads(zoo.model, suite, replace(recipe, shots=shots), SEED)
+    heads = few_shot_heads(zoo.model, suite, replace(recipe, shots=shots), SEED)
     right = [
         (heads[name](seen[name]).argmax(1).cpu() == task.validation.labels).float().mean().item()
         for name, task in suite.tasks.items()
@@ -583,7 +584,7 @@ expert_model, rebuilt = copy.deepcopy(zoo.model), {}
 for name, expert in zoo.experts.items():
     expert_model.load_state_dict(expert)
     one = replace(suite, tasks={name: suite.tasks[name]})
-    head = make_heads(expert_model, one, recipe, SEED)
+    head = few_shot_heads(expert_model, one, recipe, SEED)
     rebuilt[name] = ml.evaluate(zoo.model, expert, head, one)["accuracy"].item()
 table = summary.loc[list(rebuilt), ["pretrained", "individual"]].assign(rebuilt=pd.Series(rebuilt))
 (100 * table.mean()).round(1)

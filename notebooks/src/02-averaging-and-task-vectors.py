@@ -122,10 +122,12 @@ def barrier(path):
 # order of the training pictures differs.
 
 # %%
+from mergelib.testbed.models import scale_pixels
 from mergelib.testbed.training import fine_tune
 
 first, second = names[:2]
-rival = fine_tune(zoo.model, zoo.heads[first], suite.tasks[first].train, ml.Recipe(), seed=SEED + 1)
+again = {"recipe": ml.Recipe(), "transform": scale_pixels, "seed": SEED + 1}
+rival = fine_tune(zoo.model, zoo.heads[first], suite.tasks[first].train, **again)
 twins = along(zoo.experts[first], rival, [first])
 
 # %% [markdown]
@@ -149,7 +151,8 @@ scratch = ml.Recipe(learning_rate=1e-3, epochs=20)
 def perceptron(start, order):
     """An MLP trained from the random weights of one seed, in the order of another."""
     torch.manual_seed(1000 * SEED + start)
-    return fine_tune(MLP().to(DEVICE), head, pictures, scratch, seed=order)
+    network = MLP().to(DEVICE)
+    return fine_tune(network, head, pictures, scratch, transform=scale_pixels, seed=order)
 
 
 one, stranger, sibling = perceptron(1, 1), perceptron(2, 2), perceptron(1, 2)
@@ -360,7 +363,7 @@ cosines = pd.DataFrame((unit @ unit.T).cpu().numpy(), index=names, columns=names
 # %%
 import copy
 
-from mergelib.testbed.training import features
+from mergelib.testbed.heads import features
 
 sample = {name: task.validation.inputs[:100].to(DEVICE) for name, task in suite.tasks.items()}
 network = copy.deepcopy(zoo.model)
@@ -369,7 +372,7 @@ network = copy.deepcopy(zoo.model)
 def seen_by(state):
     """Features of the sample of every task, in one tensor: (tasks, pictures, width)."""
     network.load_state_dict(state)
-    return torch.stack([features(network, images) for images in sample.values()])
+    return torch.stack([features(network, images, scale_pixels) for images in sample.values()])
 
 
 origin = seen_by(zoo.pretrained)
@@ -611,7 +614,7 @@ plt.show()
 preferred = scales["best scale by accuracy"]
 chosen = {number: added(names[:number], preferred[number]) for number in NUMBERS}
 judged = ml.evaluate_many(zoo.model, {0: zoo.pretrained, **chosen}, zoo.heads, suite)
-judged["normalised"] = ml.normalised(judged, experts.reset_index())
+judged["normalised"] = ml.normalised_accuracy(judged, experts.reset_index())
 judged["role"] = [
     "added" if names.index(task) < number else "not added"
     for task, number in zip(judged["task"], judged["candidate"], strict=True)

@@ -672,7 +672,7 @@ print(f"storage for one more task: {bits:.2f} bits a weight; an expert takes 32"
 # arithmetic, with 95 % intervals over the seeds. TIES has its mean here, as published.
 
 # %%
-from mergelib.provenance import load_table
+from mergelib.studies.results import load_table
 from mergelib.studies.statistics import paired
 
 pairs = {method: (method, "task_arithmetic") for method in ("ties", "dare", "consensus", "cart")}

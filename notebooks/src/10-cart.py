@@ -447,11 +447,11 @@ print(f"orthogonal row spaces: I = {overlap:.2f}, and yet L = {interference:.2f}
 
 # %%
 from mergelib.activations import layer_inputs
-from mergelib.testbed.models import normalise
+from mergelib.testbed.models import scale_pixels
 from mergelib.theory.interference import output_interference
 
 seen = {
-    name: layer_inputs(zoo.model, normalise(task.validation.inputs[:60].to(DEVICE)), average)
+    name: layer_inputs(zoo.model, scale_pixels(task.validation.inputs[:60].to(DEVICE)), average)
     for name, task in suite.tasks.items()
 }
 

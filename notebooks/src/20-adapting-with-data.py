@@ -58,11 +58,11 @@ from torch.func import functional_call
 
 import mergelib as ml
 from mergelib.plots import colour, heat_map, use_style
+from mergelib.procedures.calling import features
 from mergelib.procedures.fisher import diagonal_fisher
 from mergelib.procedures.objectives import entropy
 from mergelib.procedures.regmean import layer_grams
-from mergelib.procedures.surgery import features
-from mergelib.testbed.models import normalise
+from mergelib.testbed.models import scale_pixels
 
 use_style()
 pd.set_option("display.max_colwidth", None)
@@ -101,7 +101,7 @@ def judge(state, heads=zoo.heads, tasks=suite.tasks):
     for name in tasks:
         task = suite.tasks[name]
         with torch.autocast(torch.device(DEVICE).type, torch.bfloat16):
-            z = features(zoo.model, state, task.test.inputs, transform=normalise)
+            z = features(zoo.model, state, task.test.inputs, transform=scale_pixels)
         logits = heads[name](z.float())
         right = (logits.argmax(1) == task.test.labels.to(logits.device)).float().mean().item()
         scores[name] = {"accuracy": right, "entropy": entropy(logits).item()}
@@ -157,7 +157,7 @@ scores["experts, each on its own task"] = own["accuracy"].mean()
 # the one kept goes about as far as the paper's, and was not searched for the best outcome.
 
 # %%
-short = {"steps": 40, "batch_size": 8, "seed": SEED, "transform": normalise}
+short = {"steps": 40, "batch_size": 8, "seed": SEED, "transform": scale_pixels}
 ada, _ = run("AdaMerging", "adamerging", calibration, "unlabelled", learning_rate=1e-2, **short)
 ada.coefficients.T.describe().loc[["min", "mean", "max"]].round(2)
 
@@ -281,7 +281,7 @@ plt.show()
 
 # %%
 expert, head = zoo.experts[first_task], zoo.heads[first_task]
-pictures = normalise(calibration[first_task][0].to(DEVICE))
+pictures = scale_pixels(calibration[first_task][0].to(DEVICE))
 leaves = {key: expert[key].clone().requires_grad_() for key, _ in zoo.model.named_parameters()}
 logits = head(functional_call(zoo.model.eval(), {**expert, **leaves}, (pictures,)))
 chance = torch.Generator().manual_seed(SEED)
@@ -315,7 +315,7 @@ plt.show()
 # draws as the procedure; the assertion checks one against the other.
 
 # %%
-fisher, _ = run("Fisher", "fisher", calibration, "unlabelled", seed=SEED, transform=normalise)
+fisher, _ = run("Fisher", "fisher", calibration, "unlabelled", seed=SEED, transform=scale_pixels)
 chance = torch.Generator().manual_seed(SEED)
 information = {
     name: diagonal_fisher(
@@ -324,7 +324,7 @@ information = {
         zoo.heads[name],
         calibration[name][0],
         generator=chance,
-        transform=normalise,
+        transform=scale_pixels,
     )
     for name, each in zoo.experts.items()
 }
@@ -401,9 +401,9 @@ for row in (rows[0], *rows[-2:]):
 # added. All that is not a linear layer is averaged. The formula again by hand, on one layer:
 
 # %%
-regmean, _ = run("RegMean", "regmean", calibration, "unlabelled", transform=normalise)
+regmean, _ = run("RegMean", "regmean", calibration, "unlabelled", transform=scale_pixels)
 grams = {
-    name: layer_grams(zoo.model, each, calibration[name][0], transform=normalise)
+    name: layer_grams(zoo.model, each, calibration[name][0], transform=scale_pixels)
     for name, each in zoo.experts.items()
 }
 key = next(iter(grams[first_task]))
@@ -423,7 +423,7 @@ assert torch.allclose(by_hand.float(), regmean.state[key], atol=1e-4)
 errors = {"average": {}, "RegMean": {}}
 for name, each in zoo.experts.items():
     pictures = suite.tasks[name].validation.inputs[:100]
-    for key, gram in layer_grams(zoo.model, each, pictures, transform=normalise).items():
+    for key, gram in layer_grams(zoo.model, each, pictures, transform=scale_pixels).items():
         size = ((each[key].double() @ gram) * each[key]).sum()
         for title, state in (("average", soup.state), ("RegMean", regmean.state)):
             gap = (state[key] - each[key]).double()
@@ -459,12 +459,12 @@ plt.show()
 
 # %%
 cut, scores_cut = run(
-    "Surgery on average", "surgery", calibration, "unlabelled", seed=SEED, transform=normalise
+    "Surgery on average", "surgery", calibration, "unlabelled", seed=SEED, transform=scale_pixels
 )
 bias = {}
 for name, module in cut.heads.items():
     merged, wanted = (
-        features(zoo.model, state, test_inputs[name], transform=normalise)
+        features(zoo.model, state, test_inputs[name], transform=scale_pixels)
         for state in (soup.state, zoo.experts[name])
     )
     after = module[0](merged)
@@ -497,7 +497,7 @@ plt.show()
 # with a coefficient for each matrix around its scale.
 
 # %%
-mend = {"seed": SEED, "transform": normalise}
+mend = {"seed": SEED, "transform": scale_pixels}
 onto = {"AdaMerging": ada.state, "CART": bases["CART"]}
 for title, state in onto.items():
     run(f"Surgery on {title}", "surgery", calibration, "unlabelled", merged=state, **mend)
@@ -517,9 +517,9 @@ pd.DataFrame(rows[-5:]).set_index(["procedure", "data"])[["accuracy"]].round(3)
 # AdaMerging. On the same pictures with their labels, `fisher` can use the empirical Fisher information.
 
 # %%
-run("greedy soup", "greedy_soup", calibration, "labelled", transform=normalise)
+run("greedy soup", "greedy_soup", calibration, "labelled", transform=scale_pixels)
 run("multi-task training", "multitask", calibration, "labelled", **short)
-run("Fisher, true labels", "fisher", calibration, "labelled", labels="true", transform=normalise)
+run("Fisher, true labels", "fisher", calibration, "labelled", labels="true", transform=scale_pixels)
 table = pd.DataFrame(rows).set_index(["procedure", "data"])
 table["accuracy, %"] = (100 * table["accuracy"]).round(1)
 table.sort_values("accuracy")[["accuracy, %"]]
@@ -673,7 +673,7 @@ print(f"by hand {expected:.2f}, average {2.5}")
 def shifted(name):
     """A head behind the mean shift of its task."""
     merged, wanted = (
-        features(zoo.model, state, calibration[name][0], transform=normalise)
+        features(zoo.model, state, calibration[name][0], transform=scale_pixels)
         for state in (soup.state, zoo.experts[name])
     )
     move = torch.nn.Linear(merged.shape[1], merged.shape[1]).to(DEVICE).requires_grad_(False)

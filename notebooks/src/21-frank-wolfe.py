@@ -49,7 +49,7 @@ DEVICE = "cpu"
 # %%
 import mergelib as ml
 from mergelib.procedures.calibration import CalibrationLoss
-from mergelib.testbed.models import normalise
+from mergelib.testbed.models import scale_pixels
 
 suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
 zoo = ml.load_zoo(suite, device=DEVICE)
@@ -74,7 +74,7 @@ data = {
     task: (suite.tasks[task].train.inputs[:count], suite.tasks[task].train.labels[:count])
     for task in targets
 }
-loss = CalibrationLoss(zoo.model, fixed, zoo.heads, data, 200, normalise)
+loss = CalibrationLoss(zoo.model, fixed, zoo.heads, data, 200, scale_pixels)
 
 # %% [markdown]
 # ## The idea in one picture
@@ -129,7 +129,7 @@ surface = RectBivariateSpline(ys, xs, grid)
 # stops where the gap is below a tolerance.
 
 # %%
-from mergelib.procedures.frank_wolfe import minimise
+from mergelib.procedures.walk import minimise
 
 start = triangle[targets[0]]
 options = {

@@ -54,9 +54,9 @@ import pandas as pd
 
 import mergelib as ml
 from mergelib.plots import heat_map, label, use_style
-from mergelib.provenance import load_table
+from mergelib.studies.results import load_table
 from mergelib.studies.statistics import interval, over_seeds, paired
-from mergelib.testbed.models import normalise
+from mergelib.testbed.models import scale_pixels
 
 use_style()
 zoo = ml.load_zoo(ml.load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE)
@@ -68,7 +68,7 @@ data = {name: (split.inputs[:50], split.labels[:50]) for name, split in splits.i
 print("targets:", ", ".join(targets), "out of a pool of", len(zoo.experts))
 
 # %%
-options = {"model": zoo.model, "heads": zoo.heads, "data": data, "transform": normalise}
+options = {"model": zoo.model, "heads": zoo.heads, "data": data, "transform": scale_pixels}
 options |= {"pretrained": zoo.pretrained, "variant": "hard", "steps": 6}
 walk = ml.adapt("frank_wolfe", zoo.experts, granularity="layer", **options)
 walk.history.round(4)

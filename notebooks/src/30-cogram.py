@@ -735,11 +735,11 @@ pd.DataFrame({"decisions": 2 * by_kind.size(), "loss rose": by_kind.sum()})
 # at 1. Both ends have magnitude 1. Here are handwritten digits on that scale and on $[0, 1]$.
 
 # %%
-from mergelib.testbed.models import normalise
+from mergelib.testbed.models import scale_pixels
 
 suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
 task = next(iter(suite.tasks.values()))
-scales = {"[-1, 1]": normalise(task.train.inputs), "[0, 1]": task.train.inputs.float() / 255}
+scales = {"[-1, 1]": scale_pixels(task.train.inputs), "[0, 1]": task.train.inputs.float() / 255}
 kinds = {
     "mean": {"kind": "arithmetic"},
     "geometric": {"kind": "geometric"},

@@ -55,8 +55,9 @@ import pandas as pd
 import torch
 
 from mergelib.plots import label, use_style
-from mergelib.provenance import load_table
-from mergelib.studies.cogram import CHOSEN, make_pair
+from mergelib.studies.cogram import CHOSEN
+from mergelib.studies.pairs import make_pair
+from mergelib.studies.results import load_table
 from mergelib.studies.statistics import interval, written
 
 torch.set_num_threads(1)  # networks this small lose more to threads than they gain
