@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from mergelib.registry import get_method, method_names
 from mergelib.studies import comparison
 from mergelib.studies import runner as studies
 from mergelib.testbed import suites, zoo
-from mergelib.testbed.models import build_model
+from mergelib.testbed.backbones import build_model
+from mergelib.testbed.families import FAMILIES
 from mergelib.testbed.training import Recipe
 
 State = dict[str, Tensor]
@@ -72,7 +74,8 @@ def fail(run: Run, *arguments: object) -> str:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small suites and one epoch."""
     monkeypatch.setattr(suites, "load_suite", partial(suites.load_suite, profile="smoke"))
-    monkeypatch.setattr(zoo, "Recipe", partial(Recipe, epochs=1))
+    family = replace(FAMILIES["digits"], recipe=Recipe(epochs=1))
+    monkeypatch.setitem(FAMILIES, "digits", family)
 
 
 @pytest.fixture
@@ -192,7 +195,6 @@ def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setitem(studies.STUDIES, "baselines", small)
     monkeypatch.setattr(studies, "measure_study", partial(studies.measure_study, profile="smoke"))
-    monkeypatch.setattr(studies, "Recipe", partial(Recipe, epochs=1))
     output = tmp_path / "results" / "digits2.json"
     succeed(run, "study", "baselines", "--suite", "digits2", "--seeds", "2", "-o", output)
     record = json.loads(output.read_text(), parse_constant=pytest.fail)
@@ -232,13 +234,15 @@ def test_an_unknown_suite(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     message = fail(run, *command, "--suite", "digits3")
-    assert message.startswith("unknown suite 'digits3'; known: digits2, glyphs8")
+    assert message.startswith("unknown suite 'digits3'; known: clip8, clip14, clip20, digits2")
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 
 def test_an_unknown_model_and_device(run: Run) -> None:
     command = ["zoo", "build", "--suite", "digits2"]
-    assert fail(run, *command, "--model", "vgg").startswith("unknown model 'vgg'; known: vit")
+    assert fail(run, *command, "--model", "vgg").startswith(
+        "unknown model 'vgg' for digits2; known: vit"
+    )
     assert fail(run, *command, "--device", "abacus").startswith("device 'abacus' cannot be used: ")
     if not torch.cuda.is_available():
         assert fail(run, *command, "--device", "cuda").startswith("device 'cuda' cannot be used: ")
@@ -296,6 +300,9 @@ def test_evaluations_that_are_refused(run: Run, tmp_path: Path) -> None:
     assert str(missing) in fail(run, "evaluate", missing, "--suite", "digits2")
     other = tmp_path / "mlp.safetensors"
     save_state_dict(build_model("mlp").state_dict(), other)
+    assert "heads of clip8 come with its public experts" in fail(
+        run, "evaluate", other, "--suite", "clip8"
+    )
     message = fail(run, "evaluate", other, "--suite", "digits2")
     assert message.startswith("candidate 'state' lacks key 'pos_embed'")
 

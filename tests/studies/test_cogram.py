@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
-from mergelib.data.glyphs import stable_seed
 from mergelib.data.prepared import Arrays
+from mergelib.hashing import stable_seed
 from mergelib.provenance import load_result
 from mergelib.studies import cogram as cogram_studies
 from mergelib.studies import runner as studies
