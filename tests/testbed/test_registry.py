@@ -13,7 +13,7 @@ from mergelib.studies.comparison import compare
 from mergelib.testbed import registry
 from mergelib.testbed.registry import Family, LoadedTask, Pretraining, Sizes, register
 from mergelib.testbed.suites import usual_model, usual_recipe
-from mergelib.testbed.tasks import PretrainingSet, Split, Task
+from mergelib.testbed.tasks import PretrainingSet, Split, Task, Zoo
 
 RECIPE = ml.Recipe(epochs=8, learning_rate=1e-2)
 
@@ -79,16 +79,16 @@ def test_given_experts() -> None:
     """A family that loads its zoo hands on what it is given."""
     asked = []
 
-    def load_zoo(suite: ml.Suite, /, **options: Any) -> ml.testbed.tasks.Zoo:
+    def load_zoo(suite: ml.Suite, /, **options: Any) -> Zoo:
         asked.append(options)
         state: dict[str, Tensor] = {}
-        return ml.testbed.tasks.Zoo(suite, nn.Identity(), state, {}, {}, {}, "0123")
+        return Zoo(suite, nn.Identity(), state, {}, {}, {}, "0123")
 
     family = replace(make_family(), recipe=None, pretraining=None, load_zoo=load_zoo)
     register(family)
-    zoo = ml.load_zoo(ml.load_suite("tables2"), experts="here")
+    zoo = ml.load_zoo(ml.load_suite("tables2"), experts="folder/{task}")
     assert zoo.fingerprint == "0123"
-    assert asked == [{"model": "narrow", "device": "cpu", "experts": "here"}]
+    assert asked == [{"model": "narrow", "device": "cpu", "experts": "folder/{task}"}]
 
 
 def test_unknown_suites_list_all(families: dict[str, Family]) -> None:
