@@ -234,6 +234,8 @@ def render(
 
     `held_out` allows the faces that are kept out of training.
     """
+    if len(labels) == 0:
+        return torch.empty(0, 3, SIDE, SIDE, dtype=torch.uint8)
     choices = glyphs.testing if held_out else glyphs.training
     counts = torch.tensor([len(c) for c in choices])
     table = torch.nn.utils.rnn.pad_sequence(list(choices), batch_first=True)
