@@ -177,9 +177,8 @@ def _checked_states(problem: Problem) -> Problem:
     experts = {name: _tied(name, state, ties) for name, state in problem.experts.items()}
     base = problem.pretrained and _tied("pretrained", problem.pretrained, ties)
     start = problem.start and _tied("start", problem.start, ties)
-    if base:
-        if start is not None:
-            check_compatible(base, {"start": start}, "pretrained")
+    if base and start is not None:
+        check_compatible(base, {"start": start}, "pretrained")
     what, reference = ("pretrained", base) if base else next(iter(experts.items()))
     if not isinstance(problem.model, nn.Identity):
         _check_fits(problem.model, what, reference)

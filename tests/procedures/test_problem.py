@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import mergelib as ml
 from mergelib.procedures.examples import IGNORED, Examples, join, read_examples
 from mergelib.registry import get_method, method_names
+from mergelib.statedict import is_kernel
 
 STEPS = {"steps": 2}
 METHODS: dict[str, dict[str, Any]] = {
@@ -95,6 +96,19 @@ def test_parts_that_are_not_merged_are_the_base(case: Any, method: str) -> None:
     assert "second.bias" not in shorter.state
     with pytest.raises(ValueError, match=r"\['second.bias'\] has shape \(7,\)"):
         case.adapt(method, **METHODS[method])
+
+
+def test_adamerging_takes_what_it_is_told_for_a_matrix() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 6, 3), nn.Flatten())
+    states = [{k: torch.randn_like(v) for k, v in model.state_dict().items()} for _ in range(3)]
+    options: dict[str, Any] = {"model": model, "data": {"t": torch.randn(4, 2, 3, 3)}, "steps": 1}
+    options |= {"base": "cart", "rank_ratio": 0.5}
+    told = ml.adapt("adamerging", states[1:], pretrained=states[0], is_matrix=is_kernel, **options)
+    assert list(told.coefficients) == ["0.weight"]
+    assert told.state["0.weight"].shape == (6, 2, 3, 3)
+    with pytest.raises(ValueError, match="no parameter has a basis of 'cart': see is_matrix"):
+        ml.adapt("adamerging", states[1:], pretrained=states[0], **options)
 
 
 def test_multitask_trains_the_whole_model(case: Any) -> None:
