@@ -7,6 +7,7 @@ goes to a file and back.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor
 
 from mergelib.compression.methods import RESTORE
-from mergelib.io import AnyPath, Checkpoint, save_state_dict
+from mergelib.io import AnyPath, Checkpoint, Model, Models, as_state, as_states, save_state_dict
 from mergelib.merging import tied_keys
+from mergelib.placing import state_to
 from mergelib.registry import get_method
-from mergelib.statedict import Experts, StateDict, name_experts, nbytes
+from mergelib.statedict import is_matrix, nbytes
 
 __all__ = ["Compressed", "compress", "load_compressed"]
 
@@ -82,13 +84,13 @@ class Compressed:
         for i, parts in enumerate(self.own.values()):
             for part, state in parts.items():
                 tensors |= {f"{i}/{part}/{key}": tensor for key, tensor in state.items()}
-        made = {
+        header = {
             "method": self.method,
             "hyperparameters": self.hyperparameters,
             "tasks": self.tasks,
             "aliases": self.aliases,
         }
-        save_state_dict(tensors, path, metadata={"mergelib.compressed": json.dumps(made)})
+        save_state_dict(tensors, path, metadata={"mergelib.compressed": json.dumps(header)})
 
     def _own(self, task: str) -> dict[str, dict[str, Tensor]]:
         if task not in self.own:
@@ -98,14 +100,23 @@ class Compressed:
 
 @torch.no_grad()
 def compress(
-    method: str, experts: Experts, *, pretrained: StateDict | None = None, **hyperparameters: Any
+    method: str,
+    experts: Models,
+    *,
+    pretrained: Model | None = None,
+    device: torch.device | str | None = None,
+    is_matrix: Callable[[str, Tensor], bool] = is_matrix,
+    **hyperparameters: Any,
 ) -> Compressed:
     """Compress experts into shared tensors and small parts of their own.
 
     Args:
         method: ``"emr"``, ``"tall_masks"`` or ``"cart_indexing"``; see `mergelib.methods`.
-        experts: mapping of task to state dict, or a list of state dicts; as for `merge`.
-        pretrained: the state dict they were fine-tuned from, where the method needs it.
+        experts: mapping of task to model, or a list of models: state dicts, modules or paths.
+        pretrained: the model they were fine-tuned from, where the method needs it.
+        device: where to compute; by default where the tensors are. The result lies where the
+            inputs lie.
+        is_matrix: tells from key and tensor what low-rank methods take for a matrix, as in `merge`.
         **hyperparameters: the method's own.
 
     Raises:
@@ -115,12 +126,26 @@ def compress(
     """
     chosen = get_method(method, "compression")
     chosen.check(hyperparameters, pretrained=pretrained is not None)
-    named = name_experts(experts)
-    base = {"pretrained": pretrained} if chosen.needs_pretrained else {}
-    shared, own = chosen.function(named, **base, **hyperparameters)
+    named = as_states(experts)
+    base = None if pretrained is None else as_state(pretrained)
+    reference = next(iter(named.values())) if base is None else base
+    home = next((tensor.device for tensor in reference.values()), None)
+    given: dict[str, Any] = {}
+    if "is_matrix" in chosen.prepared:
+        given["is_matrix"] = is_matrix
+    if chosen.needs_pretrained and base is not None:
+        given["pretrained"] = base if device is None else state_to(base, device)
+    if device is not None:
+        named = {name: state_to(state, device) for name, state in named.items()}
+    shared, own = chosen.function(named, **given, **hyperparameters)
+    if device is not None and home is not None:
+        shared = {part: state_to(state, home) for part, state in shared.items()}
+        own = {
+            task: {part: state_to(state, home) for part, state in parts.items()}
+            for task, parts in own.items()
+        }
     options = {**chosen.hyperparameters, **hyperparameters}
-    aliases = tied_keys(pretrained if pretrained is not None else next(iter(named.values())))
-    return Compressed(method, options, shared, own, aliases)
+    return Compressed(method, options, shared, own, tied_keys(reference))
 
 
 def load_compressed(path: AnyPath) -> Compressed:
@@ -132,13 +157,13 @@ def load_compressed(path: AnyPath) -> Compressed:
     """
     checkpoint = Checkpoint(path)
     try:
-        made = json.loads(checkpoint.metadata["mergelib.compressed"])
+        header = json.loads(checkpoint.metadata["mergelib.compressed"])
     except KeyError:
         raise ValueError(f"{Path(path)} holds no compressed experts") from None
     shared: dict[str, dict[str, Tensor]] = {}
-    own: dict[str, dict[str, dict[str, Tensor]]] = {task: {} for task in made["tasks"]}
+    own: dict[str, dict[str, dict[str, Tensor]]] = {task: {} for task in header["tasks"]}
     for name, tensor in checkpoint.items():
         owner, part, key = name.split("/", 2)
-        parts = shared if owner == "shared" else own[made["tasks"][int(owner)]]
+        parts = shared if owner == "shared" else own[header["tasks"][int(owner)]]
         parts.setdefault(part, {})[key] = tensor.clone()
-    return Compressed(made["method"], made["hyperparameters"], shared, own, made["aliases"])
+    return Compressed(header["method"], header["hyperparameters"], shared, own, header["aliases"])

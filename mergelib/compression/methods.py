@@ -38,7 +38,7 @@ def _weights(
         if not all(map(is_finite, tensors)):
             raise ValueError(explain_not_finite(key, source.names, group, base))
         dtype = torch.promote_types(group[0].dtype, torch.float32)
-        yield key, [each.to(dtype) for each in group], None if base is None else base.to(dtype)
+        yield key, [tensor.to(dtype) for tensor in group], None if base is None else base.to(dtype)
 
 
 def _copies(state: StateDict) -> dict[str, Tensor]:
@@ -61,7 +61,7 @@ def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
     sizes = dict.fromkeys(experts, (0.0, 0.0))
     for key, tuned, base in _weights(experts, pretrained):
         assert base is not None
-        task_vectors = torch.stack([each - base for each in tuned])
+        task_vectors = torch.stack([tensor - base for tensor in tuned])
         sign = task_vectors.sum(0).sign()
         elected = (task_vectors * sign).relu().amax(0) * sign
         shared["elected"][key] = elected.to(pretrained[key].dtype)
@@ -122,8 +122,8 @@ def tall_masks(
         assert origin is not None
         total = merged[key].to(origin.dtype) - origin
         shared["merged"][key] = total.to(pretrained[key].dtype)
-        for task, each in zip(experts, tuned, strict=True):
-            own[task]["mask"][key] = pack(uses(each - origin, total, scales[task]))
+        for task, expert in zip(experts, tuned, strict=True):
+            own[task]["mask"][key] = pack(uses(expert - origin, total, scales[task]))
     return shared, own
 
 
@@ -136,12 +136,13 @@ def _restore_tall(shared: Parts, own: Parts) -> dict[str, Tensor]:
     return state
 
 
-@compression(paper="choi2025revisiting")
+@compression(paper="choi2025revisiting", prepared=("is_matrix",))
 def cart_indexing(
     experts: Mapping[str, StateDict],
     *,
     rank_ratio: float = 0.08,
     rounding: Literal["ceil", "floor"] = "ceil",
+    is_matrix: Callable[[str, Tensor], bool] = is_matrix,
 ) -> Result:
     """CART-Indexing: θ_avg + SVD_k(θ_t − θ_avg) on matrices, the average elsewhere.
 
@@ -152,6 +153,8 @@ def cart_indexing(
         experts: task to state dict.
         rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1.
         rounding: as in `mergelib.rules.cart`.
+        is_matrix: tells from key and tensor what is a matrix; a convolution that is accepted is
+            folded, one filter per row.
     """
     average = merge("average", experts)
     shared: Parts = {"average": _copies(average)}
@@ -160,9 +163,10 @@ def cart_indexing(
         reference = average[key]
         if not is_matrix(key, reference):
             continue
-        rank = rank_of(reference.shape, rank_ratio, rounding)
+        rank = rank_of(reference.flatten(1).shape, rank_ratio, rounding)
         for task, expert in zip(experts, tuned, strict=True):
-            u, s, vh = truncated_svd(expert - reference.to(expert.dtype), rank)
+            centred = expert - reference.to(expert.dtype)
+            u, s, vh = truncated_svd(centred.flatten(1), rank)
             own[task]["left"][key] = (u * s).to(reference.dtype)
             own[task]["right"][key] = vh.to(reference.dtype).contiguous()
     return shared, own
@@ -173,7 +177,8 @@ def _restore_cart(shared: Parts, own: Parts) -> dict[str, Tensor]:
     for key, left in own["left"].items():
         dtype = torch.promote_types(left.dtype, torch.float32)
         update = left.to(dtype) @ own["right"][key].to(dtype)
-        state[key] = (state[key].to(dtype) + update).to(left.dtype)
+        average = state[key]
+        state[key] = (average.to(dtype) + update.view(average.shape)).to(left.dtype)
     return state
 
 

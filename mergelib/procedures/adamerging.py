@@ -238,7 +238,10 @@ def _basis(problem: Problem, settings: AdaMergingSettings) -> Span:
         density=settings.density,
         is_matrix=problem.is_matrix,
     )
-    return _of_parameters(whole, problem.model, settings.start)
+    basis = _of_parameters(whole, problem.model, settings.start)
+    if not basis.vectors:
+        raise ValueError(f"no parameter has a basis of {settings.base!r}: see is_matrix")
+    return basis
 
 
 def _of_parameters(basis: Span, model: nn.Module, start: float) -> Span:

@@ -177,12 +177,11 @@ def _checked_states(problem: Problem) -> Problem:
     experts = {name: _tied(name, state, ties) for name, state in problem.experts.items()}
     base = problem.pretrained and _tied("pretrained", problem.pretrained, ties)
     start = problem.start and _tied("start", problem.start, ties)
-    if base:
-        if not isinstance(problem.model, nn.Identity):
-            _check_fits(problem.model, base)
-        if start is not None:
-            check_compatible(base, {"start": start}, "pretrained")
-    reference = base or next(iter(experts.values()))
+    if base and start is not None:
+        check_compatible(base, {"start": start}, "pretrained")
+    what, reference = ("pretrained", base) if base else next(iter(experts.items()))
+    if not isinstance(problem.model, nn.Identity):
+        _check_fits(problem.model, what, reference)
     selection = select(experts, base or None, problem.parts, tied=tied_keys(reference))
     experts = {name: _selected(state, reference, selection) for name, state in experts.items()}
     for name, state in {"pretrained": base, "start": start or {}, **experts}.items():
@@ -220,13 +219,14 @@ def _tied(name: str, state: StateDict, ties: Mapping[str, str]) -> StateDict:
     return tied
 
 
-def _check_fits(model: nn.Module, pretrained: StateDict) -> None:
+def _check_fits(model: nn.Module, name: str, state: StateDict) -> None:
+    """Refuse a state dict without the model's keys and shapes."""
     own = model.state_dict()
-    check_keys(own, pretrained, "pretrained", "the model")
+    check_keys(own, state, name, "the model")
     for key, tensor in own.items():
-        if tensor.shape != pretrained[key].shape:
+        if tensor.shape != state[key].shape:
             raise ValueError(
-                f"pretrained[{key!r}] has shape {tuple(pretrained[key].shape)}, "
+                f"{name}[{key!r}] has shape {tuple(state[key].shape)}, "
                 f"expected {tuple(tensor.shape)} as in the model"
             )
 

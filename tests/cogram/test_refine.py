@@ -208,6 +208,8 @@ def test_language_model(order: str) -> None:
 def test_shared_layers_merge_as_a_whole(order: str) -> None:
     torch.manual_seed(0)
     case = Case(Shared().eval(), numbers(5, 3, 6), 6)
+    for state in (case.start, *case.experts.values()):
+        state["tied.weight"] = state["out.weight"]
     log = case.run(order=order, levels=LEVELS, thresholds={"layer": (9.0, 9.0)}).history
     finer = set(log["layer"][log["level"] != "layer"])
     assert finer == {"once"}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import mergelib as ml
 from mergelib.compression.packing import pack, unpack
+from mergelib.statedict import is_kernel
 
 State = dict[str, Tensor]
 METHODS = ["emr", "tall_masks", "cart_indexing"]
@@ -106,6 +107,38 @@ def test_cart_indexing_is_the_experts_at_full_rank_and_the_average_at_none() -> 
         assert torch.equal(whole.expert(task)["bias"], average["bias"])
         assert torch.equal(none.expert(task)["w"], average["w"])
     assert none.task_nbytes("task 0") == 0
+
+
+def test_convolutions_that_are_told_to_be_matrices(tmp_path: Path) -> None:
+    """Folded, one filter per row; by default they are averaged."""
+    torch.manual_seed(0)
+    experts = {task: {"conv.weight": torch.randn(6, 2, 3, 3)} for task in ("a", "b")}
+    folded = {task: {"w": state["conv.weight"].flatten(1)} for task, state in experts.items()}
+    parts = ml.compress("cart_indexing", experts, rank_ratio=0.4, is_matrix=is_kernel)
+    parts.save(tmp_path / "parts.safetensors")
+    expected = ml.compress("cart_indexing", folded, rank_ratio=0.4)
+    plain = ml.compress("cart_indexing", experts, rank_ratio=0.4)
+    average = ml.merge("average", experts)["conv.weight"]
+    for again in (parts, ml.load_compressed(tmp_path / "parts.safetensors")):
+        found = again.expert("a")["conv.weight"]
+        assert torch.equal(found, expected.expert("a")["w"].view(6, 2, 3, 3))
+    assert torch.equal(plain.expert("a")["conv.weight"], average)
+    assert "is_matrix" not in ml.methods().loc["cart_indexing", "hyperparameters"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_modules_files_and_a_device(tmp_path: Path, method: str) -> None:
+    torch.manual_seed(0)
+    base, *tuned = (torch.nn.Linear(6, 4) for _ in range(3))
+    plain = ml.compress(method, [m.state_dict() for m in tuned], pretrained=base.state_dict())
+    files = [tmp_path / f"{i}.safetensors" for i in range(2)]
+    for module, file in zip(tuned, files, strict=True):
+        ml.save_state_dict(module.state_dict(), file)
+    for experts in (tuned, files):
+        parts = ml.compress(method, experts, pretrained=base, device="cpu")
+        for task in plain.tasks:
+            for key, value in plain.expert(task).items():
+                assert torch.equal(parts.expert(task)[key], value)
 
 
 def made(method: str, base: State, experts: dict[str, State], **options: Any) -> ml.Compressed:

@@ -9,6 +9,7 @@ from torch.func import functional_call
 
 import mergelib as ml
 from mergelib.procedures.concrete import pull
+from mergelib.procedures.examples import Examples
 from mergelib.procedures.objectives import entropy, loss_gradients
 
 
@@ -23,9 +24,9 @@ def test_gradient_is_autograds_through_mask_model_and_entropy(case: Any) -> None
         for k, v in logits.items()
     }
     merged = {k: case.pretrained[k] + relaxed[k] / relaxed[k].mean() * added[k] for k in names}
-    inputs = {task: x for task, (x, _) in case.data.items()}
+    inputs = {task: Examples(x) for task, (x, _) in case.data.items()}
     loss = sum(
-        entropy(case.heads[task](functional_call(case.model, merged, (x,))))
+        entropy(case.heads[task](functional_call(case.model, merged, (x.inputs,))))
         for task, x in inputs.items()
     )
     expected = dict(zip(names, torch.autograd.grad(loss, list(logits.values())), strict=True))
@@ -37,7 +38,6 @@ def test_gradient_is_autograds_through_mask_model_and_entropy(case: Any) -> None
         case.heads,
         inputs,
         None,
-        {},
     )
     assert sum(found.values()) == pytest.approx(loss.item(), rel=1e-5)
     for key in names:
@@ -118,7 +118,7 @@ def test_buffers_counters_dtypes_and_ties(case: Any) -> None:
     ("options", "match"),
     [
         ({"data": None}, "concrete needs data: pass data="),
-        ({"heads": None}, "concrete needs heads: pass heads="),
+        ({"model": None}, "concrete needs model: pass model="),
         ({"data": {}}, "no data"),
         ({"data": {"c": torch.zeros(1, 6)}}, "task 'c' has no head"),
         ({"data": {"a": torch.zeros(0, 6)}}, "task 'a' has no inputs"),

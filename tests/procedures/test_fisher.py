@@ -1,5 +1,6 @@
 """Fisher information against autograd loops and closed forms, and the merge it weighs."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,11 +150,54 @@ def test_bad_input(case: Any) -> None:
     for options, message in bad:
         with pytest.raises(ValueError, match=message):
             merge(case, **options)
-    with pytest.raises(ValueError, match="fisher needs heads"):
-        ml.adapt(
-            "fisher",
-            case.experts,
-            pretrained=case.pretrained,
-            model=case.model,
-            data=case.data,
+    with pytest.raises(ValueError, match="fisher needs model: pass model="):
+        merge(case, model=None)
+
+
+def test_without_heads_the_outputs_are_the_logits(case: Any) -> None:
+    identity = dict.fromkeys(case.heads, nn.Identity())
+    without, given = merge(case, heads=None), merge(case, heads=identity)
+    assert all(torch.equal(without[key], given[key]) for key in given)
+
+
+@pytest.mark.parametrize("labels", ["model", "true"])
+def test_statistics_from_elsewhere_give_the_same(case: Any, tmp_path: Path, labels: str) -> None:
+    """Bit for bit; drawn labels if one generator draws them in the order of the experts."""
+    generator = torch.Generator().manual_seed(3)
+    files = {}
+    for task, (x, y) in case.data.items():
+        information = diagonal_fisher(
+            case.model,
+            case.experts[task],
+            case.heads[task],
+            x,
+            y if labels == "true" else None,
+            generator=generator,
         )
+        files[task] = tmp_path / f"{task}.safetensors"
+        ml.save_state_dict(information, files[task])
+    direct = merge(case, labels=labels, seed=3)
+    elsewhere = ml.adapt("fisher", case.experts, pretrained=case.pretrained, statistics=files)
+    assert all(torch.equal(elsewhere.state[key], direct[key]) for key in direct)
+    if labels == "true":
+        mixed = merge(case, statistics={"a": files["a"]}, data={"b": case.data["b"]})
+        assert all(torch.equal(mixed[key], direct[key]) for key in direct)
+
+
+def test_statistics_that_do_not_fit(case: Any) -> None:
+    good = diagonal_fisher(
+        case.model, case.experts["a"], case.heads["a"], case.data["a"][0], case.data["a"][1]
+    )
+    fewer = {key: value for key, value in good.items() if key != "first.bias"}
+    for wrong, message in (
+        ({"z": good}, "statistics name 'z', which is no expert; there are: a, b"),
+        ({"a": good}, "task 'b' has no data"),
+        ({"a": good, "b": fewer}, "information of 'b' lacks key 'first.bias'"),
+        ({"a": {**good, "first.bias": torch.ones(2)}, "b": good}, "does not fit expert 'a'"),
+        (
+            {"a": {**good, "first.bias": torch.full((8,), torch.nan)}, "b": good},
+            "'first.bias' in expert 'a' holds NaN",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            merge(case, statistics=wrong, data={"a": case.data["a"]})

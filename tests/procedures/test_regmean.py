@@ -1,5 +1,6 @@
 """RegMean against least squares, and the limits that are known."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,6 +107,27 @@ def test_few_inputs_are_enough_with_a_ridge(case: Case) -> None:
     data = {task: inputs[:1] for task, inputs in case.data.items()}
     merged = case.merge(data=data, off_diagonal=1.0, ridge=1e-3)
     assert all(torch.isfinite(value).all() for value in merged.values())
+
+
+def test_statistics_from_elsewhere_give_the_same(case: Case, tmp_path: Path) -> None:
+    files = {}
+    for task, inputs in case.data.items():
+        files[task] = tmp_path / f"{task}.safetensors"
+        ml.save_state_dict(layer_grams(case.model, case.experts[task], inputs), files[task])
+    direct = case.merge()
+    elsewhere = ml.adapt("regmean", case.experts, pretrained=case.pretrained, statistics=files)
+    assert all(torch.equal(elsewhere.state[key], direct[key]) for key in direct)
+    fewer = {key: gram for key, gram in ml.load_state_dict(files["b"]).items() if key[0] == "0"}
+    for wrong, message in (
+        (
+            {"a": {"0.weight": torch.eye(3)}},
+            r"has shape \(3, 3\), expected \(4, 4\) for expert 'a'",
+        ),
+        ({"a": {"9.weight": torch.eye(3)}}, "Gram matrix of '9.weight', which expert 'a' lacks"),
+        ({"b": fewer}, "Gram matrices of 'b' lacks key '3.weight'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            case.merge(statistics=wrong)
 
 
 def test_bad_input(case: Case) -> None:

@@ -109,5 +109,5 @@ def test_uniform_soup_needs_no_data() -> None:
 def test_what_is_missing_is_asked_for() -> None:
     with pytest.raises(ValueError, match="greedy_soup needs data: pass data="):
         soup([threshold(1)], data=None)
-    with pytest.raises(ValueError, match="greedy_soup needs heads: pass heads="):
-        soup([threshold(1)], heads=None)
+    with pytest.raises(ValueError, match="greedy_soup needs the pretrained model: pass"):
+        ml.adapt("greedy_soup", [threshold(1)], model=MODEL, heads=HEADS, data=DATA)
