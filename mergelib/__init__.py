@@ -5,11 +5,20 @@ from typing import TYPE_CHECKING, Any
 from mergelib import cogram as _cogram  # these two register methods
 from mergelib import rules as _rules
 from mergelib.compression import Compressed, compress, load_compressed
-from mergelib.io import load_state_dict, save_state_dict
+from mergelib.io import Checkpoint, load_state_dict, save_state_dict
 from mergelib.merging import merge
 from mergelib.procedures import adapt
-from mergelib.registry import methods
-from mergelib.statedict import add, flatten, lerp, nbytes, scale, subtract, unflatten
+from mergelib.registry import methods, rule
+from mergelib.statedict import (
+    add,
+    flatten,
+    is_kernel,
+    lerp,
+    nbytes,
+    scale,
+    subtract,
+    unflatten,
+)
 from mergelib.streaming import merge_files
 
 if TYPE_CHECKING:
@@ -31,6 +40,7 @@ _TESTBED = {
 }
 
 __all__ = [
+    "Checkpoint",
     "Compressed",
     "Recipe",
     "adapt",
@@ -39,6 +49,7 @@ __all__ = [
     "evaluate",
     "evaluate_many",
     "flatten",
+    "is_kernel",
     "lerp",
     "load_compressed",
     "load_state_dict",
@@ -49,6 +60,7 @@ __all__ = [
     "methods",
     "nbytes",
     "normalised",
+    "rule",
     "save_state_dict",
     "scale",
     "subtract",
