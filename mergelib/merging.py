@@ -258,19 +258,19 @@ def _floating(source: Source, device: torch.device | str | None) -> Iterator[tup
             if is_weight(key, experts[0]) and experts[0].numel() and not is_statistic(key):
                 target = experts[0].device if device is None else device
                 # Of one dtype they are left in it, as what reads them casts piece by piece.
-                dtype = _precision(experts, pretrained) if _is_mixed(experts, pretrained) else None
+                mixed = len(_dtypes(experts, pretrained)) > 1
+                dtype = _precision(experts, pretrained) if mixed else None
                 moved = None if pretrained is None else pretrained.to(target, dtype)
                 yield key, ([expert.to(target, dtype) for expert in experts], moved)
 
 
-def _is_mixed(experts: Sequence[Tensor], pretrained: Tensor | None) -> bool:
-    return len({tensor.dtype for tensor in (*experts, pretrained) if tensor is not None}) > 1
-
-
 def _precision(experts: Sequence[Tensor], pretrained: Tensor | None) -> torch.dtype:
     """The dtype to compute in: float32, or the widest of the inputs' if that is wider."""
-    dtypes = [tensor.dtype for tensor in (*experts, pretrained) if tensor is not None]
-    return reduce(torch.promote_types, dtypes, torch.float32)
+    return reduce(torch.promote_types, _dtypes(experts, pretrained), torch.float32)
+
+
+def _dtypes(experts: Sequence[Tensor], pretrained: Tensor | None) -> set[torch.dtype]:
+    return {tensor.dtype for tensor in (*experts, pretrained) if tensor is not None}
 
 
 def _apply(
@@ -288,7 +288,6 @@ def _apply(
         function, elementwise = method.elsewhere, True
     accepted = inspect.signature(function).parameters
     arguments = {name: value for name, value in arguments.items() if name in accepted}
-    seed = arguments.get("seed", 0)
     reference = experts[0] if pretrained is None else pretrained
     base = [] if pretrained is None else [pretrained]
     needs_base = "pretrained" in accepted
@@ -305,10 +304,23 @@ def _apply(
             raise _NotFinite
         return result
 
-    if not elementwise and not method.rowwise:
-        if method.elsewhere is not None and reference.dim() > 2:  # a convolution, told to be one
-            experts, base = ([tensor.flatten(1) for tensor in group] for group in (experts, base))
-        return call(experts, base, **arguments).to(reference.device).view(reference.shape)
+    if elementwise or method.rowwise:
+        return _in_pieces(method, elementwise, call, (experts, base), arguments, reference, device)
+    if method.elsewhere is not None and reference.dim() > 2:  # a convolution, told to be one
+        experts, base = ([tensor.flatten(1) for tensor in group] for group in (experts, base))
+    return call(experts, base, **arguments).to(reference.device).view(reference.shape)
+
+
+def _in_pieces(
+    method: Method,
+    elementwise: bool,
+    call: Callable[..., Tensor],
+    inputs: tuple[Sequence[Tensor], Sequence[Tensor]],
+    arguments: dict[str, Any],
+    reference: Tensor,
+    device: torch.device,
+) -> Tensor:
+    """One tensor through a rule in flat chunks, or in some rows at a time."""
     out = torch.empty(reference.shape, dtype=reference.dtype, device=reference.device)
     if not out.numel():
         return out
@@ -318,7 +330,8 @@ def _apply(
         width = out.numel() // (len(out) if out.dim() > 1 else 1)
         shape, step = (-1, width), max(1, step // width)
     flat = out.view(shape)
-    experts, base = ([tensor.reshape(shape) for tensor in group] for group in (experts, base))
+    experts, base = ([tensor.reshape(shape) for tensor in group] for group in inputs)
+    seed = arguments.get("seed", 0)
     for start in range(0, len(flat), step):
         piece = slice(start, start + step)
         if "seed" in arguments:

@@ -54,7 +54,7 @@ def magnitude_thresholds(tensors: Callable[[], Parameters], density: float) -> l
     Args:
         tensors: gives, at every call anew, (the T experts' tensors, the pretrained tensor) of each
             parameter; None for the pretrained one says that the experts' are task vectors.
-            Besides what it holds itself, at most some 20 MB an expert are used.
+            Besides what it holds itself, at most about 20 MB per expert are used.
         density: k = ceil(density · n), at least 1.
 
     Raises:
@@ -101,16 +101,16 @@ class _Search:
         # Comparing into a floating buffer and summing it is faster than counting booleans.
         self.above += int(torch.gt(magnitudes, self.top, out=buffer).sum())
         torch.clamp(magnitudes, self.bottom, self.top, out=buffer)
-        found = magnitudes[torch.eq(magnitudes, buffer, out=mask)]
-        at_top, at_bottom = found == self.top, found == self.bottom
+        candidates = magnitudes[torch.eq(magnitudes, buffer, out=mask)]
+        at_top, at_bottom = candidates == self.top, candidates == self.bottom
         self.at_top += int(at_top.sum())
-        found = found[~(at_top | at_bottom)]
+        inside = candidates[~(at_top | at_bottom)]
         self.at_bottom += int((at_bottom & ~at_top).sum())
-        self.inside += len(found)
+        self.inside += len(inside)
         if self.inside > CAPACITY:
             self.values.clear()
         else:
-            self.values.append(found)
+            self.values.append(inside)
 
     def conclude(self) -> None:
         """After a pass over everything: the answer, or where to look next."""

@@ -160,6 +160,27 @@ def test_merge_is_the_librarys(run: Run, models: tuple[Path, list[Path]], tmp_pa
     assert not torch.equal(again["fc.weight"], expected["fc.weight"]), "the defaults this time"
 
 
+def test_parts_of_models(run: Run, models: tuple[Path, list[Path]], tmp_path: Path) -> None:
+    base, (a, b, _) = models
+    wider = {**load_state_dict(b), "fc.bias": torch.ones(9)}
+    save_state_dict(wider, b)
+    command = ["merge", "average", a, b, "-p", base, "--overwrite", "-o", tmp_path / "out"]
+    for flags, options in (
+        (["--missing", "base"], {"missing": "base"}),
+        (["--missing", "skip"], {"missing": "skip"}),
+        (["--include", "fc.w*", "--include", "*.weight"], {"include": ["fc.w*", "*.weight"]}),
+        (["--exclude", "*.bias"], {"exclude": "*.bias"}),
+    ):
+        succeed(run, *command, *flags)
+        merged = load_state_dict(tmp_path / "out")
+        expected = ml.merge("average", [a, b], pretrained=base, **options)
+        assert merged.keys() == expected.keys()
+        assert all(torch.equal(merged[key], expected[key]) for key in expected)
+    assert "has shape (9,), expected (8,)" in fail(run, *command)
+    assert fail(run, *command, "--include", "x*").startswith("include pattern 'x*' matches no key")
+    assert fail(run, *command, "--missing", "no").startswith("missing is 'no', expected 'error'")
+
+
 def test_settings_are_json_else_text() -> None:
     assert cli.merging._setting("scale=0.4") == ("scale", 0.4)
     assert cli.merging._setting("weights=[1, 2]") == ("weights", [1, 2])

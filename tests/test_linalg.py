@@ -192,9 +192,9 @@ def test_cuda_agrees_with_the_cpu() -> None:
 def test_simplex_projection_is_the_nearest_point(values: list[float]) -> None:
     """Against a general solver of quadratic programmes."""
     goal = torch.tensor(values, dtype=torch.float64)
-    found = simplex_projection(goal)
-    assert float(found.sum()) == pytest.approx(1)
-    assert (found >= 0).all()
+    point = simplex_projection(goal)
+    assert float(point.sum()) == pytest.approx(1)
+    assert (point >= 0).all()
     solved = minimize(
         lambda w: float(np.square(w - goal.numpy()).sum()),
         np.full(len(values), 1 / len(values)),
@@ -203,7 +203,7 @@ def test_simplex_projection_is_the_nearest_point(values: list[float]) -> None:
         constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
         options={"ftol": 1e-15, "maxiter": 500},
     )
-    np.testing.assert_allclose(found.numpy(), solved.x, atol=1e-6)
+    np.testing.assert_allclose(point.numpy(), solved.x, atol=1e-6)
 
 
 def test_simplex_projection_along_the_last_dimension() -> None:

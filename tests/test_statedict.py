@@ -113,9 +113,9 @@ def test_is_finite(dtype: torch.dtype) -> None:
     assert is_finite(torch.full((9,), torch.finfo(dtype).max, dtype=dtype)), (
         "only the sum overflows"
     )
-    for culprit in (math.nan, math.inf, -math.inf):
+    for value in (math.nan, math.inf, -math.inf):
         tensor = torch.zeros(1000, dtype=dtype)
-        tensor[617] = culprit
+        tensor[617] = value
         assert not is_finite(tensor)
     assert not is_finite(torch.tensor([math.inf, -math.inf], dtype=dtype))
 
@@ -166,7 +166,7 @@ GOOD = {"a": torch.zeros(2, 3), "b": torch.zeros(4), "c": torch.zeros(4)}
         ({"b": [0, 0, 0, 0]}, "cars['b'] is a list, expected a tensor"),
     ],
 )
-def test_messages_name_the_first_culprit(changes: dict[str, object], message: str) -> None:
+def test_messages_name_the_first_misfit(changes: dict[str, object], message: str) -> None:
     bad = {key: value for key, value in {**GOOD, **changes}.items() if value is not None}
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         check_compatible(GOOD, {"birds": GOOD, "cars": bad}, "pretrained")  # type: ignore[dict-item]

@@ -30,7 +30,7 @@ def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None
         weights = [1 / len(experts)] * len(experts)
     if len(weights) != len(experts):
         raise ValueError(
-            f"weights has {len(weights)} entries, expected {len(experts)}, one an expert"
+            f"weights has {len(weights)} entries, expected {len(experts)}, one per expert"
         )
     if not all(map(math.isfinite, weights)):
         raise ValueError(f"weights is {list(weights)}, expected finite numbers")
@@ -107,7 +107,7 @@ def agreement(experts: Sequence[Tensor], pretrained: Tensor) -> float:
     parts = [tensor.reshape(-1) for tensor in (*experts, pretrained)]
     for start in range(0, parts[0].numel(), CHUNK):
         *tuned, base = (part[start : start + CHUNK].float() for part in parts)
-        task_vectors = torch.stack([each - base for each in tuned])
+        task_vectors = torch.stack([expert - base for expert in tuned])
         gram += (task_vectors @ task_vectors.T).double().cpu()
     norms = gram.diagonal().sqrt().clamp(min=1e-30)
     cosines = gram / norms / norms[:, None]

@@ -37,12 +37,12 @@ def raw(tensor: Tensor) -> bytes:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(actual: Any, expected: Any) -> None:
     """Equal keys, kinds and bits."""
-    assert set(found) == set(expected)
+    assert set(actual) == set(expected)
     for key, tensor in expected.items():
-        assert (found[key].dtype, found[key].shape) == (tensor.dtype, tensor.shape), key
-        assert raw(found[key]) == raw(tensor), key
+        assert (actual[key].dtype, actual[key].shape) == (tensor.dtype, tensor.shape), key
+        assert raw(actual[key]) == raw(tensor), key
 
 
 @pytest.fixture
@@ -340,7 +340,7 @@ def test_folder_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MERGELIB_CACHE", "~/here")
-    assert cache_folder() == Path.home() / "here"
+    monkeypatch.setenv("MERGELIB_CACHE", "~/elsewhere")
+    assert cache_folder() == Path.home() / "elsewhere"
     monkeypatch.delenv("MERGELIB_CACHE")
     assert cache_folder() == Path.home() / ".cache" / "mergelib"

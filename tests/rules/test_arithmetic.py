@@ -43,8 +43,8 @@ def test_both_against_numpy(seed: int, count: int, scale: float) -> None:
     weighted = np.einsum("t,tij->ij", weights, stack)
     np.testing.assert_allclose(average(experts, weights=list(weights)), weighted, atol=1e-12)
     expected = base + scale * (stack - base).sum(0)
-    found = task_arithmetic(experts, torch.from_numpy(base), scale=scale)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    merged = task_arithmetic(experts, torch.from_numpy(base), scale=scale)
+    np.testing.assert_allclose(merged, expected, atol=1e-12)
 
 
 def on_sphere(generator: np.random.Generator, size: int) -> np.ndarray:
@@ -58,9 +58,9 @@ def test_slerp_against_scipy(seed: int, size: int, t: float) -> None:
     a, b = on_sphere(generator, size), on_sphere(generator, size)
     if abs(a @ b) > 0.999:
         b = -b[::-1].copy() if abs(a @ b[::-1]) < 0.99 else np.eye(size)[np.abs(a).argmin()]
-    found = slerp([torch.from_numpy(a), torch.from_numpy(b)], t=t)
-    np.testing.assert_allclose(found, geometric_slerp(a, b, t), atol=1e-9)
-    assert torch.linalg.vector_norm(found) == pytest.approx(1)
+    merged = slerp([torch.from_numpy(a), torch.from_numpy(b)], t=t)
+    np.testing.assert_allclose(merged, geometric_slerp(a, b, t), atol=1e-9)
+    assert torch.linalg.vector_norm(merged) == pytest.approx(1)
 
 
 @given(seed=st.integers(0, 1000), t=st.floats(0, 1))

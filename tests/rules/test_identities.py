@@ -43,12 +43,12 @@ def in_double(family: Family) -> Family:
     return pretrained, experts
 
 
-def assert_near(found: State, expected: State, room: float = 1) -> None:
+def assert_near(actual: State, expected: State, room: float = 1) -> None:
     """Equal but for rounding, of which there may be ``room`` times the usual."""
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     for key, tensor in expected.items():
         bound = room * ROUNDING[tensor.dtype]
-        torch.testing.assert_close(found[key], tensor, rtol=bound, atol=bound)
+        torch.testing.assert_close(actual[key], tensor, rtol=bound, atol=bound)
 
 
 @given(family=families(), count=st.integers(1, 5), ratio=RATIOS, t=st.floats(0, 1))
@@ -182,8 +182,8 @@ def test_ties_of_one_expert_only_trims(family: Family, data: st.DataObject) -> N
     merged = merge("ties", [expert], pretrained=pretrained, density=k / entries)
     change = flatten(subtract(expert, pretrained))
     kept = change.abs() >= change.abs().sort(descending=True).values[k - 1]
-    found = flatten(subtract(merged, pretrained))
-    torch.testing.assert_close(found, torch.where(kept, change, 0.0), rtol=1e-9, atol=1e-9)
+    actual = flatten(subtract(merged, pretrained))
+    torch.testing.assert_close(actual, torch.where(kept, change, 0.0), rtol=1e-9, atol=1e-9)
 
 
 @given(family=families(), shift=st.integers(-3, 3))

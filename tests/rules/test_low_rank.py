@@ -24,12 +24,12 @@ def matrices(seed: int, count: int, rows: int, columns: int) -> list[np.ndarray]
     """Spectra that decay, as those of task vectors do, with no two values alike."""
     generator = np.random.default_rng(seed)
     size = min(rows, columns)
-    made = []
+    matrices = []
     for _ in range(count):
         u = np.linalg.qr(generator.normal(size=(rows, size)))[0]
         v = np.linalg.qr(generator.normal(size=(columns, size)))[0]
-        made.append((u * (1 / np.arange(1, size + 1))) @ v.T)
-    return made
+        matrices.append((u * (1 / np.arange(1, size + 1))) @ v.T)
+    return matrices
 
 
 def to_torch(arrays: list[np.ndarray], dtype: torch.dtype) -> list[Tensor]:
@@ -61,14 +61,14 @@ def test_both_against_full_svds(
     centre = sum(arrays) / count
     experts, (pretrained,) = to_torch(arrays, dtype), to_torch([base], dtype)
     bound = 2e-3 if dtype == torch.float32 else 1e-7  # singular values may lie close together
-    found = cart(experts, rank_ratio=ratio, scale=scale, exact=exact)
+    merged = cart(experts, rank_ratio=ratio, scale=scale, exact=exact)
     expected = centre + scale * sum(truncated(array - centre, k) for array in arrays)
-    np.testing.assert_allclose(found, expected, atol=bound)
-    found = low_rank_task_arithmetic(
+    np.testing.assert_allclose(merged, expected, atol=bound)
+    merged = low_rank_task_arithmetic(
         experts, pretrained, rank_ratio=ratio, scale=scale, exact=exact
     )
     expected = base + scale * sum(truncated(array - base, k) for array in arrays)
-    np.testing.assert_allclose(found, expected, atol=bound)
+    np.testing.assert_allclose(merged, expected, atol=bound)
 
 
 def test_cart_by_hand() -> None:
@@ -90,8 +90,8 @@ def test_low_rank_task_arithmetic_by_hand() -> None:
     """Task vectors diag(3, -2) and diag(1, 5) keep 3 and 5."""
     base = torch.ones(2, 2)
     experts = [base + torch.diag(torch.tensor(row)) for row in ([3.0, -2.0], [1.0, 5.0])]
-    found = low_rank_task_arithmetic(experts, base, rank_ratio=0.5, scale=0.5)
-    torch.testing.assert_close(found, base + torch.diag(torch.tensor([1.5, 2.5])))
+    merged = low_rank_task_arithmetic(experts, base, rank_ratio=0.5, scale=0.5)
+    torch.testing.assert_close(merged, base + torch.diag(torch.tensor([1.5, 2.5])))
 
 
 @given(seed=st.integers(0, 1000), rows=st.integers(7, 12), columns=st.integers(7, 12))

@@ -99,13 +99,13 @@ def test_drop_probabilities_follow_the_magnitudes() -> None:
     row = torch.tensor([[0.1, -3.0, 1.0, 2.0, -0.5]])
     generator = torch.Generator().manual_seed(0)
     runs = 20_000
-    found = torch.stack([prune_by_rank(row, 0.5, 0.4, generator)[0] for _ in range(runs)])
-    dropped = (found == 0).float().mean(0)
+    draws = torch.stack([prune_by_rank(row, 0.5, 0.4, generator)[0] for _ in range(runs)])
+    dropped = (draws == 0).float().mean(0)
     expected = torch.tensor([0.7, 0.3, 0.5, 0.4, 0.6])
     torch.testing.assert_close(dropped, expected, atol=5 * 0.5 / runs**0.5, rtol=0)
     spread = row[0].abs() * (expected / (1 - expected)).sqrt() / runs**0.5
-    assert ((found.mean(0) - row[0]).abs() < 5 * spread).all()
-    kept = found[:, 1][found[:, 1] != 0]
+    assert ((draws.mean(0) - row[0]).abs() < 5 * spread).all()
+    kept = draws[:, 1][draws[:, 1] != 0]
     torch.testing.assert_close(kept, torch.full_like(kept, -3 / 0.7))
 
 

@@ -218,14 +218,14 @@ def test_dare_expects_task_arithmetic(drop_rate: float) -> None:
     """Over seeds: mean θ_0 + λ Σ τ, variance λ² Σ τ² p / (1 - p), within 5 standard errors."""
     pretrained, experts = family()
     base, tuned, scale, runs = pretrained["b"], [e["b"] for e in experts], 0.3, 4000
-    found = torch.stack(
+    draws = torch.stack(
         [dare(tuned, base, drop_rate=drop_rate, scale=scale, seed=seed) for seed in range(runs)]
     ).double()
     vectors = torch.tensor(TASK_VECTORS["b"]).double()
     variance = scale**2 * vectors.square().sum(0) * drop_rate / (1 - drop_rate)
     error = 5 * (variance / runs).sqrt() + 1e-5
-    assert ((found.mean(0) - base - scale * vectors.sum(0)).abs() <= error).all()
-    torch.testing.assert_close(found.var(0), variance, rtol=0.2, atol=1e-6)
+    assert ((draws.mean(0) - base - scale * vectors.sum(0)).abs() <= error).all()
+    torch.testing.assert_close(draws.var(0), variance, rtol=0.2, atol=1e-6)
 
 
 @given(size=st.integers(0, 50), drop_rate=st.floats(0, 0.99), seed=st.integers(0, 2**62))

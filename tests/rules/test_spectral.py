@@ -58,8 +58,8 @@ def plain_iso_cts(experts: list[Tensor], base: Tensor, fraction: float) -> Tenso
     return torch.cat(ss).mean() * plain_polar(torch.cat(us, 1)) @ plain_polar(torch.cat(vs))
 
 
-def gap(found: Tensor, expected: Tensor) -> float:
-    return float((found.double() - expected).norm() / expected.norm())
+def gap(actual: Tensor, expected: Tensor) -> float:
+    return float((actual.double() - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("decay", [0.5, 1.0])
