@@ -2,7 +2,7 @@
 
 It is found by reading: from the study's function to what it names in its own module, and from
 there along all imports, also those inside functions, to modules, which count as a whole. A name
-that a package's ``__init__`` only passes on leads to the module it comes from.
+that the ``__init__`` of a package of methods passes on leads to the module it comes from.
 What a method's name leads to is invisible to imports, so the modules of the methods that a run uses
 are added. The hash is of their syntax trees: comments, docstrings and layout do not count, nor do
 modules that compute no number. It needs neither git nor a checkout. A tree's form is its Python's,
@@ -22,6 +22,11 @@ from mergelib.registry import get_method, method_names
 
 PACKAGE = "mergelib"
 FAMILIES = ("rule", "compression", "procedure")
+# What these packages register is used by its name, so that a name taken from them concerns only the
+# module it comes from. Of other packages all counts.
+NAMED = tuple(
+    f"mergelib{part}" for part in ("", ".rules", ".compression", ".procedures", ".cogram")
+)
 # They show, keep or carry numbers, and compute none that a study returns.
 SILENT = (
     *("mergelib.cli", "mergelib.ledger", "mergelib.plots", "mergelib.progress"),
@@ -147,7 +152,7 @@ def _origin(target: str, name: str | None, sources: Sources) -> str:
         return target
     if f"{target}.{name}" in sources:
         return f"{target}.{name}"
-    if f"{target}.__init__" in sources:
+    if target in NAMED:
         for further, own, alias in _bindings(sources.read(target) or ""):
             if alias == name:
                 return _origin(further, own, sources)
