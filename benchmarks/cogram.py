@@ -45,7 +45,7 @@ def problem(seed: int, hidden: int) -> tuple[nn.Module, dict[str, Any], dict[str
     }
     start = ml.merge("average", [a, b])
     states = {"experts": {"a": a, "b": b}, "start": start}
-    return model, states, {name: {"pair": each} for name, each in data.items()}
+    return model, states, {name: {"pair": examples} for name, examples in data.items()}
 
 
 def compare(
@@ -102,7 +102,7 @@ def _seconds(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
             start = time.perf_counter()
             work()
             kept.append(time.perf_counter() - start)
-    return [statistics.median(each) for each in times]
+    return [statistics.median(kept) for kept in times]
 
 
 def main(

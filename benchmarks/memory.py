@@ -30,10 +30,10 @@ class Bowl:
     """‖θ‖², the cheapest objective there is."""
 
     def value(self, parameters: State) -> float:
-        return sum(float(each.square().sum()) for each in parameters.values())
+        return sum(float(tensor.square().sum()) for tensor in parameters.values())
 
     def gradient(self, parameters: State) -> tuple[float, State]:
-        return self.value(parameters), {key: 2 * each for key, each in parameters.items()}
+        return self.value(parameters), {key: 2 * tensor for key, tensor in parameters.items()}
 
 
 def write_experts(folder: Path, count: int, rows: int) -> None:

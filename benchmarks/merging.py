@@ -252,11 +252,11 @@ def measure_spectral(width: int, count: int, spectrum: str) -> list[dict[str, An
 def plain_tsv(experts: Sequence[Tensor], pretrained: Tensor) -> Tensor:
     """`tsv` with full decompositions, of every task matrix and of both sets of factors."""
     rank = min(pretrained.shape) // len(experts)
-    parts = [torch.linalg.svd(each - pretrained, full_matrices=False) for each in experts]
+    parts = [torch.linalg.svd(expert - pretrained, full_matrices=False) for expert in experts]
     u, _, vh = zip(*parts, strict=True)
     s = torch.cat([values[:rank] for _, values, _ in parts])
-    left = torch.linalg.svd(torch.cat([each[:, :rank] for each in u], 1), full_matrices=False)
-    right = torch.linalg.svd(torch.cat([each[:rank] for each in vh]), full_matrices=False)
+    left = torch.linalg.svd(torch.cat([factor[:, :rank] for factor in u], 1), full_matrices=False)
+    right = torch.linalg.svd(torch.cat([factor[:rank] for factor in vh]), full_matrices=False)
     return pretrained + (left[0] @ left[2] * s) @ (right[0] @ right[2])
 
 

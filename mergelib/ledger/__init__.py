@@ -75,7 +75,7 @@ def positive(what: str, differences: Iterable[float], unit: str = "points") -> C
     Raises:
         ValueError: for fewer than two of them.
     """
-    values = [float(each) for each in differences]
+    values = [float(difference) for difference in differences]
     mean, half = interval(values)
     return Check(what, mean, mean - half, mean + half, unit)
 
@@ -114,20 +114,20 @@ def judge(claims: Iterable[Claim]) -> tuple[pd.DataFrame, pd.DataFrame]:
 
     Returns:
         The ledger, a row a claim with ``verdict`` and ``ours`` (how many checks hold, the smallest
-        and the largest difference), and all checks, a row each, with column ``claim``.
+        and the largest difference), and all checks, one row per check, with column ``claim``.
     """
     rows, checks = [], []
     for claim in claims:
         try:
-            found = list(claim.test())
+            tested = list(claim.test())
         except ValueError as error:  # a result that nobody measured yet
-            found, ours, decision = [], str(error), UNTESTED
+            tested, ours, decision = [], str(error), UNTESTED
         else:
-            ours, decision = _summary(found), verdict(found)
+            ours, decision = _summary(tested), verdict(tested)
         row = {"claim": claim.key, "paper": claim.paper, "place": claim.place}
         row |= {"statement": claim.statement, "reported": claim.reported, "method": claim.method}
         rows.append({**row, "ours": ours, "verdict": decision, "page": claim.page})
-        for check in found:
+        for check in tested:
             checks.append({"claim": claim.key, **asdict(check), "outcome": check.outcome})
     columns = ["claim", *(field.name for field in fields(Check)), "outcome"]
     return pd.DataFrame(rows), pd.DataFrame(checks, columns=columns)
@@ -135,7 +135,7 @@ def judge(claims: Iterable[Claim]) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def _summary(checks: Sequence[Check]) -> str:
     outcomes = Counter(check.outcome for check in checks)
-    counts = ", ".join(f"{outcomes[each]} {each}" for each in ("holds", "open", "fails"))
+    counts = ", ".join(f"{outcomes[kind]} {kind}" for kind in ("holds", "open", "fails"))
     if len({check.unit for check in checks}) > 1:
         return counts
     values = np.array([check.value for check in checks])

@@ -20,7 +20,7 @@ def _tables(
 ) -> Iterator[tuple[str, pd.DataFrame]]:
     """The test table of every suite and backbone size that was measured, with a name for both."""
     problem = None
-    found = False
+    measured = False
     for suite in suites:
         for size, ending in sizes.items():
             try:
@@ -28,9 +28,9 @@ def _tables(
             except ValueError as error:
                 problem = error
                 continue
-            found = True
+            measured = True
             yield f"{suite}, {size}", table
-    if problem is not None and not found:
+    if problem is not None and not measured:
         raise problem
 
 

@@ -97,9 +97,9 @@ def _tuning() -> list[Check]:
             own = _of(table, f"accuracy_{party}", method=party, training="none")
             what = f"{case}: above {party.upper()} on its own kind of data"
             checks.append(positive(what, tuned[f"accuracy_{party}"] - own))
-            whole = _of(table, method=party, training="none")
+            before = _of(table, method=party, training="none")
             what = f"{case}: above {party.upper()} on all"
-            checks.append(positive(what, tuned["accuracy"] - whole))
+            checks.append(positive(what, tuned["accuracy"] - before))
         plain = _of(table, method="cogram", training="fine-tuning")
         what = f"{case}: with kickoff above fine-tuning for as long"
         checks.append(positive(what, tuned["accuracy"] - plain))

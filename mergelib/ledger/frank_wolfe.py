@@ -49,7 +49,7 @@ def _irrelevant() -> list[Check]:
     for suite, table in _pools("irrelevant"):
         most = table["count"].max()
         few, many = (
-            {each: seed_means(table, method=each, count=count) for each in (*others, *walks)}
+            {name: seed_means(table, method=name, count=count) for name in (*others, *walks)}
             for count in (0, most)
         )
         for walk in walks:
@@ -68,7 +68,7 @@ def _relevant() -> list[Check]:
     checks = []
     for suite, table in _pools("relevant"):
         counts = sorted(table["count"].unique())
-        walked = {each: seed_means(table, method="frank_wolfe", count=each) for each in counts}
+        walked = {count: seed_means(table, method="frank_wolfe", count=count) for count in counts}
         for fewer, more in ((counts[0], counts[len(counts) // 2]), (counts[0], counts[-1])):
             what = f"{suite}, frank_wolfe: {more} experts above {fewer}"
             checks.append(positive(what, walked[more] - walked[fewer]))
@@ -104,7 +104,7 @@ def _gap() -> list[Check]:
 def _samples() -> list[Check]:
     table = load_table("vision8-calibration")
     sizes = sorted(size for size in table["examples"].unique() if size)
-    whole = seed_means(table, method="multitask", examples=0)
+    on_all = seed_means(table, method="multitask", examples=0)
     checks = []
     for walk in ("frank_wolfe soft", "frank_wolfe hard, from cart"):
         for size in sizes:
@@ -113,7 +113,7 @@ def _samples() -> list[Check]:
             what = f"{walk}: above multi-task training on the same {size} examples a task"
             checks.append(positive(what, walked - trained))
         what = f"{walk}: with {sizes[-1]} examples above multi-task training on all"
-        checks.append(positive(what, walked - whole))
+        checks.append(positive(what, walked - on_all))
     texts = load_table("text4-language")
     bits = texts.groupby(["method", "seed"])["loss"].mean() / math.log(2)
     for other in ("average", "task_arithmetic", "cart", "fisher", "regmean", "multitask"):

@@ -201,7 +201,7 @@ def interference(
     return {"curves": records(curves), "outputs": records(outputs)}
 
 
-@study(methods=["emr", "tall_masks", "cart_indexing", "task_arithmetic", "ties"])
+@study(methods=["emr", "tall_masks", "cart_indexing", "average", "task_arithmetic", "ties"])
 def compression(
     zoo: Zoo,
     *,

@@ -1,7 +1,8 @@
 """The code that a run depends on, as a hash: what was measured by other code is not taken for it.
 
-The modules are found by reading: from the study's own, along all imports, also those inside
-functions. A name that a package's ``__init__`` only passes on leads to the module it comes from.
+It is found by reading: from the study's function to what it names in its own module, and from
+there along all imports, also those inside functions, to modules, which count as a whole. A name
+that the ``__init__`` of a package of methods passes on leads to the module it comes from.
 What a method's name leads to is invisible to imports, so the modules of the methods that a run uses
 are added. The hash is of their syntax trees: comments, docstrings and layout do not count, nor do
 modules that compute no number. It needs neither git nor a checkout. A tree's form is its Python's,
@@ -21,6 +22,11 @@ from mergelib.registry import get_method, method_names
 
 PACKAGE = "mergelib"
 FAMILIES = ("rule", "compression", "procedure")
+# What these packages register is used by its name, so that a name taken from them concerns only the
+# module it comes from. Of other packages all counts.
+NAMED = tuple(
+    f"mergelib{part}" for part in ("", ".rules", ".compression", ".procedures", ".cogram")
+)
 # They show, keep or carry numbers, and compute none that a study returns.
 SILENT = (
     *("mergelib.cli", "mergelib.ledger", "mergelib.plots", "mergelib.progress"),
@@ -77,10 +83,13 @@ def code_key(
         16 hexadecimal digits.
     """
     state = hashlib.sha256()
-    if function.__module__ in sources:
+    own = sources.read(function.__module__)
+    if own is not None:
         known = [name for family in FAMILIES for name in method_names(family)]
-        used = known if methods is None else methods
-        roots = [function.__module__, *(_module_of(name) for name in used)]
+        form, bindings = _part_of(own, function.__name__)
+        state.update(f"{function.__module__}\n{form}\n".encode())
+        roots = [_module_of(name) for name in (known if methods is None else methods)]
+        roots += [_origin(target, name, sources) for target, name, _ in bindings]
     else:
         state.update(_form(_text_around(function)).encode())
         roots = sources.modules()
@@ -143,17 +152,20 @@ def _origin(target: str, name: str | None, sources: Sources) -> str:
         return target
     if f"{target}.{name}" in sources:
         return f"{target}.{name}"
-    if f"{target}.__init__" in sources:
+    if target in NAMED:
         for further, own, alias in _bindings(sources.read(target) or ""):
             if alias == name:
                 return _origin(further, own, sources)
     return target
 
 
+Binding = tuple[str, str | None, str]  # a module, the name taken from it, what it is called here
+
+
 @cache
-def _bindings(source: str) -> list[tuple[str, str | None, str]]:
-    """What a source imports: the module, the name taken from it, and what it is called here."""
-    bindings: list[tuple[str, str | None, str]] = []
+def _bindings(source: str) -> list[Binding]:
+    """What a source imports, wherever in it."""
+    bindings: list[Binding] = []
     for node in ast.walk(_tree(source)):
         if isinstance(node, ast.Import):
             bindings += [(part.name, None, part.asname or part.name) for part in node.names]
@@ -163,14 +175,45 @@ def _bindings(source: str) -> list[tuple[str, str | None, str]]:
     return bindings
 
 
+def _part_of(source: str, name: str) -> tuple[str, list[Binding]]:
+    """What stands behind a name in its module: the statements in it, and the imports they use."""
+    body = [
+        part for part in _tree(source).body if not isinstance(part, ast.Import | ast.ImportFrom)
+    ]
+    needed: list[ast.stmt] = []
+    seen, waiting = {"*"}, [name]
+    while waiting:
+        word = waiting.pop()
+        seen.add(word)
+        for part in body:
+            if part not in needed and word in _names_bound(part):
+                needed.append(part)
+                words = {node.id for node in ast.walk(part) if isinstance(node, ast.Name)}
+                waiting += sorted(words - seen)
+    if not needed:  # a function inside another
+        return _form(source), _bindings(source)
+    bindings = [part for part in _bindings(source) if part[2].split(".")[0] in seen]
+    form = [ast.dump(part) for part in body if part in needed]
+    return "\n".join([*form, *sorted(map(repr, bindings))]), bindings
+
+
+def _names_bound(part: ast.stmt) -> set[str]:
+    """The names that a statement of a module gives to something."""
+    if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {part.name}
+    nodes = [node for node in ast.walk(part) if isinstance(node, ast.Name)]
+    return {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
+
+
 @cache
 def _form(source: str) -> str:
     """What a source does: its syntax tree without docstrings and imports for type checkers."""
     return ast.dump(_tree(source))
 
 
-def _tree(source: str) -> ast.AST:
-    return _Stripper().visit(ast.parse(source))  # type: ignore[no-any-return]
+def _tree(source: str) -> ast.Module:
+    tree: ast.Module = _Stripper().visit(ast.parse(source))
+    return tree
 
 
 class _Stripper(ast.NodeTransformer):

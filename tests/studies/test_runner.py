@@ -3,15 +3,19 @@
 import json
 import math
 import os
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from mergelib import flatten, merge
+from mergelib import flatten, merge, registry
+from mergelib.hashing import added
+from mergelib.procedures import Adapted, adapt
 from mergelib.statedict import is_kernel, is_matrix
 from mergelib.studies import cart as rule_studies
+from mergelib.studies import comparison
 from mergelib.studies.cart import (
     adaptation,
     baselines,
@@ -21,7 +25,9 @@ from mergelib.studies.cart import (
     ranks,
     task_counts,
 )
-from mergelib.studies.runner import measure_study
+from mergelib.studies.catalogue import get_study
+from mergelib.studies.dependencies import methods_in
+from mergelib.studies.runner import REGISTERED, Run, Study, measure_study
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.training import Recipe
 from mergelib.testbed.zoo import Zoo
@@ -194,3 +200,106 @@ def test_kernels_are_folded(tiny_zoo: Zoo) -> None:
     merged = merge("cart", tiny_zoo.experts, scale=scale, is_matrix=is_kernel)
     table = evaluate(tiny_zoo.model, merged, tiny_zoo.heads, tiny_zoo.suite, autocast=True)
     assert test.loc[test["method"] == "cart", "accuracy"].tolist() == table["accuracy"].tolist()
+
+
+def test_studies_use_no_method_that_they_do_not_name(
+    tiny_zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a changed method would leave their keys as they were."""
+    looked_up: set[str] = set()
+
+    class Watched(dict[str, registry.Method]):
+        def __getitem__(self, name: str) -> registry.Method:
+            looked_up.add(name)
+            return super().__getitem__(name)
+
+    monkeypatch.setattr(registry, "_METHODS", Watched(registry._METHODS))
+
+    def hasty(method: str, experts: Any, **options: Any) -> Adapted:
+        return adapt(method, experts, **{**options, **dict.fromkeys({"steps"} & {*options}, 1)})
+
+    monkeypatch.setattr(comparison, "adapt", hasty)
+    quick: dict[str, dict[str, Any]] = {
+        "baselines": {"grids": {"ties": {"scale": [1.0]}, "consensus": {"scale": [0.3]}}},
+        "ranks": {"rank_ratios": [0.5], "scales": [1.0], "uncentred_scales": [0.5]},
+        "task_counts": {"counts": [2], "subsets": 1, "pictures": 40},
+        "interference": {"rank_ratios": [0.5], "pictures": 5},
+        "compression": {"rank_ratios": [0.5], "mask_scales": [0.4]},
+        "kernels": {"grids": {"average": {}, "cart": {"scale": [1.0]}}},
+        "adaptation": {"steps": 1},
+        "coefficients": {"rates": [0.1], "steps": 1},
+        "concrete": {"steps": 1},
+        "procedures": {"examples": 4, "steps": 1},
+        "language": {"examples": 4, "steps": 1},
+        "granular": {"examples": 2},
+        "irrelevant": {"counts": [0], "examples": 2, "steps": 1},
+        "relevant": {"counts": [2], "examples": 2, "steps": 1, "pictures": 20},
+    }
+    left_out = {"calibration", "fusion", "thresholds", "tuning"}  # trains long, or takes pairs
+    assert {*quick, *left_out} == set(REGISTERED)
+    for name, settings in quick.items():
+        study = get_study(name)
+        complete = study.complete(settings)
+        looked_up.clear()
+        tables = study.function(tiny_zoo, **complete)
+        assert study.methods is not None
+        assert looked_up <= {*study.methods, *methods_in(complete)}, name
+        assert json.loads(json.dumps(tables, allow_nan=False)) == tables, name
+        if name not in ("ranks", "interference", "concrete"):
+            assert tables["chosen"], f"{name} searches, and tells what it chose"
+
+
+def test_defaults_and_later_fields_change_no_key() -> None:
+    def before(zoo: Zoo, *, steps: int = 5) -> dict[str, Any]:
+        return {}
+
+    def after(zoo: Zoo, *, steps: int = 5, rates: tuple[float, ...] = (0.1, 1.0)) -> dict[str, Any]:
+        return {}
+
+    after.__name__ = "before"
+
+    def run(function: Any, recipe: Any = None, **settings: Any) -> Run:
+        study = Study(function)
+        return Run(study, "digits2", 0, "vit", recipe, settings=study.complete(settings), code="c")
+
+    old, new = run(before), run(after)
+    inputs = {"zoo": "1", "sources": {}}
+    assert (old.name, old.key(inputs)) == (new.name, new.key(inputs))
+    assert run(after, rates=[0.1, 1.0]).key(inputs) == old.key(inputs), "as read from JSON"
+    different = [run(before, steps=6), run(after, rates=[0.1]), replace(old, seed=1)]
+    different.append(replace(old, code="d"))
+    assert len({old.key(inputs), *(other.key(inputs) for other in different)}) == 5
+    assert len({old.name, *(other.name for other in different[:3])}) == 4
+    assert old.key({**inputs, "zoo": "2"}) != old.key(inputs)
+
+    @dataclass(frozen=True)
+    class Later(Recipe):
+        penalty: float = added(0.0)
+
+    assert run(before, Later()).name == run(before, Recipe()).name
+    assert run(before, Later(penalty=0.1)).name != run(before, Recipe()).name
+
+
+def test_a_study_that_fails_for_one_seed(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def fragile(zoo: Zoo, *, broken: int = 1) -> dict[str, Any]:
+        asked.append(zoo.suite.seed)
+        if zoo.suite.seed == broken:
+            raise FloatingPointError("diverged")
+        return {"test": [{"accuracy": 1.0}]}
+
+    options: dict[str, Any] = {"model": tiny, "recipe": Recipe(epochs=1), "profile": "smoke"}
+    with pytest.raises(FloatingPointError, match="diverged") as failure:
+        measure_study(fragile, "digits2", range(3), **options)
+    assert "1 of 3 runs failed" in failure.value.__notes__[0]
+    assert asked == [0, 1, 2]
+    measure_study(fragile, "digits2", [0, 2], **options)
+    assert asked == [0, 1, 2], "the others are there"
+
+
+def test_what_is_unknown_is_named(tiny: str) -> None:
+    with pytest.raises(ValueError, match="unknown study 'rank'; known: baselines, ranks"):
+        get_study("rank")
+    with pytest.raises(ValueError, match=r"ranks has no setting 'ratios'; it has: rank_ratios=\("):
+        measure_study(ranks, "digits2", range(2), settings={"ratios": [1]})
