@@ -169,13 +169,8 @@ def compare(
         table = evaluate(zoo.model, merged, zoo.heads, zoo.suite, split=split)
         peak = math.nan if cost.peak_bytes is None else cost.peak_bytes
         tables.append(table.assign(method=method, seconds=cost.seconds, peak_bytes=peak))
-<<<<<<< HEAD
     whole = pd.concat([*tables, experts], ignore_index=True)
     return whole.assign(normalised=normalised_accuracy(whole, experts))
-=======
-    table = pd.concat([*tables, experts], ignore_index=True)
-    return table.assign(normalised=normalised(table, experts))
->>>>>>> helper-S
 
 
 def sub_zoo(zoo: Zoo, tasks: Sequence[str]) -> Zoo:
