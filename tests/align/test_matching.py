@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+import torchvision
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -16,6 +17,7 @@ from mergelib.align import (
     git_rebasin,
     invert,
     losses_along,
+    matching,
     permute,
     random_permutations,
 )
@@ -48,6 +50,19 @@ def test_a_known_permutation_is_recovered_exactly(family: str) -> None:
     assert rising(result.objective)
     assert result.objective[0] < result.objective[-1] == pytest.approx(1.0)
     assert result.converged
+
+
+def test_fresh_transformers_need_the_second_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recovered(seed: int) -> bool:
+        torch.manual_seed(seed)
+        model = torchvision.models.VisionTransformer(32, 8, 3, 4, 32, 64, num_classes=10)
+        structure, a = structure_of(model), weights(model)
+        drawn = random_permutations(structure, seed=seed + 5)
+        return equal(git_rebasin(a, permute(a, structure, drawn), structure, seed=seed).state, a)
+
+    assert all(recovered(seed) for seed in range(6))
+    monkeypatch.setattr(matching._Match, "follow", lambda self: None)
+    assert not all(recovered(seed) for seed in range(6))
 
 
 @pytest.mark.parametrize("family", ["vit", "chain", "bert"])
@@ -210,7 +225,7 @@ def test_networks_trained_apart_come_nearer() -> None:
     for name, other in others.items():
         assert digits_loss(aligned[name]) == pytest.approx(digits_loss(other), abs=1e-5)
         before = barrier(digits_loss, reference, other)
-        assert barrier(digits_loss, reference, aligned[name]) < 0.6 * before
+        assert barrier(digits_loss, reference, aligned[name]) < 0.3 * before
 
 
 def test_barrier_by_hand() -> None:
