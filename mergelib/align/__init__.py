@@ -2,6 +2,9 @@
 
 Weights of networks that were not trained from one start can't be averaged, since their hidden
 units come in different orders. `git_rebasin` reorders one to match the other.
+
+>>> aligned = git_rebasin(a, b, model).state                                    # doctest: +SKIP
+>>> merged = mergelib.merge("average", [a, aligned])                            # doctest: +SKIP
 """
 
 from mergelib.align.matching import Alignment, align_experts, git_rebasin

@@ -31,6 +31,8 @@ def barrier(
 
     Args:
         loss: from a state dict to its loss; it may change nothing.
+        a: one end of the path.
+        b: the other end, of the same keys and shapes.
         points: values of λ that are tried, both ends among them.
     """
     losses = losses_along(loss, a, b, points=points)

@@ -122,7 +122,7 @@ def random_permutations(structure: Structure, *, seed: int = 0) -> dict[str, Ten
 
 
 def invert(structure: Structure, permutations: Permutations) -> dict[str, Tensor]:
-    """The permutations that undo these: ``permute(permute(s, p), invert(p))`` is ``s``."""
+    """Permutations that undo these, one after the other on any state dict."""
     inverse = {name: permutation.argsort(-1) for name, permutation in permutations.items()}
     for name in permutations:
         heads = structure.group(name).within

@@ -8,12 +8,12 @@ One description of axes for all that changes a network's shape or order: alignme
 >>> [(member.key, member.axis) for member in structure.members("0")]
 [('0.weight', 0), ('0.bias', 0), ('2.weight', 1)]
 
-Supported: sequential chains of linear layers, convolutions (plain, transposed, depthwise), norms,
-embeddings and self-attention of ``torch.nn``; torchvision's ResNets (and testbed's) and vision
-transformers; the testbed's MLP, vision transformer and GPT; Hugging Face's BERT and GPT-2, alone and
-with their usual heads. Anything else is an error that names the module, and takes a few lines with
-`describes`. Not supported: other grouped convolutions, grouped queries and cross-attention. Of the
-symmetries of attention only permutations are known: of heads, and of dimensions within each.
+Supported: chains of linear layers, convolutions (plain, transposed, depthwise), norms, embeddings
+and self-attention of ``torch.nn``; torchvision's ResNets and vision transformers; the testbed's
+models; BERT and GPT-2 of Hugging Face's transformers, alone and with their usual heads. Anything
+else is an error that names the module, and takes a few lines with `describes`. Not supported: other
+grouped convolutions, grouped queries, cross-attention. Of the symmetries of attention only the
+permutations are known: of heads, and of the dimensions within each.
 """
 
 from mergelib.structure import language as _language

@@ -99,13 +99,13 @@ def _attention(layer: nn.MultiheadAttention, scope: Scope, x: Features | None) -
 
 @describes(nn.Sequential)
 def _sequential(chain: nn.Sequential, scope: Scope, x: Features | None) -> Features | None:
-    return scope.chain(x, *dict(chain.named_children()))
+    return scope.chain(x, *chain._modules)  # a layer that is used twice comes twice
 
 
 @describes(nn.ModuleList)
 def _list(chain: nn.ModuleList, scope: Scope, x: Features | None) -> Features | None:
     """For lists that the owner's ``forward`` walks through in order."""
-    return scope.chain(x, *dict(chain.named_children()))
+    return scope.chain(x, *chain._modules)  # a layer that is used twice comes twice
 
 
 @describes(nn.Flatten)

@@ -76,9 +76,10 @@ class _Trace:
             raise ValueError(f"{where}: these features are not made of the same groups")
         for left, right in zip(a.layout, b.layout, strict=True):
             for number, other in zip(left, right, strict=True):
-                self._unite(*sorted((self.find(number), self.find(other))), where)
+                self._unite(number, other, where)
 
-    def _unite(self, first: int, second: int, where: str) -> None:
+    def _unite(self, number: int, other: int, where: str) -> None:
+        first, second = sorted((self.find(number), self.find(other)))
         if first == second:
             return
         a, b = self.drafts[first], self.drafts[second]
