@@ -23,13 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.align.permutations import identity, permute, permute_tensor
-<<<<<<< HEAD
-from mergelib.merging import explain_not_finite, tied_keys
-from mergelib.statedict import StateDict, is_finite, is_statistic, name_experts
-=======
 from mergelib.merging import tied_keys
 from mergelib.statedict import Experts, StateDict, is_finite, is_statistic, name_experts
->>>>>>> helper-A
 from mergelib.structure import Structure, structure_of
 
 
@@ -85,22 +80,6 @@ def git_rebasin(
         raise ValueError(f"iterations is {iterations}, expected at least 1")
     structure = model if isinstance(model, Structure) else structure_of(model)
     for name, state in (("a", a), ("b", b)):
-<<<<<<< HEAD
-        structure.check(state, name)
-        for key in structure.axes:
-            if not is_finite(state[key]):
-                raise ValueError(explain_not_finite(key, [name], [state[key]], None))
-    match = _Match(a, b, structure, device)
-    generator = torch.Generator().manual_seed(seed)
-    objective = [match.cosine()]
-    converged = False
-    while not converged and len(objective) <= iterations:
-        for number in torch.randperm(len(match.groups), generator=generator).tolist():
-            match.improve(match.groups[number])
-        objective.append(match.cosine())
-        converged = objective[-1] - objective[-2] <= tolerance
-    permutations = match.permutations
-=======
         _check(state, structure, name)
     runs = []
     for forward in (False, True):
@@ -113,7 +92,6 @@ def git_rebasin(
         if objective[-1] > 1 - 1e-12:  # equal to A: nothing can be better
             break
     objective, permutations, converged = max(runs, key=lambda run: run[0][-1])
->>>>>>> helper-A
     state = permute(b, structure, permutations)
     return Alignment(state, permutations, tuple(objective), converged)
 
