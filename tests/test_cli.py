@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from mergelib.registry import get_method, method_names
 from mergelib.studies import comparison, runner
 from mergelib.studies.results import read_result
 from mergelib.testbed import suites, zoo
-from mergelib.testbed.models import build_model
+from mergelib.testbed.backbones import build_model
+from mergelib.testbed.families import FAMILIES
 from mergelib.testbed.training import Recipe
 
 State = dict[str, Tensor]
@@ -73,7 +75,8 @@ def fail(run: Run, *arguments: object) -> str:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small suites and one epoch."""
     monkeypatch.setattr(suites, "load_suite", partial(suites.load_suite, profile="smoke"))
-    monkeypatch.setattr(zoo, "Recipe", partial(Recipe, epochs=1))
+    family = replace(FAMILIES["digits"], recipe=Recipe(epochs=1))
+    monkeypatch.setitem(FAMILIES, "digits", family)
 
 
 @pytest.fixture
@@ -239,13 +242,15 @@ def test_an_unknown_suite(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     message = fail(run, *command, "--suite", "digits3")
-    assert message.startswith("unknown suite 'digits3'; known: digits2, glyphs8")
+    assert message.startswith("unknown suite 'digits3'; known: clip8, clip14, clip20, digits2")
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 
 def test_an_unknown_model_and_device(run: Run) -> None:
     command = ["zoo", "build", "--suite", "digits2"]
-    assert fail(run, *command, "--model", "vgg").startswith("unknown model 'vgg'; known: vit")
+    assert fail(run, *command, "--model", "vgg").startswith(
+        "unknown model 'vgg' for digits2; known: vit"
+    )
     assert fail(run, *command, "--device", "abacus").startswith("device 'abacus' cannot be used: ")
     if not torch.cuda.is_available():
         assert fail(run, *command, "--device", "cuda").startswith("device 'cuda' cannot be used: ")
@@ -303,6 +308,9 @@ def test_evaluations_that_are_refused(run: Run, tmp_path: Path) -> None:
     assert str(missing) in fail(run, "evaluate", missing, "--suite", "digits2")
     other = tmp_path / "mlp.safetensors"
     save_state_dict(build_model("mlp").state_dict(), other)
+    assert "heads of clip8 come with its public experts" in fail(
+        run, "evaluate", other, "--suite", "clip8"
+    )
     message = fail(run, "evaluate", other, "--suite", "digits2")
     assert message.startswith("candidate 'state' lacks key 'pos_embed'")
 

@@ -195,7 +195,8 @@ def _signature(mask: Tensor) -> Tensor:
     """Unit vector of a blurred, shrunken, centred mask: its dot products are correlations."""
     small = media.blur(F.avg_pool2d(mask[None, None], MASK_SIDE // SIDE), 1.0).flatten()
     small = small - small.mean()
-    return small / small.norm()
+    unit: Tensor = small / small.norm()
+    return unit
 
 
 # --- samples ---------------------------------------------------------------------------------
@@ -234,6 +235,8 @@ def render(
 
     `held_out` allows the faces that are kept out of training.
     """
+    if len(labels) == 0:
+        return torch.empty(0, 3, SIDE, SIDE, dtype=torch.uint8)
     choices = glyphs.testing if held_out else glyphs.training
     counts = torch.tensor([len(c) for c in choices])
     table = torch.nn.utils.rnn.pad_sequence(list(choices), batch_first=True)
