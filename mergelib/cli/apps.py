@@ -25,6 +25,7 @@ app.add_typer(data_app, name="data")
 
 
 def usable(device: str) -> str:
+    """The device, if PyTorch can compute on it."""
     import torch
 
     try:
@@ -78,6 +79,7 @@ def read_settings(texts: Sequence[str] | None) -> dict[str, Any]:
 
 
 def load_suite_shown(name: str, seed: int) -> "Suite":
+    """A suite, loaded under a spinner."""
     from mergelib.testbed.suites import load_suite
 
     with printing.console.status(f"loading {name}"):

@@ -1,0 +1,1 @@
+"""Where raw data come from: prepared files, downloads, the hub, drawn glyphs, texts."""

@@ -195,7 +195,8 @@ def _signature(mask: Tensor) -> Tensor:
     """Unit vector of a blurred, shrunken, centred mask: its dot products are correlations."""
     small = media.blur(F.avg_pool2d(mask[None, None], MASK_SIDE // SIDE), 1.0).flatten()
     small = small - small.mean()
-    return small / small.norm()
+    unit: Tensor = small / small.norm()
+    return unit
 
 
 # --- samples ---------------------------------------------------------------------------------

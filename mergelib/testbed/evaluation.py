@@ -86,8 +86,15 @@ def evaluate_many(
     """`evaluate` over a grid of candidates; a generator of them is consumed one at a time.
 
     Args:
-        candidates: label to state dict, or an iterable of such pairs. Other arguments as in
-            `evaluate`.
+        model: as in `evaluate`, and so are the others.
+        candidates: label to state dict, or an iterable of such pairs.
+        heads: a head for each task.
+        suite: the tasks.
+        split: which part of each task.
+        tasks: names of the tasks to judge on; all by default.
+        device: where to run.
+        autocast: compute in bfloat16 where that is safe.
+        batch_size: inputs in one forward pass.
 
     Returns:
         The tables of `evaluate`, one below the other, with the label in column ``candidate``.

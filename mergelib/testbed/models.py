@@ -47,7 +47,8 @@ class Attention(nn.Module):
         b, n, width = x.shape
         q, k, v = self.qkv(x).view(b, n, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        return self.proj(mixed.transpose(1, 2).reshape(b, n, width))
+        out: Tensor = self.proj(mixed.transpose(1, 2).reshape(b, n, width))
+        return out
 
 
 class Block(nn.Module):
@@ -63,7 +64,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.norm1(x))
-        return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
+        out: Tensor = x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
+        return out
 
 
 class VisionTransformer(nn.Module):
@@ -100,7 +102,8 @@ class VisionTransformer(nn.Module):
         x = self.stem(images).flatten(2).transpose(1, 2) + self.pos_embed
         for block in self.blocks:
             x = block(x)
-        return self.norm(x).mean(1)
+        features: Tensor = self.norm(x).mean(1)
+        return features
 
 
 class GPT(nn.Module):

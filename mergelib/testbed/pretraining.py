@@ -179,4 +179,4 @@ def pretrain_text(
 def _accuracy(model: nn.Module, head: nn.Module, split: Split) -> float:
     device = next(head.parameters()).device
     predicted = head(features(model, split.inputs.to(device), scale_pixels)).argmax(1).cpu()
-    return (predicted == split.labels).float().mean().item()
+    return float((predicted == split.labels).float().mean())

@@ -98,12 +98,10 @@ def test_divergence_is_an_error_that_names_the_rate(task: Split) -> None:
 
 def test_every_step_is_told(task: Split) -> None:
     steps: list[int] = []
-    fine_tune(
-        make_model(),
-        Head(torch.randn(5, 8)),
-        task,
-        Recipe(epochs=3, batch_size=100),
-        transform=scale_pixels,
-        on_step=lambda step, loss: steps.append(step),
-    )
+    head, recipe = Head(torch.randn(5, 8)), Recipe(epochs=3, batch_size=100)
+
+    def tell(step: int, loss: float) -> None:
+        steps.append(step)
+
+    fine_tune(make_model(), head, task, recipe, transform=scale_pixels, on_step=tell)
     assert steps == list(range(3 * 3)), "240 pictures are two batches and a rest"
