@@ -13,8 +13,9 @@ from mergelib.statedict import add, flatten, lerp, nbytes, scale, subtract, unfl
 from mergelib.streaming import merge_files
 
 if TYPE_CHECKING:
-    from mergelib.testbed.evaluation import evaluate, evaluate_many, normalised
+    from mergelib.testbed.evaluation import evaluate, evaluate_many, normalised_accuracy
     from mergelib.testbed.suites import load_suite
+    from mergelib.testbed.tasks import Suite, Task
     from mergelib.testbed.training import Recipe
     from mergelib.testbed.zoo import load_zoo
 
@@ -23,16 +24,20 @@ __version__ = "0.1.0"
 # The testbed brings torchvision, pandas and more, so its names load on first use.
 _TESTBED = {
     "Recipe": "training",
+    "Suite": "tasks",
+    "Task": "tasks",
     "evaluate": "evaluation",
     "evaluate_many": "evaluation",
     "load_suite": "suites",
     "load_zoo": "zoo",
-    "normalised": "evaluation",
+    "normalised_accuracy": "evaluation",
 }
 
 __all__ = [
     "Compressed",
     "Recipe",
+    "Suite",
+    "Task",
     "adapt",
     "add",
     "compress",
@@ -48,7 +53,7 @@ __all__ = [
     "merge_files",
     "methods",
     "nbytes",
-    "normalised",
+    "normalised_accuracy",
     "save_state_dict",
     "scale",
     "subtract",

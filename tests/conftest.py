@@ -1,6 +1,7 @@
 """What all tests share: a cache of their own, a small suite, and a zoo of its tiny experts."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import settings
 
 from mergelib.testbed import models, zoo
+from mergelib.testbed.families import FAMILIES
 from mergelib.testbed.suites import load_suite
 from mergelib.testbed.tasks import PretrainingSet, Suite
 from mergelib.testbed.training import Recipe
@@ -37,9 +39,12 @@ def install(patch: pytest.MonkeyPatch, suite: Suite) -> None:
     """A model ``tiny``, and in place of the rendered scripts one set to pretrain it on."""
     low = suite.tasks["digits_low"]
     sets = [PretrainingSet("glyphs", low.class_names, low.train, low.test, "0123")]
-    patch.setitem(models.MODELS, "tiny", make_tiny)
-    patch.setattr(zoo, "pretraining_sets", lambda: sets)
-    patch.setattr(zoo, "FALLBACK", Recipe(learning_rate=3e-3, epochs=1))
+    family = FAMILIES["digits"]
+    assert family.pretraining is not None
+    recipe = Recipe(learning_rate=3e-3, epochs=1)
+    pretraining = replace(family.pretraining, short_sets=lambda: sets, short_recipe=recipe)
+    known = {**family.models, "tiny": make_tiny}
+    patch.setitem(FAMILIES, "digits", replace(family, models=known, pretraining=pretraining))
 
 
 @pytest.fixture
@@ -55,7 +60,9 @@ def tiny_zoo(digits: Suite, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         patch.setenv("MERGELIB_CACHE", str(tmp_path_factory.mktemp("zoo")))
         install(patch, digits)
         recipe = Recipe(learning_rate=5e-3, epochs=3, batch_size=32)
-        made = zoo.load_zoo(digits, model="tiny", recipe=recipe)
-    before = {key: value.clone() for key, value in made.pretrained.items()}
-    yield made
-    assert all(torch.equal(made.pretrained[key], before[key]) for key in before), "a test spoilt it"
+        loaded = zoo.load_zoo(digits, model="tiny", recipe=recipe)
+    before = {key: value.clone() for key, value in loaded.pretrained.items()}
+    yield loaded
+    assert all(torch.equal(loaded.pretrained[key], before[key]) for key in before), (
+        "a test spoilt it"
+    )

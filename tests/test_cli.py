@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ from mergelib import cli
 from mergelib.cli import printing
 from mergelib.io import load_state_dict, save_state_dict
 from mergelib.registry import get_method, method_names
-from mergelib.studies import comparison, runner
+from mergelib.studies import comparison
 from mergelib.studies.results import read_result
 from mergelib.testbed import suites, zoo
-from mergelib.testbed.models import build_model
+from mergelib.testbed.backbones import build_model
+from mergelib.testbed.families import FAMILIES
 from mergelib.testbed.training import Recipe
 
 State = dict[str, Tensor]
@@ -73,7 +75,8 @@ def fail(run: Run, *arguments: object) -> str:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small suites and one epoch."""
     monkeypatch.setattr(suites, "load_suite", partial(suites.load_suite, profile="smoke"))
-    monkeypatch.setattr(zoo, "Recipe", partial(Recipe, epochs=1))
+    family = replace(FAMILIES["digits"], recipe=Recipe(epochs=1))
+    monkeypatch.setitem(FAMILIES, "digits", family)
 
 
 @pytest.fixture
@@ -158,11 +161,10 @@ def test_merge_is_the_librarys(run: Run, models: tuple[Path, list[Path]], tmp_pa
 
 
 def test_settings_are_json_else_text() -> None:
-    assert cli.merging._setting("scale=0.4") == ("scale", 0.4)
-    assert cli.merging._setting("weights=[1, 2]") == ("weights", [1, 2])
-    assert cli.merging._setting("exact=true") == ("exact", True)
-    assert cli.merging._setting("reduce=sum") == ("reduce", "sum")
-    assert cli.merging._setting("note=a=b") == ("note", "a=b")
+    texts = ["scale=0.4", "weights=[1, 2]", "exact=true", "reduce=sum", "note=a=b"]
+    settings = {"scale": 0.4, "weights": [1, 2], "exact": True, "reduce": "sum", "note": "a=b"}
+    assert cli.apps.read_settings(texts) == settings
+    assert cli.apps.read_settings(None) == {}
 
 
 @pytest.mark.usefixtures("quick")
@@ -188,7 +190,6 @@ def test_zoo_build_then_merge_then_evaluate(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "usual_recipe", lambda _: Recipe(epochs=1))
     output = tmp_path / "results" / "digits2.json"
     grids = 'grids={"average": {}, "ties": {"scale": [1.0]}}'
     options = ["--suite", "digits2", "--seeds", "2", "--profile", "smoke", "--set", grids]
@@ -239,13 +240,15 @@ def test_an_unknown_suite(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     message = fail(run, *command, "--suite", "digits3")
-    assert message.startswith("unknown suite 'digits3'; known: digits2, glyphs8")
+    assert message.startswith("unknown suite 'digits3'; known: clip8, clip14, clip20, digits2")
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 
 def test_an_unknown_model_and_device(run: Run) -> None:
     command = ["zoo", "build", "--suite", "digits2"]
-    assert fail(run, *command, "--model", "vgg").startswith("unknown model 'vgg'; known: vit")
+    assert fail(run, *command, "--model", "vgg").startswith(
+        "unknown model 'vgg' for digits2; known: vit"
+    )
     assert fail(run, *command, "--device", "abacus").startswith("device 'abacus' cannot be used: ")
     if not torch.cuda.is_available():
         assert fail(run, *command, "--device", "cuda").startswith("device 'cuda' cannot be used: ")
@@ -303,6 +306,9 @@ def test_evaluations_that_are_refused(run: Run, tmp_path: Path) -> None:
     assert str(missing) in fail(run, "evaluate", missing, "--suite", "digits2")
     other = tmp_path / "mlp.safetensors"
     save_state_dict(build_model("mlp").state_dict(), other)
+    assert "heads of clip8 come with its public experts" in fail(
+        run, "evaluate", other, "--suite", "clip8"
+    )
     message = fail(run, "evaluate", other, "--suite", "digits2")
     assert message.startswith("candidate 'state' lacks key 'pos_embed'")
 

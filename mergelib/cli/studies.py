@@ -63,17 +63,17 @@ def evaluate_command(
 ) -> None:
     """Evaluate backbone weights on every task of a suite, under its frozen few-shot heads."""
     from mergelib.io import load_state_dict
+    from mergelib.testbed.backbones import load_backbone
     from mergelib.testbed.evaluation import evaluate
-    from mergelib.testbed.suites import load_suite, usual_model
-    from mergelib.testbed.training import Recipe
-    from mergelib.testbed.zoo import load_backbone, make_heads
+    from mergelib.testbed.suites import load_suite, usual_model, usual_recipe
+    from mergelib.testbed.zoo import make_heads
 
-    if suite.startswith("clip"):
-        raise ValueError("evaluate knows heads from examples only: use study baselines for clip")
+    if usual_recipe(suite) is None:
+        raise ValueError(f"the heads of {suite} come with its public experts: use study baselines")
     state = load_state_dict(checkpoint)
     loaded = load_suite(suite, seed=seed)
     backbone = load_backbone(model or usual_model(suite), device)
-    heads = make_heads(backbone, loaded, Recipe(), seed)
+    heads = make_heads(backbone, loaded)
     table = evaluate(backbone, state, heads, loaded)
     means, totals = table[["accuracy", "loss"]].mean(), table[["correct", "n"]].sum()
     table.loc[len(table)] = {"task": "mean", **means, **totals}

@@ -33,11 +33,9 @@ def zoo_pretrain(
     Uses tiny_imagenet32 and omniglot_small from the data folder where they are, and rendered
     scripts, or wikitext2_valid for the language model; none of them is a task of a suite.
     """
-    from mergelib.testbed.pretraining import write_backbone
-    from mergelib.testbed.suites import pretraining_sets, pretraining_texts
+    from mergelib.testbed.backbones import write_backbone
 
-    sets = pretraining_texts() if model == "gpt" else pretraining_sets()
-    write_backbone(output, model, sets, seed=seed, device=device)
+    write_backbone(output, model, seed=seed, device=device)
     typer.echo(f"Wrote {output} and {output.with_suffix('.json')}")
 
 

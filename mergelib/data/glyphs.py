@@ -8,7 +8,6 @@ have a glyph one of them is kept out of training and seen in the test split only
 """
 
 import functools
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Generator, Tensor
 
 from mergelib.data import media
+from mergelib.data.sampling import balanced_labels
+from mergelib.hashing import stable_seed
 
 SIDE = 32
 MASK_SIDE = 96
@@ -200,22 +201,11 @@ def _signature(mask: Tensor) -> Tensor:
 # --- samples ---------------------------------------------------------------------------------
 
 
-def stable_seed(*parts: object) -> int:
-    """A seed in [0, 2^63) from the text of its parts: the same in every process and version."""
-    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
-
-
-def balanced_labels(size: int, classes: int, generator: Generator) -> Tensor:
-    """int64 (size,) labels, every class equally often (to within one), in random order."""
-    return (torch.arange(size) % classes)[torch.randperm(size, generator=generator)]
-
-
 @dataclass(frozen=True)
 class Jitter:
     """How far a glyph is moved at random before it is painted.
 
-    `zoom` divides its size, `shift` and `bend` (the size of smooth distortions) are in half sides
+    `zoom` divides its size, `shift` and `warp` (the size of smooth distortions) are in half sides
     of the picture, and `crowd` is the chance of a neighbour on either side, as in a line of text.
     """
 
@@ -223,12 +213,12 @@ class Jitter:
     zoom: tuple[float, float]
     shear: float
     shift: float
-    bend: float = 0.0
+    warp: float = 0.0
     crowd: float = 0.0
 
 
 CALM = Jitter(angle=math.pi / 12, zoom=(0.92, 1.4), shear=0.2, shift=0.22)
-WILD = Jitter(angle=math.pi / 12, zoom=(0.92, 1.5), shear=0.25, shift=0.24, bend=0.055, crowd=0.4)
+WILD = Jitter(angle=math.pi / 12, zoom=(0.92, 1.5), shear=0.25, shift=0.24, warp=0.055, crowd=0.4)
 
 
 def render(
@@ -244,6 +234,8 @@ def render(
 
     `held_out` allows the faces that are kept out of training.
     """
+    if len(labels) == 0:
+        return torch.empty(0, 3, SIDE, SIDE, dtype=torch.uint8)
     choices = glyphs.testing if held_out else glyphs.training
     counts = torch.tensor([len(c) for c in choices])
     table = torch.nn.utils.rnn.pad_sequence(list(choices), batch_first=True)
@@ -274,11 +266,11 @@ def _places(count: int, jitter: Jitter, generator: Generator) -> Tensor:
     bottom = torch.stack([zoom * sin, zoom / stretch * cos, draw(-shift, shift)], dim=1)
     theta = torch.stack([top, bottom], dim=1)
     points = F.affine_grid(theta, [count, 1, 2 * SIDE, 2 * SIDE], align_corners=False)
-    if not jitter.bend:
+    if not jitter.warp:
         return points
     waves = torch.randn(count, 2, 4, 4, generator=generator)
     waves = F.interpolate(waves, (2 * SIDE, 2 * SIDE), mode="bicubic", align_corners=False)
-    return points + jitter.bend * waves.permute(0, 2, 3, 1)
+    return points + jitter.warp * waves.permute(0, 2, 3, 1)
 
 
 def _sample(masks: Tensor, points: Tensor) -> Tensor:
@@ -335,11 +327,3 @@ def render_pretraining(
             )
         splits.append((images, labels))
     return glyphs.class_names, splits
-
-
-def digest(tensors: Sequence[Tensor]) -> str:
-    """Hexadecimal SHA-256 of the bytes of tensors, one after the other."""
-    state = hashlib.sha256()
-    for tensor in tensors:
-        state.update(tensor.contiguous().numpy().tobytes())
-    return state.hexdigest()

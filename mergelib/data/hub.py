@@ -6,7 +6,6 @@ runs on the hub's checkpoints runs on local ones. Weights are read tensor by ten
 another architecture is refused, where transformers would quietly start from random weights.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -15,11 +14,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mergelib.data.glyphs import digest
-from mergelib.data.prepared import sha256_of
+from mergelib.hashing import fingerprint, sha256_of
 from mergelib.io import Checkpoint
 from mergelib.statedict import StateDict, check_compatible
-from mergelib.testbed.tasks import Task
 
 _FILES = ["*.json", "*.txt"]  # configuration, tokenizer and the index of shards
 # What older checkpoints store beside the weights, and a pooler that no model here has.
@@ -109,10 +106,10 @@ def locate(experts: str | Mapping[str, str | Path], tasks: Iterable[str]) -> dic
     return {task: fetch(experts[task]) for task in tasks}
 
 
-def fingerprint(folders: Iterable[Path]) -> str:
+def weights_fingerprint(folders: Iterable[Path]) -> str:
     """Hash of all weights in some models' folders, 16 hexadecimal digits."""
-    digests = [sha256_of(file) for folder in folders for file in sorted(Checkpoint(folder).shards)]
-    return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+    files = [file for folder in folders for file in sorted(Checkpoint(folder).shards)]
+    return fingerprint("".join(map(sha256_of, files)))
 
 
 def load_data(
@@ -146,19 +143,6 @@ def load_data(
         where = str(local) if local and local.is_dir() else tried
         message = f"data of task {task!r}: no {split!r} in {where}: {_line(error)}"
         raise ValueError(message) from error
-
-
-def check_sizes(**sizes: int | None) -> None:
-    """Raise ValueError, naming it, for a size below 1; None stands for all there is."""
-    for label, size in sizes.items():
-        if size is not None and size < 1:
-            raise ValueError(f"{label} must be at least 1, got {size}")
-
-
-def digest_of(task: Task) -> str:
-    """SHA-256 of all data of a task."""
-    parts = (task.train, task.validation, task.test)
-    return digest([tensor for part in parts for tensor in (part.inputs, part.labels)])
 
 
 def _line(error: Exception) -> str:

@@ -8,7 +8,6 @@ offers is otherwise downloaded and written to the cache in this schema. Whatever
 `load_arrays` hands out uint8 tensors of shape (N, 3, 32, 32).
 """
 
-import hashlib
 import io
 import lzma
 import os
@@ -25,6 +24,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from mergelib.hashing import sha256_of
 from mergelib.io import cache_folder, staged
 from mergelib.progress import progress
 
@@ -137,12 +137,6 @@ def load_arrays(name: str, data: str | Path | None = None) -> Arrays:
         parts[f"{part}_images"] = to_tensor(images)
         parts[f"{part}_labels"] = torch.from_numpy(labels.astype(np.int64))
     return Arrays(**parts, class_names=names, sha256=digest)
-
-
-def sha256_of(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def to_tensor(images: np.ndarray) -> Tensor:

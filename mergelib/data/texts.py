@@ -7,7 +7,6 @@ the last 128 the labels. Splits are random windows, so a split says nothing abou
 hands.
 """
 
-import hashlib
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mergelib.data.prepared import search_folders
+from mergelib.hashing import sha256_of
 from mergelib.io import staged
 
 CONTEXT = 128  # characters that a model sees
@@ -92,11 +92,10 @@ def load_text(name: str, data: str | Path | None = None) -> tuple[str, str]:
         ValueError: for a text that is neither found nor to be had.
     """
     folders = [folder / "text" for folder in search_folders(data)]
-    found = [folder / f"{name}.txt" for folder in folders if (folder / f"{name}.txt").is_file()]
-    file = found[0] if found else _download(name, folders[-1])
-    raw = file.read_bytes()
+    files = [folder / f"{name}.txt" for folder in folders if (folder / f"{name}.txt").is_file()]
+    file = files[0] if files else _download(name, folders[-1])
     try:
-        return raw.decode(), hashlib.sha256(raw).hexdigest()
+        return file.read_bytes().decode(), sha256_of(file)
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is no UTF-8 text: {error}") from error
 

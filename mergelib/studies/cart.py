@@ -39,7 +39,6 @@ from mergelib.studies.comparison import (
 from mergelib.studies.results import Tables
 from mergelib.studies.runner import study
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many
-from mergelib.testbed.models import normalise
 from mergelib.testbed.zoo import Zoo
 from mergelib.theory.interference import interference_curves, output_interference
 
@@ -192,7 +191,7 @@ def interference(
     average = merge_zoo("average", zoo)
     inputs = {
         name: layer_inputs(
-            zoo.model, normalise(task.validation.inputs[:pictures].to(device)), average
+            zoo.model, task.transform(task.validation.inputs[:pictures].to(device)), average
         )
         for name, task in zoo.suite.tasks.items()
     }

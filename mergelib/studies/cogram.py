@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from mergelib.cogram import fine_tune, kickoff
-from mergelib.data.glyphs import stable_seed
+from mergelib.hashing import stable_seed
 from mergelib.procedures import Adapted
 from mergelib.statedict import StateDict, flatten, lerp
 from mergelib.studies.comparison import (

@@ -17,9 +17,8 @@ from mergelib.merging import merge
 from mergelib.procedures import Adapted, adapt
 from mergelib.registry import get_method
 from mergelib.studies.results import Rows
-from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many, normalised
-from mergelib.testbed.models import normalise
-from mergelib.testbed.tasks import Split, Suite
+from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many, normalised_accuracy
+from mergelib.testbed.tasks import Split, Suite, Transform
 from mergelib.testbed.zoo import Zoo
 
 Grid = Mapping[str, Sequence[Any]]
@@ -93,7 +92,8 @@ def score_grid(
 ) -> pd.DataFrame:
     """Mean accuracy over tasks at every point of a grid: the grid's columns and ``accuracy``.
 
-    For texts it is the mean ``loss`` instead, in nats per character. With ``autocast`` in bfloat16
+    For suites that are judged by another metric it is the mean of that instead, e.g. for texts
+    ``loss``, in nats per character. With ``autocast`` in bfloat16
     where that is safe: several times faster on processors that have it, and good enough to choose
     by.
     """
@@ -106,7 +106,7 @@ def score_grid(
     table = evaluate_many(
         zoo.model, candidates(), zoo.heads, zoo.suite, split=split, autocast=autocast
     )
-    column = "loss" if zoo.suite.is_text else "accuracy"
+    column = zoo.suite.metric.column
     means = table.groupby("candidate")[column].mean()
     return pd.DataFrame([{**point, column: means[i]} for i, point in enumerate(chosen)])
 
@@ -116,7 +116,7 @@ def choose(
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """The grid's best point by the validation split, and its whole `score_grid`.
 
-    The best has the highest mean accuracy, or for texts the lowest mean loss.
+    The best has the highest mean accuracy, or what else judges the suite, e.g. the lowest loss.
     """
     if not grid:
         return {}, pd.DataFrame()
@@ -125,15 +125,16 @@ def choose(
 
 
 def merits(zoo: Zoo, table: pd.DataFrame) -> "pd.Series[float]":
-    """What is to be high in a table of a zoo's results: accuracies, or texts' negative losses."""
-    return -table["loss"] if zoo.suite.is_text else table["accuracy"]
+    """What is to be high in a table of a zoo's results: e.g. accuracies, or negative losses."""
+    metric = zoo.suite.metric
+    return table[metric.column] if metric.higher_is_better else -table[metric.column]
 
 
 def individual(zoo: Zoo, split: SplitName = "test", *, autocast: bool = False) -> pd.DataFrame:
     """Each expert on its own task: what merging tries to reach."""
     tables = [
         evaluate(
-            zoo.model, expert, zoo.heads, only(zoo.suite, [task]), split=split, autocast=autocast
+            zoo.model, expert, zoo.heads, zoo.suite, split=split, tasks=[task], autocast=autocast
         )
         for task, expert in zoo.experts.items()
     ]
@@ -171,7 +172,7 @@ def compare(
         peak = math.nan if cost.peak_bytes is None else cost.peak_bytes
         tables.append(table.assign(method=method, seconds=cost.seconds, peak_bytes=peak))
     table = pd.concat([*tables, experts], ignore_index=True)
-    return table.assign(normalised=normalised(table, experts))
+    return table.assign(normalised=normalised_accuracy(table, experts))
 
 
 def sub_zoo(zoo: Zoo, tasks: Sequence[str]) -> Zoo:
@@ -214,9 +215,17 @@ def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> A
         model=zoo.model,
         heads=zoo.heads,
         data=data,
-        transform=normalise,
+        transform=_transform(zoo),
         **options,
     )
+
+
+def _transform(zoo: Zoo) -> Transform:
+    """The transform that all tasks of a zoo share."""
+    transforms = set(zoo.suite.transforms.values())
+    if len(transforms) > 1:
+        raise ValueError(f"the tasks of {zoo.suite.name} have several transforms, expected one")
+    return transforms.pop()
 
 
 def best_of(zoo: Zoo, method: str, grid: Grid) -> dict[str, Any]:

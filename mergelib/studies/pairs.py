@@ -14,13 +14,13 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
 from mergelib.cogram import prototypes
-from mergelib.data.glyphs import stable_seed
 from mergelib.data.prepared import load_arrays
+from mergelib.data.sampling import stratified
+from mergelib.hashing import stable_seed
 from mergelib.procedures import Adapted, adapt
 from mergelib.statedict import StateDict
 from mergelib.studies.runner import Loaded, Run
 from mergelib.testbed.families.synthetic import SyntheticPair, synthetic_pair, train_pair
-from mergelib.testbed.suites import stratified
 from mergelib.testbed.tasks import Split
 
 FEW = 200  # examples of network B where the two are unequal

@@ -24,8 +24,8 @@ from mergelib.provenance import provenance
 from mergelib.studies import sweep
 from mergelib.studies.dependencies import code_key, methods_in
 from mergelib.studies.results import Tables
-from mergelib.testbed.suites import load_suite, usual_model
-from mergelib.testbed.training import Recipe, usual_recipe
+from mergelib.testbed.suites import load_suite, usual_model, usual_recipe
+from mergelib.testbed.training import Recipe
 from mergelib.testbed.zoo import load_zoo
 
 Function = TypeVar("Function", bound=Callable[..., Tables])

@@ -1,22 +1,22 @@
 """Evaluation loops: one merged model, or a whole grid of candidates, on every task of a suite.
 
-Inputs stay on the device as bytes, candidates go through one model by `functional_call` (it is
-never rebuilt), and the answer is a table. Accuracy is in 0..1.
+Inputs stay on the device as they are stored, each task's own transform turns them into what the
+model takes, candidates go through one model by `functional_call` (it is never rebuilt), and the
+answer is a table. Each task is judged by its own loss and metric, see `mergelib.testbed.tasks`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from mergelib.progress import progress
 from mergelib.statedict import StateDict, check_compatible
-from mergelib.testbed.models import normalise
-from mergelib.testbed.tasks import Split, Suite
+from mergelib.testbed.tasks import Split, Suite, Task
 
 SplitName = Literal["train", "validation", "test"]
 
@@ -28,11 +28,12 @@ def evaluate(
     suite: Suite,
     *,
     split: SplitName = "test",
+    tasks: Sequence[str] | None = None,
     device: torch.device | str | None = None,
     autocast: bool = False,
     batch_size: int = 500,
 ) -> pd.DataFrame:
-    """Accuracy and loss of one state dict on every task of a suite.
+    """Accuracy and loss of one state dict on every task of a suite, and the tasks' own scores.
 
     Args:
         model: the architecture; its own weights are left alone.
@@ -40,16 +41,21 @@ def evaluate(
         heads: a head for each task, features to logits.
         suite: the tasks.
         split: which part of each task.
+        tasks: names of the tasks to judge on; all by default.
         device: where to run; by default where the model is.
         autocast: compute in bfloat16 where that is safe.
-        batch_size: inputs a forward pass.
+        batch_size: inputs in one forward pass.
 
     Returns:
-        A table with a row a task and the columns ``task``, ``accuracy`` (0..1), ``loss`` (mean
-        cross-entropy in nats), ``correct`` and ``n`` (counts of labels: pictures or characters).
+        A table with one row per task and the columns ``task``, ``accuracy`` (0..1), ``loss`` (the
+        mean of the task's own, e.g. cross-entropy in nats), ``correct`` and ``n`` (counts of
+        labels: pictures or characters). Accuracy and ``correct`` are NaN for a regression. Where
+        some task of the suite is judged neither by accuracy nor by loss, ``metric`` and ``score``
+        follow: each task's metric and its value, for all tasks.
 
     Raises:
-        ValueError: a task without a head, or a state dict that does not fit the model.
+        ValueError: a task that the suite does not have or without a head, or a state dict that does
+            not fit the model.
     """
     table = evaluate_many(
         model,
@@ -57,6 +63,7 @@ def evaluate(
         heads,
         suite,
         split=split,
+        tasks=tasks,
         device=device,
         autocast=autocast,
         batch_size=batch_size,
@@ -71,6 +78,7 @@ def evaluate_many(
     suite: Suite,
     *,
     split: SplitName = "test",
+    tasks: Sequence[str] | None = None,
     device: torch.device | str | None = None,
     autocast: bool = False,
     batch_size: int = 500,
@@ -84,22 +92,42 @@ def evaluate_many(
     Returns:
         The tables of `evaluate`, one below the other, with the label in column ``candidate``.
     """
-    for name in suite.tasks:
-        if name not in heads:
-            raise ValueError(f"task {name!r} has no head; there are: {', '.join(heads)}")
+    names = _names(suite, heads, tasks)
     where = next(model.parameters()).device if device is None else torch.device(device)
-    data = {name: _resident(getattr(task, split), where) for name, task in suite.tasks.items()}
-    moved = {name: heads[name].to(where) for name in suite.tasks}
+    data = {name: _resident(getattr(suite.tasks[name], split), where) for name in names}
+    moved = {name: heads[name].to(where) for name in names}
+    own_scores = any(task.metric.score is not None for task in suite.tasks.values())
     rows = []
     for label, state in _labelled(candidates):
         check_compatible(model.state_dict(), {f"candidate {label!r}": state}, "the model")
         state = {key: value.to(where) for key, value in state.items()}
         for name, part in data.items():
-            correct, loss = _judge(model, state, moved[name], part, autocast, batch_size)
-            n = part.labels.numel()
-            row = {"task": name, "accuracy": correct / n, "loss": loss / n, "correct": correct}
-            rows.append({"candidate": label, **row, "n": n})
+            task = suite.tasks[name]
+            row = _judge(model, state, moved[name], task, part, autocast, batch_size)
+            if own_scores:
+                metric = task.metric
+                score = row["score"] if metric.score else row[metric.name]
+                row |= {"metric": metric.name, "score": score}
+            rows.append({"candidate": label, "task": name, **row})
     return pd.DataFrame(rows)
+
+
+def normalised_accuracy(table: pd.DataFrame, individual: pd.DataFrame) -> "pd.Series[float]":
+    """Each row's accuracy as a share of the accuracy that the task's own expert reaches."""
+    own = individual.set_index("task")["accuracy"]
+    return table["accuracy"] / table["task"].map(own)
+
+
+def _names(
+    suite: Suite, heads: Mapping[str, nn.Module], tasks: Sequence[str] | None
+) -> Sequence[str]:
+    names = list(suite.tasks) if tasks is None else tasks
+    for name in names:
+        if name not in suite.tasks:
+            raise ValueError(f"unknown task {name!r}; {suite.name} has: {', '.join(suite.tasks)}")
+        if name not in heads:
+            raise ValueError(f"task {name!r} has no head; there are: {', '.join(heads)}")
+    return names
 
 
 def _resident(part: Split, device: torch.device) -> Split:
@@ -110,8 +138,7 @@ def _labelled(
     candidates: Mapping[Any, StateDict] | Iterable[tuple[Any, StateDict]],
 ) -> Iterator[tuple[Any, StateDict]]:
     pairs = candidates.items() if isinstance(candidates, Mapping) else candidates
-    bar = progress(pairs, desc="evaluating", leave=False)
-    yield from bar
+    yield from progress(pairs, desc="evaluating", leave=False)
 
 
 @torch.no_grad()
@@ -119,28 +146,32 @@ def _judge(
     model: nn.Module,
     state: Mapping[str, Tensor],
     head: nn.Module,
+    task: Task,
     part: Split,
     autocast: bool,
     batch_size: int,
-) -> tuple[int, float]:
-    """Count of right answers and summed loss."""
+) -> dict[str, Any]:
+    """A row of the table on one task, with ``score`` where the metric has its own."""
     training = model.training
     model.eval()
     device = part.labels.device
     correct = torch.zeros((), dtype=torch.long, device=device)
     loss = torch.zeros((), dtype=torch.float64, device=device)
+    kept: list[Tensor] = []  # outputs, for metrics that need all of them
     batches = zip(part.inputs.split(batch_size), part.labels.split(batch_size), strict=True)
-    for inputs, targets in batches:
+    for inputs, labels in batches:
         with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
-            z = functional_call(model, dict(state), (normalise(inputs),))
-        logits, labels = head(z.float()).flatten(0, -2), targets.flatten()
-        correct += (logits.argmax(1) == labels).sum()
-        loss += F.cross_entropy(logits, labels, reduction="sum")
+            z = functional_call(model, dict(state), (task.transform(inputs),))
+        outputs = head(z.float())
+        if task.metric.of_classes:
+            correct += (outputs.flatten(0, -2).argmax(1) == labels.flatten()).sum()
+        loss += task.loss(outputs, labels, reduction="sum")
+        if task.metric.score is not None:
+            kept.append(outputs.cpu())
     model.train(training)
-    return int(correct), float(loss)
-
-
-def normalised(table: pd.DataFrame, individual: pd.DataFrame) -> pd.Series:
-    """Normalised accuracy of each row: accuracy over that of the task's own expert."""
-    own = individual.set_index("task")["accuracy"]
-    return table["accuracy"] / table["task"].map(own)
+    n = part.labels.numel()
+    right = int(correct) if task.metric.of_classes else math.nan
+    row = {"accuracy": right / n, "loss": float(loss) / n, "correct": right, "n": n}
+    if task.metric.score is not None:
+        row["score"] = task.metric.score(torch.cat(kept), part.labels.cpu())
+    return row

@@ -9,24 +9,26 @@ merged with the rest.
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def normalise(inputs: Tensor) -> Tensor:
-    """Inputs as the models want them, from uint8.
+def scale_pixels(pictures: Tensor) -> Tensor:
+    """Pictures as the models want them: from uint8 of any shape to float32 in -1..1.
 
-    Pictures, in 0..255 and of any shape, become float32 in -1..1; characters ``(B, N)`` int64.
+    Raises:
+        TypeError: for another dtype, whose range nobody knows.
     """
-    return inputs.long() if is_text(inputs) else inputs.float().div(127.5).sub_(1.0)
+    if pictures.dtype != torch.uint8:
+        raise TypeError(f"pictures are {pictures.dtype}, expected torch.uint8 (0..255)")
+    return pictures.float().div(127.5).sub_(1.0)
 
 
-def is_text(inputs: Tensor) -> bool:
-    """Whether these are characters ``(B, N)``; pictures are ``(B, 3, height, width)``."""
-    return inputs.dim() == 2
+def to_tokens(codes: Tensor) -> Tensor:
+    """Characters as the language models want them: from uint8 ``(B, N)`` to int64."""
+    return codes.long()
 
 
 class Attention(nn.Module):
@@ -187,26 +189,14 @@ class ResNet18(nn.Module):
         return features
 
 
-MODELS: dict[str, Callable[..., Any]] = {
+PICTURE_MODELS: dict[str, Callable[[], nn.Module]] = {
     "vit": VisionTransformer,
     "vit_small": lambda: VisionTransformer(width=96, depth=3, heads=3),
     "vit_large": lambda: VisionTransformer(width=256, depth=8, heads=8),
     "resnet18": ResNet18,
     "mlp": MLP,
-    "gpt": GPT,
 }
-
-
-def build_model(name: str) -> nn.Module:
-    """A freshly initialised model by name, one of `MODELS`.
-
-    Raises:
-        ValueError: for a name that is not one of these.
-    """
-    if name not in MODELS:
-        raise ValueError(f"unknown model {name!r}; known: {', '.join(MODELS)}")
-    model: nn.Module = MODELS[name]()
-    return model
+TEXT_MODELS: dict[str, Callable[[], nn.Module]] = {"gpt": GPT}
 
 
 class Head(nn.Module):

@@ -1,4 +1,4 @@
-"""Pretraining the backbone that ships with the package.
+"""Pretraining: how the backbones that ship with the package came about, and any other.
 
 One small backbone is trained jointly on labelled sets that are no task of any suite (Tiny
 ImageNet at 32x32, Omniglot, rendered scripts), each under its own linear classifier, with small
@@ -7,26 +7,19 @@ holds it in float16; the log beside it tells what it was trained on and how. The
 ``assets/gpt.safetensors`` learns to predict the next character of Wikipedia articles.
 """
 
-import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from importlib import resources
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load as load_safetensors
-from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
 from mergelib.progress import progress
-from mergelib.provenance import provenance
-from mergelib.testbed.models import build_model, is_text, normalise
-from mergelib.testbed.tasks import PretrainingSet, Split
+from mergelib.testbed.heads import features
+from mergelib.testbed.models import scale_pixels, to_tokens
+from mergelib.testbed.tasks import PretrainingSet, Split, cross_entropy
 from mergelib.testbed.training import (
     Recipe,
-    features,
     fine_tune,
     make_optimiser,
     warmup_cosine,
@@ -103,12 +96,12 @@ def pretrain(
     device = next(model.parameters()).device
     data = _Union(sets, photographs, device)
     torch.manual_seed(seed)
-    width = features(model, data.images[:2]).shape[1]
+    width = features(model, data.images[:2], scale_pixels).shape[1]
     heads = nn.ModuleList([nn.Linear(width, len(task.class_names)) for task in sets])
-    whole = nn.ModuleList([model, heads.to(device)]).train()
+    stack = nn.ModuleList([model, heads.to(device)]).train()
     generator = torch.Generator(device).manual_seed(seed)
     steps = recipe.steps(len(data.labels))
-    optimiser = make_optimiser(whole, recipe)
+    optimiser = make_optimiser(stack, recipe)
     schedule = warmup_cosine(optimiser, steps, recipe.warmup)
     log: list[dict[str, float]] = []
     bar = progress(total=steps, desc="pretraining")
@@ -117,7 +110,7 @@ def pretrain(
         for batch in torch.randperm(len(data.labels), generator=generator, device=device).split(
             recipe.batch_size
         ):
-            x = augment(normalise(data.images[batch]), data.flips[batch], generator)
+            x = augment(scale_pixels(data.images[batch]), data.flips[batch], generator)
             z = model(x)
             member, labels = data.member[batch], data.labels[batch]
             losses = [
@@ -132,7 +125,7 @@ def pretrain(
             loss = torch.stack(losses).sum() / len(batch)
             optimiser.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(whole.parameters(), 1.0)
+            nn.utils.clip_grad_norm_(stack.parameters(), 1.0)
             optimiser.step()
             schedule.step()
             total += loss.item() * len(batch)
@@ -156,57 +149,25 @@ def pretrain_text(
     seed: int = 0,
 ) -> list[dict[str, float]]:
     """Train a language model in place on texts; the loss on their test parts, in nats, as a log."""
-    parts = [each.train for each in sets]
-    whole = Split(
+    parts = [task.train for task in sets]
+    union = Split(
         torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts])
     )
     start = time.perf_counter()
-    with progress(total=recipe.steps(len(whole)), desc="pretraining") as bar:
-        state = fine_tune(model, nn.Identity(), whole, recipe, seed=seed, progress=bar)
+    with progress(total=recipe.steps(len(union)), desc="pretraining") as bar:
+        state = fine_tune(
+            model, nn.Identity(), union, recipe, transform=to_tokens, seed=seed, progress=bar
+        )
     model.load_state_dict(state)
     record = {"epoch": recipe.epochs, "seconds": time.perf_counter() - start}
-    for each in sets:
-        logits = features(model, each.test.inputs.to(next(model.parameters()).device))
-        loss = F.cross_entropy(logits.flatten(0, 1).cpu(), each.test.labels.flatten())
-        record[f"loss/{each.name}"] = loss.item()
+    device = next(model.parameters()).device
+    for task in sets:
+        logits = features(model, task.test.inputs.to(device), to_tokens)
+        record[f"loss/{task.name}"] = cross_entropy(logits.cpu(), task.test.labels).item()
     return [record]
 
 
 def _accuracy(model: nn.Module, head: nn.Module, split: Split) -> float:
     device = next(head.parameters()).device
-    predicted = head(features(model, split.inputs.to(device))).argmax(1).cpu()
+    predicted = head(features(model, split.inputs.to(device), scale_pixels)).argmax(1).cpu()
     return (predicted == split.labels).float().mean().item()
-
-
-def shipped_backbone(name: str) -> dict[str, Tensor] | None:
-    """The shipped weights of a model in float32, or ``None`` when none are shipped for it."""
-    file = resources.files("mergelib.testbed") / "assets" / f"{name}.safetensors"
-    if not file.is_file():
-        return None
-    return {key: value.float() for key, value in load_safetensors(file.read_bytes()).items()}
-
-
-def write_backbone(
-    path: Path,
-    name: str,
-    sets: Sequence[PretrainingSet],
-    recipe: Recipe | None = None,
-    *,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-) -> None:
-    """Pretrain a model and write it in float16 as ``path``, and its log as ``path`` with ``.json``.
-
-    The log records the recipe, the sets with their hashes, versions and one line an epoch.
-    """
-    torch.manual_seed(seed)
-    model = build_model(name).to(device)
-    text = is_text(sets[0].train.inputs)
-    recipe = recipe or (PRETRAINING_TEXT if text else PRETRAINING)
-    log = (pretrain_text if text else pretrain)(model, sets, recipe, seed=seed)
-    weights = {key: value.half().cpu() for key, value in model.state_dict().items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(save_safetensors(weights, {"model": name}))
-    sources = {each.name: each.sha256 for each in sets}
-    made = provenance(model=name, recipe=asdict(recipe), seed=seed, device=device, sources=sources)
-    path.with_suffix(".json").write_text(json.dumps({**made, "log": log}, indent=1) + "\n")

@@ -1,10 +1,4 @@
-"""Fine-tuning, and the frozen few-shot heads it trains against.
-
-Only backbones are trained and merged. A task's head is a cosine classifier made of the mean
-*pretrained* features of a few examples per class and then frozen, as CLIP's text heads are
-(Ilharco et al., 2023). So "pretrained" is a weak but honest classifier, and the gap to the
-fine-tuned expert is what merging has to close.
-"""
+"""Fine-tuning: how an expert comes from a backbone under a frozen head, and the recipe for it."""
 
 import copy
 import math
@@ -12,13 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from tqdm.auto import tqdm
 
-from mergelib.testbed.models import Head, normalise
-from mergelib.testbed.tasks import Split
+from mergelib.testbed.tasks import Loss, Split, Transform, cross_entropy
 
 
 @dataclass(frozen=True)
@@ -58,43 +50,6 @@ class Recipe:
         return self.epochs * math.ceil(examples / self.batch_size)
 
 
-def usual_recipe(suite: str) -> Recipe:
-    """How the experts of a suite are made, by its name, unless another recipe is given."""
-    if suite.startswith("text"):  # a language has more to learn than a head's classes
-        return Recipe(learning_rate=1e-3, epochs=6, batch_size=32)
-    return Recipe()
-
-
-@torch.no_grad()
-def features(model: nn.Module, images: Tensor, batch_size: int = 500) -> Tensor:
-    """Features ``(N, width)`` of uint8 pictures ``(N, 3, 32, 32)`` on the model's device."""
-    model.eval()
-    return torch.cat([model(normalise(batch)) for batch in images.split(batch_size)])
-
-
-def few_shot_head(
-    model: nn.Module, split: Split, classes: int, *, shots: int, scale: float, seed: int
-) -> Head:
-    """A cosine head from the mean features of ``shots`` random examples of each class.
-
-    Raises:
-        ValueError: if a class has no example in ``split``.
-    """
-    device = next(model.parameters()).device
-    order = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(seed))
-    chosen = []
-    for label in range(classes):
-        members = order[split.labels.cpu()[order] == label][:shots]
-        if len(members) == 0:
-            raise ValueError(f"class {label} has no example to build its head from")
-        chosen.append(members)
-    picked = torch.cat(chosen)
-    x = F.normalize(features(model, split.inputs[picked].to(device)), dim=1)
-    labels = split.labels[picked].to(device)
-    weight = torch.zeros(classes, x.shape[1], device=device).index_add_(0, labels, x)
-    return Head(weight, scale).to(device)
-
-
 def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     """The recipe's optimiser over all parameters; norms, biases and tables are not decayed."""
     decayed = [p for p in model.parameters() if p.requires_grad and p.dim() > 1]
@@ -126,6 +81,8 @@ def fine_tune(
     split: Split,
     recipe: Recipe,
     *,
+    transform: Transform,
+    loss: Loss = cross_entropy,
     seed: int = 0,
     progress: tqdm | None = None,
 ) -> dict[str, Tensor]:
@@ -134,8 +91,10 @@ def fine_tune(
     Args:
         model: the pretrained backbone; it is left as it is.
         head: maps features to logits; its parameters get no gradient.
-        split: training inputs (uint8) and labels.
+        split: training inputs, as stored, and labels.
         recipe: optimiser, rate, length.
+        transform: from a batch of inputs to what the model takes.
+        loss: from the head's outputs and the labels to what is lowered.
         seed: draws the order of the examples.
         progress: a bar to advance by one a step.
 
@@ -153,14 +112,13 @@ def fine_tune(
     for _ in range(recipe.epochs):
         order = torch.randperm(len(labels), generator=generator).to(device)
         for batch in order.split(recipe.batch_size):
-            logits = head(model(normalise(inputs[batch])))
-            loss = F.cross_entropy(logits.flatten(0, -2), labels[batch].flatten())
-            if not torch.isfinite(loss):
+            value = loss(head(model(transform(inputs[batch]))), labels[batch])
+            if not torch.isfinite(value):
                 raise FloatingPointError(
-                    f"the loss became {loss.item()} at learning rate {recipe.learning_rate}"
+                    f"the loss became {value.item()} at learning rate {recipe.learning_rate}"
                 )
             optimiser.zero_grad()
-            loss.backward()
+            value.backward()
             optimiser.step()
             schedule.step()
             if progress is not None:

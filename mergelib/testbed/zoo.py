@@ -1,87 +1,27 @@
-"""The zoo: a backbone, one fine-tuned expert a task, and the frozen heads.
+"""The zoo: a backbone, one fine-tuned expert for each task, and the frozen heads.
 
 Every expert is one file in the cache, named by a hash of all that made it: data, backbone,
 recipe, seed. So suites that share a task share its expert, two processes that build at once divide
 the work, and a killed build loses only the expert it was at.
 """
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
-from torch import Tensor, nn
+from torch import nn
 
-from mergelib.io import cache_folder, load_state_dict, save_state_dict
+from mergelib.hashing import digest, fingerprint, plain
+from mergelib.io import cache_folder
 from mergelib.progress import progress
-from mergelib.testbed.models import build_model
-from mergelib.testbed.pretraining import FALLBACK, pretrain, shipped_backbone
-from mergelib.testbed.suites import pretraining_sets, usual_model
-from mergelib.testbed.tasks import Suite, Task
-from mergelib.testbed.training import Recipe, few_shot_head, fine_tune, usual_recipe
+from mergelib.testbed.backbones import VERSION, cached, load_backbone
+from mergelib.testbed.families import Family, family_of
+from mergelib.testbed.models import scale_pixels, to_tokens
+from mergelib.testbed.tasks import Suite, Task, Zoo, cross_entropy
+from mergelib.testbed.training import Recipe, fine_tune
 
-VERSION = 1  # of what these files mean; raise it to leave old caches behind
-
-
-@dataclass(frozen=True)
-class Zoo:
-    """What there is to merge on a suite.
-
-    Attributes:
-        suite: the tasks.
-        model: the architecture, carrying the pretrained weights.
-        pretrained: state dict of the backbone, θ_0.
-        experts: task to fine-tuned state dict, θ_t.
-        heads: task to frozen head.
-        files: task to the expert's file in the cache, ready for `merge_files`.
-        fingerprint: hash of all that made it, hexadecimal.
-    """
-
-    suite: Suite
-    model: nn.Module
-    pretrained: dict[str, Tensor]
-    experts: dict[str, dict[str, Tensor]]
-    heads: dict[str, nn.Module]
-    files: dict[str, Path]
-    fingerprint: str
-
-
-def load_backbone(model: str, device: torch.device | str = "cpu") -> nn.Module:
-    """A model with its pretrained weights: shipped ones, else from a short pretraining, cached.
-
-    Raises:
-        ValueError: for an unknown model.
-    """
-    backbone = build_model(model)
-    backbone.load_state_dict(_pretrained(model, torch.device(device)))
-    return backbone.to(device).eval()
-
-
-def make_heads(
-    backbone: nn.Module, suite: Suite, recipe: Recipe, seed: int
-) -> dict[str, nn.Module]:
-    """The frozen few-shot head of every task, from pretrained features (see `few_shot_head`).
-
-    A language model predicts by itself: its heads pass on what they get.
-    """
-    if suite.is_text:
-        return {name: nn.Identity() for name in suite.tasks}
-    return {
-        name: few_shot_head(
-            backbone,
-            task.train,
-            len(task.class_names),
-            shots=recipe.shots,
-            scale=recipe.head_scale,
-            seed=seed,
-        )
-        for name, task in suite.tasks.items()
-    }
+__all__ = ["Zoo", "load_zoo", "make_heads"]
 
 
 def load_zoo(
@@ -91,102 +31,120 @@ def load_zoo(
     recipe: Recipe | None = None,
     seed: int | None = None,
     device: torch.device | str = "cpu",
+    **options: Any,
 ) -> Zoo:
     """The experts of a suite, from the cache or fine-tuned now (with a progress bar).
 
     Args:
         suite: from `load_suite`.
         model: ``"vit"`` for pictures and ``"gpt"`` for texts are the defaults (their pretrained
-            weights ship with the package), or another of `mergelib.testbed.models.MODELS`, which is
-            first pretrained on rendered scripts.
+            weights ship with the package), or another of its family's `models`, which is first
+            pretrained. For suites with public experts the backbone's name on the hub, or a folder.
         recipe: how to fine-tune; the default suits the suite and its usual model.
         seed: draws the heads' examples and the order of training; by default the suite's.
         device: where to train, and where the zoo's tensors lie.
+        **options: of a family with public experts, e.g. ``experts``, their folders.
 
     Raises:
-        ValueError: an unknown model, one for another kind of data, or a recipe out of range.
+        ValueError: a suite of no family, an unknown model, one for another kind of data, a recipe
+            out of range, or one for experts that are not fine-tuned here.
+        TypeError: an option that the family does not have.
     """
-    model = model or usual_model(suite.name)
-    if suite.name.startswith("clip"):  # public experts, nothing to train
-        from mergelib.testbed.families.clip import load_clip_zoo
-
-        return load_clip_zoo(suite, model=model, device=device)
-    if (model == "gpt") != suite.is_text:
-        kind = "texts, expected gpt" if suite.is_text else "pictures, expected a model for these"
-        raise ValueError(f"model is {model!r}, but {suite.name} is of {kind}")
-    recipe = recipe or usual_recipe(suite.name)
+    family = family_of(suite.name)
+    model = family.model if model is None else model
+    if family.load_zoo is not None:
+        if recipe is not None:
+            raise ValueError(f"{suite.name} has public experts, it takes no recipe")
+        return family.load_zoo(suite, model=model, device=device, **options)
+    if options:
+        raise TypeError(f"{suite.name} has no option {next(iter(options))!r}")
+    if model not in family.models:
+        known = ", ".join(family.models)
+        raise ValueError(f"unknown model {model!r} for {suite.name}; known: {known}")
     seed = suite.seed if seed is None else seed
+    return _trained_zoo(suite, model, recipe or _recipe(family), seed, device)
+
+
+def make_heads(
+    backbone: nn.Module, suite: Suite, recipe: Recipe | None = None, seed: int | None = None
+) -> dict[str, nn.Module]:
+    """The frozen head of every task, as the suite's family makes them.
+
+    Args:
+        backbone: with its pretrained weights.
+        suite: the tasks.
+        recipe: how many examples stand behind a head; by default the suite's usual one.
+        seed: draws these; by default the suite's.
+
+    Raises:
+        ValueError: for a suite whose heads come with its public experts.
+    """
+    family = family_of(suite.name)
+    seed = suite.seed if seed is None else seed
+    return family.heads(backbone, suite, recipe or _recipe(family), seed)
+
+
+def _recipe(family: Family) -> Recipe:
+    if family.recipe is None:
+        raise ValueError(
+            f"experts and heads of {', '.join(family.suites)} are public: load_zoo gives them"
+        )
+    return family.recipe
+
+
+def _trained_zoo(
+    suite: Suite, model: str, recipe: Recipe, seed: int, device: torch.device | str
+) -> Zoo:
     backbone = load_backbone(model, device)
     pretrained = {key: value.clone() for key, value in backbone.state_dict().items()}
-    made = {"version": VERSION, "model": model, "recipe": asdict(recipe), "seed": seed}
-    made["backbone"] = _hash([tensor for _, tensor in sorted(pretrained.items())])
-    prints = {name: _fingerprint(made, task) for name, task in suite.tasks.items()}
+    origin = {"version": VERSION, "model": model, "recipe": plain(recipe), "seed": seed}
+    origin["backbone"] = digest(tensor for _, tensor in sorted(pretrained.items()))
+    keys = {name: _key(origin, task) for name, task in suite.tasks.items()}
     folder = cache_folder() / "zoo"
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {name: folder / f"{name}-{prints[name]}.safetensors" for name in suite.tasks}
+    files = {name: folder / f"{name}-{key}.safetensors" for name, key in keys.items()}
     heads = make_heads(backbone, suite, recipe, seed)
-    steps = {
-        name: recipe.steps(len(task.train))
-        for name, task in suite.tasks.items()
-        if not files[name].exists()
-    }
+    missing = [name for name in suite.tasks if not files[name].exists()]
+    steps = sum(recipe.steps(len(suite.tasks[name].train)) for name in missing)
     experts = {}
-    with progress(total=sum(steps.values()), desc="fine-tuning", leave=False) as bar:
+    with progress(total=steps, desc="fine-tuning", leave=False) as bar:
         for name, task in suite.tasks.items():
             bar.set_postfix_str(name)
             train = partial(
-                fine_tune, backbone, heads[name], task.train, recipe, seed=seed, progress=bar
+                fine_tune,
+                backbone,
+                heads[name],
+                task.train,
+                recipe,
+                transform=task.transform,
+                loss=task.loss,
+                seed=seed,
+                progress=bar,
             )
-            state = _cached(files[name], train, made)
+            state = cached(files[name], train, origin)
             experts[name] = {key: value.to(device) for key, value in state.items()}
-    fingerprint = hashlib.sha256("".join(prints.values()).encode()).hexdigest()[:16]
-    return Zoo(suite, backbone, pretrained, experts, heads, files, fingerprint)
+    return Zoo(
+        suite, backbone, pretrained, experts, heads, files, fingerprint("".join(keys.values()))
+    )
 
 
-def _pretrained(name: str, device: torch.device) -> dict[str, Tensor]:
-    """θ_0: the shipped weights, or those of a pretraining on rendered scripts."""
-    shipped = shipped_backbone(name)
-    if shipped is not None:
-        return shipped
-    sets = [each for each in pretraining_sets() if each.name == "glyphs"]
-    made = {"version": VERSION, "model": name, "recipe": asdict(FALLBACK), "data": sets[0].sha256}
-
-    def train() -> dict[str, Tensor]:
-        torch.manual_seed(0)
-        fresh = build_model(name).to(device)
-        pretrain(fresh, sets, FALLBACK)
-        return {key: value.detach().clone() for key, value in fresh.state_dict().items()}
-
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16]
-    folder = cache_folder() / "zoo"
-    folder.mkdir(parents=True, exist_ok=True)
-    return _cached(folder / f"{name}-backbone-{digest}.safetensors", train, made)
-
-
-def _cached(
-    file: Path, train: Callable[[], dict[str, Tensor]], made: Mapping[str, Any]
-) -> dict[str, Tensor]:
-    """The state dict in a file; if it is absent or damaged, trained now and written there."""
-    with FileLock(file.with_suffix(".lock")):
-        if file.exists():
-            try:
-                return load_state_dict(file)
-            except ValueError:
-                file.unlink()
-        state = {key: value.cpu() for key, value in train().items()}
-        save_state_dict(state, file, metadata={"mergelib.made": json.dumps(made)})
-        return state
-
-
-def _fingerprint(made: Mapping[str, Any], task: Task) -> str:
+def _key(origin: Mapping[str, Any], task: Task) -> str:
     """Hash of all that an expert depends on."""
-    data = _hash([task.train.inputs, task.train.labels])
-    text = json.dumps({**made, "classes": len(task.class_names), "data": data}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    inputs = {
+        **origin,
+        "classes": len(task.class_names),
+        "data": digest([task.train.inputs, task.train.labels]),
+    }
+    # The keys of the first experts did not name these two.
+    if task.loss is not cross_entropy:
+        inputs["loss"] = _name(task.loss)
+    if task.transform not in (scale_pixels, to_tokens):
+        inputs["transform"] = _name(task.transform)
+    return fingerprint(inputs)
 
 
-def _hash(tensors: list[Tensor]) -> str:
-    state = hashlib.sha256()
-    for tensor in tensors:
-        state.update(tensor.cpu().contiguous().numpy().data)
-    return state.hexdigest()
+def _name(function: Any) -> str:
+    """A function's module and name, by which what it made is cached."""
+    name = getattr(function, "__qualname__", "<lambda>")
+    if "<lambda>" in name:
+        raise ValueError(f"{function!r} has no name to cache experts by: define it with def")
+    return f"{function.__module__}.{name}"

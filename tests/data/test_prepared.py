@@ -11,6 +11,7 @@ from PIL import Image
 
 from mergelib.data import downloads
 from mergelib.data import prepared as data
+from mergelib.hashing import sha256_of
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +47,7 @@ def test_round_trip_of_a_colour_set(tmp_path):
         loaded.test_images.permute(0, 2, 3, 1).numpy(), arrays["test_images"]
     )
     assert loaded.class_names == ("class 0", "class 1", "class 2")
-    assert loaded.sha256 == data.sha256_of(path)
+    assert loaded.sha256 == sha256_of(path)
 
 
 def test_28_is_padded_with_zeros_and_grey_is_repeated(tmp_path):

@@ -1,25 +1,12 @@
-"""Texts: characters and codes, windows, files, downloads, and the way to an expert."""
+"""Texts: characters and codes, windows, files, downloads."""
 
-import hashlib
-import math
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 
-import mergelib as ml
 from mergelib.data import texts
-from mergelib.studies.cart import compression
-from mergelib.studies.comparison import choose, compare, individual
-from mergelib.testbed.models import build_model, normalise
-from mergelib.testbed.pretraining import pretrain_text, write_backbone
-from mergelib.testbed.suites import pretraining_texts
-from mergelib.testbed.tasks import PretrainingSet
-from mergelib.testbed.training import Recipe
-from mergelib.testbed.zoo import Zoo
+from mergelib.testbed.backbones import build_model
 
 SAMPLES = {
     "tinyshakespeare": "To be, or not to be: that is the question.\n",
@@ -76,19 +63,6 @@ def test_splits_are_disjoint_windows_of_the_text() -> None:
     assert sizes == [36, 12, 12]
 
 
-def test_suite_of_texts(folder: Path) -> None:
-    suite = ml.load_suite("text4", profile="smoke", data=folder)
-    assert suite.is_text
-    assert not ml.load_suite("digits2").is_text
-    assert list(suite.tasks) == list(texts.TASKS)
-    task = suite.tasks["don_quijote_es"]
-    assert "Mancha" in texts.decode(task.train.inputs[0])
-    assert 0 not in task.train.inputs
-    assert torch.equal(task.test.inputs[:, 1:].long(), task.test.labels[:, :-1])
-    raw = (folder / "text" / "names.txt").read_bytes()
-    assert suite.sources["text/names"] == hashlib.sha256(raw).hexdigest()
-
-
 def test_text_that_cannot_be_had(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "text" / "names.txt").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(ValueError, match=r"names\.txt is no UTF-8 text"):
@@ -121,69 +95,3 @@ def test_download_keeps_the_book_alone(
     assert text == "¡Qué libro!\nFin"
     source.unlink()
     assert texts.load_text("don_quijote_es", folder) == (text, digest), "kept in the cache"
-
-
-def test_language_model_learns_and_is_written(folder: Path, tmp_path: Path) -> None:
-    sets = pretraining_texts(folder)
-    assert [each.name for each in sets] == ["wikitext2_valid"]
-    short = PretrainingSet("a", ("?",), sets[0].train, sets[0].test, sets[0].sha256)
-    torch.manual_seed(0)
-    log = pretrain_text(
-        build_model("gpt"), [short], Recipe(learning_rate=3e-3, epochs=8, batch_size=8)
-    )
-    assert log[0]["loss/a"] < 0.7 * math.log(128)
-    write_backbone(tmp_path / "gpt.safetensors", "gpt", sets, Recipe(epochs=1))
-    state = ml.load_state_dict(tmp_path / "gpt.safetensors")
-    assert state.keys() == build_model("gpt").state_dict().keys()
-
-
-def _zoo(folder: Path) -> Zoo:
-    suite = ml.load_suite("text4", profile="smoke", data=folder, tasks=["names", "tinyshakespeare"])
-    return ml.load_zoo(suite, recipe=Recipe(learning_rate=2e-3, epochs=4, batch_size=8))
-
-
-def test_experts_are_merged_and_judged_by_loss(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
-    zoo = _zoo(folder)
-    table = compare(zoo, {"average": {}}).set_index(["method", "task"])
-    for name, task in zoo.suite.tasks.items():
-        zoo.model.load_state_dict(zoo.experts[name])
-        with torch.no_grad():
-            logits = zoo.model(normalise(task.test.inputs))
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), task.test.labels.flatten())
-        assert table.loc[("individual", name), "loss"] == pytest.approx(loss.item(), rel=1e-4)
-        assert table.loc[("individual", name), "loss"] < table.loc[("pretrained", name), "loss"]
-        assert table.loc[("average", name), "n"] == task.test.labels.numel()
-    best, searched = choose(zoo, "task_arithmetic", {"scale": [0.0, 0.5, 3.0]})
-    assert list(searched.columns) == ["scale", "loss"]
-    assert best["scale"] == searched.loc[searched["loss"].idxmin(), "scale"] == 0.5
-
-
-def test_masks_of_experts_on_texts_are_chosen_by_loss(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
-    zoo = _zoo(folder)
-    rows = compression(zoo, rank_ratios=[1.0], mask_scales=[0.2, 0.4, 1.5])["test"]
-    found = pd.DataFrame(rows).query("setting == 'base=task_arithmetic'").set_index("task")["loss"]
-    for task in zoo.experts:
-        losses = {"validation": [], "test": []}
-        for scale in (0.2, 0.4, 1.5):
-            parts = ml.compress(
-                "tall_masks", zoo.experts, pretrained=zoo.pretrained, mask_scale=scale
-            )
-            for split, kept in losses.items():
-                mine = replace(zoo, experts={task: parts.expert(task)})
-                kept.append(individual(mine, split, autocast=True)["loss"].item())
-        assert len(set(losses["validation"])) == 3
-        assert found[task] == losses["test"][np.argmin(losses["validation"])]
-
-
-def test_models_read_their_own_kind(folder: Path) -> None:
-    suite = ml.load_suite("text4", profile="smoke", data=folder, tasks=["names"])
-    with pytest.raises(ValueError, match="model is 'vit', but text4 is of texts, expected gpt"):
-        ml.load_zoo(suite, model="vit")
-    with pytest.raises(ValueError, match="model is 'gpt', but digits2 is of pictures"):
-        ml.load_zoo(ml.load_suite("digits2"), model="gpt")

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
-from mergelib.data.glyphs import stable_seed
 from mergelib.data.prepared import Arrays
+from mergelib.hashing import stable_seed
 from mergelib.studies import pairs
 from mergelib.studies.cogram import CHOSEN, fusion, thresholds, tuning
 from mergelib.studies.pairs import digit_pair, pair_of

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mergelib.testbed.evaluation import evaluate, evaluate_many, normalised
+from mergelib.testbed.evaluation import evaluate, evaluate_many, normalised_accuracy
 from mergelib.testbed.models import Head
 from mergelib.testbed.tasks import Suite
 
@@ -82,8 +82,8 @@ def test_evaluate_is_the_plain_loop(
     expected = plain_loop(model, state, heads, digits, split)
     assert expected["correct"].between(1, expected["n"] - 1).all(), "a case worth testing"
     for batch_size in (7, 500):
-        found = evaluate(model, state, heads, digits, split=split, batch_size=batch_size)  # type: ignore[arg-type]
-        pd.testing.assert_frame_equal(found, expected, rtol=1e-4)
+        table = evaluate(model, state, heads, digits, split=split, batch_size=batch_size)  # type: ignore[arg-type]
+        pd.testing.assert_frame_equal(table, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -118,15 +118,15 @@ def test_a_generator_is_consumed_one_at_a_time(
     model: Small, heads: dict[str, nn.Module], digits: Suite
 ) -> None:
     calls, alive = [], []
-    made: list[weakref.ref[Tensor]] = []
+    weights: list[weakref.ref[Tensor]] = []
 
     def candidates() -> Iterator[tuple[int, State]]:
         for seed in range(5):
             calls.append(model.calls)
             gc.collect()
-            alive.append(sum(reference() is not None for reference in made))
+            alive.append(sum(reference() is not None for reference in weights))
             state = random_state(model, seed)
-            made.append(weakref.ref(state["net.0.weight"]))
+            weights.append(weakref.ref(state["net.0.weight"]))
             yield seed, state
             del state
 
@@ -163,10 +163,10 @@ def test_what_does_not_fit_is_named(
         evaluate_many(model, {7: {**state, "net.0.bias": torch.zeros(9)}}, heads, digits)
 
 
-def test_normalised() -> None:
+def test_normalised_accuracy() -> None:
     own = pd.DataFrame({"task": ["a", "b"], "accuracy": [0.8, 0.5]})
     table = pd.DataFrame({"task": ["b", "a", "b"], "accuracy": [0.5, 0.4, 0.6]})
-    assert list(normalised(table, own)) == pytest.approx([1, 0.5, 1.2])
+    assert list(normalised_accuracy(table, own)) == pytest.approx([1, 0.5, 1.2])
 
 
 @pytest.mark.gpu
@@ -174,6 +174,6 @@ def test_normalised() -> None:
 def test_cuda_agrees_with_the_cpu(model: Small, heads: dict[str, nn.Module], digits: Suite) -> None:
     state = random_state(model, 2)
     expected = evaluate(model, state, heads, digits)
-    found = evaluate(model.cuda(), state, heads, digits)
-    assert (found["correct"] - expected["correct"]).abs().max() <= 1
-    pd.testing.assert_series_equal(found["loss"], expected["loss"], rtol=1e-2)
+    table = evaluate(model.cuda(), state, heads, digits)
+    assert (table["correct"] - expected["correct"]).abs().max() <= 1
+    pd.testing.assert_series_equal(table["loss"], expected["loss"], rtol=1e-2)

@@ -5,24 +5,28 @@ import torch
 from torch import nn
 
 from mergelib.statedict import is_matrix
+from mergelib.testbed.backbones import build_model
 from mergelib.testbed.models import (
     GPT,
-    MODELS,
+    PICTURE_MODELS,
+    TEXT_MODELS,
     Attention,
     Block,
     Head,
     VisionTransformer,
-    build_model,
-    normalise,
+    scale_pixels,
+    to_tokens,
 )
 
 
-def test_normalise() -> None:
+def test_transforms() -> None:
     images = torch.tensor([0, 51, 255], dtype=torch.uint8)
-    assert normalise(images).tolist() == pytest.approx([-1, -0.6, 1])
-    floats = images.float()
-    normalise(floats)
-    assert floats.tolist() == [0, 51, 255], "inputs stay"
+    assert scale_pixels(images).tolist() == pytest.approx([-1, -0.6, 1])
+    assert images.tolist() == [0, 51, 255], "inputs stay"
+    assert to_tokens(images).dtype == torch.int64
+    assert to_tokens(images).tolist() == [0, 51, 255]
+    with pytest.raises(TypeError, match=r"pictures are torch\.float32, expected torch\.uint8"):
+        scale_pixels(images.float())
 
 
 @pytest.mark.parametrize(
@@ -48,7 +52,7 @@ def test_language_model_sees_no_later_character() -> None:
     changed = text.clone()
     changed[:, 12] = (changed[:, 12] + 1) % 128
     with torch.no_grad():
-        before, after = model(normalise(text.to(torch.uint8))), model(changed)
+        before, after = model(to_tokens(text.to(torch.uint8))), model(changed)
     assert before.shape == (2, 20, 128)
     torch.testing.assert_close(before[:, :12], after[:, :12])
     assert ((before - after).abs().amax(2)[:, 12:] > 0).all()
@@ -62,7 +66,8 @@ def test_untrained_language_model_knows_nothing() -> None:
 
 
 def test_all_models_are_tested() -> None:
-    assert set(MODELS) == {"vit", "vit_large", "resnet18", "mlp", "vit_small", "gpt"}
+    assert set(PICTURE_MODELS) == {"vit", "vit_large", "resnet18", "mlp", "vit_small"}
+    assert set(TEXT_MODELS) == {"gpt"}
     with pytest.raises(ValueError, match="unknown model 'vgg'; known: vit, vit_small, vit_large"):
         build_model("vgg")
 
@@ -97,9 +102,9 @@ def test_a_block_adds_to_what_it_is_given() -> None:
 
 def test_transformers_start_with_zero_biases_and_repeat_with_a_seed() -> None:
     first, second = [], []
-    for made in (first, second):
+    for models in (first, second):
         torch.manual_seed(3)
-        made.append(VisionTransformer(width=16, depth=2, heads=2))
+        models.append(VisionTransformer(width=16, depth=2, heads=2))
     state, again = first[0].state_dict(), second[0].state_dict()
     assert all(torch.equal(state[key], again[key]) for key in state)
     biases = [value for key, value in state.items() if key.endswith("bias")]

@@ -7,8 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mergelib.testbed.models import build_model, normalise
-from mergelib.testbed.pretraining import augment, pretrain, shipped_backbone, write_backbone
+from mergelib.testbed.backbones import build_model, shipped_backbone, write_backbone
+from mergelib.testbed.models import scale_pixels
+from mergelib.testbed.pretraining import augment, pretrain
 from mergelib.testbed.tasks import PretrainingSet, Suite
 from mergelib.testbed.training import Recipe
 
@@ -45,9 +46,9 @@ def test_augmentation_repeats_and_leaves_its_input_alone() -> None:
 
 def test_only_marked_pictures_are_mirrored() -> None:
     images = torch.rand(40, 3, 32, 32) * 2 - 1
-    plain, found = augmented(images, flips=False), augmented(images, flips=True)
-    as_is = torch.isclose(found, plain, atol=1e-4).flatten(1).all(1)
-    mirrored = torch.isclose(found, plain.flip(3), atol=1e-4).flatten(1).all(1)
+    plain, mixed = augmented(images, flips=False), augmented(images, flips=True)
+    as_is = torch.isclose(mixed, plain, atol=1e-4).flatten(1).all(1)
+    mirrored = torch.isclose(mixed, plain.flip(3), atol=1e-4).flatten(1).all(1)
     assert (as_is ^ mirrored).all()
     assert 8 < mirrored.sum() < 32, "a fair coin"
 
@@ -100,7 +101,7 @@ def test_the_shipped_backbone_tells_pictures_apart(digits: Suite) -> None:
     model.load_state_dict(weights)
     task = digits.tasks["digits_low"].train
     with torch.no_grad():
-        z = torch.nn.functional.normalize(model(normalise(task.inputs[:100])), dim=1)
+        z = torch.nn.functional.normalize(model(scale_pixels(task.inputs[:100])), dim=1)
     alike = task.labels[:100, None] == task.labels[None, :100]
     cosines = z @ z.T
     assert cosines[alike].mean() > cosines[~alike].mean() + 0.05

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from torch import Generator
 
-from mergelib.testbed import suites
-from mergelib.testbed.suites import load_suite, stratified
+from mergelib.testbed.families import known_suites
+from mergelib.testbed.families.pictures import pretraining_sets
+from mergelib.testbed.suites import load_suite
 
 
 @pytest.fixture(autouse=True)
@@ -62,9 +60,9 @@ def test_digits2_labels_belong_to_the_pictures():
 @pytest.mark.parametrize("count", [8, 14, 20])
 def test_glyph_and_vision_suites_are_prefixes(count):
     for kind in ("glyphs", "vision"):
-        names = suites.SUITES[f"{kind}{count}"]
+        names = known_suites()[f"{kind}{count}"]
         assert len(set(names)) == count
-        assert names == suites.SUITES[f"{kind}20"][:count]
+        assert names == known_suites()[f"{kind}20"][:count]
 
 
 def test_glyph_task_is_the_same_in_every_suite():
@@ -75,6 +73,12 @@ def test_glyph_task_is_the_same_in_every_suite():
     assert small.sources != load_suite("glyphs8", seed=1, **options).sources
     task = small.tasks["greek"]
     assert [len(task.train), len(task.validation), len(task.test)] == [30, 5, 10]
+
+
+def test_rendered_suites_need_no_validation() -> None:
+    sizes = {"train_size": 30, "validation_size": 0, "test_size": 10}
+    task = load_suite("glyphs8", tasks=["greek"], **sizes).tasks["greek"]
+    assert [len(task.train), len(task.validation), len(task.test)] == [30, 0, 10]
 
 
 def test_vision_splits_do_not_overlap(tmp_path):
@@ -112,7 +116,9 @@ def test_a_subset_needs_only_its_own_files(tmp_path):
 
 
 def test_wrong_arguments_are_named():
-    with pytest.raises(ValueError, match="unknown suite 'glyphs9'; known: digits2, glyphs8"):
+    with pytest.raises(
+        ValueError, match=r"unknown suite 'glyphs9'; known: clip8, .*digits2, glue8, glyphs8"
+    ):
         load_suite("glyphs9")
     with pytest.raises(ValueError, match="unknown task 'mnist' of glyphs8; known: greek"):
         load_suite("glyphs8", tasks=["mnist"])
@@ -126,37 +132,12 @@ def test_pretraining_sets_take_what_is_there(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     options = {"glyphs_per_class": 2, "glyphs_test_per_class": 1}
-    assert [s.name for s in suites.pretraining_sets(folder, **options)] == ["glyphs"]
+    assert [s.name for s in pretraining_sets(folder, **options)] == ["glyphs"]
     write_set(folder, "omniglot_small")
     write_set(folder, "tiny_imagenet32")
-    sets = suites.pretraining_sets(folder, **options)
+    sets = pretraining_sets(folder, **options)
     assert [s.name for s in sets] == ["tiny_imagenet32", "omniglot", "glyphs"]
     assert [len(s.train) for s in sets[:2]] == [100, 100]
     assert len(sets[2].train) == 2 * len(sets[2].class_names)
-    tasks = {name for names in suites.SUITES.values() for name in names}
+    tasks = {name for names in known_suites().values() for name in names}
     assert not tasks & {s.name for s in sets}
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    counts=st.lists(st.integers(1, 30), min_size=1, max_size=6),
-    share=st.floats(0, 1),
-    seed=st.integers(0, 1000),
-)
-@example(counts=[1, 1, 1, 8], share=0.375, seed=0)
-def test_stratified_keeps_shares(counts, share, seed):
-    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
-    size = round(share * len(labels))
-    chosen = stratified(labels, size, Generator().manual_seed(seed))
-    assert len(chosen) == len(set(chosen.tolist())) == size
-    taken = labels[chosen].bincount(minlength=len(counts)).double()
-    own = torch.tensor(counts).double()
-    bound = (1 + own / own.mean()) / 2
-    assert ((taken - own * size / len(labels)).abs() <= bound + 1e-9).all()
-
-
-def test_stratified_draws_at_random():
-    labels = torch.zeros(1000, dtype=torch.int64)
-    first, second = (stratified(labels, 100, Generator().manual_seed(s)) for s in (0, 1))
-    assert len(set(first.tolist()) & set(second.tolist())) < 40
-    assert 350 < float(first.double().mean()) < 650

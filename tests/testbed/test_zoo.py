@@ -4,20 +4,27 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors import safe_open
+from torch import Tensor
 
 import mergelib as ml
+from mergelib.hashing import added
 from mergelib.io import load_state_dict
 from mergelib.testbed import zoo as zoo_module
+from mergelib.testbed.backbones import load_backbone, shipped_backbone
+from mergelib.testbed.families import FAMILIES
+from mergelib.testbed.heads import features
+from mergelib.testbed.models import scale_pixels
 from mergelib.testbed.tasks import Split, Suite
-from mergelib.testbed.training import Recipe, features, fine_tune
-from mergelib.testbed.zoo import load_backbone, load_zoo, make_heads
+from mergelib.testbed.training import Recipe, fine_tune
+from mergelib.testbed.zoo import load_zoo, make_heads
 
 RECIPE = Recipe(epochs=1, learning_rate=3e-3)
 
@@ -36,6 +43,13 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+def change_pretraining(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    family = FAMILIES["digits"]
+    assert family.pretraining is not None
+    pretraining = replace(family.pretraining, **changes)
+    monkeypatch.setitem(FAMILIES, "digits", replace(family, pretraining=pretraining))
+
+
 def test_what_a_zoo_holds(tiny: str, digits: Suite) -> None:
     zoo = load_zoo(digits, model=tiny, recipe=RECIPE)
     assert list(zoo.experts) == list(zoo.heads) == list(zoo.files) == list(digits.tasks)
@@ -49,8 +63,8 @@ def test_what_a_zoo_holds(tiny: str, digits: Suite) -> None:
         stored = load_state_dict(zoo.files[name])
         assert all(torch.equal(stored[key], expert[key]) for key in expert)
         with safe_open(zoo.files[name], framework="pt") as file:
-            made = json.loads(file.metadata()["mergelib.made"])
-        assert made["recipe"]["epochs"] == 1
+            origin = json.loads(file.metadata()["mergelib.made"])
+        assert origin["recipe"]["epochs"] == 1
     merged = ml.merge("task_arithmetic", zoo.experts, pretrained=zoo.pretrained)
     zoo.model.load_state_dict(merged)
 
@@ -74,7 +88,7 @@ def test_a_second_load_reads_the_cache(
         raise AssertionError("trained again")
 
     monkeypatch.setattr(zoo_module, "fine_tune", never)
-    monkeypatch.setattr(zoo_module, "pretrain", never)
+    change_pretraining(monkeypatch, train=never)
     again = load_zoo(digits, model=tiny, recipe=RECIPE)
     assert (again.files, again.fingerprint) == (once.files, once.fingerprint)
     for name, expert in once.experts.items():
@@ -88,12 +102,12 @@ def test_a_truncated_file_is_made_anew(
 ) -> None:
     once = load_zoo(digits, model=tiny, recipe=RECIPE)
     file = once.files["digits_high"]
-    whole = file.read_bytes()
-    file.write_bytes(whole[: int(share * len(whole))])
+    content = file.read_bytes()
+    file.write_bytes(content[: int(share * len(content))])
     trained.clear()
     again = load_zoo(digits, model=tiny, recipe=RECIPE)
     assert len(trained) == 1
-    assert file.read_bytes() == whole
+    assert file.read_bytes() == content
     expert = once.experts["digits_high"]
     assert all(torch.equal(again.experts["digits_high"][key], expert[key]) for key in expert)
 
@@ -130,20 +144,58 @@ def test_whatever_changes_an_expert_changes_its_file(
     add(replace(part, tasks={"digits_low": replace(low, train=Split(images, labels))}))
     labels[0] = (labels[0] + 1) % 5
     add(replace(part, tasks={"digits_low": replace(low, train=Split(low.train.inputs, labels))}))
-    monkeypatch.setattr(zoo_module, "FALLBACK", Recipe(epochs=1, learning_rate=1e-3))
+    add(replace(part, tasks={"digits_low": replace(low, loss=smoothed)}))
+    add(replace(part, tasks={"digits_low": replace(low, transform=scale_to_unit)}))
+    change_pretraining(monkeypatch, short_recipe=Recipe(epochs=1, learning_rate=1e-3))
     add()
-    assert len(set(files)) == len(files) == len(trained) == 10
+    assert len(set(files)) == len(files) == len(trained) == 12
     load_zoo(part, model=tiny, recipe=RECIPE)
-    assert len(trained) == 10
+    assert len(trained) == 12
+
+
+def smoothed(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
+    return F.cross_entropy(outputs, labels, reduction=reduction, label_smoothing=0.1)
+
+
+def scale_to_unit(pictures: Tensor) -> Tensor:
+    return pictures.float() / 255
+
+
+def test_what_has_no_name_is_no_key(tiny: str, digits: Suite) -> None:
+    low = replace(digits.tasks["digits_low"], transform=lambda pictures: pictures / 255)
+    with pytest.raises(ValueError, match=r"lambda.* has no name to cache experts by"):
+        load_zoo(replace(digits, tasks={"digits_low": low}), model=tiny, recipe=RECIPE)
+
+
+def test_a_new_setting_of_recipes_changes_no_key(tiny: str, digits: Suite) -> None:
+    @dataclass(frozen=True)
+    class LaterRecipe(Recipe):
+        averaging: float = added(0.0)
+
+    before = load_zoo(digits, model=tiny, recipe=RECIPE)
+    later = LaterRecipe(epochs=1, learning_rate=3e-3)
+    after = load_zoo(digits, model=tiny, recipe=later)
+    assert (after.files, after.fingerprint) == (before.files, before.fingerprint)
+    other = load_zoo(digits, model=tiny, recipe=replace(later, averaging=0.5))
+    assert not set(other.files.values()) & set(before.files.values())
+
+
+def test_names_of_files_stay() -> None:
+    """What the first experts were called; other names would leave every cache behind."""
+    suite = ml.load_suite("digits2", profile="smoke", tasks=["digits_low"])
+    zoo = load_zoo(suite, recipe=Recipe(epochs=1))
+    assert zoo.files["digits_low"].name == "digits_low-f0136248c9a20135.safetensors"
+    assert zoo.fingerprint == "d13af147a32b6d04"
 
 
 def test_suites_that_share_a_task_share_its_expert(
-    tiny: str, digits: Suite, trained: list[str]
+    tiny: str, digits: Suite, trained: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what is only tested on does not matter to it."""
     low = digits.tasks["digits_low"]
-    small = replace(digits, name="vision8", tasks={"digits_low": low})
-    large = replace(digits, name="vision14", tasks={**digits.tasks, "digits_low": low})
+    monkeypatch.setitem(FAMILIES["digits"].suites, "digits1", ("digits_low",))
+    small = replace(digits, name="digits1", tasks={"digits_low": low})
+    large = replace(digits, tasks={**digits.tasks, "digits_low": low})
     one = load_zoo(small, model=tiny, recipe=RECIPE)
     assert len(trained) == 1
     both = load_zoo(large, model=tiny, recipe=RECIPE)
@@ -163,7 +215,9 @@ def test_the_seed_is_the_suites_unless_told(tiny: str, digits: Suite) -> None:
     told = load_zoo(digits, model=tiny, recipe=RECIPE, seed=4)
     assert load_zoo(other, model=tiny, recipe=RECIPE).files == told.files
     task = digits.tasks["digits_low"]
-    expected = fine_tune(told.model, told.heads["digits_low"], task.train, RECIPE, seed=4)
+    expected = fine_tune(
+        told.model, told.heads["digits_low"], task.train, RECIPE, transform=scale_pixels, seed=4
+    )
     assert all(torch.equal(told.experts["digits_low"][key], expected[key]) for key in expected)
 
 
@@ -172,7 +226,7 @@ def test_heads_come_from_pretrained_features(tiny: str, digits: Suite) -> None:
     recipe = Recipe(shots=1000, head_scale=3.0)
     head = make_heads(backbone, digits, recipe, seed=0)["digits_high"]
     task = digits.tasks["digits_high"]
-    x = torch.nn.functional.normalize(features(backbone, task.train.inputs), dim=1)
+    x = torch.nn.functional.normalize(features(backbone, task.train.inputs, scale_pixels), dim=1)
     for label in range(5):
         mean = x[task.train.labels == label].mean(0)
         torch.testing.assert_close(head.weight[label], mean / mean.norm())
@@ -184,10 +238,17 @@ def test_unknown_models() -> None:
         load_backbone("vgg")
 
 
+def test_what_a_family_of_fine_tuned_experts_does_not_take(tiny: str, digits: Suite) -> None:
+    with pytest.raises(TypeError, match="digits2 has no option 'experts'"):
+        load_zoo(digits, model=tiny, experts="folder/{task}")
+    with pytest.raises(ValueError, match="unknown suite 'mine'; known: clip8"):
+        load_zoo(replace(digits, name="mine"), model=tiny)
+
+
 def test_the_shipped_backbone_needs_no_pretraining(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zoo_module, "pretraining_sets", None)
+    change_pretraining(monkeypatch, train=None, short_sets=None)
     state = load_backbone("vit").state_dict()
-    shipped = zoo_module.shipped_backbone("vit")
+    shipped = shipped_backbone("vit")
     assert shipped is not None
     assert all(torch.equal(state[key], shipped[key]) for key in state)
 
@@ -195,8 +256,10 @@ def test_the_shipped_backbone_needs_no_pretraining(monkeypatch: pytest.MonkeyPat
 PROCESSES = """
 import json, os, signal, sys, time
 from pathlib import Path
+from dataclasses import replace
 import torch
 from mergelib.testbed import models, zoo
+from mergelib.testbed.families import FAMILIES
 from mergelib.testbed.suites import load_suite
 from mergelib.testbed.tasks import PretrainingSet
 from mergelib.testbed.training import Recipe
@@ -205,12 +268,9 @@ folder = Path(sys.argv[1])
 torch.set_num_threads(1)
 suite = load_suite("digits2", profile="smoke")
 low = suite.tasks["digits_low"]
-models.MODELS["tiny"] = lambda: models.VisionTransformer(width=16, depth=1, heads=2)
-zoo.pretraining_sets = lambda: [
-    PretrainingSet("glyphs", low.class_names, low.train, low.test, "0123")
-]
-zoo.FALLBACK = Recipe(epochs=1)
-real_tune, real_pretrain, log = zoo.fine_tune, zoo.pretrain, folder / "log"
+sets = [PretrainingSet("glyphs", low.class_names, low.train, low.test, "0123")]
+family = FAMILIES["digits"]
+real_tune, real_pretrain, log = zoo.fine_tune, family.pretraining.train, folder / "log"
 
 def note(what):
     with log.open("a") as file:
@@ -230,7 +290,17 @@ def pretrain(*arguments):
     note("pretrain")
     return real_pretrain(*arguments)
 
-zoo.fine_tune, zoo.pretrain = tune, pretrain
+zoo.fine_tune = tune
+FAMILIES["digits"] = replace(
+    family,
+    models={"tiny": lambda: models.VisionTransformer(width=16, depth=1, heads=2)},
+    pretraining=replace(
+        family.pretraining,
+        train=pretrain,
+        short_sets=lambda: sets,
+        short_recipe=Recipe(epochs=1),
+    ),
+)
 
 def load():
     return zoo.load_zoo(suite, model="tiny", recipe=Recipe(epochs=1))
@@ -238,8 +308,9 @@ def load():
 def child():
     if pid := os.fork():
         return pid
-    made = load()
-    digest = {t: float(sum(v.double().sum() for v in e.values())) for t, e in made.experts.items()}
+    loaded = load()
+    experts = loaded.experts.items()
+    digest = {task: float(sum(v.double().sum() for v in state.values())) for task, state in experts}
     (folder / f"{os.getpid()}.json").write_text(json.dumps(digest))
     os._exit(0)
 
@@ -268,8 +339,8 @@ def run_processes(folder: Path, how: str) -> list[str]:
     command = [sys.executable, "-c", PROCESSES, str(folder), how]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    found: list[str] = json.loads(ran.stdout)
-    return found
+    events: list[str] = json.loads(ran.stdout)
+    return events
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -277,9 +348,9 @@ def test_processes_that_build_at_once_divide_the_work_and_agree(tmp_path: Path) 
     events = run_processes(tmp_path / "run", "together")
     assert events.count("pretrain") == 1
     assert events.count("tune") == events.count("tuned") == 2
-    found = [json.loads(file.read_text()) for file in (tmp_path / "run").glob("*.json")]
-    assert len(found) == 3
-    assert found[0] == found[1] == found[2]
+    digests = [json.loads(file.read_text()) for file in (tmp_path / "run").glob("*.json")]
+    assert len(digests) == 3
+    assert digests[0] == digests[1] == digests[2]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

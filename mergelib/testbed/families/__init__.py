@@ -1,0 +1,29 @@
+"""The families of suites that come with the package; importing this registers them all."""
+
+from mergelib.testbed.families import clip, digits, glue, glyphs, synthetic, texts, vision
+from mergelib.testbed.registry import (
+    FAMILIES,
+    Family,
+    Pretraining,
+    family_of,
+    family_with,
+    known_suites,
+    register,
+)
+
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "Pretraining",
+    "clip",
+    "digits",
+    "family_of",
+    "family_with",
+    "glue",
+    "glyphs",
+    "known_suites",
+    "register",
+    "synthetic",
+    "texts",
+    "vision",
+]

@@ -9,7 +9,6 @@ vision tower up to its pooled token; the projection into the space of texts stay
 and belongs to the frozen model. Needs the extra ``hub`` (transformers, datasets).
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +20,16 @@ from PIL import Image
 from torch import Generator, Tensor, nn
 
 from mergelib.data import hub
-from mergelib.data.glyphs import stable_seed
+from mergelib.data.sampling import draw, stratified
+from mergelib.hashing import fingerprint, stable_seed
 from mergelib.progress import progress
-from mergelib.testbed.models import Head
-from mergelib.testbed.suites import draw, stratified
-from mergelib.testbed.tasks import Split, Suite, Task
-from mergelib.testbed.zoo import Zoo
+from mergelib.testbed.models import Head, scale_pixels
+from mergelib.testbed.registry import Family, LoadedTask, Sizes, register
+from mergelib.testbed.tasks import Split, Suite, Task, Zoo
 
+MODEL = "clip-vit-base-patch32"
 SCALE = 100.0  # CLIP's own inverse temperature, where its training clips it
-# What CLIP's training subtracts from pictures in 0..1 and divides them by, a colour each.
+# What CLIP's training subtracts from pictures in 0..1 and divides them by, for each colour.
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 
@@ -143,13 +143,6 @@ SOURCES: dict[str, Source] = {
         "nateraw/rendered-sst2", ("a {} review of a movie.",), ("negative", "positive")
     ),
 }
-# Pictures of a task in the train, validation and test split by profile; None takes all there are.
-SIZES: dict[str, tuple[int, int, int | None]] = {
-    "smoke": (240, 48, 120),
-    "default": (1000, 1000, None),
-    "full": (1000, 1000, None),
-}
-SUITES: dict[str, tuple[str, ...]] = {f"clip{n}": tuple(SOURCES)[:n] for n in (8, 14, 20)}
 
 
 class VisionTower(nn.Module):
@@ -170,7 +163,7 @@ class VisionTower(nn.Module):
     def __init__(self, clip: Any) -> None:
         super().__init__()
         self.vision_model = clip.vision_model
-        mean, deviation = (torch.tensor(each).view(3, 1, 1) for each in (MEAN, DEVIATION))
+        mean, deviation = (torch.tensor(colour).view(3, 1, 1) for colour in (MEAN, DEVIATION))
         frozen = {
             "projection": clip.visual_projection.weight.detach(),
             "slope": 0.5 / deviation,  # from -1..1 to what CLIP wants, in one step
@@ -212,19 +205,10 @@ def zero_shot_head(
     return Head(embeddings.mean(1), scale=SCALE)
 
 
-def load_clip_suite(
-    name: str,
-    *,
-    seed: int = 0,
-    profile: str = "default",
-    tasks: Sequence[str] | None = None,
-    train_size: int | None = None,
-    validation_size: int | None = None,
-    test_size: int | None = None,
-    root: str | Path | None = None,
-    side: int = 224,
-) -> Suite:
-    """The tasks of a suite as CLIP sees them: pictures uint8 ``(N, 3, side, side)``.
+def load_task(
+    name: str, sizes: Sizes, seed: int, data: str | Path | None, /, *, side: int = 224
+) -> LoadedTask:
+    """One task as CLIP sees it: pictures uint8 ``(N, 3, side, side)``.
 
     A picture takes 150 kB; the whole test parts take 13 GB for ``clip8`` and about 35 GB for
     ``clip20``, in memory and on the device that evaluates. Validation pictures are drawn from the
@@ -232,47 +216,30 @@ def load_clip_suite(
     hyperparameters are chosen and nothing is reported.
 
     Args:
-        name: ``clip8``, ``clip14`` or ``clip20``.
+        name: of the task, one of `SOURCES`.
+        sizes: training, validation (never over a fifth of the training part) and test pictures, at
+            most; None for the whole test part.
         seed: draws the training and validation pictures, and a part of the test pictures.
-        profile: how many pictures a task has, see `SIZES`; by default all of the test part.
-        tasks: names of the tasks to load; all by default.
-        train_size: training pictures of a task, at most, in place of the profile's.
-        validation_size: likewise; never over a fifth of the training part.
-        test_size: likewise.
-        root: folder with local data sets, each in a folder named as its task, instead of the
+        data: folder with local data sets, each in a folder named as its task, instead of the
             hub's; see `mergelib.data.hub.load_data`. Class folders sort into label order.
         side: pixels of a side.
 
     Raises:
-        ValueError: an unknown suite, profile or task, a size below 1, or data that cannot be had.
+        ValueError: data that cannot be had.
     """
-    for kind, value, known in (("suite", name, SUITES), ("profile", profile, SIZES)):
-        if value not in known:
-            raise ValueError(f"unknown {kind} {value!r}; known: {', '.join(known)}")
-    for task in tasks or ():
-        if task not in SUITES[name]:
-            raise ValueError(f"unknown task {task!r} of {name}; known: {', '.join(SUITES[name])}")
-    hub.check_sizes(train_size=train_size, validation_size=validation_size, test_size=test_size)
-    usual = SIZES[profile]
-    sizes = (train_size or usual[0], validation_size or usual[1])
-    test_size = test_size or usual[2]
-    loaded, sources = {}, {}
-    for task in tasks or SUITES[name]:
-        source, generator = SOURCES[task], Generator().manual_seed(stable_seed("clip", task, seed))
-        train_part, test_part = (
-            _Part(task, source, split, root) for split in ("train", source.test)
-        )
-        train_rows, validation_rows = draw(train_part.labels, sizes, generator)
-        test_rows = stratified(test_part.labels, test_size or len(test_part.labels), generator)
-        loaded[task] = Task(
-            task,
-            train_part.class_names,
-            train_part.read(train_rows, side),
-            train_part.read(validation_rows, side),
-            test_part.read(test_rows, side),
-        )
-        sources[f"clip/{task}"] = hub.digest_of(loaded[task])
-    return Suite(name, seed, loaded, sources)
+    source, generator = SOURCES[name], Generator().manual_seed(stable_seed("clip", name, seed))
+    train_part, test_part = (_Part(name, source, split, data) for split in ("train", source.test))
+    train_rows, validation_rows = draw(train_part.labels, sizes[:2], generator)
+    test_rows = stratified(test_part.labels, sizes[2] or len(test_part.labels), generator)
+    task = Task(
+        name,
+        train_part.class_names,
+        train_part.read(train_rows, side),
+        train_part.read(validation_rows, side),
+        test_part.read(test_rows, side),
+        transform=scale_pixels,
+    )
+    return task, {f"clip/{name}": task.sha256()}
 
 
 class _Part:
@@ -289,9 +256,9 @@ class _Part:
                 f"data of task {task!r}: no pictures with labels among the columns {list(features)}"
             )
         self.picture = pictures[0]
-        self.labels = torch.tensor([int(each) for each in self.data[labels[0]]], dtype=torch.int64)
+        self.labels = torch.tensor(list(map(int, self.data[labels[0]])), dtype=torch.int64)
         named = getattr(features[labels[0]], "names", None) or ()
-        own = [each.replace("_", " ") if source.underscores else each for each in named]
+        own = [name.replace("_", " ") if source.underscores else name for name in named]
         self.class_names = source.class_names or tuple(own)
         classes = len(named) or len(self.labels.unique())
         if classes != len(self.class_names):
@@ -320,17 +287,18 @@ def picture(image: Image.Image, side: int = 224) -> Tensor:
     return cut
 
 
-def load_clip_zoo(
+def load_zoo(
     suite: Suite,
+    /,
     *,
-    model: str | Path = "clip-vit-base-patch32",
+    model: str | Path = MODEL,
     experts: str | Mapping[str, str | Path] | None = None,
     device: torch.device | str = "cpu",
 ) -> Zoo:
-    """CLIP, its fine-tuned vision towers and zero-shot heads, for a suite of `load_clip_suite`.
+    """CLIP, its fine-tuned vision towers and zero-shot heads.
 
     Args:
-        suite: the tasks.
+        suite: the tasks, one of ``clip8/14/20``.
         model: ``"clip-vit-base-patch32"``, ``"clip-vit-large-patch14"`` or another of OpenAI's on
             the hub; or the folder of a CLIP in transformers' format.
         experts: the folder or the name on the hub of every task's expert, as a mapping or a
@@ -365,6 +333,17 @@ def load_clip_zoo(
         for name, task in suite.tasks.items()
     }
     prompts = [(name, suite.tasks[name].class_names, SOURCES[name].templates) for name in heads]
-    made = hub.fingerprint([folder, *files.values()]) + repr(prompts)
-    fingerprint = hashlib.sha256(made.encode()).hexdigest()[:16]
-    return Zoo(suite, tower, pretrained, states, heads, files, fingerprint)
+    origin = hub.weights_fingerprint([folder, *files.values()]) + repr(prompts)
+    return Zoo(suite, tower, pretrained, states, heads, files, fingerprint(origin))
+
+
+CLIP = register(
+    Family(
+        "clip",
+        {f"clip{count}": tuple(SOURCES)[:count] for count in (8, 14, 20)},
+        load_task,
+        {"smoke": (240, 48, 120), "default": (1000, 1000, None), "full": (1000, 1000, None)},
+        model=MODEL,
+        load_zoo=load_zoo,
+    )
+)

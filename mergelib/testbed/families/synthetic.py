@@ -16,7 +16,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from mergelib.cogram.finetuning import fine_tune
-from mergelib.data.glyphs import balanced_labels, stable_seed
+from mergelib.data.sampling import balanced_labels
+from mergelib.hashing import stable_seed
 from mergelib.testbed.tasks import Split
 
 # The tangent's argument stays within ±1.25, off the poles at ±π/2: it is at most tan 1.25 = 3.
@@ -58,9 +59,11 @@ class _Distribution:
         part = torch.randint(subclusters, (size,), generator=generator)
         normal = torch.randn(size, dimensions, 1, generator=generator)
         x = self.means[labels, part] + (self.factors[labels] @ normal)[..., 0]
-        bent = self.sine * torch.sin(self.frequency * x)
-        bent += self.tangent * torch.tan(_LIMIT * torch.tanh(x / 2))
-        return Split(x + bent + noise * torch.randn(size, dimensions, generator=generator), labels)
+        distorted = self.sine * torch.sin(self.frequency * x)
+        distorted += self.tangent * torch.tan(_LIMIT * torch.tanh(x / 2))
+        return Split(
+            x + distorted + noise * torch.randn(size, dimensions, generator=generator), labels
+        )
 
 
 def synthetic_pair(
@@ -100,7 +103,7 @@ def synthetic_pair(
         shift: distance of a subcluster's mean from its class's centre.
         spread: standard deviation within a subcluster, quadratic mean over directions.
         sine: amplitude of the sine that is added to every coordinate.
-        frequency: of this sine, in radians a unit.
+        frequency: of this sine, in radians per unit.
         tangent: strength of the tangent that is added to every coordinate.
         noise: standard deviation of what is added last.
         test_noise: what this is multiplied by in the test data.
@@ -133,7 +136,7 @@ def synthetic_pair(
     centres = _uniform(separation, ours) * torch.randn(classes, dimensions, generator=ours)
     names = ("a", "b") if heterogeneous else ("a", "a")
     a, b = (_distribution(centres, subclusters, ranges, generator("party", name)) for name in names)
-    train = [each.draw(train_size, noise, generator("train", i)) for i, each in enumerate((a, b))]
+    train = [party.draw(train_size, noise, generator("train", i)) for i, party in enumerate((a, b))]
     held_out = []
     for part, size, strength in (
         ("validation", validation_size, noise),
@@ -153,7 +156,7 @@ def synthetic_pair(
 def _distribution(
     centres: Tensor, subclusters: int, ranges: Mapping[str, Range], generator: Generator
 ) -> _Distribution:
-    drawn = {name: _uniform(each, generator) for name, each in ranges.items()}
+    drawn = {name: _uniform(bounds, generator) for name, bounds in ranges.items()}
     classes, dimensions = centres.shape
     direction = torch.randn(classes, subclusters, dimensions, generator=generator)
     means = centres[:, None] + drawn.pop("shift") * direction / direction.norm(dim=-1, keepdim=True)
@@ -198,7 +201,7 @@ def train_pair(
         hidden: neurons of the hidden layer.
         epochs: passes over a network's training data.
         learning_rate: of Adam, constant.
-        batch_size: examples a step.
+        batch_size: examples in one step.
 
     Returns:
         The architecture, Linear, ReLU, Linear, as A started; the state dicts of A and of B.
@@ -213,7 +216,7 @@ def train_pair(
             model = nn.Sequential(
                 nn.Linear(dimensions, hidden), nn.ReLU(), nn.Linear(hidden, classes)
             )
-        made = fine_tune(
+        trained = fine_tune(
             model.state_dict(),
             model=model,
             data={name: (split.inputs, split.labels)},
@@ -224,5 +227,5 @@ def train_pair(
             seed=stable_seed("batches", name, seed),
         )
         models.append(model)
-        states.append(made.state)
+        states.append(trained.state)
     return models[0], states[0], states[1]

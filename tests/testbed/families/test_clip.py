@@ -13,10 +13,10 @@ from PIL import Image
 import mergelib as ml
 from mergelib.studies.catalogue import get_study
 from mergelib.studies.comparison import compare
-from mergelib.testbed import clip
-from mergelib.testbed.suites import usual_model
-from mergelib.testbed.tasks import Suite
-from mergelib.testbed.zoo import Zoo
+from mergelib.testbed.families import clip
+from mergelib.testbed.suites import usual_model, usual_recipe
+from mergelib.testbed.tasks import Suite, Zoo
+from mergelib.testbed.zoo import make_heads
 
 transformers = pytest.importorskip("transformers")
 datasets = pytest.importorskip("datasets")
@@ -45,7 +45,7 @@ def make_clip(seed: int) -> Any:
 
 def save_tokenizer(folder: Path) -> None:
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,-"
-    words = [*letters, *(f"{each}</w>" for each in letters), "<|startoftext|>", "<|endoftext|>"]
+    words = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
     (folder / "vocab.json").write_text(json.dumps({word: i for i, word in enumerate(words)}))
     (folder / "merges.txt").write_text("#version: 0.2\n")
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "CLIPTokenizer"}')
@@ -84,22 +84,22 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
-    monkeypatch.setitem(clip.SUITES, "clip8", tuple(CLASSES))
+    monkeypatch.setitem(clip.CLIP.suites, "clip8", tuple(CLASSES))
 
 
 def load_suite(folder: Path, **options: Any) -> Suite:
-    return clip.load_clip_suite("clip8", root=folder, side=32, **options)
+    return ml.load_suite("clip8", data=folder, side=32, **options)
 
 
 @pytest.fixture
 def zoo(folder: Path) -> Zoo:
-    return clip.load_clip_zoo(load_suite(folder), model=folder / MODEL)
+    return ml.load_zoo(load_suite(folder), model=str(folder / MODEL))
 
 
 def test_suite_names_are_the_papers_tasks() -> None:
     assert len(clip.SOURCES) == 20
-    assert clip.SUITES["clip14"] == tuple(clip.SOURCES)[:14]
-    assert all("{}" in each for source in clip.SOURCES.values() for each in source.templates)
+    assert clip.CLIP.suites["clip14"] == tuple(clip.SOURCES)[:14]
+    assert all("{}" in text for source in clip.SOURCES.values() for text in source.templates)
     # CLIP's own prompts: 2 for scenes, 8 for cars, 18 for aerial views, 8 for textures, 18 CIFAR
     counts = [len(clip.SOURCES[task].templates) for task in ("sun397", "stanford-cars", "resisc45")]
     assert counts == [2, 8, 18]
@@ -114,14 +114,14 @@ def test_suite(folder: Path) -> None:
     task = suite.tasks["eurosat"]
     assert task.class_names == ("forest", "pasture", "sea or lake")
     assert suite.tasks["rendered-sst2"].class_names == ("negative", "positive")
-    assert [len(each) for each in (task.train, task.validation, task.test)] == [12, 6, 12]
+    assert [len(split) for split in (task.train, task.validation, task.test)] == [12, 6, 12]
     assert task.test.inputs.shape == (12, 3, 32, 32)
     assert task.test.inputs.dtype == torch.uint8
     for label in range(3):  # pictures of class k were drawn from 60 k to 60 k + 100
         pictures = task.test.inputs[task.test.labels == label].float()
         assert pictures.mean().item() == pytest.approx(60 * label + 49.5, abs=3)
-    rows = {tuple(each.flatten().tolist()) for each in task.train.inputs}
-    assert not rows & {tuple(each.flatten().tolist()) for each in task.validation.inputs}
+    rows = {tuple(row.flatten().tolist()) for row in task.train.inputs}
+    assert not rows & {tuple(row.flatten().tolist()) for row in task.validation.inputs}
 
 
 def test_suite_is_drawn_by_its_seed(folder: Path) -> None:
@@ -136,7 +136,7 @@ def test_picture_equals_clips_own_preprocessing() -> None:
         size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
     )
     theirs = processor(Image.fromarray(pixels), return_tensors="pt")["pixel_values"][0]
-    mean, deviation = (torch.tensor(each).view(3, 1, 1) for each in (clip.MEAN, clip.DEVIATION))
+    mean, deviation = (torch.tensor(colour).view(3, 1, 1) for colour in (clip.MEAN, clip.DEVIATION))
     ours = (clip.picture(Image.fromarray(pixels), 32) / 255 - mean) / deviation
     assert (ours - theirs).abs().max() < 1.01 / 255 / min(clip.DEVIATION)  # one step of a byte
     assert (ours - theirs).abs().mean() < 0.1 / 255
@@ -144,7 +144,7 @@ def test_picture_equals_clips_own_preprocessing() -> None:
 
 def test_features_are_clips(zoo: Zoo) -> None:
     images = zoo.suite.tasks["eurosat"].test.inputs
-    mean, deviation = (torch.tensor(each).view(3, 1, 1) for each in (clip.MEAN, clip.DEVIATION))
+    mean, deviation = (torch.tensor(colour).view(3, 1, 1) for colour in (clip.MEAN, clip.DEVIATION))
     with torch.no_grad():
         theirs = make_clip(0).get_image_features((images / 255 - mean) / deviation)
         theirs = getattr(theirs, "pooler_output", theirs)  # transformers 4 gives the tensor itself
@@ -161,9 +161,9 @@ def test_head_is_clips_zero_shot_classifier(folder: Path, zoo: Zoo) -> None:
         embeddings = []
         for template in clip.SOURCES["eurosat"].templates:  # one by one, hence unpadded
             tokens = tokenizer(template.format(name), return_tensors="pt")
-            found = model.get_text_features(**tokens)
-            found = getattr(found, "pooler_output", found)[0]
-            embeddings.append(found / found.norm())
+            pooled = model.get_text_features(**tokens)
+            pooled = getattr(pooled, "pooler_output", pooled)[0]
+            embeddings.append(pooled / pooled.norm())
         rows.append(torch.stack(embeddings).mean(0))
     direct = F.normalize(torch.stack(rows).detach(), dim=1)
     head = zoo.heads["eurosat"]
@@ -209,7 +209,7 @@ def test_merging_and_comparing(zoo: Zoo) -> None:
 def test_every_study_runs(zoo: Zoo, study: str, settings: dict[str, Any], table: str) -> None:
     rows = get_study(study).function(zoo, **settings)[table]
     assert rows
-    numbers = [each for row in rows for each in row.values() if isinstance(each, float)]
+    numbers = [value for row in rows for value in row.values() if isinstance(value, float)]
     assert np.isfinite(numbers).all()
 
 
@@ -220,36 +220,41 @@ def test_the_common_functions_lead_here(folder: Path) -> None:
     zoo = ml.load_zoo(small, model=str(folder / MODEL))
     assert isinstance(zoo.model, clip.VisionTower)
     assert usual_model("clip14") == "clip-vit-base-patch32"
+    assert usual_recipe("clip14") is None
+    with pytest.raises(ValueError, match="clip8 has public experts, it takes no recipe"):
+        ml.load_zoo(small, model=str(folder / MODEL), recipe=ml.Recipe())
+    with pytest.raises(ValueError, match=r"experts and heads of clip8, .* are public"):
+        make_heads(zoo.model, small)
 
 
 def test_fingerprint_tells_experts_and_prompts_apart(
     folder: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swapped = {"eurosat": folder / MODEL, "rendered-sst2": folder / MODEL}
-    other = clip.load_clip_zoo(zoo.suite, model=folder / MODEL, experts=swapped)
-    again = clip.load_clip_zoo(
+    other = clip.load_zoo(zoo.suite, model=folder / MODEL, experts=swapped)
+    again = clip.load_zoo(
         zoo.suite, model=folder / MODEL, experts=str(folder / f"{MODEL}_{{task}}")
     )
     assert again.fingerprint == zoo.fingerprint != other.fingerprint
     monkeypatch.setitem(clip.SOURCES, "eurosat", clip.Source("tanganke/eurosat", ("{}",)))
-    worded = clip.load_clip_zoo(zoo.suite, model=folder / MODEL)
+    worded = clip.load_zoo(zoo.suite, model=folder / MODEL)
     assert worded.fingerprint != zoo.fingerprint
 
 
 @pytest.mark.parametrize(
-    ("options", "culprit"),
+    ("options", "message"),
     [
         ({"name": "clip9"}, "unknown suite 'clip9'"),
         ({"profile": "huge"}, "unknown profile 'huge'; known: smoke, default, full"),
         ({"tasks": ["mnist"]}, "unknown task 'mnist' of clip8"),
-        ({"validation_size": -1}, "validation_size must be at least 1, got -1"),
+        ({"validation_size": -1}, "validation_size must be at least 0, got -1"),
         ({"test_size": 0}, "test_size must be at least 1"),
-        ({"root": "nowhere"}, "data of task 'eurosat': no 'train' in the hub's 'tanganke/eurosat'"),
+        ({"data": "nowhere"}, "data of task 'eurosat': no 'train' in the hub's 'tanganke/eurosat'"),
     ],
 )
-def test_bad_suites(folder: Path, options: dict[str, Any], culprit: str) -> None:
-    with pytest.raises(ValueError, match=culprit) as caught:
-        clip.load_clip_suite(**{"name": "clip8", "root": folder, "side": 32, **options})
+def test_bad_suites(folder: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        ml.load_suite(**{"name": "clip8", "data": folder, "side": 32, **options})
     assert "\n" not in str(caught.value)
 
 
@@ -272,7 +277,7 @@ def test_data_without_labels(tmp_path: Path) -> None:
 def test_missing_and_wrong_models(folder: Path, zoo: Zoo, tmp_path: Path) -> None:
     def load(model: Any, experts: Any = None) -> None:
         with pytest.raises(ValueError) as caught:  # noqa: PT011, the messages are looked at below
-            clip.load_clip_zoo(zoo.suite, model=model, experts=experts)
+            clip.load_zoo(zoo.suite, model=model, experts=experts)
         messages.append(str(caught.value))
 
     messages: list[str] = []
@@ -298,7 +303,7 @@ def test_missing_and_wrong_models(folder: Path, zoo: Zoo, tmp_path: Path) -> Non
     load(folder / MODEL, str(tmp_path / "small"))
     load(folder / MODEL, dict.fromkeys(CLASSES, tmp_path / "small"))
     load(folder / MODEL, dict.fromkeys(CLASSES, tmp_path / "roberta"))
-    culprits = [
+    expected = [
         "'openai/clip-vit-none' is neither a folder nor to be had from the hub",
         "empty is no model's folder: it holds no config.json",
         "roberta holds a model of type 'roberta', expected 'clip'",
@@ -308,8 +313,8 @@ def test_missing_and_wrong_models(folder: Path, zoo: Zoo, tmp_path: Path) -> Non
         "has shape (16,), expected (32,) as in the model",
         "roberta lacks key 'vision_model.embeddings.class_embedding'",
     ]
-    for message, culprit in zip(messages, culprits, strict=True):
-        assert culprit in message
+    for message, part in zip(messages, expected, strict=True):
+        assert part in message
         assert "\n" not in message
 
 
@@ -321,25 +326,25 @@ def test_what_is_asked_of_the_hub(
 
     def snapshot(name: str, allow_patterns: list[str]) -> str:
         asked.append(name)
-        here = tmp_path / name.split("/")[1]
-        here.mkdir(exist_ok=True)
+        copy = tmp_path / name.split("/")[1]
+        copy.mkdir(exist_ok=True)
         pickled = name == f"openai/{MODEL}"
-        for file in (folder / here.name).iterdir():
+        for file in (folder / copy.name).iterdir():
             if file.suffix in (".json", ".txt") or not pickled:
-                (here / file.name).write_bytes(file.read_bytes())
+                (copy / file.name).write_bytes(file.read_bytes())
         if pickled and "pytorch_model*" in allow_patterns:
             state = make_clip(0).state_dict()
             relics = {f"{tower}_model.embeddings.position_ids" for tower in ("vision", "text")}
             torch.save(
-                state | {key: torch.arange(17)[None] for key in relics}, here / "pytorch_model.bin"
+                state | {key: torch.arange(17)[None] for key in relics}, copy / "pytorch_model.bin"
             )
-        return str(here)
+        return str(copy)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
-    found = clip.load_clip_zoo(zoo.suite, model=MODEL)
+    loaded = clip.load_zoo(zoo.suite, model=MODEL)
     theirs = [f"tanganke/{MODEL}_{task}" for task in CLASSES]
     assert asked == [f"openai/{MODEL}", f"openai/{MODEL}", *theirs]
-    assert all(torch.equal(found.pretrained[key], zoo.pretrained[key]) for key in zoo.pretrained)
+    assert all(torch.equal(loaded.pretrained[key], zoo.pretrained[key]) for key in zoo.pretrained)
 
 
 def test_data_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,12 +357,12 @@ def test_data_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         pictures = [Image.new("L", (9, 9), label) for label in range(classes)] * 5
         labels: list[Any] = list(range(classes)) * 5
         if classes == 2:
-            labels = [bool(each) for each in labels]
+            labels = [bool(label) for label in labels]
         return datasets.Dataset.from_dict({"image": pictures, "label": labels})
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setitem(clip.SUITES, "clip8", ("pcam", "svhn", "food101"))
-    suite = clip.load_clip_suite("clip8", tasks=["pcam", "svhn"], side=8)
+    monkeypatch.setitem(clip.CLIP.suites, "clip8", ("pcam", "svhn", "food101"))
+    suite = ml.load_suite("clip8", tasks=["pcam", "svhn"], side=8)
     assert asked[0] == ("1aurent/PatchCamelyon", None, "train")
     assert asked[3] == ("ufldl-stanford/svhn", "cropped_digits", "test")
     assert suite.tasks["pcam"].class_names[1].endswith("tumor tissue")
@@ -365,4 +370,4 @@ def test_data_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(task.test.inputs[:, 0, 0, 0].long(), task.test.labels)
         assert task.test.inputs.shape[1:] == (3, 8, 8)  # grey becomes colour
     with pytest.raises(ValueError, match="'food101': 10 classes, but 0 names"):
-        clip.load_clip_suite("clip8", tasks=["food101"], side=8)
+        ml.load_suite("clip8", tasks=["food101"], side=8)

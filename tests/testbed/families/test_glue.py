@@ -1,6 +1,7 @@
 """GLUE on tiny random RoBERTas and sentences made on the spot; no network."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 import mergelib as ml
-from mergelib.testbed import glue
-from mergelib.testbed.zoo import Zoo
+from mergelib.studies.comparison import choose, compare
+from mergelib.testbed.families import glue
+from mergelib.testbed.tasks import Suite, Zoo
 
 transformers = pytest.importorskip("transformers")
 datasets = pytest.importorskip("datasets")
@@ -91,10 +93,13 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
 
 
-def load_zoo(folder: Path, **options: Any) -> Zoo:
-    return glue.load_glue_zoo(
-        **{"model": folder / MODEL, "tasks": TASKS, "root": folder, **options}
-    )
+def load_suite(folder: Path, **options: Any) -> Suite:
+    given = {"tasks": TASKS, "data": folder, "tokenizer": folder / MODEL, **options}
+    return ml.load_suite("glue8", **given)
+
+
+def load_zoo(folder: Path, suite: Suite | None = None, **options: Any) -> Zoo:
+    return ml.load_zoo(suite or load_suite(folder), **{"model": str(folder / MODEL), **options})
 
 
 def outputs(zoo: Zoo, task: str) -> torch.Tensor:
@@ -105,15 +110,15 @@ def outputs(zoo: Zoo, task: str) -> torch.Tensor:
 
 
 def test_tasks(folder: Path) -> None:
-    zoo = load_zoo(folder, train_size=20)
-    task = zoo.suite.tasks["mnli"]
-    assert [len(each) for each in (task.train, task.validation, task.test)] == [20, 8, 30]
+    suite = load_suite(folder, train_size=20)
+    task = suite.tasks["mnli"]
+    assert [len(split) for split in (task.train, task.validation, task.test)] == [20, 8, 30]
     assert task.test.inputs.dtype == task.test.labels.dtype == torch.int64
     assert task.test.labels.bincount().tolist() == [10, 10, 10]
     assert (task.test.inputs[:, 0] == 0).all()  # <s>
     assert ((task.test.inputs == 2).sum(1) == 3).all()  # a pair: <s> a </s></s> b </s>
-    assert ((zoo.suite.tasks["cola"].test.inputs == 2).sum(1) == 1).all()
-    labels = zoo.suite.tasks["stsb"].test.labels
+    assert ((suite.tasks["cola"].test.inputs == 2).sum(1) == 1).all()
+    labels = suite.tasks["stsb"].test.labels
     assert labels.dtype == torch.float32
     assert 0 <= labels.min() < 1 < 4 < labels.max() <= 5
     assert list(glue.SOURCES) == ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
@@ -126,14 +131,14 @@ def test_encoder_and_head_are_the_whole_classifier(folder: Path) -> None:
             features = torch.func.functional_call(
                 zoo.model, zoo.experts[task], (zoo.suite.tasks[task].test.inputs,)
             )
-            found = zoo.heads[task](features)
-        torch.testing.assert_close(found, outputs(zoo, task), atol=1e-5, rtol=1e-5)
-        assert found.shape == (30, CLASSES[task])
+            logits = zoo.heads[task](features)
+        torch.testing.assert_close(logits, outputs(zoo, task), atol=1e-5, rtol=1e-5)
+        assert logits.shape == (30, CLASSES[task])
 
 
 def test_scores_by_hand(folder: Path) -> None:
     zoo = load_zoo(folder)
-    table = glue.compare_glue(zoo, {"average": {}}).set_index(["method", "task"])
+    table = compare(zoo, {"average": {}}).set_index(["method", "task"])
     own = table.loc["individual"]
     assert own["metric"].to_dict() == {
         "cola": "matthews",
@@ -144,32 +149,31 @@ def test_scores_by_hand(folder: Path) -> None:
     labels = {task: zoo.suite.tasks[task].test.labels for task in TASKS}
     said = {task: outputs(zoo, task) for task in TASKS}
     accuracy = (said["mnli"].argmax(1) == labels["mnli"]).float().mean()
-    assert own.loc["mnli", "score"] == pytest.approx(float(accuracy))
+    assert own.loc["mnli", "score"] == own.loc["mnli", "accuracy"] == pytest.approx(float(accuracy))
 
     guess, truth = said["cola"].argmax(1).double(), labels["cola"].double()
     assert 0 < guess.sum() < 30
     phi = torch.corrcoef(torch.stack([guess, truth]))[0, 1]  # for two classes that is Matthews'
     assert own.loc["cola", "score"] == pytest.approx(float(phi))
+    assert own.loc["cola", "correct"] == (guess == truth).sum()
 
     guess, truth = said["stsb"][:, 0].double(), labels["stsb"].double()
-    ranks = torch.stack([each.argsort().argsort().double() for each in (guess, truth)])
+    ranks = torch.stack([column.argsort().argsort().double() for column in (guess, truth)])
     both = torch.corrcoef(torch.stack([guess, truth]))[0, 1] + torch.corrcoef(ranks)[0, 1]
     assert own.loc["stsb", "score"] == pytest.approx(float(both) / 2, abs=1e-6)
+    assert own.loc["stsb", "loss"] == pytest.approx(float(((guess - truth) ** 2).mean()), rel=1e-5)
+    assert own.loc["stsb", ["accuracy", "correct"]].isna().all()
 
-    merged = {
-        key: torch.stack([expert[key] for expert in zoo.experts.values()]).mean(0)
-        for key in zoo.pretrained
-    }
-    again = glue.evaluate_glue(zoo, merged).set_index("task")["score"]
+    merged = ml.merge("average", zoo.experts)
+    again = ml.evaluate(zoo.model, merged, zoo.heads, zoo.suite).set_index("task")["score"]
     assert table.loc["average", "score"].to_dict() == pytest.approx(again.to_dict())
 
 
-def test_classification_tasks_suit_the_common_loop(folder: Path) -> None:
-    zoo = load_zoo(folder, tasks=("cola", "mnli"))
-    state = ml.merge("average", zoo.experts)
-    table = ml.evaluate(zoo.model, state, zoo.heads, zoo.suite).set_index("task")
-    own = glue.evaluate_glue(zoo, state).set_index("task")
-    assert table.loc["mnli", "accuracy"] == pytest.approx(own.loc["mnli", "score"])
+def test_hyperparameters_are_chosen_by_the_tasks_scores(folder: Path) -> None:
+    zoo = load_zoo(folder)
+    best, table = choose(zoo, "task_arithmetic", {"scale": [0.0, 0.4, 1.0]})
+    assert list(table.columns) == ["scale", "score"]
+    assert best["scale"] == table.loc[table["score"].idxmax(), "scale"]
 
 
 def test_bad_input(folder: Path, tmp_path: Path) -> None:
@@ -180,26 +184,48 @@ def test_bad_input(folder: Path, tmp_path: Path) -> None:
         vocab_size=40, hidden_size=32, num_hidden_layers=1, num_attention_heads=2
     )
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"test_size": 0}, "test_size must be at least 1, got 0"),
-        ({"tasks": ["wnli"]}, "unknown task 'wnli' of GLUE"),
-        ({"tasks": ["rte"]}, "roberta-tiny-rte' is neither a folder nor to be had from the hub"),
-        ({"model": tmp_path / "bert"}, "bert holds a model of type 'bert', expected 'roberta'"),
-        ({"experts": dict.fromkeys(TASKS, folder / MODEL)}, "lacks key 'roberta.embeddings"),
-        ({"experts": {"cola": folder / f"{MODEL}-cola"}}, "task 'stsb' has no expert"),
-        ({"tasks": ["cola"], "root": tmp_path}, "'cola': no column 'sentence' among text, label"),
-        ({"tasks": ["cola"], "root": "nowhere"}, "data of task 'cola': no 'train' in the hub's"),
+    one = load_suite(folder, tasks=["cola"])
+    cases: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+        (load_suite, {"test_size": 0}, "test_size must be at least 1, got 0"),
+        (load_suite, {"tasks": ["wnli"]}, "unknown task 'wnli' of glue8"),
+        (
+            load_suite,
+            {"tokenizer": "none"},
+            "'none' is neither a folder nor to be had from the hub",
+        ),
+        (
+            load_suite,
+            {"tasks": ["cola"], "data": tmp_path},
+            "'cola': no column 'sentence' among text, label",
+        ),
+        (
+            load_suite,
+            {"tasks": ["cola"], "data": "nowhere"},
+            "data of task 'cola': no 'train' in the hub's",
+        ),
+        (
+            load_zoo,
+            {"experts": f"{folder}/none-{{task}}"},
+            "none-cola' is neither a folder nor to be had from the hub",
+        ),
+        (
+            load_zoo,
+            {"suite": one, "model": tmp_path / "bert"},
+            "bert holds a model of type 'bert', expected 'roberta'",
+        ),
+        (
+            load_zoo,
+            {"experts": dict.fromkeys(TASKS, folder / MODEL)},
+            "lacks key 'roberta.embeddings",
+        ),
+        (
+            load_zoo,
+            {"experts": {"cola": folder / f"{MODEL}-cola"}},
+            "task 'stsb' has no expert",
+        ),
     ]
-    for options, culprit in cases:
+    for load, options, message in cases:
         with pytest.raises(ValueError) as caught:  # noqa: PT011, the message is looked at below
-            load_zoo(folder, **options)
-        assert culprit in str(caught.value)
+            load(folder, **options)
+        assert message in str(caught.value)
         assert "\n" not in str(caught.value)
-
-
-def test_wrong_state(folder: Path) -> None:
-    zoo = load_zoo(folder, tasks=("cola",))
-    state = dict(zoo.pretrained)
-    del state["roberta.embeddings.LayerNorm.bias"]
-    with pytest.raises(ValueError, match=r"the state lacks key 'roberta\.embeddings\.LayerNorm"):
-        glue.evaluate_glue(zoo, state)

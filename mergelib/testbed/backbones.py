@@ -1,0 +1,138 @@
+"""Backbones: models with their pretrained weights, shipped, cached or pretrained now."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from torch import Tensor, nn
+
+from mergelib.hashing import fingerprint, plain
+from mergelib.io import cache_folder, load_state_dict, save_state_dict
+from mergelib.provenance import provenance
+from mergelib.testbed.families import Pretraining, family_with
+from mergelib.testbed.tasks import PretrainingSet
+from mergelib.testbed.training import Recipe
+
+VERSION = 1  # of what cached files mean; raise it to leave old caches behind
+
+
+def build_model(name: str) -> nn.Module:
+    """A freshly initialised model by name, one of a family's `models`.
+
+    Raises:
+        ValueError: for a name that no family knows.
+    """
+    return family_with(name).models[name]()
+
+
+def load_backbone(model: str, device: torch.device | str = "cpu") -> nn.Module:
+    """A model with its pretrained weights: shipped ones, else from a short pretraining, cached.
+
+    Raises:
+        ValueError: for an unknown model.
+    """
+    backbone = build_model(model)
+    weights = shipped_backbone(model)
+    backbone.load_state_dict(_pretrained(model, device) if weights is None else weights)
+    return backbone.to(device).eval()
+
+
+def shipped_backbone(name: str) -> dict[str, Tensor] | None:
+    """The shipped weights of a model in float32, or ``None`` when none are shipped for it."""
+    file = resources.files("mergelib.testbed") / "assets" / f"{name}.safetensors"
+    if not file.is_file():
+        return None
+    return {key: value.float() for key, value in load_safetensors(file.read_bytes()).items()}
+
+
+def write_backbone(
+    path: Path,
+    name: str,
+    sets: Sequence[PretrainingSet] | None = None,
+    recipe: Recipe | None = None,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> None:
+    """Pretrain a model and write it in float16 as ``path``, and its log as ``path`` with ``.json``.
+
+    The log records the recipe, the sets with their hashes, versions and one line for each epoch.
+
+    Args:
+        path: the file to write.
+        name: of the model.
+        sets: what to train on; by default what the model's family says.
+        recipe: how to train; likewise.
+        seed: draws the initial weights, order and augmentation.
+        device: where to train.
+
+    Raises:
+        ValueError: an unknown model, or data that cannot be had.
+    """
+    pretraining = _pretraining(name)
+    sets = pretraining.sets(None) if sets is None else sets
+    recipe = recipe or pretraining.recipe
+    torch.manual_seed(seed)
+    model = build_model(name).to(device)
+    log = pretraining.train(model, sets, recipe, seed=seed)
+    weights = {key: value.half().cpu() for key, value in model.state_dict().items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(save_safetensors(weights, {"model": name}))
+    sources = {part.name: part.sha256 for part in sets}
+    record = provenance(
+        model=name, recipe=asdict(recipe), seed=seed, device=device, sources=sources
+    )
+    path.with_suffix(".json").write_text(json.dumps({**record, "log": log}, indent=1) + "\n")
+
+
+def cached(
+    file: Path, train: Callable[[], Mapping[str, Tensor]], origin: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """The state dict in a file; if it is absent or damaged, trained now and written there.
+
+    Args:
+        file: in the cache; another process that wants it waits.
+        train: gives the state dict.
+        origin: what made it, JSON-ready, written into the file's metadata.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_suffix(".lock")):
+        if file.exists():
+            try:
+                return load_state_dict(file)
+            except ValueError:
+                file.unlink()
+        state = {key: value.cpu() for key, value in train().items()}
+        save_state_dict(state, file, metadata={"mergelib.made": json.dumps(origin)})
+        return state
+
+
+def _pretrained(name: str, device: torch.device | str) -> dict[str, Tensor]:
+    """θ_0 of a model that no weights ship for, from a short pretraining, cached."""
+    pretraining = _pretraining(name)
+    sets, recipe = pretraining.short_sets(), pretraining.short_recipe
+    data = "+".join(part.sha256 for part in sets)
+    origin = {"version": VERSION, "model": name, "recipe": plain(recipe), "data": data}
+
+    def train() -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        fresh = build_model(name).to(device)
+        pretraining.train(fresh, sets, recipe)
+        return {key: value.detach().clone() for key, value in fresh.state_dict().items()}
+
+    file = cache_folder() / "zoo" / f"{name}-backbone-{fingerprint(origin)}.safetensors"
+    return cached(file, train, origin)
+
+
+def _pretraining(model: str) -> Pretraining:
+    family = family_with(model)
+    if family.pretraining is None:
+        raise ValueError(f"family {family.name!r} of model {model!r} does not say how to pretrain")
+    return family.pretraining

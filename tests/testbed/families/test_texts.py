@@ -1,0 +1,119 @@
+"""Texts as a suite: the way from files to experts that are judged by loss."""
+
+import hashlib
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import mergelib as ml
+from mergelib.data import texts
+from mergelib.studies.cart import compression
+from mergelib.studies.comparison import choose, compare, individual
+from mergelib.testbed.backbones import build_model, write_backbone
+from mergelib.testbed.evaluation import SplitName
+from mergelib.testbed.families.texts import pretraining_texts
+from mergelib.testbed.models import to_tokens
+from mergelib.testbed.pretraining import pretrain_text
+from mergelib.testbed.tasks import LOSS, PretrainingSet, Zoo
+from mergelib.testbed.training import Recipe
+
+SAMPLES = {
+    "tinyshakespeare": "To be, or not to be: that is the question.\n",
+    "wikitext2_test": " = Lobster = \n The lobster is a large <unk> .\n",
+    "don_quijote_es": "En un lugar de la Mancha, ¿qué añadir?\n",
+    "names": "emma\nolivia\n",
+    "wikitext2_valid": " = Homarus = \n It may grow to a length of 60 cm .\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "text").mkdir()
+    for name, line in SAMPLES.items():
+        file = tmp_path / "text" / f"{name}.txt"
+        file.write_text(line * (6000 // len(line)), encoding="utf-8", newline="\n")
+    return tmp_path
+
+
+def test_suite_of_texts(folder: Path) -> None:
+    suite = ml.load_suite("text4", profile="smoke", data=folder)
+    assert suite.metric == LOSS
+    assert set(suite.transforms.values()) == {to_tokens}
+    assert list(suite.tasks) == list(texts.TASKS)
+    task = suite.tasks["don_quijote_es"]
+    assert "Mancha" in texts.decode(task.train.inputs[0])
+    assert 0 not in task.train.inputs
+    assert torch.equal(task.test.inputs[:, 1:].long(), task.test.labels[:, :-1])
+    raw = (folder / "text" / "names.txt").read_bytes()
+    assert suite.sources["text/names"] == hashlib.sha256(raw).hexdigest()
+
+
+def test_language_model_learns_and_is_written(folder: Path, tmp_path: Path) -> None:
+    sets = pretraining_texts(folder)
+    assert [part.name for part in sets] == ["wikitext2_valid"]
+    short = PretrainingSet("a", ("?",), sets[0].train, sets[0].test, sets[0].sha256)
+    torch.manual_seed(0)
+    log = pretrain_text(
+        build_model("gpt"), [short], Recipe(learning_rate=3e-3, epochs=8, batch_size=8)
+    )
+    assert log[0]["loss/a"] < 0.7 * math.log(128)
+    write_backbone(tmp_path / "gpt.safetensors", "gpt", sets, Recipe(epochs=1))
+    state = ml.load_state_dict(tmp_path / "gpt.safetensors")
+    assert state.keys() == build_model("gpt").state_dict().keys()
+
+
+def _zoo(folder: Path) -> Zoo:
+    suite = ml.load_suite("text4", profile="smoke", data=folder, tasks=["names", "tinyshakespeare"])
+    return ml.load_zoo(suite, recipe=Recipe(learning_rate=2e-3, epochs=4, batch_size=8))
+
+
+def test_experts_are_merged_and_judged_by_loss(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
+    zoo = _zoo(folder)
+    table = compare(zoo, {"average": {}}).set_index(["method", "task"])
+    for name, task in zoo.suite.tasks.items():
+        zoo.model.load_state_dict(zoo.experts[name])
+        with torch.no_grad():
+            logits = zoo.model(task.transform(task.test.inputs))
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), task.test.labels.flatten())
+        assert table.loc[("individual", name), "loss"] == pytest.approx(loss.item(), rel=1e-4)
+        assert table.loc[("individual", name), "loss"] < table.loc[("pretrained", name), "loss"]
+        assert table.loc[("average", name), "n"] == task.test.labels.numel()
+    best, searched = choose(zoo, "task_arithmetic", {"scale": [0.0, 0.5, 3.0]})
+    assert list(searched.columns) == ["scale", "loss"]
+    assert best["scale"] == searched.loc[searched["loss"].idxmin(), "scale"] == 0.5
+
+
+def test_masks_of_experts_on_texts_are_chosen_by_loss(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
+    zoo = _zoo(folder)
+    rows = compression(zoo, rank_ratios=[1.0], mask_scales=[0.2, 0.4, 1.5])["test"]
+    judged = pd.DataFrame(rows).query("setting == 'base=task_arithmetic'").set_index("task")["loss"]
+    for task in zoo.experts:
+        losses: dict[SplitName, list[float]] = {"validation": [], "test": []}
+        for scale in (0.2, 0.4, 1.5):
+            parts = ml.compress(
+                "tall_masks", zoo.experts, pretrained=zoo.pretrained, mask_scale=scale
+            )
+            for split, kept in losses.items():
+                own = replace(zoo, experts={task: parts.expert(task)})
+                kept.append(individual(own, split, autocast=True)["loss"].item())
+        assert len(set(losses["validation"])) == 3
+        assert judged[task] == losses["test"][np.argmin(losses["validation"])]
+
+
+def test_models_read_their_own_kind(folder: Path) -> None:
+    suite = ml.load_suite("text4", profile="smoke", data=folder, tasks=["names"])
+    with pytest.raises(ValueError, match="unknown model 'vit' for text4; known: gpt"):
+        ml.load_zoo(suite, model="vit")
+    with pytest.raises(ValueError, match="unknown model 'gpt' for digits2; known: vit, vit_small"):
+        ml.load_zoo(ml.load_suite("digits2"), model="gpt")
