@@ -22,8 +22,8 @@ from torch import Tensor, nn
 import mergelib as ml
 from mergelib.cogram import prototypes
 from mergelib.progress import progress
-from mergelib.provenance import provenance
-from mergelib.studies.results import write_result
+from mergelib.records.provenance import provenance
+from mergelib.records.results import write_result
 from mergelib.testbed.families.synthetic import synthetic_pair, train_pair
 from tests.cogram.reference import Plain
 

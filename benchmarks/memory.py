@@ -16,11 +16,11 @@ import typer
 from torch import Tensor
 
 from mergelib.io import Checkpoint, save_state_dict
-from mergelib.measure import measured
 from mergelib.procedures.frank_wolfe import minimise
 from mergelib.progress import progress
-from mergelib.provenance import provenance
-from mergelib.studies.results import write_result
+from mergelib.records.measure import measured
+from mergelib.records.provenance import provenance
+from mergelib.records.results import write_result
 
 State = dict[str, Tensor]
 LAYERS = 4

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import mergelib as ml
-from mergelib.studies.results import read_result
+from mergelib.records.results import read_result
 
 ROOT = Path(__file__).parents[1]
 

@@ -21,9 +21,9 @@ import mergelib as ml
 from mergelib import cli
 from mergelib.cli import printing
 from mergelib.io import load_state_dict, save_state_dict
+from mergelib.records.results import read_result
 from mergelib.registry import get_method, method_names
-from mergelib.studies import comparison, runner
-from mergelib.studies.results import read_result
+from mergelib.studies import comparison
 from mergelib.testbed import suites, zoo
 from mergelib.testbed.backbones import build_model
 from mergelib.testbed.families import FAMILIES
@@ -182,11 +182,10 @@ def test_parts_of_models(run: Run, models: tuple[Path, list[Path]], tmp_path: Pa
 
 
 def test_settings_are_json_else_text() -> None:
-    assert cli.merging._setting("scale=0.4") == ("scale", 0.4)
-    assert cli.merging._setting("weights=[1, 2]") == ("weights", [1, 2])
-    assert cli.merging._setting("exact=true") == ("exact", True)
-    assert cli.merging._setting("reduce=sum") == ("reduce", "sum")
-    assert cli.merging._setting("note=a=b") == ("note", "a=b")
+    texts = ["scale=0.4", "weights=[1, 2]", "exact=true", "reduce=sum", "note=a=b"]
+    settings = {"scale": 0.4, "weights": [1, 2], "exact": True, "reduce": "sum", "note": "a=b"}
+    assert cli.apps.read_settings(texts) == settings
+    assert cli.apps.read_settings(None) == {}
 
 
 @pytest.mark.usefixtures("quick")
@@ -212,7 +211,6 @@ def test_zoo_build_then_merge_then_evaluate(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "usual_recipe", lambda _: Recipe(epochs=1))
     output = tmp_path / "results" / "digits2.json"
     grids = 'grids={"average": {}, "ties": {"scale": [1.0]}}'
     options = ["--suite", "digits2", "--seeds", "2", "--profile", "smoke", "--set", grids]

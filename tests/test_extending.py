@@ -14,7 +14,7 @@ USE = """
 import torch
 import mergelib as ml
 
-experts = [{"w": torch.tensor([1.0, 5.0])}, {"w": torch.tensor([2.0, 9.0])}, {"w": torch.tensor([6.0, 7.0])}]
+experts = [{"w": torch.tensor(w)} for w in ([1.0, 5.0], [2.0, 9.0], [6.0, 7.0])]
 print(ml.merge("median", experts)["w"].tolist())
 for i, expert in enumerate(experts):
     ml.save_state_dict(expert, f"{i}.safetensors")
@@ -29,7 +29,7 @@ def copy(tmp_path: Path) -> Path:
     """The package with one file more: the example, as it stands in CONTRIBUTING."""
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     (name,) = re.findall(r"`(mergelib/rules/\w+\.py)`, found by itself", guide)
-    (code,) = re.findall(r"```python\n(.*?@rule.*?)```", guide, flags=re.DOTALL)
+    (code,) = re.findall(r"found by itself:\n   ```python\n(.*?)```", guide, flags=re.DOTALL)
     ignored = shutil.ignore_patterns("__pycache__", "results", "assets")
     shutil.copytree(ROOT / "mergelib", tmp_path / "mergelib", ignore=ignored)
     (tmp_path / name).write_text(re.sub(r"^   ", "", code, flags=re.MULTILINE))

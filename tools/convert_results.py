@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from mergelib.studies.results import read_result, write_result
+from mergelib.records.results import read_result, write_result
 
 ROOT = Path(__file__).resolve().parents[1]
 

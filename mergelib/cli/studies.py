@@ -111,8 +111,8 @@ def study(
 
     Example: mergelib study ranks --suite glyphs8 --seeds 3 --set rank_ratios=[0.04,0.08] -o r.json
     """
+    from mergelib.records.results import write_result
     from mergelib.studies.catalogue import get_study
-    from mergelib.studies.results import write_result
     from mergelib.studies.runner import measure_study
 
     options: dict[str, Any] = {} if profile is None else {"profile": profile}

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from mergelib.compression.packing import pack, unpack
-from mergelib.linalg import truncated_svd
 from mergelib.merging import explain_not_finite, in_memory, is_weight, merge, tied_keys
+from mergelib.numerics.linalg import truncated_svd
 from mergelib.registry import compression
 from mergelib.rules.low_rank import rank_of
 from mergelib.rules.masks import uses

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 import numpy as np
 import pandas as pd
 
-from mergelib.studies.statistics import interval
+from mergelib.records.statistics import interval
 
 HOLDS, PARTLY, FAILS, UNTESTED = "holds", "partly", "does not hold here", "not tested"
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pandas as pd
 
 from mergelib.ledger import Check, Claim, positive, seed_means, within
-from mergelib.studies.results import load_table
+from mergelib.records.results import load_table
 
 SUITES = ("vision8", "vision14", "vision20")
 SIZES = {"vit": "", "vit_small": "-vit_small"}  # backbone to the ending of its files

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import stats
 
 from mergelib.ledger import Check, Claim, positive
-from mergelib.studies.results import load_table
+from mergelib.records.results import load_table
 
 SOURCES = ("synthetic", "digits")
 CASES = tuple(product(("homogeneous", "heterogeneous"), ("common", "own")))

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pandas as pd
 
 from mergelib.ledger import Check, Claim, positive, seed_means, within
-from mergelib.studies.results import load_table
+from mergelib.records.results import load_table
 
 KINDS = ("hard, by task", "hard, by layer", "soft, by task", "soft, by layer")
 ERROR = 1e-5  # of an iterate that its coefficients give back

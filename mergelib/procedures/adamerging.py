@@ -17,17 +17,17 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from mergelib.linalg import low_rank
+from mergelib.adapting.common import Adapted, check_choice, check_steps, complete
+from mergelib.adapting.problem import IsMatrix, Problem
 from mergelib.merging import explain_not_finite, in_memory, is_weight
-from mergelib.procedures.common import Adapted, check_choice, check_steps, complete
+from mergelib.numerics.linalg import low_rank
+from mergelib.numerics.selection import magnitude_thresholds
 from mergelib.procedures.objectives import batches, loss_gradients
-from mergelib.procedures.problem import IsMatrix, Problem
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.rules.arithmetic import average
 from mergelib.rules.low_rank import rank_of
 from mergelib.rules.sparse import trim_below
-from mergelib.selection import magnitude_thresholds
 from mergelib.statedict import StateDict, is_finite, is_matrix, is_statistic
 
 Base = Literal["task_arithmetic", "ties", "cart"]

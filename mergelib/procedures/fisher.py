@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mergelib.procedures.calling import (
+from mergelib.adapting.calling import (
     Transform,
     call_with,
     evaluating,
@@ -24,7 +24,7 @@ from mergelib.procedures.calling import (
     transform_of,
     transformed,
 )
-from mergelib.procedures.common import (
+from mergelib.adapting.common import (
     Adapted,
     averaged,
     check_choice,
@@ -32,8 +32,8 @@ from mergelib.procedures.common import (
     check_positive,
     complete,
 )
-from mergelib.procedures.examples import IGNORED, MASK, Examples, Inputs, as_examples
-from mergelib.procedures.problem import Problem
+from mergelib.adapting.examples import IGNORED, MASK, Examples, Inputs, as_examples
+from mergelib.adapting.problem import Problem
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict, check_keys

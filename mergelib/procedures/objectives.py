@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mergelib.procedures.calling import (
+from mergelib.adapting.calling import (
     Transforms,
     call_with,
     evaluating,
@@ -17,8 +17,8 @@ from mergelib.procedures.calling import (
     transform_of,
     transformed,
 )
-from mergelib.procedures.common import check_steps, complete
-from mergelib.procedures.examples import IGNORED, Examples, Inputs, as_examples, join
+from mergelib.adapting.common import check_steps, complete
+from mergelib.adapting.examples import IGNORED, Examples, Inputs, as_examples, join
 from mergelib.statedict import StateDict
 
 __all__ = [

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mergelib.adapting.calling import features, transform_of
+from mergelib.adapting.common import Adapted, check_finite, check_steps
+from mergelib.adapting.problem import Problem
 from mergelib.merging import merge
-from mergelib.procedures.calling import features, transform_of
-from mergelib.procedures.common import Adapted, check_finite, check_steps
 from mergelib.procedures.objectives import batch_rows
-from mergelib.procedures.problem import Problem
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict

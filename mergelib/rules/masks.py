@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import Group
+from mergelib.numerics.selection import kept, magnitude_thresholds
 from mergelib.registry import rule
 from mergelib.rules.sparse import elect_and_reduce
-from mergelib.selection import kept, magnitude_thresholds
 
 Bounds = Sequence[tuple[float, float]]  # of every expert: the magnitudes that stay, both included
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import Group
+from mergelib.numerics.selection import magnitude_thresholds
 from mergelib.registry import rule
-from mergelib.selection import magnitude_thresholds
 
 Reduce = Literal["mean", "sum"]
 

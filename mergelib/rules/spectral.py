@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mergelib.linalg import polar_factor, truncated_svd
+from mergelib.numerics.linalg import polar_factor, truncated_svd
 from mergelib.registry import rule
 from mergelib.rules.arithmetic import average
 

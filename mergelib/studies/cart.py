@@ -11,10 +11,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from mergelib.activations import layer_inputs
+from mergelib.adapting.activations import layer_inputs
+from mergelib.adapting.common import unlabelled
 from mergelib.compression import Compressed, compress
 from mergelib.procedures import Adapted
-from mergelib.procedures.common import unlabelled
+from mergelib.records.results import Tables
 from mergelib.registry import get_method
 from mergelib.statedict import flatten, is_kernel
 from mergelib.studies.comparison import (
@@ -36,7 +37,6 @@ from mergelib.studies.comparison import (
     records,
     sub_zoo,
 )
-from mergelib.studies.results import Tables
 from mergelib.studies.runner import study
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many
 from mergelib.testbed.tasks import Zoo

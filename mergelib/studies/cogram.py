@@ -15,6 +15,7 @@ from torch import nn
 from mergelib.cogram import fine_tune, kickoff
 from mergelib.hashing import stable_seed
 from mergelib.procedures import Adapted
+from mergelib.records.results import Tables
 from mergelib.statedict import StateDict, flatten, lerp
 from mergelib.studies.comparison import (
     ADAPTED,
@@ -30,7 +31,6 @@ from mergelib.studies.comparison import (
     records,
 )
 from mergelib.studies.pairs import Pair, draw_pairs, pair_of
-from mergelib.studies.results import Tables
 from mergelib.studies.runner import study
 from mergelib.testbed.tasks import Zoo
 

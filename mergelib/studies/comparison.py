@@ -12,11 +12,11 @@ from typing import Any, Literal
 import pandas as pd
 from torch import Tensor
 
-from mergelib.measure import measured
 from mergelib.merging import merge
 from mergelib.procedures import Adapted, adapt
+from mergelib.records.measure import measured
+from mergelib.records.results import Rows
 from mergelib.registry import get_method
-from mergelib.studies.results import Rows
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many, normalised_accuracy
 from mergelib.testbed.tasks import Split, Suite, Zoo
 
@@ -216,6 +216,14 @@ def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> A
         transform=zoo.suite.transforms,
         **options,
     )
+
+
+def _transform(zoo: Zoo) -> Transform:
+    """The transform that all tasks of a zoo share."""
+    transforms = set(zoo.suite.transforms.values())
+    if len(transforms) > 1:
+        raise ValueError(f"the tasks of {zoo.suite.name} have several transforms, expected one")
+    return transforms.pop()
 
 
 def best_of(zoo: Zoo, method: str, grid: Grid) -> dict[str, Any]:

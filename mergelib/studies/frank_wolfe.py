@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from mergelib.measure import measured
+from mergelib.adapting.common import unlabelled
 from mergelib.procedures import Adapted
-from mergelib.procedures.common import unlabelled
+from mergelib.records.measure import measured
+from mergelib.records.results import Rows, Tables
 from mergelib.statedict import StateDict, flatten
 from mergelib.studies.comparison import (
     ADAPTED,
@@ -32,7 +33,6 @@ from mergelib.studies.comparison import (
     only,
     records,
 )
-from mergelib.studies.results import Rows, Tables
 from mergelib.studies.runner import study
 from mergelib.testbed.tasks import Zoo
 

@@ -20,10 +20,10 @@ import torch
 
 from mergelib.hashing import digest, fingerprint, plain
 from mergelib.io import cache_folder
-from mergelib.provenance import provenance
+from mergelib.records.dependencies import code_key, methods_in
+from mergelib.records.provenance import provenance
+from mergelib.records.results import Tables
 from mergelib.studies import sweep
-from mergelib.studies.dependencies import code_key, methods_in
-from mergelib.studies.results import Tables
 from mergelib.testbed.suites import load_suite, usual_model, usual_recipe
 from mergelib.testbed.training import Recipe
 from mergelib.testbed.zoo import load_zoo
@@ -114,7 +114,7 @@ class Run:
         options: further arguments of `load_suite`, e.g. ``profile``.
         settings: all of the study's.
         device: where to train and evaluate.
-        code: hash of the code it depends on, see `mergelib.studies.dependencies`.
+        code: hash of the code it depends on, see `mergelib.records.dependencies`.
     """
 
     study: Study

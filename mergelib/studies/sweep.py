@@ -19,7 +19,7 @@ from joblib import Parallel, delayed
 
 from mergelib.io import staged
 from mergelib.progress import progress
-from mergelib.studies.results import read_result, write_result
+from mergelib.records.results import read_result, write_result
 
 Backend = Literal["serial", "joblib", "ray"]
 Record = Mapping[str, Any]

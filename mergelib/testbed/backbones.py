@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mergelib.hashing import fingerprint, plain
 from mergelib.io import cache_folder, load_state_dict, save_state_dict
-from mergelib.provenance import provenance
+from mergelib.records.provenance import provenance
 from mergelib.testbed.families import Pretraining, family_with
 from mergelib.testbed.tasks import PretrainingSet
 from mergelib.testbed.training import Recipe

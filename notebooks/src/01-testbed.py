@@ -451,8 +451,8 @@ real[["what", "classes"]]
 # number and the hashes of the data it came from, ships with the package, and we read it here.
 
 # %% tags=["hide-input"]
-from mergelib.studies.results import load_table
-from mergelib.studies.statistics import over_seeds
+from mergelib.records.results import load_table
+from mergelib.records.statistics import over_seeds
 
 measured = load_table("vision8-baselines").query("method in ['pretrained', 'individual']")
 print(f"test accuracy in %, mean over {measured['seed'].nunique()} seeds")

@@ -93,8 +93,8 @@ print(f"{vectors.shape[0]} task vectors of {vectors.shape[1]:,} entries")
 # the package a line that does it and a search for $q_t$ that never sorts:
 
 # %%
+from mergelib.numerics.selection import magnitude_thresholds
 from mergelib.rules.sparse import trim_below
-from mergelib.selection import magnitude_thresholds
 
 
 def trimmed(density):
@@ -535,7 +535,7 @@ panels[0].set_ylim(bottom=100 * curves.min().min() - 4)
 plt.show()
 
 # %%
-from mergelib.studies.statistics import interval
+from mergelib.records.statistics import interval
 
 gains = {key: interval(100 * (test[key] - test["sum", "neither"])) for key in test}
 ablation = pd.DataFrame.from_dict(gains, orient="index", columns=["gain, points", "±"])
@@ -672,8 +672,8 @@ print(f"storage for one more task: {bits:.2f} bits a weight; an expert takes 32"
 # arithmetic, with 95 % intervals over the seeds. TIES has its mean here, as published.
 
 # %%
-from mergelib.studies.results import load_table
-from mergelib.studies.statistics import paired
+from mergelib.records.results import load_table
+from mergelib.records.statistics import paired
 
 pairs = {method: (method, "task_arithmetic") for method in ("ties", "dare", "consensus", "cart")}
 against = 100 * paired(load_table("vision8-baselines"), pairs)

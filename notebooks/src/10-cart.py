@@ -446,7 +446,7 @@ print(f"orthogonal row spaces: I = {overlap:.2f}, and yet L = {interference:.2f}
 # pictures a task, and compare for one layer.
 
 # %%
-from mergelib.activations import layer_inputs
+from mergelib.adapting.activations import layer_inputs
 from mergelib.testbed.models import scale_pixels
 from mergelib.theory.interference import output_interference
 
@@ -609,8 +609,8 @@ for r in (10, 100, 128, 160, 768):
 # tensor, and are added to the average at scale 2.
 
 # %%
+from mergelib.numerics.selection import magnitude_thresholds
 from mergelib.rules.sparse import trim_below
-from mergelib.selection import magnitude_thresholds
 
 
 def centred_trim(density):

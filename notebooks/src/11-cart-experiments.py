@@ -55,8 +55,8 @@ import torch
 
 import mergelib as ml
 from mergelib.plots import accuracy_by_task, colour, label, ladder, use_style
-from mergelib.studies.results import load_table
-from mergelib.studies.statistics import interval, over_seeds, paired, written
+from mergelib.records.results import load_table
+from mergelib.records.statistics import interval, over_seeds, paired, written
 
 use_style()
 

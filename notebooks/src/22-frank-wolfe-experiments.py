@@ -54,8 +54,8 @@ import pandas as pd
 
 import mergelib as ml
 from mergelib.plots import heat_map, label, use_style
-from mergelib.studies.results import load_table
-from mergelib.studies.statistics import interval, over_seeds, paired
+from mergelib.records.results import load_table
+from mergelib.records.statistics import interval, over_seeds, paired
 from mergelib.testbed.models import scale_pixels
 
 use_style()

@@ -258,7 +258,7 @@ print(inspect.getsource(mixing_weights))
 
 # %%
 from mergelib.cogram import fine_tune, kickoff, prototypes
-from mergelib.studies.statistics import interval
+from mergelib.records.statistics import interval
 from mergelib.testbed.families.synthetic import synthetic_pair, train_pair
 
 

@@ -55,10 +55,10 @@ import pandas as pd
 import torch
 
 from mergelib.plots import label, use_style
+from mergelib.records.results import load_table
+from mergelib.records.statistics import interval, written
 from mergelib.studies.cogram import CHOSEN
 from mergelib.studies.pairs import make_pair
-from mergelib.studies.results import load_table
-from mergelib.studies.statistics import interval, written
 
 torch.set_num_threads(1)  # networks this small lose more to threads than they gain
 use_style()

@@ -9,7 +9,7 @@ from scipy import stats
 
 from mergelib.ledger import Check, Claim, cogram, frank_wolfe, judge, positive, verdict, within
 from mergelib.ledger.cart import CLAIMS
-from mergelib.studies import results
+from mergelib.records import results
 
 UP, DOWN, OPEN = Check("", 2, 1, 3), Check("", -2, -3, -1), Check("", 1, -1, 3)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mergelib.linalg import polar_factor
+from mergelib.numerics.linalg import polar_factor
 from mergelib.rules.arithmetic import average
 from mergelib.rules.spectral import iso_c, iso_cts, tsv
 

@@ -13,6 +13,7 @@ import pytest
 from mergelib import flatten, merge, registry
 from mergelib.hashing import added
 from mergelib.procedures import Adapted, adapt
+from mergelib.records.dependencies import methods_in
 from mergelib.statedict import is_kernel, is_matrix
 from mergelib.studies import cart as rule_studies
 from mergelib.studies import comparison
@@ -26,7 +27,7 @@ from mergelib.studies.cart import (
     task_counts,
 )
 from mergelib.studies.catalogue import get_study
-from mergelib.studies.dependencies import methods_in
+from mergelib.studies.comparison import points
 from mergelib.studies.runner import REGISTERED, Run, Study, measure_study
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.training import Recipe
@@ -219,6 +220,7 @@ def test_studies_use_no_method_that_they_do_not_name(
         return adapt(method, experts, **{**options, **dict.fromkeys({"steps"} & {*options}, 1)})
 
     monkeypatch.setattr(comparison, "adapt", hasty)
+    monkeypatch.setattr(comparison, "points", lambda grid: points(grid)[:1])
     quick: dict[str, dict[str, Any]] = {
         "baselines": {"grids": {"ties": {"scale": [1.0]}, "consensus": {"scale": [0.3]}}},
         "ranks": {"rank_ratios": [0.5], "scales": [1.0], "uncentred_scales": [0.5]},

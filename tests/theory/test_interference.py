@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mergelib.linalg import low_rank
+from mergelib.numerics.linalg import low_rank
 from mergelib.theory.interference import (
     interference,
     interference_bound,

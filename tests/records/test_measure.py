@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from mergelib import measure
-from mergelib.measure import measured
+from mergelib.records import measure
+from mergelib.records.measure import measured
 
 MEGABYTE = 2**20
 
@@ -21,7 +21,7 @@ def test_seconds() -> None:
 
 
 WORK = """
-from mergelib.measure import measured
+from mergelib.records.measure import measured
 
 MEGABYTE = 2**20
 before = bytearray(200 * MEGABYTE)

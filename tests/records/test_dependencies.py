@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import mergelib
-from mergelib.procedures.common import Adapted
+from mergelib.adapting.common import Adapted
+from mergelib.records.dependencies import Sources, code_key, methods_in, module_closure
 from mergelib.studies.cart import baselines
 from mergelib.studies.cogram import fusion
-from mergelib.studies.dependencies import Sources, code_key, methods_in, module_closure
 
 OWN = Path(mergelib.__file__).parent
 
@@ -84,7 +84,7 @@ def test_what_concerns_no_number_of_a_study(copy: Path, file: str, old: str, new
         ("studies/cart.py", "autocast=True", "autocast=False"),
         ("studies/comparison.py", '"drop_rate": [0.5, 0.9]', '"drop_rate": [0.5]'),
         ("studies/runner.py", '"seed": self.seed', '"seed": 0'),
-        ("testbed/zoo.py", "VERSION = 1", "VERSION = 2"),
+        ("testbed/evaluation.py", "batch_size: int = 500", "batch_size: int = 400"),
         ("merging.py", "CHUNK = 2**14", "CHUNK = 2**15"),
     ],
 )
@@ -111,9 +111,9 @@ def test_the_key_is_the_same_wherever_the_package_lies(copy: Path) -> None:
 def test_names_lead_to_the_modules_they_come_from() -> None:
     """Through packages that only pass them on; imports inside functions count."""
     modules = module_closure(["mergelib.studies.cart"])
-    assert {"mergelib.testbed.zoo", "mergelib.merging", "mergelib.linalg"} <= modules
+    assert {"mergelib.testbed.zoo", "mergelib.merging", "mergelib.numerics.linalg"} <= modules
     assert Adapted.__module__ in modules
-    assert not any(name.startswith("mergelib.studies.results") for name in modules)
+    assert not any(name.startswith("mergelib.records.results") for name in modules)
     assert "mergelib.procedures.concrete" not in modules, "a procedure is used by its name"
 
 

@@ -9,11 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mergelib.io import Checkpoint, Model, Models, as_state
-from mergelib.merging import is_weight, tied_keys
-from mergelib.parts import Parts, Selection, select
-from mergelib.placing import state_to
-from mergelib.procedures.calling import (
+from mergelib.adapting.calling import (
     Transforms,
     evaluating,
     run_with,
@@ -21,8 +17,12 @@ from mergelib.procedures.calling import (
     transform_of,
     transformed,
 )
-from mergelib.procedures.common import check_labels, check_tasks
-from mergelib.procedures.examples import Examples, read_examples
+from mergelib.adapting.common import check_labels, check_tasks
+from mergelib.adapting.examples import Examples, read_examples
+from mergelib.adapting.placing import state_to
+from mergelib.io import Checkpoint, Model, Models, as_state
+from mergelib.merging import is_weight, tied_keys
+from mergelib.parts import Parts, Selection, select
 from mergelib.registry import Needs
 from mergelib.statedict import (
     StateDict,

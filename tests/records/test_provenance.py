@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mergelib import provenance as module
-from mergelib.provenance import provenance
+from mergelib.records import provenance as module
+from mergelib.records.provenance import provenance
 
 
 def test_a_record_carries_its_inputs_and_the_machine() -> None:

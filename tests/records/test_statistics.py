@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mergelib.studies.statistics import interval, over_seeds, paired, paired_bootstrap
+from mergelib.records.statistics import interval, over_seeds, paired, paired_bootstrap
 
 
 def test_interval_by_hand() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor
 
-from mergelib.linalg import low_rank, simplex_projection, truncated_svd
+from mergelib.numerics.linalg import low_rank, simplex_projection, truncated_svd
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}
 DTYPES = list(TOLERANCE)

@@ -30,8 +30,8 @@ NAMED = tuple(
 # They show, keep or carry numbers, and compute none that a study returns.
 SILENT = (
     *("mergelib.cli", "mergelib.ledger", "mergelib.plots", "mergelib.progress"),
-    *("mergelib.provenance", "mergelib.studies.dependencies", "mergelib.studies.results"),
-    *("mergelib.studies.statistics", "mergelib.studies.sweep", "mergelib.studies.catalogue"),
+    *("mergelib.records.provenance", "mergelib.records.dependencies", "mergelib.records.results"),
+    *("mergelib.records.statistics", "mergelib.studies.sweep", "mergelib.studies.catalogue"),
 )
 
 

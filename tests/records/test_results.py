@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mergelib.studies import results
-from mergelib.studies.results import (
+from mergelib.records import results
+from mergelib.records.results import (
     decode,
     encode,
     load_result,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
-from mergelib import selection
-from mergelib.selection import kept, magnitude_thresholds
+from mergelib.numerics import selection
+from mergelib.numerics.selection import kept, magnitude_thresholds
 
 Parameter = tuple[list[Tensor], Tensor | None]
 
