@@ -75,7 +75,12 @@ def merge_files(
             tokenizer files of the pretrained model's folder (else the first expert's).
         pretrained: file or folder of the model the experts were fine-tuned from; needed by all but
             a few methods.
-        include, exclude, missing, device, is_matrix: as in `mergelib.merging.merge`.
+        include: patterns of keys to merge; this and the four below mean what they mean in
+            `mergelib.merging.merge`.
+        exclude: patterns of keys not to merge.
+        missing: what happens with keys that models do not share.
+        device: where to compute.
+        is_matrix: tells what low-rank methods take for a matrix.
         max_shard_size: bytes, or text like ``"5GB"``, that a file of an output folder may hold;
             by default the folder is sharded as the pretrained model is.
         overwrite: replace an output that exists; a folder only if a merge wrote it.

@@ -56,7 +56,7 @@ def sharded(tmp_path: Path, state: dict[str, Tensor]) -> Path:
     """A folder of two shards as Hugging Face writes it."""
     folder = tmp_path / "sharded"
     folder.mkdir()
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, keys in enumerate((["a.weight"], ["a.bias", "steps"]), 1):
         name = f"model-{number:05d}-of-00002.safetensors"
         save_file({key: state[key] for key in keys}, folder / name, {"format": "pt"})

@@ -106,7 +106,7 @@ def test_running_statistics_are_averaged(name: str) -> None:
     """Else a scaled task vector takes a variance below zero."""
     pretrained = {"bn.running_var": torch.ones(3), "bn.weight": torch.ones(3)}
     experts = [{key: value * size for key, value in pretrained.items()} for size in (0.1, 0.3)]
-    options = {} if name == "average" else {"scale": 3.0}
+    options: dict[str, Any] = {} if name == "average" else {"scale": 3.0}
     base = pretrained if get_method(name).needs_pretrained else None
     merged = merge(name, experts, pretrained=base, **options)
     torch.testing.assert_close(merged["bn.running_var"], torch.full((3,), 0.2))

@@ -1,5 +1,7 @@
 """What merging keeps: keys, shapes, dtypes, counters, ties, and the inputs themselves."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -90,7 +92,7 @@ def test_memory_layout_does_not_matter(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_one_tensor_does_not_depend_on_the_others(name: str) -> None:
     """But for TIES' threshold over the whole model."""
-    options = {"trim": "tensor"} if name == "ties" else {}
+    options: dict[str, Any] = {"trim": "tensor"} if name == "ties" else {}
     pretrained, experts = make_family()
     whole = merge(name, experts, pretrained=pretrained, **options)
     for key in ("layer.weight", "bias"):

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mergelib.io import Checkpoint, load_state_dict, save_state_dict
+from mergelib.io import Checkpoint, Model, load_state_dict, save_state_dict
 from mergelib.merging import merge
 from mergelib.registry import get_method, method_names
 from mergelib.streaming import merge_files
@@ -175,7 +175,7 @@ def test_modules_and_paths_are_models_too(tmp_path: Path) -> None:
     assert_same(modules[1].state_dict(), before)
     save_state_dict(base, tmp_path / "base.safetensors")
     torch.save(two, tmp_path / "two.pt")
-    experts = {"one": modules[1], "two": str(tmp_path / "two.pt")}
+    experts: dict[str, Model] = {"one": modules[1], "two": str(tmp_path / "two.pt")}
     assert_same(merge("ties", experts, pretrained=tmp_path / "base.safetensors"), expected)
     opened = Checkpoint(tmp_path / "base.safetensors")
     assert_same(merge("ties", experts, pretrained=opened), expected)

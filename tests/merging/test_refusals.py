@@ -77,7 +77,7 @@ def test_experts_that_are_none(name: str) -> None:
     with pytest.raises(ValueError, match="nothing to merge: experts is empty"):
         merge(name, [], pretrained=pretrained)
     with pytest.raises(TypeError, match="single state dict"):
-        merge(name, experts[0], pretrained=pretrained)
+        merge(name, experts[0], pretrained=pretrained)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pretrained is a int, expected a state dict"):
         merge(name, experts, pretrained=3)  # type: ignore[arg-type]
 

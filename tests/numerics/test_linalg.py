@@ -31,13 +31,15 @@ def with_spectrum(rows: int, columns: int, spectrum: str, seed: int = 0) -> Tens
         torch.linalg.qr(torch.randn(n, size, generator=generator, dtype=torch.float64)).Q
         for n in (rows, columns)
     )
-    return (u * SPECTRA[spectrum](torch.arange(1, size + 1).double())) @ v.T
+    matrix: Tensor = (u * SPECTRA[spectrum](torch.arange(1, size + 1).double())) @ v.T
+    return matrix
 
 
 def best(matrix: Tensor, rank: int) -> Tensor:
     """SVD_k in float64 through a full decomposition."""
     u, s, vh = torch.linalg.svd(matrix.double(), full_matrices=False)
-    return (u[:, :rank] * s[:rank]) @ vh[:rank]
+    product: Tensor = (u[:, :rank] * s[:rank]) @ vh[:rank]
+    return product
 
 
 def relative_error(approximation: Tensor, reference: Tensor) -> float:

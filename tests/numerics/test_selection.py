@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -68,9 +69,9 @@ def test_hand_case() -> None:
     pretrained = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0])
     expert = torch.tensor([1.5, 0.0, 1.25, -3.0, 1.0])  # magnitudes 0.5, 1, 0.25, 4, 0
     for k, threshold in enumerate([4.0, 1.0, 0.5, 0.25, 0.0], start=1):
-        parameters = [([expert[:2], -expert[:2]], pretrained[:2])]
-        parameters += [([expert[2:], -expert[2:]], pretrained[2:])]
-        first, second = magnitude_thresholds(lambda p=parameters: p, k / 5)
+        parts = (slice(0, 2), slice(2, 5))
+        parameters: list[Parameter] = [([expert[p], -expert[p]], pretrained[p]) for p in parts]
+        first, second = magnitude_thresholds(partial(iter, parameters), k / 5)
         assert first == threshold
         assert second == by_sorting(parameters, k / 5)[1]
 

@@ -17,7 +17,8 @@ from mergelib.rules.low_rank import cart, low_rank_task_arithmetic, rank_of
 def truncated(matrix: np.ndarray, rank: int) -> np.ndarray:
     u, s, vh = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
     s[rank:] = 0
-    return (u * s) @ vh
+    product: np.ndarray = (u * s) @ vh
+    return product
 
 
 def matrices(seed: int, count: int, rows: int, columns: int) -> list[np.ndarray]:

@@ -1,5 +1,7 @@
 """Breadcrumbs, Consensus and DELLA against numbers worked out by hand and against numpy."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -69,8 +71,9 @@ def test_consensus_by_hand() -> None:
     base = torch.zeros(5)
     experts = [torch.tensor([4.0, 4, 1, 0, 3]), torch.tensor([3.0, -4, 0.1, 0, 1])]
     # Σ = 7, 0, 1.1, 0, 4; with mask_scale 1/2 expert 1 uses |τ_1| > |τ_2| / 2, and so on.
-    assert uses(experts[0], sum(experts), 0.5).tolist() == [True, True, True, False, True]
-    assert uses(experts[1], sum(experts), 0.5).tolist() == [True, True, False, False, False]
+    total = experts[0] + experts[1]
+    assert uses(experts[0], total, 0.5).tolist() == [True, True, True, False, True]
+    assert uses(experts[1], total, 0.5).tolist() == [True, True, False, False, False]
     both = consensus(experts, base, mask_scale=0.5, min_tasks=2, scale=1.0)
     assert both.tolist() == [7, 0, 0, 0, 0]
     one = consensus(experts, base, mask_scale=0.5, min_tasks=1, scale=1.0)
@@ -157,7 +160,7 @@ def test_ranks_are_taken_within_rows() -> None:
         (lambda e, b: della(e, b, reduce="median"), "median"),
     ],
 )
-def test_out_of_range(call, match: str) -> None:
+def test_out_of_range(call: Callable[..., Tensor], match: str) -> None:
     experts, base = family(4, 5)
     with pytest.raises(ValueError, match=match):
         call(experts, base)

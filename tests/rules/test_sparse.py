@@ -1,6 +1,7 @@
 """TIES and DARE against numbers worked out by hand, and against plain numpy."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def family() -> tuple[State, list[State]]:
 @pytest.mark.parametrize("trim", ["model", "tensor"])
 def test_ties_by_hand(trim: str, reduce: str, scale: float) -> None:
     pretrained, experts = family()
-    options = {"density": 1 / 3, "trim": trim, "reduce": reduce, "scale": scale}
+    options: dict[str, Any] = {"density": 1 / 3, "trim": trim, "reduce": reduce, "scale": scale}
     merged = merge("ties", experts, pretrained=pretrained, **options)
     for key, expected in MERGED[trim, reduce].items():
         change = torch.tensor(expected).float()
@@ -98,7 +99,7 @@ def test_entries_equal_to_the_threshold_are_all_kept() -> None:
 
 
 def test_trimming_keeps_exactly_k_where_magnitudes_differ() -> None:
-    """Kthvalue counts from the smallest: an easy way to keep k + 1."""
+    """Counting from the smallest, as kthvalue does, is an easy way to keep k + 1."""
     pretrained, expert = {"w": torch.zeros(1000)}, {"w": torch.randperm(1000) + 1.0}
     for density, k in ((0.001, 1), (0.2, 200), (0.07, 70), (0.2001, 201), (1.0, 1000)):
         merged = merge("ties", [expert], pretrained=pretrained, density=density)

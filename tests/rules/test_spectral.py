@@ -15,7 +15,8 @@ def spectrum_matrix(rows: int, columns: int, decay: float, seed: int) -> Tensor:
     u, _ = torch.linalg.qr(torch.randn(rows, min(rows, columns), generator=generator))
     v, _ = torch.linalg.qr(torch.randn(columns, min(rows, columns), generator=generator))
     values = torch.arange(1, min(rows, columns) + 1).float().pow(-decay)
-    return (u * values) @ v.T
+    matrix: Tensor = (u * values) @ v.T
+    return matrix
 
 
 def family(rows: int, columns: int, count: int, decay: float) -> tuple[list[Tensor], Tensor]:
@@ -25,7 +26,8 @@ def family(rows: int, columns: int, count: int, decay: float) -> tuple[list[Tens
 
 def plain_polar(matrix: Tensor) -> Tensor:
     u, _, vh = torch.linalg.svd(matrix, full_matrices=False)
-    return u @ vh
+    factor: Tensor = u @ vh
+    return factor
 
 
 def plain_tsv(experts: list[Tensor], base: Tensor) -> Tensor:
@@ -39,7 +41,8 @@ def plain_tsv(experts: list[Tensor], base: Tensor) -> Tensor:
 
 def plain_iso_c(experts: list[Tensor], base: Tensor) -> Tensor:
     u, s, vh = torch.linalg.svd(sum((e - base).double() for e in experts), full_matrices=False)
-    return s.mean() * u @ vh
+    flat: Tensor = s.mean() * u @ vh
+    return flat
 
 
 def plain_iso_cts(experts: list[Tensor], base: Tensor, fraction: float) -> Tensor:
