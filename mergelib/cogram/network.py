@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mergelib.adapting.calling import transform_of, transformed
-from mergelib.adapting.common import check_classes
-from mergelib.adapting.problem import Problem
 from mergelib.merging import tied_keys
+from mergelib.problems.calling import transform_of, transformed
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import check_classes
 from mergelib.statedict import StateDict
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

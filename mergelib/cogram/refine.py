@@ -14,13 +14,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mergelib.adapting.common import Adapted, check_choice, check_finite, complete
-from mergelib.adapting.problem import Problem
 from mergelib.cogram.decisions import Log, Rules, Thresholds
 from mergelib.cogram.network import Layer, Network, Tensors
 from mergelib.cogram.orders import sequential, simultaneous
 from mergelib.cogram.site import Site
 from mergelib.cogram.trace import Prefix, Trace, answers, replaced
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import Adapted, check_choice, check_finite, complete
 from mergelib.procedures.fisher import FisherSettings, fisher
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure

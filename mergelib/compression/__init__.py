@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mergelib.adapting.placing import state_to
 from mergelib.compression.methods import RESTORE
 from mergelib.io import AnyPath, Checkpoint, Model, Models, as_state, as_states, save_state_dict
 from mergelib.merging import tied_keys
+from mergelib.problems.placing import state_to
 from mergelib.registry import get_method
 from mergelib.statedict import is_matrix, nbytes
 

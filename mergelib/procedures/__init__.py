@@ -5,8 +5,6 @@ needs, and how much of it, stands in `mergelib.methods`. CoGraM is called here, 
 own package, `mergelib.cogram`.
 """
 
-from mergelib.adapting.common import Adapted
-from mergelib.adapting.verb import adapt
 from mergelib.procedures import (  # each registers its methods, in the order `methods` lists them
     adamerging,
     concrete,
@@ -17,6 +15,8 @@ from mergelib.procedures import (  # each registers its methods, in the order `m
     soups,
     surgery,
 )
+from mergelib.procedures.adapting import adapt
+from mergelib.procedures.common import Adapted
 
 __all__ = [
     "Adapted",

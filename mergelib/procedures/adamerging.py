@@ -17,11 +17,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from mergelib.adapting.common import Adapted, check_choice, check_steps, complete
-from mergelib.adapting.problem import IsMatrix, Problem
 from mergelib.merging import explain_not_finite, in_memory, is_weight
 from mergelib.numerics.linalg import low_rank
 from mergelib.numerics.selection import magnitude_thresholds
+from mergelib.problems.problem import IsMatrix, Problem
+from mergelib.procedures.common import Adapted, check_choice, check_steps, complete
 from mergelib.procedures.objectives import batches, loss_gradients
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure

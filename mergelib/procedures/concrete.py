@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mergelib.adapting.common import Adapted, check_positive, check_steps, complete, precise
-from mergelib.adapting.problem import Problem
 from mergelib.merging import merge, tied_keys
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import Adapted, check_positive, check_steps, complete, precise
 from mergelib.procedures.objectives import batches, loss_gradients
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mergelib.adapting.calling import (
+from mergelib.problems.calling import (
     Transform,
     call_with,
     evaluating,
@@ -24,7 +24,9 @@ from mergelib.adapting.calling import (
     transform_of,
     transformed,
 )
-from mergelib.adapting.common import (
+from mergelib.problems.examples import IGNORED, MASK, Examples, Inputs, as_examples
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import (
     Adapted,
     averaged,
     check_choice,
@@ -32,8 +34,6 @@ from mergelib.adapting.common import (
     check_positive,
     complete,
 )
-from mergelib.adapting.examples import IGNORED, MASK, Examples, Inputs, as_examples
-from mergelib.adapting.problem import Problem
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict, check_keys

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mergelib.adapting.common import Adapted, check_choice, check_positive, complete, precise
-from mergelib.adapting.problem import Problem
+from mergelib.problems.problem import Problem
 from mergelib.procedures.calibration import CalibrationLoss, Tensors
+from mergelib.procedures.common import Adapted, check_choice, check_positive, complete, precise
 from mergelib.procedures.walk import START, Walk, combination, minimise
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict

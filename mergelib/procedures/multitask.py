@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
-from mergelib.adapting.calling import Transforms
-from mergelib.adapting.common import Adapted, Labelled, check_labels, check_steps
-from mergelib.adapting.examples import Examples
-from mergelib.adapting.problem import Problem
+from mergelib.problems.calling import Transforms
+from mergelib.problems.examples import Examples
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import Adapted, Labelled, check_labels, check_steps
 from mergelib.procedures.objectives import batch_rows, task_losses
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mergelib.adapting.calling import (
+from mergelib.problems.calling import (
     Transforms,
     call_with,
     evaluating,
@@ -17,8 +17,8 @@ from mergelib.adapting.calling import (
     transform_of,
     transformed,
 )
-from mergelib.adapting.common import check_steps, complete
-from mergelib.adapting.examples import IGNORED, Examples, Inputs, as_examples, join
+from mergelib.problems.examples import IGNORED, Examples, Inputs, as_examples, join
+from mergelib.procedures.common import check_steps, complete
 from mergelib.statedict import StateDict
 
 __all__ = [

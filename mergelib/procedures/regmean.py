@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mergelib.adapting.activations import transposed_linear, watched_inputs
-from mergelib.adapting.calling import (
+from mergelib.activations import transposed_linear, watched_inputs
+from mergelib.problems.calling import (
     Transform,
     evaluating,
     run_with,
@@ -22,15 +22,15 @@ from mergelib.adapting.calling import (
     transform_of,
     transformed,
 )
-from mergelib.adapting.common import (
+from mergelib.problems.examples import MASK, Examples, Inputs, as_examples
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import (
     Adapted,
     averaged,
     check_finite,
     check_positive,
     complete,
 )
-from mergelib.adapting.examples import MASK, Examples, Inputs, as_examples
-from mergelib.adapting.problem import Problem
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict, check_keys

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mergelib.adapting.calling import features, transform_of
-from mergelib.adapting.common import Adapted, check_positive
-from mergelib.adapting.examples import IGNORED
-from mergelib.adapting.problem import Problem
 from mergelib.merging import merge
+from mergelib.problems.calling import features, transform_of
+from mergelib.problems.examples import IGNORED
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import Adapted, check_positive
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mergelib.adapting.calling import features, transform_of
-from mergelib.adapting.common import Adapted, check_finite, check_steps
-from mergelib.adapting.problem import Problem
 from mergelib.merging import merge
+from mergelib.problems.calling import features, transform_of
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import Adapted, check_finite, check_steps
 from mergelib.procedures.objectives import batch_rows
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure

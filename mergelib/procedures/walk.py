@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mergelib.adapting.common import check_choice
 from mergelib.numerics.linalg import simplex_projection
+from mergelib.procedures.common import check_choice
 from mergelib.progress import progress
 from mergelib.statedict import StateDict
 

@@ -11,10 +11,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from mergelib.adapting.activations import layer_inputs
-from mergelib.adapting.common import unlabelled
+from mergelib.activations import layer_inputs
 from mergelib.compression import Compressed, compress
 from mergelib.procedures import Adapted
+from mergelib.procedures.common import unlabelled
 from mergelib.records.results import Tables
 from mergelib.registry import get_method
 from mergelib.statedict import flatten, is_kernel

@@ -218,14 +218,6 @@ def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> A
     )
 
 
-def _transform(zoo: Zoo) -> Transform:
-    """The transform that all tasks of a zoo share."""
-    transforms = set(zoo.suite.transforms.values())
-    if len(transforms) > 1:
-        raise ValueError(f"the tasks of {zoo.suite.name} have several transforms, expected one")
-    return transforms.pop()
-
-
 def best_of(zoo: Zoo, method: str, grid: Grid) -> dict[str, Any]:
     """The best of a rule's hyperparameters on validation data."""
     return choose(zoo, method, grid, autocast=True)[0]

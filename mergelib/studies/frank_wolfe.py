@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from mergelib.adapting.common import unlabelled
 from mergelib.procedures import Adapted
+from mergelib.procedures.common import unlabelled
 from mergelib.records.measure import measured
 from mergelib.records.results import Rows, Tables
 from mergelib.statedict import StateDict, flatten

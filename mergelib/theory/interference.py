@@ -194,7 +194,7 @@ def output_interference(
     Args:
         experts: task to state dict.
         pretrained: θ_0.
-        inputs: task to what `mergelib.adapting.activations.layer_inputs` finds for it.
+        inputs: task to what `mergelib.activations.layer_inputs` finds for it.
         rank_ratios: k = ceil(ratio · r), in 0..1 and above 0.
 
     Returns:

@@ -446,7 +446,7 @@ print(f"orthogonal row spaces: I = {overlap:.2f}, and yet L = {interference:.2f}
 # pictures a task, and compare for one layer.
 
 # %%
-from mergelib.adapting.activations import layer_inputs
+from mergelib.activations import layer_inputs
 from mergelib.testbed.models import scale_pixels
 from mergelib.theory.interference import output_interference
 

@@ -57,8 +57,8 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 import mergelib as ml
-from mergelib.adapting.calling import features
 from mergelib.plots import colour, heat_map, use_style
+from mergelib.problems.calling import features
 from mergelib.procedures.fisher import diagonal_fisher
 from mergelib.procedures.objectives import entropy
 from mergelib.procedures.regmean import layer_grams

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mergelib.adapting.examples import Examples
-from mergelib.adapting.problem import Problem
 from mergelib.cogram.network import Network
 from mergelib.cogram.site import Site
+from mergelib.problems.examples import Examples
+from mergelib.problems.problem import Problem
 from mergelib.testbed.models import ResNet18, VisionTransformer
 
 

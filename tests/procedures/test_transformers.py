@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import mergelib as ml
-from mergelib.adapting.activations import layer_inputs
+from mergelib.activations import layer_inputs
 from mergelib.procedures.fisher import diagonal_fisher
 from mergelib.procedures.regmean import layer_grams
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import mergelib
-from mergelib.adapting.common import Adapted
+from mergelib.procedures.common import Adapted
 from mergelib.records.dependencies import Sources, code_key, methods_in, module_closure
 from mergelib.studies.cart import baselines
 from mergelib.studies.cogram import fusion

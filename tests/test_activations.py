@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from mergelib.adapting.activations import layer_inputs
+from mergelib.activations import layer_inputs
 
 
 def test_layer_inputs_are_what_the_layers_get() -> None:

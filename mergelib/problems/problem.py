@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mergelib.adapting.calling import (
+from mergelib.io import Checkpoint, Model, Models, as_state
+from mergelib.merging import is_weight, tied_keys
+from mergelib.parts import Parts, Selection, select
+from mergelib.problems.calling import (
     Transforms,
     evaluating,
     run_with,
@@ -17,12 +20,9 @@ from mergelib.adapting.calling import (
     transform_of,
     transformed,
 )
-from mergelib.adapting.common import check_labels, check_tasks
-from mergelib.adapting.examples import Examples, read_examples
-from mergelib.adapting.placing import state_to
-from mergelib.io import Checkpoint, Model, Models, as_state
-from mergelib.merging import is_weight, tied_keys
-from mergelib.parts import Parts, Selection, select
+from mergelib.problems.examples import Examples, read_examples
+from mergelib.problems.placing import state_to
+from mergelib.procedures.common import check_labels, check_tasks
 from mergelib.registry import Needs
 from mergelib.statedict import (
     StateDict,

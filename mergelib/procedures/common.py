@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mergelib.adapting.calling import Transform, Transforms, features, transform_of
-from mergelib.adapting.examples import IGNORED, Examples, Part, as_examples
 from mergelib.merging import tied_keys
+from mergelib.problems.calling import Transform, Transforms, features, transform_of
+from mergelib.problems.examples import IGNORED, Examples, Part, as_examples
 from mergelib.rules.arithmetic import average
 from mergelib.statedict import StateDict
 

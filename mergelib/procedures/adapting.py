@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from mergelib.adapting.calling import Transforms
-from mergelib.adapting.common import Adapted
-from mergelib.adapting.placing import state_to
-from mergelib.adapting.problem import IsMatrix, Problem, make_problem
 from mergelib.io import Model, Models
 from mergelib.parts import Missing, Parts, Patterns
+from mergelib.problems.calling import Transforms
+from mergelib.problems.placing import state_to
+from mergelib.problems.problem import IsMatrix, Problem, make_problem
+from mergelib.procedures.common import Adapted
 from mergelib.registry import get_method
 from mergelib.statedict import is_matrix
 
