@@ -147,6 +147,7 @@ class _Layers:
             self._trace = Trace(self.network)
         before = self.network.loss() if self.loss is None else self.loss
         prefix = self._trace.prefix(layer.module)
+        self._trace.forget(layer.module)
         if prefix and abs(self._run(prefix) - before) > 1e-9 * max(1.0, before):
             prefix = {}  # some modules work by side effects, as an in-place ReLU on a shortcut
         kept = {key: tensor.clone() for key, tensor in layer.tensors.items()}

@@ -230,7 +230,7 @@ def adamerging(problem: Problem, settings: AdaMergingSettings) -> Adapted:
 
 def _basis(problem: Problem, settings: AdaMergingSettings) -> Span:
     """Origin and basis of the tensors that coefficients move, which are the model's parameters."""
-    whole = span(
+    basis = span(
         problem.experts,
         problem.pretrained,
         settings.base,
@@ -238,7 +238,7 @@ def _basis(problem: Problem, settings: AdaMergingSettings) -> Span:
         density=settings.density,
         is_matrix=problem.is_matrix,
     )
-    basis = _of_parameters(whole, problem.model, settings.start)
+    basis = _of_parameters(basis, problem.model, settings.start)
     if not basis.vectors:
         raise ValueError(f"no parameter has a basis of {settings.base!r}: see is_matrix")
     return basis

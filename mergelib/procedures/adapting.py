@@ -78,7 +78,7 @@ def adapt(
     """
     chosen = get_method(method, "procedure")
     settings = chosen.settings_from(hyperparameters)
-    whole = include is None and exclude is None and missing == "error"
+    everything = include is None and exclude is None and missing == "error"
     problem = make_problem(
         method,
         chosen.needs_with(settings),
@@ -91,7 +91,7 @@ def adapt(
         start=start,
         statistics=statistics,
         is_matrix=is_matrix,
-        parts=None if whole else Parts(include, exclude, missing),
+        parts=None if everything else Parts(include, exclude, missing),
     )
     result: Adapted = chosen.function(problem if device is None else problem.to(device), settings)
     return _finished(result, problem, moved=device is not None)
