@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mergelib.merging import tied_keys
-from mergelib.procedures.calling import transform_of, transformed
-from mergelib.procedures.common import check_classes
-from mergelib.procedures.problem import Problem
+from mergelib.problems.calling import transform_of, transformed
+from mergelib.problems.checks import check_classes
+from mergelib.problems.problem import Problem
 from mergelib.statedict import StateDict
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

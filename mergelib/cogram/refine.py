@@ -19,9 +19,10 @@ from mergelib.cogram.network import Layer, Network, Tensors
 from mergelib.cogram.orders import sequential, simultaneous
 from mergelib.cogram.site import Site
 from mergelib.cogram.trace import Prefix, Trace, answers, replaced
-from mergelib.procedures.common import Adapted, check_choice, check_finite, complete
+from mergelib.problems.checks import check_choice, check_finite
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import Adapted, complete
 from mergelib.procedures.fisher import FisherSettings, fisher
-from mergelib.procedures.problem import Problem
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict, check_compatible, check_keys, check_tensor

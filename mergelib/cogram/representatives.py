@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
-from mergelib.procedures.common import check_finite
+from mergelib.problems.checks import check_finite
 
 KINDS = ("geometric", "arithmetic", "medoid", "kmeans", "batch")
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from mergelib.compression.methods import RESTORE
 from mergelib.io import AnyPath, Checkpoint, Model, Models, as_state, as_states, save_state_dict
 from mergelib.merging import tied_keys
-from mergelib.placing import state_to
+from mergelib.problems.placing import state_to
 from mergelib.registry import get_method
 from mergelib.statedict import is_matrix, nbytes
 

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from mergelib.linalg import low_rank
 from mergelib.merging import Memory, culprit, is_weight
-from mergelib.procedures.common import Adapted, check_choice, check_steps, complete
+from mergelib.problems.checks import check_choice, check_steps
+from mergelib.problems.problem import IsMatrix, Problem
+from mergelib.procedures.common import Adapted, complete
 from mergelib.procedures.objectives import batches, loss_gradients
-from mergelib.procedures.problem import IsMatrix, Problem
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.rules.arithmetic import average

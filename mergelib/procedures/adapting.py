@@ -9,10 +9,10 @@ from torch import nn
 
 from mergelib.io import Model, Models
 from mergelib.parts import Missing, Parts, Patterns
-from mergelib.placing import state_to
-from mergelib.procedures.calling import Transforms
+from mergelib.problems.calling import Transforms
+from mergelib.problems.placing import state_to
+from mergelib.problems.problem import IsMatrix, Problem, make_problem
 from mergelib.procedures.common import Adapted
-from mergelib.procedures.problem import IsMatrix, Problem, make_problem
 from mergelib.registry import get_method
 from mergelib.statedict import is_matrix
 

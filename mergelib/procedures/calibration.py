@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mergelib.procedures.calling import (
+from mergelib.problems.calling import (
     Transforms,
     call_with,
     evaluating,
     transform_of,
     transformed,
 )
-from mergelib.procedures.examples import Examples, Part, as_examples
+from mergelib.problems.examples import Examples, Part, as_examples
 from mergelib.procedures.objectives import prediction_loss
 
 Tensors = dict[str, Tensor]

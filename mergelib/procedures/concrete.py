@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import merge, tied_keys
-from mergelib.procedures.common import Adapted, check_positive, check_steps, complete, precise
+from mergelib.problems.checks import check_positive, check_steps
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import Adapted, complete, precise
 from mergelib.procedures.objectives import batches, loss_gradients
-from mergelib.procedures.problem import Problem
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mergelib.procedures.calling import (
+from mergelib.problems.calling import (
     Transform,
     call_with,
     evaluating,
@@ -24,16 +24,10 @@ from mergelib.procedures.calling import (
     transform_of,
     transformed,
 )
-from mergelib.procedures.common import (
-    Adapted,
-    averaged,
-    check_choice,
-    check_finite,
-    check_positive,
-    complete,
-)
-from mergelib.procedures.examples import IGNORED, MASK, Examples, Inputs, as_examples
-from mergelib.procedures.problem import Problem
+from mergelib.problems.checks import check_choice, check_finite, check_positive
+from mergelib.problems.examples import IGNORED, MASK, Examples, Inputs, as_examples
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import Adapted, averaged, complete
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict, check_keys

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
-from mergelib.procedures.calling import Transforms
-from mergelib.procedures.common import Adapted, Labelled, check_labels, check_steps
-from mergelib.procedures.examples import Examples
+from mergelib.problems.calling import Transforms
+from mergelib.problems.checks import check_labels, check_steps
+from mergelib.problems.examples import Examples
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import Adapted, Labelled
 from mergelib.procedures.objectives import batch_rows, task_losses
-from mergelib.procedures.problem import Problem
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mergelib.procedures.calling import (
+from mergelib.problems.calling import (
     Transforms,
     call_with,
     evaluating,
@@ -17,14 +17,13 @@ from mergelib.procedures.calling import (
     transform_of,
     transformed,
 )
-from mergelib.procedures.common import check_steps, complete
-from mergelib.procedures.examples import IGNORED, Examples, Inputs, as_examples, join
+from mergelib.problems.examples import IGNORED, Examples, Inputs, as_examples, join
+from mergelib.procedures.common import complete
 from mergelib.statedict import StateDict
 
 __all__ = [
     "batch_rows",
     "batches",
-    "check_steps",
     "entropy",
     "loss_gradients",
     "prediction_loss",

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import merge
-from mergelib.procedures.calling import features, transform_of
-from mergelib.procedures.common import Adapted, check_positive
-from mergelib.procedures.examples import IGNORED
-from mergelib.procedures.problem import Problem
+from mergelib.problems.calling import features, transform_of
+from mergelib.problems.checks import check_positive
+from mergelib.problems.examples import IGNORED
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import Adapted
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from mergelib.cogram.network import Network
 from mergelib.cogram.site import Site
-from mergelib.procedures.examples import Examples
-from mergelib.procedures.problem import Problem
+from mergelib.problems.examples import Examples
+from mergelib.problems.problem import Problem
 from mergelib.testbed.models import ResNet18, VisionTransformer
 
 

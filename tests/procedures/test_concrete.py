@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import mergelib as ml
+from mergelib.problems.examples import Examples
 from mergelib.procedures.concrete import pull
-from mergelib.procedures.examples import Examples
 from mergelib.procedures.objectives import entropy, loss_gradients
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import mergelib as ml
-from mergelib.procedures.examples import IGNORED, Examples, join, read_examples
+from mergelib.problems.examples import IGNORED, Examples, join, read_examples
 from mergelib.registry import get_method, method_names
 from mergelib.statedict import is_kernel
 

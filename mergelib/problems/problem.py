@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from mergelib.io import Checkpoint, Model, Models, as_state
 from mergelib.merging import is_weight, tied_keys
 from mergelib.parts import Parts, Selection, select
-from mergelib.placing import state_to
-from mergelib.procedures.calling import (
+from mergelib.problems.calling import (
     Transforms,
     evaluating,
     run_with,
@@ -21,8 +20,9 @@ from mergelib.procedures.calling import (
     transform_of,
     transformed,
 )
-from mergelib.procedures.common import check_labels, check_tasks
-from mergelib.procedures.examples import Examples, read_examples
+from mergelib.problems.checks import check_labels, check_tasks
+from mergelib.problems.examples import Examples, read_examples
+from mergelib.problems.placing import state_to
 from mergelib.registry import Needs
 from mergelib.statedict import (
     StateDict,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from mergelib.procedures.examples import Examples, Inputs, as_examples
+from mergelib.problems.examples import Examples, Inputs, as_examples
 from mergelib.statedict import StateDict
 
 Transform = Callable[[Any], Any]
