@@ -57,7 +57,7 @@ def bar(before: float) -> float:
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides at every level; see `cogram` for the meaning of each.
+    """What decides at every level; see `mergelib.cogram.refine.CogramSettings`.
 
     Raises:
         ValueError: levels out of order, thresholds or numbers out of range.
@@ -132,14 +132,14 @@ class Judgement:
     @property
     def merging(self) -> list[int]:
         """The parts that merge."""
-        return [i for i, each in enumerate(self.cases) if each == MERGE]
+        return [i for i, outcome in enumerate(self.cases) if outcome == MERGE]
 
     @classmethod
     def join(cls, parts: Sequence["Judgement"]) -> "Judgement":
         """Several as one."""
         tensors = ("losses", "spreads", "weights", "after")
-        joined = {name: torch.cat([getattr(each, name) for each in parts]) for name in tensors}
-        return cls(cases=[one for each in parts for one in each.cases], **joined)
+        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in tensors}
+        return cls(cases=[outcome for part in parts for outcome in part.cases], **joined)
 
 
 @dataclass
@@ -169,7 +169,7 @@ class Log:
         )
 
     def table(self) -> "pd.DataFrame":
-        """All decisions, a row each."""
+        """All decisions, one per row."""
         import pandas as pd
 
         columns: dict[str, list[Any]] = {}

@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from mergelib.merging import tied_keys
 from mergelib.problems.calling import transform_of, transformed
+from mergelib.problems.checks import check_classes
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import check_classes
 from mergelib.statedict import StateDict
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -22,7 +22,7 @@ def sequential(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log: L
         experts: the layer's matrix in every expert, ``(n, rows, fan_in + 1)``.
         groups: the rows of each unit, ``(units, rows)``.
         rules: what decides.
-        log: gets a row a decision.
+        log: gets one row per decision.
     """
     before = site.network.loss()
     given = _units(site, experts, groups)
@@ -45,7 +45,7 @@ def sequential(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log: L
 
 def _units(site: Site, experts: Tensor, groups: Tensor) -> Tensor:
     """Every unit as each expert makes it, ``(units, n, rows, N, ...)``."""
-    return torch.stack([site.outputs(each)[groups] for each in experts], 1)
+    return torch.stack([site.outputs(expert)[groups] for expert in experts], 1)
 
 
 def _row(
@@ -66,8 +66,8 @@ def _row(
     moved = values - entries[:, None]
     moved = moved.view(*moved.shape, *[1] * features.dim())
     series = _Series(rules, "weight", True)
-    for i, (each, feature) in enumerate(zip(moved.unbind(), features.unbind(), strict=True)):
-        proposals = torch.addcmul(present, each, feature)
+    for i, (move, feature) in enumerate(zip(moved.unbind(), features.unbind(), strict=True)):
+        proposals = torch.addcmul(present, move, feature)
         kept = series.decide(losses, proposals, before, unit, place * len(columns) + i)
         if kept is not None:
             weights, present, before = kept
@@ -117,12 +117,12 @@ class _Series:
             and the loss with them. As a unit is linear in its weights, they are the mixture of
             what is given.
         """
-        found = losses(given)
-        self._losses.append(found)
-        self.merged = self.last or self.rules.merges(self.level, found.tolist())
+        values = losses(given)
+        self._losses.append(values)
+        self.merged = self.last or self.rules.merges(self.level, values.tolist())
         after, kept = float("nan"), False
         if self.merged:
-            weights = mixing_weights(found, self.rules.steepness, self.rules.shrinkage)
+            weights = mixing_weights(values, self.rules.steepness, self.rules.shrinkage)
             mixed = (weights @ given.flatten(1)).view(given[:1].shape)
             after = losses(mixed).item()
             kept = after < self.rules.ceiling(self.level, before)
@@ -161,15 +161,15 @@ def simultaneous(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log:
         columns = columns.repeat(len(rows) // len(columns))
         size = max(1, 8 * BUDGET // (len(experts) * site.units[0].numel()))
         parts = []
-        for some, which in zip(rows.split(size), columns.split(size), strict=True):
-            given = _with_weights(site, experts, some, which)
-            parts.append(_judge_all(site, rules, "weight", some[:, None], given, True))
+        for part, places in zip(rows.split(size), columns.split(size), strict=True):
+            given = _with_weights(site, experts, part, places)
+            parts.append(_judge_all(site, rules, "weight", part[:, None], given, True))
         judged = Judgement.join(parts)
         ceiling = rules.ceiling("weight", before)
         kept, _ = _consolidate(site, experts, rows, columns, judged, ceiling)
-        each = len(rows) // len(left)
-        units = left.repeat_interleave(each).tolist()
-        log.add("weight", units, [*range(each)] * len(left), judged, before, kept.tolist())
+        count = len(rows) // len(left)
+        units = left.repeat_interleave(count).tolist()
+        log.add("weight", units, [*range(count)] * len(left), judged, before, kept.tolist())
 
 
 def _with_weights(site: Site, experts: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ def _consolidate(
     Args:
         site: the layer in its place; it is committed.
         experts: the layer's matrix in every expert.
-        rows: of the entries that each part is made of, a part in the first dimension.
+        rows: of the entries that each part is made of, the first dimension counts the parts.
         columns: of them.
         judged: the parts.
         ceiling: what the loss must stay below, alone and together.

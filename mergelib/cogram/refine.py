@@ -19,8 +19,9 @@ from mergelib.cogram.network import Layer, Network, Tensors
 from mergelib.cogram.orders import sequential, simultaneous
 from mergelib.cogram.site import Site
 from mergelib.cogram.trace import Prefix, Trace, answers, replaced
+from mergelib.problems.checks import check_choice, check_finite
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, check_choice, check_finite, complete
+from mergelib.procedures.common import Adapted, complete
 from mergelib.procedures.fisher import FisherSettings, fisher
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
@@ -147,6 +148,7 @@ class _Layers:
             self._trace = Trace(self.network)
         before = self.network.loss() if self.loss is None else self.loss
         prefix = self._trace.prefix(layer.module)
+        self._trace.forget(layer.module)
         if prefix and abs(self._run(prefix) - before) > 1e-9 * max(1.0, before):
             prefix = {}  # some modules work by side effects, as an in-place ReLU on a shortcut
         kept = {key: tensor.clone() for key, tensor in layer.tensors.items()}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
-from mergelib.procedures.common import check_finite
+from mergelib.problems.checks import check_finite
 
 KINDS = ("geometric", "arithmetic", "medoid", "kmeans", "batch")
 
@@ -106,7 +106,7 @@ def _classes(targets: Tensor, clusters: int | None, seed: int) -> list[Tensor]:
         return _cluster(targets, clusters, seed)
     if clusters is not None:
         raise ValueError(f"clusters is {clusters}, but targets are classes: leave it out")
-    return [(targets == each).nonzero()[:, 0].cpu() for each in targets.unique()]
+    return [(targets == label).nonzero()[:, 0].cpu() for label in targets.unique()]
 
 
 def _groups(
@@ -133,11 +133,11 @@ def _cluster(points: Tensor, count: int, seed: int) -> list[Tensor]:
         warnings.simplefilter("ignore", ConvergenceWarning)
         chosen = KMeans(min(count, len(flat)), n_init=10, random_state=seed).fit_predict(flat)
     labels = torch.from_numpy(chosen)
-    return [(labels == each).nonzero()[:, 0] for each in labels.unique()]
+    return [(labels == label).nonzero()[:, 0] for label in labels.unique()]
 
 
 def _medoid(points: Tensor) -> int:
     """The row of points ``(N, …)`` with the least sum of distances to the others; the first."""
     flat = points.reshape(len(points), -1).double()
-    sums = torch.cat([torch.cdist(some, flat).sum(1) for some in flat.split(1024)])
+    sums = torch.cat([torch.cdist(part, flat).sum(1) for part in flat.split(1024)])
     return int(sums.argmin())

@@ -26,7 +26,7 @@ BUDGET = 2**17  # numbers in a batch of candidates' outputs; such a batch stays 
 class Site:
     """A linear or convolutional layer in its place, with what goes in and what comes of it.
 
-    The rest of the network sees only its output units, one a row of its matrix, which are kept
+    The rest of the network sees only its output units, one per row of its matrix, which are kept
     with the units first: ``units`` is of shape ``(rows, N, ...)``. ``matrix``, of shape
     ``(rows, fan_in + 1)``, holds the weights and biases that make them; whoever changes it changes
     the units by `write`. In the end `commit` puts the matrix into the network, which until then
@@ -61,8 +61,8 @@ class Site:
         It stays in the network until `commit`.
         """
         self.layer.write(self.layer.from_matrix(matrix))
-        made: Tensor = self.layer.module(self.input)
-        return made.movedim(_channel(self.layer), 0)
+        output: Tensor = self.layer.module(self.input)
+        return output.movedim(_channel(self.layer), 0)
 
     def features(self, rows: Tensor, columns: Tensor) -> Tensor:
         """What entries of the matrix multiply, ``(K, N, ...)``; ones for a bias.
@@ -83,13 +83,13 @@ class Site:
         module = self.layer.module
         if group not in self._features:
             if isinstance(module, nn.Linear):
-                found = self.input.movedim(-1, 0)
+                inputs = self.input.movedim(-1, 0)
             else:
                 channels = self.input.chunk(getattr(module, "groups", 1), 1)[group]
-                found = _patches(module, channels).movedim(1, 0)
+                inputs = _patches(module, channels).movedim(1, 0)
             if module.bias is not None:
-                found = torch.cat([found, torch.ones_like(found[:1])])
-            self._features[group] = found
+                inputs = torch.cat([inputs, torch.ones_like(inputs[:1])])
+            self._features[group] = inputs
         return self._features[group]
 
     def losses(self, rows: Tensor, units: Tensor) -> Tensor:
@@ -138,9 +138,9 @@ class _Replay:
 
     def outputs(self, rows: Tensor, units: Tensor) -> Tensor:
         """The model's outputs ``(K, N, ...)`` with units ``(K, r)`` changed."""
-        made = self.units.expand(len(rows), *self.units.shape).clone()
-        made[torch.arange(len(rows), device=rows.device)[:, None], rows] = units
-        return self._run(made.movedim(1, 2 if _channel(self.layer) == 1 else -1))
+        changed = self.units.expand(len(rows), *self.units.shape).clone()
+        changed[torch.arange(len(rows), device=rows.device)[:, None], rows] = units
+        return self._run(changed.movedim(1, 2 if _channel(self.layer) == 1 else -1))
 
     def at(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
         """The same for candidates that all change the same units ``(r,)``."""
@@ -179,9 +179,9 @@ class _LowRank:
         following: nn.Linear | None,
         rest: list[nn.Module],
     ) -> None:
-        for each in elementwise:
-            if hasattr(each, "inplace"):
-                setattr(each, "inplace", False)  # noqa: B010
+        for module in elementwise:
+            if hasattr(module, "inplace"):
+                setattr(module, "inplace", False)  # noqa: B010
         self.elementwise, self.rest, self.units = partial(_through, elementwise), rest, units
         self.hidden = self.elementwise(units)
         if following is None:  # the layer is the last one, and each unit is its own output
@@ -237,7 +237,7 @@ def _chain(
         return None
     place = modules.index(layer)
     before, after = modules[:place], modules[place + 1 :]
-    count = next((i for i, each in enumerate(after) if not isinstance(each, ELEMENTWISE)), None)
+    count = next((i for i, module in enumerate(after) if not isinstance(module, ELEMENTWISE)), None)
     if count is None:
         return before, after, None, []
     following = after[count]
@@ -253,8 +253,8 @@ def _plus(x: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 def _through(modules: list[nn.Module], x: Tensor) -> Tensor:
     """One module after the other."""
-    for each in modules:
-        x = each(x)
+    for module in modules:
+        x = module(x)
     return x
 
 

@@ -40,33 +40,39 @@ class Trace:
             self._given.append((module, tree_map_only(Tensor, torch.clone, output)))
 
         modules = list(network.model.modules())
-        handles = [each.register_forward_pre_hook(begin) for each in modules]
-        handles += [each.register_forward_hook(end) for each in modules]
+        handles = [module.register_forward_pre_hook(begin) for module in modules]
+        handles += [module.register_forward_hook(end) for module in modules]
         try:
             self.output: Tensor = network.model(network.inputs)
         finally:
             for handle in handles:
                 handle.remove()
+        self._runs = Counter(module for module, _ in self._given)
 
     def __contains__(self, module: nn.Module) -> bool:
         return module in self._begun
 
     def given(self, module: nn.Module) -> Any:
         """What a module gave when it ran first."""
-        return next(output for each, output in self._given if each is module)
+        return next(output for other, output in self._given if other is module)
 
     def prefix(self, module: nn.Module) -> Prefix:
         """All outputs of the modules that had run for the last time when this one began.
 
         Without those inside of another one. Empty for a module that did not run.
         """
-        runs = Counter(each for each, _ in self._given)
         before: Prefix = {}
-        for each, output in self._given[: self._begun.get(module, 0)]:
-            before.setdefault(each, []).append(output)
-        finished = {each: outputs for each, outputs in before.items() if len(outputs) == runs[each]}
-        inside = {child for each in finished for child in each.modules() if child is not each}
-        return {each: outputs for each, outputs in finished.items() if each not in inside}
+        for other, output in self._given[: self._begun.get(module, 0)]:
+            before.setdefault(other, []).append(output)
+        finished = {
+            other: outputs for other, outputs in before.items() if len(outputs) == self._runs[other]
+        }
+        inside = {child for other in finished for child in other.modules() if child is not other}
+        return {other: outputs for other, outputs in finished.items() if other not in inside}
+
+    def forget(self, module: nn.Module) -> None:
+        """Drop what was given after a module began; prefixes of modules before it don't hold it."""
+        del self._given[self._begun.get(module, len(self._given)) :]
 
 
 def answers(

@@ -20,9 +20,9 @@ from mergelib.problems.calling import (
     transform_of,
     transformed,
 )
+from mergelib.problems.checks import check_labels, check_tasks
 from mergelib.problems.examples import Examples, read_examples
 from mergelib.problems.placing import state_to
-from mergelib.procedures.common import check_labels, check_tasks
 from mergelib.registry import Needs
 from mergelib.statedict import (
     StateDict,
@@ -272,7 +272,7 @@ def _check_logits(problem: Problem) -> None:
     """Refuse a model that gives features for a head, where there is no head."""
     task, examples = next(iter(problem.data.items()))
     model = problem.model
-    device = next((each.device for each in model.parameters()), torch.device("cpu"))
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     inputs = transformed(examples[:1].to(device).inputs, transform_of(problem.transform, task))
     with torch.no_grad(), evaluating(model):
         output = run_with(model, {}, inputs)

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from mergelib.merging import explain_not_finite, in_memory, is_weight
 from mergelib.numerics.linalg import low_rank
 from mergelib.numerics.selection import magnitude_thresholds
+from mergelib.problems.checks import check_choice, check_steps
 from mergelib.problems.problem import IsMatrix, Problem
-from mergelib.procedures.common import Adapted, check_choice, check_steps, complete
+from mergelib.procedures.common import Adapted, complete
 from mergelib.procedures.objectives import batches, loss_gradients
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
@@ -230,7 +231,7 @@ def adamerging(problem: Problem, settings: AdaMergingSettings) -> Adapted:
 
 def _basis(problem: Problem, settings: AdaMergingSettings) -> Span:
     """Origin and basis of the tensors that coefficients move, which are the model's parameters."""
-    whole = span(
+    basis = span(
         problem.experts,
         problem.pretrained,
         settings.base,
@@ -238,7 +239,7 @@ def _basis(problem: Problem, settings: AdaMergingSettings) -> Span:
         density=settings.density,
         is_matrix=problem.is_matrix,
     )
-    basis = _of_parameters(whole, problem.model, settings.start)
+    basis = _of_parameters(basis, problem.model, settings.start)
     if not basis.vectors:
         raise ValueError(f"no parameter has a basis of {settings.base!r}: see is_matrix")
     return basis

@@ -73,12 +73,12 @@ def adapt(
     Raises:
         ValueError: an unknown method; what the procedure needs and is missing; experts, data or
             heads that do not fit, are empty or not finite; labels that are no classes; a
-            hyperparameter out of range. The message names the culprit.
+            hyperparameter out of range. The message names the explain_not_finite.
         TypeError: a hyperparameter, or an argument, that the method does not have.
     """
     chosen = get_method(method, "procedure")
     settings = chosen.settings_from(hyperparameters)
-    whole = include is None and exclude is None and missing == "error"
+    everything = include is None and exclude is None and missing == "error"
     problem = make_problem(
         method,
         chosen.needs_with(settings),
@@ -91,7 +91,7 @@ def adapt(
         start=start,
         statistics=statistics,
         is_matrix=is_matrix,
-        parts=None if whole else Parts(include, exclude, missing),
+        parts=None if everything else Parts(include, exclude, missing),
     )
     result: Adapted = chosen.function(problem if device is None else problem.to(device), settings)
     return _finished(result, problem, moved=device is not None)

@@ -1,6 +1,6 @@
 """What all procedures share: their result, and the checks of what they are given."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.merging import tied_keys
-from mergelib.problems.calling import Transform, Transforms, features, transform_of
-from mergelib.problems.examples import IGNORED, Examples, Part, as_examples
+from mergelib.problems.calling import Transform, Transforms
+from mergelib.problems.checks import check_tasks
+from mergelib.problems.examples import Examples
 from mergelib.rules.arithmetic import average
 from mergelib.statedict import StateDict
 
@@ -22,10 +23,6 @@ __all__ = [
     "Transform",
     "Transforms",
     "averaged",
-    "check_choice",
-    "check_classes",
-    "check_finite",
-    "check_labels",
     "check_tasks",
     "complete",
     "labelled",
@@ -83,15 +80,6 @@ def averaged(
     }
 
 
-def check_tasks(data: Mapping[str, object], known: Mapping[str, object], what: str) -> None:
-    """Raise ValueError for no data, or for a task that lacks its head or expert (``what``)."""
-    if not data:
-        raise ValueError("no data: pass inputs of at least one task")
-    for task in data:
-        if task not in known:
-            raise ValueError(f"task {task!r} has no {what}; there are: {', '.join(known)}")
-
-
 def labelled(data: Mapping[str, object], method: str) -> dict[str, Labelled]:
     """Data of a method that needs labels, checked: task to inputs and labels, of one length.
 
@@ -114,79 +102,6 @@ def labelled(data: Mapping[str, object], method: str) -> dict[str, Labelled]:
 def unlabelled(data: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs of every task alone, where data come as pairs with labels or without."""
     return {task: part[0] if isinstance(part, tuple) else part for task, part in data.items()}
-
-
-def check_labels(
-    data: Mapping[str, Part],
-    model: nn.Module,
-    state: StateDict,
-    heads: Mapping[str, nn.Module],
-    transform: Transforms,
-) -> None:
-    """Refuse labels that are no classes of their task's head; tasks without labels are passed over.
-
-    One example of each task goes through the model with ``state``, to see what its head gives.
-
-    Raises:
-        ValueError: labels of another shape than the predictions or no int64, a class out of range;
-            it names the task.
-    """
-    for task, part in data.items():
-        examples = as_examples(part)
-        if examples.labels is None:
-            continue
-        own = transform_of(transform, task)
-        shape = heads[task](features(model, state, examples[:1], transform=own)).shape
-        labels = examples.labels
-        if labels[:1].numel() != shape[:-1].numel():
-            raise ValueError(
-                f"labels of task {task!r} have shape {tuple(labels.shape)}, "
-                f"expected {(len(labels), *shape[1:-1])}"
-            )
-        check_classes(task, labels, shape[-1], ignoring=len(shape) > 2)
-
-
-def check_classes(task: str, labels: Tensor, classes: int, *, ignoring: bool = False) -> None:
-    """Raise ValueError, naming the task, for labels that are not int64 from 0 to classes - 1.
-
-    Where ``ignoring``, the label `IGNORED` is one of them.
-    """
-    if labels.dtype != torch.int64:
-        raise ValueError(f"labels of task {task!r} are {labels.dtype}, expected torch.int64")
-    wrong = (labels < 0) | (labels >= classes)
-    if ignoring:
-        wrong &= labels != IGNORED
-    outside = labels[wrong]
-    if len(outside):
-        raise ValueError(
-            f"task {task!r} has the label {outside[0].item()}, expected 0 to {classes - 1}"
-        )
-
-
-def check_choice(name: str, value: str, known: Sequence[str]) -> None:
-    """Raise ValueError for a setting that is none of the known ones."""
-    if value not in known:
-        raise ValueError(f"{name} is {value!r}, expected {' or '.join(map(repr, known))}")
-
-
-def check_finite(what: str, tensor: Tensor) -> None:
-    """Raise ValueError, naming ``what``, for a tensor with NaN or Inf in it."""
-    if not torch.isfinite(tensor).all():
-        raise ValueError(f"{what} holds NaN or Inf: look at the inputs")
-
-
-def check_steps(steps: int, batch_size: int) -> None:
-    """Raise ValueError for fewer than no steps, or an empty batch."""
-    if steps < 0:
-        raise ValueError(f"steps is {steps}, expected at least 0")
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}, expected at least 1")
-
-
-def check_positive(name: str, value: float) -> None:
-    """Raise ValueError for a setting that is not above 0."""
-    if not value > 0:
-        raise ValueError(f"{name} is {value}, expected a positive number")
 
 
 def precise(tensor: Tensor) -> Tensor:

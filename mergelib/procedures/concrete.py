@@ -1,8 +1,8 @@
 """Concrete task arithmetic: one mask for all tasks, learned by entropy (Tang et al., 2023).
 
 The merged weights are θ = θ_0 + m ∘ v, where v = λ Σ_t τ_t is what task arithmetic adds and m a
-mask with an entry a parameter, which is to leave out what tasks spoil for each other. While it is
-learned, each entry is a relaxed Bernoulli variable s = σ((x + ε) / temperature) with a logit x and
+mask with one entry per parameter, to leave out what tasks spoil for each other. While it is
+learned, an entry is a relaxed Bernoulli variable s = σ((x + ε) / temperature) with a logit x and
 logistic noise ε. In every tensor m = s / mean(s), as the authors' code in FusionBench has it.
 
 Experts enter by their sum alone, so memory does not depend on their number. One backward pass gives
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import merge, tied_keys
+from mergelib.problems.checks import check_positive, check_steps
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, check_positive, check_steps, complete, precise
+from mergelib.procedures.common import Adapted, complete, precise
 from mergelib.procedures.objectives import batches, loss_gradients
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure

@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mergelib.problems.checks import check_choice, check_positive
 from mergelib.problems.problem import Problem
 from mergelib.procedures.calibration import CalibrationLoss, Tensors
-from mergelib.procedures.common import Adapted, check_choice, check_positive, complete, precise
-from mergelib.procedures.walk import START, Walk, combination, minimise
+from mergelib.procedures.common import Adapted, complete, precise
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict
+from mergelib.walk import START, Walk, combination, minimise
 
 __all__ = ["START", "FrankWolfeSettings", "Walk", "frank_wolfe", "minimise"]
 

@@ -17,9 +17,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 from mergelib.problems.calling import Transforms
+from mergelib.problems.checks import check_labels, check_steps
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, Labelled, check_labels, check_steps
+from mergelib.procedures.common import Adapted, Labelled
 from mergelib.procedures.objectives import batch_rows, task_losses
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure

@@ -18,13 +18,12 @@ from mergelib.problems.calling import (
     transformed,
 )
 from mergelib.problems.examples import IGNORED, Examples, Inputs, as_examples, join
-from mergelib.procedures.common import check_steps, complete
+from mergelib.procedures.common import complete
 from mergelib.statedict import StateDict
 
 __all__ = [
     "batch_rows",
     "batches",
-    "check_steps",
     "entropy",
     "loss_gradients",
     "prediction_loss",

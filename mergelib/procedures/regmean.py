@@ -22,15 +22,10 @@ from mergelib.problems.calling import (
     transform_of,
     transformed,
 )
+from mergelib.problems.checks import check_finite, check_positive
 from mergelib.problems.examples import MASK, Examples, Inputs, as_examples
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import (
-    Adapted,
-    averaged,
-    check_finite,
-    check_positive,
-    complete,
-)
+from mergelib.procedures.common import Adapted, averaged, complete
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict, check_keys

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from mergelib.merging import merge
 from mergelib.problems.calling import features, transform_of
+from mergelib.problems.checks import check_positive
 from mergelib.problems.examples import IGNORED
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, check_positive
+from mergelib.procedures.common import Adapted
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from mergelib.merging import merge
 from mergelib.problems.calling import features, transform_of
+from mergelib.problems.checks import check_finite, check_steps
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, check_finite, check_steps
+from mergelib.procedures.common import Adapted
 from mergelib.procedures.objectives import batch_rows
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure

@@ -15,8 +15,8 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from mergelib.procedures.walk import Objective
 from mergelib.statedict import StateDict
+from mergelib.walk import Objective
 
 NEGLIGIBLE = 1e-9  # directions below this share of the largest eigenvalue of a Gram matrix
 

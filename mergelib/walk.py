@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mergelib.numerics.linalg import simplex_projection
-from mergelib.procedures.common import check_choice
+from mergelib.problems.checks import check_choice
 from mergelib.progress import progress
 from mergelib.statedict import StateDict
 

@@ -1,0 +1,1 @@
+"""What procedures are given: experts, data and models, read and checked once."""
