@@ -102,7 +102,7 @@ def colour(method: str) -> str:
 
 
 def accuracy_by_task(table: pd.DataFrame, ax: "Axes | None" = None) -> "Figure":
-    """Dot plot: one row per task, one dot per method, from the table of `studies.comparison.compare`.
+    """Dot plot: one row per task, one dot per method, from a table of `compare`.
 
     Rows are ordered by what the average keeps of the expert's accuracy, or the pretrained model
     where no average is shown; the grey bar spans from the pretrained model to the expert, the gap

@@ -7,7 +7,7 @@ from tqdm.auto import tqdm
 _IN_NOTEBOOK = any(each.__name__ == "tqdm_notebook" for each in tqdm.__mro__)
 
 
-def progress(*arguments: Any, **options: Any) -> tqdm:
+def progress(*arguments: Any, **options: Any) -> "tqdm[Any]":
     """Tqdm's bar, with its arguments; in a notebook ``TQDM_DISABLE=1`` silences it."""
     if not _IN_NOTEBOOK:
         options.setdefault("disable", None)  # then tqdm asks whether it writes to a terminal

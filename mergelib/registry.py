@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Rule = Callable[..., Any]
+SomeRule = TypeVar("SomeRule", bound=Rule)
 Procedure = TypeVar("Procedure", bound=Callable[..., Any])
 
 
@@ -184,14 +185,14 @@ def _register(method: Method) -> None:
     _METHODS[method.name] = method
 
 
-def rule(*, paper: str, **traits: Any) -> Callable[[Rule], Rule]:
+def rule(*, paper: str, **traits: Any) -> Callable[[SomeRule], SomeRule]:
     """Register a function as the merging rule of its own name; the traits are `Method`'s.
 
     Raises:
         ValueError: if another method has the name already.
     """
 
-    def register(function: Rule) -> Rule:
+    def register(function: SomeRule) -> SomeRule:
         _register(Method(function.__name__, function, paper, **traits))
         return function
 

@@ -14,6 +14,7 @@ console = Console()
 
 
 def print_frame(frame: "pd.DataFrame") -> None:
+    """A table as it is, numbers to the right."""
     table = Table(show_edge=False, header_style="bold")
     for column in frame.columns:
         numeric = frame[column].dtype.kind in "if"
@@ -60,6 +61,7 @@ def print_comparison(table: "pd.DataFrame", settings: dict[str, dict[str, Any]])
 
 
 def save_figure(table: "pd.DataFrame", path: Path) -> None:
+    """The dot plot of a comparison, as a PNG file."""
     import matplotlib
 
     matplotlib.use("Agg")

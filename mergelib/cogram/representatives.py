@@ -114,7 +114,8 @@ def _groups(
 ) -> Sequence[Tensor]:
     """The rows behind each representative of one class with points ``(N, …)``."""
     if kind == "batch":
-        return torch.randperm(len(points), generator=generator)[:per_class].split(1)
+        rows = torch.randperm(len(points), generator=generator)[:per_class]
+        return [row[None] for row in rows]
     groups = _cluster(points, per_class, seed)
     if kind == "medoid":
         return [group[[_medoid(points[group])]] for group in groups]

@@ -163,7 +163,8 @@ class _Replay:
         forwards[self.layer.module] = lambda *_, **__: candidates.flatten(0, 1)
         with replaced(forwards):
             outputs: Tensor = self.network.model(again(self.network.inputs))
-        return outputs.unflatten(0, (count, -1))
+        candidates: Tensor = outputs.unflatten(0, (count, -1))
+        return candidates
 
 
 class _LowRank:
@@ -206,7 +207,9 @@ class _LowRank:
     def _finish(self, outputs: Tensor) -> Tensor:
         if not self.rest:
             return outputs
-        return _through(self.rest, outputs.flatten(0, 1)).unflatten(0, outputs.shape[:2])
+        through = _through(self.rest, outputs.flatten(0, 1))
+        candidates: Tensor = through.unflatten(0, outputs.shape[:2])
+        return candidates
 
     def write(self, rows: Tensor, units: Tensor) -> None:
         """Units ``(r, N)`` of the layer from now on."""

@@ -103,12 +103,11 @@ def make_problem(
     is_matrix: IsMatrix = is_matrix,
     parts: Parts | None = None,
 ) -> Problem:
-    """A problem from what users have, checked; see `mergelib.adapt` for the other arguments.
+    """A problem from what users have, checked.
 
-    Args:
-        method: the procedure's name, for messages.
-        needs: what the procedure needs.
-        parts: what of the models is merged; the rest of the experts becomes the base's.
+    ``method`` is the procedure's name, for messages, and ``needs`` what it needs; ``parts`` says
+    what of the models is merged, while the rest of the experts becomes the base's. All else is
+    described by `mergelib.adapt`.
 
     Raises:
         ValueError: something that is missing, does not fit or is not finite; the message names it.

@@ -20,7 +20,7 @@ from mergelib.procedures.calibration import CalibrationLoss, Tensors
 from mergelib.procedures.common import Adapted, complete, precise
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict
-from mergelib.walk import START, Walk, combination, minimise
+from mergelib.theory.walk import START, Walk, combination, minimise
 
 __all__ = ["START", "FrankWolfeSettings", "Walk", "frank_wolfe", "minimise"]
 

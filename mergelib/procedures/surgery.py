@@ -33,7 +33,8 @@ class Surgery(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, features: Tensor) -> Tensor:
-        return features - self.up(self.down(features).relu())
+        bias: Tensor = self.up(self.down(features).relu())
+        return features - bias
 
 
 @dataclass(frozen=True)

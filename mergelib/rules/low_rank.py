@@ -62,7 +62,7 @@ def cart(
         rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1.
         scale: λ; the paper searches 1.0..3.0.
         rounding: ``"ceil"`` as in the paper, ``"floor"`` as in its released code.
-        exact: use full SVDs in place of the faster truncation (see `mergelib.numerics.linalg.low_rank`).
+        exact: use full SVDs in place of the faster truncation, `mergelib.numerics.linalg.low_rank`.
     """
     centre = average(experts)
     rank = rank_of(centre.shape, rank_ratio, rounding)

@@ -1,0 +1,1 @@
+"""Studies: what is measured over seeds, one module per paper, and what runs and keeps them."""

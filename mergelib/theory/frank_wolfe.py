@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mergelib.statedict import StateDict
-from mergelib.walk import Objective
+from mergelib.theory.walk import Objective
 
 NEGLIGIBLE = 1e-9  # directions below this share of the largest eigenvalue of a Gram matrix
 

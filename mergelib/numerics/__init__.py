@@ -1,0 +1,1 @@
+"""Linear algebra and exact selection on tensors, without a word about models."""

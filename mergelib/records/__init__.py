@@ -1,0 +1,1 @@
+"""What was measured: its provenance and cost, written, read and summarised."""
