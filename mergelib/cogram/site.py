@@ -163,8 +163,8 @@ class _Replay:
         forwards[self.layer.module] = lambda *_, **__: candidates.flatten(0, 1)
         with replaced(forwards):
             outputs: Tensor = self.network.model(again(self.network.inputs))
-        candidates: Tensor = outputs.unflatten(0, (count, -1))
-        return candidates
+        stacked: Tensor = outputs.unflatten(0, (count, -1))
+        return stacked
 
 
 class _LowRank:
