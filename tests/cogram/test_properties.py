@@ -233,8 +233,14 @@ BAD: dict[str, tuple[Callable[[Case], dict[str, Any]], str]] = {
         lambda c: {"experts": broken(c, "0.weight", NAN[:3])},
         r"b\['0.weight'\] has shape \(3, 6\)",
     ),
-    "NaN in an expert": (lambda c: {"experts": broken(c, "0.weight", NAN)}, "'0.weight' of 'b'"),
-    "NaN in start": (lambda c: {"start": {**c.start, "0.weight": NAN}}, "'0.weight' of 'start'"),
+    "NaN in an expert": (
+        lambda c: {"experts": broken(c, "0.weight", NAN)},
+        r"b\['0.weight'\] holds NaN",
+    ),
+    "NaN in start": (
+        lambda c: {"start": {**c.start, "0.weight": NAN}},
+        r"start\['0.weight'\] holds NaN",
+    ),
     "start lacks a key": (lambda c: {"start": {"0.weight": c.start["0.weight"]}}, "start.*0.bias"),
     "start of another shape": (
         lambda c: {"start": {**c.start, "0.bias": torch.zeros(8).double()}},
@@ -245,7 +251,7 @@ BAD: dict[str, tuple[Callable[[Case], dict[str, Any]], str]] = {
             "start": {**c.start, "0.bias": torch.zeros(8)},
             "experts": [{**c.start, "0.bias": torch.zeros(8)}] * 2,
         },
-        "start.*0.bias",
+        r"expert 0\['0.bias'\] has shape \(8,\), expected \(7,\) as in the model",
     ),
     "NaN in the data": (
         lambda c: {"data": {"t": (NAN, torch.zeros(7).long())}},

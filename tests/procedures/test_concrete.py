@@ -72,8 +72,8 @@ class AgainstZero(nn.Module):
 def test_the_mask_keeps_what_makes_predictions_certain() -> None:
     """The second weight works against the first, so the mask keeps the first alone.
 
-    The logit is z = w₁ - w₂, and both experts add up to (2, 1); what is kept is doubled, as the mean
-    of the mask is one.
+    The logit is z = w₁ - w₂, and both experts add up to (2, 1); what is kept is doubled, as the
+    mean of the mask is one.
     """
     experts = [{"w": torch.tensor([1.0, 0.5])}, {"w": torch.tensor([1.0, 0.5])}]
     made = ml.adapt(

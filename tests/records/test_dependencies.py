@@ -52,7 +52,7 @@ def test_a_line_of_a_rule_concerns_the_runs_that_use_it(copy: Path) -> None:
 
 def test_what_a_rule_stands_on_concerns_it_too(copy: Path) -> None:
     uses, others = key(copy, ["cart"]), code_key(fusion, [], Sources(copy))
-    with (copy / "linalg.py").open("a") as source:
+    with (copy / "numerics/linalg.py").open("a") as source:
         source.write("\nTOLERANCE_OF_THE_TEST = 1e-3\n")
     assert key(copy, ["cart"]) != uses
     assert code_key(fusion, [], Sources(copy)) == others
@@ -67,7 +67,7 @@ def test_what_a_rule_stands_on_concerns_it_too(copy: Path) -> None:
         ("ledger/cart.py", "SUITES = ", "OTHERS = SUITES = "),
         ("cli/studies.py", "DEMO = ", "OTHERS = DEMO = "),
         ("plots.py", "import ", "import math\nimport "),
-        ("provenance.py", "import ", "import math\nimport "),
+        ("records/provenance.py", "import ", "import math\nimport "),
         ("studies/cogram.py", "STEEPNESSES = ", "OTHERS = STEEPNESSES = "),
         ("studies/cart.py", "RANK_RATIOS = (0.0, ", "RANK_RATIOS = (0.1, "),
     ],

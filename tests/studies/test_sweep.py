@@ -13,9 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from joblib.externals import cloudpickle
 
 from mergelib.studies import sweep
+
+try:
+    from joblib.externals import cloudpickle  # joblib's own copy, up to 1.5
+except ImportError:
+    import cloudpickle
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
 FORK = multiprocessing.get_context("fork")
