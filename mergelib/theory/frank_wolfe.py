@@ -39,7 +39,7 @@ class SquaredDistance:
         return _inner(offset, offset) / 2, offset
 
     def _offset(self, parameters: StateDict) -> dict[str, Tensor]:
-        return {key: each - self.target[key] for key, each in parameters.items()}
+        return {key: tensor - self.target[key] for key, tensor in parameters.items()}
 
 
 def diameter(experts: Mapping[str, StateDict], keys: Iterable[str]) -> float:
@@ -90,13 +90,15 @@ def smoothness(
         raise ValueError(f"step is {step}, expected more than 0")
     first, *others = experts.values()
     directions = [
-        {key: other[key].to(each) - first[key].to(each) for key, each in point.items()}
+        {key: other[key].to(tensor) - first[key].to(tensor) for key, tensor in point.items()}
         for other in others
     ]
     changes = []
     for direction in directions:
         ahead, behind = (
-            objective.gradient({key: each + s * direction[key] for key, each in point.items()})[1]
+            objective.gradient({key: tensor + s * direction[key] for key, tensor in point.items()})[
+                1
+            ]
             for s in (step, -step)
         )
         changes.append({key: (ahead[key] - behind[key]) / (2 * step) for key in point})
@@ -105,8 +107,8 @@ def smoothness(
     if not kept.any():  # all experts are equal
         return 0.0
     basis = vectors[:, kept] / values[kept].sqrt()
-    bend = basis.T @ _table(directions, changes) @ basis
-    return float(torch.linalg.eigvalsh((bend + bend.T) / 2).abs().max())
+    curvature = basis.T @ _table(directions, changes) @ basis
+    return float(torch.linalg.eigvalsh((curvature + curvature.T) / 2).abs().max())
 
 
 def soft_bound(excess: float, smoothness: float, diameter: float, steps: int) -> float:
@@ -139,7 +141,7 @@ def _check(
 
 
 def _inner(a: StateDict, b: StateDict) -> float:
-    return sum(float((each.double() * b[key]).sum()) for key, each in a.items())
+    return sum(float((tensor.double() * b[key]).sum()) for key, tensor in a.items())
 
 
 def _table(rows: Sequence[StateDict], columns: Sequence[StateDict]) -> Tensor:

@@ -107,7 +107,7 @@ def task_interference(matrices: Sequence[Tensor], inputs: Sequence[Tensor]) -> f
     """
     total = torch.stack(list(matrices)).sum(0)
     others = [(total - own) @ x.T for own, x in zip(matrices, inputs, strict=True)]
-    return float(sum(each.square().sum() for each in others))
+    return float(sum(outputs.square().sum() for outputs in others))
 
 
 def interference_bound(
@@ -169,7 +169,7 @@ def interference_curves(
         for centred in (False, True):
             tuned = [expert[layer].float() for expert in experts.values()]
             spectra = [
-                spectrum(each) for each in task_matrices(tuned, origin.float(), centred=centred)
+                spectrum(matrix) for matrix in task_matrices(tuned, origin.float(), centred=centred)
             ]
             kept, whole = (interference(spectra, norm=norm) for norm in ("kept", "all"))
             cut = reconstruction_error(spectra)
@@ -212,7 +212,7 @@ def output_interference(
         tuned = [expert[layer].float() for expert in experts.values()]
         for centred in (False, True):
             matrices = task_matrices(tuned, origin.float(), centred=centred)
-            factors = [torch.linalg.svd(each, full_matrices=False) for each in matrices]
+            factors = [torch.linalg.svd(matrix, full_matrices=False) for matrix in matrices]
             for ratio in rank_ratios:
                 k = rank_of(origin.shape, ratio, "ceil")
                 cut = [(u[:, :k] * s[:k]) @ vh[:k] for u, s, vh in factors]
