@@ -101,7 +101,7 @@ def fine_tune(
         clip: the largest Euclidean norm of a step's gradient; None leaves it as it is.
         batch_size: at most so many examples of each task in a step.
         seed: of the batches, and of what the model draws in training.
-        transform: from a batch of inputs to the model's, e.g. the testbed's `normalise`.
+        transform: from a batch of inputs to the model's, e.g. `Task.transform` of the testbed.
 
     Returns:
         The trained state, and ``history`` with a row an epoch: each task's mean loss over its

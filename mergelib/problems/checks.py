@@ -1,4 +1,4 @@
-"""Checks of what procedures are given; each raises ValueError and names the explain_not_finite."""
+"""Checks of what procedures are given; each raises ValueError and names the culprit."""
 
 from collections.abc import Mapping, Sequence
 

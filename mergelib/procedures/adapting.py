@@ -52,8 +52,8 @@ def adapt(
             of these, which is read once, shorter sequences padded where an attention mask is 0.
             Labels that repeat ``input_ids`` are those of a causal language model.
         heads: task to what turns the model's output into logits; when left out, the output itself.
-        transform: from a batch of inputs to the model's, e.g. the testbed's `normalise`; one for
-            all tasks, or a mapping of task to its own.
+        transform: from a batch of inputs to the model's, e.g. `Task.transform` of the testbed; one
+            for all tasks, or a mapping of task to its own.
         start: the merged weights to begin with, for procedures that begin somewhere.
         statistics: expert to what was computed from its data elsewhere, for `fisher` and `regmean`;
             an expert with statistics needs no data.
@@ -73,7 +73,7 @@ def adapt(
     Raises:
         ValueError: an unknown method; what the procedure needs and is missing; experts, data or
             heads that do not fit, are empty or not finite; labels that are no classes; a
-            hyperparameter out of range. The message names the explain_not_finite.
+            hyperparameter out of range. The message names the culprit.
         TypeError: a hyperparameter, or an argument, that the method does not have.
     """
     chosen = get_method(method, "procedure")
