@@ -20,7 +20,7 @@ comma := ,
 SITE  := _build/html
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test oldest lint notebooks executed nbval alternate book site site-test demo bench table1 constraints clean
+.PHONY: help setup test oldest lint notebooks executed compared nbval alternate book site site-test demo bench table1 constraints clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,8 +52,12 @@ notebooks: $(READY) ## execute the notebooks and refresh the committed twins (ON
 executed: $(READY) ## execute the notebooks into _build/executed, changing nothing else
 	$(BIN)/python tools/execute.py $(ONLY)
 
-nbval: $(READY) ## re-run the committed notebooks and compare their checked cells
-	TQDM_DISABLE=1 OMP_NUM_THREADS=2 $(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks
+compared: $(READY) ## the same, and fail where a checked cell is not as committed
+	$(BIN)/python tools/execute.py --compare $(ONLY)
+
+nbval: $(READY) ## re-run committed notebooks as tests, with nbval (ONLY="00-tour 10-cart")
+	TQDM_DISABLE=1 OMP_NUM_THREADS=2 $(BIN)/python -m pytest --nbval-lax --nbval-current-env \
+		$(if $(ONLY),$(ONLY:%=notebooks/%.ipynb),notebooks)
 
 alternate: $(READY) ## run every notebook with another seed at the smallest profile
 	$(BIN)/python tools/execute.py --output _build/alternate -p SEED 1 -p PROFILE smoke

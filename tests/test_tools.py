@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import execute
 import jupytext
 import nbformat
 import pytest
 import stage
-from execute import merge_streams, read_source, with_outputs
+from execute import differences, merge_streams, read_source, with_outputs
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 BOOTSTRAP = 'import sys\n\nSOURCE = ""\nprint(SOURCE or "none")'
@@ -69,3 +70,24 @@ def test_launch_buttons_need_an_address(monkeypatch: pytest.MonkeyPatch, given: 
     assert options["launch_buttons"] == stage.LAUNCH_BUTTONS
     assert options["repository_url"] == "https://github.com/some/where"
     assert options["repository_branch"] == "published"
+
+
+def test_a_checked_cell_that_changed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execute, "NOTEBOOKS", tmp_path)
+
+    def write(path: Path, checked: str, other: str) -> None:
+        cells = [new_code_cell("a", id="a"), new_code_cell("b", id="b")]
+        cells[0].metadata["tags"] = ["nbval-check-output"]
+        for cell, text in zip(cells, (checked, other), strict=True):
+            cell.outputs = [new_output("stream", text=text)]
+        nbformat.write(new_notebook(cells=cells), path)
+
+    committed, executed = tmp_path / "one.ipynb", tmp_path / "executed.ipynb"
+    write(committed, "412/500\n", "3 s\n")
+    write(executed, "412/500\n", "4 s\n")
+    assert differences("one", executed) == []
+    write(executed, "413/500\n", "3 s\n")
+    (difference,) = differences("one", executed)
+    assert difference == "one, cell a: committed\n412/500\n\nnow\n413/500\n"

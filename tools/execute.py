@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 SOURCES = NOTEBOOKS / "src"
 BUILD = ROOT / "_build"
+CHECKED = "nbval-check-output"
 
 # Bars would land in stderr with a machine's paths; threads and hashing change the last digits.
 QUIET = {
@@ -76,6 +77,31 @@ def with_outputs(source: NotebookNode, executed: NotebookNode) -> NotebookNode:
     return source
 
 
+def checked_outputs(notebook: NotebookNode) -> dict[str, str]:
+    """What the cells tagged ``nbval-check-output`` print or show as text, by the id of the cell."""
+    return {
+        cell.id: "".join(
+            output.get("text", "") or output.get("data", {}).get("text/plain", "")
+            for output in cell.outputs
+        )
+        for cell in notebook.cells
+        if cell.cell_type == "code" and CHECKED in cell.metadata.get("tags", ())
+    }
+
+
+def differences(name: str, executed: Path) -> list[str]:
+    """The checked cells whose output is not that of the committed notebook, as text to read."""
+    fresh, committed = (
+        checked_outputs(nbformat.read(path, as_version=4))
+        for path in (executed, NOTEBOOKS / f"{name}.ipynb")
+    )
+    return [
+        f"{name}, cell {cell}: committed\n{committed.get(cell)}\nnow\n{fresh.get(cell)}"
+        for cell in dict.fromkeys([*committed, *fresh])
+        if committed.get(cell) != fresh.get(cell)
+    ]
+
+
 def execute(name: str, output: Path, parameters: dict[str, object]) -> Path:
     """Run one notebook and write it, cleaned, to `output/NAME.ipynb`."""
     source = read_source(SOURCES / f"{name}.py")
@@ -94,14 +120,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="notebooks to run, such as 00-tour (all of them)")
     parser.add_argument("--write", action="store_true", help="refresh the committed notebooks too")
+    parser.add_argument(
+        "--compare", action="store_true", help="fail where a checked cell is not as committed"
+    )
     parser.add_argument("--output", type=Path, default=BUILD / "executed", help="where they go")
     parser.add_argument(
         "-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="a parameter"
     )
     args = parser.parse_args()
     parameters = {name: yaml.safe_load(value) for name, value in args.p}
-    if args.write and parameters:
-        parser.error("--write keeps the default parameters: leave -p out")
+    if (args.write or args.compare) and parameters:
+        parser.error("--write and --compare keep the default parameters: leave -p out")
     known = sorted(path.stem for path in SOURCES.glob("*.py"))
     names = [Path(name).stem for name in args.names] or known
     if unknown := sorted(set(names) - set(known)):
@@ -117,11 +146,14 @@ def main() -> int:
             failed.append(name)
             print(f"{name}: failed\n{error}", file=sys.stderr, flush=True)
             continue
+        for difference in differences(name, target) if args.compare else []:
+            failed.append(name)
+            print(difference, file=sys.stderr, flush=True)
         if args.write:
             shutil.copyfile(target, NOTEBOOKS / target.name)
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
     if failed:
-        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+        print(f"failed: {', '.join(dict.fromkeys(failed))}", file=sys.stderr)
     return 1 if failed else 0
 
 
