@@ -92,8 +92,8 @@ def score_grid(
     """Mean accuracy over tasks at every point of a grid: the grid's columns and ``accuracy``.
 
     For suites that are judged by another metric it is the mean of that instead, e.g. for texts
-    ``loss``, in nats per character. With ``autocast`` in bfloat16 where that is safe: several
-    times faster on processors that have it, and good enough to choose by.
+    ``loss``, in nats per character. With ``autocast`` in bfloat16 where that is safe and
+    the processor has it: several times faster there, and good enough to choose by.
     """
     chosen = points(grid)
 
