@@ -130,7 +130,7 @@ def normalised_accuracy(table: pd.DataFrame, individual: pd.DataFrame) -> "pd.Se
 def has_bfloat16(device: torch.device) -> bool:
     """Whether a device computes in bfloat16 itself; a CPU without its instructions emulates it."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, check, bool)() for check in checks)
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mergelib.testbed import evaluation
 from mergelib.testbed.evaluation import evaluate, evaluate_many, normalised_accuracy
 from mergelib.testbed.models import Head
 from mergelib.testbed.tasks import Suite
@@ -137,13 +138,23 @@ def test_a_generator_is_consumed_one_at_a_time(
 
 
 def test_autocast_is_close_and_not_the_same(
-    model: Small, heads: dict[str, nn.Module], digits: Suite
+    model: Small, heads: dict[str, nn.Module], digits: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(evaluation, "has_bfloat16", lambda device: True)
     state = random_state(model, 2)
     exact = evaluate(model, state, heads, digits)
     rough = evaluate(model, state, heads, digits, autocast=True)
     assert (exact["loss"] - rough["loss"]).abs().between(1e-7, 0.02).all()
     assert (exact["accuracy"] - rough["accuracy"]).abs().max() < 0.05
+
+
+def test_autocast_is_left_out_where_bfloat16_is_emulated(
+    model: Small, heads: dict[str, nn.Module], digits: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "has_bfloat16", lambda device: False)
+    state = random_state(model, 2)
+    exact = evaluate(model, state, heads, digits)
+    pd.testing.assert_frame_equal(evaluate(model, state, heads, digits, autocast=True), exact)
 
 
 def test_what_does_not_fit_is_named(
