@@ -257,21 +257,24 @@ def plain_tsv(experts: Sequence[Tensor], pretrained: Tensor) -> Tensor:
     s = torch.cat([values[:rank] for _, values, _ in parts])
     left = torch.linalg.svd(torch.cat([factor[:, :rank] for factor in u], 1), full_matrices=False)
     right = torch.linalg.svd(torch.cat([factor[:rank] for factor in vh]), full_matrices=False)
-    return pretrained + (left[0] @ left[2] * s) @ (right[0] @ right[2])
+    merged: Tensor = pretrained + (left[0] @ left[2] * s) @ (right[0] @ right[2])
+    return merged
 
 
 def plain_iso_c(experts: Sequence[Tensor], pretrained: Tensor) -> Tensor:
     """`iso_c` with a full decomposition."""
     total = torch.stack(list(experts)).sum(0) - len(experts) * pretrained
     u, s, vh = torch.linalg.svd(total, full_matrices=False)
-    return pretrained + s.mean() * u @ vh
+    merged: Tensor = pretrained + s.mean() * u @ vh
+    return merged
 
 
 def decaying(rows: int, columns: int, exponent: float, generator: torch.Generator) -> Tensor:
     """A float32 matrix with singular values i^exponent and random singular vectors."""
     size = min(rows, columns)
     u, v = (torch.linalg.qr(torch.randn(n, size, generator=generator)).Q for n in (rows, columns))
-    return (u * torch.arange(1, size + 1) ** exponent) @ v.T
+    matrix: Tensor = (u * torch.arange(1, size + 1) ** exponent) @ v.T
+    return matrix
 
 
 def show(report: dict[str, Any]) -> None:

@@ -204,7 +204,7 @@ def test_zoo_build_then_merge_then_evaluate(run: Run, tmp_path: Path) -> None:
     shown = {cells[0]: cells[1:] for cells in map(str.split, printed.splitlines()) if cells}
     for row in table.itertuples():
         expected = [f"{row.accuracy:.3f}", f"{row.loss:.3f}", str(row.correct), str(row.n)]
-        assert shown[row.task] == expected
+        assert shown[str(row.task)] == expected
     assert shown["mean"][0] == f"{table['accuracy'].mean():.3f}"
     assert shown["mean"][2:] == [str(table["correct"].sum()), "240"]
 

@@ -21,7 +21,8 @@ each_notebook = pytest.mark.parametrize("name", NAMES)
 
 @cache
 def committed(name: str) -> NotebookNode:
-    return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    notebook: NotebookNode = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    return notebook
 
 
 def code_cells(name: str) -> list[NotebookNode]:

@@ -7,7 +7,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.patches import Rectangle
 
 from mergelib.plots import (
     COLOURS,
@@ -88,13 +90,16 @@ def test_accuracy_by_task(given: bool) -> None:
     (drawn,) = figure.axes
     assert ax is None or drawn is ax
     assert [tick.get_text() for tick in drawn.get_yticklabels()] == ["birds", "cars"]
-    dots = {each.get_label(): each for each in drawn.collections[1:]}
+    dots = {points.get_label(): points for points in drawn.collections[1:]}
     assert list(dots) == ["pretrained", "average", "CART", "individual"]
-    np.testing.assert_allclose(dots["CART"].get_offsets(), [[80, 0], [70, 1]])
-    assert to_hex(dots["CART"].get_facecolor()[0]) == COLOURS["cart"]
-    gap = drawn.collections[0].get_segments()
-    np.testing.assert_allclose(gap, [[[50, 0], [90, 0]], [[20, 1], [80, 1]]])
-    assert [text.get_text() for text in drawn.get_legend().get_texts()] == list(dots)
+    np.testing.assert_allclose(np.asarray(dots["CART"].get_offsets()), [[80, 0], [70, 1]])
+    assert to_hex(np.asarray(dots["CART"].get_facecolor())[0]) == COLOURS["cart"]
+    gaps = drawn.collections[0]
+    assert isinstance(gaps, LineCollection)
+    np.testing.assert_allclose(gaps.get_segments(), [[[50, 0], [90, 0]], [[20, 1], [80, 1]]])
+    legend = drawn.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == list(dots)
 
 
 def test_accuracy_by_task_without_an_average() -> None:
@@ -117,10 +122,13 @@ def test_ladder(order: list[str] | None) -> None:
     }
     assert list(bars) == [label(name) for name in reversed(names)], "the first is on top"
     for name in names:
-        assert bars[label(name)].get_width() == pytest.approx(100 * means.loc[name, "mean"])
-        assert to_hex(bars[label(name)].get_facecolor()) == colour(name)
+        bar = bars[label(name)]
+        assert isinstance(bar, Rectangle)
+        assert bar.get_width() == pytest.approx(100 * means.loc[name, "mean"])
+        assert to_hex(bar.get_facecolor()) == colour(name)
     assert {text.get_text() for text in ax.texts} >= {"30.0", "70.0"}
-    (whiskers,) = [c for c in ax.collections if len(c.get_segments()) == len(names)]
+    lines = [lines for lines in ax.collections if isinstance(lines, LineCollection)]
+    (whiskers,) = [some for some in lines if len(some.get_segments()) == len(names)]
     spans = [segment[1, 0] - segment[0, 0] for segment in whiskers.get_segments()]
     np.testing.assert_allclose(spans, [200 * means.loc[n, "half_width"] for n in reversed(names)])
 
@@ -130,7 +138,9 @@ def test_heat_map() -> None:
     figure, ax = plt.subplots()
     heat_map(values, ax, low=0, high=1, digits=2, bar="cosine")
     (mesh,) = ax.collections
-    np.testing.assert_allclose(np.ravel(mesh.get_array()), np.ravel(values))
+    shown = mesh.get_array()
+    assert shown is not None
+    np.testing.assert_allclose(np.ravel(shown), np.ravel(values))
     assert mesh.get_clim() == (0, 1)
     written = {text.get_text(): text for text in ax.texts}
     assert set(written) == {"0.10", "0.90", "0.50", "0.75"}

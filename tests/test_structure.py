@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -131,7 +132,7 @@ def test_matrices() -> None:
 def test_structure_tells_merge_what_is_a_matrix() -> None:
     base, expert = weights(build("chain")), weights(build("chain", seed=1))
     structure = structure_of(build("chain"))
-    options = {"pretrained": base, "rank_ratio": 0.2}
+    options: dict[str, Any] = {"pretrained": base, "rank_ratio": 0.2}
     folded = ml.merge("cart", [expert], is_matrix=structure.is_matrix, **options)
     plain = ml.merge("cart", [expert], **options)
     changed = {key for key in base if not torch.equal(folded[key], plain[key])}
@@ -148,7 +149,8 @@ class Residual(nn.Module):
         self.fc = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.fc(x).relu()
+        output: Tensor = x + self.fc(x).relu()
+        return output
 
 
 def test_unknown_module_is_named_until_it_is_described(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,8 @@ def test_the_address_reaches_source_and_notebook_alike(tmp_path: Path) -> None:
 
 
 def theme_options() -> dict[str, object]:
-    return stage.configuration()["sphinx"]["config"]["html_theme_options"]
+    options: dict[str, object] = stage.configuration()["sphinx"]["config"]["html_theme_options"]
+    return options
 
 
 @pytest.mark.parametrize("given", ["some/where", "https://github.com/some/where/"])

@@ -66,7 +66,11 @@ def test_a_schedule_sets_the_rate_and_none_keeps_it() -> None:
         point = Point()
         optimiser = sgd(point, 0.2)
         plan = warmup_cosine(optimiser, 4, 0.5) if scheduled else None
-        train(point, range(4), lambda _, at=point: parabola(at), optimiser, schedule=plan)
+
+        def loss(_: int, point: Point = point) -> Tensor:
+            return parabola(point)
+
+        train(point, range(4), loss, optimiser, schedule=plan)
         assert point.at.item() == pytest.approx(math.prod(1 - rate for rate in rates))
 
 

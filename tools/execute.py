@@ -43,7 +43,7 @@ METADATA = {
 
 def read_source(path: Path) -> NotebookNode:
     """The notebook of a py:percent source, with stable cell ids and a fixed kernel."""
-    notebook = jupytext.read(path, fmt="py:percent")
+    notebook: NotebookNode = jupytext.read(path, fmt="py:percent")
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     seen: dict[str, int] = {}

@@ -34,7 +34,7 @@ NO_ADDRESS = 'SOURCE = ""'
 
 def configuration() -> dict[str, Any]:
     """`_config.yml`, with the repository and its buttons if the environment names one."""
-    config = yaml.safe_load((ROOT / "_config.yml").read_text())
+    config: dict[str, Any] = yaml.safe_load((ROOT / "_config.yml").read_text())
     repository = os.environ.get("MERGELIB_REPOSITORY", "").strip("/")
     if repository:
         address = repository if "://" in repository else f"https://github.com/{repository}"

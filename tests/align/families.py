@@ -34,7 +34,8 @@ def chain() -> nn.Module:
 
 
 def torchvision_vit() -> nn.Module:
-    return torchvision.models.VisionTransformer(32, 8, 2, 4, 32, 64, num_classes=5)
+    model: nn.Module = torchvision.models.VisionTransformer(32, 8, 2, 4, 32, 64, num_classes=5)
+    return model
 
 
 def bert(head: str) -> nn.Module:
@@ -47,8 +48,8 @@ def bert(head: str) -> nn.Module:
         num_attention_heads=4,
         intermediate_size=48,
         max_position_embeddings=16,
-        num_labels=3,
     )
+    config.num_labels = 3
     model: nn.Module = getattr(transformers, head)(config)
     return model
 
@@ -57,8 +58,9 @@ def gpt2(head: str) -> nn.Module:
     import transformers
 
     config = transformers.GPT2Config(
-        vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4, num_labels=3, pad_token_id=0
+        vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4, pad_token_id=0
     )
+    config.num_labels = 3
     model: nn.Module = getattr(transformers, head)(config)
     return model
 

@@ -98,9 +98,10 @@ def agree(case: Case, layers: Mapping[str, bool], **options: Any) -> pd.DataFram
     state, log = case.plain(layers, **options)
     if "units" in options:
         options["units"] = {name: torch.tensor(rows) for name, rows in options["units"].items()}
-    made = case.run(**options)
-    found, expected = made.history, pd.DataFrame(log)
-    pd.testing.assert_frame_equal(found[EXACT], expected[EXACT], check_dtype=False)
+    merged = case.run(**options)
+    history: pd.DataFrame = merged.history
+    expected = pd.DataFrame(log)
+    pd.testing.assert_frame_equal(history[EXACT], expected[EXACT], check_dtype=False)
     names = list(case.experts)
     for what, column in (("loss", "losses"), ("alpha", "alphas")):
         expected[[f"{what} {name}" for name in names]] = expected.pop(column).tolist()
@@ -108,11 +109,11 @@ def agree(case: Case, layers: Mapping[str, bool], **options: Any) -> pd.DataFram
         *("spread", "before", "after"),
         *(f"{what} {name}" for what in ("loss", "alpha") for name in names),
     ]
-    pd.testing.assert_frame_equal(found[numbers], expected[numbers], rtol=0, atol=1e-9)
-    assert list(made.state) == list(case.model.state_dict())
+    pd.testing.assert_frame_equal(history[numbers], expected[numbers], rtol=0, atol=1e-9)
+    assert list(merged.state) == list(case.model.state_dict())
     for key, value in state.items():
-        torch.testing.assert_close(made.state[key], value, rtol=0, atol=1e-9)
-    return found
+        torch.testing.assert_close(merged.state[key], value, rtol=0, atol=1e-9)
+    return history
 
 
 def between(case: Case, **options: Any) -> dict[str, tuple[float, float]]:
@@ -199,7 +200,8 @@ class BasicBlock(nn.Module):
         kept = x if self.downsample is None else self.downsample(x)
         out = self.conv2(self.relu(self.bn1(self.conv1(x))))
         out += kept
-        return self.relu(out)
+        output: Tensor = self.relu(out)
+        return output
 
 
 class Residual(nn.Module):

@@ -64,7 +64,7 @@ class Plain:
     def run(self) -> tuple[dict[str, Tensor], list[Row]]:
         """The merged state, and a row a decision."""
         for iteration in range(self.settings["iterations"]):
-            for name, refinable in reversed(self.layers.items()):
+            for name, refinable in reversed(list(self.layers.items())):
                 done = len(self.log)
                 left = True
                 if "layer" in self.levels:

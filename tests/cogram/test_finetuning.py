@@ -54,7 +54,7 @@ class Case:
         for _ in range(steps):
             optimiser.zero_grad()
             self.loss(self.model).backward()
-            gradients = [p.grad for p in self.model.parameters()]
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             norm = torch.cat([g.flatten() for g in gradients]).norm()
             if clip is not None and norm > clip:
                 for gradient in gradients:

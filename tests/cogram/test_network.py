@@ -82,7 +82,7 @@ def test_losses_are_torchs() -> None:
     torch.manual_seed(0)
     model, inputs = nn.Linear(3, 5), torch.randn(7, 6, 3)
     labels = torch.randint(4, (7, 6))
-    heads = {"a": nn.Linear(5, 4), "b": nn.Linear(5, 4)}
+    heads: dict[str, nn.Module] = {"a": nn.Linear(5, 4), "b": nn.Linear(5, 4)}
     data = {"a": (inputs[:2], labels[:2]), "b": (inputs[2:], labels[2:])}
     made = make_network(model, data, heads, "cross_entropy")
     outputs = copy.deepcopy(model).double()(inputs.double())

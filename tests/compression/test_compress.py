@@ -66,12 +66,11 @@ def test_emr_by_hand() -> None:
 def test_one_expert_is_kept_whole() -> None:
     base, experts = family(1)
     for method in METHODS:
-        found = ml.compress(
-            method, experts, **({} if method == "cart_indexing" else {"pretrained": base})
-        ).expert("task 0")
+        given_base: dict[str, Any] = {} if method == "cart_indexing" else {"pretrained": base}
+        expert = ml.compress(method, experts, **given_base).expert("task 0")
         for key, value in experts["task 0"].items():
             if value.is_floating_point():
-                torch.testing.assert_close(found[key], value)
+                torch.testing.assert_close(expert[key], value)
 
 
 def test_tall_masks_limits() -> None:
@@ -123,7 +122,7 @@ def test_convolutions_that_are_told_to_be_matrices(tmp_path: Path) -> None:
         found = again.expert("a")["conv.weight"]
         assert torch.equal(found, expected.expert("a")["w"].view(6, 2, 3, 3))
     assert torch.equal(plain.expert("a")["conv.weight"], average)
-    assert "is_matrix" not in ml.methods().loc["cart_indexing", "hyperparameters"]
+    assert "is_matrix" not in ml.methods()["hyperparameters"]["cart_indexing"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -142,7 +141,7 @@ def test_modules_files_and_a_device(tmp_path: Path, method: str) -> None:
 
 
 def made(method: str, base: State, experts: dict[str, State], **options: Any) -> ml.Compressed:
-    given_base = {} if method == "cart_indexing" else {"pretrained": base}
+    given_base: dict[str, Any] = {} if method == "cart_indexing" else {"pretrained": base}
     return ml.compress(method, experts, **given_base, **options)
 
 

@@ -1,22 +1,24 @@
 """Rendered tasks: deterministic, balanced, no look-alikes, unseen faces only in the test split."""
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 
 import pytest
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from mergelib.data import glyphs, media
 
 SIZES = (40, 10, 30)
+Splits = Sequence[tuple[Tensor, Tensor]]
 
 
-def same(first, second):
+def same(first: Splits, second: Splits) -> bool:
     pairs = zip((t for s in first for t in s), (t for s in second for t in s), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_the_same_seed_gives_the_same_pictures():
+def test_the_same_seed_gives_the_same_pictures() -> None:
     names, splits = glyphs.render_task("chess", SIZES, seed=3)
     again, repeated = glyphs.render_task("chess", SIZES, seed=3)
     assert names == again
@@ -27,7 +29,7 @@ def test_the_same_seed_gives_the_same_pictures():
 
 
 @pytest.mark.parametrize("name", list(glyphs.SCRIPTS))
-def test_every_script_renders_its_classes(name):
+def test_every_script_renders_its_classes(name: str) -> None:
     script = glyphs.SCRIPTS[name]
     names, splits = glyphs.render_task(name, SIZES, seed=0)
     assert 8 <= len(names) <= 24
@@ -42,17 +44,17 @@ def test_every_script_renders_its_classes(name):
         assert float(spread.min()) > 2, "a blank picture"
 
 
-def test_a_medium_is_used_once():
+def test_a_medium_is_used_once() -> None:
     used = [script.medium for script in glyphs.SCRIPTS.values()]
     assert len(set(used)) == len(used) == 20
     assert not set(used) & set(media.PLAIN_MEDIA)
 
 
-def test_look_alikes_are_dropped():
+def test_look_alikes_are_dropped() -> None:
     assert glyphs.glyph_set("AΑАB").class_names == ("A", "B")  # Latin, Greek and Cyrillic A
 
 
-def test_a_face_is_held_out_where_three_have_the_glyph():
+def test_a_face_is_held_out_where_three_have_the_glyph() -> None:
     held = glyphs.glyph_set("Ж")
     assert len(held.testing[0]) >= 3
     assert held.testing[0].tolist()[:-1] == held.training[0].tolist()
@@ -61,12 +63,12 @@ def test_a_face_is_held_out_where_three_have_the_glyph():
     assert torch.equal(both.testing[0], both.training[0])
 
 
-def flat(mask, generator):
+def flat(mask: Tensor, generator: Generator) -> Tensor:
     """A medium that shows the coverage itself."""
     return mask.expand(-1, 3, -1, -1)
 
 
-def test_held_out_faces_never_reach_training(monkeypatch):
+def test_held_out_faces_never_reach_training(monkeypatch: pytest.MonkeyPatch) -> None:
     white, black = torch.ones(1, 1, 96, 96), torch.zeros(1, 1, 96, 96)
     rows = torch.arange(2)
     two = glyphs.GlyphSet(("x",), torch.cat([white, black]), (rows[:1],), (rows,))
@@ -79,10 +81,18 @@ def test_held_out_faces_never_reach_training(monkeypatch):
             assert set(seen.unique().tolist()) == shades
 
 
-def test_only_test_splits_allow_held_out_faces(monkeypatch):
-    allowed = []
+def test_only_test_splits_allow_held_out_faces(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed: list[bool] = []
 
-    def record(glyph_set, labels, medium, jitter, generator, *, held_out):
+    def record(
+        glyph_set: glyphs.GlyphSet,
+        labels: Tensor,
+        medium: media.Medium,
+        jitter: glyphs.Jitter,
+        generator: Generator,
+        *,
+        held_out: bool,
+    ) -> Tensor:
         allowed.append(held_out)
         return torch.zeros(len(labels), 3, 32, 32, dtype=torch.uint8)
 
@@ -94,7 +104,7 @@ def test_only_test_splits_allow_held_out_faces(monkeypatch):
     assert allowed == [False] * len(media.PLAIN_MEDIA) + [True] * len(media.PLAIN_MEDIA)
 
 
-def test_neighbours_are_added_beside_the_glyph():
+def test_neighbours_are_added_beside_the_glyph() -> None:
     drawn = glyphs.glyph_set("ЖШЮ")
     labels = torch.zeros(50, dtype=torch.int64)
     still = glyphs.Jitter(angle=0, zoom=(1.4, 1.4), shear=0, shift=0)
@@ -110,7 +120,7 @@ def test_neighbours_are_added_beside_the_glyph():
     assert int(added[-5:].sum()) > 0
 
 
-def test_bending_moves_points_smoothly():
+def test_bending_moves_points_smoothly() -> None:
     straight = dataclasses.replace(glyphs.WILD, warp=0.0)
     before, after = (
         glyphs._places(200, j, Generator().manual_seed(0)) for j in (straight, glyphs.WILD)
@@ -120,11 +130,11 @@ def test_bending_moves_points_smoothly():
     assert float(moved.diff(dim=1).abs().max()) < glyphs.WILD.warp
 
 
-def signatures(drawn, rows):
+def signatures(drawn: glyphs.GlyphSet, rows: Iterable[int | Tensor]) -> Tensor:
     return torch.stack([glyphs._signature(drawn.masks[k, 0]) for k in rows])
 
 
-def test_pretraining_glyphs_do_not_look_like_those_of_a_task():
+def test_pretraining_glyphs_do_not_look_like_those_of_a_task() -> None:
     pretraining = glyphs.glyph_set(glyphs.PRETRAINING_CHARACTERS)
     firsts = signatures(pretraining, [rows[0] for rows in pretraining.training])
     for script in glyphs.SCRIPTS.values():
@@ -134,7 +144,7 @@ def test_pretraining_glyphs_do_not_look_like_those_of_a_task():
         assert float(likeness.max()) < 0.97
 
 
-def test_pretraining_set_is_balanced():
+def test_pretraining_set_is_balanced() -> None:
     names, (train, test) = glyphs.render_pretraining(4, 1, seed=0)
     assert 150 <= len(names) <= 300
     assert set(train[1].bincount().tolist()) == {4}
@@ -142,17 +152,17 @@ def test_pretraining_set_is_balanced():
     assert len(train[0]) == 4 * len(names)
 
 
-def test_unknown_script_lists_the_known():
+def test_unknown_script_lists_the_known() -> None:
     with pytest.raises(ValueError, match="unknown script 'klingon'; known: greek"):
         glyphs.render_task("klingon", SIZES, seed=0)
 
 
-def test_characters_without_a_face_are_refused():
+def test_characters_without_a_face_are_refused() -> None:
     with pytest.raises(ValueError, match="no font face"):
         glyphs.glyph_set("漢")
 
 
-def test_blur_keeps_constants_and_mass():
+def test_blur_keeps_constants_and_mass() -> None:
     flat = torch.full((1, 2, 32, 32), 0.7)
     torch.testing.assert_close(media.blur(flat, 1.3), flat)
     point = torch.zeros(1, 1, 33, 33)

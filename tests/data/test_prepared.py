@@ -3,26 +3,32 @@
 import gzip
 import io
 import struct
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from mergelib.data import downloads
 from mergelib.data import prepared as data
 from mergelib.hashing import sha256_of
+from mergelib.io import cache_folder
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("MERGELIB_DATA", raising=False)
 
 
-def small_set(side=32, channels=3, classes=3, **changes):
+def small_set(
+    side: int = 32, channels: int = 3, classes: int = 3, **changes: NDArray[Any]
+) -> dict[str, Any]:
     rng = np.random.default_rng(0)
-    arrays = {"class_names": np.array([f"class {k}" for k in range(classes)])}
+    arrays: dict[str, Any] = {"class_names": np.array([f"class {k}" for k in range(classes)])}
     for part, size in (("train", 9), ("test", 6)):
         shape = (size, side, side, channels)
         arrays[f"{part}_images"] = rng.integers(0, 256, shape, dtype=np.uint8)
@@ -30,13 +36,13 @@ def small_set(side=32, channels=3, classes=3, **changes):
     return arrays | changes
 
 
-def write(folder, name="mnist", **arrays):
+def write(folder: Path, name: str = "mnist", **arrays: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(folder / f"{name}.npz", **arrays)
     return folder / f"{name}.npz"
 
 
-def test_round_trip_of_a_colour_set(tmp_path):
+def test_round_trip_of_a_colour_set(tmp_path: Path) -> None:
     arrays = small_set()
     path = write(tmp_path, "cifar10", **arrays)
     loaded = data.load_arrays("cifar10", tmp_path)
@@ -50,7 +56,7 @@ def test_round_trip_of_a_colour_set(tmp_path):
     assert loaded.sha256 == sha256_of(path)
 
 
-def test_28_is_padded_with_zeros_and_grey_is_repeated(tmp_path):
+def test_28_is_padded_with_zeros_and_grey_is_repeated(tmp_path: Path) -> None:
     arrays = small_set(side=28, channels=1)
     write(tmp_path, **arrays)
     images = data.load_arrays("mnist", tmp_path).train_images
@@ -62,12 +68,12 @@ def test_28_is_padded_with_zeros_and_grey_is_repeated(tmp_path):
 
 
 @pytest.mark.parametrize("side", [8, 16, 48])
-def test_other_sizes_are_resized_and_constants_stay(side):
+def test_other_sizes_are_resized_and_constants_stay(side: int) -> None:
     flat = np.full((2, side, side, 1), 137, dtype=np.uint8)
     assert torch.equal(data.to_tensor(flat), torch.full((2, 3, 32, 32), 137, dtype=torch.uint8))
 
 
-def test_search_order(tmp_path, monkeypatch):
+def test_search_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("given", "environment", "cache/data"):
         write(tmp_path / folder, **small_set(class_names=np.array([folder] * 3)))
     assert data.load_arrays("mnist").class_names[0] == "cache/data"
@@ -78,12 +84,12 @@ def test_search_order(tmp_path, monkeypatch):
     assert data.load_arrays("mnist", tmp_path / "given").class_names[0] == "cache/data"
 
 
-def test_a_folder_that_does_not_exist_is_refused(tmp_path):
+def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nowhere does not exist"):
         data.load_arrays("mnist", tmp_path / "nowhere")
 
 
-def test_unknown_name_lists_the_known(tmp_path):
+def test_unknown_name_lists_the_known(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"unknown data set 'mnits'; known: .*mnist"):
         data.load_arrays("mnits", tmp_path)
 
@@ -100,14 +106,14 @@ def test_unknown_name_lists_the_known(tmp_path):
         ({"train_labels": np.full(9, -1)}, "train_labels"),
     ],
 )
-def test_wrong_arrays_are_named(tmp_path, changes, array):
+def test_wrong_arrays_are_named(tmp_path: Path, changes: dict[str, Any], array: str) -> None:
     path = write(tmp_path, **small_set(**changes))
     with pytest.raises(ValueError, match=array) as caught:
         data.load_arrays("mnist", tmp_path)
     assert str(path) in str(caught.value)
 
 
-def test_missing_array_is_named(tmp_path):
+def test_missing_array_is_named(tmp_path: Path) -> None:
     arrays = small_set()
     del arrays["test_labels"]
     write(tmp_path, **arrays)
@@ -115,14 +121,14 @@ def test_missing_array_is_named(tmp_path):
         data.load_arrays("mnist", tmp_path)
 
 
-def test_truncated_file_is_named(tmp_path):
+def test_truncated_file_is_named(tmp_path: Path) -> None:
     path = write(tmp_path, **small_set())
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(ValueError, match=r"mnist\.npz: not a readable"):
         data.load_arrays("mnist", tmp_path)
 
 
-def test_corrupt_member_is_named(tmp_path):
+def test_corrupt_member_is_named(tmp_path: Path) -> None:
     path = write(tmp_path, **small_set())
     content = bytearray(path.read_bytes())
     start = content.index(b"train_images.npy") + 5000  # within the compressed pictures
@@ -132,13 +138,13 @@ def test_corrupt_member_is_named(tmp_path):
         data.load_arrays("mnist", tmp_path)
 
 
-def test_pickles_are_refused(tmp_path):
+def test_pickles_are_refused(tmp_path: Path) -> None:
     write(tmp_path, **small_set(class_names=np.array(["a", None], dtype=object)))
     with pytest.raises(ValueError, match="class_names"):
         data.load_arrays("mnist", tmp_path)
 
 
-def jpeg_sheet(tiles, columns):
+def jpeg_sheet(tiles: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
     """Tiles (N, 32, 32, 3), N a multiple of `columns`, as the bytes of one JPEG."""
     rows = [np.concatenate(list(tiles[i : i + columns]), 1) for i in range(0, len(tiles), columns)]
     buffer = io.BytesIO()
@@ -146,7 +152,7 @@ def jpeg_sheet(tiles, columns):
     return np.frombuffer(buffer.getvalue(), dtype=np.uint8)
 
 
-def test_jpeg_sheets_are_cut_in_label_order(tmp_path):
+def test_jpeg_sheets_are_cut_in_label_order(tmp_path: Path) -> None:
     shades = np.arange(12, dtype=np.uint8) * 20
     tiles = np.broadcast_to(shades[:, None, None, None], (12, 32, 32, 3))
     arrays = {
@@ -167,12 +173,12 @@ def test_jpeg_sheets_are_cut_in_label_order(tmp_path):
 # --- preparing -------------------------------------------------------------------------------
 
 
-def test_a_set_without_download_says_what_to_do():
+def test_a_set_without_download_says_what_to_do() -> None:
     with pytest.raises(ValueError, match=r"resisc12\.npz.*prepare_folder\('resisc12'"):
         data.load_arrays("resisc12")
 
 
-def write_idx(path, array):
+def write_idx(path: Path, array: NDArray[np.uint8]) -> None:
     header = struct.pack(">I", 0x0800 + array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(header + array.tobytes())
@@ -180,7 +186,7 @@ def write_idx(path, array):
         file.write(header + array.tobytes())
 
 
-def test_mnist_through_torchvision(tmp_path):
+def test_mnist_through_torchvision(tmp_path: Path) -> None:
     raw = tmp_path / "cache" / "downloads" / "MNIST" / "raw"
     rng = np.random.default_rng(1)
     images = rng.integers(0, 256, (30, 28, 28), dtype=np.uint8)
@@ -198,7 +204,7 @@ def test_mnist_through_torchvision(tmp_path):
     assert data.prepare("mnist").stat().st_mtime_ns == stamp
 
 
-def test_eurosat_is_cut_by_class(tmp_path):
+def test_eurosat_is_cut_by_class(tmp_path: Path) -> None:
     base = tmp_path / "cache" / "downloads" / "eurosat" / "2750"
     for shade, name in ((40, "Forest"), (200, "River")):
         (base / name).mkdir(parents=True)
@@ -218,19 +224,21 @@ class FakeSet:
 
     classes = ("a", "b", "c", "d", "e")
 
-    def __init__(self, root, download=True, **options):
+    def __init__(self, root: str, download: bool = True, **options: object) -> None:
         self.first = 1 if "letters" in options.values() else 0
 
-    def __len__(self):
+    def __len__(self) -> int:
         return 10
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
         picture = np.zeros((28, 28), dtype=np.uint8)
         picture[:, 0] = 255
         return Image.fromarray(picture), self.first + index % 5
 
 
-def test_emnist_is_set_upright_and_counted_from_zero(tmp_path, monkeypatch):
+def test_emnist_is_set_upright_and_counted_from_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("torchvision.datasets.EMNIST", FakeSet)
     loaded = data.load_arrays("emnist_letters")
     assert sorted(set(loaded.train_labels.tolist())) == [0, 1, 2, 3, 4]
@@ -250,15 +258,17 @@ def test_emnist_is_set_upright_and_counted_from_zero(tmp_path, monkeypatch):
         ("pcam", "PCAM"),
     ],
 )
-def test_other_torchvision_sets(name, class_name, monkeypatch):
+def test_other_torchvision_sets(
+    name: str, class_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"torchvision.datasets.{class_name}", FakeSet)
-    source = downloads.SOURCES[name](data.cache_folder())
+    source = downloads.SOURCES[name](cache_folder())
     samples = list(source.train)
     assert len(samples) == (20 if name == "dtd10" else 10)  # DTD's validation part joins training
     assert [label for _, label in samples[:5]] == [0, 1, 2, 3, 4]
 
 
-def test_no_more_than_the_limit_of_a_class(monkeypatch):
+def test_no_more_than_the_limit_of_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchvision.datasets.CIFAR10", FakeSet)
     monkeypatch.setattr(data, "PER_CLASS", {"train": 2, "test": 1})
     loaded = data.load_arrays("cifar10")
@@ -266,8 +276,8 @@ def test_no_more_than_the_limit_of_a_class(monkeypatch):
     assert loaded.test_labels.bincount().tolist() == [1] * 5
 
 
-def test_failed_download_says_where_files_belong(monkeypatch):
-    def broken(*args, **options):
+def test_failed_download_says_where_files_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object, **options: object) -> None:
         raise OSError("no route to host")
 
     monkeypatch.setattr("torchvision.datasets.CIFAR10", broken)
@@ -275,13 +285,15 @@ def test_failed_download_says_where_files_belong(monkeypatch):
         data.load_arrays("cifar10")
 
 
-def test_fer2013_without_its_file_says_where_it_belongs():
+def test_fer2013_without_its_file_says_where_it_belongs() -> None:
     with pytest.raises(ValueError, match="fer2013"):
         data.load_arrays("fer2013")
 
 
-def test_interrupted_writing_leaves_nothing(tmp_path, monkeypatch):
-    def fail(file, **arrays):
+def test_interrupted_writing_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: BinaryIO, **arrays: object) -> None:
         file.write(b"half")
         raise KeyboardInterrupt
 
@@ -292,7 +304,9 @@ def test_interrupted_writing_leaves_nothing(tmp_path, monkeypatch):
     assert list((tmp_path / "made").iterdir()) == []
 
 
-def picture_folders(root, classes=("cat", "dog"), size=(50, 40)):
+def picture_folders(
+    root: Path, classes: tuple[str, ...] = ("cat", "dog"), size: tuple[int, int] = (50, 40)
+) -> Path:
     for part in ("train", "test"):
         for shade, name in enumerate(classes):
             (root / part / name).mkdir(parents=True)
@@ -300,7 +314,7 @@ def picture_folders(root, classes=("cat", "dog"), size=(50, 40)):
     return root
 
 
-def test_prepare_folder(tmp_path):
+def test_prepare_folder(tmp_path: Path) -> None:
     folder = picture_folders(tmp_path / "pictures")
     data.prepare_folder("resisc12", folder, tmp_path / "made")
     loaded = data.load_arrays("resisc12", tmp_path / "made")
@@ -309,7 +323,7 @@ def test_prepare_folder(tmp_path):
     assert loaded.train_images[1, :, 16, 16].tolist() == [90, 10, 200]
 
 
-def test_prepare_folder_takes_the_centre_square(tmp_path):
+def test_prepare_folder_takes_the_centre_square(tmp_path: Path) -> None:
     folder = picture_folders(tmp_path / "pictures", classes=("one",))
     wide = np.zeros((32, 96, 3), dtype=np.uint8)
     wide[:, 32:64] = 255
@@ -318,7 +332,7 @@ def test_prepare_folder_takes_the_centre_square(tmp_path):
     assert int(data.load_arrays("notmnist", tmp_path / "made").train_images.min()) == 255
 
 
-def test_prepare_folder_refuses_what_is_incomplete(tmp_path):
+def test_prepare_folder_refuses_what_is_incomplete(tmp_path: Path) -> None:
     folder = picture_folders(tmp_path / "pictures")
     (folder / "train" / "fox").mkdir()
     with pytest.raises(ValueError, match=r"fox: no picture"):

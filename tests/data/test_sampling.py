@@ -15,7 +15,7 @@ from mergelib.data.sampling import stratified
     seed=st.integers(0, 1000),
 )
 @example(counts=[1, 1, 1, 8], share=0.375, seed=0)
-def test_stratified_keeps_shares(counts, share, seed):
+def test_stratified_keeps_shares(counts: list[int], share: float, seed: int) -> None:
     labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     size = round(share * len(labels))
     chosen = stratified(labels, size, Generator().manual_seed(seed))
@@ -26,7 +26,7 @@ def test_stratified_keeps_shares(counts, share, seed):
     assert ((taken - own * size / len(labels)).abs() <= bound + 1e-9).all()
 
 
-def test_stratified_draws_at_random():
+def test_stratified_draws_at_random() -> None:
     labels = torch.zeros(1000, dtype=torch.int64)
     first, second = (stratified(labels, 100, Generator().manual_seed(s)) for s in (0, 1))
     assert len(set(first.tolist()) & set(second.tolist())) < 40

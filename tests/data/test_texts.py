@@ -1,5 +1,6 @@
 """Texts: characters and codes, windows, files, downloads."""
 
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from mergelib.data import texts
 from mergelib.testbed.backbones import build_model
+from mergelib.testbed.models import GPT
 
 SAMPLES = {
     "tinyshakespeare": "To be, or not to be: that is the question.\n",
@@ -28,7 +30,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_vocabulary_fits_the_model() -> None:
     assert len(set(texts.CHARACTERS)) == len(texts.CHARACTERS)
-    assert len(texts.CHARACTERS) <= build_model("gpt").token_embed.num_embeddings
+    model = build_model("gpt")
+    assert isinstance(model, GPT)
+    assert len(texts.CHARACTERS) <= model.token_embed.num_embeddings
 
 
 def test_characters_and_codes() -> None:
@@ -73,7 +77,7 @@ def test_text_that_cannot_be_had(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     def offline(url: str, timeout: float) -> None:
         raise OSError("no route to host")
 
-    monkeypatch.setattr(texts.urllib.request, "urlopen", offline)
+    monkeypatch.setattr(urllib.request, "urlopen", offline)
     with pytest.raises(
         ValueError, match=r"text 'names' is not .*names.txt cannot be read: no route"
     ):

@@ -1,6 +1,7 @@
 """Truncated SVDs: the Eckart–Young theorem, hard spectra, degenerate matrices."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from mergelib.numerics.linalg import low_rank, simplex_projection, truncated_svd
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}
 DTYPES = list(TOLERANCE)
-SPECTRA = {
+SPECTRA: dict[str, Callable[[Tensor], Tensor]] = {
     "1/i": lambda i: 1 / i,
     "1/√i": lambda i: i**-0.5,
     "1/i²": lambda i: i**-2,

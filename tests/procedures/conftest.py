@@ -20,7 +20,8 @@ class Model(nn.Module):
         self.second = nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.second(torch.tanh(self.norm(self.first(x))))
+        output: Tensor = self.second(torch.tanh(self.norm(self.first(x))))
+        return output
 
 
 class Case:

@@ -25,10 +25,11 @@ def test_gradient_is_autograds_through_mask_model_and_entropy(case: Any) -> None
     }
     merged = {k: case.pretrained[k] + relaxed[k] / relaxed[k].mean() * added[k] for k in names}
     inputs = {task: Examples(x) for task, (x, _) in case.data.items()}
-    loss = sum(
+    losses = [
         entropy(case.heads[task](functional_call(case.model, merged, (x.inputs,))))
         for task, x in inputs.items()
-    )
+    ]
+    loss = torch.stack(losses).sum()
     expected = dict(zip(names, torch.autograd.grad(loss, list(logits.values())), strict=True))
     found, gradients = loss_gradients(
         case.model,

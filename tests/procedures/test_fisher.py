@@ -16,7 +16,8 @@ State = dict[str, Tensor]
 
 
 def merge(case: Any, **options: Any) -> State:
-    return case.adapt("fisher", **{"labels": "true", **options}).state
+    state: State = case.adapt("fisher", **{"labels": "true", **options}).state
+    return state
 
 
 def loop(model: nn.Module, state: State, head: nn.Module, x: Tensor, y: Tensor) -> State:

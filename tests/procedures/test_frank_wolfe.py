@@ -1,9 +1,10 @@
 """Frank-Wolfe on quadratics whose minimum over the hull is known, and on small classifiers."""
 
 import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def test_oracle_is_brute_force(quadratic: Any, score: Any, granularity: Any) -> 
         return sum(products)
 
     for keys in [["a", "b"]] if granularity == "task" else [["a"], ["b"]]:
-        chosen = min(vertices, key=lambda name, keys=keys: liking(name, keys))
+        chosen = min(vertices, key=partial(liking, keys=keys))
         for key in keys:
             assert table[key].idxmax() == chosen
             assert table[key].max() == 1
@@ -159,8 +160,9 @@ def test_coefficients_prove_feasibility(seed: int, variant: Any, granularity: An
     assert (table >= 0).all(axis=None)
     assert table.sum().tolist() == pytest.approx([1, 1])
     for key in begin:
-        made = sum(table.loc[name, key] * vertices[name][key] for name in vertices)
-        torch.testing.assert_close(made + table.loc[START, key] * begin[key], theta[key])
+        column = table[key]
+        part = sum(column[name] * vertices[name][key] for name in vertices)
+        torch.testing.assert_close(part + column[START] * begin[key], theta[key])
     if granularity == "task":
         assert (table["a"] == table["b"]).all()
     losses = [*history["loss"], objective.value(theta)]
@@ -188,9 +190,9 @@ def test_it_stops_at_the_tolerance(quadratic: Any) -> None:
 def test_without_the_current_point_it_is_forgotten(quadratic: Any) -> None:
     """Proposition 1 with Σ λ = 1: nothing of θ_t is left in θ_{t+1}."""
     objective, vertices = quadratic
-    begin = {key: each + 100 for key, each in vertices["v0"].items()}
+    begin = {key: tensor + 100 for key, tensor in vertices["v0"].items()}
     _, table, _ = minimise(objective, begin, vertices, steps=1, keep_current=False)
-    assert table.loc[START].tolist() == [0, 0]
+    assert list(table.loc[START]) == [0, 0]
 
 
 def test_unconstrained_coefficients_reach_the_affine_minimum(quadratic: Any) -> None:
@@ -216,7 +218,10 @@ def test_unconstrained_coefficients_reach_the_affine_minimum(quadratic: Any) -> 
 def test_memory_does_not_grow_with_the_experts(tmp_path: Path, variant: str) -> None:
     """Twenty files of 16 MB against four; the allocator adds noise, hence the best of three."""
     write_experts(tmp_path, 20, rows=1024)
-    peaks = [min(peak_bytes(tmp_path, count, variant) for _ in range(3)) for count in (4, 20)]
+    peaks = [
+        min(cast("int", peak_bytes(tmp_path, count, variant)) for _ in range(3))
+        for count in (4, 20)
+    ]
     assert peaks[1] <= 1.3 * peaks[0], peaks
 
 

@@ -12,7 +12,7 @@ import mergelib as ml
 
 def accuracy(model: nn.Module, state: dict[str, Tensor], head: nn.Module, pair: Any) -> float:
     logits = head(torch.func.functional_call(model, state, (pair[0],)))
-    return (logits.argmax(1) == pair[1]).float().mean().item()
+    return float((logits.argmax(1) == pair[1]).float().mean())
 
 
 def test_it_solves_two_tasks_that_share_a_model() -> None:
@@ -53,7 +53,7 @@ def test_one_step_by_hand(case: Any) -> None:
         F.cross_entropy(case.heads[task](z), y)
         for z, (task, (_, y)) in zip(outputs, case.data.items(), strict=True)
     ]
-    (sum(losses) / 2).backward()
+    (torch.stack(losses).sum() / 2).backward()
     assert made.history.loc[0, ["a", "b"]].tolist() == pytest.approx(
         [loss.item() for loss in losses], rel=1e-5
     )

@@ -145,4 +145,4 @@ def test_bad_input(case: Case) -> None:
     for options, message in bad:
         with pytest.raises(ValueError, match=message):
             case.merge(**options)
-    assert "unlabelled inputs of every task" in ml.methods().loc["regmean", "needs"]
+    assert "unlabelled inputs of every task" in ml.methods()["needs"]["regmean"]

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import mergelib as ml
-from mergelib.procedures.surgery import Surgery, features
+from mergelib.problems.calling import features
+from mergelib.procedures.surgery import Surgery
 
 
 def test_it_starts_as_the_identity(case: Any) -> None:

@@ -198,7 +198,8 @@ class Stubborn(nn.Module):
         self.layer = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x if x.sum() > 0 else -x)
+        output: Tensor = self.layer(x if x.sum() > 0 else -x)
+        return output
 
 
 def test_a_loop_takes_over_where_vmap_fails_and_says_so_once() -> None:

@@ -4,11 +4,11 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
-from mergelib.records import measure
 from mergelib.records.measure import measured
 
 MEGABYTE = 2**20
@@ -55,7 +55,7 @@ def test_no_peak_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(measure.Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "write_text", refuse)
     with measured() as cost:
         pass
     assert cost.peak_bytes is None

@@ -105,7 +105,7 @@ def test_over_seeds_averages_tasks_first() -> None:
     assert tuple(table.loc["a"]) == pytest.approx(interval([1, 2, 3]))
     assert tuple(table.loc["b"]) == pytest.approx(interval([2, 4, 6]))
     both = over_seeds(measured(), ["method", "task"])
-    assert tuple(both.loc[("a", "y")]) == pytest.approx(interval([1.5, 2.5, 3.5]))
+    assert tuple(both.loc[("a", "y"), :]) == pytest.approx(interval([1.5, 2.5, 3.5]))
 
 
 def test_paired_takes_differences_seed_by_seed() -> None:

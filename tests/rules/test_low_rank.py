@@ -151,7 +151,7 @@ def test_rank_of(ratio: float, rounding: Literal["ceil", "floor"], rank: int) ->
 
 @given(ratio=st.floats(0, 1), size=st.integers(2, 5000))
 def test_ranks_stay_in_range_and_floor_is_below_ceil(ratio: float, size: int) -> None:
-    ceil, floor = (rank_of((size, size), ratio, rounding) for rounding in ("ceil", "floor"))  # type: ignore[arg-type]
+    ceil, floor = (rank_of((size, size), ratio, rounding) for rounding in ("ceil", "floor"))
     assert 0 <= ceil <= size
     assert ceil - 1 <= floor <= max(ceil, 1)
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 from playwright.sync_api import ConsoleMessage, Page, Response, Route
@@ -11,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(os.environ.get("MERGELIB_SITE", ROOT / "_build" / "html"))
 
 
-def contents(entry: dict) -> Iterator[str]:
+def contents(entry: dict[str, Any]) -> Iterator[str]:
     """Every page that an entry of the table of contents names, in order."""
     for key in ("root", "file"):
         if key in entry:

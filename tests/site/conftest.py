@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Literal
 
 import pytest
 from browsing import SITE, Visitor
@@ -51,6 +52,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def visit(browser: Browser, address: str, request: pytest.FixtureRequest) -> Iterator[Visitor]:
     """A visitor; the parameter is (theme, width), light and desktop by default."""
+    theme: Literal["light", "dark"]
     theme, width = getattr(request, "param", ("light", 1280))
     context = browser.new_context(
         viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"

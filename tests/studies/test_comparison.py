@@ -56,7 +56,7 @@ def test_choose_takes_the_best_on_validation_data(tiny_zoo: Zoo) -> None:
 
 
 def test_choose_keeps_the_kind_of_a_hyperparameter(tiny_zoo: Zoo) -> None:
-    grid = {"trim": ["tensor"], "density": [0.5], "reduce": ["sum"]}
+    grid: dict[str, list[Any]] = {"trim": ["tensor"], "density": [0.5], "reduce": ["sum"]}
     assert choose(tiny_zoo, "ties", grid)[0] == {"trim": "tensor", "density": 0.5, "reduce": "sum"}
     best, _ = choose(tiny_zoo, "dare", {"seed": [3], "drop_rate": [0.5]})
     assert best == {"seed": 3, "drop_rate": 0.5}
@@ -81,15 +81,15 @@ def test_compare(tiny_zoo: Zoo) -> None:
         product(methods, tiny_zoo.suite.tasks)
     )
     by_method = table.set_index(["method", "task"])
-    assert (by_method.loc["individual", "normalised"] == 1).all()
+    assert (by_method["normalised"]["individual"] == 1).all()
     assert (by_method["correct"] == (by_method["accuracy"] * by_method["n"]).round()).all()
     for task in tiny_zoo.suite.tasks:
-        own = by_method.loc[("individual", task), "accuracy"]
-        row = by_method.loc[("average", task)]
-        assert row["normalised"] == pytest.approx(row["accuracy"] / own)
+        accuracies = by_method["accuracy"]
+        share = accuracies["average", task] / accuracies["individual", task]
+        assert by_method["normalised"]["average", task] == pytest.approx(share)
     merged = merge("ties", tiny_zoo.experts, pretrained=tiny_zoo.pretrained, scale=0.5)
     expected = evaluate(tiny_zoo.model, merged, tiny_zoo.heads, tiny_zoo.suite)
-    assert list(by_method.loc["ties", "accuracy"]) == list(expected["accuracy"])
+    assert list(by_method["accuracy"]["ties"]) == list(expected["accuracy"])
     assert (by_method.loc[["average", "ties"], "seconds"] > 0).all()
     assert by_method.loc[["pretrained", "individual"], "seconds"].isna().all()
 

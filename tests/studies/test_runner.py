@@ -86,7 +86,7 @@ def test_baselines_that_were_killed_resume(
 ) -> None:
     """The first seed is not measured again; other grids, sizes and recipes are measured anew."""
     measured: list[int] = []
-    real = rule_studies.compare
+    real = comparison.compare
 
     def watched(zoo: Zoo, settings: Any) -> pd.DataFrame:
         if measured == [0] and zoo.suite.seed == 1:
@@ -143,7 +143,8 @@ def test_ranks_are_those_of_merge(tiny_zoo: Zoo) -> None:
     assert path["cart"].max() < 1e-5, "with two experts CART is the average"
     assert path["low_rank_task_arithmetic", 0.5, 1] < 1e-5, "at scale 1/T too"
     centre = flatten(merge("average", tiny_zoo.experts))
-    name, options = "low_rank_task_arithmetic", {"scale": 0.5, "rank_ratio": 0.3}
+    name = "low_rank_task_arithmetic"
+    options: dict[str, Any] = {"scale": 0.5, "rank_ratio": 0.3}
     merged = merge(name, tiny_zoo.experts, pretrained=tiny_zoo.pretrained, **options)
     away = (flatten(merged) - centre).norm() / (flatten(first) - centre).norm()  # two are as far
     assert path[name, 0.5, 0.3] == pytest.approx(float(away), rel=1e-4)

@@ -170,7 +170,7 @@ def test_two_nodes_of_ray_give_the_same_table(tmp_path: Path) -> None:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    size = {"num_cpus": 1, "object_store_memory": sweep.OBJECT_STORE}
+    size: dict[str, Any] = {"num_cpus": 1, "object_store_memory": sweep.OBJECT_STORE}
     cluster = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
     try:
         cluster.add_node(**size)

@@ -32,7 +32,8 @@ class Small(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         self.calls += 1
-        return self.net(images)
+        output: Tensor = self.net(images)
+        return output
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Networks: shapes, attention against PyTorch's own, the cosine head."""
 
+from typing import cast
+
 import pytest
 import torch
 from torch import nn
@@ -39,7 +41,7 @@ def test_pictures_to_features(name: str, width: int) -> None:
     pictures = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         both, second = model(pictures), model(pictures[1:])
-    assert both.shape == (2, width) == (2, model.width)
+    assert both.shape == (2, width) == (2, cast("int", model.width))
     torch.testing.assert_close(both[1:], second, rtol=1e-3, atol=1e-4)
     assert not torch.allclose(both[0], both[1])
     assert all(p.requires_grad for p in model.parameters())
@@ -101,7 +103,8 @@ def test_a_block_adds_to_what_it_is_given() -> None:
 
 
 def test_transformers_start_with_zero_biases_and_repeat_with_a_seed() -> None:
-    first, second = [], []
+    first: list[VisionTransformer] = []
+    second: list[VisionTransformer] = []
     for models in (first, second):
         torch.manual_seed(3)
         models.append(VisionTransformer(width=16, depth=2, heads=2))

@@ -1,6 +1,7 @@
 """A perfect model is judged perfect, whatever a task's inputs, labels and metric are."""
 
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -54,10 +55,10 @@ def make_task(inputs: Tensor, labels: Tensor = LABELS, **own: object) -> Task:
     return Task("one", ("a", "b", "c"), split, split, split, **own)  # type: ignore[arg-type]
 
 
-def judge(task: Task, head: nn.Module, weight: float = 1.0) -> "pd.Series[float]":
+def judge(task: Task, head: nn.Module, weight: float = 1.0) -> "pd.Series[Any]":
     suite = Suite("mine", 0, {"one": task}, {})
     state = {"weight": torch.tensor([weight])}
-    return ml.evaluate(Scaled(), state, {"one": head}, suite, batch_size=7).loc[0]
+    return ml.evaluate(Scaled(), state, {"one": head}, suite, batch_size=7).iloc[0]
 
 
 def spread(labels: Tensor, shape: tuple[int, ...]) -> Tensor:

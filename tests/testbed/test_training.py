@@ -25,7 +25,7 @@ from mergelib.testbed.training import Recipe, fine_tune
 )
 def test_recipes_out_of_range(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{name} is {value}, expected a positive number"):
-        Recipe(**{name: value})
+        Recipe(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="optimiser is 'adam', expected 'adamw' or 'sgd'"):
         Recipe(optimiser="adam")  # type: ignore[arg-type]
 

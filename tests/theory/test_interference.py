@@ -1,5 +1,7 @@
 """I(k) and R(k) against their definitions, computed plainly."""
 
+from typing import Literal
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -40,9 +42,9 @@ def plain(tasks: list[Tensor], k: int, norm: str) -> float:
 
 
 @pytest.mark.parametrize("norm", ["kept", "all"])
-def test_interference_is_its_definition_at_every_rank(norm) -> None:
+def test_interference_is_its_definition_at_every_rank(norm: Literal["kept", "all"]) -> None:
     tasks = matrices()
-    found = interference([spectrum(each) for each in tasks], norm=norm)
+    found = interference([spectrum(task) for task in tasks], norm=norm)
     assert found.tolist() == pytest.approx([plain(tasks, k, norm) for k in range(1, 7)])
     assert found.max() <= 6, "each of the six ordered pairs adds one at most"
     if norm == "all":
@@ -99,7 +101,7 @@ def test_curves() -> None:
 
 def test_bad_norm() -> None:
     with pytest.raises(ValueError, match="norm is 'l1'"):
-        interference([spectrum(each) for each in matrices()], norm="l1")
+        interference([spectrum(task) for task in matrices()], norm="l1")  # type: ignore[arg-type]
 
 
 def test_bound_by_hand() -> None:
@@ -149,7 +151,7 @@ def test_interference_of_natural_inputs_in_closed_form() -> None:
 
 
 @pytest.mark.parametrize("centred", [False, True])
-def test_output_interference_is_its_definition(centred) -> None:
+def test_output_interference_is_its_definition(centred: bool) -> None:
     tuned, origin = matrices(3), torch.ones(6, 9)
     generator = torch.Generator().manual_seed(2)
     inputs = [torch.randn(11, 9, generator=generator) for _ in tuned]

@@ -21,8 +21,8 @@ def parts(pair: SyntheticPair) -> tuple[Split, ...]:
 
 
 def accuracy(model: nn.Module, state: dict[str, Tensor], split: Split, rows: slice) -> float:
-    found = functional_call(model, state, (split.inputs[rows],)).argmax(1)
-    return (found == split.labels[rows]).float().mean().item()
+    predicted = functional_call(model, state, (split.inputs[rows],)).argmax(1)
+    return float((predicted == split.labels[rows]).float().mean())
 
 
 @pytest.mark.parametrize("heterogeneous", [False, True])
@@ -53,7 +53,7 @@ def test_never_nan(seed: int, heterogeneous: bool, strengths: tuple[float, ...])
     ranges: dict[str, Any] = {
         name: (each, each) for name, each in zip(names, strengths, strict=True)
     }
-    sizes = {"train_size": 5, "validation_size": 1, "test_size": 3}
+    sizes: dict[str, Any] = {"train_size": 5, "validation_size": 1, "test_size": 3}
     pair = synthetic_pair(seed, heterogeneous=heterogeneous, **sizes, **ranges)
     assert all(torch.isfinite(split.inputs).all() for split in parts(pair))
 

@@ -78,17 +78,18 @@ def test_experts_are_merged_and_judged_by_loss(
     monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
     zoo = _zoo(folder)
     table = compare(zoo, {"average": {}}).set_index(["method", "task"])
+    losses = table["loss"]
     for name, task in zoo.suite.tasks.items():
         zoo.model.load_state_dict(zoo.experts[name])
         with torch.no_grad():
             logits = zoo.model(task.transform(task.test.inputs))
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), task.test.labels.flatten())
-        assert table.loc[("individual", name), "loss"] == pytest.approx(loss.item(), rel=1e-4)
-        assert table.loc[("individual", name), "loss"] < table.loc[("pretrained", name), "loss"]
+        assert losses["individual", name] == pytest.approx(loss.item(), rel=1e-4)
+        assert losses["individual", name] < losses["pretrained", name]
         assert table.loc[("average", name), "n"] == task.test.labels.numel()
     best, searched = choose(zoo, "task_arithmetic", {"scale": [0.0, 0.5, 3.0]})
     assert list(searched.columns) == ["scale", "loss"]
-    assert best["scale"] == searched.loc[searched["loss"].idxmin(), "scale"] == 0.5
+    assert best["scale"] == searched["scale"].iloc[searched["loss"].argmin()] == 0.5
 
 
 def test_masks_of_experts_on_texts_are_chosen_by_loss(
