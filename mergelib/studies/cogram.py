@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from mergelib.cogram import fine_tune, kickoff
@@ -44,6 +45,9 @@ CHOSEN = {
     "synthetic": {"layer": (0.1, 5.0), "neuron": (0.01, 0.1)},
     "digits": {"layer": (0.5, 2.0), "neuron": (0.01, 1.0)},
 }
+
+# What is kept of a decision on a layer.
+LOGGED = ["layer", "case", "spread", "loss a", "loss b", "alpha a", "before", "after", "accepted"]
 
 # How fine CoGraM goes. With all neurons, or all weights, nothing is decided above them.
 LEVELS: dict[str, tuple[str, ...]] = {
@@ -99,13 +103,15 @@ def fusion(seed: int, source: str = "synthetic") -> Tables:
     Returns:
         ``test``: rows of ``data`` (``homogeneous``, ``heterogeneous``, or ``unequal``, where B has
         a fifth of the examples), ``start`` (``common`` weights or ``own`` ones), ``method``,
-        ``levels``, ``prototypes``, ``iterations``, ``accuracy`` (0..1) and ``toward_a``, where the
-        network lies along the line from B (0) to A (1), by projection. The methods beside
-        ``cogram`` are ``a``, ``b``, ``average``, ``fisher``, ``better`` (of a and b, by validation
-        data) and ``ensemble`` (their mean probabilities). ``chosen``: rows of ``data``, ``start``,
-        ``method`` and ``settings``: which is better.
+        ``levels``, ``prototypes``, ``iterations``, ``accuracy`` (0..1), ``toward_a``, where the
+        network lies along the line from B (0) to A (1), by projection, and ``loss`` (nats). The
+        methods beside ``cogram`` are ``a``, ``b``, ``average``, ``fisher``, ``better`` (of a and b,
+        by validation data) and ``ensemble`` (their mean probabilities). ``chosen``: rows of
+        ``data``, ``start``, ``method`` and ``settings``: which is better. ``decisions``: rows of
+        what ``cogram`` decided on whole layers: ``layer``, ``case``, ``spread``, both networks'
+        ``loss`` and ``alpha``, the loss ``before`` and ``after``, and ``accepted``.
     """
-    rows, chosen = [], []
+    rows, chosen, decisions = [], [], []
     for names, pair in draw_pairs(seed, source, ("homogeneous", "heterogeneous", "unequal")):
         states = {"a": pair.a, "b": pair.b, "average": lerp(pair.a, pair.b, 0.5)}
         ahead = max("ab", key=lambda name: pair.accuracy(states[name], pair.data.validation))
@@ -114,15 +120,20 @@ def fusion(seed: int, source: str = "synthetic") -> Tables:
         rows += [{**names, "method": name, **_judged(pair, own)} for name, own in states.items()]
         both = pair.outputs(pair.a).softmax(1) + pair.outputs(pair.b).softmax(1)
         right = (both.argmax(1) == pair.data.test.labels).float().mean().item()
-        rows.append({**names, "method": "ensemble", "accuracy": right, "toward_a": None})
+        loss = F.nll_loss((both / 2).log(), pair.data.test.labels).item()
+        alone = {"method": "ensemble", "accuracy": right, "toward_a": None, "loss": loss}
+        rows.append({**names, **alone})
         for settings, options in _settings(source):
             merged: StateDict = pair.fisher
             data = pair.prototypes(settings["prototypes"])
             for iteration in range(settings["iterations"]):
-                merged = pair.cogram(merged, data, **options).state
+                result = pair.cogram(merged, data, **options)
+                merged = result.state
                 done = {"method": "cogram", **settings, "iterations": iteration + 1}
                 rows.append({**names, **done, **_judged(pair, merged)})
-    return {"test": rows, "chosen": chosen}
+                log = result.history.query("level == 'layer'")[LOGGED]
+                decisions += records(log.assign(**names, **done))
+    return {"test": rows, "chosen": chosen, "decisions": decisions}
 
 
 def _settings(source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -146,7 +157,8 @@ def _settings(source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 def _judged(pair: Pair, state: StateDict) -> dict[str, Any]:
     a, b, merged = (flatten(weights).double() for weights in (pair.a, pair.b, state))
     share = float((merged - b) @ (a - b) / (a - b).square().sum())
-    return {"accuracy": pair.accuracy(state), "toward_a": share}
+    loss = F.cross_entropy(pair.outputs(state), pair.data.test.labels).item()
+    return {"accuracy": pair.accuracy(state), "toward_a": share, "loss": loss}
 
 
 @study(methods=["fisher", "cogram"], load=pair_of)

@@ -49,7 +49,8 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_fusion_judges_every_setting_of_every_pair() -> None:
-    table = pd.DataFrame(fusion(3)["test"])
+    tables = fusion(3)
+    table, decisions = (pd.DataFrame(tables[name]) for name in ("test", "decisions"))
     cases = table.groupby(["data", "start"])
     assert len(cases) == 6
     assert cases.size().nunique() == 1
@@ -67,6 +68,11 @@ def test_fusion_judges_every_setting_of_every_pair() -> None:
     assert len(counts) == 2 * 5 + 3 + 4
     assert counts["layer", "geometric"] == counts["all weights", "arithmetic"] == [3]
     assert counts["layer", "kmeans"] == counts["layer, shrunk", "arithmetic"] == [1]
+    assert table["loss"].between(0, 20).all()
+    rolled_back = decisions[decisions["levels"] == "layer, rolled back"]
+    assert len(rolled_back) == 6 * 2, "one for each layer"
+    kept = rolled_back["after"] < rolled_back["before"]
+    assert (kept == rolled_back["accepted"]).all()
 
 
 @pytest.mark.usefixtures("small")
