@@ -129,7 +129,7 @@ surface = RectBivariateSpline(ys, xs, grid)
 # stops where the gap is below a tolerance.
 
 # %%
-from mergelib.procedures.walk import minimise
+from mergelib.theory.walk import minimise
 
 start = triangle[targets[0]]
 options = {
