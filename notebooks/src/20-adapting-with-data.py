@@ -500,7 +500,7 @@ plt.show()
 mend = {"seed": SEED, "transform": scale_pixels}
 onto = {"AdaMerging": ada.state, "CART": bases["CART"]}
 for title, state in onto.items():
-    run(f"Surgery on {title}", "surgery", calibration, "unlabelled", merged=state, **mend)
+    run(f"Surgery on {title}", "surgery", calibration, "unlabelled", start=state, **mend)
 cart = {"base": "cart", "init": 2.0, "rank_ratio": 0.12, "learning_rate": 1e-2}
 run("AdaMerging on CART", "adamerging", calibration, "unlabelled", **cart, **short)
 run("AdaMerging", "adamerging", test_inputs, "test inputs", learning_rate=1e-2, **short)
