@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mergelib.hashing import sha256_of
 from mergelib.io import AnyPath, Checkpoint, size_of, staged, write_tensors
 from mergelib.merging import IsMatrix, Source, merge_tensors, tied_keys
 from mergelib.parts import Missing, Parts, Patterns, select
@@ -198,7 +199,7 @@ def _provenance(
     """What made the merged file, as metadata."""
     files = [file for checkpoint in inputs.values() for file in checkpoint.shards]
     with ThreadPoolExecutor() as pool:
-        hashing = progress(pool.map(_sha256, files), "hashing", len(files), leave=False)
+        hashing = progress(pool.map(sha256_of, files), "hashing", len(files), leave=False)
         digests = dict(zip(files, hashing, strict=True))
     hashes = {}
     for name, checkpoint in inputs.items():
@@ -215,11 +216,6 @@ def _provenance(
         "mergelib.inputs": json.dumps(hashes),
         "mergelib.version": __version__,
     }
-
-
-def _sha256(file: Path) -> str:
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _plain(value: Any) -> Any:

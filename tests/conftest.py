@@ -14,6 +14,14 @@ from mergelib.testbed.suites import load_suite
 from mergelib.testbed.tasks import PretrainingSet, Suite
 from mergelib.testbed.training import Recipe
 
+TEXTS = {
+    "tinyshakespeare": "To be, or not to be: that is the question.\n",
+    "wikitext2_test": " = Lobster = \n The lobster is a large <unk> .\n",
+    "don_quijote_es": "En un lugar de la Mancha, ¿qué añadir?\n",
+    "names": "emma\nolivia\n",
+    "wikitext2_valid": " = Homarus = \n It may grow to a length of 60 cm .\n",
+}
+
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
@@ -66,3 +74,13 @@ def tiny_zoo(digits: Suite, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     assert all(torch.equal(loaded.pretrained[key], before[key]) for key in before), (
         "a test spoilt it"
     )
+
+
+@pytest.fixture
+def text_folder(tmp_path: Path) -> Path:
+    """Prepared texts: one line of each, again and again."""
+    (tmp_path / "text").mkdir()
+    for name, line in TEXTS.items():
+        file = tmp_path / "text" / f"{name}.txt"
+        file.write_text(line * (6000 // len(line)), encoding="utf-8", newline="\n")
+    return tmp_path

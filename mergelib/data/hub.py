@@ -80,6 +80,17 @@ def read_part(folder: Path, prefix: str, like: StateDict) -> dict[str, Tensor]:
     return {name: state[name] for name in like}
 
 
+def read_experts(
+    files: Mapping[str, Path], prefix: str, like: StateDict
+) -> dict[str, dict[str, Tensor]]:
+    """`read_part` of every task's checkpoint, on the device of ``like``."""
+    experts = {}
+    for task, file in files.items():
+        part = read_part(file, prefix, like)
+        experts[task] = {key: tensor.to(like[key].device) for key, tensor in part.items()}
+    return experts
+
+
 def load_weights(model: nn.Module, folder: Path, prefix: str = "") -> nn.Module:
     """The model with the weights of a folder, ready for inference; errors as in `read_part`."""
     model.load_state_dict(read_part(folder, prefix, model.state_dict()))

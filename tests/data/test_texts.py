@@ -10,23 +10,6 @@ from mergelib.data import texts
 from mergelib.testbed.backbones import build_model
 from mergelib.testbed.models import GPT
 
-SAMPLES = {
-    "tinyshakespeare": "To be, or not to be: that is the question.\n",
-    "wikitext2_test": " = Lobster = \n The lobster is a large <unk> .\n",
-    "don_quijote_es": "En un lugar de la Mancha, ¿qué añadir?\n",
-    "names": "emma\nolivia\n",
-    "wikitext2_valid": " = Homarus = \n It may grow to a length of 60 cm .\n",
-}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "text").mkdir()
-    for name, line in SAMPLES.items():
-        file = tmp_path / "text" / f"{name}.txt"
-        file.write_text(line * (6000 // len(line)), encoding="utf-8", newline="\n")
-    return tmp_path
-
 
 def test_vocabulary_fits_the_model() -> None:
     assert len(set(texts.CHARACTERS)) == len(texts.CHARACTERS)
@@ -67,12 +50,12 @@ def test_splits_are_disjoint_windows_of_the_text() -> None:
     assert sizes == [36, 12, 12]
 
 
-def test_text_that_cannot_be_had(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "text" / "names.txt").write_bytes(b"\xff\xfe\xff")
+def test_text_that_cannot_be_had(text_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text_folder / "text" / "names.txt").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(ValueError, match=r"names\.txt is no UTF-8 text"):
-        texts.load_text("names", folder)
-    (folder / "text" / "names.txt").unlink()
-    monkeypatch.setenv("MERGELIB_CACHE", str(folder / "cache"))
+        texts.load_text("names", text_folder)
+    (text_folder / "text" / "names.txt").unlink()
+    monkeypatch.setenv("MERGELIB_CACHE", str(text_folder / "cache"))
 
     def offline(url: str, timeout: float) -> None:
         raise OSError("no route to host")
@@ -81,12 +64,12 @@ def test_text_that_cannot_be_had(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(
         ValueError, match=r"text 'names' is not .*names.txt cannot be read: no route"
     ):
-        texts.load_text("names", folder)
-    assert not (folder / "cache").exists()
+        texts.load_text("names", text_folder)
+    assert not (text_folder / "cache").exists()
 
 
 def test_download_keeps_the_book_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    text_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lines = ["Licence", "*** START ***", "", "¡Qué libro!", "Fin", "", "*** END ***", "", "More"]
     source = tmp_path / "book.txt"
@@ -94,8 +77,8 @@ def test_download_keeps_the_book_alone(
     monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
     there = texts.Text(source.as_uri(), "latin-1")
     monkeypatch.setitem(texts.TEXTS, "don_quijote_es", there)
-    (folder / "text" / "don_quijote_es.txt").unlink()
-    text, digest = texts.load_text("don_quijote_es", folder)
+    (text_folder / "text" / "don_quijote_es.txt").unlink()
+    text, digest = texts.load_text("don_quijote_es", text_folder)
     assert text == "¡Qué libro!\nFin"
     source.unlink()
-    assert texts.load_text("don_quijote_es", folder) == (text, digest), "kept in the cache"
+    assert texts.load_text("don_quijote_es", text_folder) == (text, digest), "kept in the cache"

@@ -320,13 +320,7 @@ def load_zoo(
     files = hub.locate(experts or default, suite.tasks)
     tower = VisionTower(clip).eval()
     pretrained = {key: value.clone() for key, value in tower.state_dict().items()}
-    states = {
-        task: {
-            key: value.to(device)
-            for key, value in hub.read_part(file, "vision_model.", pretrained).items()
-        }
-        for task, file in files.items()
-    }
+    states = hub.read_experts(files, "vision_model.", pretrained)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     heads: dict[str, nn.Module] = {
         name: zero_shot_head(clip, tokenizer, task.class_names, SOURCES[name].templates)

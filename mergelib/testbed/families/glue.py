@@ -119,13 +119,9 @@ def load_zoo(
     pretrained = {key: value.clone() for key, value in encoder.state_dict().items()}
     default = f"{local}-{{task}}" if local.exists() else "JeremiahZ/roberta-base-{task}"
     files = hub.locate(experts or default, suite.tasks)
-    states: dict[str, dict[str, Tensor]] = {}
+    states = hub.read_experts(files, "roberta.", pretrained)
     heads: dict[str, nn.Module] = {}
     for name, file in files.items():
-        states[name] = {
-            key: value.to(device)
-            for key, value in hub.read_part(file, "roberta.", pretrained).items()
-        }
         complete: Any = RobertaForSequenceClassification(hub.read_config(file, "roberta"))
         hub.load_weights(complete, file)
         heads[name] = TaskHead(complete.classifier).to(device)

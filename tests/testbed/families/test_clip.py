@@ -20,6 +20,7 @@ from mergelib.testbed.zoo import make_heads
 
 transformers = pytest.importorskip("transformers")
 datasets = pytest.importorskip("datasets")
+pytestmark = pytest.mark.usefixtures("offline")
 
 CLASSES = {"eurosat": ("forest", "pasture", "sea or lake"), "rendered-sst2": ("0", "1")}
 MODEL = "clip-vit-tiny"
@@ -78,12 +79,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+def two_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(clip.CLIP.suites, "clip8", tuple(CLASSES))
 
 

@@ -16,6 +16,7 @@ from mergelib.testbed.tasks import Suite, Zoo
 
 transformers = pytest.importorskip("transformers")
 datasets = pytest.importorskip("datasets")
+pytestmark = pytest.mark.usefixtures("offline")
 
 TASKS = ("cola", "stsb", "mnli")
 MODEL = "roberta-tiny"
@@ -82,15 +83,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for task in TASKS:
         make_classifier(SEEDS[task], CLASSES[task]).save_pretrained(folder / f"{MODEL}-{task}")
     return folder
-
-
-@pytest.fixture(autouse=True)
-def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
 
 
 def load_suite(folder: Path, **options: Any) -> Suite:

@@ -22,26 +22,9 @@ from mergelib.testbed.pretraining import pretrain_text
 from mergelib.testbed.tasks import LOSS, PretrainingSet, Zoo
 from mergelib.testbed.training import Recipe
 
-SAMPLES = {
-    "tinyshakespeare": "To be, or not to be: that is the question.\n",
-    "wikitext2_test": " = Lobster = \n The lobster is a large <unk> .\n",
-    "don_quijote_es": "En un lugar de la Mancha, ¿qué añadir?\n",
-    "names": "emma\nolivia\n",
-    "wikitext2_valid": " = Homarus = \n It may grow to a length of 60 cm .\n",
-}
 
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "text").mkdir()
-    for name, line in SAMPLES.items():
-        file = tmp_path / "text" / f"{name}.txt"
-        file.write_text(line * (6000 // len(line)), encoding="utf-8", newline="\n")
-    return tmp_path
-
-
-def test_suite_of_texts(folder: Path) -> None:
-    suite = ml.load_suite("text4", profile="smoke", data=folder)
+def test_suite_of_texts(text_folder: Path) -> None:
+    suite = ml.load_suite("text4", profile="smoke", data=text_folder)
     assert suite.metric == LOSS
     assert set(suite.transforms.values()) == {to_tokens}
     assert list(suite.tasks) == list(texts.TASKS)
@@ -49,12 +32,12 @@ def test_suite_of_texts(folder: Path) -> None:
     assert "Mancha" in texts.decode(task.train.inputs[0])
     assert 0 not in task.train.inputs
     assert torch.equal(task.test.inputs[:, 1:].long(), task.test.labels[:, :-1])
-    raw = (folder / "text" / "names.txt").read_bytes()
+    raw = (text_folder / "text" / "names.txt").read_bytes()
     assert suite.sources["text/names"] == hashlib.sha256(raw).hexdigest()
 
 
-def test_language_model_learns_and_is_written(folder: Path, tmp_path: Path) -> None:
-    sets = pretraining_texts(folder)
+def test_language_model_learns_and_is_written(text_folder: Path, tmp_path: Path) -> None:
+    sets = pretraining_texts(text_folder)
     assert [part.name for part in sets] == ["wikitext2_valid"]
     short = PretrainingSet("a", ("?",), sets[0].train, sets[0].test, sets[0].sha256)
     torch.manual_seed(0)
@@ -67,16 +50,18 @@ def test_language_model_learns_and_is_written(folder: Path, tmp_path: Path) -> N
     assert state.keys() == build_model("gpt").state_dict().keys()
 
 
-def _zoo(folder: Path) -> Zoo:
-    suite = ml.load_suite("text4", profile="smoke", data=folder, tasks=["names", "tinyshakespeare"])
+def _zoo(text_folder: Path) -> Zoo:
+    suite = ml.load_suite(
+        "text4", profile="smoke", data=text_folder, tasks=["names", "tinyshakespeare"]
+    )
     return ml.load_zoo(suite, recipe=Recipe(learning_rate=2e-3, epochs=4, batch_size=8))
 
 
 def test_experts_are_merged_and_judged_by_loss(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    text_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
-    zoo = _zoo(folder)
+    zoo = _zoo(text_folder)
     table = compare(zoo, {"average": {}}).set_index(["method", "task"])
     losses = table["loss"]
     for name, task in zoo.suite.tasks.items():
@@ -93,10 +78,10 @@ def test_experts_are_merged_and_judged_by_loss(
 
 
 def test_masks_of_experts_on_texts_are_chosen_by_loss(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    text_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
-    zoo = _zoo(folder)
+    zoo = _zoo(text_folder)
     rows = compression(zoo, rank_ratios=[1.0], mask_scales=[0.2, 0.4, 1.5])["test"]
     judged = pd.DataFrame(rows).query("setting == 'base=task_arithmetic'").set_index("task")["loss"]
     for task in zoo.experts:
@@ -112,8 +97,8 @@ def test_masks_of_experts_on_texts_are_chosen_by_loss(
         assert judged[task] == losses["test"][np.argmin(losses["validation"])]
 
 
-def test_models_read_their_own_kind(folder: Path) -> None:
-    suite = ml.load_suite("text4", profile="smoke", data=folder, tasks=["names"])
+def test_models_read_their_own_kind(text_folder: Path) -> None:
+    suite = ml.load_suite("text4", profile="smoke", data=text_folder, tasks=["names"])
     with pytest.raises(ValueError, match="unknown model 'vit' for text4; known: gpt"):
         ml.load_zoo(suite, model="vit")
     with pytest.raises(ValueError, match="unknown model 'gpt' for digits2; known: vit, vit_small"):
