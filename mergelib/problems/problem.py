@@ -41,7 +41,7 @@ IsMatrix = Callable[[str, Tensor], bool]
 class Problem:
     """What a procedure works on. What it does not need is empty, and it does not look at it.
 
-    `make_problem` makes one from what users have, and checks it; whoever makes one otherwise
+    `mergelib.adapt` makes one from what users have, and checks it; whoever makes one otherwise
     vouches for it.
 
     Attributes:
@@ -88,62 +88,34 @@ class Problem:
         )
 
 
-def make_problem(
-    method: str,
-    needs: Needs,
-    experts: Models,
-    *,
-    pretrained: Model | None = None,
-    model: nn.Module | None = None,
-    data: Mapping[str, Any] | None = None,
-    heads: Mapping[str, nn.Module] | None = None,
-    transform: Transforms = None,
-    start: Model | None = None,
-    statistics: Mapping[str, Model] | None = None,
-    is_matrix: IsMatrix = is_matrix,
-    parts: Parts | None = None,
-) -> Problem:
-    """A problem from what users have, checked.
+def check_needs(
+    method: str, needs: Needs, given: Mapping[str, Any], *, running: bool, parts: bool
+) -> None:
+    """Compare what a procedure needs with the arguments of `mergelib.adapt` that it was given.
 
-    ``method`` is the procedure's name, for messages, and ``needs`` what it needs; ``parts`` says
-    what of the models is merged, while the rest of the experts becomes the base's. All else is
-    described by `mergelib.adapt`.
+    Args:
+        method: the procedure's name, for messages.
+        needs: what it needs.
+        given: argument to value, None where there is none.
+        running: whether it will run the model, as not all do who have statistics.
+        parts: whether only parts of the models are to be merged.
 
     Raises:
-        ValueError: something that is missing, does not fit or is not finite; the message names it.
-        TypeError: experts, data or arguments of a kind that is not taken.
+        ValueError: an argument that is missing.
+        TypeError: an argument that the procedure has no use for.
     """
-    for name, value in (("start", start), ("statistics", statistics)):
-        if value is not None and name not in needs.accepts:
+    for name in ("start", "statistics"):
+        if given[name] is not None and name not in needs.accepts:
             raise TypeError(f"{method} takes no {name}=")
-    if parts is not None and not needs.parts:
+    if parts and not needs.parts:
         raise TypeError(f"{method} takes no parts of models: it trains the whole one")
-    if model is None and isinstance(pretrained, nn.Module):
-        model = pretrained
-    named = _read_experts(experts)
-    given = _read_statistics(statistics or {}, named)
-    running = needs.model and not (needs.every_expert and named.keys() <= given.keys())
-    missing = [("pretrained", pretrained, needs.pretrained), ("model", model, running)]
-    for name, value, needed in (*missing, ("data", data, running)):
-        if needed and value is None:
+    for name, needed in (("pretrained", needs.pretrained), ("model", running), ("data", running)):
+        if needed and given[name] is None:
             article = "the pretrained model" if name == "pretrained" else name
             raise ValueError(f"{method} needs {article}: pass {name}=")
-    problem = Problem(
-        named, transform=transform, statistics=given, is_matrix=is_matrix, parts=parts
-    )
-    if running and model is not None:
-        problem = replace(problem, model=model)
-    if pretrained is not None and (needs.pretrained or parts is not None):
-        problem = replace(problem, pretrained=as_state(pretrained))
-    if start is not None:
-        problem = replace(problem, start=as_state(start))
-    problem = _checked_states(problem)
-    if running and data is not None:
-        problem = _with_data(method, problem, needs, data, heads)
-    return problem
 
 
-def _read_experts(experts: Models) -> dict[str, StateDict]:
+def read_experts(experts: Models) -> dict[str, StateDict]:
     """Experts by name; files are read tensor by tensor, when they are needed."""
     if isinstance(experts, str | os.PathLike | nn.Module):
         kind = type(experts).__name__
@@ -159,9 +131,10 @@ def _read_experts(experts: Models) -> dict[str, StateDict]:
     return name_experts([read(expert) for expert in experts])
 
 
-def _read_statistics(
+def read_statistics(
     statistics: Mapping[str, Model], experts: Mapping[str, StateDict]
 ) -> dict[str, StateDict]:
+    """Statistics by expert, each of which there is."""
     for name in statistics:
         if name not in experts:
             raise ValueError(
@@ -170,7 +143,7 @@ def _read_statistics(
     return {name: as_state(given) for name, given in statistics.items()}
 
 
-def _checked_states(problem: Problem) -> Problem:
+def checked_states(problem: Problem) -> Problem:
     """Ties as in the model, keys, shapes and dtypes alike, everything finite."""
     ties = tied_names(problem.model)
     experts = {name: _tied(name, state, ties) for name, state in problem.experts.items()}
@@ -238,7 +211,7 @@ def _check_finite(name: str, state: StateDict) -> None:
             raise ValueError(f"{name}[{key!r}] holds {kind} in {count} of {tensor.numel()} entries")
 
 
-def _with_data(
+def with_data(
     method: str,
     problem: Problem,
     needs: Needs,

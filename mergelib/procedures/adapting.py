@@ -7,11 +7,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from mergelib.io import Model, Models
+from mergelib.io import Model, Models, as_state
 from mergelib.parts import Missing, Parts, Patterns
 from mergelib.problems.calling import Transforms
 from mergelib.problems.placing import state_to
-from mergelib.problems.problem import IsMatrix, Problem, make_problem
+from mergelib.problems.problem import (
+    IsMatrix,
+    Problem,
+    check_needs,
+    checked_states,
+    read_experts,
+    read_statistics,
+    with_data,
+)
 from mergelib.procedures.common import Adapted
 from mergelib.registry import get_method
 from mergelib.statedict import is_matrix
@@ -78,21 +86,29 @@ def adapt(
     """
     chosen = get_method(method, "procedure")
     settings = chosen.settings_from(hyperparameters)
+    needs = chosen.needs_with(settings)
     everything = include is None and exclude is None and missing == "error"
-    problem = make_problem(
-        method,
-        chosen.needs_with(settings),
-        experts,
-        pretrained=pretrained,
-        model=model,
-        data=data,
-        heads=heads,
+    if model is None and isinstance(pretrained, nn.Module):
+        model = pretrained
+    named = read_experts(experts)
+    running = needs.model and not (needs.every_expert and named.keys() <= (statistics or {}).keys())
+    given = {"pretrained": pretrained, "model": model, "data": data}
+    given |= {"start": start, "statistics": statistics}
+    check_needs(method, needs, given, running=running, parts=not everything)
+    unused = everything and not needs.pretrained
+    problem = Problem(
+        named,
+        pretrained={} if unused or pretrained is None else as_state(pretrained),
+        model=model if running and model is not None else nn.Identity(),
         transform=transform,
-        start=start,
-        statistics=statistics,
+        start=None if start is None else as_state(start),
+        statistics=read_statistics(statistics or {}, named),
         is_matrix=is_matrix,
         parts=None if everything else Parts(include, exclude, missing),
     )
+    problem = checked_states(problem)
+    if running and data is not None:
+        problem = with_data(method, problem, needs, data, heads)
     result: Adapted = chosen.function(problem if device is None else problem.to(device), settings)
     return _finished(result, problem, moved=device is not None)
 

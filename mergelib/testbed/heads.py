@@ -10,25 +10,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mergelib.problems import calling
 from mergelib.testbed.models import Head
 from mergelib.testbed.tasks import Split, Suite, Transform
 from mergelib.testbed.training import Recipe
 
 
-@torch.no_grad()
 def features(
     model: nn.Module, inputs: Tensor, transform: Transform, batch_size: int = 500
 ) -> Tensor:
     """What a model gives for inputs as they are stored, ``(N, width)`` for pictures.
 
     Args:
-        model: it is put into evaluation mode.
-        inputs: ``(N, ...)``, on the model's device.
+        model: run in evaluation mode, with its own weights.
+        inputs: ``(N, ...)``.
         transform: from a batch of them to what the model takes, see `Task.transform`.
         batch_size: inputs in one forward pass.
     """
-    model.eval()
-    return torch.cat([model(transform(batch)) for batch in inputs.split(batch_size)])
+    state = model.state_dict()
+    return calling.features(model, state, inputs, batch_size=batch_size, transform=transform)
 
 
 def few_shot_head(
