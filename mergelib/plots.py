@@ -186,6 +186,8 @@ def heat_map(
         annot_kws={"fontsize": 10},
         cbar_kws={"label": bar, "fraction": 0.046, "pad": 0.02},
     )
+    for text, value in zip(ax.texts, values.to_numpy(dtype=float).ravel(), strict=True):
+        text.set_color("black" if value > (low + high) / 2 else "white")
     ax.set_xticklabels(ax.get_xticklabels(), rotation=40, ha="right", rotation_mode="anchor")
     ax.set_yticklabels(ax.get_yticklabels(), rotation=0)
     ax.set(xlabel="", ylabel="")

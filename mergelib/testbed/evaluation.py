@@ -44,7 +44,7 @@ def evaluate(
         tasks: names of the tasks to judge on; all by default.
         device: where to run; by default where the model is.
         autocast: compute in bfloat16 where that is safe, if the processor has instructions for it;
-            one that has none would take ten times as long as in float32.
+            emulated it would be slower than float32.
         batch_size: inputs in one forward pass.
 
     Returns:

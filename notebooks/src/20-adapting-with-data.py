@@ -62,6 +62,7 @@ from mergelib.problems.calling import features
 from mergelib.procedures.fisher import diagonal_fisher
 from mergelib.procedures.objectives import entropy
 from mergelib.procedures.regmean import layer_grams
+from mergelib.testbed.evaluation import has_bfloat16
 from mergelib.testbed.models import scale_pixels
 
 use_style()
@@ -97,10 +98,10 @@ rows = []
 @torch.no_grad()
 def judge(state, heads=zoo.heads, tasks=suite.tasks):
     """Accuracy (0..1) and entropy (nats) on the test pictures of every task."""
-    scores = {}
+    scores, device = {}, torch.device(DEVICE)
     for name in tasks:
         task = suite.tasks[name]
-        with torch.autocast(torch.device(DEVICE).type, torch.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=has_bfloat16(device)):
             z = features(zoo.model, state, task.test.inputs, transform=scale_pixels)
         logits = heads[name](z.float())
         right = (logits.argmax(1) == task.test.labels.to(logits.device)).float().mean().item()
