@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from mergelib.studies.analysis.cogram import Case, Source
+from mergelib.studies.analysis.cogram import CASES, Case, Source, steepness_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +35,7 @@ def algorithm() -> "Figure":
 
 def _granularity(ax: "Axes") -> None:
     """Layers, one layer's neurons, one neuron's weights."""
-    ax.set(ylim=(0, 4.6), title="From coarse to fine")
+    ax.set(ylim=(0, 4.1), title="From coarse to fine")
     columns = ((0.3, "layers, last one first"), (3.9, "neurons of a layer"), (7.5, "its weights"))
     for (x, name), pieces in zip(columns, ((1, 4), (4, 1), (4, 5)), strict=True):
         high, wide = 2.6 / pieces[0], 2.2 / pieces[1]
@@ -60,13 +60,13 @@ def _decision(ax: "Axes") -> None:
     ax.set(ylim=(0, 8.4), title="One decision, at any level")
     _box(ax, 0.1, 6.7, 3.1, "M with A's part", BLUE)
     _box(ax, 0.1, 5.0, 3.1, "M with B's part", GREEN)
-    _box(ax, 4.5, 5.85, 2.0, "ΔL = $L_A - L_B$", GREY)
+    _box(ax, 4.4, 5.85, 1.9, "ΔL = $L_A - L_B$", GREY)
     for y, name in ((7.25, "loss $L_A$"), (5.55, "loss $L_B$")):
-        _arrow(ax, (3.25, y), (4.45, 6.4))
+        _arrow(ax, (3.25, y), (4.35, 6.4))
         ax.text(3.8, y + (0.15 if y > 7 else -0.5), name, ha="center", fontsize=11)
-    _box(ax, 7.6, 5.85, 2.3, "next finer level", ORANGE)
-    _arrow(ax, (6.55, 6.4), (7.55, 6.4))
-    ax.text(7.05, 6.65, "outside\nτ min … τ max", ha="center", va="bottom", fontsize=10)
+    _box(ax, 8.2, 5.7, 1.7, "next finer\nlevel", ORANGE, 1.4)
+    _arrow(ax, (6.35, 6.4), (8.15, 6.4))
+    ax.text(7.25, 6.55, "outside of\nτ min … τ max", ha="center", va="bottom", fontsize=10)
     mixture = "mix: α A + (1 − α) B\nα = σ(−λ ΔL)"
     _box(ax, 3.9, 3.3, 3.2, mixture, PURPLE, 1.4)
     _arrow(ax, (5.5, 5.8), (5.5, 4.75))
@@ -147,6 +147,8 @@ def forest(
         ax.grid(visible=False, axis="y")
         if logarithmic:
             ax.set_xscale("log")
+            ax.set_xticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
+            ax.minorticks_off()
     axes[-1, 0].set_xlabel(xlabel)
     handles = axes[0, 0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside upper left", ncols=2, fontsize=10)
@@ -220,4 +222,146 @@ def losses_of_decisions(log: pd.DataFrame) -> "Figure":
     ]
     ax.set(ylabel="loss of M, nats", ylim=(0, None))
     ax.set_xticks(range(len(log) + 1), ["start", *names], rotation=40, ha="right")
+    return figure
+
+
+def neuron_decisions(log: pd.DataFrame, steepness: float = 5.5) -> "Figure":
+    """Loss differences of neurons, one panel per layer, with the mixing factor on the right axis.
+
+    Args:
+        log: of `mergelib.cogram` with experts ``a`` and ``b``.
+        steepness: λ.
+    """
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import Patch
+
+    layers = [*log.groupby("layer", sort=False)]
+    widths = [len(part) + 10 for _, part in layers]
+    figure, axes = plt.subplots(1, len(layers), figsize=(8, 3.8), width_ratios=widths, sharey=True)
+    for ax, (name, part) in zip(axes, layers, strict=True):
+        shades = np.where(part["accepted"], BLUE, ORANGE)
+        ax.bar(part["unit"], part["loss a"] - part["loss b"], color=shades, width=0.8)
+        ax.axhline(0, color="black", lw=0.8)
+        ax.set(xlabel="neuron", title=f"layer {name}")
+    axes[0].set_ylabel("ΔL, nats (negative: A better)")
+    back = (lambda gap: _sigmoid(-steepness * gap), lambda share: _logit(share) / -steepness)
+    axes[-1].secondary_yaxis("right", functions=back).set_ylabel("α, share of A")
+    handles = [Patch(color=shade) for shade in (BLUE, ORANGE)]
+    axes[-1].legend(handles, ["kept", "rolled back"], loc="lower right", ncols=2)
+    return figure
+
+
+def mixing_curve(logs: Mapping[str, pd.DataFrame], steepness: float = 5.5) -> "Figure":
+    """The mixing factor against the loss difference, and below it the differences of some logs."""
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(7.2, 4.6))
+    grid, end = np.linspace(-1.6, 1.6, 401), 1.6
+    ax.plot(grid, _sigmoid(-steepness * grid), color=PURPLE)
+    for row, (name, log) in enumerate(logs.items()):
+        gaps = (log["loss a"] - log["loss b"]).clip(-end, end)
+        height = -0.13 - 0.13 * row
+        ax.plot(gaps, np.full(len(gaps), height), "|", ms=11, mew=1.6, color=SHADES[row])
+        ax.text(1.68, height, name, va="center", fontsize=10)
+    ax.axhline(0, color=GREY, lw=0.8)
+    ax.set(xlabel="ΔL, nats (beyond the ends: drawn at the ends)", ylabel="α, share of A")
+    ax.set(xlim=(-1.65, 1.65), ylim=(-0.62, 1.05), yticks=[0, 0.25, 0.5, 0.75, 1])
+    return figure
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def _logit(share: Any) -> Any:
+    share = np.clip(share, 1e-9, 1 - 1e-9)
+    return np.log(share / (1 - share))
+
+
+def walks(passes: pd.DataFrame) -> "Figure":
+    """Mixing factors of the last and the first layer, from `layer_passes`, by start."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(8, 4.2), sharey=True)
+    for ax, start in zip(axes, ("common", "own"), strict=True):
+        for data, marker, shade in (("homogeneous", "o", BLUE), ("heterogeneous", "D", ORANGE)):
+            points = passes[(passes["start"] == start) & (passes["data"] == data)]
+            style = {"marker": marker, "s": 60, "color": shade, "alpha": 0.75, "clip_on": False}
+            ax.scatter(points["last"], points["first"], label=data, **style)
+        ax.axhline(0.5, color=GREY, lw=0.8)
+        ax.axvline(0.5, color=GREY, lw=0.8)
+        ax.set(xlim=(0, 1), ylim=(0, 1), title=f"{start} start")
+        ax.set_xlabel("α of the last layer (judged first)")
+    axes[0].set_ylabel("α of the first layer")
+    axes[0].legend(loc="upper left", fontsize=10)
+    return figure
+
+
+def gallery(sides: Mapping[str, tuple[float, Mapping[str, Any]]], count: int = 5) -> "Figure":
+    """Pictures in rows, one block of columns per side.
+
+    Args:
+        sides: title to the value that is drawn black, white being 1, and names of rows to pictures
+            ``(N, 3, H, W)``.
+        count: pictures in a row.
+    """
+    import matplotlib.pyplot as plt
+
+    (_, (_, rows)), *_ = sides.items()
+    widths = ([1.0] * count + [0.4]) * len(sides)
+    figure, axes = plt.subplots(len(rows), len(widths), figsize=(8.4, 3.9), width_ratios=widths)
+    for ax in axes.flat:
+        ax.axis("off")
+    for side, (title, (low, named_rows)) in enumerate(sides.items()):
+        first = side * (count + 1)
+        for row, (name, pictures) in enumerate(named_rows.items()):
+            for ax, picture in zip(axes[row, first:], pictures[:count], strict=False):
+                ax.imshow(picture.mean(0), cmap="gray", vmin=low, vmax=1)
+            if side == 0:
+                axes[row, 0].text(-3, 16, name, ha="right", va="center")
+        axes[0, first].set_title(title, fontweight="normal")
+    return figure
+
+
+def places(sources: Sequence[Source]) -> "Figure":
+    """Where CoGraM's network lies between B and A, layers and class means, by case and passes."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(len(sources), 1, figsize=(7.2, 6.6), sharex=True)
+    for ax, source in zip(axes, sources, strict=True):
+        for iterations, shift, edge, face in ((1, -0.2, BLUE, "white"), (3, 0.2, ORANGE, ORANGE)):
+            found = source.cogram(iterations=iterations, value="toward_a")
+            name = "one pass" if iterations == 1 else "three passes"
+            for row, case in enumerate(CASES):
+                height = row + shift + np.linspace(-0.13, 0.13, len(found[case]))
+                style = {"ms": 5, "mec": edge, "mfc": face, "alpha": 0.8}
+                ax.plot(found[case], height, "o", **style, label=name if row == 0 else None)
+        ax.axvline(0.5, color=GREY, lw=1)
+        ax.set(title=source.name, yticks=range(len(CASES)), yticklabels=[*map(named, CASES)])
+        ax.invert_yaxis()
+    axes[-1].set(xlabel="place between B and A")
+    axes[-1].set_xticks([0, 0.25, 0.5, 0.75, 1], ["B", "¼", "½", "¾", "A"])
+    axes[0].legend(loc="lower left", bbox_to_anchor=(0.45, 1.0), ncols=2)
+    return figure
+
+
+def steepness(sources: Sequence[Source]) -> "Figure":
+    """Validation accuracy of layers against the steepness, class means, one line per case."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(len(sources), 1, figsize=(7.2, 6.6), sharex=True)
+    for ax, source in zip(axes, sources, strict=True):
+        for case, shade, line in zip(CASES, (GREEN, GREEN, BLUE, BLUE), "-:-:", strict=True):
+            found = steepness_curve(source, case, "arithmetic")
+            style = {"color": shade, "ls": line, "marker": "o", "ms": 5, "capsize": 3}
+            text = f"{case[0]}, {case[1]} weights"
+            ax.errorbar(found.index, found["mean"], found["half_width"], label=text, **style)
+        ax.axvline(5.5, color=GREY, lw=1)
+        ax.set(title=source.name, ylabel="validation accuracy, %", xscale="log")
+    axes[-1].set_xlabel("steepness λ")
+    values = [0.5, 1, 2, 5.5, 10, 20, 50]
+    axes[-1].set_xticks(values, [f"{value:g}" for value in values])
+    axes[-1].minorticks_off()
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper left", ncols=2, fontsize=10)
     return figure
