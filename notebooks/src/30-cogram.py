@@ -26,9 +26,8 @@ if importlib.util.find_spec("mergelib") is None:
 #
 # **After this chapter you can**
 #
-# * carry out CoGraM's decisions by hand on a network with eight weights, and read its log;
-# * prove what its rollback guarantees, and say what it does not;
-# * say what the mixing factor can and cannot do at a given steepness;
+# * carry out CoGraM's decisions by hand, and read its log;
+# * say what its rollback guarantees, and what the mixing factor can do at a given steepness;
 # * explain why a pass over layers of independently trained networks ends at one of them;
 # * choose prototypes, and tell where the paper's lose the sign of every feature.
 #
@@ -133,8 +132,8 @@ plt.show()
 # $$
 #
 # A's first neuron is the cleaner one, as it answers to example 1 only; of B, it is the second. M is the average.
-# The numbers are chosen such that both examples always have the same **margin** $m$, the right logit minus the
-# wrong one, so that the loss is simply $\ln(1 + e^{-m})$. In M the hidden neurons answer to example 1 with
+# Both examples always have the same **margin** $m$, the right logit minus the
+# wrong one, so that the loss is $\ln(1 + e^{-m})$. In M the hidden neurons answer to example 1 with
 # 1.5 and 0.5, so $m = 1.5\,(1.5 - 0.5) = 1.5$, and the loss is $\ln(1 + e^{-1.5}) = 0.201$.
 #
 # **The last layer.** With A's in place, $m = 2\,(1.5 - 0.5) = 2$; with B's, $m = 1$. The losses are 0.127
@@ -196,7 +195,7 @@ cogram_figures.losses_of_decisions(log)
 plt.show()
 
 # %% [markdown]
-# The second pass is instructive. Everything is better now, so all differences are smaller, and by
+# In the second pass all differences are smaller, and by
 # {eq}`eq-cogram-alpha` all mixing factors come back towards $\frac12$. At the last layer, where the method has no
 # rollback, the loss *rises*. **Iterating is not descending**: Eq. 4
 # lets go as soon as the differences shrink, and it is the rollback that holds on to what was gained.
@@ -217,9 +216,8 @@ plt.show()
 # cancels in $\Delta L$. Solve $\sigma(\lambda |\Delta L|) \ge 1 - \delta$ for 3.
 # ```
 #
-# The second point says how to go beyond two networks: the softmax over three or more losses, and a mixture with those
-# weights. The paper claims to be able to merge "two or more" and gives the formula for two; the softmax is our reading,
-# and the package's (`mixing_weights`). Merging in pairs instead would depend on their order ({ref}`ex-cogram-three`).
+# The paper claims to be able to merge "two or more" networks and gives the formula for two. Our reading is the softmax over
+# three or more losses (`mixing_weights`); merging in pairs would depend on their order ({ref}`ex-cogram-three`).
 #
 # ## Where the paper leaves a choice
 #
@@ -255,8 +253,7 @@ scores = {name: 100 * pair.accuracy(state) for name, state in scores.items()}
 pd.Series(scores, name="test accuracy, %").round(1)
 
 # %% [markdown]
-# Half of the test examples come from A's distribution and half from B's. On this seed the Fisher merge of two networks
-# with the same start is better than either. A pass over layers alone, the paper's setting, judged on all training data of both:
+# Half of the test examples come from A's distribution and half from B's. A pass over layers alone, the paper's setting, judged on all training data of both:
 
 # %%
 by_layer = pair.cogram(pair.fisher, everything).history
@@ -336,8 +333,7 @@ plt.show()
 # $A = B = M$ then every mixture equals what is in place, and the loss does not fall.
 # ```
 #
-# It is a guarantee about the data that were judged on, and nothing else. With 60 prototypes and a few thousand small
-# decisions, the loss on the prototypes falls, and that on fresh examples need not.
+# It is a guarantee about the data that were judged on, and nothing else.
 #
 # (cogram-readings)=
 # The table also shows what the other reading of the rollback does: "fused first" merges all layers by their $\alpha$, and
@@ -371,10 +367,8 @@ assert table.loc["weights"].iloc[0] < table.loc["Fisher"].iloc[0]
 # validation data by a few per cent. The layers do the reverse: with no rollback to stop it, their merge *raises* the loss
 # on the prototypes and lowers that on validation data most. The two readings of the rollback end in different networks.
 #
-# The paper found finer levels worse, and suspects that parameters fused one by one lose their relation to the others. But
-# judged in context, each of them *did* fit the others, on the prototypes. An alternative is that sixty examples are too
-# few to judge thousands of changes. [](31-cogram-experiments) looks at thirty seeds, where finer is worse in some cases
-# and better in others.
+# The paper found finer levels worse, and suspects that parameters fused one by one lose their relation to the others. An
+# alternative is that sixty examples are too few to judge thousands of changes. [](31-cogram-experiments) has thirty seeds.
 #
 # ## How it is fast
 #
@@ -393,15 +387,8 @@ assert table.loc["weights"].iloc[0] < table.loc["Fisher"].iloc[0]
 # ```
 #
 # So what comes before the layer is computed once and kept, candidates for its units are sums of vectors
-# that are already there, and only what follows has to run, on a batch of candidates at a time. If a linear layer
-# follows, even less: unit $i$ with new activation $h'_i$ in place of $h_i$ changes the next layer's outputs $Z$ by a
-# matrix of rank one,
-#
-# $$ Z' = Z + (h'_i - h_i)\, V_{\cdot i}^\top , $$ (eq-cogram-rank-one)
-#
-# with $V_{\cdot i}$ the next layer's weights that read unit $i$. All losses are computed in
-# double precision: decisions hang on differences in the sixth digit, and the log should not depend on the order of a
-# summation.
+# that are already there, and only what follows has to run, on a batch of candidates at a time. All losses are computed in
+# double precision, as decisions hang on differences in the sixth digit.
 #
 # ## A layer pass walks to one parent
 #
@@ -515,9 +502,8 @@ cogram_figures.gallery(sides)
 plt.show()
 
 # %% [markdown]
-# On the left, the geometric mean has turned ink and paper into the same white, and draws the
-# contours where pixels pass through zero. On the right it keeps what *all* examples have in common, as the paper intends:
-# a pixel that is black in a few of them is black in the prototype. So whether Eq. 1 makes sense for pictures is decided by
+# On the left, the geometric mean has turned ink and paper into the same white. On the right it keeps what *all* examples
+# have in common, as the paper intends. So whether Eq. 1 makes sense for pictures is decided by
 # their scale: keep that in mind for the digits of the next chapter, whose pixels are in $[-1, 1]$.
 #
 # (cogram-sign)=
@@ -542,8 +528,7 @@ assert centre.loc["geometric", "loss of A"] > math.log(20)
 
 # %% [markdown]
 # (Means over the seeds with 95 % intervals.) The geometric prototypes tell next to nothing about these classes: blind guessing
-# is 5 %. On them a well-trained network does *worse* than guessing, since it is confident and wrong. A loss
-# that is lowered on such points has been lowered on something else than the task.
+# is 5 %. On them a well-trained network does *worse* than guessing, since it is confident and wrong.
 #
 # What matters in the end is the decision. Does the prototype prefer the same parent as the whole training
 # data, at the first decision of the pass, where both judge the same M?
@@ -612,9 +597,7 @@ pd.Series(accuracies, name="test accuracy, %").round(1)
 #
 # ## On your own checkpoints
 #
-# You need the architecture as a module, two or more state dicts that fit it, and a few hundred labelled
-# examples, as `data = {task: (inputs, labels)}` with `heads = {task: module}`. A classifier whose
-# last layer is its own takes `nn.Identity()` as its head, as in the toy above. The recipe:
+# Call `ml.adapt("cogram", ...)` as in the toy above, with a few hundred labelled examples. The recipe:
 #
 # 1. Look at the merge to start from. If it is much worse than the parents, they may not be aligned, and
 #    CoGraM over layers will probably walk to a parent: try aligning them first {cite}`ainsworth2023git`.
@@ -623,19 +606,16 @@ pd.Series(accuracies, name="test accuracy, %").round(1)
 # 3. Only then go finer, with a validation set beside the examples that decide, and a steepness that fits the
 #    differences in the log.
 #
-# Layers such as BatchNorm are merged as wholes, and their statistics may not fit the new
-# weights before them; embeddings and tied weights have no neurons in this sense and are decided as layers too.
+# Layers such as BatchNorm, embeddings and tied weights have no neurons in this sense and are merged as wholes.
 #
 # ## When to use it, and when not
 #
 # **Use it** for networks of one architecture and one task, with labelled data of both parties in one place and without a
-# wish to train: as a log that shows which layers of which parent matter, it is worth having on its own.
+# wish to train: its log shows which layers of which parent matter. **Do not use it** where gradients are affordable, with
+# prototypes that the network cannot recognise, or to merge independently trained networks that should *both* survive.
 #
-# **Do not use it** where gradients are affordable, since the same data do more in a fine-tuning; with prototypes
-# that the network cannot recognise; or to merge independently trained networks that should *both* survive.
-#
-# What the paper claims about levels, iteration and kickoff is measured in [](31-cogram-experiments) and judged in the
-# [](90-claims-ledger). Where its text contradicts itself or leaves out what one needs, the [](../book/errata) say so.
+# The paper's claims are measured in [](31-cogram-experiments) and judged in the
+# [](90-claims-ledger); where its text contradicts itself or leaves out what one needs, the [](../book/errata) say so.
 #
 # ## Exercises
 #
@@ -723,9 +703,8 @@ for steepness in (0.0, 5.5, 50.0, 500.0, 5000.0):
 pd.DataFrame(answers).T.round(3)
 
 # %% [markdown]
-# A larger steepness makes the proposals bolder, and up to some hundreds the loss on the data that decide falls further; neurons
-# that are taken outright, at the largest one, are rolled back more often. The differences are small, and whether validation data
-# follow, one seed cannot say.
+# Up to some hundreds the loss on the data that decide falls further. The differences are small, and whether validation
+# data follow, one seed cannot say.
 # ````{solution-end}
 # ````
 #

@@ -1,5 +1,6 @@
 """What the chapters on CoGraM compute: by hand where a number follows, else what must hold."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from mergelib.studies import pairs
 from mergelib.studies.analysis import cogram as analysis
 from mergelib.studies.analysis import cogram_figures as figures
 from mergelib.studies.pairs import Pair
-from mergelib.testbed.families.synthetic import synthetic_pair
+from mergelib.testbed.families.synthetic import synthetic_pair, train_pair
 
 SEEDS = range(12)  # so many that no bootstrap draw holds one value only
 
@@ -111,6 +112,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Pair:
         return synthetic_pair(seed, heterogeneous=heterogeneous, test_size=40, **sizes)
 
     monkeypatch.setitem(pairs.SOURCES, "synthetic", draw)
+    monkeypatch.setattr(pairs, "train_pair", partial(train_pair, hidden=16, epochs=10))
     return pairs.make_pair(0, "synthetic", "homogeneous", shared=False)
 
 

@@ -247,12 +247,11 @@ def after_other_merges(result: str = "vision8-granular") -> pd.DataFrame:
     """CoGraM over layers after other merges, as text; intervals draw seeds and tasks anew.
 
     Returns:
-        One row per merge that it began with: accuracy before and after, in per cent, the change
-        with rollback at layers, and the share of layers that it kept.
+        One row per merge that it began with: accuracy before and after, in per cent, and the change
+        in points, also with rollback at layers.
     """
-    table, layers = _per_cent(load_table(result)), load_table(result, "layers")
+    table = _per_cent(load_table(result))
     rolled = "cogram, rolled back"
-    kept = layers[layers["method"] == rolled].groupby("base")["accepted"].mean()
     rows = {}
     for base, part in table.groupby("base", sort=False):
         means = part.groupby("method")["accuracy"].mean()
@@ -263,7 +262,7 @@ def after_other_merges(result: str = "vision8-granular") -> pd.DataFrame:
             ),
         }
         plain = {"before, %": f"{means['none']:.1f}", "CoGraM, %": f"{means['cogram']:.1f}"}
-        rows[label(str(base))] = {**plain, **changes, "layers kept": f"{kept[base]:.0%}"}
+        rows[label(str(base))] = plain | changes
     return pd.DataFrame(rows).T
 
 
