@@ -97,7 +97,7 @@ plt.show()
 # Each level has two **thresholds**, in nats. Where $|\Delta L| < \tau_{\min}$ the decision is called uncertain, where
 # $|\Delta L| > \tau_{\max}$ too coarse, and in both cases the part is left to the next finer level. In between, ends
 # included, it is mixed at once. A **neuron** is an output unit with its incoming weights and its bias.
-# {numref}`fig-cogram-algorithm` draws it, and here it is as pseudo-code:
+# The figure draws it, and here it is as pseudo-code:
 #
 # ```{prf:algorithm} CoGraM
 # :label: alg-cogram
@@ -174,9 +174,8 @@ result = ml.adapt(
 result.history[["layer", "level", "loss A", "loss B", "alpha A", "after"]].round(3)
 
 # %% [markdown]
-# One row per decision: that table is the **log**. Layers go by
-# their module's name, 2 for the last and 0 for the first, and neurons count from 0. The first four
-# rows are the ones that we computed; the next cell checks them to the last digit.
+# One row per decision: that table is the **log**. Layer 2 is the last, 0 the first, and neurons count from 0. The first four
+# rows are the ones that we computed; the next cell checks them.
 
 # %% tags=["nbval-check-output"]
 losses = [[math.log1p(math.exp(-m)) for m in pair] for pair in ((2, 1), (1, 1), (1.5, 0.5))]
@@ -260,15 +259,14 @@ by_layer = pair.cogram(pair.fisher, everything).history
 by_layer[["layer", "loss a", "loss b", "alpha a"]].round(3)
 
 # %% [markdown]
-# Two layers, two decisions, two numbers $\alpha$: all that the paper's experiments let CoGraM choose
-# for this network. Now let every neuron decide, last layer first.
+# Two layers, two decisions: all that the paper's experiments let CoGraM choose. Now let every neuron decide, last layer first.
 
 # %%
 in_turn = pair.cogram(pair.fisher, everything, levels=("neuron",), order="sequential")
 steps = in_turn.history
 steps.groupby("layer", sort=False)["accepted"].agg(neurons="size", accepted="sum")
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Decisions about neurons on a real pair (one seed): the loss difference between A's and B's neuron in its place, with the mixing factor on the right axis. Blue: the mixture was kept; orange: rolled back.", "name": "fig-cogram-neurons"}, "image": {"alt": "Bars to both sides of zero for 20 output neurons and 64 hidden ones, mostly shorter than one hundredth of a nat, so that the mixing factor on the right axis stays within a few hundredths of one half. Mixtures of the output neurons are nearly all rolled back; of the hidden neurons most are kept."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Decisions about neurons on a real pair (one seed): the loss difference between A's and B's neuron in its place, with the mixing factor on the right axis. Blue: the mixture was kept; orange: rolled back.", "name": "fig-cogram-neurons"}, "image": {"alt": "Bars for 20 output neurons and 64 hidden ones, mostly shorter than one hundredth of a nat, so that the mixing factor stays within a few hundredths of one half. Mixtures of the output neurons are nearly all rolled back; of the hidden neurons most are kept."}}
 cogram_figures.neuron_decisions(steps)
 plt.show()
 
@@ -289,7 +287,7 @@ ends = [loss(pair, run.state, Split(*pair.together)) for run in (in_turn, at_onc
 print(f"{differ} of {len(both)} differ; loss in turn {ends[0]:.4f}, at once {ends[1]:.4f}")
 
 # %% [markdown]
-# Some decisions differ, and on this seed deciding in turn gets a little further.
+# Some decisions differ.
 #
 # All levels in one figure: the curve is {eq}`eq-cogram-alpha`, and below it stand the
 # differences that occurred. To be quick, single weights are judged on three k-means prototypes per class, which a later
@@ -429,8 +427,7 @@ cases[["walked"]].sum().join(cases[["parents", "fisher", "cogram"]].mean().round
 
 # %% [markdown]
 # *Walked* counts the pairs, of six, in which both layers lean to the same parent and the first is more than nine tenths of it;
-# *parents* is the mean accuracy of A and B. With the same start no layer is taken outright, and CoGraM ends a little above a
-# Fisher merge that is better than its parents already. With own starts, Fisher merging loses a lot, and
+# *parents* is the mean accuracy of A and B. With the same start no layer is taken outright. With own starts, Fisher merging loses a lot, and
 # the passes walk to a parent: what CoGraM "gains" over Fisher is the way back to a single sub-network. The paper does not
 # say whether its networks shared a start.
 #
@@ -497,7 +494,7 @@ for title, pixels in scales.items():
     rows["k-means, 3 per class"] = rows["k-means, 3 per class"][::3]
     sides[f"pixels in {title}"] = (-1 if title == "[-1, 1]" else 0, rows)
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Prototypes of five classes of pictures, from pixels in [-1, 1] (left) and in [0, 1] (right); black is the lower end, white the upper. Only the geometric mean depends on the scale.", "name": "fig-cogram-gallery"}, "image": {"alt": "Rows of pictures for class means, geometric means, medoids and one k-means centre of three. Means, medoids and centres are readable digits and the same on both sides. The geometric mean on the scale from minus one to one is a pale outline on white, with ink and paper of the same brightness; from zero to one it is a thin digit on black that has lost the strokes in which writers differ."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Prototypes of five classes of pictures, from pixels in [-1, 1] (left) and in [0, 1] (right); black is the lower end, white the upper. Only the geometric mean depends on the scale.", "name": "fig-cogram-gallery"}, "image": {"alt": "Class means, medoids and k-means centres are readable digits and the same on both sides. The geometric mean on the scale from minus one to one is a pale outline on white, with ink and paper of the same brightness; from zero to one it is a thin digit on black."}}
 cogram_figures.gallery(sides)
 plt.show()
 

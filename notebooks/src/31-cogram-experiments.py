@@ -83,9 +83,8 @@ pd.concat({kind: run.history[shown] for kind, run in runs.items()}).round(3)
 filed = load_table(f"{SUITE}-fusion").query("data == 'heterogeneous' and start == 'own'")
 filed = filed.query("seed == @SEED and levels in ('layer', None)")
 filed = filed.drop_duplicates(["method", "prototypes"])
-filed.index = [
-    "CoGraM, " + row.prototypes if row.prototypes else row.method for row in filed.itertuples()
-]
+names = "CoGraM, " + filed["prototypes"]
+filed.index = filed["method"].where(filed["prototypes"].isna(), names)
 states = {"a": pair.a, "b": pair.b, "fisher": pair.fisher}
 states |= {f"CoGraM, {kind}": run.state for kind, run in runs.items()}
 here = pd.Series({name: pair.accuracy(state) for name, state in states.items()})
