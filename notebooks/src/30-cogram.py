@@ -151,7 +151,7 @@ plt.show()
 #
 # **Neuron 2** is judged with the new neuron 1 in place, and goes to B with $1 - \alpha = 0.722$.
 #
-# So the finer level finds what the coarse one cannot see: *which* half of the layer to take from whom. Now the same
+# So the finer level finds *which* half of the layer to take from whom. Now the same
 # by machine; `data` and `heads` are mappings by task, here with a single one.
 
 # %%
@@ -401,7 +401,7 @@ assert table.loc["weights"].iloc[0] < table.loc["Fisher"].iloc[0]
 # ```
 #
 # ```{prf:proof}
-# Read off the definition of the candidates.
+# By the definition of the candidates.
 # ```
 #
 # That says what is compared, not how it comes out. If A's upper layers cannot read B's first layer, $L_B - L_A$ is several
