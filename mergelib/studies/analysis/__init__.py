@@ -1,0 +1,1 @@
+"""What the chapters show of the studies: tables and figures from ``results/``, by subject."""
