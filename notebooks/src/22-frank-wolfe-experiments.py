@@ -86,7 +86,7 @@ walk = ml.adapt("frank_wolfe", zoo.experts, granularity="layer", **options)
 walk.history.round(4)
 
 # %% [markdown]
-# The loss falls at every step. The coefficients prove that the merged model lies in the hull: none is negative, every
+# The coefficients prove that the merged model lies in the hull: none is negative, every
 # column sums to one. Averaged over the tensors of each block, they also say who was used:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean coefficient of every expert and of the start in each part of the network. The first four experts belong to the target tasks.", "name": "fig-fw-coefficients"}, "image": {"alt": "A table of colours, rows for the experts and the start, columns for the parts of the network. The target experts carry most of the weight, unevenly; experts of other tasks have a share in many parts, too, and the start almost none."}}
@@ -126,7 +126,7 @@ for unit, result in (("layer", walk), ("task", whole)):
 table = fw.procedures_table()
 seconds = load_table("vision8-procedures", "cost").groupby("method")["seconds"].mean()
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean test accuracy on eight vision tasks with a hundred training pictures a task, 95 % intervals over the seeds, and seconds on one thread of a shared processor: only their ratios mean something. Colours tell what data a method sees, validation pictures apart.", "name": "fig-data-ladder"}, "image": {"alt": "A row for each method. From the bottom: pretrained; Concrete, soup, average, walks inside the hull and Fisher close together; multi-task training, task arithmetic, AdaMerging, walks from it and RegMean two to four points higher; CART and walks from it five above; learned coefficients and Surgery on the average; Surgery on CART; individual experts."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean test accuracy on eight vision tasks with a hundred training pictures a task, 95 % intervals over the seeds, and seconds on one thread of a shared processor: only their ratios mean something, and starts are not counted. Colours tell what data a method sees, validation pictures apart.", "name": "fig-data-ladder"}, "image": {"alt": "A row for each method. From the bottom: pretrained; Concrete, soup, average, walks inside the hull and Fisher close together; multi-task training, task arithmetic, AdaMerging, walks from it and RegMean two to four points higher; CART and walks from it five above; learned coefficients and Surgery on the average; Surgery on CART; individual experts."}}
 fig, ax = plt.subplots(figsize=(7.6, 8.2))
 fw.procedure_dots(table.query("method not in @fw.LONG"), seconds, ax)
 plt.show()
@@ -137,7 +137,7 @@ plt.show()
 # draws tasks as well, and is about tasks like these.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Differences in mean test accuracy on vision8, with two 95 % intervals: thick, Student's over five seeds; thin, a bootstrap over seeds and tasks, whose ends are written at the right. FW is soft, by layer.", "name": "fig-fw-rivals"}, "image": {"alt": "Both intervals are above zero for RegMean, CART, coefficients learned on CART, and Surgery, and below it for Concrete. Fisher and Frank-Wolfe over the average, AdaMerging over task arithmetic, Frank-Wolfe over its starts, and learned coefficients over the walk have a thick interval above zero and a thin one that crosses it."}}
-fig, ax = plt.subplots(figsize=(6.4, 4.8))
+fig, ax = plt.subplots(figsize=(8.6, 5.0))
 fw.forest(fw.differences(table, fw.RIVALS), ax)
 plt.show()
 
@@ -169,7 +169,7 @@ plt.show()
 # of it is left:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Variants and oracles compared, in points of mean test accuracy; intervals as in the figure before. The last row belongs to the next section.", "name": "fig-fw-pairings"}, "image": {"alt": "Six rows. By layer over by task and, by task, soft over hard: a point or less, thick intervals above zero, thin ones across it. By layer soft and hard are level. The paper's pairing is nearly four points below zero in both intervals. Unconstrained over tuned task arithmetic: half a point, both intervals across zero."}}
-fig, ax = plt.subplots(figsize=(6.4, 3.6))
+fig, ax = plt.subplots(figsize=(8.6, 3.4))
 fw.forest(fw.differences(table, fw.KINDS), ax)
 plt.show()
 
@@ -403,8 +403,8 @@ print(f"loss before the last step: {further.history['loss'].iloc[-1]:.3f}, befor
 # * Irrelevant experts lower every merge that uses all of the pool, and leave Frank-Wolfe with labels over whole
 #   models as it is; by layer it does take tensors from them.
 # * On pictures CART, with a scale chosen on validation labels, is ahead of every walk inside the hull, and
-#   coefficients learned on CART from all labels of every walk; on texts a walk by layer is ahead of every data-free
-#   merge.
+#   coefficients on CART, from all labels, of every walk; on texts a walk by layer is ahead of the best
+#   data-free one.
 # * Hard or soft, by layer or by task: a point or less, and nothing that holds over tasks.
 # * Coefficients prove a place in the hull of experts *and start*. Left free, the walk is learned task arithmetic.
 # * On the same few examples merging beats untuned training; on thousands training beats merging.

@@ -51,27 +51,27 @@ RIVALS: dict[str, tuple[str, str]] = {
     "RegMean − average": ("regmean", "average"),
     "FW − average": ("frank_wolfe soft, by layer", "average"),
     "CART − FW": ("cart", "frank_wolfe soft, by layer"),
-    "AdaMerging − task arithmetic": ("adamerging", "task_arithmetic"),
+    "AdaMerging − task arithm.": ("adamerging", "task_arithmetic"),
     "FW from AdaMerging − AdaMerging": (
         "frank_wolfe soft, by layer, from adamerging",
         "adamerging",
     ),
     "FW from CART − CART": ("frank_wolfe soft, by layer, from cart", "cart"),
-    "λ on CART, all labels − CART": ("labels", "cart"),
-    "λ on CART, all labels − FW from CART": ("labels", "frank_wolfe soft, by layer, from cart"),
+    "λ on CART − CART": ("labels", "cart"),
+    "λ on CART − FW from CART": ("labels", "frank_wolfe soft, by layer, from cart"),
     "Surgery on CART − CART": ("surgery+cart", "cart"),
-    "Concrete − task arithmetic": LONG,
+    "Concrete − task arithm.": LONG,
 }
 KINDS: dict[str, tuple[str, str]] = {
     "hard: by layer − by task": ("frank_wolfe hard, by layer", "frank_wolfe hard, by task"),
     "soft: by layer − by task": ("frank_wolfe soft, by layer", "frank_wolfe soft, by task"),
     "by task: soft − hard": ("frank_wolfe soft, by task", "frank_wolfe hard, by task"),
     "by layer: soft − hard": ("frank_wolfe soft, by layer", "frank_wolfe hard, by layer"),
-    "soft, by task − hard, by layer,\nfrom AdaMerging": (
+    "paper's pairing: soft − hard": (
         "frank_wolfe soft, by task",
         "frank_wolfe hard, by layer, from adamerging",
     ),
-    "unconstrained − task arithmetic": (
+    "unconstrained − task arithm.": (
         "frank_wolfe soft, by task, unconstrained",
         "task_arithmetic",
     ),
@@ -82,7 +82,8 @@ def short(method: str) -> str:
     """A procedure's name as figures write it, e.g. "FW soft, by layer, from CART"."""
     if method in NAMES:
         return NAMES[method]
-    name = label(method)
+    base, *rest = method.split(", ")
+    name = ", ".join([label(base), *rest])
     for plain, written in PARTS.items():
         name = name.replace(plain.replace("_", " "), written)
     return name

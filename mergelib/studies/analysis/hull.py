@@ -39,13 +39,19 @@ def draw_gap(ax: "Axes", here: np.ndarray, downhill: np.ndarray, width: float) -
     ax.fill(*np.array([*near, *far[::-1]]).T, color="#e69f00", alpha=0.13, lw=0)
     for line in (near, far):
         ax.plot(*np.array(line).T, "--", color="#a06a00", lw=1.3)
-    ax.annotate("", here + 1.7 * downhill, here, arrowprops={"arrowstyle": "-|>", "lw": 2.4})
-    ax.text(*(here + 1.6 * downhill + 0.1 * normal), r"$-\nabla\ell$", fontsize=14)
+    arrow = {"arrowstyle": "-|>", "lw": 2.4}
+    ax.annotate("", _pair(here + 1.7 * downhill), _pair(here), arrowprops=arrow)
+    x, y = _pair(here + 1.6 * downhill + 0.1 * normal)
+    ax.text(x, y, r"$-\nabla\ell$", fontsize=14)
     aside = here - 1.8 * normal
     both_ways = {"arrowstyle": "<|-|>", "color": "#a06a00"}
-    ax.annotate("", aside + width * downhill, aside, arrowprops=both_ways)
-    middle = aside + 0.4 * width * downhill - 0.1 * normal
-    ax.text(*middle, r"$g/\|\nabla\ell\|$", ha="right", fontsize=14)
+    ax.annotate("", _pair(aside + width * downhill), _pair(aside), arrowprops=both_ways)
+    x, y = _pair(aside + 0.4 * width * downhill - 0.1 * normal)
+    ax.text(x, y, r"$g/\|\nabla\ell\|$", ha="right", fontsize=14)
+
+
+def _pair(point: np.ndarray) -> tuple[float, float]:
+    return float(point[0]), float(point[1])
 
 
 def draw_hull(
@@ -67,7 +73,8 @@ def draw_hull(
     across, upwards = (np.linspace(side[0], side[-1], 160) for side in sides)
     heights = surface(upwards, across)
     lines = ax.contour(across, upwards, heights, levels=22, cmap="cividis", linewidths=1.1)
-    ax.clabel(lines, list(lines.levels[1::3]), fmt="%.2f", fontsize=9)
+    shown = np.asarray(lines.levels)[1::3].tolist()
+    ax.clabel(lines, shown, fmt="%.2f", fontsize=9)
     ax.fill(*np.array(list(corners.values())).T, facecolor="none", edgecolor="black", lw=1.8)
     for name, corner in corners.items():
         text = f"{name} = s" if np.allclose(corner, chosen) else name
