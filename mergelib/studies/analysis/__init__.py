@@ -1,1 +1,1 @@
-"""What the chapters show of the studies: tables and figures from ``results/``, by subject."""
+"""What the chapters compute from result files and on live models; one module per subject."""
