@@ -1,0 +1,1 @@
+"""What chapters show of the studies: tables read from records, and small computations."""
