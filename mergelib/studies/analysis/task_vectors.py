@@ -1,6 +1,7 @@
 """Task vectors: how they lie, what they move, which scale they want, and what subtracting costs."""
 
 import copy
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -85,15 +86,14 @@ def sweep_scales(
 def lowest(curve: "pd.Series[float]") -> float:
     """Where a curve is least: the vertex of the parabola through the three points around it.
 
+    NaN if the least of its points lies at an end, where nothing says how it goes on.
+
     Args:
         curve: values at increasing positions, its index; at least three.
-
-    Raises:
-        ValueError: if the least of them lies at an end, where nothing says how it goes on.
     """
     middle = int(curve.argmin())
     if not 0 < middle < len(curve) - 1:
-        raise ValueError(f"the curve is least at its end, {curve.index[middle]}")
+        return math.nan
     nearby = curve.iloc[middle - 1 : middle + 2]
     square, linear, _ = np.polyfit(nearby.index.to_numpy(float), nearby.to_numpy(float), 2)
     return float(-linear / (2 * square))
