@@ -30,8 +30,8 @@ DEVICE = "cpu"
 #
 # A **suite** holds tasks: here scikit-learn's handwritten digits {cite}`alpaydin1998optical`, cut
 # into 0 to 4 and 5 to 9. A **zoo** holds what there is to merge: one pretrained backbone $\theta_0$
-# and, for each task $t$, an **expert** $\theta_t$ that was fine-tuned from it. The first call trains
-# the experts, which takes some seconds; later calls read them from a cache.
+# and, for each task $t$, an **expert** $\theta_t$ that was fine-tuned from it. The first call
+# trains the experts, which takes some seconds; later calls read them from a cache.
 
 # %%
 import mergelib as ml
@@ -59,9 +59,9 @@ for name, task in suite.tasks.items():
 #
 # The table above has a flaw: each picture was judged under its own task's head, so somebody told
 # the model which five digits to choose from. Papers on merging ask in this way, and so do the other
-# chapters. It is a real limitation: the answer to "which task is this?" is given away. Here we don't
-# give it away. Stacking both heads gives one with ten classes, and every model is asked *which of the ten
-# digits is this?*
+# chapters. It is a real limitation: the answer to "which task is this?" is given away. Here we
+# don't give it away. Stacking both heads gives one with ten classes, and every model is asked
+# *which of the ten digits is this?*
 
 # %%
 from mergelib.studies.analysis.tour import accuracies, answers, hard_pictures, one_question
@@ -109,9 +109,10 @@ print(f"{vectors[0].numel():,} entries each; cosine {cosine:.2f}")
 assert abs(cosine) < 0.25, cosine
 
 # %% [markdown]
-# They are nearly at a right angle: what these two experts changed in the network has little in common. That
-# alone does not make merging work, nor would a small angle prevent it: two fine-tunes of the *same* task
-# point almost the same way and merge best of all ([](02-averaging-and-task-vectors)).
+# They are nearly at a right angle: what these two experts changed in the network has little in
+# common. That alone does not make merging work, nor would a small angle prevent it: two fine-tunes
+# of the *same* task point almost the same way and merge best of all
+# ([](02-averaging-and-task-vectors)).
 #
 # ## Four merges
 #
@@ -294,10 +295,10 @@ if PROFILE != "smoke":
     assert grid[3.0] < grid[0.0]
 
 # %% [markdown]
-# The experts gain most, each on the half that it was not trained on. So they still tell these digits
-# from one another, if they are told that it is one of the five; what they had lost under ten classes is mostly the
-# distinction from their own digits. What stays below the pretrained model is what fine-tuning truly
-# cost. The merged models come out next to the expert on both halves.
+# The experts gain most, each on the half that it was not trained on. So they still tell these
+# digits from one another, if they are told that it is one of the five; what they had lost under ten
+# classes is mostly the distinction from their own digits. What stays below the pretrained model is
+# what fine-tuning truly cost. The merged models come out next to the expert on both halves.
 #
 # ````{solution-end}
 # ````
@@ -305,7 +306,8 @@ if PROFILE != "smoke":
 # ## Summary
 #
 # * A merge computes one state dict from several, in a moment and without training.
-# * Asked for all ten digits, each expert fails on the other's half; every merge of the two keeps both.
+# * Asked for all ten digits, each expert fails on the other's half; every merge of the two keeps
+#   both.
 # * Settings come from validation pictures, and identities such as $\lambda = 1/T$ check the code.
 #
 # **Next:** [](01-testbed) shows where suites, heads and experts come from, and

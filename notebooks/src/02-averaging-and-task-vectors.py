@@ -13,9 +13,9 @@ if importlib.util.find_spec("mergelib") is None:
 # %% [markdown]
 # # Averaging and task vectors
 #
-# **In one sentence:** models that were fine-tuned gently from one pretrained start lie in one valley
-# of the loss, so points between them are good models too, and the *differences* from the start can
-# be added, scaled and subtracted like arrows.
+# **In one sentence:** models that were fine-tuned gently from one pretrained start lie in one
+# valley of the loss, so points between them are good models too, and the *differences* from the
+# start can be added, scaled and subtracted like arrows.
 #
 # Everything in this book is built on two observations. The first is that one may **average** the
 # weights of fine-tuned models {cite}`wortsman2022model`, which ought to be absurd: a network's
@@ -42,8 +42,9 @@ DEVICE = "cpu"
 
 # %% [markdown]
 # The experts are those of the testbed: one backbone $\theta_0$, and for each of the $T$ tasks an
-# expert $\theta_t$ that was fine-tuned from it under a frozen head. To keep this page quick we judge
-# on the first 200 test pictures of each task, and choose on the first 100 validation pictures.
+# expert $\theta_t$ that was fine-tuned from it under a frozen head. To keep this page quick we
+# judge on the first 200 test pictures of each task, and choose on the first 100 validation
+# pictures.
 
 # %%
 import numpy as np
@@ -82,15 +83,16 @@ first, second = names[:2]
 #   \Bigl[ \ell\bigl(\theta(\alpha)\bigr) - (1-\alpha)\,\ell(\theta_A) - \alpha\,\ell(\theta_B) \Bigr] .
 # $$ (eq-barrier)
 #
-# The ends themselves contribute a zero, so a barrier is never negative. It is measured in **nats**, the
-# unit of the cross-entropy with natural logarithms. Two models with a barrier of about zero are
-# **linearly mode connected** {cite}`frankle2020linear` (where the height is that of the error), or, as
-# we shall say, in one **basin**.
+# The ends themselves contribute a zero, so a barrier is never negative. It is measured in **nats**,
+# the unit of the cross-entropy with natural logarithms. Two models with a barrier of about zero are
+# **linearly mode connected** {cite}`frankle2020linear` (where the height is that of the error), or,
+# as we shall say, in one **basin**.
 #
 # ### Two fine-tunes of one backbone
 #
-# The first pair shares as much as two fine-tuned models can: the same backbone, task and head. One is
-# the expert of the testbed; its *rival* was trained with twice the batch size and twice the rate.
+# The first pair shares as much as two fine-tuned models can: the same backbone, task and head. One
+# is the expert of the testbed; its *rival* was trained with twice the batch size and twice the
+# rate.
 
 # %%
 from mergelib.studies.analysis.lines import loss_barrier, walk
@@ -102,15 +104,15 @@ twins = walk(zoo.model, zoo.experts[first], rival, zoo.heads, own.suite)
 print(f"barrier between two fine-tunes: {loss_barrier(twins):.3f} nats")
 
 # %% [markdown]
-# There is none. {cite:t}`neyshabur2020being` found the same for pairs of fine-tunes of real networks, and
-# a barrier between networks trained from scratch. What makes the difference?
+# There is none. {cite:t}`neyshabur2020being` found the same for pairs of fine-tunes of real
+# networks, and a barrier between networks trained from scratch. What makes the difference?
 
 # %% [markdown]
 # ## What a shared start does: it keeps the units in one order
 #
-# To vary the start we need networks that train in seconds: perceptrons with 128 hidden units, on the
-# pictures of chess pieces, under a frozen random head that all share. Each draw gives three of them:
-# *one*; a *sibling*, from the same random weights but another order of the pictures; and a
+# To vary the start we need networks that train in seconds: perceptrons with 128 hidden units, on
+# the pictures of chess pieces, under a frozen random head that all share. Each draw gives three of
+# them: *one*; a *sibling*, from the same random weights but another order of the pictures; and a
 # *stranger*, from other random weights. Three draws, to see more than one accident.
 
 # %%
@@ -121,22 +123,24 @@ gentle = ml.Recipe(learning_rate=1e-3, epochs=20)
 trios = [train_trio(chess, gentle, draw=10 * SEED + draw, device=DEVICE) for draw in range(3)]
 
 # %% [markdown]
-# Hidden units carry no names. Shuffle them, together with the weights that read them, and the network
-# computes the same function (the last exercise does it). So training from other random weights deals
-# the units out in another order, and the straight line averages unit 17 of one network, which may look for
-# an edge, with unit 17 of the other, which may look for a blob.
+# Hidden units carry no names. Shuffle them, together with the weights that read them, and the
+# network computes the same function (the last exercise does it). So training from other random
+# weights deals the units out in another order, and the straight line averages unit 17 of one
+# network, which may look for an edge, with unit 17 of the other, which may look for a blob.
 #
-# If that is what separates strangers, putting the units into one order must remove the barrier. **Activation
-# matching** does so: run both networks on the same pictures, correlate every hidden unit of one with
-# every hidden unit of the other {cite}`li2016convergent`, and find the pairing with the largest sum of correlations,
+# If that is what separates strangers, putting the units into one order must remove the barrier.
+# **Activation matching** does so: run both networks on the same pictures, correlate every hidden
+# unit of one with every hidden unit of the other {cite}`li2016convergent`, and find the pairing
+# with the largest sum of correlations,
 #
 # $$
 # \pi^\star = \arg\max_{\pi} \sum_{i=1}^{n} \operatorname{corr}_x\bigl(a_i(x),\, b_{\pi(i)}(x)\bigr) .
 # $$ (eq-matching)
 #
-# That is a linear assignment problem, which `scipy.optimize.linear_sum_assignment` solves exactly. The
-# function of the reordered stranger is unchanged, to the last picture. **Weight matching**
-# {cite}`ainsworth2023git` pairs units by their weights in place of their activity, and needs no pictures.
+# That is a linear assignment problem, which `scipy.optimize.linear_sum_assignment` solves exactly.
+# The function of the reordered stranger is unchanged, to the last picture. **Weight matching**
+# {cite}`ainsworth2023git` pairs units by their weights in place of their activity, and needs no
+# pictures.
 
 # %%
 from mergelib.align import activation_matching, git_rebasin
@@ -180,10 +184,11 @@ barriers = barriers.loc[list(ends)].rename(columns=lambda draw: f"draw {draw + 1
 barriers.round(2).rename_axis("barrier, nats")
 
 # %% [markdown]
-# Reordering the stranger removes most of its barrier, by activity or by weights, though its function
-# is what it was. So most of what separates these strangers is the *order* of their units. It does not bring them
-# quite to the siblings' level: two networks of 128 units need not have the same features. (Wider
-# networks leave less, {cite:t}`entezari2022role` and {cite:t}`ainsworth2023git` report.)
+# Reordering the stranger removes most of its barrier, by activity or by weights, though its
+# function is what it was. So most of what separates these strangers is the *order* of their units.
+# It does not bring them quite to the siblings' level: two networks of 128 units need not have the
+# same features. (Wider networks leave less, {cite:t}`entezari2022role` and
+# {cite:t}`ainsworth2023git` report.)
 #
 # ### A shared start is not enough
 #
@@ -199,11 +204,12 @@ siblings = pd.DataFrame({"gentle": barriers.loc["same start"], "rough": apart})
 siblings.round(2).rename_axis("siblings' barrier, nats").T
 
 # %% [markdown]
-# From the same random weights, a rougher training leaves a barrier. {cite:t}`frankle2020linear` found that
-# only networks at the scale of MNIST digits were connected when they shared their random
-# weights alone; larger ones had to share the first stretch of *training* as well. Pretraining is such a
-# stretch, and a long one. So the first rule of merging: **experts must share a pretrained start, and
-# fine-tuning must not go far from it.** Whoever merges models without a common start has to align them first.
+# From the same random weights, a rougher training leaves a barrier. {cite:t}`frankle2020linear`
+# found that only networks at the scale of MNIST digits were connected when they shared their random
+# weights alone; larger ones had to share the first stretch of *training* as well. Pretraining is
+# such a stretch, and a long one. So the first rule of merging: **experts must share a pretrained
+# start, and fine-tuning must not go far from it.** Whoever merges models without a common start has
+# to align them first.
 
 # %% [markdown]
 # ## Why the middle of a valley is good
@@ -231,12 +237,12 @@ siblings.round(2).rename_axis("siblings' barrier, nats").T
 # exactly. Averaged over $t$, the middle term vanishes since $\sum_t \delta_t = 0$.
 # ```
 #
-# So in a valley an average is never worse than its parts are **on average**. That is no promise to beat
-# the best of them: an average of a good and a poor model may well lie below the good one.
+# So in a valley an average is never worse than its parts are **on average**. That is no promise to
+# beat the best of them: an average of a good and a poor model may well lie below the good one.
 #
-# For two models the same calculation says that a quadratic loss lies below its chord by
-# $\tfrac12 \alpha(1-\alpha)\, (\theta_A-\theta_B)^\top H\,(\theta_A-\theta_B)$: **one** measurement,
-# in the middle, fixes the whole curve. With $\Delta$ the gain there,
+# For two models the same calculation says that a quadratic loss lies below its chord by $\tfrac12
+# \alpha(1-\alpha)\, (\theta_A-\theta_B)^\top H\,(\theta_A-\theta_B)$: **one** measurement, in the
+# middle, fixes the whole curve. With $\Delta$ the gain there,
 #
 # $$
 # \ell\bigl(\theta(\alpha)\bigr) = (1-\alpha)\, \ell(\theta_A) + \alpha\, \ell(\theta_B)
@@ -259,9 +265,10 @@ print(f"largest error of the prediction: {error / abs(gain):.0%} of the gain")
 #
 # ## Between the experts of two tasks
 #
-# Averaging models of the *same* task is the business of model soups. Merging wants more: the experts
-# of *different* tasks. Now each point of the line has two losses. We also walk from the pretrained
-# model to an expert and beyond it, to $\alpha = 1.5$, and watch a second task on the way.
+# Averaging models of the *same* task is the business of model soups. Merging wants more: the
+# experts of *different* tasks. Now each point of the line has two losses. We also walk from the
+# pretrained model to an expert and beyond it, to $\alpha = 1.5$, and watch a second task on the
+# way.
 
 # %%
 two = sub_zoo(zoo, [first, second])
@@ -285,8 +292,8 @@ plt.show()
 
 # %% [markdown]
 # The middle of the line is one model that knows much of both tasks. The right panel says something
-# about the direction itself: to go from $\theta_0$ towards an expert is to learn its task, gradually,
-# and without a cliff at the end. A direction with a meaning deserves a name.
+# about the direction itself: to go from $\theta_0$ towards an expert is to learn its task,
+# gradually, and without a cliff at the end. A direction with a meaning deserves a name.
 #
 # ## Task vectors
 #
@@ -296,33 +303,36 @@ plt.show()
 # \tau_t = \theta_t - \theta_0 .
 # $$ (eq-task-vector)
 #
-# How do task vectors of different tasks relate? In weight space the cosine of their angle tells. But
-# what counts for the merged model is what a foreign task vector does to the *features* $f(x;\theta)$ of a
-# picture. Ideally nothing: task vectors are **disentangled** {cite}`ortiz2023task` if
+# How do task vectors of different tasks relate? In weight space the cosine of their angle tells.
+# But what counts for the merged model is what a foreign task vector does to the *features*
+# $f(x;\theta)$ of a picture. Ideally nothing: task vectors are **disentangled**
+# {cite}`ortiz2023task` if
 #
 # $$
 # f\Bigl(x;\ \theta_0 + \sum_s \alpha_s \tau_s\Bigr) = f(x;\ \theta_0 + \alpha_t \tau_t)
 # \qquad \text{for every picture } x \text{ of task } t
 # $$ (eq-disentangled)
 #
-# and all $\alpha$ in a range. (The paper writes it as a sum of parts, each of which vanishes outside its task.)
-# This is a statement about functions, not about small steps. To first order it becomes a condition on the derivative $J(x)$ of the features
-# with respect to the weights:
+# and all $\alpha$ in a range. (The paper writes it as a sum of parts, each of which vanishes
+# outside its task.) This is a statement about functions, not about small steps. To first order it
+# becomes a condition on the derivative $J(x)$ of the features with respect to the weights:
 #
 # ```{prf:proposition} When task vectors do not disturb each other, to first order
 # :label: prop-disentangled
-# Let $f$ be twice differentiable, and $J(x)\,\tau_s = 0$ for every picture $x$ of task $t$ and every $s \ne t$. Then on task $t$ the
-# merged model $\theta_0 + \lambda\sum_s\tau_s$ agrees with the model that carries $\tau_t$ alone up to $O(\lambda^2)$.
+# Let $f$ be twice differentiable, and $J(x)\,\tau_s = 0$ for every picture $x$ of task $t$ and
+# every $s \ne t$. Then on task $t$ the merged model $\theta_0 + \lambda\sum_s\tau_s$ agrees with
+# the model that carries $\tau_t$ alone up to $O(\lambda^2)$.
 # ```
 #
 # ```{prf:proof}
 # Both models have the expansion $f(x;\theta_0) + \lambda J(x)\tau_t + O(\lambda^2)$.
 # ```
 #
-# The remainder is where trouble may hide: it holds a term for every *pair* of task vectors, so it can grow like $T^2$.
+# The remainder is where trouble may hide: it holds a term for every *pair* of task vectors, so it
+# can grow like $T^2$.
 #
-# We measure both views: the cosines, and how far the full task vector of task $s$ moves the features of
-# task $t$, compared with how far the task's own vector moves them,
+# We measure both views: the cosines, and how far the full task vector of task $s$ moves the
+# features of task $t$, compared with how far the task's own vector moves them,
 #
 # $$
 # D_{st} = \frac{\sum_{x \in t} \lVert f(x;\theta_0+\tau_s) - f(x;\theta_0) \rVert}
@@ -359,12 +369,12 @@ pd.DataFrame({name: pd.Series(v).describe() for name, v in parts.items()}).loc[
 ].round(2)
 
 # %% [markdown]
-# Task vectors are nearly orthogonal. That says little: a foreign task vector still moves a task's features
-# a good part as far as its own.
+# Task vectors are nearly orthogonal. That says little: a foreign task vector still moves a task's
+# features a good part as far as its own.
 #
-# Nor is movement the same as harm. Some foreign task vectors move a task's features far and cost it many
-# points, others none, and a few even help. What harms is movement *across the classes' borders*, and
-# **interference** in this book means the harm.
+# Nor is movement the same as harm. Some foreign task vectors move a task's features far and cost it
+# many points, others none, and a few even help. What harms is movement *across the classes'
+# borders*, and **interference** in this book means the harm.
 
 # %% [markdown]
 # ## Adding: task arithmetic
@@ -395,8 +405,8 @@ print(f"{len(names)} experts at scale 1/T: the average, up to rounding:", gap < 
 
 # %% [markdown]
 # So on the line from $\theta_0$ along the sum lie the pretrained model at 0 and the average at
-# $1/T$. Where it is best is a question for the **validation** pictures. Never choose on test: the maximum over
-# many noisy numbers is too high on average.
+# $1/T$. Where it is best is a question for the **validation** pictures. Never choose on test: the
+# maximum over many noisy numbers is too high on average.
 #
 # We merge four pairs of tasks, two groups of four, and all eight, each at eight scales.
 
@@ -424,8 +434,8 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# More tasks, a lower curve, and a smaller best scale, which is always larger than $1/T$. The test pictures
-# have the last word on the choice for all tasks:
+# More tasks, a lower curve, and a smaller best scale, which is always larger than $1/T$. The test
+# pictures have the last word on the choice for all tasks:
 
 # %%
 ladder = {"pretrained": zoo.pretrained, "average": mean}
@@ -440,9 +450,10 @@ test.round(1).rename("mean test accuracy, %").to_frame()
 # %% [markdown]
 # ## Why more tasks want a smaller scale
 #
-# A toy model (ours, not from the papers) gives the answer in closed form. Suppose that the loss of task $t$ is
-# quadratic around its expert, that the task's own vector has curvature $h$, that every *foreign*
-# vector has curvature $\kappa h$ in the loss of task $t$, and that there are no cross terms:
+# A toy model (ours, not from the papers) gives the answer in closed form. Suppose that the loss of
+# task $t$ is quadratic around its expert, that the task's own vector has curvature $h$, that every
+# *foreign* vector has curvature $\kappa h$ in the loss of task $t$, and that there are no cross
+# terms:
 #
 # $$
 # \tau_t^\top H_t\, \tau_t = h, \qquad
@@ -450,8 +461,8 @@ test.round(1).rename("mean test accuracy, %").to_frame()
 # \tau_s^\top H_t\, \tau_{s'} = 0 \quad (s \ne s').
 # $$ (eq-toy)
 #
-# The number $\kappa$ says how much task vectors disturb each other: 0 if they are disentangled, 1 if
-# a foreign step costs as much as a missing own one.
+# The number $\kappa$ says how much task vectors disturb each other: 0 if they are disentangled, 1
+# if a foreign step costs as much as a missing own one.
 #
 # ```{prf:proposition} The best scale in the toy model
 # :label: prop-scale
@@ -462,8 +473,8 @@ test.round(1).rename("mean test accuracy, %").to_frame()
 # \lambda^\star(T) = \frac{1}{1 + (T-1)\,\kappa} .
 # $$
 #
-# So $\lambda^\star = 1$ for every $T$ if $\kappa = 0$, and $\lambda^\star = 1/T$, the plain average,
-# if $\kappa = 1$.
+# So $\lambda^\star = 1$ for every $T$ if $\kappa = 0$, and $\lambda^\star = 1/T$, the plain
+# average, if $\kappa = 1$.
 # ```
 #
 # ```{prf:proof}
@@ -473,8 +484,8 @@ test.round(1).rename("mean test accuracy, %").to_frame()
 # derivative in $\lambda$ vanishes where $1-\lambda = (T-1)\kappa\lambda$.
 # ```
 #
-# We read the scale of the least validation loss off a parabola through the three lowest points, fit $\kappa$ for all
-# eight tasks, and predict the scale for fewer.
+# We read the scale of the least validation loss off a parabola through the three lowest points, fit
+# $\kappa$ for all eight tasks, and predict the scale for fewer.
 
 # %%
 from mergelib.studies.analysis.task_vectors import lowest
@@ -486,16 +497,17 @@ print(f"disturbance kappa = {kappa:.2f}, from {largest} tasks")
 table.assign(**{"2/T": 2 / measured.index}).rename_axis("tasks").round(2)
 
 # %% [markdown]
-# With one number the toy model has the direction right, and most of the size. For fewer tasks it asks for
-# somewhat too small a scale: cross terms, which it leaves out, can do that. Real experts lie between
-# "no interference, keep $\lambda = 1$" and "full interference, average".
+# With one number the toy model has the direction right, and most of the size. For fewer tasks it
+# asks for somewhat too small a scale: cross terms, which it leaves out, can do that. Real experts
+# lie between "no interference, keep $\lambda = 1$" and "full interference, average".
 
 # %% [markdown]
 # ## Without validation pictures: two over T
 #
-# The scale 0.3 that papers recommend was found for eight tasks. What does it cost for other numbers? And what would
-# $1/T$ cost, the average, or a scale of $2/T$? The records of this book hold task arithmetic at ten scales for 8, 14 and
-# 20 tasks, rendered and real, over five seeds. The pairs and fours are those of this page.
+# The scale 0.3 that papers recommend was found for eight tasks. What does it cost for other
+# numbers? And what would $1/T$ cost, the average, or a scale of $2/T$? The records of this book
+# hold task arithmetic at ten scales for 8, 14 and 20 tasks, rendered and real, over five seeds. The
+# pairs and fours are those of this page.
 
 # %%
 from mergelib.studies.analysis.task_vectors import cost_of_rules, recorded_sweeps
@@ -528,9 +540,10 @@ plt.show()
 mean_cost.rename(columns=lambda rule: rule.removeprefix("λ = ").split(",")[0]).round(1)
 
 # %% [markdown]
-# The scale 0.3 is right for eight tasks and wrong for two and for twenty. **Where nothing can be tuned, take
-# $\lambda = 2/T$** (and 1 for two experts or fewer): it cost about a point or less in the mean of every setting here. That is a rule read off
-# these suites and this backbone, not a law; with a small model or many related tasks the best scale is nearer to $1/T$.
+# The scale 0.3 is right for eight tasks and wrong for two and for twenty. **Where nothing can be
+# tuned, take $\lambda = 2/T$** (and 1 for two experts or fewer): it cost about a point or less in
+# the mean of every setting here. That is a rule read off these suites and this backbone, not a law;
+# with a small model or many related tasks the best scale is nearer to $1/T$.
 
 # %% [markdown]
 # ## Subtracting: making a model forget
@@ -577,15 +590,15 @@ for role, values in lost.items():
     print(f"{role}: {centre:.1f} ± {half:.1f} points lost (95 % over {len(values)} tasks)")
 
 # %% [markdown]
-# The target loses several times what the control loses. That the control loses little is no finding: the
-# scale was chosen so. The finding is how much the target loses at that price, and it is partial: no
-# task falls to chance.
+# The target loses several times what the control loses. That the control loses little is no
+# finding: the scale was chosen so. The finding is how much the target loses at that price, and it
+# is partial: no task falls to chance.
 
 # %% [markdown]
 # ## What the papers say and what we measured
 #
-# The papers worked with CLIP and many more pictures, so we compare statements and not numbers. This page has one
-# seed of the suite: an illustration, no statistic.
+# The papers worked with CLIP and many more pictures, so we compare statements and not numbers. This
+# page has one seed of the suite: an illustration, no statistic.
 
 # %% tags=["hide-input"]
 soup = 100 * twins["accuracy"]
@@ -622,21 +635,22 @@ if PROFILE == "default" and SUITE == "glyphs8" and SEED == 0:
     assert lost["target"].mean() > 3 * lost["control"].mean()
 
 # %% [markdown]
-# On the soup: the two parts and their average differ by a picture or two of 200, so this pair decides
-# nothing. Soups in the paper mix dozens of recipes, and are judged on shifted data as well. In size, negation
-# takes 45.8 percentage points from the target tasks of CLIP ViT-L/14 in the paper {cite}`ilharco2023editing`.
+# On the soup: the two parts and their average differ by a picture or two of 200, so this pair
+# decides nothing. Soups in the paper mix dozens of recipes, and are judged on shifted data as well.
+# In size, negation takes 45.8 percentage points from the target tasks of CLIP ViT-L/14 in the paper
+# {cite}`ilharco2023editing`.
 #
 # ## When to use it, and when not
 #
-# * **Average** when all models solve the *same* task: there is nothing to choose, and in one basin the
-#   loss is at most the mean of the parts' losses. For *different* tasks it is too timid.
-# * **Task arithmetic** when experts of different tasks share a start. Choose the scale on a little validation data; without any,
-#   take $2/T$.
+# * **Average** when all models solve the *same* task: there is nothing to choose, and in one basin
+#   the loss is at most the mean of the parts' losses. For *different* tasks it is too timid.
+# * **Task arithmetic** when experts of different tasks share a start. Choose the scale on a little
+#   validation data; without any, take $2/T$.
 # * **Negation** to weaken a skill quickly. It is no guarantee that the skill is gone, so it does
 #   not replace a method with one where privacy or safety depends on it.
-# * **Neither** for models from different starts, unless aligned, and **not alone** with many or closely
-#   related tasks: interference grows with their number, and the methods of the next chapters deal
-#   with it.
+# * **Neither** for models from different starts, unless aligned, and **not alone** with many or
+#   closely related tasks: interference grows with their number, and the methods of the next
+#   chapters deal with it.
 #
 # ## Exercises
 #
@@ -698,17 +712,17 @@ table = ml.evaluate_many(
 # ```{exercise} The same function, and yet a barrier (hard)
 # :label: ex-vectors-permutation
 # Shuffle the hidden units of the first perceptron of this chapter, so that the network computes
-# exactly the same function. How high is the barrier between it and its shuffled copy? Does activation
-# matching undo the shuffle?
+# exactly the same function. How high is the barrier between it and its shuffled copy? Does
+# activation matching undo the shuffle?
 # ```
 
 # %% [markdown]
 # ````{solution-start} ex-vectors-permutation
 # :class: dropdown
 # ````
-# With a permutation matrix $P$ the network $W_2\, \sigma(W_1 x + b_1)$ equals
-# $(W_2 P^\top)\, \sigma(P W_1 x + P b_1)$, since the activation $\sigma$ acts on each unit alone. So we
-# permute the rows of the first layer and the columns of the second, or let `permute` do it.
+# With a permutation matrix $P$ the network $W_2\, \sigma(W_1 x + b_1)$ equals $(W_2 P^\top)\,
+# \sigma(P W_1 x + P b_1)$, since the activation $\sigma$ acts on each unit alone. So we permute the
+# rows of the first layer and the columns of the second, or let `permute` do it.
 
 # %%
 from mergelib.align import permute, random_permutations
@@ -725,21 +739,22 @@ same = all(torch.equal(undone[key], trio.one[key]) for key in trio.one)
 print("activation matching undoes the shuffle exactly:", same)
 
 # %% [markdown]
-# A network can be parted by a barrier *from itself*. That alone does not show that trained strangers
-# differ by a shuffle; that their barrier falls when they are matched does.
+# A network can be parted by a barrier *from itself*. That alone does not show that trained
+# strangers differ by a shuffle; that their barrier falls when they are matched does.
 #
 # ````{solution-end}
 # ````
 #
 # ## Summary
 #
-# * On the line between two models, the barrier tells whether they can be merged. Most of a stranger's
-#   barrier is the order of its units; a shared start keeps that order as long as training is gentle.
+# * On the line between two models, the barrier tells whether they can be merged. Most of a
+#   stranger's barrier is the order of its units; a shared start keeps that order as long as
+#   training is gentle.
 # * In a convex valley an average is at least as good as its parts are on average.
 # * A task vector is an expert minus its start. Adding learns, subtracting forgets, and averaging is
 #   adding at the scale $1/T$.
 # * Task vectors are nearly orthogonal in weight space and still move each other's features.
 # * The best scale falls as tasks are added: choose it on validation data, or take $2/T$.
 #
-# **Next:** [](03-interference) looks at the entries where task vectors conflict, and at TIES, DARE and
-# Consensus, which repair that entry by entry; [](10-cart) works on directions instead.
+# **Next:** [](03-interference) looks at the entries where task vectors conflict, and at TIES, DARE
+# and Consensus, which repair that entry by entry; [](10-cart) works on directions instead.

@@ -1,5 +1,6 @@
 """One question for all tasks: labels move up, the joint head holds every class."""
 
+import pytest
 import torch
 
 from mergelib.studies.analysis.tour import accuracies, answers, hard_pictures, one_question
@@ -25,7 +26,7 @@ def test_accuracies_are_those_of_the_answers(tiny_zoo: Zoo) -> None:
         called = answers(ten, tiny_zoo.experts, task.test.inputs)
         for expert, labels in called.items():
             right = 100 * (labels == task.test.labels).float().mean().item()
-            assert abs(table.loc[expert, name] - right) < 1e-4
+            assert table.loc[expert, name] == pytest.approx(right)
     assert table["mean"].tolist() == ((table.iloc[:, 0] + table.iloc[:, 1]) / 2).tolist()
 
 

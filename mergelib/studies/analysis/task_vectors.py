@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -132,13 +133,13 @@ def cost_of_rules(sweeps: pd.DataFrame, rules: Mapping[str, float | str]) -> pd.
     rows = []
     for values, sweep in sweeps.groupby(keys, sort=False):
         curve = sweep.set_index("scale")["accuracy"].sort_index()
-        known = dict(zip(keys, values, strict=True))
+        known: dict[str, Any] = dict(zip(keys, values, strict=True))
         for rule, scale in rules.items():
-            chosen = _scale(scale, int(known["tasks"]))
+            chosen = _scale(scale, known["tasks"])
             inside = curve.index[0] <= chosen <= curve.index[-1]
             at = np.interp(chosen, curve.index, curve) if inside else np.nan
             cost = 100 * (curve.max() - at)
-            best = float(curve.idxmax())  # type: ignore[arg-type]
+            best = curve.index[int(curve.argmax())]
             rows.append({**known, "best": best, "rule": rule, "scale": chosen, "cost": cost})
     return pd.DataFrame(rows)
 
@@ -163,8 +164,8 @@ def forget(zoo: Zoo, scales: Sequence[float], *, keep: float = 0.95) -> pd.DataF
     whole = _by_task(zoo, {"none": zoo.pretrained}, "validation").loc["none"]
     chosen: dict[str, float] = {}
     for name in names:
-        models = {scale: add(zoo.pretrained, vectors[name], -scale) for scale in scales}
-        others = _by_task(zoo, models, "validation").drop(columns=name).mean(axis=1)
+        tried = {scale: add(zoo.pretrained, vectors[name], -scale) for scale in scales}
+        others = _by_task(zoo, tried, "validation").drop(columns=name).mean(axis=1)
         enough = keep * whole.drop(name).mean()
         chosen[name] = max((s for s in scales if others[s] >= enough), default=0.0)
     models = {name: add(zoo.pretrained, vectors[name], -chosen[name]) for name in names}
@@ -183,6 +184,6 @@ def forget(zoo: Zoo, scales: Sequence[float], *, keep: float = 0.95) -> pd.DataF
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def _by_task(zoo: Zoo, models: Mapping[object, StateDict], split: SplitName) -> pd.DataFrame:
+def _by_task(zoo: Zoo, models: Mapping[Any, StateDict], split: SplitName) -> pd.DataFrame:
     table = evaluate_many(zoo.model, models, zoo.heads, zoo.suite, split=split)
     return table.pivot(index="candidate", columns="task", values="accuracy")
