@@ -256,7 +256,8 @@ for claim, gap in gaps.items():
 from mergelib.studies.comparison import score_grid
 
 scales = {"scale": [0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0]}
-score_grid(ten, "task_arithmetic", scales).set_index("scale").round(3)
+grid = score_grid(ten, "task_arithmetic", scales).set_index("scale")["accuracy"]
+(100 * grid).round(1).to_frame()
 
 # %% [markdown]
 # Accuracy rises from the pretrained model at scale 0 to the average at 1/2, is highest there, and
@@ -290,7 +291,6 @@ if PROFILE != "smoke":
     assert gains.loc[high, low] > gains.loc[list(merges), low].max() + 5
     for name in (low, high):
         assert told.loc["average", name] > told.loc[name, name] - 3
-    grid = score_grid(ten, "task_arithmetic", scales).set_index("scale")["accuracy"]
     assert grid.idxmax() == 0.5
     assert grid[3.0] < grid[0.0]
 

@@ -129,7 +129,7 @@ def cost_of_rules(sweeps: pd.DataFrame, rules: Mapping[str, float | str]) -> pd.
         highest accuracy), ``rule``, ``scale``, and ``cost``, accuracy lost, in points (0..100); NaN
         where a rule's scale lies outside the grid.
     """
-    keys = [key for key in sweeps if key not in ("scale", "accuracy", "loss")]
+    keys = [str(key) for key in sweeps if key not in ("scale", "accuracy", "loss")]
     rows = []
     for values, sweep in sweeps.groupby(keys, sort=False):
         curve = sweep.set_index("scale")["accuracy"].sort_index()
