@@ -108,21 +108,15 @@ plt.show()
 # Table 1 also has 14 and 20 tasks, and two sizes of network. The paper goes up to ViT-L/14; we go down,
 # to 0.4 million parameters.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Points above or below CART at 8, 14 and 20 tasks and two sizes of network. Thick: 95 % intervals over five seeds; thin: over seeds and tasks.", "name": "fig-cart-scale"}, "image": {"alt": "Two panels, one per network. In both, the average, TIES and Consensus lie clearly left of CART's line at every number of tasks. With the large network TSV and Iso-CTS lie to the right at 8 tasks and come back towards the line; Iso-C is left of it at 20 tasks. With the small network the spectral methods are right of the line or on it at 8 tasks, and Iso-C is clearly left of it at 14 and 20."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Points above or below CART at 8, 14 and 20 tasks and two sizes of network. Thick: 95 % intervals over five seeds; thin: over seeds and tasks.", "name": "fig-cart-scale"}, "image": {"alt": "Two panels, one per network. In both, the average, TIES and Consensus lie clearly left of CART's line. With the large network TSV and Iso-CTS lie right of it at 8 tasks and come back as tasks grow; Iso-C is left of it at 20 tasks, and with the small network at 14 and 20."}}
 fig, axes = plt.subplots(1, 2, figsize=(9, 5), sharey=True, sharex=True)
 names = ("average", "ties", "consensus", "tsv", "iso_c", "iso_cts")
 against = cart.with_labels(names, "cart")
-for shift, (n, mark) in enumerate(zip((8, 14, 20), "o^s")):
-    for ax, network in zip(axes, cart.NETWORKS):
-        rows = 100 * cart.differences(runs[network, n], against)
-        style = {"colours": list(map(colour, names)), "marker": mark}
-        forest(rows, ax, shift=0.25 * (shift - 1), **style)
-        ax.set(title=network, xlabel="points above CART")
-    axes[0].plot([], [], mark, color="#666666", label=f"{n} tasks")
-for ax in axes:
+for ax, network in zip(axes, cart.NETWORKS):
+    sets = {n: 100 * cart.differences(runs[network, n], against) for n in (8, 14, 20)}
+    forest({f"{n} tasks": rows for n, rows in sets.items()}, ax, list(map(colour, names)))
     ax.axvline(0, color=colour("cart"), lw=2)
-axes[0].set_yticks(range(len(names)), against)
-axes[0].invert_yaxis()
+    ax.set(title=network, xlabel="points above CART")
 axes[0].legend(loc="lower left")
 plt.show()
 
@@ -139,11 +133,8 @@ above = {method: (method, "average") for method in ("task_arithmetic", "ties", "
 written({n: 100 * paired(table, above) for n, table in drawn.items()}).rename(index=label)
 
 # %% [markdown]
-# ### A network of convolutions
-#
-# CART needs matrices, and the weights of a ResNet are tensors of four
-# dimensions, which it averages. A convolution becomes a matrix when each filter is unrolled into a row:
-# `ml.merge("cart", experts, is_matrix=is_kernel)`. A ResNet-18 on `glyphs8`, one seed,
+# CART averages what is no matrix, and so nearly all of a ResNet. A convolution becomes a matrix when each filter is
+# unrolled into a row: `ml.merge("cart", experts, is_matrix=is_kernel)`. A ResNet-18 on `glyphs8`, one seed,
 # which shows that the methods run on convolutions and ranks none:
 
 # %%
@@ -233,7 +224,7 @@ plt.show()
 # the paper does not say. Its Figure 3 has $I$ *rising* with $k$, which here only the norm over all does; its
 # Figures 2 and 8 have $I$ lower for centred vectors at every rank and in every layer.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Row-space interference of centred vectors (left, with the reconstruction error), and by how much it is higher than that of uncentred ones (right: one dot per matrix, lines: mean). Eight vision tasks, five seeds.", "name": "fig-cart-interference"}, "image": {"alt": "Left: with the norm over the kept values the interference falls with the rank; with the norm over all it rises, steeply up to 8 percent and then flat, while the reconstruction error falls as steeply. Right: with the norm over the kept values all dots are above zero; with the norm over all, dots are on both sides of zero up to 4 percent of the rank, and above zero from there on."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Row-space interference of centred vectors (left, with the reconstruction error), and by how much it is higher than that of uncentred ones (right: one dot per matrix, lines: mean). Eight vision tasks, five seeds.", "name": "fig-cart-interference"}, "image": {"alt": "Left: with the norm over the kept values the interference falls with the rank; with the norm over all it rises, steeply up to 8 percent, while the reconstruction error falls as steeply. Right: with the norm over the kept values all dots are above zero; with the norm over all, on both sides of zero up to 4 percent of the rank."}}
 spectra = load_table("vision8-interference", "curves").query("centred and rank_ratio > 0")
 norms = {"interference": ("#a34000", "kept"), "interference_all": ("#e8813a", "all")}
 error = spectra.groupby("rank_ratio")["reconstruction"].mean()
@@ -264,9 +255,8 @@ print("lower when centred, norm over all:", *(f"{r:.0%} of rank: {s:.0%}" for r,
 # all, they interfere a little less in about half of the layers up to 4 % of the rank, and more from 8 % on. Neither is
 # the paper's picture, and centring works all the same.
 #
-# Task vectors of unlike tasks are nearly orthogonal to begin with, and centring *makes* them overlap: $T$ vectors
-# that sum to zero have a mean cosine of about $-1/(T-1)$, and $I$ forgets its sign. Where experts share
-# a large common part, as CLIP's may, centring can lower $I$. For the experts of `glyphs8`:
+# Task vectors of unlike tasks are nearly orthogonal, and centring *makes* them overlap: $T$ vectors
+# that sum to zero have a mean cosine of about $-1/(T-1)$, and $I$ forgets its sign. For the experts of `glyphs8`:
 
 # %%
 suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
@@ -312,15 +302,14 @@ shares.groupby(["centred", "rank_ratio"])[["joint", "pairwise"]].mean().round(2)
 #
 # $$ m = \left\lceil \left( \frac{1.96\, \sigma}{\epsilon} \right)^2 \right\rceil , $$ (eq-cart-m)
 #
-# and bounds the unknown $\sigma$ by Popoviciu's inequality (Eq. 11): a variable in $[a, b]$ has
-# $\sigma \le (b - a)/2$, with $a$ the mean of the $N$ lowest zero-shot accuracies and $b$ that of the
-# $N$ highest experts'. For a margin of two points:
+# and bounds the unknown $\sigma$ by Popoviciu's inequality (Eq. 11): $\sigma \le (b - a)/2$ in $[a, b]$, with $a$ the
+# mean of the $N$ lowest zero-shot accuracies and $b$ that of the $N$ highest experts'. For a margin of two points:
 
 # %%
-cart.subsets_needed(margin=0.02).T
+cart.subsets_needed(margin=0.02)
 
 # %% [markdown]
-# The bound is safe and wasteful. We merged five random subsets for each of five seeds, with the
+# We merged five random subsets for each of five seeds, with the
 # grids of appendix D searched for every subset: enough from 12 tasks on, while at
 # 2, 4 and 8 tasks single means have margins of up to four and a half points.
 
@@ -364,10 +353,9 @@ written(losses).rename(index=label)
 #
 # ## The loop in the loss landscape
 #
-# Figures 5, 11 and 12 of the paper draw the path of the merged model over the loss, as the rank grows. We do it live, on
+# Figures 5, 11 and 12 of the paper draw the path of the merged model over the loss. We do it live, on
 # `glyphs8`, in the plane of the two principal components of the path
-# $\Delta_k = \sum_t \text{SVD}_k(\bar\tau_t)$. CART stands at $\theta_{\text{avg}} + \lambda \Delta_k$. Beside it
-# goes uncentred low-rank task arithmetic.
+# $\Delta_k = \sum_t \text{SVD}_k(\bar\tau_t)$; CART stands at $\theta_{\text{avg}} + \lambda \Delta_k$.
 
 # %%
 RATIOS = [0, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.4, 1]
@@ -375,14 +363,7 @@ EIGHT = RATIOS.index(0.08)
 walk = landscape.path(zoo, RATIOS)
 plane = landscape.principal_plane(average, walk)
 loops = {scale: scale * (walk @ plane.axes.T).numpy() for scale in (1.0, 2.0, 3.0)}
-straight = [
-    plane.place(
-        ml.merge(
-            "low_rank_task_arithmetic", zoo.experts, pretrained=zoo.pretrained, rank_ratio=ratio
-        )
-    )
-    for ratio in RATIOS
-]
+straight = landscape.uncentred_path(zoo, RATIOS, plane)
 
 # %% [markdown]
 # For a map, few test pictures and a coarse grid will do.
@@ -391,7 +372,6 @@ straight = [
 from mergelib.studies.comparison import cut, sub_zoo
 
 few = cut(zoo, 24)
-straight = np.array(straight)
 xs, ys = landscape.window(np.concatenate([straight, *loops.values()]), size=10)
 table = landscape.loss_map(few, plane, xs, ys)
 for loop in loops.values():
@@ -478,9 +458,8 @@ cart.spelled(100 * cart.differences(load_table("vision8-adaptation"), pairs), 2)
 # clearly, not even task arithmetic, AdaMerging's own. Without a positive
 # control this setting cannot judge what holds for strong pretrained networks.
 #
-# Are the coefficients to blame, or the objective? The same coefficients can be
-# learned from labels of the training split. That is no way to merge, as training on
-# so many labels gives more, but it tells what there is to gain. Points above CART:
+# The same coefficients can be learned from labels of the training split. That is no way to merge, but it tells what there
+# is to gain. Points above CART:
 
 # %%
 learned = cart.learned_coefficients()
@@ -497,7 +476,7 @@ cart.spelled(100 * learned).join(learned[["first", "last"]].round(2).add_suffix(
 # task; EMR {cite}`huang2024emr` and TALL masks {cite}`wang2024localizing` keep one bit per weight. As in the
 # paper's Table 3:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy of compressed experts against the storage that one more task takes, at 8, 14 and 20 vision tasks, with 95 % intervals over five seeds. The line is the uncompressed experts, which take 32 bits per weight.", "name": "fig-cart-storage"}, "image": {"alt": "Three panels for 8, 14 and 20 tasks, alike. The masks, EMR and TALL, sit at one bit. CART-Indexing rises with its rank from below one bit to several bits and levels off four to five points below the line of the individual experts; at 8 percent of the rank it takes three bits, and both TALL masks, at one bit, are above it."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy of compressed experts against the storage that one more task takes, at 8, 14 and 20 vision tasks, with 95 % intervals over five seeds. The line is the uncompressed experts, which take 32 bits per weight.", "name": "fig-cart-storage"}, "image": {"alt": "Three panels for 8, 14 and 20 tasks, alike. The masks, EMR and TALL, sit at one bit. CART-Indexing rises with its rank to several bits and levels off below the line of the individual experts; at 8 percent it takes three bits, and both TALL masks, at one bit, are above it."}}
 fig, axes = plt.subplots(1, 3, figsize=(10, 4.4), sharey=True)
 for ax, n in zip(axes, (8, 14, 20)):
     kept = 100 * over_seeds(cart.compressed(f"vision{n}"), "method")
@@ -618,7 +597,7 @@ assert np.allclose(
 #
 # ```{exercise} How many subsets? (medium)
 # :label: ex-exp-subsets
-# What margin of error do fifteen subsets give, at a standard deviation of three points?
+# What margin do fifteen subsets give, at a standard deviation of three points?
 # ```
 
 # %% [markdown]
@@ -650,12 +629,9 @@ print(f"{1.96 * 3 / 15**0.5:.1f} points")
 #
 # ## Summary
 #
-# * CART is clearly above the entry-wise methods here; other spectral methods are ahead or behind, depending on tasks
-#   and network.
-# * The bell's peak is at 8 % for scale 1 and moves to higher ranks with larger scales; if only
-#   the scale is searched, fix 16 %.
-# * Row-space interference does not come out as in the paper, and joint interference depends on how a model is
-#   written as a sum. Neither explains CART's gain.
+# * CART is clearly above the entry-wise methods here; other spectral methods are ahead or behind.
+# * The bell's peak is at 8 % for scale 1 and moves with the scale; if only the scale is searched, fix 16 %.
+# * Neither row-space interference nor the joint interference of a sum explains CART's gain.
 # * The path over the rank is a loop, seen in its own plane only.
 # * One-bit masks beat low-rank factors at equal storage here, all but matrices averaged in the latter.
 #

@@ -1,6 +1,6 @@
 """Pieces of figures that chapters on results share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RANKS = (1, 2, 4, 8, 16, 32, 100)
+MARKERS = "o^sDv"
 
 
 def rank_axis(ax: "Axes", *, scale: str = "log", ticks: Sequence[int] = RANKS) -> None:
@@ -18,24 +19,26 @@ def rank_axis(ax: "Axes", *, scale: str = "log", ticks: Sequence[int] = RANKS) -
     ax.set_xticks(list(ticks), [str(tick) for tick in ticks])
 
 
-def forest(
-    rows: pd.DataFrame, ax: "Axes", *, colours: Sequence[str], marker: str, shift: float = 0.0
-) -> None:
-    """Differences with both intervals, one below the other: thick over seeds, thin over tasks too.
+def forest(sets: Mapping[str, pd.DataFrame], ax: "Axes", colours: Sequence[str]) -> None:
+    """Differences with both intervals, from top to bottom: thick over seeds, thin over tasks too.
 
     Args:
-        rows: columns ``mean``, ``half_width``, ``low`` and ``high``, as of `cart.differences`.
+        sets: name to differences, as of `cart.differences`: columns ``mean``, ``half_width``,
+            ``low`` and ``high``; all with the same rows. Each set has its own marker, for a legend.
         ax: where to draw; row i stands at height i.
         colours: one for each row.
-        marker: of the mean.
-        shift: added to the height, so that several sets of rows fit.
     """
-    values = rows[["mean", "half_width", "low", "high"]].to_numpy()
-    for i, ((mean, half, low, high), colour) in enumerate(zip(values, colours, strict=True)):
-        y = i + shift
-        ax.plot((low, high), (y, y), color=colour, lw=1.2)
-        ax.plot((mean - half, mean + half), (y, y), color=colour, lw=3.5)
-        ax.plot(mean, y, marker, color=colour, ms=7, mec="white")
+    for k, (name, rows) in enumerate(sets.items()):
+        values = rows[["mean", "half_width", "low", "high"]].to_numpy()
+        marker = MARKERS[k % len(MARKERS)]
+        ax.plot([], [], marker, color="#666666", label=name)
+        for i, ((mean, half, low, high), colour) in enumerate(zip(values, colours, strict=True)):
+            y = i + 0.75 * ((k + 0.5) / len(sets) - 0.5)
+            ax.plot((low, high), (y, y), color=colour, lw=1.2)
+            ax.plot((mean - half, mean + half), (y, y), color=colour, lw=3.5)
+            ax.plot(mean, y, marker, color=colour, ms=7, mec="white")
+    ax.set_yticks(range(len(rows)), [str(name) for name in rows.index])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
 
 
 def contours(losses: pd.DataFrame, ax: "Axes", *, levels: int = 13) -> Any:

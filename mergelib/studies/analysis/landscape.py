@@ -42,6 +42,13 @@ def path(zoo: Zoo, rank_ratios: Sequence[float]) -> Tensor:
     )
 
 
+def uncentred_path(zoo: Zoo, rank_ratios: Sequence[float], plane: Plane) -> np.ndarray:
+    """Places of low-rank task arithmetic at its usual scale on a plane, shape ``(ranks, 2)``."""
+    method = "low_rank_task_arithmetic"
+    merges = (merge_zoo(method, zoo, rank_ratio=ratio) for ratio in rank_ratios)
+    return np.stack([plane.place(merged) for merged in merges])
+
+
 def principal_plane(origin: StateDict, ways: Tensor) -> Plane:
     """The plane through a model that holds most of the squared length of rows ``(count, n)``."""
     return Plane(origin, torch.linalg.svd(ways, full_matrices=False).Vh[:2])
