@@ -93,7 +93,7 @@ cart.spelled(100 * cart.differences(runs["1.4 M parameters", 8], steps))
 # arithmetic at 14 tasks, and task arithmetic below the average at 20 (**the paper's figures**, ViT-B/32:
 # 65.2 and 65.4; 60.5 and 61.0). It says that CART is first everywhere.
 #
-# A mean hides who gains. In place of the paper's radar plots (Figures 4 and 9), one row of dots per task:
+# In place of the paper's radar plots (Figures 4 and 9), one row of dots per task:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy on each of the eight vision tasks, means over five seeds. A grey bar spans from the pretrained model to the task's expert, the gap that merging has to close.", "name": "fig-cart-dots"}, "image": {"alt": "One row per task with one dot per method on a grey bar. In nearly every row CART's dot is the one furthest to the right, and well before the bar's end; how much of the bar is covered differs more between tasks than between methods."}}
 SHOWN = ["pretrained", "average", "task_arithmetic", "ties", "cart", "individual"]
@@ -125,7 +125,7 @@ plt.show()
 # order: TSV and Iso-CTS are clearly ahead of CART on 8 tasks with the large network; Iso-C is clearly behind it on
 # 20, and with the small network on 14 and 20.
 #
-# On rendered scripts, which need no download, points above the average with Student's intervals:
+# On rendered scripts, which need no download, points above the average:
 
 # %%
 drawn = {f"{n} tasks": load_table(f"glyphs{n}-baselines") for n in (8, 14, 20)}

@@ -24,7 +24,9 @@ def test_energy_and_cancellation_by_their_definitions() -> None:
     centred = [matrix - sum(matrices) / 3 for matrix in matrices]
     for k in range(1, 6):
         cut = [low_rank(matrix, k, exact=True) for matrix in centred]
-        kept = [float(c.square().sum() / m.square().sum()) for c, m in zip(cut, centred)]
+        kept = [
+            float(c.square().sum() / m.square().sum()) for c, m in zip(cut, centred, strict=True)
+        ]
         assert float(energy[k - 1]) == pytest.approx(sum(kept) / 3)
         apart = math.sqrt(sum(float(c.square().sum()) for c in cut))
         assert float(cancel[k - 1]) == pytest.approx(float(sum(cut).norm()) / apart, abs=1e-9)

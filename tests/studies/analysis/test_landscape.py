@@ -15,7 +15,7 @@ from mergelib.testbed.tasks import Zoo
 
 
 def state(*values: float) -> dict[str, Tensor]:
-    return {"w": torch.tensor(values)}
+    return {"w": torch.tensor(values, dtype=torch.float32)}
 
 
 def test_plane_through_three_models() -> None:
