@@ -154,15 +154,16 @@ gaps = {
 }
 
 # %% [markdown]
-# Both must vanish up to rounding, while one direction less than full rank, or a third expert, must leave something. The
-# next cell fails if not.
+# Both must vanish up to rounding, while half the rank, or a third expert, must leave something. The next cell fails if
+# not.
 
 # %% tags=["nbval-check-output"]
-three = ml.merge("cart", dict(list(zoo.experts.items())[:3]), rank_ratio=0.08)
-moved = largest_gap(three, ml.merge("average", dict(list(zoo.experts.items())[:3])))
+first_three = dict(list(zoo.experts.items())[:3])
+three = ml.merge("cart", first_three, rank_ratio=0.08)
+moved = largest_gap(three, ml.merge("average", first_three))
 assert all(gap < 1e-4 for gap in gaps.values()), gaps
 assert moved > 1e-3, moved
-assert min(float(left[-2]) for _, left in both) > 10 * gaps["full rank"]
+assert min(float(left[len(left) // 2]) for _, left in both) > 100 * gaps["full rank"]
 print("CART is the average at:", ", ".join(gaps))
 
 # %% [markdown]
@@ -483,7 +484,7 @@ errors = {
     for name, state in merges.items()
 }
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean test accuracy against the error e(M) of the layers' outputs, for every merge of the bell; lines run from rank zero (large dot) to full rank (one seed). The dotted line is the error of the pretrained model.", "name": "fig-cart-error"}, "image": {"alt": "FINDING"}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean test accuracy against the error e(M) of the layers' outputs, for every merge of the bell; lines run from rank zero (large dot) to full rank (one seed). The dotted line is the error of the pretrained model.", "name": "fig-cart-error"}, "image": {"alt": "Two loops and one line. Both centred curves start at the average, run to larger errors, and return to the average at full rank; the one at scale 2 runs far beyond the error of the pretrained model, and reaches the highest accuracy of all at an error well above the average's. The uncentred curve runs from the pretrained model's error to one below the average's, at an accuracy only a little higher."}}
 fig, ax = plt.subplots()
 for (name, values), (method, line) in zip(bell.items(), styles):
     x, y = [errors[name, ratio] for ratio in ratios], [100 * value for value in values]
@@ -495,11 +496,24 @@ ax.legend(loc="lower right")
 plt.show()
 
 # %%
-own = errors["centred, scale 2", 0.08], errors["centred, scale 1", 0.0]
-print(f"e(M): CART at scale 2 and 8 % of the rank {own[0]:.2f}, the average {own[1]:.2f}")
+best = ratios[bell["centred, scale 2"].index(peak)]
+for text, name in (
+    ("the average", ("centred, scale 1", 0.0)),
+    ("CART", ("centred, scale 2", best)),
+):
+    print(f"{text}: error {errors[name]:.2f}, accuracy {means[name]:.1%}")
+
+# %% tags=["remove-cell"]
+if PROFILE != "smoke":
+    assert errors["centred, scale 2", best] > errors["centred, scale 1", 0.0], "CART is nearer"
 
 # %% [markdown]
-# TEXT
+# The error does not tell which merge is better. CART's best merge answers further from the experts than the average
+# does, and further than the *pretrained model*, whose error is one, and is more accurate than either; uncentred merges
+# end nearer to the experts than the average, and are little better. So whatever makes centring work, it is not that
+# the layers are disturbed less: squared distances between outputs do not tell which part of them a later layer
+# needs. What the theory explains is why centred vectors can be added at full scale and uncentred ones cannot.
+# Why a few per cent of the rank are enough remains a matter of measurement.
 #
 # ## Rank and scale, chosen on validation data
 #

@@ -363,7 +363,7 @@ EIGHT = RATIOS.index(0.08)
 walk = landscape.path(zoo, RATIOS)
 plane = landscape.principal_plane(average, walk)
 loops = {scale: scale * (walk @ plane.axes.T).numpy() for scale in (1.0, 2.0, 3.0)}
-straight = landscape.uncentred_path(zoo, RATIOS, plane)
+straight = landscape.uncentred_path(zoo, RATIOS[::3], plane)
 
 # %% [markdown]
 # For a map, few test pictures and a coarse grid will do.
