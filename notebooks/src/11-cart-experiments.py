@@ -377,7 +377,7 @@ table = landscape.loss_map(few, plane, xs, ys)
 for loop in loops.values():
     assert np.abs(loop[[0, -1]]).max() < 1e-3 * np.abs(loop).max(), "the ends are the average"
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean test loss of eight glyph tasks on the plane of the path's two principal components (one seed). Red: CART's path as the rank grows, at three scales (stars: 8 % of the rank). Green: low-rank task arithmetic, from the pretrained model on.", "name": "fig-cart-loop"}, "image": {"alt": "A contour map of the loss with one basin. Three red loops, larger with larger scale, leave the average in the middle and return to it at full rank. A green path leads from the pretrained model towards task arithmetic without turning back."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean test loss of eight glyph tasks on the plane of the path's two principal components (one seed). Red: CART's path as the rank grows, at three scales (stars: 8 % of the rank). Green: low-rank task arithmetic, from the pretrained model on.", "name": "fig-cart-loop"}, "image": {"alt": "A contour map of the loss with one basin. Three red loops, larger with larger scale, leave the average, pass the basin and return. A short green path leads from the pretrained model to task arithmetic, outside the basin."}}
 fig, ax = plt.subplots(figsize=(7.6, 6))
 fig.colorbar(contours(table, ax), ax=ax, label="mean test loss, nats", format="%.1f")
 for scale, loop in loops.items():
