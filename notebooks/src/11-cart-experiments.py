@@ -411,7 +411,7 @@ for name, basis in (("path", plane), ("experts", theirs)):
 # Figure 12 shows the surroundings of each expert. The plane through an expert, CART and task arithmetic needs
 # no projection:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "The loss of four tasks on the plane through the task's expert (black), CART at scale 2 and 8 % of the rank (red) and task arithmetic (blue), one seed. Yellow is low; each panel has its own levels.", "name": "fig-cart-basins"}, "image": {"alt": "Four small contour maps. In each, the expert stands in a bright valley that stretches towards CART without a ridge between them; CART stands in the valley or on its slope, task arithmetic on the darker slope beside it."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "The loss of four tasks on the plane through the task's expert (black), CART at scale 2 and 8 % of the rank (red) and task arithmetic (blue), one seed. Yellow is low; each panel has its own levels.", "name": "fig-cart-basins"}, "image": {"alt": "Four small contour maps. In each the loss falls steadily on the way from CART to the expert, without a ridge; task arithmetic stands to the side, for braille on much darker ground."}}
 merges = {
     "task arithmetic": ml.merge("task_arithmetic", zoo.experts, pretrained=zoo.pretrained),
     "CART": ml.merge("cart", zoo.experts, rank_ratio=0.08, scale=2.0),
@@ -436,8 +436,8 @@ plt.show()
 landscape.towards_experts(few, merges).round(2)
 
 # %% [markdown]
-# No ridge stands between CART and an expert. CART is further away than task
-# arithmetic and still at lower loss; half-way to the expert most of the loss is gone.
+# No ridge stands between CART and an expert. On this seed CART is further away than task
+# arithmetic, at lower loss on the mean; half-way to the expert most of the difference is gone.
 #
 # ## Adapting the coefficients
 #
