@@ -503,7 +503,7 @@ cart.spelled(pd.concat(missing, names=["tasks"]).droplevel(1))
 # %% [markdown]
 # In the paper the gap at 8 % is half a point. One reason is what CART-Indexing
 # averages: on CLIP nearly all weights are in matrices, here stem, positions and norms
-# matter, too. Giving each task *its own* of those costs little storage. On `glyphs8`, one seed:
+# matter, too. Each task can keep *its own* of those. On `glyphs8`, one seed:
 
 # %%
 for ratio in (0.08, 1.0):
@@ -511,7 +511,7 @@ for ratio in (0.08, 1.0):
         print(f"{ratio:.0%} of the rank, the rest {text}: {accuracy:.1%}")
 
 # %% [markdown]
-# So the gap is also about what is stored beside the matrices. The masks above keep all tensors.
+# Nearly all of the gap is in what is stored beside the matrices, not in their rank; the masks above keep all tensors.
 #
 # Appendix C.2 calls the storage of rank $k = 0.08 M$ "competitive" with a binary mask for
 # large $M$. For an $M \times M$ matrix in 32 bits the factors take $32 \cdot 2 M k$ bits:
@@ -631,6 +631,6 @@ print(f"{1.96 * 3 / 15**0.5:.1f} points")
 # * The bell's peak is at 8 % for scale 1 and moves with the scale; if only the scale is searched, fix 16 %.
 # * Neither row-space interference nor the joint interference of a sum explains CART's gain.
 # * The path over the rank is a loop, seen in its own plane only.
-# * One-bit masks beat low-rank factors at equal storage here, all but matrices averaged in the latter.
+# * One-bit masks beat low-rank factors at equal storage here, where the latter average all but matrices.
 #
 # **Next:** [](20-adapting-with-data). All sources are in the [](../book/bibliography).
