@@ -1,1 +1,1 @@
-"""What the chapters show: read from results, or computed on a zoo; one module per subject."""
+"""What the chapters compute from result files and on live models; one module per subject."""

@@ -29,7 +29,9 @@ def test_energy_and_cancellation_by_their_definitions() -> None:
         ]
         assert float(energy[k - 1]) == pytest.approx(sum(kept) / 3)
         apart = math.sqrt(sum(float(c.square().sum()) for c in cut))
-        assert float(cancel[k - 1]) == pytest.approx(float(sum(cut).norm()) / apart, abs=1e-9)
+        assert float(cancel[k - 1]) == pytest.approx(
+            float(torch.stack(cut).sum(0).norm()) / apart, abs=1e-9
+        )
     assert float(cancel[-1]) < 1e-12 < float(cancel[-2])
 
 
