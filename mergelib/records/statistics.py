@@ -108,3 +108,39 @@ def paired_bootstrap(
     means = values[rows[:, :, None], columns[:, None, :]].mean((1, 2))
     low, high = np.quantile(means, [0.025, 0.975])
     return float(values.mean()), float(low), float(high)
+
+
+def both_intervals(
+    table: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], value: str = "accuracy"
+) -> pd.DataFrame:
+    """Paired differences of two methods with both intervals of 95 %, in the unit of ``value``.
+
+    Args:
+        table: columns ``method``, ``seed``, ``task`` and ``value``, on the same seeds and tasks.
+        pairs: name of the difference to the method it is of, and the one taken from it.
+        value: what is compared.
+
+    Returns:
+        One row per pair: ``mean``; ``half_width`` of Student's interval over seeds; ``low`` and
+        ``high``, the ends of `paired_bootstrap`'s interval over seeds and tasks.
+    """
+    rows = paired(table, pairs, value)
+    columns = ["method", "seed", "task"]
+    plain = table[[*columns, value]].rename(columns={value: "accuracy"})
+    ends = [paired_bootstrap(plain, better, worse)[1:] for better, worse in pairs.values()]
+    return rows.assign(low=[low for low, _ in ends], high=[high for _, high in ends])
+
+
+def written_both(rows: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
+    """`both_intervals` as text in two columns, to read."""
+    texts = {
+        "difference, over seeds": [
+            f"{mean:.{digits}f} ± {half:.{digits}f}"
+            for mean, half in rows[["mean", "half_width"]].to_numpy()
+        ],
+        "over seeds and tasks": [
+            f"[{low:.{digits}f}, {high:.{digits}f}]"
+            for low, high in rows[["low", "high"]].to_numpy()
+        ],
+    }
+    return pd.DataFrame(texts, index=rows.index)

@@ -1,7 +1,6 @@
-"""The plane through three models, with coordinates that keep all distances.
+"""Planes in the space of weights, with coordinates that keep all distances.
 
-One axis runs along the line from the second model to the third, the other at a right angle to it,
-towards the first. Any other model has a nearest point in the plane, its foot.
+Any model has a nearest point in a plane, its foot.
 """
 
 from collections.abc import Sequence
@@ -15,21 +14,19 @@ from mergelib.statedict import StateDict, flatten, unflatten
 
 @dataclass(frozen=True)
 class Plane:
-    """Coordinates on the plane through three models.
+    """Coordinates on a plane.
 
     Attributes:
-        origin: the second model, one vector of N entries; it has the coordinates (0, 0).
+        origin: the model with the coordinates (0, 0), of N entries in all.
         axes: ``(2, N)``, of length one and at a right angle to each other.
-        like: a model whose names and shapes all have.
     """
 
-    origin: Tensor
+    origin: StateDict
     axes: Tensor
-    like: StateDict
 
     @classmethod
     def through(cls, states: Sequence[StateDict]) -> "Plane":
-        """The plane through three models of the same tensors.
+        """The plane through three models: from the second to the third along the first axis.
 
         Raises:
             ValueError: another number of models, or three that lie on one line.
@@ -41,13 +38,19 @@ class Plane:
         upward = (top - left) - ((top - left) @ across) * across
         if not bool(upward.norm() > 1e-6 * (top - left).norm()):
             raise ValueError("the three models lie on one line, which no plane follows from")
-        return cls(left, torch.stack([across, upward / upward.norm()]), states[0])
+        return cls(states[1], torch.stack([across, upward / upward.norm()]))
+
+    @classmethod
+    def principal(cls, origin: StateDict, ways: Tensor) -> "Plane":
+        """The plane through a model with most of the squared length of rows ``(count, N)``."""
+        return cls(origin, torch.linalg.svd(ways, full_matrices=False).Vh[:2])
 
     def place(self, state: StateDict) -> list[float]:
         """Coordinates of a model's foot, in units of distance in weights."""
-        own = {key: state[key] for key in self.like}
-        return [float(part) for part in self.axes @ (flatten(own) - self.origin)]
+        own = {key: state[key] for key in self.origin}
+        return [float(part) for part in self.axes @ (flatten(own) - flatten(self.origin))]
 
     def model(self, x: float, y: float) -> dict[str, Tensor]:
         """The model at a point of the plane."""
-        return unflatten(self.origin + self.axes.new_tensor([x, y]) @ self.axes, self.like)
+        point = flatten(self.origin) + self.axes.new_tensor([x, y]) @ self.axes
+        return unflatten(point, self.origin)

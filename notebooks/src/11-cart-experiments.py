@@ -55,9 +55,10 @@ import torch
 import mergelib as ml
 from mergelib.plots import accuracy_by_task, colour, heat_map, label, ladder, use_style
 from mergelib.records.results import load_table
-from mergelib.records.statistics import over_seeds, paired, written
+from mergelib.records.statistics import both_intervals, over_seeds, paired, written, written_both
 from mergelib.studies.analysis import cart, landscape
-from mergelib.studies.analysis.drawing import contours, forest, rank_axis
+from mergelib.studies.figures.common import contours, forest, rank_axis
+from mergelib.theory.plane import Plane
 
 use_style()
 
@@ -86,7 +87,7 @@ steps = {
     "Consensus − TIES": ("consensus", "ties"),
     "CART − Consensus": ("cart", "consensus"),
 }
-cart.spelled(100 * cart.differences(runs["1.4 M parameters", 8], steps))
+written_both(100 * both_intervals(runs["1.4 M parameters", 8], steps))
 
 # %% [markdown]
 # Only the last step is clear. Nor does the paper's Table 1 have such a ladder: TIES is below task
@@ -113,7 +114,7 @@ fig, axes = plt.subplots(1, 2, figsize=(9, 5), sharey=True, sharex=True)
 names = ("average", "ties", "consensus", "tsv", "iso_c", "iso_cts")
 against = cart.with_labels(names, "cart")
 for ax, network in zip(axes, cart.NETWORKS):
-    sets = {n: 100 * cart.differences(runs[network, n], against) for n in (8, 14, 20)}
+    sets = {n: 100 * both_intervals(runs[network, n], against) for n in (8, 14, 20)}
     forest({f"{n} tasks": rows for n, rows in sets.items()}, ax, list(map(colour, names)))
     ax.axvline(0, color=colour("cart"), lw=2)
     ax.set(title=network, xlabel="points above CART")
@@ -361,7 +362,7 @@ written(losses).rename(index=label)
 RATIOS = [0, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.4, 1]
 EIGHT = RATIOS.index(0.08)
 walk = landscape.path(zoo, RATIOS)
-plane = landscape.principal_plane(average, walk)
+plane = Plane.principal(average, walk)
 loops = {scale: scale * (walk @ plane.axes.T).numpy() for scale in (1.0, 2.0, 3.0)}
 straight = landscape.uncentred_path(zoo, RATIOS[::3], plane)
 
@@ -400,7 +401,7 @@ plt.show()
 
 # %%
 ways = torch.stack([ml.flatten(ml.subtract(e, average)) for e in zoo.experts.values()])
-theirs = landscape.principal_plane(average, ways)
+theirs = Plane.principal(average, ways)
 for name, basis in (("path", plane), ("experts", theirs)):
     share = (basis.axes @ walk[EIGHT]).norm() / walk[EIGHT].norm()
     print(f"plane of the {name}: {share.item():.0%} of the distance")
@@ -420,7 +421,7 @@ marks = (("expert", "*", "black"), ("task arithmetic", "s", "#0072b2"), ("CART",
 fig, axes = plt.subplots(1, 4, figsize=(10, 3.2))
 for ax, task in zip(axes, zoo.experts):
     states = {**merges, "expert": zoo.experts[task]}
-    own = landscape.plane_through(states["CART"], states["expert"], states["task arithmetic"])
+    own = Plane.through([states["task arithmetic"], states["CART"], states["expert"]])
     spots = {name: own.place(state) for name, state in states.items()}
     xs, ys = landscape.window(np.stack(list(spots.values())), size=7, margin=0.3)
     contours(landscape.loss_map(sub_zoo(few, [task]), own, xs, ys), ax)
@@ -451,7 +452,7 @@ pairs = {
     f"AdaMerging on {label(base)}": (f"adamerging+{base}", base)
     for base in ("task_arithmetic", "ties", "cart")
 }
-cart.spelled(100 * cart.differences(load_table("vision8-adaptation"), pairs), 2)
+written_both(100 * both_intervals(load_table("vision8-adaptation"), pairs), 2)
 
 # %% [markdown]
 # The paper has gains on CART of one point at 8 tasks and of six at 20 (**the paper's figures**). Here no base gains
@@ -463,7 +464,7 @@ cart.spelled(100 * cart.differences(load_table("vision8-adaptation"), pairs), 2)
 
 # %%
 learned = cart.learned_coefficients()
-cart.spelled(learned).join(learned[["first", "last"]].round(2).add_suffix(" loss"))
+written_both(learned).join(learned[["first", "last"]].round(2).add_suffix(" loss"))
 
 # %% [markdown]
 # Both objectives go down. Labels find better coefficients, clearly so at the larger rate. Entropy at that rate
@@ -497,8 +498,8 @@ plt.show()
 
 # %%
 behind = {"CART-Indexing, 8%": ("individual", "CART-Indexing, 8%")}
-missing = {n: 100 * cart.differences(cart.compressed(f"vision{n}"), behind) for n in (8, 14, 20)}
-cart.spelled(pd.concat(missing, names=["tasks"]).droplevel(1))
+missing = {n: 100 * both_intervals(cart.compressed(f"vision{n}"), behind) for n in (8, 14, 20)}
+written_both(pd.concat(missing, names=["tasks"]).droplevel(1))
 
 # %% [markdown]
 # In the paper the gap at 8 % is half a point. One reason is what CART-Indexing
@@ -537,7 +538,7 @@ print(f"our networks, with matrices that are not square: {bits:.2f} times")
 # %%
 texts = load_table("text4-baselines").assign(bits=lambda table: table["loss"] / np.log(2))
 others = ("pretrained", "average", "task_arithmetic", "ties", "tsv", "iso_c", "individual")
-cart.spelled(cart.differences(texts, cart.with_labels(others, "cart"), "bits"), 2)
+written_both(both_intervals(texts, cart.with_labels(others, "cart"), "bits"), 2)
 
 # %% [markdown]
 # On these texts CART is level with the average and, over seeds, ahead of TIES and behind task arithmetic. Four texts

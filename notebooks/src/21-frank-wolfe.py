@@ -143,7 +143,7 @@ print(f"gap {walks['hard'][2]['gap'][0]:.3f}, strip times slope {width * length:
 import matplotlib.pyplot as plt
 
 from mergelib.plots import colour, use_style
-from mergelib.studies.analysis.hull import draw_gap, draw_hull, hard_path
+from mergelib.studies.figures.hull import draw_gap, draw_hull, hard_path
 
 use_style()
 fig, ax = plt.subplots(figsize=(7.2, 6.2))

@@ -67,7 +67,10 @@ import pandas as pd
 import mergelib as ml
 from mergelib.plots import heat_map, use_style
 from mergelib.records.results import load_table
+from mergelib.records.statistics import both_intervals, written_both
 from mergelib.studies.analysis import frank_wolfe as fw
+from mergelib.studies.figures import frank_wolfe as figures
+from mergelib.studies.figures.common import forest
 from mergelib.testbed.models import scale_pixels
 
 use_style()
@@ -128,7 +131,7 @@ seconds = load_table("vision8-procedures", "cost").groupby("method")["seconds"].
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean test accuracy on eight vision tasks with a hundred training pictures a task, 95 % intervals over the seeds, and seconds on one thread of a shared processor: only their ratios mean something, and starts are not counted. Colours tell what data a method sees, validation pictures apart.", "name": "fig-data-ladder"}, "image": {"alt": "A row for each method. From the bottom: pretrained; Concrete, soup, average, walks inside the hull and Fisher close together; multi-task training, task arithmetic, AdaMerging, walks from it and RegMean two to four points higher; CART and walks from it five above; learned coefficients and Surgery on the average; Surgery on CART; individual experts."}}
 fig, ax = plt.subplots(figsize=(7.6, 8.2))
-fw.procedure_dots(table.query("method not in @fw.LONG"), seconds, ax)
+figures.procedure_dots(table.query("method not in @fw.LONG"), seconds, ax)
 plt.show()
 
 # %% [markdown]
@@ -138,7 +141,8 @@ plt.show()
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Differences in mean test accuracy on vision8, with two 95 % intervals: thick, Student's over five seeds; thin, a bootstrap over seeds and tasks, whose ends are written at the right. FW is soft, by layer.", "name": "fig-fw-rivals"}, "image": {"alt": "Both intervals are above zero for RegMean, CART, coefficients learned on CART, and Surgery, and below it for Concrete. Fisher and Frank-Wolfe over the average, AdaMerging over task arithmetic, Frank-Wolfe over its starts, and learned coefficients over the walk have a thick interval above zero and a thin one that crosses it."}}
 fig, ax = plt.subplots(figsize=(8.6, 5.0))
-fw.forest(fw.differences(table, fw.RIVALS), ax)
+forest({"": 100 * both_intervals(table, fw.RIVALS)}, ax, ["#0072b2"] * len(fw.RIVALS), digits=2)
+ax.axvline(0, color="black", lw=1)
 plt.show()
 
 # %% [markdown]
@@ -161,7 +165,7 @@ plt.show()
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Calibration loss and gap of the four combinations, from the pretrained model, means over the seeds. The soft step keeps the current point, which the paper's does not. Gaps by layer are of a larger set, the product of the tensors' hulls.", "name": "fig-fw-kinds"}, "image": {"alt": "Two panels. The calibration loss of the soft kinds drops to its end in one or two steps, that of the hard ones step by step, and by layer ends below by task. The gaps fall towards zero, the soft ones at once."}}
 history = load_table("vision8-procedures", "history")
 fig, axes = plt.subplots(1, 2, figsize=(8.6, 4.0))
-fw.kind_curves(history, axes)
+figures.kind_curves(history, axes)
 plt.show()
 
 # %% [markdown]
@@ -170,7 +174,8 @@ plt.show()
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Variants and oracles compared, in points of mean test accuracy; intervals as in the figure before. The last row belongs to the next section.", "name": "fig-fw-pairings"}, "image": {"alt": "Six rows. By layer over by task and, by task, soft over hard: a point or less, thick intervals above zero, thin ones across it. By layer soft and hard are level. The paper's pairing is nearly four points below zero in both intervals. Unconstrained over tuned task arithmetic: half a point, both intervals across zero."}}
 fig, ax = plt.subplots(figsize=(8.6, 3.4))
-fw.forest(fw.differences(table, fw.KINDS), ax)
+forest({"": 100 * both_intervals(table, fw.KINDS)}, ax, ["#0072b2"] * len(fw.KINDS), digits=2)
+ax.axvline(0, color="black", lw=1)
 plt.show()
 
 # %% [markdown]
@@ -210,7 +215,7 @@ shares.rename(lambda name: fw.short(name).removeprefix("FW ")).astype(int)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy against the number of labelled training pictures a task, eight vision tasks, with 95 % intervals over five seeds.", "name": "fig-fw-samples"}, "image": {"alt": "Accuracy over 5, 20 and 100 pictures. The walk from CART is highest, below CART's dashed line at five and level with it from twenty on. RegMean and the soft walk are lower and nearly level. Multi-task training starts below the pretrained model and rises steeply, past the soft walk at a hundred; its line for all data lies far above everything."}}
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
-fw.sample_curves(load_table("vision8-calibration"), ax)
+figures.sample_curves(load_table("vision8-calibration"), ax)
 plt.show()
 
 # %% [markdown]
@@ -234,7 +239,7 @@ plt.show()
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Irrelevant experts join a pool of four: change in mean test accuracy on the four targets, with 95 % intervals over five seeds.", "name": "fig-fw-irrelevant"}, "image": {"alt": "In both panels average, task arithmetic, TIES, CART and AdaMerging fall by four to twelve points. Frank-Wolfe with labels is level at zero without any spread; by entropy it is nearly level on photographs, and falls by two points on the signs, with wide intervals."}}
 fig, axes = plt.subplots(2, 1, figsize=(7.4, 8.8))
-fw.pool_curves("irrelevant", axes, "irrelevant experts in the pool")
+figures.pool_curves("irrelevant", axes, "irrelevant experts in the pool")
 plt.show()
 
 # %%
@@ -247,7 +252,7 @@ fw.pool_ends("irrelevant")
 
 # %%
 others = ("cart", "ties", "average")
-fw.written_intervals(fw.pool_differences("irrelevant", "frank_wolfe, labels", others))
+written_both(fw.pool_differences("irrelevant", "frank_wolfe, labels", others))
 
 # %% [markdown]
 # Over tasks, with four of them, only its lead over TIES is clear on both suites. Two more limits: an oracle by layer
@@ -274,7 +279,7 @@ for suite, rows in fw.entropy_gains().groupby(level="suite"):
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Relevant experts join a pool of two: change in mean test accuracy on all twenty tasks, with 95 % intervals over five seeds.", "name": "fig-fw-relevant"}, "image": {"alt": "In both panels CART rises the most, by more than seven points; task arithmetic, TIES and the average by two to five, Frank-Wolfe by entropy by one or two. AdaMerging rises with them on photographs, and on the signs falls back after ten."}}
 fig, axes = plt.subplots(2, 1, figsize=(7.4, 8.8))
-fw.pool_curves("relevant", axes, "experts in the pool")
+figures.pool_curves("relevant", axes, "experts in the pool")
 plt.show()
 
 # %%
@@ -299,7 +304,7 @@ own = bits.query("method == @walked")["bits"].mean()
 print(f"{fw.short(walked)}: {own:.2f} bits a character; more than that:")
 rivals = [best, "fisher", "regmean", "cart, tuned", "cart", "multitask"]
 rivals = {fw.short(other): (other, walked) for other in [*rivals, "frank_wolfe soft, by task"]}
-fw.written_intervals(fw.differences(bits, rivals, "bits", 1.0), 2)
+written_both(both_intervals(bits, rivals, "bits"), 2)
 
 # %% [markdown]
 # A walk by layer, inside the hull of experts and start, needs about a quarter of a bit less than the best of all

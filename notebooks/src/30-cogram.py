@@ -81,8 +81,8 @@ import mergelib as ml
 from mergelib.cogram.decisions import mixing_weights
 from mergelib.plots import use_style
 from mergelib.records.statistics import interval
-from mergelib.studies.analysis import cogram_figures
 from mergelib.studies.analysis.cogram import layer_passes, loss, told_by_prototypes
+from mergelib.studies.figures import cogram as figures
 from mergelib.studies.pairs import make_pair
 from mergelib.testbed.tasks import Split
 
@@ -90,7 +90,7 @@ torch.set_num_threads(1)  # networks this small lose more to threads than they g
 use_style()
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "CoGraM drawn. Above: a layer is left to its neurons, and a neuron to its weights, where the loss difference is outside the level's thresholds (after the paper's Figure 1). Below: one decision (after its Figure 2, with the rollback added).", "name": "fig-cogram-algorithm"}, "image": {"alt": "Above, four layers of which the last is refined into four neurons, and the first neuron into five weights. Below, a flow chart: M with A's part and M with B's part give two losses and their difference. Outside the thresholds it leads to the next finer level, otherwise to a mixture of A and B. If M's loss fell, or the part is a layer, the mixture is accepted, otherwise rolled back."}}
-cogram_figures.algorithm()
+figures.algorithm()
 plt.show()
 
 # %% [markdown]
@@ -190,7 +190,7 @@ print([f"{value:.3f}" for value in (first, *by_hand, alpha)])
 print("cases:", list(log["case"][:4]))
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The toy's loss over two passes, one point per decision. Filled: accepted; hollow: what the loss would have become, rolled back.", "name": "fig-cogram-toy"}, "image": {"alt": "A falling staircase in the first pass, from 0.20 to 0.07 in three accepted steps, with the first layer left to its neurons. In the second pass the last layer's merge raises the loss a little, the first neuron's mixture would raise it further and is rolled back, and the second neuron's lowers it by very little."}}
-cogram_figures.losses_of_decisions(log)
+figures.losses_of_decisions(log)
 plt.show()
 
 # %% [markdown]
@@ -267,7 +267,7 @@ steps = in_turn.history
 steps.groupby("layer", sort=False)["accepted"].agg(neurons="size", accepted="sum")
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Decisions about neurons on a real pair (one seed): the loss difference between A's and B's neuron in its place, with the mixing factor on the right axis. Blue: the mixture was kept; orange: rolled back.", "name": "fig-cogram-neurons"}, "image": {"alt": "Bars for 20 output neurons and 64 hidden ones, mostly shorter than one hundredth of a nat, so that the mixing factor stays within a few hundredths of one half. Mixtures of the output neurons are nearly all rolled back; of the hidden neurons most are kept."}}
-cogram_figures.neuron_decisions(steps)
+figures.neuron_decisions(steps)
 plt.show()
 
 # %% [markdown]
@@ -307,7 +307,7 @@ medians = {name: part["spread"].median() for name, part in seen.items()}
 pd.Series(medians, name="median |ΔL|").map("{:.5f}".format)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The mixing factor as a function of the loss difference at λ = 5.5, and the differences that occur at each level (one seed).", "name": "fig-cogram-alpha"}, "image": {"alt": "A falling S-curve that runs from one at minus one nat through one half at zero to zero at plus one nat. The marks of weights and neurons all sit at zero, where the curve is at one half. Layers of networks with the same start lie within a tenth of a nat of it. Layers of networks with starts of their own lie on its flat end."}}
-cogram_figures.mixing_curve(seen)
+figures.mixing_curve(seen)
 plt.show()
 
 # %% [markdown]
@@ -415,7 +415,7 @@ passes = layer_passes(SEEDS)
 whole = passes[passes["judged on"] == "everything"]
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The mixing factors of both layers in one pass over layers, judged on the training data of both; one point per pair of networks.", "name": "fig-cogram-collapse"}, "image": {"alt": "Left, pairs with a common start: all points in the middle of the square, near one half for both layers. Right, pairs with their own starts: points sit on the upper edge where the last layer leans to A and on the lower edge where it leans to B, so that the first layer is taken wholly from the same network."}}
-cogram_figures.walks(whole)
+figures.walks(whole)
 plt.show()
 
 # %%
@@ -495,7 +495,7 @@ for title, pixels in scales.items():
     sides[f"pixels in {title}"] = (-1 if title == "[-1, 1]" else 0, rows)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Prototypes of five classes of pictures, from pixels in [-1, 1] (left) and in [0, 1] (right); black is the lower end, white the upper. Only the geometric mean depends on the scale.", "name": "fig-cogram-gallery"}, "image": {"alt": "Class means, medoids and k-means centres are readable digits and the same on both sides. The geometric mean on the scale from minus one to one is a pale outline on white, with ink and paper of the same brightness; from zero to one it is a thin digit on black."}}
-cogram_figures.gallery(sides)
+figures.gallery(sides)
 plt.show()
 
 # %% [markdown]

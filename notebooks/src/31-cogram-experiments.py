@@ -59,7 +59,7 @@ from mergelib.records.results import load_table
 from mergelib.records.statistics import interval
 from mergelib.statedict import lerp
 from mergelib.studies.analysis import cogram as analysis
-from mergelib.studies.analysis import cogram_figures as figures
+from mergelib.studies.figures import cogram as figures
 from mergelib.studies.pairs import make_pair
 
 torch.set_num_threads(1)  # networks this small lose more to threads than they gain

@@ -48,3 +48,13 @@ def test_three_models_that_are_no_triangle_are_refused() -> None:
         Plane.through([middle, one, other])
     with pytest.raises(ValueError, match="expected 3"):
         Plane.through([one, other])
+
+
+def test_three_models_by_hand_and_the_plane_of_the_longest_ways() -> None:
+    corner, along, third = ({"w": torch.tensor(w)} for w in ([1.0, 1, 0], [4.0, 1, 0], [3.0, 1, 2]))
+    plane = Plane.through([third, corner, along])
+    assert plane.place(along) == pytest.approx([3, 0])
+    assert plane.place(third) == pytest.approx([2, 2])
+    ways = torch.tensor([[3.0, 0, 0], [0, 0, 2.0], [0, 0.1, 0]])
+    found = Plane.principal({"w": torch.zeros(3)}, ways).axes
+    assert found.abs().round(decimals=3).tolist() == [[1, 0, 0], [0, 0, 1]]

@@ -3,7 +3,7 @@
 Differences are in points (per cent of accuracy) where nothing else is said.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ import pandas as pd
 from mergelib.compression import compress
 from mergelib.plots import label
 from mergelib.records.results import load_table
-from mergelib.records.statistics import interval, paired, paired_bootstrap
+from mergelib.records.statistics import both_intervals, interval, paired
 from mergelib.statedict import is_matrix
 from mergelib.studies.cart import COUNTS
 from mergelib.studies.comparison import individual
@@ -49,42 +49,6 @@ def vision_runs() -> dict[tuple[str, int], pd.DataFrame]:
         for network, ending in NETWORKS.items()
         for count, file in VISION.items()
     }
-
-
-def differences(
-    table: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], value: str = "accuracy"
-) -> pd.DataFrame:
-    """Paired differences of two methods with both intervals of 95 %, in the unit of ``value``.
-
-    Args:
-        table: columns ``method``, ``seed``, ``task`` and ``value``, on the same seeds and tasks.
-        pairs: name of the difference to the method it is of, and the one taken from it.
-        value: what is compared.
-
-    Returns:
-        One row per pair: ``mean``; ``half_width`` of Student's interval over seeds; ``low`` and
-        ``high``, the ends of `paired_bootstrap`'s interval over seeds and tasks.
-    """
-    rows = paired(table, pairs, value)
-    columns = ["method", "seed", "task"]
-    plain = table[[*columns, value]].rename(columns={value: "accuracy"})
-    ends = [paired_bootstrap(plain, better, worse)[1:] for better, worse in pairs.values()]
-    return rows.assign(low=[low for low, _ in ends], high=[high for _, high in ends])
-
-
-def spelled(rows: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
-    """`differences` as text in two columns, to read."""
-    texts = {
-        "difference, over seeds": [
-            f"{mean:.{digits}f} ± {half:.{digits}f}"
-            for mean, half in rows[["mean", "half_width"]].to_numpy()
-        ],
-        "over seeds and tasks": [
-            f"[{low:.{digits}f}, {high:.{digits}f}]"
-            for low, high in rows[["low", "high"]].to_numpy()
-        ],
-    }
-    return pd.DataFrame(texts, index=rows.index)
 
 
 def bell(table: pd.DataFrame, method: str, scale: float) -> pd.DataFrame:
@@ -242,15 +206,15 @@ def learned_coefficients() -> pd.DataFrame:
     """AdaMerging's coefficients on CART by entropy and by labels, from ``vision8-coefficients``.
 
     Returns:
-        `differences` to CART in points, one row per objective and rate, with the objective's mean
-        at the ``first`` and the ``last`` recorded step, in nats.
+        `both_intervals` to CART in points, one row per objective and rate, with the objective's
+        mean at the ``first`` and the ``last`` recorded step, in nats.
     """
     table, history = (load_table("vision8-coefficients", part) for part in ("test", "history"))
     for rows in (table, history):
         rate = rows["rate"].map(", rate {:g}".format).where(rows["rate"] > 0, "")
         rows["method"] = rows["method"].str.replace("_", "-") + rate
     names = [name for name in table["method"].unique() if name != "cart"]
-    found = 100 * differences(table, {name: (name, "cart") for name in names})
+    found = 100 * both_intervals(table, {name: (name, "cart") for name in names})
     values = history.groupby(["method", "step"])["value"].mean().unstack()
     return found.assign(first=values.iloc[:, 0], last=values.iloc[:, -1])
 
@@ -270,7 +234,7 @@ def bits_per_weight(suite: str) -> "pd.Series[float]":
 
 
 def with_labels(pairs: Sequence[str], than: str) -> dict[str, tuple[str, str]]:
-    """Pairs for `differences`: each method against one, named as figures write it."""
+    """Pairs for `both_intervals`: each method against one, named as figures write it."""
     return {label(method): (method, than) for method in pairs}
 
 

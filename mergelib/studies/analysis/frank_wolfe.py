@@ -6,20 +6,13 @@ is a bootstrap over seeds and tasks, for tasks like these. Tables are rows of ``
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
 from mergelib.plots import label
 from mergelib.records.results import load_table
-from mergelib.records.statistics import interval, over_seeds, paired, paired_bootstrap
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-Pairs = Mapping[str, tuple[str, str]]
+from mergelib.records.statistics import both_intervals, over_seeds
 
 FREE = ("pretrained", "average", "task_arithmetic", "cart")
 UNLABELLED = ("fisher", "regmean", "adamerging", "concrete", "surgery", "surgery+cart")
@@ -96,68 +89,6 @@ def group(method: str) -> str:
     return "no data" if method in FREE else "unlabelled" if method in UNLABELLED else "labelled"
 
 
-def differences(
-    table: pd.DataFrame, pairs: Pairs, value: str = "accuracy", scale: float = 100.0
-) -> pd.DataFrame:
-    """Mean differences of pairs of methods, each with both of its intervals.
-
-    Args:
-        table: rows of ``seed``, ``method``, ``task`` and ``value``.
-        pairs: name of a difference to the method it is of, and the one taken from it.
-        value: what is compared.
-        scale: of the differences, by default from shares to points.
-
-    Returns:
-        Columns ``mean``, ``low`` and ``high`` over seeds, ``wide_low`` and ``wide_high`` over seeds
-        and tasks; one row per pair.
-
-    Raises:
-        ValueError: methods that were not measured on the same seeds and tasks.
-    """
-    renamed = table.assign(accuracy=table[value])
-    rows = {}
-    for name, (better, worse) in pairs.items():
-        mean, half = paired(renamed, {name: (better, worse)}).iloc[0]
-        _, low, high = paired_bootstrap(renamed, better, worse)
-        rows[name] = [scale * each for each in (mean, mean - half, mean + half, low, high)]
-    columns = ["mean", "low", "high", "wide_low", "wide_high"]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
-
-
-def written_intervals(table: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
-    """A table of `differences` to read: the difference and its two intervals as text."""
-
-    def text(low: str, high: str) -> list[str]:
-        return [
-            f"[{a:.{digits}f}, {b:.{digits}f}]"
-            for a, b in zip(table[low], table[high], strict=True)
-        ]
-
-    return pd.DataFrame(
-        {
-            "difference": [f"{mean:.{digits}f}" for mean in table["mean"]],
-            "over seeds": text("low", "high"),
-            "seeds and tasks": text("wide_low", "wide_high"),
-        },
-        index=table.index,
-    )
-
-
-def forest(table: pd.DataFrame, ax: "Axes", xlabel: str = "difference, points") -> None:
-    """Draw `differences`: thick over seeds, thin over seeds and tasks, the wide ends written."""
-    rows = np.arange(len(table))[::-1]
-    ax.axvline(0, color="black", lw=1)
-    ax.hlines(rows, table["wide_low"], table["wide_high"], color="#0072b2", lw=1.5)
-    ax.hlines(rows, table["low"], table["high"], color="#0072b2", lw=6, alpha=0.55)
-    ax.plot(table["mean"], rows, "o", color="black", ms=6)
-    edge = table["wide_high"].max()
-    for row, (_, each) in zip(rows, table.iterrows(), strict=True):
-        ends = f"{each['mean']:.2f} [{each['wide_low']:.2f}, {each['wide_high']:.2f}]"
-        ax.text(1.02, row, ends, transform=ax.get_yaxis_transform(), va="center", fontsize=10)
-    ax.set(yticks=rows, yticklabels=list(table.index), xlabel=xlabel, xlim=(None, edge * 1.05))
-    ax.grid(axis="y", visible=False)
-
-
 def procedures_table() -> pd.DataFrame:
     """The test rows of ``vision8-procedures``, and three of other studies on the same experts.
 
@@ -172,82 +103,6 @@ def procedures_table() -> pd.DataFrame:
     names = dict(zip(("concrete", "task_arithmetic"), LONG, strict=True))
     masked = load_table("vision8-concrete").replace({"method": names})
     return pd.concat([load_table("vision8-procedures"), labels, masked], ignore_index=True)
-
-
-def procedure_dots(table: pd.DataFrame, seconds: "pd.Series[float]", ax: "Axes") -> None:
-    """One row per procedure, from the lowest mean accuracy up, with its interval over seeds.
-
-    Args:
-        table: rows of ``seed``, ``method``, ``task`` and ``accuracy``.
-        seconds: of the methods whose cost is to be written, by name.
-        ax: where to draw.
-    """
-    means = over_seeds(table, "method").sort_values("mean")
-    names = [str(method) for method in means.index]
-    for row, (method, ends) in enumerate(zip(names, means.to_numpy(), strict=True)):
-        mean, half = 100 * ends
-        shade = SHADES[group(method)]
-        ax.errorbar(mean, row, xerr=half, fmt="o", ms=8, capsize=4, color=shade)
-        cost = f"   ({seconds[method]:.0f} s)" if method in seconds else ""
-        ax.text(mean + half + 0.7, row, f"{mean:.1f}{cost}", va="center", fontsize=10)
-    ax.set(yticks=range(len(names)), yticklabels=[short(method) for method in names])
-    ax.set_xlabel("mean test accuracy, %")
-    ax.set_xlim(None, 100 * means["mean"].max() + 8)
-    for kind, shade in SHADES.items():
-        ax.plot([], [], "o", ms=8, color=shade, label=kind)
-    ax.legend(loc="lower right")
-
-
-def sample_curves(table: pd.DataFrame, ax: "Axes") -> None:
-    """Accuracy in per cent against labelled examples a task; lines for what needs none, or all.
-
-    Args:
-        table: the test rows of ``vision8-calibration``.
-        ax: where to draw.
-    """
-    samples = 100 * over_seeds(table, ["method", "examples"])
-    heights = dict(zip(samples.index, samples["mean"].tolist(), strict=True))
-    shades = {"frank_wolfe soft": "#0072b2", "frank_wolfe hard, from cart": "#d55e00"}
-    shades |= {"regmean": "#009e73", "multitask": "#000000"}
-    levels = {"cart": "CART", "multitask": "multi-task, all data", "pretrained": "pretrained"}
-    for method, shade in shades.items():
-        curve = samples.loc[method].drop(0, errors="ignore")
-        bars: dict[str, Any] = {"fmt": "o-", "color": shade, "capsize": 4, "label": short(method)}
-        ax.errorbar(curve.index, curve["mean"], curve["half_width"], **bars)
-    sizes = list(curve.index)
-    for method, text in levels.items():
-        height = heights[method, 0]
-        ax.axhline(height, color="#8c8c8c", lw=1.2, ls="--")
-        ax.text(sizes[0], height + 0.5, text, fontsize=10)
-    ax.set(xscale="log", xlabel="labelled pictures a task", ylabel="mean test accuracy, %")
-    ax.set_xticks(sizes, labels=[str(size) for size in sizes])
-    ax.minorticks_off()
-    ax.legend()
-
-
-def kind_curves(history: pd.DataFrame, axes: Sequence["Axes"]) -> None:
-    """The loss and the gap of Frank-Wolfe's four kinds over their steps, means over the seeds.
-
-    Args:
-        history: rows of ``seed``, ``method``, ``step``, ``loss`` and ``gap``.
-        axes: two, for loss and gap. A walk that stopped early stays where it is.
-    """
-    style = {"hard": "--", "soft": "-", "task": "#0072b2", "layer": "#d55e00"}
-    for variant in ("hard", "soft"):
-        for unit in ("task", "layer"):
-            mine = history[history["method"] == f"frank_wolfe {variant}, by {unit}"]
-            look: dict[str, Any] = {
-                "ls": style[variant],
-                "color": style[unit],
-                "label": f"{variant}, {unit}",
-            }
-            for ax, column in zip(axes, ("loss", "gap"), strict=True):
-                walks = mine.pivot(index="step", columns="seed", values=column)
-                curve = walks.ffill().mean(axis=1)
-                ax.plot(curve.index, curve, **look)
-    axes[0].set(xlabel="step", ylabel="calibration loss, nats")
-    axes[1].set(xlabel="step", ylabel="Frank-Wolfe gap", ylim=(0, None))
-    axes[1].legend()
 
 
 def block_shares(coefficients: pd.DataFrame) -> pd.DataFrame:
@@ -302,32 +157,14 @@ def pool_ends(study: str) -> pd.DataFrame:
     return table.loc[order].rename(index=names, columns=SUITES).rename_axis(None, axis=1)
 
 
-def pool_curves(study: str, axes: Sequence["Axes"], xlabel: str) -> None:
-    """Change of accuracy from the smallest pool, with Student's intervals; one panel per suite."""
-    wide = pools(study)
-    for ax, (suite, kind) in zip(axes, SUITES.items(), strict=True):
-        part = wide.loc[suite]
-        for place, method in enumerate(each for each in POOLED if each in part.index):
-            text, shade, style = POOLED[method]
-            change = part.loc[method] - part.loc[method].iloc[0]
-            ends = [interval(row.dropna().tolist()) for _, row in change.iterrows()]
-            x = [spot + 0.06 * (place - 3) for spot in range(len(ends))]
-            bars: dict[str, Any] = {"fmt": style, "color": shade, "capsize": 3, "label": text}
-            ax.errorbar(x, [mean for mean, _ in ends], [half for _, half in ends], **bars)
-        ax.set(title=f"{suite}: {kind}", ylabel="change in accuracy, points")
-        ax.set_xticks(range(len(ends)), labels=change.index)
-    axes[-1].set(xlabel=xlabel)
-    axes[0].legend(ncols=2, fontsize=10)
-
-
 def pool_differences(study: str, better: str, worse: Sequence[str]) -> pd.DataFrame:
-    """`differences` of a method from others in the largest pool: rows of suite and other method."""
+    """`both_intervals` from other methods in the largest pool: rows of suite and other method."""
     parts = {}
     for suite in SUITES:
         table = load_table(f"{suite}-{study}")
         largest = table[table["count"] == table["count"].max()]
         names = {f"− {POOLED[other][0]}": (better, other) for other in worse}
-        parts[suite] = differences(largest, names)
+        parts[suite] = 100 * both_intervals(largest, names)
     return pd.concat(parts)
 
 

@@ -1,33 +1,17 @@
-"""Planes in the space of weights: where models stand on one, and the loss over it."""
+"""The loss over planes in the space of weights, and CART's path on them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from mergelib.statedict import StateDict, flatten, lerp, subtract, unflatten
+from mergelib.statedict import StateDict, flatten, lerp, subtract
 from mergelib.studies.comparison import merge_zoo, only
 from mergelib.testbed.evaluation import evaluate_many
 from mergelib.testbed.tasks import Zoo
-
-
-@dataclass(frozen=True)
-class Plane:
-    """The plane through ``origin`` along two orthonormal rows of ``axes``, shape ``(2, n)``."""
-
-    origin: StateDict
-    axes: Tensor
-
-    def place(self, state: StateDict) -> np.ndarray:
-        """Coordinates of a model's projection, shape ``(2,)``."""
-        return np.asarray((self.axes @ flatten(subtract(state, self.origin))).tolist())
-
-    def at(self, x: float, y: float) -> dict[str, Tensor]:
-        """The model that stands at a place."""
-        return unflatten(flatten(self.origin) + x * self.axes[0] + y * self.axes[1], self.origin)
+from mergelib.theory.plane import Plane
 
 
 def path(zoo: Zoo, rank_ratios: Sequence[float]) -> Tensor:
@@ -46,26 +30,7 @@ def uncentred_path(zoo: Zoo, rank_ratios: Sequence[float], plane: Plane) -> np.n
     """Places of low-rank task arithmetic at its usual scale on a plane, shape ``(ranks, 2)``."""
     method = "low_rank_task_arithmetic"
     merges = (merge_zoo(method, zoo, rank_ratio=ratio) for ratio in rank_ratios)
-    return np.stack([plane.place(merged) for merged in merges])
-
-
-def principal_plane(origin: StateDict, ways: Tensor) -> Plane:
-    """The plane through a model that holds most of the squared length of rows ``(count, n)``."""
-    return Plane(origin, torch.linalg.svd(ways, full_matrices=False).Vh[:2])
-
-
-def plane_through(corner: StateDict, along: StateDict, third: StateDict) -> Plane:
-    """The plane of three models; ``along`` lies on the first axis, ``third`` above it.
-
-    Raises:
-        ValueError: if they lie on a line.
-    """
-    first, second = (flatten(subtract(state, corner)) for state in (along, third))
-    first = first / first.norm()
-    rest = second - (second @ first) * first
-    if not rest.norm() > 1e-6 * second.norm():
-        raise ValueError("the three models lie on a line, and span no plane")
-    return Plane(corner, torch.stack([first, rest / rest.norm()]))
+    return np.array([plane.place(merged) for merged in merges])
 
 
 def window(places: np.ndarray, size: int, margin: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
@@ -87,7 +52,7 @@ def loss_map(zoo: Zoo, plane: Plane, xs: np.ndarray, ys: np.ndarray) -> pd.DataF
     def candidates() -> Iterator[tuple[tuple[float, float], dict[str, Tensor]]]:
         for x in xs.tolist():
             for y in ys.tolist():
-                yield (x, y), plane.at(x, y)
+                yield (x, y), plane.model(x, y)
 
     table = evaluate_many(zoo.model, candidates(), zoo.heads, zoo.suite, autocast=True)
     table[["x", "y"]] = table["candidate"].tolist()

@@ -1,41 +1,17 @@
-"""Planes in weight space: places and models go back and forth, and maps agree with evaluation."""
+"""CART's path, and maps of the loss that agree with evaluation."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from mergelib import merge
 from mergelib.statedict import flatten
 from mergelib.studies.analysis import landscape
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.tasks import Zoo
-
-
-def state(*values: float) -> dict[str, Tensor]:
-    return {"w": torch.tensor(values, dtype=torch.float32)}
-
-
-def test_plane_through_three_models() -> None:
-    corner, along, third = state(1, 1, 0), state(4, 1, 0), state(3, 1, 2)
-    plane = landscape.plane_through(corner, along, third)
-    assert plane.place(corner) == pytest.approx([0, 0])
-    assert plane.place(along) == pytest.approx([3, 0])
-    assert plane.place(third) == pytest.approx([2, 2])
-    assert plane.at(2, 2)["w"].tolist() == pytest.approx([3, 1, 2])
-
-
-def test_three_models_on_a_line_span_no_plane() -> None:
-    with pytest.raises(ValueError, match="on a line"):
-        landscape.plane_through(state(0, 0), state(1, 1), state(2, 2))
-
-
-def test_principal_plane_holds_the_longest_ways() -> None:
-    ways = torch.tensor([[3.0, 0, 0], [0, 0, 2.0], [0, 0.1, 0]])
-    plane = landscape.principal_plane(state(0, 0, 0), ways)
-    assert plane.axes.abs().round(decimals=3).tolist() == [[1, 0, 0], [0, 0, 1]]
+from mergelib.theory.plane import Plane
 
 
 def test_window_holds_all_places_with_a_margin() -> None:
@@ -59,7 +35,7 @@ def test_path_starts_and_ends_at_the_average_and_scales(tiny_zoo: Zoo) -> None:
 
 def test_loss_map_agrees_with_evaluation(tiny_zoo: Zoo) -> None:
     ends = list(tiny_zoo.experts.values())
-    plane = landscape.plane_through(tiny_zoo.pretrained, *ends)
+    plane = Plane.through([ends[1], tiny_zoo.pretrained, ends[0]])
     x, y = plane.place(ends[1])
     table = landscape.loss_map(tiny_zoo, plane, np.array([0.0, x]), np.array([y]))
     direct = evaluate(tiny_zoo.model, ends[1], tiny_zoo.heads, tiny_zoo.suite)["loss"].mean()

@@ -10,7 +10,7 @@ import torch
 
 from mergelib.studies import pairs
 from mergelib.studies.analysis import cogram as analysis
-from mergelib.studies.analysis import cogram_figures as figures
+from mergelib.studies.figures import cogram as figures
 from mergelib.studies.pairs import Pair
 from mergelib.testbed.families.synthetic import synthetic_pair, train_pair
 

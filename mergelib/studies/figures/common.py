@@ -19,14 +19,21 @@ def rank_axis(ax: "Axes", *, scale: str = "log", ticks: Sequence[int] = RANKS) -
     ax.set_xticks(list(ticks), [str(tick) for tick in ticks])
 
 
-def forest(sets: Mapping[str, pd.DataFrame], ax: "Axes", colours: Sequence[str]) -> None:
+def forest(
+    sets: Mapping[str, pd.DataFrame],
+    ax: "Axes",
+    colours: Sequence[str],
+    *,
+    digits: int | None = None,
+) -> None:
     """Differences with both intervals, from top to bottom: thick over seeds, thin over tasks too.
 
     Args:
-        sets: name to differences, as of `cart.differences`: columns ``mean``, ``half_width``,
+        sets: name to differences, as of `both_intervals`: columns ``mean``, ``half_width``,
             ``low`` and ``high``; all with the same rows. Each set has its own marker, for a legend.
         ax: where to draw; row i stands at height i.
         colours: one for each row.
+        digits: where given, the mean and the thin line's ends are written beside the last set.
     """
     for k, (name, rows) in enumerate(sets.items()):
         values = rows[["mean", "half_width", "low", "high"]].to_numpy()
@@ -37,6 +44,10 @@ def forest(sets: Mapping[str, pd.DataFrame], ax: "Axes", colours: Sequence[str])
             ax.plot((low, high), (y, y), color=colour, lw=1.2)
             ax.plot((mean - half, mean + half), (y, y), color=colour, lw=3.5)
             ax.plot(mean, y, marker, color=colour, ms=7, mec="white")
+    if digits is not None:
+        for i, (mean, _, low, high) in enumerate(values):
+            text = f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+            ax.text(1.02, i, text, transform=ax.get_yaxis_transform(), va="center", fontsize=10)
     ax.set_yticks(range(len(rows)), [str(name) for name in rows.index])
     ax.set_ylim(len(rows) - 0.5, -0.5)
 

@@ -9,8 +9,11 @@ import pytest
 from matplotlib import pyplot as plt
 
 from mergelib.records.results import load_table
+from mergelib.records.statistics import both_intervals
 from mergelib.studies.analysis import frank_wolfe as fw
-from mergelib.studies.analysis.hull import draw_gap, draw_hull, hard_path
+from mergelib.studies.figures import frank_wolfe as figures
+from mergelib.studies.figures.common import forest
+from mergelib.studies.figures.hull import draw_gap, draw_hull, hard_path
 
 
 @pytest.fixture(autouse=True)
@@ -20,29 +23,11 @@ def no_window() -> Iterator[None]:
     plt.close("all")
 
 
-def test_differences_have_an_interval_over_seeds_and_one_over_tasks_too() -> None:
-    """One point ahead in every seed on the one task, three on the other: no spread over seeds."""
-    rows = [
-        {
-            "seed": seed,
-            "task": task,
-            "method": method,
-            "accuracy": 0.5 + ahead / 100 * (method == "a"),
-        }
-        for seed in range(4)
-        for task, ahead in (("x", 1), ("y", 3))
-        for method in ("a", "b")
-    ]
-    table = fw.differences(pd.DataFrame(rows), {"a − b": ("a", "b")})
-    assert list(table.loc["a − b"]) == pytest.approx([2, 2, 2, 1, 3])
-    assert fw.written_intervals(table).iloc[0].tolist() == ["2.0", "[2.0, 2.0]", "[1.0, 3.0]"]
-
-
 def test_the_rivals_wide_intervals_are_no_narrower_where_tasks_differ() -> None:
-    table = fw.differences(fw.procedures_table(), {**fw.RIVALS, **fw.KINDS})
+    table = both_intervals(fw.procedures_table(), {**fw.RIVALS, **fw.KINDS})
     assert (table["low"] <= table["mean"]).all()
     assert (table["mean"] <= table["high"]).all()
-    assert (table["wide_high"] - table["wide_low"] > table["high"] - table["low"]).all()
+    assert (table["high"] - table["low"] > 2 * table["half_width"]).all()
 
 
 def test_the_most_negative_coefficient_is_the_starts() -> None:
@@ -90,7 +75,7 @@ def test_labels_make_a_walk_indifferent_to_strangers() -> None:
     assert all(" → " in text for text in ends.to_numpy().ravel())
     lead = fw.pool_differences("irrelevant", "frank_wolfe, labels", ["ties"])
     assert lead.index.tolist() == [(suite, "− TIES") for suite in fw.SUITES]
-    assert (lead["low"] > 0).all()
+    assert (lead["mean"] > lead["half_width"]).all()
 
 
 def test_gains_are_of_the_targets_only() -> None:
@@ -111,16 +96,16 @@ def test_the_best_tuned_method_needs_the_fewest_bits() -> None:
 def test_figures_show_every_row() -> None:
     table = load_table("vision8-procedures")
     _, axes = plt.subplots(1, 5)
-    fw.procedure_dots(table, table.groupby("method")["loss"].mean(), axes[0])
+    figures.procedure_dots(table, table.groupby("method")["loss"].mean(), axes[0])
     assert len(axes[0].get_yticks()) == table["method"].nunique()
-    fw.forest(fw.differences(table, fw.KINDS), axes[1])
+    forest({"": 100 * both_intervals(table, fw.KINDS)}, axes[1], ["k"] * len(fw.KINDS), digits=2)
     assert [text.get_text() for text in axes[1].get_yticklabels()] == list(fw.KINDS)
-    fw.sample_curves(load_table("vision8-calibration"), axes[2])
+    figures.sample_curves(load_table("vision8-calibration"), axes[2])
     assert len(axes[2].containers) == 4
-    fw.kind_curves(load_table("vision8-procedures", "history"), axes[3:])
+    figures.kind_curves(load_table("vision8-procedures", "history"), axes[3:])
     assert len(axes[3].lines) == len(axes[4].lines) == 4
     _, panels = plt.subplots(2)
-    fw.pool_curves("relevant", panels, "experts")
+    figures.pool_curves("relevant", panels, "experts")
     assert [len(ax.containers) for ax in panels] == [6, 6]
 
 
