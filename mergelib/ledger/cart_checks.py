@@ -167,7 +167,7 @@ def rank(load: Load) -> list[Check]:
             best = wide.idxmax(axis=1).map(lambda ratio: math.log2(ratio / PAPERS_RANK))
             what, unit = f"{name} a task's best rank within a factor of two of 8 %", "log₂"
             checks.append(Check(what, matrix(best), role=own, tolerance=FACTOR, unit=unit))
-            cost = _cost(wide)
+            cost = cost_of_papers_rank(wide)
             what = f"{name} 8 % within 2 points of the best rank"
             checks.append(Check(what, -matrix(cost), role=own, bound=-NEAR))
             if scale == 1.0 and role == "primary":
@@ -189,7 +189,7 @@ def rank(load: Load) -> list[Check]:
     return checks
 
 
-def _cost(wide: pd.DataFrame) -> pd.Series:
+def cost_of_papers_rank(wide: pd.DataFrame) -> pd.Series:
     """What 8 % loses against each task's best rank, which is chosen on the other seeds."""
     lost = {}
     for seed in wide.index.unique("seed"):

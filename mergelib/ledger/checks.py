@@ -89,34 +89,20 @@ class Check:
     @cached_property
     def over_seeds(self) -> list[Interval]:
         """Student's interval over seeds (or Pitman-Morgan's, or Fisher's z), for each bound."""
+        if self.kind == "spread":
+            return [_spread(*self.values.T, bound) for bound in self.bounds]
         if self.kind == "mean":
             seeds = self.values.reshape(len(self.values), -1).mean(1)
-            error, freedom = float(stats.sem(seeds)), len(seeds) - 1
-            centre = self.value
-        elif self.kind == "spread":
-            first, second = self.values.T
-            centre, low, high, _ = pitman_morgan(first, second)
-            freedom = len(first) - 2
-            error = (high - low) / 2 / float(stats.t.ppf((1 + LEVEL) / 2, freedom))
-        else:  # Bonett and Wright (2000), on the scale of Fisher's z
-            seeds = len(self.values)
-            error, freedom = math.sqrt((1 + self.value**2 / 2) / (seeds - 3)), seeds - 1
-            centre = float(np.arctanh(np.clip(self.value, -1 + 1e-9, 1 - 1e-9)))
-        half = error * float(stats.t.ppf((1 + LEVEL) / 2, freedom))
-        correlated = self.kind == "correlation"
-        ends = [centre - half, centre + half]
-        low, high = np.tanh(ends) if correlated else ends
-        found = []
-        for bound in self.bounds:
-            distance = centre - (math.atanh(bound) if correlated else bound)
-            if error < 1e-12 * max(1.0, abs(centre)):  # every seed gives the same value
-                below = 0.0 if distance > 0 else 1.0
-                above = 0.0 if distance < 0 else 1.0
-            else:
-                below = float(stats.t.sf(distance / error, freedom))
-                above = 1 - below
-            found.append(Interval(float(low), float(high), below, above))
-        return found
+            error, freedom, centre = float(stats.sem(seeds)), len(seeds) - 1, self.value
+            return [_student(centre, error, freedom, bound) for bound in self.bounds]
+        seeds = len(self.values)  # Bonett and Wright (2000), on the scale of Fisher's z
+        error = math.sqrt((1 + self.value**2 / 2) / (seeds - 3))
+        centre = math.atanh(min(max(self.value, 1e-9 - 1), 1 - 1e-9))
+        parts = [_student(centre, error, seeds - 1, math.atanh(bound)) for bound in self.bounds]
+        return [
+            Interval(math.tanh(part.low), math.tanh(part.high), part.below, part.above)
+            for part in parts
+        ]
 
     @cached_property
     def resampled(self) -> list[Interval]:
@@ -167,6 +153,23 @@ class Check:
         return float((high - low) / 2 * (1 + ratio))
 
 
+def _student(centre: float, error: float, freedom: int, bound: float) -> Interval:
+    half = error * float(stats.t.ppf((1 + LEVEL) / 2, freedom))
+    distance = centre - bound
+    if error < 1e-12 * max(1.0, abs(centre)):  # every seed gives the same value
+        below, above = float(distance <= 0), float(distance >= 0)
+    else:
+        below, above = (float(stats.t.sf(sign * distance / error, freedom)) for sign in (1, -1))
+    return Interval(centre - half, centre + half, below, above)
+
+
+def _spread(first: np.ndarray, second: np.ndarray, bound: float) -> Interval:
+    _, low, high, _ = pitman_morgan(first, second)
+    ratio, _, _, p = pitman_morgan(first / math.exp(bound), second)
+    smaller, larger = p / 2, 1 - p / 2
+    return Interval(low, high, *((smaller, larger) if ratio > 0 else (larger, smaller)))
+
+
 def _spearman(pairs: np.ndarray) -> float:
     return float(stats.spearmanr(pairs[:, 0], pairs[:, 1]).statistic)
 
@@ -210,18 +213,18 @@ def pick(
     Raises:
         ValueError: if a column is not there, no row matches, or the keys do not tell rows apart.
     """
-    missing = {column, *keys, *chosen} - {*table.columns}
+    missing = sorted({column, *keys, *chosen} - {*table.columns})
     if missing:
-        raise ValueError(
-            f"no column {', '.join(sorted(missing))}; there are: {', '.join(map(str, table.columns))}"
-        )
+        known = ", ".join(map(str, table.columns))
+        raise ValueError(f"no column {', '.join(missing)}; there are: {known}")
+    wanted = np.ones(len(table), dtype=bool)
     for name, value in chosen.items():
-        table = table[table[name] == value]
-    if table.empty or table.duplicated(list(keys)).any():
-        raise ValueError(
-            f"{len(table)} rows with {chosen}: expected one for each {' and '.join(keys)}"
-        )
-    values = table.set_index(list(keys))[column].astype(float)
+        wanted &= np.asarray(table[name] == value, dtype=bool)
+    rows = table.loc[wanted, [*keys, column]]
+    values = rows.set_index(list(keys))[column].astype(float)
+    if rows.empty or values.index.has_duplicates:
+        told = " and ".join(keys)
+        raise ValueError(f"{len(rows)} rows with {chosen}: expected one for each {told}")
     return 100 * values if "accuracy" in column else values
 
 
