@@ -64,7 +64,7 @@ CLAIMS = (
     _claim(
         key="C5",
         place="Figures 6 and 10",
-        statement="the best rank is about 8 % of the full one, for all tasks and sizes of network",
+        statement="at scale 1 the best rank is about 8 % of the full one, across tasks and sizes",
         reported="about 8 % for ViT-B/32 and ViT-L/14",
         method="scale 1, as in appendix D: each task's best rank, and what 8 % costs against it, "
         "the best being chosen on the other seeds. A factor of two and 2 points are our reading of "

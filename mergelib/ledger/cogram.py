@@ -19,6 +19,7 @@ from mergelib.ledger.verdicts import Claim, Load
 CASES = tuple(product(("homogeneous", "heterogeneous"), ("common", "own")))
 FINEST = "layer, neuron, weight"
 FINER = ("layer, neuron", FINEST)
+WORDS = {"layer": "layers", "layer, neuron": "two levels", FINEST: "three levels"}
 # Source, prototypes, and the part that a check on them plays.
 Setting = tuple[str, str, Role]
 SETTINGS: tuple[Setting, ...] = (
@@ -58,7 +59,7 @@ def _wider(what: str, wide: pd.Series, narrow: pd.Series, role: Role) -> Check:
 def _together(what: str, first: pd.Series, second: pd.Series, role: Role) -> Check:
     """The check that two series rise and fall together over seeds."""
     pairs = np.stack([matrix(first), matrix(second)], 1)
-    return Check(what, pairs, kind="correlation", role=role, unit="Spearman's ρ")
+    return Check(what, pairs, kind="correlation", role=role, unit="rank correlation")
 
 
 def _gain(load: Load) -> list[Check]:
@@ -76,8 +77,10 @@ def _levels(load: Load) -> list[Check]:
         for levels in FINER if role == "primary" else (FINEST,):
             own: Role = role if levels == FINEST else "secondary"
             finer = _cogram(table, kind, levels)
-            checks.append(above(f"{case}: layers above {levels}", layer, finer, role=own))
-            checks.append(_wider(f"{case}: {levels} varies more than layers", finer, layer, own))
+            checks.append(above(f"{case}: layers above {WORDS[levels]}", layer, finer, role=own))
+            checks.append(
+                _wider(f"{case}: {WORDS[levels]} vary more than layers", finer, layer, own)
+            )
         if kind == "arithmetic":
             for order in ("", ", in turn"):
                 finer = _cogram(table, kind, f"all weights{order}")
@@ -92,8 +95,8 @@ def _iterations(load: Load) -> list[Check]:
         for levels in ("layer", FINEST):
             own: Role = "secondary" if role == "primary" and levels == FINEST else role
             thrice, once = (_cogram(table, kind, levels, count) for count in (3, 1))
-            words = "layers" if levels == "layer" else levels
-            checks.append(above(f"{case}, {words}: 3 iterations above 1", thrice, once, role=own))
+            words = "" if levels == "layer" else f", {WORDS[levels]}"
+            checks.append(above(f"{case}{words}: 3 iterations above 1", thrice, once, role=own))
     return checks
 
 
@@ -126,7 +129,7 @@ def _tuned(case: str, table: pd.DataFrame, role: Role) -> list[Check]:
     for party in ("a", "b"):
         column = f"accuracy_{party}"
         own = _of(table, column, method=party, training="none")
-        what = f"{case}: above {party.upper()} on its own kind of data"
+        what = f"{case}: above {party.upper()} on {party.upper()}'s data"
         checks.append(above(what, _of(mine, column), own, role=role))
     plain = _of(table, method="cogram", training="fine-tuning")
     what = f"{case}: with kickoff above 28 epochs at one rate"

@@ -23,7 +23,7 @@ MARKS = {
     "not tested": "–",
 }
 ROLES = {"primary": "Primary checks", "secondary": "Secondary checks", "control": "Controls"}
-WIDTH = 54  # letters of a line beside the intervals
+WIDTH = 50  # letters of a line beside the intervals
 LEFT, RIGHT = -3.62, 1.92  # what the figure spans, where an interval's longest reach is 1
 
 
@@ -104,6 +104,8 @@ def number(check: Any) -> str:
     """A check's value with its unit, and digits that suit its size."""
     if check.unit == "log ratio of SDs":
         return f"SD × {_digits(np.exp(check.value))}"
+    if check.unit == "rank correlation":
+        return f"ρ = {_digits(check.value)}"
     return f"{_digits(check.value)} {check.unit}"
 
 

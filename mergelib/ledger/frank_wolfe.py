@@ -22,6 +22,7 @@ VANILLA = 0.5  # the exponent of the ordinary rate, which the paper says soft Fr
 
 def _name(method: str) -> str:
     short = method.replace("frank_wolfe", "FW").replace("task_arithmetic", "task arithmetic")
+    short = short.replace("fisher", "Fisher").replace("regmean", "RegMean")
     return short.replace("ties", "TIES").replace("adamerging", "AdaMerging").replace("cart", "CART")
 
 
