@@ -90,7 +90,7 @@ class Check:
     def over_seeds(self) -> list[Interval]:
         """Student's interval over seeds (or Pitman-Morgan's, or Fisher's z), for each bound."""
         if self.kind == "spread":
-            return [_spread(*self.values.T, bound) for bound in self.bounds]
+            return [_spread(self.values, bound) for bound in self.bounds]
         if self.kind == "mean":
             seeds = self.values.reshape(len(self.values), -1).mean(1)
             error, freedom, centre = float(stats.sem(seeds)), len(seeds) - 1, self.value
@@ -163,7 +163,8 @@ def _student(centre: float, error: float, freedom: int, bound: float) -> Interva
     return Interval(centre - half, centre + half, below, above)
 
 
-def _spread(first: np.ndarray, second: np.ndarray, bound: float) -> Interval:
+def _spread(pairs: np.ndarray, bound: float) -> Interval:
+    first, second = pairs.T
     _, low, high, _ = pitman_morgan(first, second)
     ratio, _, _, p = pitman_morgan(first / math.exp(bound), second)
     smaller, larger = p / 2, 1 - p / 2

@@ -146,7 +146,7 @@ def resampled_means(values: np.ndarray, *, draws: int = 10_000, seed: int = 0) -
 
 
 def pitman_morgan(
-    first: Sequence[float], second: Sequence[float], level: float = 0.95
+    first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray, level: float = 0.95
 ) -> tuple[float, float, float, float]:
     """Compares the spread of two paired samples: the log of the ratio of standard deviations.
 

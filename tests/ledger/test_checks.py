@@ -59,8 +59,8 @@ def test_within_a_tolerance_both_ends_count() -> None:
 
 
 def test_values_that_do_not_vary_decide() -> None:
-    assert Check("", np.full(4, 0.3)).chances == (pytest.approx(0, abs=1e-3), 1.0)
-    assert Check("", np.zeros(4)).chances == (1.0, 1.0)
+    assert Check("", np.full(4, 0.3)).chances == pytest.approx((0, 1), abs=1e-3)
+    assert Check("", np.zeros(4)).chances == (1, 1)
 
 
 def test_spreads_are_compared_by_pitman_and_morgan() -> None:

@@ -11,6 +11,7 @@ from mergelib.ledger import (
     Check,
     Claim,
     cart,
+    cart_checks,
     cogram,
     drawing,
     frank_wolfe,
@@ -144,7 +145,7 @@ def test_what_a_rank_costs_is_chosen_on_other_seeds() -> None:
         {0.08: [50.0, 50.0, 50.0], 0.16: [40.0, 55.0, 56.0]},
         index=pd.MultiIndex.from_product([range(3), ["a"]], names=["seed", "task"]),
     )
-    cost = cart.checks.cost_of_papers_rank(rows)
+    cost = cart_checks.cost_of_papers_rank(rows)
     assert cost.tolist() == [-10.0, 0.0, 0.0]
 
 
