@@ -365,6 +365,14 @@ def _touched(key: str, name: Any, part: Sequence[str]) -> Iterator[Contrast]:
             yield contrast
 
 
+@cache
+def _favoured(key: str, name: Any, *part: str) -> pd.DataFrame:
+    table = _stored(name, *part)
+    for contrast in _touched(key, name, part):
+        table = contrast.shifted(table, 1)
+    return table
+
+
 def spoiled(key: str, way: str, seed: int = 0) -> Callable[..., pd.DataFrame]:
     """A loader that gives a claim's results, spoiled in one of the `WAYS`."""
 
@@ -377,10 +385,10 @@ def spoiled(key: str, way: str, seed: int = 0) -> Callable[..., pd.DataFrame]:
         for contrast in contrasts:
             if way == "renamed":
                 return table.rename(columns={contrast.outcome[0]: "renamed"})
-            if way in ("for", "exchanged", "shuffled"):
-                table = contrast.shifted(table, 1)
-            elif way == "against":
+            if way == "against":
                 table = contrast.shifted(table, -1)
+        if way in ("for", "exchanged", "shuffled"):
+            table = _favoured(key, name, *part)
         for contrast in contrasts if way in ("exchanged", "shuffled") else ():
             table = getattr(contrast, way)(table, generator)
         return table

