@@ -32,6 +32,10 @@ Tables = dict[str, Rows]
 _COMPACT = (",", ":")
 
 
+class MissingResult(ValueError):
+    """No result of that name has been measured."""
+
+
 def write_result(path: Path, record: Mapping[str, Any]) -> None:
     """Write a record, whole or not at all.
 
@@ -63,13 +67,13 @@ def load_result(name: str) -> dict[str, Any]:
     """A record that ships with the package, from ``results/NAME.json``.
 
     Raises:
-        ValueError: if there is none of that name.
+        MissingResult: if there is none of that name.
     """
     folder = resources.files("mergelib") / "results"
     file = folder / f"{name}.json"
     if not file.is_file():
         known = sorted(file.name.removesuffix(".json") for file in folder.iterdir())
-        raise ValueError(f"no result {name!r}; there are: {', '.join(known) or 'none'}")
+        raise MissingResult(f"no result {name!r}; there are: {', '.join(known) or 'none'}")
     return decode_record(json.loads(file.read_text()))
 
 
@@ -77,7 +81,8 @@ def load_table(name: str, part: str = "test") -> "pd.DataFrame":
     """One table of such a record, e.g. its ``"test"`` rows.
 
     Raises:
-        ValueError: if there is no record of that name, or no such table in it.
+        MissingResult: if there is no record of that name.
+        ValueError: if it has no such table.
     """
     import pandas as pd
 

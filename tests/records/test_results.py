@@ -91,7 +91,8 @@ def test_records_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_shipped_results_can_be_read() -> None:
     record = load_result("vision8-baselines")
     assert {"provenance", "test", "validation", "chosen"} <= set(record)
-    with pytest.raises(ValueError, match=r"no result 'vision9'; there are: .*vision8-baselines"):
+    there = r"no result 'vision9'; there are: .*vision8-baselines"
+    with pytest.raises(results.MissingResult, match=there):
         load_result("vision9")
     assert load_table("frank_wolfe-memory", "peaks")["variant"].nunique() == 2
 

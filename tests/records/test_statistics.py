@@ -12,10 +12,14 @@ from scipy import stats
 from mergelib.records.results import load_table
 from mergelib.records.statistics import (
     both_intervals,
+    holm,
     interval,
     over_seeds,
     paired,
     paired_bootstrap,
+    pitman_morgan,
+    resampled_means,
+    resampling,
     written_both,
 )
 
@@ -157,3 +161,29 @@ def test_both_intervals_agree_with_the_bootstrap_on_results() -> None:
 def test_both_intervals_as_text() -> None:
     rows = pd.DataFrame({"mean": [1.0], "half_width": [0.25], "low": [-0.5], "high": [2.5]})
     assert written_both(rows, 2).to_numpy().tolist() == [["1.00 ± 0.25", "[-0.50, 2.50]"]]
+
+
+def test_pitman_morgan_by_hand_and_its_interval_holds_what_it_does_not_reject() -> None:
+    random = np.random.default_rng(3)
+    first, second = random.multivariate_normal([0, 0], [[1, 0.5], [0.5, 2]], 25).T
+    ratio, low, high, p = pitman_morgan(first, second)
+    assert ratio == pytest.approx(np.log(first.std() / second.std()))
+    assert p == pytest.approx(stats.pearsonr(first + second, first - second).pvalue)
+    for end in (low, high):  # scaled by an end of the interval, the test stands at 5 %
+        assert pitman_morgan(first / np.exp(end), second)[3] == pytest.approx(0.05)
+    with pytest.raises(ValueError, match="no spread"):
+        pitman_morgan([1.0, 1.0, 1.0], [1.0, 2.0, 3.0])
+
+
+def test_holm_by_hand() -> None:
+    """0.01 counts four times, 0.02 three times, 0.03 twice but not less than that, 0.5 once."""
+    assert holm([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
+    assert holm([]) == []
+
+
+def test_resampling_shares_sum_to_one() -> None:
+    rows, columns = resampling(4, 3, 50)
+    assert rows.shape == (50, 4)
+    assert columns.shape == (50, 3)
+    np.testing.assert_allclose(rows.sum(1), 1)
+    assert len(resampled_means(np.arange(4.0), draws=7)) == 7
