@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 from joblib import Parallel, delayed
 
 from mergelib.io import staged
+from mergelib.messages.brief import Brief
 from mergelib.progress import progress
 from mergelib.records.results import read_result, write_result
 
@@ -38,8 +39,8 @@ class Work(Protocol):
         """The key of all that the record depends on, for a file's name, and what measures it."""
 
 
-@dataclass(frozen=True)
-class Outcome:
+@dataclass(frozen=True, repr=False)
+class Outcome(Brief):
     """What became of a run.
 
     Attributes:
