@@ -1,8 +1,8 @@
 """Inputs that would merge without an error into something wrong, and devices that there are not.
 
 LoRA factors: a model's update is the product ``B A``, and the average of such products is not the
-product of the averages. Quantised weights: integers whose meaning lies in a scale that stands elsewhere; to a
-merge they look like counters, which are copied. Both are refused by name.
+product of the averages. Quantised weights: integers whose meaning lies in a scale that stands
+elsewhere; to a merge they look like counters, which are copied. Both are refused by name.
 """
 
 import os
