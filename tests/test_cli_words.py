@@ -1,6 +1,7 @@
 """The command line's own words: version, completion, options in messages, warnings in one line."""
 
 import builtins
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,14 +42,19 @@ def test_version_of_a_module(module: str) -> None:
     ("words", "expected"),
     [("mergelib merge low_r", "low_rank_task_arithmetic"), ("mergelib zo", "zoo")],
 )
-def test_completion(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, expected: str
-) -> None:
-    monkeypatch.setenv("_MERGELIB_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", words)
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
-    status, out, err = call(monkeypatch, capsys)
-    assert (status, out.split(), err) == (0, [expected], "")
+def test_completion(words: str, expected: str) -> None:
+    """As the shell asks for it; the program's name is that of the installed script."""
+    program = "import sys; sys.argv = ['mergelib']; from mergelib.cli import main; main()"
+    asked = {"_MERGELIB_COMPLETE": "complete_bash", "COMP_WORDS": words}
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=Path(ml.__file__).parents[1],
+        env={**os.environ, **asked, "COMP_CWORD": str(len(words.split()) - 1)},
+        timeout=120,
+    )
+    assert (ran.stdout.split(), ran.stderr) == ([expected], "")
 
 
 def test_completion_can_be_installed(
