@@ -6,7 +6,7 @@ dtype.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -164,6 +164,7 @@ class Zoo(Brief):
         heads: task to frozen head.
         files: task to the expert's file in the cache, ready for `merge_files`.
         fingerprint: hash of all that made it, hexadecimal.
+        revisions: commits of what came from the hub, of the ``pretrained`` model and by task.
     """
 
     suite: Suite
@@ -173,3 +174,4 @@ class Zoo(Brief):
     heads: dict[str, nn.Module]
     files: Mapping[str, Path]
     fingerprint: str
+    revisions: Mapping[str, str] = field(default_factory=dict)
