@@ -212,8 +212,8 @@ def load_task(
 
     A picture takes 150 kB; the whole test parts take 13 GB of memory for ``clip8`` and about 35 GB
     for ``clip20``. The device that evaluates holds one task at a time, at most 5 GB. Validation
-    pictures are drawn from the training part; the public experts have seen theirs, so validation accuracy flatters, by which
-    hyperparameters are chosen and nothing is reported.
+    pictures are drawn from the training part; the public experts have seen theirs, so validation
+    accuracy flatters, by which hyperparameters are chosen and nothing is reported.
 
     Args:
         name: of the task, one of `SOURCES`.
