@@ -71,11 +71,12 @@ def test_code_of_a_model_is_not_run(
     for name in ("config", "tokenizer_config"):
         content = {"model_type": "custom", "auto_map": auto, "tokenizer_class": "Custom"}
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    read = {
+        "configuration": lambda: hub.read_config(tmp_path, "custom"),
+        "tokenizer": lambda: hub.read_tokenizer(tmp_path),
+    }[kind]
     with pytest.raises(ValueError, match=f"the {kind} in .* cannot be used: "):
-        if kind == "configuration":
-            hub.read_config(tmp_path, "custom")
-        else:
-            hub.read_tokenizer(tmp_path)
+        read()
     assert not mark.exists()
 
 
@@ -93,7 +94,7 @@ def test_a_script_on_the_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError("Dataset scripts are no longer supported,\nbut found mnist.py")
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
-    with pytest.raises(ValueError, match="data of task 'mnist': .* supported, but found mnist"):
+    with pytest.raises(ValueError, match=r"data of task 'mnist': .* supported, but found mnist"):
         hub.load_data("mnist", "ylecun/mnist", None, "train", None)
 
 
