@@ -143,12 +143,13 @@ def _encode_column(values: list[Any]) -> Any:
 
 
 def _decode_column(part: Any, count: int) -> list[Any]:
+    column: list[Any] = part
     if not isinstance(part, list):
         values, codes = part["values"], part["codes"]
-        part = values * count if codes is None else [values[code] for code in codes]
-    if len(part) != count:
-        raise ValueError(f"a column of {len(part)} in a table of {count} rows")
-    return part
+        column = values * count if codes is None else [values[code] for code in codes]
+    if len(column) != count:
+        raise ValueError(f"a column of {len(column)} in a table of {count} rows")
+    return column
 
 
 def _reason(error: Exception) -> str:

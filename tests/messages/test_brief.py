@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,13 @@ def test_a_record() -> None:
         state: dict[str, torch.Tensor]
 
     assert repr(Record("x", STATE)) == "Record(name='x', state=<2 tensors, 241 kB>)"
+
+
+def test_no_tensor_is_read_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ml.save_state_dict(STATE, tmp_path / "a.safetensors")
+    checkpoint = ml.Checkpoint(tmp_path / "a.safetensors")
+    monkeypatch.setattr(ml.Checkpoint, "__getitem__", None)
+    assert brief(checkpoint) == "<2 tensors, 241 kB>"
 
 
 def test_public_records_are_short(tiny_zoo: Zoo) -> None:
