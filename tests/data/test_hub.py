@@ -1,6 +1,7 @@
 """The hub: revisions that are asked for and recorded, and no code of others that runs."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,12 @@ def test_code_of_a_model_is_not_run(
     for name in ("config", "tokenizer_config"):
         content = {"model_type": "custom", "auto_map": auto, "tokenizer_class": "Custom"}
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    read = {
+    readers: dict[str, Callable[[], Any]] = {
         "configuration": lambda: hub.read_config(tmp_path, "custom"),
         "tokenizer": lambda: hub.read_tokenizer(tmp_path),
-    }[kind]
+    }
     with pytest.raises(ValueError, match=f"the {kind} in .* cannot be used: "):
-        read()
+        readers[kind]()
     assert not mark.exists()
 
 

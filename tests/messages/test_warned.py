@@ -102,9 +102,9 @@ def test_what_is_said_of_files_and_in_which_line(tmp_path: Path) -> None:
     files = [tmp_path / f"{seed}.safetensors" for seed in range(2)]
     for seed, file in enumerate(files):
         ml.save_state_dict(network(seed), file)
-    for output, options in (("out.safetensors", {}), ("sharded", {"max_shard_size": 20_000})):
+    for output, size in (("out.safetensors", None), ("sharded", 20_000)):
         with pytest.warns(UserWarning, match="unrelated models") as caught:
-            ml.merge_files("average", files, tmp_path / output, **options)
+            ml.merge_files("average", files, tmp_path / output, max_shard_size=size)
         assert [Path(each.filename).name for each in caught] == ["test_warned.py"]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 
 from mergelib.studies import sweep
@@ -235,7 +236,7 @@ def test_a_folder_that_cannot_be_written_is_read(
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(number, "no writing here")
 
-    monkeypatch.setattr(sweep.FileLock, "acquire", refuse)
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
     monkeypatch.setattr(sweep, "write_result", refuse)
     monkeypatch.setattr(sweep, "staged", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
