@@ -85,6 +85,11 @@ def make_pair(seed: int, source: str, kind: str, *, shared: bool) -> Pair:
     data = SOURCES[source](seed, kind == "heterogeneous")
     if kind == "unequal":
         data = replace(data, b=Split(data.b.inputs[:FEW], data.b.labels[:FEW]))
+    return train_and_merge(data, seed, shared=shared)
+
+
+def train_and_merge(data: SyntheticPair, seed: int, *, shared: bool) -> Pair:
+    """A pair on data of one's own; arguments as in `make_pair`."""
     model, a, b = train_pair(data, seed=seed, shared_start=shared)
     experts = {"a": a, "b": b}
     inputs = {"a": data.a.inputs[:500], "b": data.b.inputs[:500]}
