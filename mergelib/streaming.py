@@ -21,6 +21,7 @@ from torch import Tensor
 from mergelib.hashing import sha256_of
 from mergelib.io import AnyPath, Checkpoint, size_of, staged, write_tensors
 from mergelib.merging import IsMatrix, Source, merge_tensors, tied_keys
+from mergelib.messages.refusals import check_device
 from mergelib.parts import Missing, Parts, Patterns, select
 from mergelib.progress import progress
 from mergelib.registry import Method, get_method
@@ -101,6 +102,7 @@ def merge_files(
             another format. Nothing is written then.
         TypeError: a hyperparameter that the method does not have.
     """
+    check_device(device)
     chosen = get_method(method)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     parts = Parts(include, exclude, missing)

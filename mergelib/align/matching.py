@@ -24,12 +24,13 @@ from torch import Tensor, nn
 from mergelib.align.assignment import solve
 from mergelib.align.permutations import identity, permute, permute_tensor
 from mergelib.merging import tied_keys
+from mergelib.messages.brief import Brief
 from mergelib.statedict import Experts, StateDict, is_finite, is_statistic, name_experts
 from mergelib.structure import Structure, structure_of
 
 
-@dataclass(frozen=True)
-class Alignment:
+@dataclass(frozen=True, repr=False)
+class Alignment(Brief):
     """What matching found.
 
     Attributes:

@@ -1,5 +1,6 @@
 """Weights in files: `checkpoint` reads them lazily, `write` writes them whole or not at all."""
 
+from mergelib.io.cache import cache_folder
 from mergelib.io.checkpoint import (
     AnyPath,
     Checkpoint,
@@ -9,7 +10,7 @@ from mergelib.io.checkpoint import (
     as_states,
     load_state_dict,
 )
-from mergelib.io.write import cache_folder, save_state_dict, size_of, staged, write_tensors
+from mergelib.io.write import save_state_dict, size_of, staged, write_tensors
 
 __all__ = [
     "AnyPath",

@@ -15,14 +15,15 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from mergelib.messages.brief import Brief
 from mergelib.statedict import StateDict
 from mergelib.theory.walk import Objective
 
 NEGLIGIBLE = 1e-9  # directions below this share of the largest eigenvalue of a Gram matrix
 
 
-@dataclass(frozen=True)
-class SquaredDistance:
+@dataclass(frozen=True, repr=False)
+class SquaredDistance(Brief):
     """½ ‖θ − target‖²: a convex objective whose L is 1 and whose minimum is a projection.
 
     Attributes:

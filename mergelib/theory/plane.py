@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mergelib.messages.brief import Brief
 from mergelib.statedict import StateDict, flatten, unflatten
 
 
-@dataclass(frozen=True)
-class Plane:
+@dataclass(frozen=True, repr=False)
+class Plane(Brief):
     """Coordinates on a plane.
 
     Attributes:
