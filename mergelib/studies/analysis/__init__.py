@@ -1,0 +1,1 @@
+"""What the chapters show: read from results, or computed on a zoo; one module per subject."""
