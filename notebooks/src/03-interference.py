@@ -460,7 +460,7 @@ left.set_ylim(bottom=100 * curves.min().min() - 6)
 plt.show()
 
 # %% [markdown]
-# **The control matters.** Noise that makes the step a third longer costs hardly anything at equal
+# **The control matters.** Noise that makes the step nearly a third longer costs hardly anything at equal
 # projection. At equal length the same noise would look like a repair: a random turn, too, makes "longer
 # steps affordable".
 #
@@ -578,8 +578,8 @@ plt.show()
 # average nothing has changed.
 #
 # How much noise is that? By {prf:ref}`prop-interf-dare` its energy in the merge is $\lambda^2$ times
-# that of all experts together, so $\lambda^2 T$ times that of a typical one: no more than one thinned
-# expert carries, as a rule.
+# that of all experts together, so $\lambda^2 T$ times that of a typical one. At the scales that are chosen
+# here, this is about what one thinned expert carries:
 
 # %%
 print(f"scale {scale:g}: noise energy {scale**2 * len(names):.2f} times a typical expert's")
