@@ -213,7 +213,7 @@ def test_the_average_has_one_error_however_it_is_written_as_a_sum() -> None:
     assert table[True] == pytest.approx(1)
     assert table[False] > 1.5
     moments = second_moments(inputs)
-    average = {"w": sum(tasks) / 3}
+    average = {"w": torch.stack(list(tasks)).mean(0)}
     centred = sum(float((matrix - average["w"]).square().sum()) for matrix in tasks)
     own = sum(float(matrix.square().sum()) for matrix in tasks)
     assert output_error(average, experts, pretrained, moments) == pytest.approx(centred / own)
