@@ -143,6 +143,7 @@ plt.show()
 fig, ax = plt.subplots(figsize=(8.6, 5.0))
 forest({"": 100 * both_intervals(table, fw.RIVALS)}, ax, ["#0072b2"] * len(fw.RIVALS), digits=2)
 ax.axvline(0, color="black", lw=1)
+ax.set_xlabel("difference, points")
 plt.show()
 
 # %% [markdown]
@@ -176,6 +177,7 @@ plt.show()
 fig, ax = plt.subplots(figsize=(8.6, 3.4))
 forest({"": 100 * both_intervals(table, fw.KINDS)}, ax, ["#0072b2"] * len(fw.KINDS), digits=2)
 ax.axvline(0, color="black", lw=1)
+ax.set_xlabel("difference, points")
 plt.show()
 
 # %% [markdown]
