@@ -1,6 +1,7 @@
-"""Weights in files: `checkpoint` reads them lazily, `write` writes them whole or not at all."""
+"""Weights in files: `checkpoint` reads them lazily, `staging` has them whole or not at all."""
 
 from mergelib.io.checkpoint import (
+    TIED,
     AnyPath,
     Checkpoint,
     Model,
@@ -9,9 +10,11 @@ from mergelib.io.checkpoint import (
     as_states,
     load_state_dict,
 )
-from mergelib.io.write import cache_folder, save_state_dict, size_of, staged, write_tensors
+from mergelib.io.staging import resolved, staged
+from mergelib.io.write import cache_folder, note_ties, save_state_dict, size_of, write_tensors
 
 __all__ = [
+    "TIED",
     "AnyPath",
     "Checkpoint",
     "Model",
@@ -20,6 +23,8 @@ __all__ = [
     "as_states",
     "cache_folder",
     "load_state_dict",
+    "note_ties",
+    "resolved",
     "save_state_dict",
     "size_of",
     "staged",

@@ -18,7 +18,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mergelib.io import Checkpoint, cache_folder, load_state_dict, save_state_dict, staged
+from mergelib.io import (
+    Checkpoint,
+    cache_folder,
+    load_state_dict,
+    save_state_dict,
+    staged,
+    staging,
+)
 
 DTYPES = [
     torch.float64,
@@ -315,7 +322,13 @@ def test_leftovers_of_the_dead_are_removed_but_not_of_the_living(
     assert sorted(os.listdir(tmp_path)) == sorted([other.name, "out[1]"])
 
 
-def test_folder_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_folder_is_replaced_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanged: bool
+) -> None:
+    """In one step where the system can, else in two, of which the first is taken back."""
+    if not exchanged:
+        monkeypatch.setattr(staging, "_exchange", lambda one, other: False)
     output = tmp_path / "out"
     output.mkdir()
     (output / "old").touch()
@@ -326,17 +339,34 @@ def test_folder_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (partial / "new").touch()
     assert (os.listdir(output), os.listdir(tmp_path)) == (["new"], ["out"])
 
-    replace = os.replace
+    for broken in (OSError(errno.EIO, "broken", "x"), KeyboardInterrupt("broken")):
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(type(broken), match="broken"):
+            replace_but_break(patch, output, broken)
+        assert (os.listdir(output), os.listdir(tmp_path)) == (["new"], ["out"])
 
-    def fail(source: Path, target: Path) -> None:
+
+def replace_but_break(patch: pytest.MonkeyPatch, output: Path, error: BaseException) -> None:
+    with staged(output, folder=True) as partial:
+        (partial / "newer").touch()
+        break_at(patch, output, error)
+
+
+def break_at(patch: pytest.MonkeyPatch, output: Path, error: BaseException) -> None:
+    """Let the next thing that would put a folder at ``output`` raise instead."""
+    replace, exchange = os.replace, staging._exchange
+
+    def failing(source: Path, target: Path) -> None:
         if Path(target) == output and (Path(source) / "newer").exists():
-            raise OSError(errno.EIO, "broken", str(source))
+            raise error
         replace(source, target)
 
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="broken"), staged(output, folder=True) as partial:
-        (partial / "newer").touch()
-    assert (os.listdir(output), os.listdir(tmp_path)) == (["new"], ["out"])
+    def failing_exchange(one: Path, other: Path) -> bool:
+        if exchange.__name__ == "<lambda>":
+            return False
+        raise error
+
+    patch.setattr(os, "replace", failing)
+    patch.setattr(staging, "_exchange", failing_exchange)
 
 
 def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
