@@ -127,8 +127,8 @@ def merge(
 
     Raises:
         ValueError: an unknown method; experts that are none or do not match (naming expert and
-            key); a pattern that matches no key, or nothing left to merge; a NaN or Inf (naming the
-            tensor); a tensor that is sparse, nested or without values; a hyperparameter out of range.
+            key); a pattern that matches no key, or nothing left to merge; a NaN or Inf, or a tensor
+            that is sparse, nested or without values (naming it); a hyperparameter out of range.
         TypeError: a hyperparameter that the method does not have; an expert that is no model.
         FileNotFoundError: a path that does not exist.
     """
