@@ -6,6 +6,7 @@ as they are or compressed, as in an archive that was packed again. PyTorch's own
 unpickler reads the description, and is given storages that have a size and no memory.
 """
 
+import errno
 import io
 import pickle
 import struct
@@ -52,10 +53,12 @@ def read_pickle(file: InputFile) -> dict[str, Entry]:
         raise ValueError(
             f"{path} is refused: it is damaged or needs arbitrary code; convert it to safetensors"
         ) from None
-    except (OSError, _Refused):
+    except _Refused:
         raise
     except Exception as error:  # a damaged pickle may raise anything
         file.check()
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a seek to nowhere
+            raise
         reason = str(error).strip().split("\n")[0]
         raise ValueError(f"{path} is truncated or no pickled state dict: {reason}") from None
 
@@ -169,7 +172,7 @@ class _Archive:
             raise _Refused(f"{self._file.path} is damaged: a tensor reaches beyond its storage")
         packed = None
         if member.compress_type != zipfile.ZIP_STORED:
-            packed, origin = Packed(origin, member.compress_size), 0
+            packed, origin = Packed(origin, member.compress_size, member.CRC), 0
         strides = None if tensor.is_contiguous() else stride
         return Place(self._file, tensor.dtype, shape, origin + start, origin + end, strides, packed)
 
@@ -198,8 +201,8 @@ def _checked(
         )
     state: dict[str, Entry] = {}
     for key, tensor in states[0].items():
-        state[key] = tensor.detach() if archive is None else archive.locate(tensor)
-        if state[key] is tensor and tensor.is_meta:
+        state[key] = entry = tensor.detach() if archive is None else archive.locate(tensor)
+        if isinstance(entry, Tensor) and entry.is_meta:
             raise _Refused(f"{path} is refused: {key!r} is on the meta device and has no values")
     if METADATA in state:
         raise _Refused(f"{path} is refused: {METADATA!r} cannot name a tensor in safetensors")

@@ -13,10 +13,17 @@ _AT_ONCE = 2**20  # bytes inflated at a time
 
 @dataclass(frozen=True)
 class Packed:
-    """A compressed member of an archive: ``size`` deflated bytes from ``start`` on."""
+    """A compressed member of an archive: ``size`` deflated bytes from ``start`` on.
+
+    Attributes:
+        start: of the first byte.
+        size: in the file.
+        crc: checksum of what it inflates to.
+    """
 
     start: int
     size: int
+    crc: int
 
 
 @dataclass(frozen=True)
@@ -59,24 +66,28 @@ class Place:
         return tensor.clone() if tensor.numel() * tensor.itemsize < size else tensor
 
     def _inflate(self) -> Tensor:
-        """Bytes ``start`` to ``end`` of the packed member, inflated piece by piece."""
+        """Bytes ``start`` to ``end`` of the packed member, which is inflated piece by piece."""
         assert self.packed is not None
-        content = bytearray()
-        skipped, left, machine = self.start, self.packed.size, zlib.decompressobj(-zlib.MAX_WBITS)
+        content, position, crc = bytearray(), 0, 0
+        left, machine = self.packed.size, zlib.decompressobj(-zlib.MAX_WBITS)
         with self.file.opened() as stream:
             stream.seek(self.packed.start)
-            while len(content) < self.end - self.start:
-                deflated = machine.unconsumed_tail or stream.read(min(left, _AT_ONCE))
-                left -= 0 if machine.unconsumed_tail else len(deflated)
+            while not machine.eof:
+                deflated = machine.unconsumed_tail
+                if not deflated:
+                    deflated = stream.read(min(left, _AT_ONCE))
+                    left -= len(deflated)
                 try:
                     piece = machine.decompress(deflated, _AT_ONCE)
                 except zlib.error as error:
-                    raise ValueError(f"{self.file.path} is damaged: {error}") from None
-                if not piece and not left:
-                    raise ValueError(
-                        f"{self.file.path} is damaged: a tensor inflates to too little"
-                    )
-                content += piece[skipped:]
-                skipped = max(0, skipped - len(piece))
-        del content[self.end - self.start :]
+                    raise self._damaged(str(error)) from None
+                if not (piece or left or machine.eof):
+                    raise self._damaged("it ends too early")
+                content += piece[max(0, self.start - position) : max(0, self.end - position)]
+                position, crc = position + len(piece), zlib.crc32(piece, crc)
+        if crc != self.packed.crc or len(content) != self.end - self.start:
+            raise self._damaged("its checksum differs")
         return torch.frombuffer(content, dtype=torch.uint8)
+
+    def _damaged(self, reason: str) -> ValueError:
+        return ValueError(f"{self.file.path} is damaged where a tensor is compressed: {reason}")
