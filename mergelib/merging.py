@@ -30,7 +30,7 @@ IsMatrix = Callable[[str, Tensor], bool]
 
 @dataclass(frozen=True)
 class Source:
-    """Models to be merged, compared already: in memory, or in files and mapped as asked for.
+    """Models to be merged, compared already: in memory, or in files and read as asked for.
 
     Attributes:
         experts: by name.

@@ -6,6 +6,7 @@ as they are or compressed, as in an archive that was packed again. PyTorch's own
 unpickler reads the description, and is given storages that have a size and no memory.
 """
 
+import contextlib
 import errno
 import io
 import pickle
@@ -96,8 +97,9 @@ class _Archive:
         unpickler.persistent_load = self._load  # type: ignore[attr-defined]
         try:
             self.content: object = unpickler.load()
-        finally:  # PyTorch would check these with the next pickle that anyone loads
-            getattr(torch._utils, "_sparse_tensors_to_validate", []).clear()
+        finally:  # else PyTorch checks these with the next pickle that anyone loads, and fails
+            with contextlib.suppress(Exception):
+                torch._utils._validate_loaded_sparse_tensors()
 
     def _check_members(self, count: int) -> None:
         members = self._members.values()

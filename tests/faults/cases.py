@@ -29,7 +29,7 @@ def tries(short: int, long: int) -> pytest.MarkDecorator:
 
 def make_state(value: float) -> State:
     """Four tensors of one value."""
-    return {f"w{i}": torch.full((5 + i, 3), value) for i in range(4)}
+    return {f"w{i}": torch.full((5 + i, 3), float(value)) for i in range(4)}
 
 
 def value_of(path: Path) -> float | None:

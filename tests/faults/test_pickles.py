@@ -225,6 +225,16 @@ def test_odd_tensors_are_refused(tmp_path: Path, tensor: Tensor, message: str) -
             merge("average", [{"b": tensor}])
 
 
+def test_sparse_tensors_do_no_harm_to_others(tmp_path: Path) -> None:
+    """PyTorch keeps a list of them, to check when a whole pickle has been read."""
+    sparse, state = [torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr()], {"a": torch.ones(2)}
+    torch.save({"state_dict": state, "optimizer": sparse}, tmp_path / "a.pt")
+    for _ in range(2):
+        assert_same(load_state_dict(tmp_path / "a.pt"), state)
+        loaded = torch.load(tmp_path / "a.pt", weights_only=True)
+        assert torch.equal(loaded["optimizer"][0].to_dense(), torch.eye(2))
+
+
 def test_the_key_that_no_tensor_can_have(tmp_path: Path) -> None:
     torch.save({"__metadata__": torch.ones(2)}, tmp_path / "a.pt")
     with pytest.raises(ValueError, match=r"a\.pt is refused: '__metadata__'"):
