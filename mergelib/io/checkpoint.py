@@ -69,6 +69,9 @@ class Checkpoint(Mapping[str, Tensor]):
         entry = self._entries[key]
         return entry.read() if isinstance(entry, Place) else entry
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries  # without reading the tensor
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
