@@ -104,7 +104,8 @@ class Checkpoint(Mapping[str, Tensor]):
         }
 
     def _same(self, key: str, other: str) -> bool:
-        kinds = [(entry.shape, entry.dtype) for entry in map(self._entries.get, (key, other))]
+        entries = self._entries[key], self._entries[other]
+        kinds = [(entry.shape, entry.dtype) for entry in entries]
         return kinds[0] == kinds[1] and torch.equal(
             *(self[name].contiguous().view(-1).view(torch.uint8) for name in (key, other))
         )

@@ -72,7 +72,7 @@ class InputFile:
     def read(self, start: int, size: int) -> Tensor:
         """``size`` bytes from ``start`` on, as a new tensor of bytes; errors are `opened`'s."""
         content = torch.empty(size, dtype=torch.uint8)
-        view = memoryview(content.numpy())
+        view = content.numpy().data
         with self.opened() as stream:
             stream.seek(start)
             while view:

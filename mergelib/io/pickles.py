@@ -15,7 +15,7 @@ import sys
 import zipfile
 from collections.abc import Hashable, Mapping
 from io import FileIO
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, _weights_only_unpickler
@@ -94,7 +94,7 @@ class _Archive:
             self._root, description = self._describe(archive)
         self.declared = sum(member.file_size for member in self._members.values())
         unpickler = _weights_only_unpickler.Unpickler(io.BytesIO(description), encoding="utf-8")
-        unpickler.persistent_load = self._load  # type: ignore[attr-defined]
+        unpickler.persistent_load = self._load  # type: ignore[method-assign]
         try:
             self.content: object = unpickler.load()
         finally:  # else PyTorch checks these with the next pickle that anyone loads, and fails
@@ -147,7 +147,7 @@ class _Archive:
         """Where in the file the bytes of a member start."""
         self._stream.seek(member.header_offset)
         magic, name, extra = _LOCAL.unpack(self._stream.read(_LOCAL.size))
-        start = member.header_offset + _LOCAL.size + name + extra
+        start: int = member.header_offset + _LOCAL.size + name + extra
         written = self._stream.read(name).decode("utf-8" if member.flag_bits & 0x800 else "cp437")
         stored = member.compress_type == zipfile.ZIP_STORED
         if (
@@ -168,7 +168,7 @@ class _Archive:
         shape, stride, size = tuple(tensor.shape), tensor.stride(), tensor.itemsize
         member, origin = self._member(key), self._starts[key]
         span = sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) + 1
-        start = tensor.storage_offset() * size
+        start = int(tensor.storage_offset()) * size
         end = start + (span * size if tensor.numel() else 0)
         if end > member.file_size:
             raise _Refused(f"{self._file.path} is damaged: a tensor reaches beyond its storage")
@@ -195,7 +195,8 @@ def _checked(
     """The one state dict in what was loaded, which takes no more than the file declares."""
     path = file.path
     inner = [loaded.get(k) for k in ("state_dict", "model")] if isinstance(loaded, Mapping) else []
-    states = [state for state in (loaded, *inner) if _is_state_dict(state)]
+    found: list[object] = [loaded, *inner]
+    states = [state for state in found if _is_state_dict(state)]
     if len(states) != 1:
         raise _Refused(
             f"{path} is refused: expected one state dict of tensors, plain or under 'state_dict' "
@@ -217,7 +218,7 @@ def _checked(
     return state
 
 
-def _is_state_dict(candidate: object) -> bool:
+def _is_state_dict(candidate: object) -> TypeGuard[Mapping[str, Tensor]]:
     return (
         isinstance(candidate, Mapping)
         and len(candidate) > 0

@@ -93,7 +93,7 @@ def kill_at(step: int, work: Callable[[], object], steps: Sequence[str] = STEPS)
 
         for name in steps:
             setattr(os, name, mortal(getattr(os, name)))
-        staging._exchange = mortal(staging._exchange)  # type: ignore[attr-defined]
+        staging._exchange = mortal(staging._exchange)
         work()
 
     status = ended(in_child(doomed))
