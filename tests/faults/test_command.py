@@ -85,6 +85,11 @@ def scripted(path: Path) -> None:
         torch.jit.script(nn.Linear(2, 2)).save(str(path))
 
 
+def private(path: Path) -> None:
+    path.mkdir()
+    (path / "notes").touch()
+
+
 NESTED = torch.nested.as_nested_tensor([torch.ones(2), torch.ones(3)])
 INPUTS: dict[str, Make] = {
     "absent.pt": lambda path: None,
@@ -156,7 +161,7 @@ OUTPUTS: dict[str, Make] = {
     "shards/model.safetensors": lambda path: None,
     "shards": lambda path: None,
     "file-above/out.safetensors": lambda path: path.parent.touch(),
-    "mine": lambda path: (path.mkdir(), (path / "notes").touch()),
+    "mine": private,
 }
 
 

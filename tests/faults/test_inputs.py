@@ -139,11 +139,11 @@ def test_changed_at_random(tmp_path: Path, tries: int, kind: str) -> None:
             copied = tmp_path / "copy"
             shutil.copyfile(draw.choice(models), copied)
             draw.choice([replace, replace, rewrite, cut])(source, copied)
-            time.sleep(draw.random() * 0.02)
+            time.sleep(0.01 + draw.random() * 0.02)  # on to another tick of the clock
 
     child, refused, merged = in_child(disturb), 0, 0
     try:
-        while refused + merged < tries:
+        while refused + merged < tries or not (refused and merged):
             try:
                 merge_files("average", [source, source], output, overwrite=True)
             except (ValueError, FileNotFoundError) as error:
@@ -156,7 +156,6 @@ def test_changed_at_random(tmp_path: Path, tries: int, kind: str) -> None:
     finally:
         os.kill(child, signal.SIGKILL)
         ended(child)
-    assert refused
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

@@ -80,13 +80,18 @@ def test_killed_at_every_step(
 @tries(8, 130)
 def test_killed_at_random(output: Path, merge: Callable[[int], None], tries: int) -> None:
     """In merges that overwrite, one after the other."""
+
+    def both() -> None:
+        for value in (2, 3):
+            merge(value)
+
     draw = random.Random(0)
     merge(1)
     start = time.perf_counter()
     ended(in_child(lambda: merge(2)))
     duration = time.perf_counter() - start
     for _ in range(tries):
-        child = in_child(lambda: [merge(value) for value in (2, 3)])
+        child = in_child(both)
         time.sleep(draw.random() * 2 * duration)
         os.kill(child, signal.SIGKILL)
         ended(child)

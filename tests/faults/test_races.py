@@ -4,6 +4,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def race(work: Callable[[int], None]) -> None:
         time.sleep(max(0.0, start - time.monotonic()))
         work(number)
 
-    children = [in_child(lambda number=i: together(number)) for i in range(1, WRITERS + 1)]
+    children = [in_child(partial(together, number)) for number in range(1, WRITERS + 1)]
     assert [ended(child) for child in children] == [0] * WRITERS
 
 
@@ -88,7 +89,8 @@ def test_swept_before_it_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: bool
 ) -> None:
     """The moment between making a hidden file and locking it, when it looks like a leftover."""
-    output, lock, swept = tmp_path / "out", staging._lock, []
+    output, lock = tmp_path / "out", staging._lock
+    swept: list[Path] = []
 
     def late(path: Path) -> int | None:
         if not swept:
