@@ -9,15 +9,21 @@ mapped: a mapped page of a file that was cut short kills the process.
 import contextlib
 import os
 import stat
+import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _AT_ONCE = 2**30  # bytes per call: systems take 2 GiB at most
+_LARGE = 2**20  # bytes from which memory is used again: new memory costs more than reading into it
+
+Bytes = NDArray[np.uint8]
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",
@@ -40,6 +46,10 @@ class InputFile:
 
     path: Path
     stamp: tuple[int, ...]
+    _spare: list[Bytes] = field(default_factory=list, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[type["InputFile"], tuple[Path, tuple[int, ...]]]:
+        return InputFile, (self.path, self.stamp)  # copies have memory of their own
 
     @property
     def size(self) -> int:
@@ -71,8 +81,8 @@ class InputFile:
 
     def read(self, start: int, size: int) -> Tensor:
         """``size`` bytes from ``start`` on, as a new tensor of bytes; errors are `opened`'s."""
-        content = torch.empty(size, dtype=torch.uint8)
-        view = content.numpy().data
+        content = self._memory(size)
+        view = content.data
         with self.opened() as stream:
             stream.seek(start)
             while view:
@@ -80,7 +90,23 @@ class InputFile:
                 if not count:
                     raise self.changed()
                 view = view[count:]
-        return content
+        return torch.from_numpy(content)
+
+    def _memory(self, size: int) -> Bytes:
+        """Memory to read into: that of the last tensor, if it was as large and nobody has it now.
+
+        What is handed out is a view that only the tensor holds, so the memory comes back when the
+        tensor and all that share its storage are gone.
+        """
+        if size < _LARGE:
+            return np.empty(size, np.uint8)
+        owned = self._spare.pop() if self._spare else None
+        if owned is None or owned.size != size:
+            del owned  # before as much is taken again
+            owned = np.empty(size, np.uint8)
+        view = owned[:]
+        weakref.finalize(view, _take_back, self._spare, owned).atexit = False
+        return view
 
     def changed(self) -> ValueError:
         """The error that says so."""
@@ -89,6 +115,11 @@ class InputFile:
     def _compare(self, stream: FileIO) -> None:
         if _stamp(stream) != self.stamp:
             raise self.changed()
+
+
+def _take_back(spare: list[Bytes], owned: Bytes) -> None:
+    if not spare:
+        spare.append(owned)
 
 
 def input_file(path: Path) -> InputFile:

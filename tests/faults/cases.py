@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from mergelib.io import Checkpoint, staging
 
@@ -59,6 +61,7 @@ def in_child(work: Callable[[], object]) -> int:
         return child
     status = 1
     try:
+        tqdm.set_lock(threading.RLock())  # a thread of the parent may have held its own
         work()
         status = 0
     except BaseException:

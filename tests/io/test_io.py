@@ -109,6 +109,30 @@ def test_loaded_tensors_do_not_hang_on_the_file(tmp_path: Path, state: dict[str,
     assert loaded["a.bias"].untyped_storage().nbytes() == 7 * 4
 
 
+def test_memory_is_used_again_when_nobody_has_it(tmp_path: Path) -> None:
+    size = 2**19
+    state = {key: torch.full((size,), float(i)) for i, key in enumerate("abcd")}
+    save_state_dict(state, tmp_path / "a.safetensors")
+    checkpoint = Checkpoint(tmp_path / "a.safetensors")
+    first = checkpoint["a"]
+    row, address = first[:2], first.data_ptr()
+    del first  # a view of it lives on
+    second = checkpoint["b"]
+    assert second.data_ptr() != address
+    assert (row == 0).all()
+    held = row.numpy()
+    del row
+    third = checkpoint["c"]
+    assert third.data_ptr() != address
+    assert (held == 0).all()
+    del held
+    fourth = checkpoint["d"]
+    assert fourth.data_ptr() == address
+    for i, tensor in enumerate((second, third, fourth), 1):
+        assert (tensor == i).all()
+    assert_same(checkpoint.load(), state)
+
+
 def test_unaligned_tensors_are_read(tmp_path: Path) -> None:
     values = torch.randn(5)
     header = {
