@@ -20,7 +20,7 @@ comma := ,
 SITE  := _build/html
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test oldest lint notebooks executed compared nbval alternate book site site-test demo bench table1 constraints clean
+.PHONY: help setup test faults oldest lint notebooks executed compared nbval alternate book site site-test demo bench table1 constraints clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 
 test: $(READY) ## run the tests of the package, the notebooks' pairing and the tools
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TEST_ARGS) --ignore=tests/site tests
+
+faults: $(READY) ## the long suites of kills, races and damaged files (MERGELIB_FAULTS=0.1: a tenth of them)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/faults
 
 oldest: ## run the tests with the oldest versions that pyproject.toml allows
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt

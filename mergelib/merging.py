@@ -15,7 +15,8 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from mergelib.io import Model, Models, as_state, as_states
+from mergelib import statedict
+from mergelib.io import Checkpoint, Model, Models, as_state, as_states
 from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_device
 from mergelib.messages.warned import Kinship, tell_of_convolutions
@@ -32,7 +33,7 @@ IsMatrix = Callable[[str, Tensor], bool]
 
 @dataclass(frozen=True, repr=False)
 class Source(Brief):
-    """Models to be merged, compared already: in memory, or in files and mapped as asked for.
+    """Models to be merged, compared already: in memory, or in files and read as asked for.
 
     Attributes:
         experts: by name.
@@ -70,23 +71,17 @@ def in_memory(
 ) -> Source:
     """State dicts in memory as a `Source`; errors are those of `mergelib.parts.select`."""
     reference = next(iter(experts.values())) if pretrained is None else pretrained
+    for name, model in {"pretrained": pretrained, **experts}.items():
+        if isinstance(model, Mapping):
+            statedict.check_values(name, model)
     aliases = tied_keys(reference) if isinstance(reference, Mapping) else {}
     selection = select(experts, pretrained, parts, tied=aliases)
     return Source(experts, pretrained, selection, aliases)
 
 
 def tied_keys(state: StateDict) -> dict[str, str]:
-    """Keys whose tensors are one and the same memory as an earlier key's."""
-    seen: dict[Any, str] = {}
-    aliases = {}
-    for key, tensor in state.items():
-        if not isinstance(tensor, Tensor) or not tensor.numel():
-            continue
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if place in seen:
-            aliases[key] = seen[place]
-        seen.setdefault(place, key)
-    return aliases
+    """Keys whose tensors are one and the same as an earlier key's, in memory or in files."""
+    return state.tied if isinstance(state, Checkpoint) else statedict.tied_keys(state)
 
 
 @torch.no_grad()
@@ -129,13 +124,15 @@ def merge(
         A new state dict with the keys and dtypes of the pretrained model (else the first expert).
         Floating tensors are merged (in float32 at least, and in the widest dtype of the inputs),
         running means and variances of BatchNorm are averaged by every method, integer buffers are
-        copied, and tied tensors stay tied. No input is changed.
+        copied, and tied tensors stay tied. No input is changed. The bits are the same on every run
+        with one number of threads; with another number, or with the experts in another order, the
+        last bits of methods that factorise, or that sum over experts, may differ.
 
     Raises:
         ValueError: an unknown method or device; experts that are none or do not match (naming
             expert and key); low-rank adapters, whose factors do not merge, and quantised weights;
-            a pattern that matches no key, or nothing left to merge; a NaN or Inf (naming the
-            tensor); a hyperparameter out of range.
+            a pattern that matches no key, or nothing left to merge; a NaN or Inf, or a tensor that
+            is sparse, nested or without values (naming it); a hyperparameter out of range.
         TypeError: a hyperparameter that the method does not have; an expert that is no model.
         FileNotFoundError: a path that does not exist.
 

@@ -10,7 +10,7 @@ them from its first argument.
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -74,6 +74,35 @@ def name_experts(experts: Experts) -> dict[str, StateDict]:
             kind = type(expert).__name__
             raise TypeError(f"expert {name!r} is a {kind}, expected a state dict{hint}")
     return states
+
+
+def repeated(names: Mapping[str, Hashable]) -> dict[str, str]:
+    """Keys whose value an earlier key has already: each with the first key of that value."""
+    first: dict[Hashable, str] = {}
+    return {
+        key: first[value] for key, value in names.items() if first.setdefault(value, key) != key
+    }
+
+
+def tied_keys(state: StateDict) -> dict[str, str]:
+    """Keys whose tensors are one and the same memory as an earlier key's, in a state in memory."""
+    held = {
+        key: tensor
+        for key, tensor in state.items()  # at once, as memory that is freed is used again
+        if isinstance(tensor, Tensor) and tensor.numel()
+    }
+    return repeated({key: (t.data_ptr(), t.shape, t.stride(), t.dtype) for key, t in held.items()})
+
+
+def check_values(name: str, state: StateDict) -> None:
+    """Raise ``ValueError`` for tensors that rules cannot compute with: they name model and key."""
+    for key, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            continue  # which is refused where models are compared
+        nested = tensor.is_nested
+        if nested or tensor.layout != torch.strided or tensor.is_meta:
+            kind = "nested" if nested else "on the meta device" if tensor.is_meta else "sparse"
+            raise ValueError(f"{name}[{key!r}] is {kind}, expected a dense tensor with values")
 
 
 def check_compatible(

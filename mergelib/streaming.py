@@ -1,13 +1,16 @@
 """Merging checkpoints that need not fit into memory.
 
-The output's header follows from the inputs' headers, so one tensor at a time is mapped from every
+The output's header follows from the inputs' headers, so one tensor at a time is read from every
 input, merged by the same loop that merges in memory, written and forgotten.
 """
 
+import contextlib
 import hashlib
 import json
+import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -19,8 +22,17 @@ import torch
 from torch import Tensor
 
 from mergelib.hashing import sha256_of
-from mergelib.io import AnyPath, Checkpoint, size_of, staged, write_tensors
-from mergelib.merging import IsMatrix, Source, merge_tensors, tied_keys
+from mergelib.io import (
+    TIED,
+    AnyPath,
+    Checkpoint,
+    note_ties,
+    resolved,
+    size_of,
+    staged,
+    write_tensors,
+)
+from mergelib.merging import IsMatrix, Source, merge_tensors
 from mergelib.messages.refusals import check_device
 from mergelib.parts import Missing, Parts, Patterns, select
 from mergelib.progress import progress
@@ -36,13 +48,13 @@ _WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|ckpt|pkl|h5|msgpack|gguf|onnx)
 def _in_files(
     experts: Mapping[str, Checkpoint], pretrained: Checkpoint | None, parts: Parts
 ) -> Source:
-    """Checkpoints as a `Source`: compared by their headers, mapped tensor by tensor."""
+    """Checkpoints as a `Source`: compared by their headers, read tensor by tensor."""
     if pretrained is not None and "pretrained" in experts:
         raise ValueError("an expert is named 'pretrained', as the model that experts grew from is")
     layouts = {name: checkpoint.layout for name, checkpoint in experts.items()}
     reference = next(iter(experts.values())) if pretrained is None else pretrained
     base = None if pretrained is None else pretrained.layout
-    aliases = tied_keys(reference.pickled)
+    aliases = reference.tied
     return Source(experts, pretrained, select(layouts, base, parts, tied=aliases), aliases)
 
 
@@ -92,14 +104,16 @@ def merge_files(
         The output's path. The file keeps the pretrained file's metadata, to which
         ``mergelib.method``, ``.hyperparameters``, ``.parts`` (where not all is merged), ``.inputs``
         (name to SHA-256; for shards that of the lines ``sha256sum`` prints for them) and
-        ``.version`` are added. Names that are tied in a pickle are merged once and stored each.
+        ``.version`` are added. Names that are tied, in a pickle or by ``mergelib.tied``, are merged
+        once and stored each, with the same note.
 
     Raises:
         FileNotFoundError: an input that does not exist.
         OSError: an output that cannot be written; it names the output.
         ValueError: what `mergelib.merging.merge` refuses; an input that is truncated, corrupt or
-            a pickle of more than tensors; an output that is in the way, is an input, or has
-            another format. Nothing is written then.
+            a pickle of more than tensors, or changes while it is merged; an output that is in the
+            way, is an input, would be read in place of one, or has another format. Nothing is
+            written then.
         TypeError: a hyperparameter that the method does not have.
     """
     check_device(device)
@@ -120,7 +134,8 @@ def merge_files(
     shards = _split(reference, layout, max_shard_size)
     metadata = {
         "format": "pt",
-        **reference.metadata,
+        **{key: text for key, text in reference.metadata.items() if key != TIED},
+        **note_ties({key: first for key, first in source.aliases.items() if key in layout}),
         **_provenance(chosen, hyperparameters, parts, inputs),
     }
     merged = merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix)
@@ -131,6 +146,8 @@ def merge_files(
         else:
             _write_shards(target, layout, shards, merged, metadata)
             _copy_companions(reference.path, target)
+        for checkpoint in inputs.values():
+            checkpoint.check()
     return output
 
 
@@ -140,15 +157,26 @@ def _check_output(
     """Refuse, before anything is computed, an output that must not or cannot be written."""
     if output.suffix in _PICKLES:
         raise ValueError(f"{output}: merged weights are written as safetensors only")
-    target = output.resolve()
+    target = resolved(output)
     for name, checkpoint in inputs.items():
-        for path in (checkpoint.path.resolve(), *(file.resolve() for file in checkpoint.shards)):
+        model = checkpoint.path.resolve()
+        for path in (model, *(file.resolve() for file in checkpoint.shards)):
             if target == path or target in path.parents:
                 raise ValueError(f"output {output} is or holds {name} ({checkpoint.path})")
-    if not output.exists() or (folder and output.is_dir() and not any(output.iterdir())):
+        if target == model / "model.safetensors":
+            raise ValueError(f"output {output} would be read in place of {name}, in whose folder")
+    try:
+        mode = output.stat().st_mode
+        empty = stat.S_ISDIR(mode) and not os.listdir(output)
+    except (FileNotFoundError, NotADirectoryError):  # nothing there; the latter is met in writing
         return
-    if folder != output.is_dir():
-        raise ValueError(f"output {output} is a {'file' if folder else 'folder'} already")
+    if not (stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode)):
+        kind = (
+            "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "device or pipe"
+        )
+        raise ValueError(f"output {output} is a {kind} already")
+    if folder and empty:
+        return
     if not overwrite:
         raise ValueError(f"output {output} exists; pass overwrite=True to replace it")
     if folder and not _is_merged(output):
@@ -156,10 +184,17 @@ def _check_output(
 
 
 def _is_merged(folder: Path) -> bool:
-    try:
-        return "mergelib.method" in Checkpoint(folder).metadata
-    except ValueError:
-        return False
+    """Whether a merge wrote the folder; read again if another merge replaces it meanwhile."""
+    before = None
+    while True:
+        try:
+            found = folder.stat()
+        except FileNotFoundError:
+            return True  # in nobody's way any more
+        if before == (before := (found.st_ino, found.st_ctime_ns)):
+            return False
+        with contextlib.suppress(ValueError, OSError):
+            return "mergelib.method" in Checkpoint(folder).metadata
 
 
 def _split(

@@ -1,7 +1,8 @@
-"""Weights in files: `checkpoint` reads them lazily, `write` writes them whole or not at all."""
+"""Weights in files: `checkpoint` reads them lazily, `staging` has them whole or not at all."""
 
 from mergelib.io.cache import cache_folder
 from mergelib.io.checkpoint import (
+    TIED,
     AnyPath,
     Checkpoint,
     Model,
@@ -10,9 +11,11 @@ from mergelib.io.checkpoint import (
     as_states,
     load_state_dict,
 )
-from mergelib.io.write import save_state_dict, size_of, staged, write_tensors
+from mergelib.io.staging import resolved, staged
+from mergelib.io.write import note_ties, save_state_dict, size_of, write_tensors
 
 __all__ = [
+    "TIED",
     "AnyPath",
     "Checkpoint",
     "Model",
@@ -21,6 +24,8 @@ __all__ = [
     "as_states",
     "cache_folder",
     "load_state_dict",
+    "note_ties",
+    "resolved",
     "save_state_dict",
     "size_of",
     "staged",

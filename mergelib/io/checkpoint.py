@@ -1,74 +1,33 @@
-"""Checkpoints, read lazily: safetensors, Hugging Face folders and pickles.
-
-A safetensors file is the length of its header (8 bytes, little-endian), a JSON header that gives
-dtype, shape and place of every tensor, and the raw tensors. So a tensor can be mapped by itself.
-"""
+"""Checkpoints, read lazily: safetensors, Hugging Face folders and pickles."""
 
 import json
-import mmap
 import os
-import pickle
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from mergelib.statedict import StateDict, check_keys, name_experts, named
+from mergelib.io.files import InputFile, input_file
+from mergelib.io.header import read_header
+from mergelib.io.pickles import Entry, identity, read_pickle
+from mergelib.io.places import Place
+from mergelib.statedict import StateDict, check_keys, name_experts, named, repeated
 
 AnyPath = str | os.PathLike[str]
 Model = StateDict | nn.Module | AnyPath
 Models = Mapping[str, Model] | Sequence[Model]
 
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U64": torch.uint64,
-    "U32": torch.uint32,
-    "U16": torch.uint16,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-    "C64": torch.complex64,
-}
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a tensor lies in a safetensors file: bytes ``start`` to ``end``."""
-
-    file: Path
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    start: int
-    end: int
-
-    def map(self) -> Tensor:
-        """The tensor, its bytes alone mapped into memory: nothing is read before it is used."""
-        if self.start == self.end:
-            return torch.empty(self.shape, dtype=self.dtype)
-        before = self.start % mmap.ALLOCATIONGRANULARITY
-        length, offset = before + self.end - self.start, self.start - before
-        with open(self.file, "rb") as stream:
-            window = mmap.mmap(stream.fileno(), length, access=mmap.ACCESS_COPY, offset=offset)
-        raw = torch.frombuffer(window, dtype=torch.uint8, offset=before)
-        if self.start % self.dtype.itemsize:  # the format allows it, a kernel may not
-            raw = raw.clone()
-        return raw.view(self.dtype).view(self.shape)
+TIED = "mergelib.tied"  # in metadata: names of one tensor, each further name to the first
 
 
 class Checkpoint(Mapping[str, Tensor]):
-    """The state dict in a file or folder; tensors are mapped when asked for, read when used.
+    """The state dict in a file or folder; headers are read at once, tensors when asked for.
+
+    Every access reads the tensor anew. A file that is replaced, rewritten or cut short meanwhile is
+    refused, by device, inode, size and times of change; `check` tells at the end. (What is written
+    in the very tick of the clock in which the header was read, 4 ms on older systems, passes.)
 
     Args:
         path: a ``.safetensors`` file, a pickled state dict (``.pt``, ``.pth``, ``.bin``), or a
@@ -76,14 +35,16 @@ class Checkpoint(Mapping[str, Tensor]):
 
     Raises:
         FileNotFoundError: if there is no such path.
-        ValueError: a file truncated, corrupt or refused, a shard missing; it names the file.
+        ValueError: a file truncated, corrupt or refused, a shard missing, what is no regular file;
+            later a file that changed. It names the file.
     """
 
     def __init__(self, path: AnyPath) -> None:
         self.path = Path(path)
         self.metadata: dict[str, str] = {}
         self.shards: dict[Path, list[str]] = {}  # file -> its keys
-        self._entries: dict[str, Tensor | _Place] = {}
+        self._files: list[InputFile] = []
+        self._entries: dict[str, Entry] = {}
         index = _find_index(self.path)
         if index is None:
             self._add(_find_file(self.path))
@@ -92,19 +53,24 @@ class Checkpoint(Mapping[str, Tensor]):
             self._add(file)
             check_keys(keys, self.shards[file], file.name, index.name)
 
-    def _add(self, file: Path) -> None:
-        if file.suffix == ".safetensors":
-            places, metadata = _read_header(file)
+    def _add(self, path: Path) -> None:
+        file = input_file(path)
+        entries: Mapping[str, Entry]
+        if path.suffix == ".safetensors":
+            entries, metadata = read_header(file)
             self.metadata |= metadata
-            entries: Mapping[str, Tensor | _Place] = places
         else:
-            entries = _read_pickle(file, mapped=zipfile.is_zipfile(file))
-        self.shards[file] = sorted(entries, key=lambda key: -entries[key].dtype.itemsize)
-        self._entries |= {key: entries[key] for key in self.shards[file]}
+            entries = read_pickle(file)
+        self._files.append(file)
+        self.shards[path] = sorted(entries, key=lambda key: -entries[key].dtype.itemsize)
+        self._entries |= {key: entries[key] for key in self.shards[path]}
 
     def __getitem__(self, key: str) -> Tensor:
         entry = self._entries[key]
-        return entry.map() if isinstance(entry, _Place) else entry
+        return entry.read() if isinstance(entry, Place) else entry
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries  # without reading the tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -114,24 +80,54 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def layout(self) -> dict[str, Tensor]:
-        """Shapes and dtypes, by tensors without memory: nothing is mapped or read."""
+        """Shapes and dtypes, by tensors without memory: nothing is read."""
         return {
             key: torch.empty(entry.shape, dtype=entry.dtype, device="meta")
             for key, entry in self._entries.items()
         }
 
-    @property
-    def pickled(self) -> dict[str, Tensor]:
-        """The tensors from pickles, which may be tied to one another; others never are."""
-        return {key: entry for key, entry in self._entries.items() if isinstance(entry, Tensor)}
+    @cached_property
+    def tied(self) -> dict[str, str]:
+        """Names of tensors that have an earlier name, which they are mapped to.
+
+        A pickle knows them. In safetensors they are stored once for each name, and
+        `mergelib.save_state_dict` notes them in the metadata; they are compared here, as
+        metadata outlive what other programs do to tensors.
+        """
+        noted = _read_ties(self.metadata)
+        names = {key: identity(entry) for key, entry in self._entries.items() if _holds(entry)}
+        names |= {key: noted.get(key, key) for key in {*noted, *noted.values()} & names.keys()}
+        return {
+            key: first
+            for key, first in repeated(names).items()
+            if key not in {*noted, *noted.values()} or self._same(key, first)
+        }
+
+    def _same(self, key: str, other: str) -> bool:
+        entries = self._entries[key], self._entries[other]
+        kinds = [(entry.shape, entry.dtype) for entry in entries]
+        return kinds[0] == kinds[1] and torch.equal(
+            *(self[name].contiguous().view(-1).view(torch.uint8) for name in (key, other))
+        )
+
+    def load(self) -> dict[str, Tensor]:
+        """All of it, read into memory; tied tensors are one."""
+        state = {key: self[key] for key in self if key not in self.tied}
+        self.check()
+        return {key: state[self.tied.get(key, key)] for key in self}
+
+    def check(self) -> None:
+        """Raise ``ValueError`` if a file is not what it was when its header was read."""
+        for file in self._files:
+            file.check()
 
 
 def load_state_dict(path: AnyPath) -> dict[str, Tensor]:
-    """Read a state dict into memory, whatever `Checkpoint` understands; errors are its own."""
-    path = Path(path)
-    if path.is_file() and path.suffix != ".safetensors":
-        return _read_pickle(path, mapped=False)
-    return {key: tensor.clone() for key, tensor in Checkpoint(path).items()}
+    """Read a state dict into memory, whatever `Checkpoint` understands; errors are its own.
+
+    Names of one tensor, as in a pickle or a file of `mergelib.save_state_dict`, are one again.
+    """
+    return Checkpoint(path).load()
 
 
 def as_state(model: Model) -> StateDict:
@@ -144,7 +140,7 @@ def as_state(model: Model) -> StateDict:
         return state
     if isinstance(model, str | os.PathLike):
         return load_state_dict(model)
-    return dict(model) if isinstance(model, Checkpoint) else model  # held, mappings stay apart
+    return model.load() if isinstance(model, Checkpoint) else model
 
 
 def as_states(experts: Models) -> dict[str, StateDict]:
@@ -182,8 +178,10 @@ def _read_index(index: Path) -> dict[Path, list[str]]:
     try:
         weight_map = json.loads(index.read_bytes())["weight_map"]
         pairs = [(key, str(name)) for key, name in weight_map.items()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{index} is no index of shards: {error!r}") from None
+    if not pairs:
+        raise ValueError(f"{index} is no index of shards: it names none")
     shards: dict[Path, list[str]] = {}
     for key, name in pairs:
         file = index.parent / name
@@ -193,54 +191,17 @@ def _read_index(index: Path) -> dict[Path, list[str]]:
     return shards
 
 
-def _read_header(file: Path) -> tuple[dict[str, _Place], dict[str, str]]:
-    """Places, in the order of the file, and metadata of a safetensors file."""
+def _holds(entry: Entry) -> bool:
+    """Whether a tensor has entries: without, it shares its place with others by chance."""
+    return 0 not in entry.shape
+
+
+def _read_ties(metadata: Mapping[str, str]) -> dict[str, str]:
+    """What `mergelib.save_state_dict` noted, or nothing where another program spoilt it."""
     try:
-        with safe_open(file, framework="pt"):  # checks lengths, offsets and names
-            pass
-        with open(file, "rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            header = json.loads(stream.read(length))
-    except SafetensorError as error:
-        raise ValueError(f"{file} is truncated or not safetensors: {error}") from None
-    metadata = header.pop("__metadata__", {})
-    places = {}
-    for key, entry in header.items():
-        if entry["dtype"] not in DTYPES:
-            raise ValueError(f"{file}: {key!r} has the unsupported dtype {entry['dtype']}")
-        start, end = (8 + length + offset for offset in entry["data_offsets"])
-        places[key] = _Place(file, DTYPES[entry["dtype"]], tuple(entry["shape"]), start, end)
-    return dict(sorted(places.items(), key=lambda item: item[1].start)), metadata
-
-
-def _read_pickle(file: Path, *, mapped: bool) -> dict[str, Tensor]:
-    try:
-        loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
-    except pickle.UnpicklingError:
-        raise ValueError(
-            f"{file} is refused: it is damaged or needs arbitrary code; convert it to safetensors"
-        ) from None
-    except OSError:
-        raise
-    except Exception as error:  # a damaged pickle may raise anything
-        reason = str(error).strip().split("\n")[0]
-        raise ValueError(f"{file} is truncated or no pickled state dict: {reason}") from None
-    inner = [loaded.get(k) for k in ("state_dict", "model")] if isinstance(loaded, Mapping) else []
-    states = [state for state in (loaded, *inner) if _is_state_dict(state)]
-    if len(states) != 1:
-        raise ValueError(
-            f"{file} is refused: expected one state dict of tensors, plain or under 'state_dict' "
-            f"or 'model', found {len(states)}"
-        )
-    return {key: tensor.detach() for key, tensor in states[0].items()}
-
-
-def _is_state_dict(candidate: object) -> bool:
-    return (
-        isinstance(candidate, Mapping)
-        and len(candidate) > 0
-        and all(
-            isinstance(key, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
-            for key, tensor in candidate.items()
-        )
-    )
+        noted = json.loads(metadata.get(TIED, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(noted, dict) or not all(isinstance(first, str) for first in noted.values()):
+        return {}
+    return noted

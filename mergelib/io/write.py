@@ -1,39 +1,22 @@
-"""Weights written whole or not at all, as safetensors.
+"""Weights written as safetensors, and where caches lie.
 
-The format lets a file be written as its tensors arrive, once their shapes are known. Every output
-is written under a hidden name beside its target, flushed to the disk and renamed: a run killed at
-any point leaves no half-written output, and the next run for the same target removes what it left.
+The format lets a file be written as its tensors arrive, once their shapes are known.
 """
 
-import contextlib
-import errno
 import json
-import os
-import secrets
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from glob import escape
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mergelib.io.checkpoint import DTYPES, AnyPath
-from mergelib.statedict import StateDict, check_tensor
-
-try:
-    import fcntl
-except ImportError:  # Windows, where an open file cannot be deleted anyway
-    fcntl = None  # type: ignore[assignment]
+from mergelib.io.checkpoint import TIED, AnyPath
+from mergelib.io.header import DTYPES, METADATA
+from mergelib.io.staging import staged
+from mergelib.statedict import StateDict, check_tensor, check_values, tied_keys
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
-
-
-def cache_folder() -> Path:
-    """``MERGELIB_CACHE`` if it is set, else ``~/.cache/mergelib``."""
-    chosen = os.environ.get("MERGELIB_CACHE")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "mergelib"
 
 
 def save_state_dict(
@@ -41,16 +24,30 @@ def save_state_dict(
 ) -> None:
     """Write a state dict to a safetensors file, all of it or nothing; folders are made.
 
-    Tied tensors are stored once for each of their names.
+    Tied tensors are stored once for each of their names, so that any reader finds every name. The
+    metadata's ``mergelib.tied`` notes them, and `load_state_dict` and merging of files, whose draws
+    depend on names, take them for one again.
 
     Raises:
         OSError: naming the path, if it cannot be written.
-        ValueError: a dtype that safetensors has no name for.
+        ValueError: a dtype or a name that safetensors cannot hold; a tensor that is sparse, nested
+            or without values.
+        TypeError: what is no tensor, or named by no text.
     """
+    for key, tensor in state.items():
+        if not (isinstance(key, str) and isinstance(tensor, Tensor)):
+            raise TypeError(f"state[{key!r}] is a {type(tensor).__name__}, expected text to tensor")
+    check_values("state", state)
     keys = sorted(state, key=lambda key: -state[key].dtype.itemsize)  # keeps tensors aligned
     layout = {key: state[key] for key in keys}
+    notes = {"format": "pt", **note_ties(tied_keys(layout)), **(metadata or {})}
     with staged(Path(path)) as file:
-        write_tensors(file, layout, layout.items(), {"format": "pt", **(metadata or {})})
+        write_tensors(file, layout, layout.items(), notes)
+
+
+def note_ties(tied: Mapping[str, str]) -> dict[str, str]:
+    """Metadata that say which tensors are one, each further name with the first."""
+    return {TIED: json.dumps(dict(tied))} if tied else {}
 
 
 def write_tensors(
@@ -59,10 +56,15 @@ def write_tensors(
     tensors: Iterable[tuple[str, Tensor]],
     metadata: Mapping[str, str],
 ) -> None:
-    """Write a safetensors file as tensors arrive, in the order and of the kinds of ``layout``."""
+    """Write a safetensors file as tensors arrive, in the order and of the kinds of ``layout``.
+
+    Bringing it to the disk is left to `staged`.
+    """
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for key, tensor in layout.items():
+        if key == METADATA:
+            raise ValueError(f"{key!r} is no name for a tensor: safetensors has taken it")
         if tensor.dtype not in _CODES:
             raise ValueError(f"{key!r} has dtype {tensor.dtype}, which safetensors cannot hold")
         start, end = end, end + size_of(tensor)
@@ -74,87 +76,11 @@ def write_tensors(
         stream.write(len(text).to_bytes(8, "little") + text)
         for key, tensor in tensors:
             check_tensor(key, layout[key], tensor, "merged", "its inputs")
-            raw = tensor.detach().cpu().contiguous().reshape(-1)
+            raw = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
             stream.write(raw.view(torch.uint8).numpy().data)
             del tensor, raw  # else they would live on while the next one is made
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 def size_of(tensor: Tensor) -> int:
     """Bytes of its entries."""
     return tensor.numel() * tensor.element_size()
-
-
-@contextlib.contextmanager
-def staged(output: Path, *, folder: bool = False) -> Iterator[Path]:
-    """A hidden new file or folder that becomes ``output`` if the block succeeds, else vanishes."""
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        message = os.strerror(errno.ENOTDIR)
-        raise NotADirectoryError(errno.ENOTDIR, message, str(output.parent)) from None
-    for stale in output.parent.glob(f".{escape(output.name)}.*.partial"):
-        if (lock := _lock(stale)) is not None:  # whoever wrote it is dead
-            _remove(stale)
-            os.close(lock)
-    partial, lock = _hidden(output), None
-    try:
-        partial.mkdir() if folder else partial.touch(exist_ok=False)
-        lock = _lock(partial)
-        yield partial
-        _put(partial, output)
-    except OSError as error:
-        if error.filename is None or str(partial) in str(error.filename):
-            raise OSError(error.errno, error.strerror or str(error), str(output)) from error
-        raise
-    finally:
-        _remove(partial)
-        if lock is not None:
-            os.close(lock)
-
-
-def _put(partial: Path, output: Path) -> None:
-    """Rename, also a folder in place of another, which the system would not do in one step."""
-    if not output.is_dir():
-        os.replace(partial, output)
-        return
-    old = _hidden(output)
-    os.replace(output, old)
-    try:
-        os.replace(partial, output)
-    except OSError:
-        os.replace(old, output)
-        raise
-    _remove(old)
-
-
-def _hidden(output: Path) -> Path:
-    return output.with_name(f".{output.name}.{secrets.token_hex(4)}.partial")
-
-
-def _lock(path: Path) -> int | None:
-    """Lock a file or folder for as long as this process lives.
-
-    Returns the descriptor that holds the lock, or None if another does, or the path is gone, or
-    the file system knows no locks (then what a killed run leaves stays until someone removes it).
-    """
-    if fcntl is None:
-        return None
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -150,18 +150,25 @@ def checked_states(problem: Problem) -> Problem:
         check_compatible(base, {"start": start}, "pretrained")
     what, reference = ("pretrained", base) if base else next(iter(experts.items()))
     if not isinstance(problem.model, nn.Identity):
-        _check_fits(problem.model, what, reference)
+        _check_fits(problem.model, what, _layout(reference))
     parts = problem.parts or Parts()
-    selection = select(experts, base or None, parts, tied=tied_keys(reference))
+    layouts = {name: _layout(state) for name, state in experts.items()}
+    selection = select(layouts, base or None, parts, tied=tied_keys(reference))
     experts = {name: _selected(state, reference, selection) for name, state in experts.items()}
     for name, state in {"pretrained": base, "start": start or {}, **experts}.items():
         _check_finite(name, state)
     return replace(problem, experts=experts, pretrained=base, start=start, selection=selection)
 
 
+def _layout(state: StateDict) -> StateDict:
+    """A state dict to compare by shapes and dtypes: of a file the header, not the tensors."""
+    return state.layout if isinstance(state, Checkpoint) else state
+
+
 def _selected(expert: StateDict, reference: StateDict, selection: Selection) -> StateDict:
     """An expert with the reference's tensors where it is not merged, in the reference's dtypes."""
-    alike = all(key in expert and expert[key].dtype == t.dtype for key, t in reference.items())
+    kinds = {key: tensor.dtype for key, tensor in _layout(expert).items()}
+    alike = all(kinds.get(key) == t.dtype for key, t in _layout(reference).items())
     if alike and expert.keys() == reference.keys() == selection.merged:
         return expert
     return {

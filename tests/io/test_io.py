@@ -18,7 +18,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mergelib.io import Checkpoint, cache_folder, load_state_dict, save_state_dict, staged
+from mergelib.io import (
+    Checkpoint,
+    cache_folder,
+    load_state_dict,
+    save_state_dict,
+    staged,
+    staging,
+)
 
 DTYPES = [
     torch.float64,
@@ -100,6 +107,30 @@ def test_loaded_tensors_do_not_hang_on_the_file(tmp_path: Path, state: dict[str,
         file.write(bytes(path.stat().st_size))
     assert_same(loaded, state)
     assert loaded["a.bias"].untyped_storage().nbytes() == 7 * 4
+
+
+def test_memory_is_used_again_when_nobody_has_it(tmp_path: Path) -> None:
+    size = 2**19
+    state = {key: torch.full((size,), float(i)) for i, key in enumerate("abcd")}
+    save_state_dict(state, tmp_path / "a.safetensors")
+    checkpoint = Checkpoint(tmp_path / "a.safetensors")
+    first = checkpoint["a"]
+    row, address = first[:2], first.data_ptr()
+    del first  # a view of it lives on
+    second = checkpoint["b"]
+    assert second.data_ptr() != address
+    assert (row == 0).all()
+    held = row.numpy()
+    del row
+    third = checkpoint["c"]
+    assert third.data_ptr() != address
+    assert (held == 0).all()
+    del held
+    fourth = checkpoint["d"]
+    assert fourth.data_ptr() == address
+    for i, tensor in enumerate((second, third, fourth), 1):
+        assert (tensor == i).all()
+    assert_same(checkpoint.load(), state)
 
 
 def test_unaligned_tensors_are_read(tmp_path: Path) -> None:
@@ -292,6 +323,118 @@ def test_read_only_folder_is_named(
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_read_only_mount_does_not_name_what_is_hidden(
+    tmp_path: Path, state: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a mount refuses to remove even what is not there."""
+
+    def refuse(path: Any, *_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    for name in ("open", "mkdir", "unlink"):
+        monkeypatch.setattr(os, name, refuse)
+    (tmp_path / "link").symlink_to(tmp_path / "a.safetensors")
+    for path in (tmp_path / "a.safetensors", tmp_path / "link"):
+        with pytest.raises(OSError, match=rf"Read-only.*/{path.name}'$"):
+            save_state_dict(state, path)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o400])
+def test_overwriting_keeps_permissions(tmp_path: Path, state: dict[str, Tensor], mode: int) -> None:
+    """Of a file, of a folder and of the files in it; and nobody else reads along meanwhile."""
+    file, folder = tmp_path / "a.safetensors", tmp_path / "folder"
+    save_state_dict(state, file)
+    os.chmod(file, mode)
+    with staged(file) as partial:
+        assert partial.stat().st_mode & 0o077 == mode & 0o077
+        partial.write_text("new")
+    assert (file.stat().st_mode & 0o777, file.read_text()) == (mode, "new")
+    folder.mkdir(mode=0o750)
+    (folder / "a").touch(mode=0o600)
+    os.chmod(folder, 0o750)
+    with staged(folder, folder=True) as partial:
+        assert partial.stat().st_mode & 0o777 == 0o700
+        for name in "ab":
+            (partial / name).touch(mode=0o644)
+    modes = {p.name: p.stat().st_mode & 0o777 for p in (folder, folder / "a", folder / "b")}
+    assert modes == {"folder": 0o750, "a": 0o600, "b": (folder / "b").stat().st_mode & 0o777}
+    assert modes["b"] != 0o600
+
+
+def test_everything_is_flushed_before_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed, fsync, done = [], os.fsync, []
+
+    def noted(descriptor: int) -> None:
+        flushed.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        done.append((tmp_path / "out").exists())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with staged(tmp_path / "out", folder=True) as partial:
+        (partial / "inner").mkdir()
+        for name in ("a.json", "inner/b.json"):
+            (partial / name).write_text("{}")
+    assert set(flushed[:-1]) == {"a.json", "b.json", "inner", partial.name}
+    assert (flushed[-1], done) == (tmp_path.name, [False] * 4 + [True])
+
+
+def test_what_cannot_be_removed_stops_nobody(
+    tmp_path: Path, state: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".a.safetensors.0123abcd.partial").touch()
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.warns(UserWarning, match="is left behind: Operation not permitted"):
+        save_state_dict(state, tmp_path / "a.safetensors")
+    assert_same(load_state_dict(tmp_path / "a.safetensors"), state)
+
+
+def test_ties_are_noted_and_found_again(tmp_path: Path) -> None:
+    table = torch.randn(4, 3)
+    state = {"table": table, "head": table, "alike": table.clone(), "turned": table.T}
+    path = tmp_path / "a.safetensors"
+    save_state_dict(state, path, {"note": "x"})
+    checkpoint = Checkpoint(path)
+    assert checkpoint.tied == {"head": "table"}
+    loaded = load_state_dict(path)
+    assert loaded["head"] is loaded["table"]
+    assert loaded["alike"].data_ptr() != loaded["table"].data_ptr()
+    assert_same(load_file(path), state)
+    save_file({**load_file(path), "head": table + 1}, path, checkpoint.metadata)
+    assert Checkpoint(path).tied == {}  # another program untied them and kept the note
+    for note in ("[]", "{", '{"head": 3}', '{"head": "gone"}', '{"x": "head"}', "[" * 9999):
+        save_file(load_file(path), path, {"mergelib.tied": note})
+        assert Checkpoint(path).tied == {}
+    save_file({"a": table, "b": table + 0}, path, {"mergelib.tied": '{"a": "b"}'})
+    assert Checkpoint(path).tied == {"b": "a"}  # the earlier name comes first, whatever is noted
+
+
+def test_odd_states_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    odd: list[tuple[Any, type[Exception]]] = [
+        ({"x": torch.ones(2, device="meta")}, ValueError),
+        ({"x": torch.eye(2).to_sparse_csr()}, ValueError),
+        ({"x": 3.0}, TypeError),
+        ({3: torch.ones(2)}, TypeError),
+    ]
+    for state, error in odd:
+        with pytest.raises(error, match=r"state\[('x'|3)\] is"):
+            save_state_dict(state, path)
+    assert os.listdir(tmp_path) == []
+    pairs = torch.randn(3, 2, dtype=torch.complex64)
+    views = {"conjugate": pairs.conj(), "real": pairs.real, "imaginary": pairs.conj().imag}
+    images = {"image": torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)}
+    save_state_dict({**views, **images, "step": torch.randn(9)[::2]}, path)
+    assert torch.equal(load_state_dict(path)["conjugate"], pairs.conj())
+    assert torch.equal(load_state_dict(path)["imaginary"], pairs.conj().imag)
+    assert torch.equal(load_state_dict(path)["image"], images["image"])
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux")
 def test_folder_that_takes_no_files_is_named(state: dict[str, Tensor]) -> None:
     with pytest.raises(OSError, match=r"'/proc/a\.safetensors'$"):
@@ -315,7 +458,13 @@ def test_leftovers_of_the_dead_are_removed_but_not_of_the_living(
     assert sorted(os.listdir(tmp_path)) == sorted([other.name, "out[1]"])
 
 
-def test_folder_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_folder_is_replaced_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanged: bool
+) -> None:
+    """In one step where the system can, else in two, of which the first is taken back."""
+    if not exchanged:
+        monkeypatch.setattr(staging, "_exchange", lambda one, other: False)
     output = tmp_path / "out"
     output.mkdir()
     (output / "old").touch()
@@ -326,17 +475,34 @@ def test_folder_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (partial / "new").touch()
     assert (os.listdir(output), os.listdir(tmp_path)) == (["new"], ["out"])
 
-    replace = os.replace
+    for broken in (OSError(errno.EIO, "broken", "x"), KeyboardInterrupt("broken")):
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(type(broken), match="broken"):
+            replace_but_break(patch, output, broken)
+        assert (os.listdir(output), os.listdir(tmp_path)) == (["new"], ["out"])
 
-    def fail(source: Path, target: Path) -> None:
+
+def replace_but_break(patch: pytest.MonkeyPatch, output: Path, error: BaseException) -> None:
+    with staged(output, folder=True) as partial:
+        (partial / "newer").touch()
+        break_at(patch, output, error)
+
+
+def break_at(patch: pytest.MonkeyPatch, output: Path, error: BaseException) -> None:
+    """Let the next thing that would put a folder at ``output`` raise instead."""
+    replace, exchange = os.replace, staging._exchange
+
+    def failing(source: Path, target: Path) -> None:
         if Path(target) == output and (Path(source) / "newer").exists():
-            raise OSError(errno.EIO, "broken", str(source))
+            raise error
         replace(source, target)
 
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="broken"), staged(output, folder=True) as partial:
-        (partial / "newer").touch()
-    assert (os.listdir(output), os.listdir(tmp_path)) == (["new"], ["out"])
+    def failing_exchange(one: Path, other: Path) -> bool:
+        if exchange.__name__ == "<lambda>":
+            return False
+        raise error
+
+    patch.setattr(os, "replace", failing)
+    patch.setattr(staging, "_exchange", failing_exchange)
 
 
 def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,3 +510,10 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_folder() == Path.home() / "elsewhere"
     monkeypatch.delenv("MERGELIB_CACHE")
     assert cache_folder() == Path.home() / ".cache" / "mergelib"
+
+    def homeless(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    with pytest.raises(ValueError, match="name a cache by MERGELIB_CACHE"):
+        cache_folder()

@@ -130,6 +130,6 @@ def run_script(script: str, *arguments: object) -> str:
         "MALLOC_MMAP_THRESHOLD_": "65536",  # so that freed memory goes back at once
         "PYTHONPATH": str(Path(ml.__file__).parents[1]),
     }
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout

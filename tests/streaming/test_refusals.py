@@ -92,3 +92,16 @@ def test_input_is_not_overwritten_through_a_link(tmp_path: Path, files: list[Pat
     link.symlink_to(files[1])
     with pytest.raises(ValueError, match="is or holds"):
         merge_files("average", [link], files[1], overwrite=True)
+
+
+def test_sharded_input_is_not_shadowed(tmp_path: Path, files: list[Path]) -> None:
+    """A file of that name would be read in place of the shards."""
+    merge_files("average", [files[0]], tmp_path / "in", max_shard_size=3000)
+    before = sorted(os.listdir(tmp_path / "in"))
+    for model in (tmp_path / "in", tmp_path / "link"):
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(tmp_path / "in")
+        for output in (tmp_path / "in", tmp_path / "link"):
+            with pytest.raises(ValueError, match="would be read in place of expert 0"):
+                merge_files("average", [model], output / "model.safetensors")
+    assert sorted(os.listdir(tmp_path / "in")) == before

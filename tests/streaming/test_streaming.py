@@ -69,6 +69,24 @@ def test_pickles_mix_with_safetensors_and_stay_tied(tmp_path: Path) -> None:
         assert_same(load_file(output), merged)
 
 
+@pytest.mark.parametrize("name", ["dare", "della"])
+def test_ties_survive_files(tmp_path: Path, name: str) -> None:
+    """Methods draw by key: tied names draw alike in memory, from files, and of what was merged."""
+    models = [dict.fromkeys(("table", "head"), torch.randn(5, 4)) for _ in range(3)]
+    expected = merge(name, models[1:], pretrained=models[0])
+    assert expected["head"] is expected["table"]
+    paths = [tmp_path / f"{i}.safetensors" for i in range(3)]
+    for path, model in zip(paths, models, strict=True):
+        save_state_dict(model, path)
+    assert_same(merge(name, paths[1:], pretrained=paths[0]), expected)
+    for output, size in ((tmp_path / "out.safetensors", None), (tmp_path / "out", 1)):
+        merge_files(name, paths[1:], output, pretrained=paths[0], max_shard_size=size)
+        assert_same(ml.load_state_dict(output), expected)
+        assert ml.Checkpoint(output).tied == {"head": "table"}
+    part = merge_files("average", paths, tmp_path / "part.safetensors", missing="skip")
+    assert ml.Checkpoint(part).metadata["mergelib.tied"] == '{"head": "table"}'
+
+
 def test_metadata_tells_what_was_merged(tmp_path: Path, files: list[Path]) -> None:
     experts = {"left": files[1], "right": files[2]}
     output = merge_files(

@@ -1,0 +1,157 @@
+"""Input files: regular ones only, and refused once they have changed.
+
+A merge reads a header first and tensors later. In between a file may be replaced, rewritten or cut
+short, and places taken from the old header would then give weights of neither version. So the
+file's identity is kept with its header and compared whenever it is read. Bytes are read and never
+mapped: a mapped page of a file that was cut short kills the process.
+"""
+
+import contextlib
+import os
+import stat
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_AT_ONCE = 2**30  # bytes per call: systems take 2 GiB at most
+_LARGE = 2**20  # bytes from which memory is used again: new memory costs more than reading into it
+
+Bytes = NDArray[np.uint8]
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A regular file as it is when this is made; opened anew for every read.
+
+    Nothing is kept open: models of many shards would run out of descriptors.
+
+    Args:
+        path: of the file.
+        stamp: its device, inode, size, and times of change in nanoseconds; see `input_file`.
+    """
+
+    path: Path
+    stamp: tuple[int, ...]
+    _spare: list[Bytes] = field(default_factory=list, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[type["InputFile"], tuple[Path, tuple[int, ...]]]:
+        return InputFile, (self.path, self.stamp)  # copies have memory of their own
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.stamp[2]
+
+    def check(self) -> None:
+        """Raise ``ValueError`` unless the path still holds the same file with the same content."""
+        with self.opened():
+            pass
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[FileIO]:
+        """The file, open for reading.
+
+        Raises:
+            ValueError: if it is not what it was, before or after what the block does.
+            OSError: if it cannot be read; it names the file.
+        """
+        try:
+            with _open(self.path) as stream:
+                self._compare(stream)
+                yield stream
+                self._compare(stream)
+        except FileNotFoundError:
+            raise self.changed() from None
+        except OSError as error:
+            raise OSError(error.errno, error.strerror or str(error), str(self.path)) from error
+
+    def read(self, start: int, size: int) -> Tensor:
+        """``size`` bytes from ``start`` on, as a new tensor of bytes; errors are `opened`'s."""
+        content = self._memory(size)
+        view = content.data
+        with self.opened() as stream:
+            stream.seek(start)
+            while view:
+                count = stream.readinto(view[:_AT_ONCE])
+                if not count:
+                    raise self.changed()
+                view = view[count:]
+        return torch.from_numpy(content)
+
+    def _memory(self, size: int) -> Bytes:
+        """Memory to read into: that of the last tensor, if it was as large and nobody has it now.
+
+        What is handed out is a view that only the tensor holds, so the memory comes back when the
+        tensor and all that share its storage are gone.
+        """
+        if size < _LARGE:
+            return np.empty(size, np.uint8)
+        owned = self._spare.pop() if self._spare else None
+        if owned is None or owned.size != size:
+            del owned  # before as much is taken again
+            owned = np.empty(size, np.uint8)
+        view = owned[:]
+        weakref.finalize(view, _take_back, self._spare, owned).atexit = False
+        return view
+
+    def changed(self) -> ValueError:
+        """The error that says so."""
+        return ValueError(f"{self.path} changed while merging: nothing that was read of it counts")
+
+    def _compare(self, stream: FileIO) -> None:
+        if _stamp(stream) != self.stamp:
+            raise self.changed()
+
+
+def _take_back(spare: list[Bytes], owned: Bytes) -> None:
+    if not spare:
+        spare.append(owned)
+
+
+def input_file(path: Path) -> InputFile:
+    """The file at a path.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: for what is no regular file: reading a pipe or a device may never end.
+    """
+    with _open(path) as stream:
+        return InputFile(path, _stamp(stream))
+
+
+def _open(path: Path) -> FileIO:
+    _check_regular(path, os.stat(path))  # opening alone makes some devices act
+    # A pipe that took the file's place must not make `open` wait.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    stream = FileIO(os.open(path, flags), "rb")
+    try:
+        _check_regular(path, os.fstat(stream.fileno()))
+    except ValueError:
+        stream.close()
+        raise
+    return stream
+
+
+def _check_regular(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        raise ValueError(f"{path} is {kind}, expected a regular file")
+
+
+def _stamp(stream: FileIO) -> tuple[int, ...]:
+    found = os.fstat(stream.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

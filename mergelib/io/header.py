@@ -1,0 +1,107 @@
+"""The header of a safetensors file, read and checked.
+
+The file is the length of its header (8 bytes, little-endian), a JSON header that gives dtype, shape
+and place of every tensor, and the raw tensors, without gaps. What is checked here is what the
+format's own library checks; it maps the file to do so, which a file cut short does not survive.
+"""
+
+import json
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from mergelib.io.files import InputFile
+from mergelib.io.places import Place
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "C64": torch.complex64,
+}
+METADATA = "__metadata__"  # the one key that cannot name a tensor
+_LONGEST = 100_000_000  # bytes of a header, as the format's library has it
+
+
+def read_header(file: InputFile) -> tuple[dict[str, Place], dict[str, str]]:
+    """Places, in the order of the file, and metadata of a safetensors file.
+
+    Raises:
+        ValueError: naming the file: truncated, not safetensors, changed, or of a dtype that
+            PyTorch has not.
+    """
+    damaged = f"{file.path} is truncated or not safetensors"
+    if file.size < 8:
+        raise ValueError(f"{damaged}: {file.size} bytes are too few")
+    length = int.from_bytes(file.read(0, 8).numpy().tobytes(), "little")
+    if length > min(_LONGEST, file.size - 8):
+        raise ValueError(f"{damaged}: its header would take {length} of {file.size} bytes")
+    text = file.read(8, length).numpy().tobytes()
+    try:
+        header = json.loads(text.decode(), object_pairs_hook=_without_repeats)
+        if not isinstance(header, dict):
+            raise ValueError("its header is no object")
+        metadata = _metadata(header.pop(METADATA, None))
+        places = {key: _place(file, 8 + length, key, entry) for key, entry in header.items()}
+        ordered = dict(sorted(places.items(), key=lambda item: (item[1].start, item[1].end)))
+        bounds = [(8 + length, 8 + length), *((p.start, p.end) for p in ordered.values())]
+        gaps = any(start != end for (_, end), (start, _) in pairwise(bounds))
+        if gaps or bounds[-1][1] != file.size:
+            raise ValueError("its tensors do not fill it")
+    except _Unsupported as error:
+        raise ValueError(f"{file.path}: {error}") from None
+    except (ValueError, RecursionError) as error:  # the former also for what is no JSON, no UTF-8
+        raise ValueError(f"{damaged}: {error}") from None
+    return ordered, metadata
+
+
+class _Unsupported(Exception):
+    """A dtype that PyTorch has not."""
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise ValueError("its header holds a key twice")
+    return content
+
+
+def _metadata(found: object) -> dict[str, str]:
+    found = {} if found is None else found
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise ValueError("its metadata are no texts")
+    return found
+
+
+def _place(file: InputFile, origin: int, key: str, entry: object) -> Place:
+    key.encode()  # which half a surrogate pair does not survive
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+        raise ValueError(f"{key!r} lacks a dtype, a shape or offsets")
+    code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    for numbers in (shape, offsets):
+        if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
+            raise ValueError(f"{key!r} has a shape or offsets that are no whole numbers")
+    if not isinstance(code, str) or len(offsets) != 2:
+        raise ValueError(f"{key!r} has no dtype or no two offsets")
+    if code not in DTYPES:
+        raise _Unsupported(f"{key!r} has the unsupported dtype {code}")
+    dtype, (start, end) = DTYPES[code], offsets
+    if math.prod(filter(None, shape)) * dtype.itemsize >= 2**63:
+        raise ValueError(f"{key!r} has the shape {shape}, which is beyond all memory")
+    if end - start != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{key!r} has {end - start} bytes, which do not fit its shape {shape}")
+    return Place(file, dtype, tuple(shape), origin + start, origin + end)

@@ -1,0 +1,232 @@
+"""Pickled state dicts, of tensors alone: nothing that a pickle names is ever run.
+
+Since PyTorch 1.6 the file is a zip archive: a pickle that describes the tensors, and a member with
+the bytes of every storage. So a tensor can be read by itself here too, whether members are stored
+as they are or compressed, as in an archive that was packed again. PyTorch's own restricted
+unpickler reads the description, and is given storages that have a size and no memory.
+"""
+
+import contextlib
+import errno
+import io
+import pickle
+import struct
+import sys
+import zipfile
+from collections.abc import Hashable, Mapping
+from io import FileIO
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, _weights_only_unpickler
+from torch.storage import TypedStorage, UntypedStorage
+
+from mergelib.io.files import InputFile
+from mergelib.io.header import METADATA
+from mergelib.io.places import Packed, Place
+
+Entry = Tensor | Place
+
+_MAGIC = b"PK\x03\x04"
+_LOCAL = struct.Struct("<4s22xHH")  # the local header of a member: its name and extra field follow
+_SLACK = 2**24  # bytes that tensors may take, or a description inflate to, beyond what files hold
+_UNREADABLE = 0x1 | 0x20 | 0x40  # flags of members that are encrypted or patched
+
+
+def read_pickle(file: InputFile) -> dict[str, Entry]:
+    """The state dict in a pickle, plain or under ``state_dict`` or ``model``.
+
+    Tensors of an archive are places to be read from; those of PyTorch's old format are read.
+
+    Raises:
+        ValueError: naming the file: damaged, in need of code, not one state dict, of tensors
+            without values or under a name that safetensors keeps for itself, or a file that claims
+            far more than it holds (a tensor that was expanded, a member that inflates to a bomb).
+    """
+    path = file.path
+    try:
+        if file.read(0, min(4, file.size)).numpy().tobytes() == _MAGIC:
+            with file.opened() as stream:
+                archive = _Archive(file, stream)
+            return _checked(file, archive.content, archive.declared, archive)
+        return _checked(file, _read_whole(file), file.size)
+    except pickle.UnpicklingError:
+        raise ValueError(
+            f"{path} is refused: it is damaged or needs arbitrary code; convert it to safetensors"
+        ) from None
+    except _Refused:
+        raise
+    except Exception as error:  # a damaged pickle may raise anything
+        file.check()
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a seek to nowhere
+            raise
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(f"{path} is truncated or no pickled state dict: {reason}") from None
+
+
+def identity(entry: Entry) -> Hashable:
+    """What tied tensors, that is one tensor under several names, have in common."""
+    if isinstance(entry, Place):
+        return entry
+    return entry.data_ptr(), entry.shape, entry.stride(), entry.dtype
+
+
+class _Refused(ValueError):
+    """A pickle that is understood, and not to be used."""
+
+
+class _Archive:
+    """The zip archive of a pickle.
+
+    Attributes:
+        content: what is pickled; its tensors are on the meta device.
+        declared: bytes that all members together unpack to.
+    """
+
+    def __init__(self, file: InputFile, stream: FileIO) -> None:
+        self._file, self._stream = file, stream
+        self._storages: dict[str, UntypedStorage] = {}
+        self._keys: dict[int, str] = {}  # of storages, by their identity
+        self._starts: dict[str, int] = {}
+        with zipfile.ZipFile(stream) as archive:
+            self._members = {member.filename: member for member in archive.infolist()}
+            self._check_members(len(archive.infolist()))
+            self._root, description = self._describe(archive)
+        self.declared = sum(member.file_size for member in self._members.values())
+        unpickler = _weights_only_unpickler.Unpickler(io.BytesIO(description), encoding="utf-8")
+        unpickler.persistent_load = self._load  # type: ignore[method-assign]
+        try:
+            self.content: object = unpickler.load()
+        finally:  # else PyTorch checks these with the next pickle that anyone loads, and fails
+            with contextlib.suppress(Exception):
+                torch._utils._validate_loaded_sparse_tensors()
+
+    def _check_members(self, count: int) -> None:
+        members = self._members.values()
+        if len(members) < count or sum(m.compress_size for m in members) > self._file.size:
+            raise _Refused(f"{self._file.path} is refused: members of its archive overlap")
+        for member in members:
+            kinds = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+            if member.flag_bits & _UNREADABLE or member.compress_type not in kinds:
+                raise _Refused(
+                    f"{self._file.path} is refused: {member.filename!r} is encrypted or compressed "
+                    "otherwise than by deflate"
+                )
+
+    def _describe(self, archive: zipfile.ZipFile) -> tuple[str, bytes]:
+        """The name of the archive's one folder, and the pickle in it."""
+        path = self._file.path
+        found = [m for name, m in self._members.items() if name.partition("/")[2] == "data.pkl"]
+        if len(found) != 1:
+            raise _Refused(f"{path} is truncated or no pickled state dict: it holds no data.pkl")
+        if found[0].file_size > self._file.size + _SLACK:
+            raise _Refused(f"{path} is refused: its data.pkl inflates far beyond the file's size")
+        root = found[0].filename.removesuffix("data.pkl")
+        order = self._members.get(f"{root}byteorder")
+        if order is not None and archive.open(order).read(9) != sys.byteorder.encode():
+            raise _Refused(f"{path} is refused: it is of a machine with another order of bytes")
+        return root, archive.read(found[0])
+
+    def _load(self, saved: tuple[Any, ...]) -> TypedStorage:
+        """A storage that the pickle refers to, of its size and without memory."""
+        kind, storage, key, _, numel = saved
+        dtype = torch.uint8 if storage is UntypedStorage else storage.dtype
+        size = numel * dtype.itemsize
+        if kind != "storage" or self._member(key).file_size != size:
+            raise _Refused(f"{self._file.path} is damaged: storage {key!r} has not {size} bytes")
+        if key not in self._storages:
+            self._starts[key] = self._start(self._member(key))
+            self._storages[key] = UntypedStorage(size, device="meta")
+            self._keys[self._storages[key]._cdata] = key
+        return TypedStorage(wrap_storage=self._storages[key], dtype=dtype, _internal=True)
+
+    def _member(self, key: str) -> zipfile.ZipInfo:
+        return self._members[f"{self._root}data/{key}"]
+
+    def _start(self, member: zipfile.ZipInfo) -> int:
+        """Where in the file the bytes of a member start."""
+        self._stream.seek(member.header_offset)
+        magic, name, extra = _LOCAL.unpack(self._stream.read(_LOCAL.size))
+        start: int = member.header_offset + _LOCAL.size + name + extra
+        written = self._stream.read(name).decode("utf-8" if member.flag_bits & 0x800 else "cp437")
+        stored = member.compress_type == zipfile.ZIP_STORED
+        if (
+            (magic, written) != (_MAGIC, member.orig_filename)
+            or start + member.compress_size > self._file.size
+            or (stored and member.compress_size != member.file_size)
+        ):
+            raise _Refused(f"{self._file.path} is damaged: {member.filename!r} is not in its place")
+        return start
+
+    def locate(self, tensor: Tensor) -> Entry:
+        """Where the values of a tensor of the content are; itself, if it brought its own."""
+        if not tensor.is_meta:
+            return tensor.detach()
+        key = self._keys.get(tensor.untyped_storage()._cdata)
+        if key is None:
+            return tensor
+        shape, stride, size = tuple(tensor.shape), tensor.stride(), tensor.itemsize
+        member, origin = self._member(key), self._starts[key]
+        span = sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) + 1
+        start = int(tensor.storage_offset()) * size
+        end = start + (span * size if tensor.numel() else 0)
+        if end > member.file_size:
+            raise _Refused(f"{self._file.path} is damaged: a tensor reaches beyond its storage")
+        packed = None
+        if member.compress_type != zipfile.ZIP_STORED:
+            packed, origin = Packed(origin, member.compress_size, member.CRC), 0
+        strides = None if tensor.is_contiguous() else stride
+        return Place(self._file, tensor.dtype, shape, origin + start, origin + end, strides, packed)
+
+
+def _read_whole(file: InputFile) -> object:
+    """What PyTorch's old format holds."""
+    with file.opened() as stream:
+        buffered = io.BufferedReader(stream)
+        try:
+            return torch.load(buffered, map_location="cpu", weights_only=True)
+        finally:
+            buffered.detach()  # which would close the file with it
+
+
+def _checked(
+    file: InputFile, loaded: object, declared: int, archive: _Archive | None = None
+) -> dict[str, Entry]:
+    """The one state dict in what was loaded, which takes no more than the file declares."""
+    path = file.path
+    inner = [loaded.get(k) for k in ("state_dict", "model")] if isinstance(loaded, Mapping) else []
+    found: list[object] = [loaded, *inner]
+    states = [state for state in found if _is_state_dict(state)]
+    if len(states) != 1:
+        raise _Refused(
+            f"{path} is refused: expected one state dict of tensors, plain or under 'state_dict' "
+            f"or 'model', found {len(states)}"
+        )
+    state: dict[str, Entry] = {}
+    for key, tensor in states[0].items():
+        state[key] = entry = tensor.detach() if archive is None else archive.locate(tensor)
+        if isinstance(entry, Tensor) and entry.is_meta:
+            raise _Refused(f"{path} is refused: {key!r} is on the meta device and has no values")
+    if METADATA in state:
+        raise _Refused(f"{path} is refused: {METADATA!r} cannot name a tensor in safetensors")
+    sizes = {identity(state[key]): tensor.nbytes for key, tensor in states[0].items()}
+    if sum(sizes.values()) > 2 * declared + _SLACK:
+        raise _Refused(
+            f"{path} is refused: its tensors would take {sum(sizes.values())} bytes and it holds "
+            f"{declared}; save a .clone() of tensors that are expanded"
+        )
+    return state
+
+
+def _is_state_dict(candidate: object) -> TypeGuard[Mapping[str, Tensor]]:
+    return (
+        isinstance(candidate, Mapping)
+        and len(candidate) > 0
+        and all(
+            isinstance(key, str)
+            and isinstance(tensor, Tensor)
+            and tensor.layout == torch.strided
+            and not (tensor.is_nested or tensor.is_quantized)
+            for key, tensor in candidate.items()
+        )
+    )
