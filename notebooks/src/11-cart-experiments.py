@@ -53,11 +53,20 @@ import pandas as pd
 import torch
 
 import mergelib as ml
-from mergelib.plots import accuracy_by_task, colour, heat_map, label, ladder, use_style
+from mergelib.plots import (
+    accuracy_by_task,
+    colour,
+    contours,
+    forest,
+    heat_map,
+    label,
+    ladder,
+    rank_axis,
+    use_style,
+)
 from mergelib.records.results import load_table
 from mergelib.records.statistics import both_intervals, over_seeds, paired, written, written_both
 from mergelib.studies.analysis import cart, landscape
-from mergelib.studies.figures.common import contours, forest, rank_axis
 from mergelib.theory.plane import Plane
 
 use_style()

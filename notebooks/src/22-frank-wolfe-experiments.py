@@ -65,12 +65,11 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 import mergelib as ml
-from mergelib.plots import heat_map, use_style
+from mergelib.plots import forest, heat_map, use_style
 from mergelib.records.results import load_table
 from mergelib.records.statistics import both_intervals, written_both
 from mergelib.studies.analysis import frank_wolfe as fw
 from mergelib.studies.figures import frank_wolfe as figures
-from mergelib.studies.figures.common import forest
 from mergelib.testbed.models import scale_pixels
 
 use_style()

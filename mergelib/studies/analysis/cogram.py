@@ -18,6 +18,7 @@ from scipy import stats
 
 from mergelib.align import git_rebasin
 from mergelib.cogram import prototypes
+from mergelib.messages.brief import Brief
 from mergelib.plots import label
 from mergelib.records.results import load_table
 from mergelib.records.statistics import interval, paired_bootstrap, written
@@ -40,8 +41,8 @@ FINER = ("layer, neuron", "layer, neuron, weight", "all neurons", "all weights")
 NEAR = 0.05  # of the distance between A and B: "at a parent"
 
 
-@dataclass(frozen=True)
-class Source:
+@dataclass(frozen=True, repr=False)
+class Source(Brief):
     """What the studies wrote about one source.
 
     Attributes:

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
+from mergelib.plots import forest
 from mergelib.records.results import load_table
 from mergelib.records.statistics import both_intervals
 from mergelib.studies.analysis import frank_wolfe as fw
 from mergelib.studies.figures import frank_wolfe as figures
-from mergelib.studies.figures.common import forest
 from mergelib.studies.figures.hull import draw_gap, draw_hull, hard_path
 
 
