@@ -170,10 +170,10 @@ for title, shade in (("AdaMerging", "#009e73"), ("Concrete", "#d55e00")):
     tips = (end["entropy"], 100 * end["accuracy"]), (start["entropy"], 100 * start["accuracy"])
     ax.annotate("", *tips, arrowprops={"arrowstyle": "->", "color": shade, "lw": 2.5})
     ax.plot(*tips[0], "o", color=shade)
-    ax.annotate(title, tips[0], xytext=(0, 10), textcoords="offset points", ha="center")
+    ax.annotate(title, tips[0], xytext=(0, 12), textcoords="offset points", ha="center")
 tip = (start["entropy"], 100 * start["accuracy"])
-ax.annotate("task arithmetic", tip, xytext=(0, -20), textcoords="offset points", ha="center")
-ax.margins(0.2)
+ax.annotate("task arithmetic", tip, xytext=(12, -4), textcoords="offset points")
+ax.margins(0.35, 0.2)
 ax.set(xlabel="entropy on test pictures, nats", ylabel="mean test accuracy, %")
 plt.show()
 
