@@ -407,7 +407,7 @@ plt.show()
 # %%
 more = {"start": cart, "labels": spent, **quick}
 trials.adapt("Surgery on CART, tuned", "surgery", calibration, **more)
-trials.adapt("Surgery, test pictures", "surgery", test_inputs, sees="test pictures", **quick)
+last = trials.adapt("Surgery, test pictures", "surgery", test_inputs, sees="test pictures", **quick)
 
 # %% [markdown]
 # ## The comparison
