@@ -80,7 +80,7 @@ ml.methods().query("family == 'procedure'")[["needs"]]
 # %%
 zoo = cut(ml.load_zoo(ml.load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE), 200)
 calibration = examples_of(zoo, 100)
-test_inputs = examples_of(zoo, None, "test")
+test_inputs = {name: task.test.inputs for name, task in zoo.suite.tasks.items()}
 trials = adapting.Trials(zoo)
 chosen = load_table("glyphs8-baselines", "chosen")["settings"][SEED % 5]["cart"]
 spent = 300 * len(zoo.experts)  # validation pictures behind that choice
@@ -91,7 +91,7 @@ cart = trials.merge("CART, tuned", "cart", labels=spent, **chosen)
 own = individual(zoo).set_index("task")["accuracy"]
 floor = trials.table()[["accuracy", "labels"]]
 floor.loc["experts, own tasks"] = [own.mean(), 0]
-floor.assign(accuracy=(100 * floor["accuracy"].astype(float)).round(1))
+floor.assign(accuracy=(100 * floor["accuracy"].astype(float)).round(1)).astype({"labels": int})
 
 # %% [markdown]
 # These are the floor, the usual start with the scale that papers recommend for eight tasks, and the
@@ -160,7 +160,7 @@ way = trials.table().loc[
 ]
 way.astype(float).round(3)
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "From task arithmetic, two procedures lower the entropy of the predictions on test pictures. Arrows: entropy and accuracy before and after 40 steps on a hundred training pictures per task.", "name": "fig-adapt-entropy"}, "image": {"alt": "A plane of entropy and accuracy with two arrows that start at task arithmetic. The arrow of AdaMerging goes a little to the left, to lower entropy, and up by two points or so. The arrow of Concrete goes far to the left and down by several points."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "From task arithmetic, two procedures lower the entropy of the predictions on test pictures. Arrows: entropy and accuracy before and after 40 steps on a hundred training pictures per task.", "name": "fig-adapt-entropy"}, "image": {"alt": "A plane of entropy and accuracy with two arrows that start at task arithmetic. The arrow of AdaMerging goes a little to the left, to lower entropy, and up by about three points. The arrow of Concrete goes far to the left and down by several points."}}
 way = way.astype(float)
 fig, ax = plt.subplots(figsize=(6.4, 4))
 start = way.iloc[0]
@@ -407,9 +407,14 @@ plt.show()
 # %%
 more = {"start": cart, "labels": spent, **quick}
 trials.adapt("Surgery on CART, tuned", "surgery", calibration, **more)
-last = trials.adapt("Surgery, test pictures", "surgery", test_inputs, sees="test pictures", **quick)
+trials.adapt("Surgery, test pictures", "surgery", test_inputs, sees="test pictures", **quick)
+mended_ones = ["Surgery on average", "Surgery, test pictures", "Surgery on CART, tuned"]
+(100 * trials.table().loc[mended_ones, ["accuracy"]].astype(float)).round(1)
 
 # %% [markdown]
+# On the very pictures that it learned from, Surgery is several points better than with other pictures of the
+# task: a figure for a procedure says little without the inputs that it was given.
+#
 # ## The comparison
 #
 # One procedure that uses labels joins in. The **greedy soup** {cite}`wortsman2022model` averages those
@@ -424,7 +429,7 @@ table = trials.table().sort_values("accuracy")
 table["accuracy"] = (100 * table["accuracy"].astype(float)).round(1)
 table[["accuracy", "sees", "labels"]]
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy of each procedure at a hundred pictures per task on one seed. Colours: what it was given, the labels that chose its hyperparameters included.", "name": "fig-adapt-ladder"}, "image": {"alt": "A row for each procedure, sorted by accuracy. Surgery on tuned CART stands at the top, then surgery on the average, with training or test pictures, close to CART tuned on labels, and CART as published. RegMean and AdaMerging follow, then task arithmetic. The greedy soup, the average, both Fisher merges and Concrete lie at the bottom."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy of each procedure at a hundred pictures per task on one seed. Colours: what it was given, the labels that chose its hyperparameters included.", "name": "fig-adapt-ladder"}, "image": {"alt": "A row for each procedure, sorted by accuracy. Surgery on the test pictures and surgery on tuned CART stand at the top, then surgery on the average, CART tuned on labels, and CART as published. RegMean and AdaMerging follow, then task arithmetic. The greedy soup, the average, both Fisher merges and Concrete lie at the bottom."}}
 KINDS = {
     "nothing": "#8c8c8c",
     "pictures": "#0072b2",
@@ -500,6 +505,7 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
     assert 0.6 < ratio.max() < 0.8
     assert (bias["after"] < bias["before"]).all()
     assert score["CART, as published"] > score[["RegMean", "AdaMerging"]].max()
+    assert score["Surgery, test pictures"] > score["Surgery on average"] + 3
     assert abs(score["Surgery on average"] - score["CART, tuned"]) < 4
 assert abs(batch.sum() / examples.sum() - 1) < 1
 low, high = seeds["low"], seeds["high"]
