@@ -493,7 +493,7 @@ for (name, values), (method, line) in zip(bell.items(), styles):
     ax.plot(x[0], y[0], "o", ms=11, color=colour(method))
 ax.axvline(1, color="#8c8c8c", ls=":", lw=1.5)
 ax.set(xlabel="error of the layers' outputs, e(M)", ylabel="mean test accuracy, %")
-ax.legend(loc="lower right")
+ax.legend(loc="upper right")
 plt.show()
 
 # %%

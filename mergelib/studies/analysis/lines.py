@@ -115,12 +115,17 @@ def train_trio(
     generator = torch.Generator().manual_seed(draw)
     head = Head(torch.randn(len(task.class_names), WIDTH, generator=generator)).to(device)
     states = []
-    for start, order in ((1, 1), (1, 2), (2, 2))[: 3 if stranger else 2]:
-        network = _perceptron(1000 * draw + start).to(device)
-        seed = 1000 * draw + order
-        states.append(
-            fine_tune(network, head, task.train, recipe, transform=task.transform, seed=seed)
-        )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # networks this small lose more to threads than they gain
+    try:
+        for start, order in ((1, 1), (1, 2), (2, 2))[: 3 if stranger else 2]:
+            network = _perceptron(1000 * draw + start).to(device)
+            seed = 1000 * draw + order
+            states.append(
+                fine_tune(network, head, task.train, recipe, transform=task.transform, seed=seed)
+            )
+    finally:
+        torch.set_num_threads(threads)
     one, sibling, *rest = states
     model = _perceptron(0).to(device)
     return Trio(suite, model, {name: head}, one, sibling, rest[0] if rest else None)
