@@ -10,6 +10,7 @@ from mergelib.io.checkpoint import (
     as_states,
     load_state_dict,
 )
+from mergelib.io.files import Memory
 from mergelib.io.staging import resolved, staged
 from mergelib.io.write import cache_folder, note_ties, save_state_dict, size_of, write_tensors
 
@@ -17,6 +18,7 @@ __all__ = [
     "TIED",
     "AnyPath",
     "Checkpoint",
+    "Memory",
     "Model",
     "Models",
     "as_state",
