@@ -26,6 +26,7 @@ from mergelib.io import (
     TIED,
     AnyPath,
     Checkpoint,
+    Memory,
     note_ties,
     resolved,
     size_of,
@@ -120,8 +121,9 @@ def merge_files(
     chosen = get_method(method)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     parts = Parts(include, exclude, missing)
-    base = None if pretrained is None else Checkpoint(pretrained)
-    checkpoints = {name: Checkpoint(path) for name, path in named(experts).items()}
+    memory = Memory()
+    base = None if pretrained is None else Checkpoint(pretrained, memory=memory)
+    checkpoints = {n: Checkpoint(path, memory=memory) for n, path in named(experts).items()}
     source = _in_files(checkpoints, base, parts)
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
     reference = next(iter(inputs.values()))

@@ -11,6 +11,7 @@ from mergelib.io.checkpoint import (
     as_states,
     load_state_dict,
 )
+from mergelib.io.files import Memory
 from mergelib.io.staging import resolved, staged
 from mergelib.io.write import note_ties, save_state_dict, size_of, write_tensors
 
@@ -18,6 +19,7 @@ __all__ = [
     "TIED",
     "AnyPath",
     "Checkpoint",
+    "Memory",
     "Model",
     "Models",
     "as_state",

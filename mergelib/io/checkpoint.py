@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from mergelib.io.files import InputFile, input_file
+from mergelib.io.files import InputFile, Memory, input_file
 from mergelib.io.header import read_header
 from mergelib.io.pickles import Entry, identity, read_pickle
 from mergelib.io.places import Place
@@ -32,6 +32,7 @@ class Checkpoint(Mapping[str, Tensor]):
     Args:
         path: a ``.safetensors`` file, a pickled state dict (``.pt``, ``.pth``, ``.bin``), or a
             Hugging Face folder of either, in one file or sharded with an index.
+        memory: to read large tensors into; shared by checkpoints that are read side by side.
 
     Raises:
         FileNotFoundError: if there is no such path.
@@ -39,8 +40,9 @@ class Checkpoint(Mapping[str, Tensor]):
             later a file that changed. It names the file.
     """
 
-    def __init__(self, path: AnyPath) -> None:
+    def __init__(self, path: AnyPath, *, memory: Memory | None = None) -> None:
         self.path = Path(path)
+        self._memory = memory
         self.metadata: dict[str, str] = {}
         self.shards: dict[Path, list[str]] = {}  # file -> its keys
         self._files: list[InputFile] = []
@@ -54,7 +56,7 @@ class Checkpoint(Mapping[str, Tensor]):
             check_keys(keys, self.shards[file], file.name, index.name)
 
     def _add(self, path: Path) -> None:
-        file = input_file(path)
+        file = input_file(path, self._memory)
         entries: Mapping[str, Entry]
         if path.suffix == ".safetensors":
             entries, metadata = read_header(file)

@@ -33,6 +33,34 @@ _KINDS = {
 }
 
 
+class Memory:
+    """Memory to read into that is used again, as taking new memory costs more than reading.
+
+    For readers that hold few tensors at a time: what comes back stays until tensors of another size
+    are read, or this is gone.
+    """
+
+    def __init__(self) -> None:
+        self._spare: list[Bytes] = []
+
+    def take(self, size: int) -> Bytes:
+        """Memory of a size, from what came back if it was as large.
+
+        What is handed out is a view that only a tensor holds, so the memory comes back when the
+        tensor and all that share its storage are gone.
+        """
+        if size < _LARGE:
+            return np.empty(size, np.uint8)
+        owned = self._spare.pop() if self._spare else None
+        if owned is None or owned.size != size:
+            self._spare.clear()
+            del owned  # before as much is taken again
+            owned = np.empty(size, np.uint8)
+        view = owned[:]
+        weakref.finalize(view, self._spare.append, owned).atexit = False
+        return view
+
+
 @dataclass(frozen=True)
 class InputFile:
     """A regular file as it is when this is made; opened anew for every read.
@@ -42,14 +70,15 @@ class InputFile:
     Args:
         path: of the file.
         stamp: its device, inode, size, and times of change in nanoseconds; see `input_file`.
+        memory: what large tensors are read into; by default new memory.
     """
 
     path: Path
     stamp: tuple[int, ...]
-    _spare: list[Bytes] = field(default_factory=list, compare=False, repr=False)
+    memory: "Memory | None" = field(default=None, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[type["InputFile"], tuple[Path, tuple[int, ...]]]:
-        return InputFile, (self.path, self.stamp)  # copies have memory of their own
+        return InputFile, (self.path, self.stamp)
 
     @property
     def size(self) -> int:
@@ -81,7 +110,7 @@ class InputFile:
 
     def read(self, start: int, size: int) -> Tensor:
         """``size`` bytes from ``start`` on, as a new tensor of bytes; errors are `opened`'s."""
-        content = self._memory(size)
+        content = np.empty(size, np.uint8) if self.memory is None else self.memory.take(size)
         view = content.data
         with self.opened() as stream:
             stream.seek(start)
@@ -92,22 +121,6 @@ class InputFile:
                 view = view[count:]
         return torch.from_numpy(content)
 
-    def _memory(self, size: int) -> Bytes:
-        """Memory to read into: that of the last tensor, if it was as large and nobody has it now.
-
-        What is handed out is a view that only the tensor holds, so the memory comes back when the
-        tensor and all that share its storage are gone.
-        """
-        if size < _LARGE:
-            return np.empty(size, np.uint8)
-        owned = self._spare.pop() if self._spare else None
-        if owned is None or owned.size != size:
-            del owned  # before as much is taken again
-            owned = np.empty(size, np.uint8)
-        view = owned[:]
-        weakref.finalize(view, _take_back, self._spare, owned).atexit = False
-        return view
-
     def changed(self) -> ValueError:
         """The error that says so."""
         return ValueError(f"{self.path} changed while merging: nothing that was read of it counts")
@@ -117,12 +130,7 @@ class InputFile:
             raise self.changed()
 
 
-def _take_back(spare: list[Bytes], owned: Bytes) -> None:
-    if not spare:
-        spare.append(owned)
-
-
-def input_file(path: Path) -> InputFile:
+def input_file(path: Path, memory: Memory | None = None) -> InputFile:
     """The file at a path.
 
     Raises:
@@ -130,7 +138,7 @@ def input_file(path: Path) -> InputFile:
         ValueError: for what is no regular file: reading a pipe or a device may never end.
     """
     with _open(path) as stream:
-        return InputFile(path, _stamp(stream))
+        return InputFile(path, _stamp(stream), memory)
 
 
 def _open(path: Path) -> FileIO:

@@ -1,5 +1,6 @@
 """Reading and writing weights: formats, refusals, and outputs that are whole or absent."""
 
+import copy
 import errno
 import json
 import os
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from mergelib.io import (
     Checkpoint,
+    Memory,
     load_state_dict,
     save_state_dict,
     staged,
@@ -112,7 +114,7 @@ def test_memory_is_used_again_when_nobody_has_it(tmp_path: Path) -> None:
     size = 2**19
     state = {key: torch.full((size,), float(i)) for i, key in enumerate("abcd")}
     save_state_dict(state, tmp_path / "a.safetensors")
-    checkpoint = Checkpoint(tmp_path / "a.safetensors")
+    checkpoint = Checkpoint(tmp_path / "a.safetensors", memory=Memory())
     first = checkpoint["a"]
     row, address = first[:2], first.data_ptr()
     del first  # a view of it lives on
@@ -130,6 +132,7 @@ def test_memory_is_used_again_when_nobody_has_it(tmp_path: Path) -> None:
     for i, tensor in enumerate((second, third, fourth), 1):
         assert (tensor == i).all()
     assert_same(checkpoint.load(), state)
+    assert_same(copy.deepcopy(checkpoint).load(), state)
 
 
 def test_unaligned_tensors_are_read(tmp_path: Path) -> None:
