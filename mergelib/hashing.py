@@ -32,6 +32,15 @@ def digest(tensors: Iterable[Tensor]) -> str:
     return state.hexdigest()
 
 
+def digest_of_state(state: Mapping[str, Tensor]) -> str:
+    """Hexadecimal SHA-256 of a state dict: names, dtypes, shapes and bytes, in whatever order."""
+    keys = sorted(state)
+    layout = [[key, str(state[key].dtype), list(state[key].shape)] for key in keys]
+    return hashlib.sha256(
+        f"{json.dumps(layout)}{digest(state[key] for key in keys)}".encode()
+    ).hexdigest()
+
+
 def stable_seed(*parts: object) -> int:
     """A seed in [0, 2^63) from the text of its parts: the same in every process and version."""
     hashed = hashlib.sha256("/".join(map(str, parts)).encode()).digest()

@@ -17,9 +17,12 @@ from torch import Tensor
 
 from mergelib import statedict
 from mergelib.io import Checkpoint, Model, Models, as_state, as_states
+from mergelib.messages.brief import Brief
+from mergelib.messages.refusals import check_device
+from mergelib.messages.warned import Kinship, tell_of_convolutions
 from mergelib.parts import Missing, Parts, Patterns, Selection, select
 from mergelib.registry import Method, get_method
-from mergelib.statedict import FLOATS, StateDict, is_finite, is_matrix, is_statistic
+from mergelib.statedict import FLOATS, StateDict, is_finite, is_kernel, is_matrix, is_statistic
 
 CHUNK = 2**14  # entries that an element-wise rule sees at a time: T of them fit a core's cache
 LONG = 2**20  # entries where a cache is no help: for rules that pass over their inputs once
@@ -28,8 +31,8 @@ Group = tuple[list[Tensor], Tensor | None]  # one parameter: the experts' tensor
 IsMatrix = Callable[[str, Tensor], bool]
 
 
-@dataclass(frozen=True)
-class Source:
+@dataclass(frozen=True, repr=False)
+class Source(Brief):
     """Models to be merged, compared already: in memory, or in files and read as asked for.
 
     Attributes:
@@ -126,12 +129,18 @@ def merge(
         last bits of methods that factorise, or that sum over experts, may differ.
 
     Raises:
-        ValueError: an unknown method; experts that are none or do not match (naming expert and
-            key); a pattern that matches no key, or nothing left to merge; a NaN or Inf, or a tensor
-            that is sparse, nested or without values (naming it); a hyperparameter out of range.
+        ValueError: an unknown method or device; experts that are none or do not match (naming
+            expert and key); low-rank adapters, whose factors do not merge, and quantised weights;
+            a pattern that matches no key, or nothing left to merge; a NaN or Inf, or a tensor that
+            is sparse, nested or without values (naming it); a hyperparameter out of range.
         TypeError: a hyperparameter that the method does not have; an expert that is no model.
         FileNotFoundError: a path that does not exist.
+
+    Warns:
+        UserWarning: once, of models that have nothing in common, and of convolutions that a method
+            for matrices leaves to an element-wise rule.
     """
+    check_device(device)
     chosen = get_method(method)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     base = None if pretrained is None else as_state(pretrained)
@@ -157,6 +166,10 @@ def merge_tensors(
         further = method.prepare(lambda: _floating(source, device), **options)
     done: dict[str, Tensor] = {}
     tied = set(source.aliases.values())
+    names = [*source.names, *([] if source.pretrained is None else ["pretrained"])]
+    kinship = Kinship(names, pretrained=source.pretrained is not None)
+    unfolded = method.elsewhere is not None and matrices is is_matrix
+    convolutions: list[str] = []
     for key in source:
         if key in source.aliases:
             yield key, done[source.aliases[key]]
@@ -165,11 +178,18 @@ def merge_tensors(
             group = source.load(key)
             arguments = {**options, **further.get(key, {})}
             merged = _merge_one(method, source, key, group, arguments, device, matrices)
+            if merged.is_floating_point():
+                kinship.add([*group[0], *([] if group[1] is None else [group[1]])])
+                if unfolded and merged.dim() > 2 and is_kernel(key, merged):
+                    convolutions.append(key)
             del group  # else it would outlive the next load
         else:
             merged = source.reference[key].clone()
         if key in tied:
             done[key] = merged
+        if key == source.selection.keys[-1]:  # not after the loop, which may be left at its end
+            kinship.tell()
+            tell_of_convolutions(method.name, convolutions)
         yield key, merged
         del merged
 

@@ -20,10 +20,14 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Literal, get_args
 
-from mergelib.statedict import StateDict, check_compatible, check_mapping, check_tensor
+from mergelib.messages.brief import Brief
+from mergelib.messages.refusals import check_mergeable
+from mergelib.statedict import Misfit, StateDict, check_compatible, check_mapping, check_tensor
 
 Missing = Literal["error", "base", "skip"]
 Patterns = str | Sequence[str]
+
+_HINT = "; where only heads differ, merge the rest by include=, exclude= or missing="
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,8 @@ class Parts:
         return included - _matching("exclude", self.exclude or (), keys)
 
 
-@dataclass(frozen=True)
-class Selection:
+@dataclass(frozen=True, repr=False)
+class Selection(Brief):
     """What becomes of every key.
 
     Attributes:
@@ -93,16 +97,19 @@ def select(
     Args:
         experts: at least one, by name.
         pretrained: the model they were fine-tuned from.
-        parts: which of their parts to merge; by default all, which must agree.
+        parts: which of their parts to merge; by default all, which must agree, and messages do not
+            speak of ``include=``, ``exclude=`` and ``missing=``.
         tied: names of one tensor in the reference, each further name to the first. They are
             selected together and share one fate; where ``missing`` is not ``"error"``, an expert
             may lack the further names, as files often do.
 
     Raises:
         ValueError: naming the expert and key that do not fit and what was expected; a pattern that
-            matches nothing; tied names of which only some are selected; nothing left to merge.
+            matches nothing; tied names of which only some are selected; nothing left to merge; low
+            rank adapters or quantised weights among what is selected.
         TypeError: for a model that is no mapping.
     """
+    hint = "" if parts is None else _HINT
     parts, tied = parts or Parts(), tied or {}
     what = "pretrained" if pretrained is not None else next(iter(experts))
     reference = pretrained if pretrained is not None else experts[what]
@@ -113,6 +120,7 @@ def select(
     selected = parts.selected(dict.fromkeys(chain(reference, *experts.values())))
     if reference and not selected:
         raise ValueError("nothing to merge: exclude takes every key that include leaves")
+    check_mergeable({what: reference, **experts}, selected, parts=bool(hint))
     for further, first in tied.items():
         if (further in selected) != (first in selected):
             raise ValueError(
@@ -120,7 +128,10 @@ def select(
             )
     if parts.missing == "error":
         narrowed = {name: _only(selected, model) for name, model in experts.items()}
-        check_compatible(_only(selected, reference), narrowed, what, mixed=True)
+        try:
+            check_compatible(_only(selected, reference), narrowed, what, mixed=True)
+        except Misfit as error:
+            raise Misfit(f"{error}{hint}") from None
         merged = selected
     else:
         if parts.missing == "base":
@@ -146,6 +157,7 @@ def _matching(option: str, patterns: Patterns, keys: Sequence[str]) -> set[str]:
         if not matches:
             near = get_close_matches(pattern, keys, n=1, cutoff=0.0)
             hint = f"; the nearest is {near[0]!r}" if near else ""
+            hint = "; several are a list, not one text with commas" if "," in pattern else hint
             raise ValueError(f"{option} pattern {pattern!r} matches no key{hint}")
         matching |= matches
     return matching

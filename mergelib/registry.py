@@ -156,11 +156,12 @@ class Method:
                 raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {names}")
             if isinstance(known[name], float):
                 numbers = value.values() if isinstance(value, Mapping) else [value]
-                if not all(map(_is_finite_number, numbers)):
+                if not all(map(is_finite_number, numbers)):
                     raise ValueError(f"{name} is {value!r}, expected a finite number")
 
 
-def _is_finite_number(value: object) -> bool:
+def is_finite_number(value: object) -> bool:
+    """Whether a value is a number, and neither NaN nor infinite."""
     try:
         return math.isfinite(value)  # type: ignore[arg-type]
     except TypeError:

@@ -16,6 +16,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from mergelib.messages.refusals import refuse_adapter_folder
+
 T = TypeVar("T")
 StateDict = Mapping[str, Tensor]
 Experts = Mapping[str, StateDict] | Sequence[StateDict]
@@ -30,11 +32,15 @@ _TABLE = re.compile(
 )
 
 
+class Misfit(ValueError):
+    """Models that differ in keys or shapes."""
+
+
 def named(experts: Mapping[str, T] | Iterable[T]) -> dict[str, T]:
     """Give experts their names: a mapping keeps its keys, a list is numbered ``expert 0`` on.
 
     Raises:
-        ValueError: if there is no expert.
+        ValueError: if there is no expert, or one is the folder of an adapter.
         TypeError: for a single path or module.
     """
     if isinstance(experts, str | os.PathLike | nn.Module):
@@ -44,6 +50,9 @@ def named(experts: Mapping[str, T] | Iterable[T]) -> dict[str, T]:
         experts = {f"expert {i}": expert for i, expert in enumerate(experts)}
     if not experts:
         raise ValueError("nothing to merge: experts is empty")
+    for name, expert in experts.items():
+        if isinstance(expert, str | os.PathLike):
+            refuse_adapter_folder(name, expert)
     return dict(experts)
 
 
@@ -132,7 +141,7 @@ def check_keys(expected: Iterable[str], actual: Iterable[str], name: str, what: 
     for label, keys in (("lacks", missing), ("has the extra", extra)):
         if keys:
             more = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
-            raise ValueError(f"{name} {label} key {keys[0]!r}{more} compared with {what}")
+            raise Misfit(f"{name} {label} key {keys[0]!r}{more} compared with {what}")
 
 
 def check_tensor(
@@ -145,7 +154,7 @@ def check_tensor(
     if not isinstance(actual, Tensor):
         raise ValueError(f"{name}[{key!r}] is a {type(actual).__name__}, expected a tensor")
     if actual.shape != expected.shape:
-        raise ValueError(
+        raise Misfit(
             f"{name}[{key!r}] has shape {tuple(actual.shape)}, "
             f"expected {tuple(expected.shape)} as in {what}"
         )

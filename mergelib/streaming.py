@@ -34,6 +34,7 @@ from mergelib.io import (
     write_tensors,
 )
 from mergelib.merging import IsMatrix, Source, merge_tensors
+from mergelib.messages.refusals import check_device
 from mergelib.parts import Missing, Parts, Patterns, select
 from mergelib.progress import progress
 from mergelib.registry import Method, get_method
@@ -116,6 +117,7 @@ def merge_files(
             written then.
         TypeError: a hyperparameter that the method does not have.
     """
+    check_device(device)
     chosen = get_method(method)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     parts = Parts(include, exclude, missing)

@@ -169,6 +169,7 @@ def test_parts_of_models(run: Run, models: tuple[Path, list[Path]], tmp_path: Pa
         (["--missing", "base"], {"missing": "base"}),
         (["--missing", "skip"], {"missing": "skip"}),
         (["--include", "fc.w*", "--include", "*.weight"], {"include": ["fc.w*", "*.weight"]}),
+        (["--include", "fc.w*, *.weight"], {"include": ["fc.w*", "*.weight"]}),
         (["--exclude", "*.bias"], {"exclude": "*.bias"}),
     ):
         succeed(run, *command, *flags)
@@ -176,14 +177,18 @@ def test_parts_of_models(run: Run, models: tuple[Path, list[Path]], tmp_path: Pa
         expected = ml.merge("average", [a, b], pretrained=base, **options)
         assert merged.keys() == expected.keys()
         assert all(torch.equal(merged[key], expected[key]) for key in expected)
-    assert "has shape (9,), expected (8,)" in fail(run, *command)
+    refused = fail(run, *command)
+    assert "has shape (9,), expected (8,)" in refused
+    assert refused.endswith("merge the rest by --include, --exclude or --missing")
     assert fail(run, *command, "--include", "x*").startswith("include pattern 'x*' matches no key")
     assert fail(run, *command, "--missing", "no").startswith("missing is 'no', expected 'error'")
 
 
 def test_settings_are_json_else_text() -> None:
     texts = ["scale=0.4", "weights=[1, 2]", "exact=true", "reduce=sum", "note=a=b"]
+    texts += ["ranks=0.1, 0.2", "names=a,b"]
     settings = {"scale": 0.4, "weights": [1, 2], "exact": True, "reduce": "sum", "note": "a=b"}
+    settings |= {"ranks": [0.1, 0.2], "names": ["a", "b"]}
     assert cli.apps.read_settings(texts) == settings
     assert cli.apps.read_settings(None) == {}
 
@@ -286,12 +291,13 @@ def test_merges_that_are_refused(run: Run, models: tuple[Path, list[Path]], tmp_
         return message
 
     assert refused("tias", a, b) == "unknown method 'tias'; did you mean 'ties'?"
-    assert refused("ties", a, b) == "ties needs the pretrained model: pass pretrained="
+    assert refused("ties", a, b) == "ties needs the pretrained model: pass --pretrained"
     assert refused("ties", a, b, "-p", base, "-s", "densty=0.1").startswith(
         "ties has no hyperparameter 'densty'; it has: density, scale"
     )
     assert refused("ties", a, b, "-p", base, "-s", "density=2").startswith("density is 2, expected")
     assert refused("ties", a, b, "-p", base, "-s", "scale=big").startswith("scale is 'big', expect")
+    assert refused("average", a, b, "-s", "weights=0.2,x").startswith("weights is [0.2, 'x']")
     assert refused("average", a, b, "-s", "weights") == "--set takes name=value, got 'weights'"
     assert refused("average", a, b, "-s", "=1") == "--set takes name=value, got '=1'"
     assert refused("slerp", a, b, c) == "slerp merges exactly 2 experts, got 3"

@@ -33,7 +33,9 @@ QUIET = {
     "OMP_NUM_THREADS": "2",
     "PYTHONHASHSEED": "0",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-    "PYTHONWARNINGS": "ignore:IProgress",  # tqdm's, with a machine's path, where ipywidgets is not
+    # What would land on a page with a machine's path: tqdm's word where ipywidgets is not, and what
+    # chapters say in their own words, about convolutions and about networks that are strangers.
+    "PYTHONWARNINGS": "ignore:IProgress,ignore:convolutions (,ignore:unrelated models",
 }
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},

@@ -15,30 +15,33 @@ then by what the best matches inside are worth: exact for both together.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mergelib.align.assignment import solve
 from mergelib.align.permutations import identity, permute, permute_tensor
 from mergelib.merging import tied_keys
+from mergelib.messages.brief import Brief
 from mergelib.statedict import Experts, StateDict, is_finite, is_statistic, name_experts
 from mergelib.structure import Structure, structure_of
 
 
-@dataclass(frozen=True)
-class Alignment:
-    """What weight matching found.
+@dataclass(frozen=True, repr=False)
+class Alignment(Brief):
+    """What matching found.
 
     Attributes:
         state: B's weights, reordered.
         permutations: of every permutable group, as `permute` takes them: ``permute(b, …)`` is
             ``state``.
-        objective: ⟨A, π(B)⟩ over the norms of both (their cosine), from the better of two starts
-            and after every sweep of the descent from there; it never falls.
-        converged: whether the last sweep changed nothing more.
+        objective: what is maximised. For `git_rebasin` ⟨A, π(B)⟩ over the norms of both (their
+            cosine), from the better of two starts and after every sweep of the descent from there;
+            it never falls. For `activation_matching` the mean correlation of paired units, before
+            and after.
+        converged: whether more sweeps would change nothing.
     """
 
     state: dict[str, Tensor]
@@ -80,7 +83,7 @@ def git_rebasin(
         raise ValueError(f"iterations is {iterations}, expected at least 1")
     structure = model if isinstance(model, Structure) else structure_of(model)
     for name, state in (("a", a), ("b", b)):
-        _check(state, structure, name)
+        check_state(state, structure, name)
     runs = []
     for forward in (False, True):
         match = _Match(a, b, structure, device)
@@ -167,6 +170,15 @@ class _Match:
                 moved[key] = permuted
         return moved, {key: _dot(self.a[key], tensor) for key, tensor in moved.items()}
 
+    def _solve(self, name: str, keys: list[str]) -> dict[str, Tensor]:
+        """The best permutation of a group, and of what lies inside, by these parameters."""
+        pairs = (
+            (axis, self.a[key].movedim(number, 0), self.b[key].movedim(number, 0))
+            for key in keys
+            for number, axis in enumerate(self.structure.axes[key])
+        )
+        return solve(self.structure, name, pairs)
+
     def _accept(
         self,
         name: str,
@@ -181,56 +193,6 @@ class _Match:
             if group != name:  # inside heads, which moved themselves
                 earlier = earlier[change[name]]
             self.permutations[group] = earlier.gather(-1, permutation)
-
-    def _solve(self, name: str, keys: list[str]) -> dict[str, Tensor]:
-        """The best permutation of a group, and of what lies inside, by these parameters."""
-        size = self.structure.groups[name].size
-        gains = self._gains(name, keys)
-        total = gains.pop(name)
-        inner: dict[str, Tensor] = {}
-        for group, gain in gains.items():
-            width = self.structure.groups[group].size
-            worth, inner[group] = _match_pairs(gain.view(size, width, size, width))
-            total += worth
-        chosen = _assign(total)
-        places = torch.arange(size)
-        return {name: chosen, **{group: table[places, chosen] for group, table in inner.items()}}
-
-    def _gains(self, name: str, keys: list[str]) -> dict[str, Tensor]:
-        """⟨A, B⟩ for every pair of units (of A, of B), summed over these parameters.
-
-        Where heads have dimensions inside, the pairs are of these, under the name of their group.
-        """
-        sizes = {group: self.structure.groups[group].size for group in self.structure.groups}
-        counts = {group: sizes[name] * sizes[group] for group in self.structure.inside(name)}
-        counts[name] = sizes[name]
-        gains = {group: torch.zeros(n, n, dtype=torch.float64) for group, n in counts.items()}
-        for factors, x, y in self._parts(name, keys):
-            dims = [factors.index(name)]
-            owner = name
-            if factors[dims[0] + 1 : dims[0] + 2] and factors[dims[0] + 1] in counts:
-                owner = factors[dims[0] + 1]
-                dims.append(dims[0] + 1)
-            shape = [sizes[factor] for factor in factors]
-            gains[owner] += (_rows(x, shape, dims) @ _rows(y, shape, dims).T).cpu()
-        return gains
-
-    def _parts(
-        self, name: str, keys: list[str]
-    ) -> Iterator[tuple[tuple[str, ...], Tensor, Tensor]]:
-        """The parts of axes that have a group among their factors: of A and B, that axis first."""
-        for key in keys:
-            for number, axis in enumerate(self.structure.axes[key]):
-                if not any(name in factors for factors in axis.layout):
-                    continue
-                sizes = [size for _, size in self.structure.part_sizes(axis)]
-                sides = (
-                    side[key].movedim(number, 0).split_with_sizes(sizes)
-                    for side in (self.a, self.b)
-                )
-                for factors, x, y in zip(axis.layout, *sides, strict=True):
-                    if name in factors:
-                        yield factors, x, y
 
 
 def align_experts(
@@ -250,52 +212,20 @@ def align_experts(
     structure = model if isinstance(model, Structure) else structure_of(model)
     named = name_experts(experts)
     for name, expert in named.items():
-        _check(expert, structure, name)
+        check_state(expert, structure, name)
     return {
         name: git_rebasin(reference, expert, structure, **options).state
         for name, expert in named.items()
     }
 
 
-def _check(state: StateDict, structure: Structure, name: str) -> None:
+def check_state(state: StateDict, structure: Structure, name: str) -> None:
+    """Raise ``ValueError`` for weights of another structure, or with NaN or Inf in them."""
     structure.check(state, name)
     for key in structure.axes:
         if not is_finite(state[key]):
             raise ValueError(f"{name}[{key!r}] holds NaN or Inf")
 
 
-def _rows(part: Tensor, shape: list[int], dims: list[int]) -> Tensor:
-    """One row for each index of these dimensions of the first axis."""
-    split = part.reshape(*shape, -1).movedim(dims, list(range(len(dims))))
-    return split.flatten(0, len(dims) - 1).flatten(1)
-
-
 def _dot(x: Tensor, y: Tensor) -> float:
     return (x.double() * y.double()).sum().item()
-
-
-def _assign(gain: Tensor) -> Tensor:
-    """For every row the column that the assignment of the largest sum gives it."""
-    from scipy.optimize import linear_sum_assignment
-
-    return torch.as_tensor(linear_sum_assignment(gain.numpy(), maximize=True)[1])
-
-
-def _match_pairs(gain: Tensor) -> tuple[Tensor, Tensor]:
-    """The best match inside every pair of heads.
-
-    Args:
-        gain: shape ``(heads, size, heads, size)``.
-
-    Returns:
-        What it is worth, ``(heads, heads)``, and the permutations, ``(heads, heads, size)``.
-    """
-    heads, size = gain.shape[:2]
-    worth, tables = torch.zeros(heads, heads, dtype=gain.dtype), torch.zeros(heads, heads, size)
-    tables = tables.long()
-    for i in range(heads):
-        for j in range(heads):
-            block = gain[i, :, j]
-            tables[i, j] = _assign(block)
-            worth[i, j] = block.gather(1, tables[i, j][:, None]).sum()
-    return worth, tables

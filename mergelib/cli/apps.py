@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mergelib.cli import printing
+from mergelib.version import __version__
 
 if TYPE_CHECKING:
     from mergelib.testbed.tasks import Suite
@@ -15,7 +16,6 @@ app = typer.Typer(
     help="Merge fine-tuned models, and measure what merging keeps.",
     epilog="Start with: mergelib demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 zoo_app = typer.Typer(help="Backbones and fine-tuned experts to merge.", no_args_is_help=True)
@@ -24,14 +24,27 @@ app.add_typer(zoo_app, name="zoo")
 app.add_typer(data_app, name="data")
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"mergelib {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_tell_version, is_eager=True),
+    ] = False,
+) -> None:
+    """What stands before a command's name."""
+
+
 def usable(device: str) -> str:
     """The device, if PyTorch can compute on it."""
-    import torch
+    from mergelib.messages.refusals import check_device
 
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # the latter where PyTorch has no CUDA
-        raise ValueError(f"device {device!r} cannot be used: {error}") from None
+    check_device(device)
     return device
 
 
@@ -60,22 +73,35 @@ Model = Annotated[
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", help="A setting, e.g. --set scale=0.4; repeatable."),
+    typer.Option(
+        "--set", "-s", help="A setting, e.g. --set scale=0.4 or weights=0.3,0.7; repeatable."
+    ),
 ]
 
 
 def read_settings(texts: Sequence[str] | None) -> dict[str, Any]:
-    """``name=value`` of each text, the value read as JSON where it is JSON, else as text."""
+    """``name=value`` of each text: JSON where it is JSON, a list where it has commas, else text."""
     settings: dict[str, Any] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise ValueError(f"--set takes name=value, got {text!r}")
-        try:
-            settings[name] = json.loads(value)
-        except json.JSONDecodeError:
-            settings[name] = value
+        settings[name] = _read_value(value)
     return settings
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return [_read_value(part.strip()) for part in text.split(",")] if "," in text else text
+
+
+def split_commas(texts: Sequence[str] | None) -> list[str] | None:
+    """The parts of an option that is repeated, or takes several separated by commas."""
+    return [
+        part.strip() for text in texts or () for part in text.split(",") if part.strip()
+    ] or None
 
 
 def load_suite_shown(name: str, seed: int) -> "Suite":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from mergelib.cli import printing
-from mergelib.cli.apps import Device, Settings, app, read_settings
+from mergelib.cli.apps import Device, Settings, app, read_settings, split_commas
 
 if TYPE_CHECKING:
     from mergelib.parts import Missing
@@ -23,9 +23,20 @@ def list_methods() -> None:
         printing.console.print(f"    {row['hyperparameters']}", style="dim", highlight=False)
 
 
+def _complete_method(incomplete: str) -> list[str]:
+    from mergelib.registry import method_names
+
+    return [name for name in method_names() if name.startswith(incomplete)]
+
+
 @app.command("merge")
 def merge_command(
-    method: Annotated[str, typer.Argument(help="A method's name; see: mergelib methods")],
+    method: Annotated[
+        str,
+        typer.Argument(
+            help="A method's name; see: mergelib methods", autocompletion=_complete_method
+        ),
+    ],
     experts: Annotated[
         list[Path],
         typer.Argument(help="Fine-tuned models: .safetensors files or folders, .pt files."),
@@ -39,11 +50,11 @@ def merge_command(
     settings: Settings = None,
     include: Annotated[
         list[str] | None,
-        typer.Option(help="Pattern of keys to merge, e.g. 'bert.*'; repeatable. Default: all."),
+        typer.Option(help="Patterns of keys to merge, e.g. 'bert.*,pooler.*'; repeatable."),
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(help="Pattern of keys not to merge: they stay pretrained; repeatable."),
+        typer.Option(help="Patterns of keys not to merge: they stay pretrained; repeatable."),
     ] = None,
     missing: Annotated[
         str,
@@ -52,6 +63,13 @@ def merge_command(
             "pretrained tensor) or skip (leave the key out)."
         ),
     ] = "error",
+    fold_convolutions: Annotated[
+        bool,
+        typer.Option(
+            "--fold-convolutions",
+            help="Let methods for matrices take a convolution for one, one row per filter.",
+        ),
+    ] = False,
     device: Device = "cpu",
     overwrite: Annotated[bool, typer.Option(help="Replace an output that exists.")] = False,
 ) -> None:
@@ -60,7 +78,8 @@ def merge_command(
     Example: mergelib merge ties a.safetensors b.safetensors -p base.safetensors -o out.safetensors
     --set density=0.2
     """
-    from mergelib import merge_files
+    from mergelib import is_kernel, merge_files
+    from mergelib.statedict import is_matrix
 
     hyperparameters = read_settings(settings)
     written = merge_files(
@@ -68,10 +87,11 @@ def merge_command(
         experts,
         output,
         pretrained=pretrained,
-        include=include or None,
-        exclude=exclude or None,
+        include=split_commas(include),
+        exclude=split_commas(exclude),
         missing=cast("Missing", missing),  # which is checked there
         device=device,
+        is_matrix=is_kernel if fold_convolutions else is_matrix,
         overwrite=overwrite,
         **hyperparameters,
     )

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mergelib.messages.brief import Brief
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -111,8 +113,8 @@ class Rules:
         return bar(before) if level in self.rollback else INFINITY
 
 
-@dataclass
-class Judgement:
+@dataclass(repr=False)
+class Judgement(Brief):
     """What K parts come to.
 
     Attributes:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mergelib.merging import tied_keys
+from mergelib.messages.brief import Brief
 from mergelib.problems.calling import transform_of, transformed
 from mergelib.problems.checks import check_classes
 from mergelib.problems.problem import Problem
@@ -24,8 +25,8 @@ FEW = 8  # candidates, for which one call counts for more than its arithmetic
 Tensors = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Layer:
+@dataclass(frozen=True, repr=False)
+class Layer(Brief):
     """A module that owns tensors.
 
     Attributes:

@@ -19,6 +19,7 @@ from mergelib.cogram.network import Layer, Network, Tensors
 from mergelib.cogram.orders import sequential, simultaneous
 from mergelib.cogram.site import Site
 from mergelib.cogram.trace import Prefix, Trace, answers, replaced
+from mergelib.messages.brief import Brief
 from mergelib.problems.checks import check_choice, check_finite
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted, complete
@@ -30,8 +31,8 @@ from mergelib.statedict import StateDict, check_compatible, check_keys, check_te
 ORDERS = {"sequential": sequential, "simultaneous": simultaneous}
 
 
-@dataclass(frozen=True)
-class CogramSettings:
+@dataclass(frozen=True, repr=False)
+class CogramSettings(Brief):
     """Hyperparameters of `cogram`.
 
     Attributes:

@@ -18,15 +18,21 @@ from torch import Tensor
 from mergelib.compression.methods import RESTORE
 from mergelib.io import AnyPath, Checkpoint, Model, Models, as_state, as_states, save_state_dict
 from mergelib.merging import tied_keys
+from mergelib.messages.brief import Brief
+from mergelib.messages.refusals import check_device
+from mergelib.messages.warned import tell_of_convolutions
+from mergelib.parts import select
 from mergelib.problems.placing import state_to
 from mergelib.registry import get_method
-from mergelib.statedict import is_matrix, nbytes
+from mergelib.statedict import is_kernel, is_matrix, nbytes
 
 __all__ = ["Compressed", "compress", "load_compressed"]
 
+_USUAL = is_matrix
 
-@dataclass(frozen=True)
-class Compressed:
+
+@dataclass(frozen=True, repr=False)
+class Compressed(Brief):
     """Experts in compressed form.
 
     Attributes:
@@ -124,10 +130,12 @@ def compress(
             the tensor; a hyperparameter out of range.
         TypeError: a hyperparameter that the method does not have.
     """
+    check_device(device)
     chosen = get_method(method, "compression")
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     named = as_states(experts)
     base = None if pretrained is None else as_state(pretrained)
+    select(named, base if chosen.needs_pretrained else None)  # checks them
     reference = next(iter(named.values())) if base is None else base
     home = next((tensor.device for tensor in reference.values()), None)
     given: dict[str, Any] = {}
@@ -144,6 +152,9 @@ def compress(
             task: {part: state_to(state, home) for part, state in parts.items()}
             for task, parts in own.items()
         }
+    if given.get("is_matrix") is _USUAL:
+        kernels = [k for k, t in reference.items() if t.dim() > 2 and is_kernel(k, t)]
+        tell_of_convolutions(method, kernels)
     options = {**chosen.hyperparameters, **hyperparameters}
     return Compressed(method, options, shared, own, tied_keys(reference))
 

@@ -22,6 +22,7 @@ from torch import Generator, Tensor
 from mergelib.data import media
 from mergelib.data.sampling import balanced_labels
 from mergelib.hashing import stable_seed
+from mergelib.messages.brief import Brief
 
 SIDE = 32
 MASK_SIDE = 96
@@ -136,8 +137,8 @@ def _draw(character: str, face: str, whole_cell: bool, fill: float) -> np.ndarra
     return np.asarray(square, dtype=np.float32) / 255
 
 
-@dataclass(frozen=True)
-class GlyphSet:
+@dataclass(frozen=True, repr=False)
+class GlyphSet(Brief):
     """Masks of the distinct glyphs of a script in every face: (M, 1, MASK_SIDE, MASK_SIDE).
 
     `training[c]` and `testing[c]` are the rows of `masks` that may be used for class c.

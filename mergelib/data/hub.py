@@ -4,6 +4,9 @@ A name that is an existing path is taken from there and nothing is downloaded, s
 runs on the hub's checkpoints runs on local ones. Weights are read tensor by tensor through
 `mergelib.io.Checkpoint` and checked against the model that shall carry them: a checkpoint of
 another architecture is refused, where transformers would quietly start from random weights.
+
+Names on the hub may say a revision, ``NAME@REVISION``, a commit, tag or branch. No code that comes
+with a model or a data set is ever run.
 """
 
 import os
@@ -26,6 +29,9 @@ _IGNORED = re.compile(r"(^|\.)(position_ids$|pooler\.)")
 def fetch(model: str | Path) -> Path:
     """The folder of a model: the one named, if it exists, else a snapshot of the hub's.
 
+    Args:
+        model: a folder, or a name on the hub, ``NAME`` or ``NAME@REVISION``.
+
     Raises:
         ValueError: neither a folder nor to be had from the hub; it names the model.
     """
@@ -33,10 +39,12 @@ def fetch(model: str | Path) -> Path:
         return Path(model).expanduser()
     from huggingface_hub import snapshot_download
 
+    name, revision = _revised(str(model))
     try:
-        folder = Path(snapshot_download(str(model), allow_patterns=[*_FILES, "*.safetensors"]))
+        wanted = [*_FILES, "*.safetensors"]
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
         if not any(folder.glob("*.safetensors")):  # pickles only where there is nothing better
-            snapshot_download(str(model), allow_patterns=["pytorch_model*"])
+            snapshot_download(name, revision=revision, allow_patterns=["pytorch_model*"])
     except (OSError, ValueError) as error:  # no such model or no such name, no network, no disk
         raise ValueError(
             f"model {str(model)!r} is neither a folder nor to be had from the hub: {_line(error)}"
@@ -44,20 +52,53 @@ def fetch(model: str | Path) -> Path:
     return folder
 
 
+def _revised(name: str) -> tuple[str, str | None]:
+    """A name on the hub, and the revision that it asks for."""
+    bare, _, revision = name.partition("@")
+    return bare, revision or None
+
+
+def revisions(folders: Mapping[str, Path]) -> dict[str, str]:
+    """The commits of those folders that are snapshots of the hub's, for provenance."""
+    return {
+        name: folder.name for name, folder in folders.items() if folder.parent.name == "snapshots"
+    }
+
+
 def read_config(folder: Path, kind: str) -> Any:
     """The configuration in a model's folder.
 
     Raises:
-        ValueError: no configuration, or one of another `kind` of model, e.g. ``"clip"``.
+        ValueError: no configuration, or one of another `kind` of model, e.g. ``"clip"``, or of one
+            that needs code of its own.
     """
     from transformers import AutoConfig
 
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} is no model's folder: it holds no config.json")
-    config = AutoConfig.from_pretrained(folder)
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        message = f"the configuration in {folder} cannot be used: {_line(error)}"
+        raise ValueError(message) from error
     if config.model_type != kind:
         raise ValueError(f"{folder} holds a model of type {config.model_type!r}, expected {kind!r}")
     return config
+
+
+def read_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a model's folder.
+
+    Raises:
+        ValueError: none that transformers knows without running code from there.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        message = f"the tokenizer in {folder} cannot be used: {_line(error)}"
+        raise ValueError(message) from error
 
 
 def read_part(folder: Path, prefix: str, like: StateDict) -> dict[str, Tensor]:
@@ -130,7 +171,7 @@ def load_data(
 
     Args:
         task: its name.
-        repository: its name on the hub.
+        repository: its name on the hub, ``NAME`` or ``NAME@REVISION``.
         subset: which of the repository's configurations, for those that have several.
         split: which part.
         root: folder of local data sets, in any layout that ``datasets.load_dataset`` understands
@@ -138,18 +179,26 @@ def load_data(
             default the folder named by ``MERGELIB_DATA``, if it is set.
 
     Raises:
-        ValueError: data that cannot be had or lacks the split; it names the task.
+        ValueError: data that cannot be had or lacks the split, or with a script to run; it names
+            the task.
     """
+    import datasets
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
 
     chosen = root or os.environ.get("MERGELIB_DATA")
     local = Path(chosen).expanduser() / task if chosen else None
+    # Versions before 4 would run a script that lies beside the data.
+    options = {"trust_remote_code": False} if int(datasets.__version__.split(".")[0]) < 4 else {}
+    if local is not None and (scripts := sorted(local.glob("*.py"))):
+        message = f"data of task {task!r}: {scripts[0]} is a script, and scripts are not run"
+        raise ValueError(f"{message}: keep data files alone in that folder")
     try:
         if local is not None and local.is_dir():
-            return load_dataset(str(local), split=split)
-        return load_dataset(repository, subset, split=split)
-    except (DatasetsError, OSError, ValueError) as error:
+            return load_dataset(str(local), split=split, **options)
+        name, revision = _revised(repository)
+        return load_dataset(name, subset, split=split, revision=revision, **options)
+    except (DatasetsError, OSError, ValueError, RuntimeError) as error:
         tried = f"the hub's {repository!r}" + (f" (there is no folder {local})" if local else "")
         where = str(local) if local and local.is_dir() else tried
         message = f"data of task {task!r}: no {split!r} in {where}: {_line(error)}"

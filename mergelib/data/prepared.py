@@ -26,6 +26,7 @@ from torch import Tensor
 
 from mergelib.hashing import sha256_of
 from mergelib.io import cache_folder, staged
+from mergelib.messages.brief import Brief
 from mergelib.progress import progress
 
 SIDE = 32
@@ -75,8 +76,8 @@ CATALOGUE: Mapping[str, Entry] = {
 }
 
 
-@dataclass(frozen=True)
-class Arrays:
+@dataclass(frozen=True, repr=False)
+class Arrays(Brief):
     """A loaded set: uint8 images (N, 3, 32, 32), int64 labels (N,), names of the classes.
 
     `sha256` is the hash of the file the set was read from.

@@ -7,6 +7,8 @@ the last 128 the labels. Splits are random windows, so a split says nothing abou
 hands.
 """
 
+import hashlib
+import re
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,29 +30,40 @@ _RAW = "https://raw.githubusercontent.com"
 
 @dataclass(frozen=True)
 class Text:
-    """Where a text comes from: `url`, and how the bytes there are encoded."""
+    """Where a text comes from: `url`, how the bytes there are encoded, and what they come to.
+
+    `sha256` is that of the file that is made of them: UTF-8, without a header and a footer.
+    """
 
     url: str
+    sha256: str
     encoding: str = "utf-8"
 
 
 TEXTS = {
     "tinyshakespeare": Text(
         f"{_RAW}/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
-        "/data/tinyshakespeare/input.txt"
+        "/data/tinyshakespeare/input.txt",
+        "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
     ),
     "wikitext2_test": Text(
         f"{_RAW}/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8"
-        "/word_language_model/data/wikitext-2/test.txt"
+        "/word_language_model/data/wikitext-2/test.txt",
+        "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
     ),
     "don_quijote_es": Text(
         f"{_RAW}/GITenberg/Don-Quijote_2000/7879f2c1653ec515d125f49b177c3ef7f596bc3f/2000-8.txt",
+        "6b6980190ef34f73b2496bcbf530596a16cdc7ebc39d03f20c9a53a93d73f3f2",
         "latin-1",
     ),
-    "names": Text(f"{_RAW}/karpathy/makemore/988aa59e4d8fefa526d06f3b453ad116258398d4/names.txt"),
+    "names": Text(
+        f"{_RAW}/karpathy/makemore/988aa59e4d8fefa526d06f3b453ad116258398d4/names.txt",
+        "0a30b5557f192f32ab962680889aac5f6fda0f4cecf40a6d0b5694f58ea8cc4d",
+    ),
     "wikitext2_valid": Text(
         f"{_RAW}/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8"
-        "/word_language_model/data/wikitext-2/valid.txt"
+        "/word_language_model/data/wikitext-2/valid.txt",
+        "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
     ),
 }
 TASKS = ("tinyshakespeare", "wikitext2_test", "don_quijote_es", "names")
@@ -89,7 +102,8 @@ def load_text(name: str, data: str | Path | None = None) -> tuple[str, str]:
         data: the folder of prepared files (see `mergelib.data.prepared`); texts are in ``text``.
 
     Raises:
-        ValueError: for a text that is neither found nor to be had.
+        ValueError: for a text that is neither found nor to be had, or whose download is not what it
+            was when its hash was taken.
     """
     folders = [folder / "text" for folder in search_folders(data)]
     files = [folder / f"{name}.txt" for folder in folders if (folder / f"{name}.txt").is_file()]
@@ -126,13 +140,25 @@ def _download(name: str, folder: Path) -> Path:
             f"text {name!r} is not in the data folder's subfolder 'text', and {text.url} "
             f"cannot be read: {error}"
         ) from error
+    try:
+        content = _body(raw.decode(text.encoding)).encode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{text.url} is no text of {text.encoding}: {error}") from error
+    if (found := hashlib.sha256(content).hexdigest()) != text.sha256:
+        raise ValueError(
+            f"text {name!r}: what {text.url} gives has the SHA-256 {found}, expected {text.sha256}"
+        )
     with staged(target) as draft:
-        draft.write_text(_body(raw.decode(text.encoding)), encoding="utf-8", newline="\n")
+        draft.write_bytes(content)
     return target
 
 
 def _body(text: str) -> str:
-    """The text without the header and footer that Project Gutenberg puts around a book."""
+    """The text without what Project Gutenberg puts around a book: header, credits, licence."""
     lines = text.replace("\r\n", "\n").split("\n")
     marks = [i for i, line in enumerate(lines) if line.startswith("*** ")]
-    return "\n".join(lines[marks[0] + 1 : marks[-1]]).strip("\n") if len(marks) > 1 else text
+    if len(marks) < 2:
+        return text
+    book = "\n".join(lines[marks[0] + 1 : marks[1]]).strip("\n")
+    book = re.sub(r"\AProduced by .*?\n\n+", "", book, flags=re.DOTALL)
+    return re.sub(r"\n+End of (the )?Project Gutenberg[^\n]*\Z", "", book) + "\n"

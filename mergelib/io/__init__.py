@@ -1,5 +1,6 @@
 """Weights in files: `checkpoint` reads them lazily, `staging` has them whole or not at all."""
 
+from mergelib.io.cache import cache_folder
 from mergelib.io.checkpoint import (
     TIED,
     AnyPath,
@@ -12,7 +13,7 @@ from mergelib.io.checkpoint import (
 )
 from mergelib.io.files import Memory
 from mergelib.io.staging import resolved, staged
-from mergelib.io.write import cache_folder, note_ties, save_state_dict, size_of, write_tensors
+from mergelib.io.write import note_ties, save_state_dict, size_of, write_tensors
 
 __all__ = [
     "TIED",

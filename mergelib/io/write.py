@@ -4,7 +4,6 @@ The format lets a file be written as its tensors arrive, once their shapes are k
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,21 +17,6 @@ from mergelib.io.staging import staged
 from mergelib.statedict import StateDict, check_tensor, check_values, tied_keys
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
-
-
-def cache_folder() -> Path:
-    """``MERGELIB_CACHE`` if it is set, else ``~/.cache/mergelib``.
-
-    Raises:
-        ValueError: if that needs a home folder and the user has none.
-    """
-    chosen = os.environ.get("MERGELIB_CACHE") or "~/.cache/mergelib"
-    try:
-        return Path(chosen).expanduser()
-    except RuntimeError:
-        raise ValueError(
-            f"{chosen} is in a home folder, and there is none: name a cache by MERGELIB_CACHE"
-        ) from None
 
 
 def save_state_dict(

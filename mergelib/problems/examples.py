@@ -13,13 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mergelib.messages.brief import Brief
+
 Inputs = Tensor | Mapping[str, Tensor]
 IGNORED = -100  # the label of positions that are not judged, as in `torch.nn.functional`
 MASK = "attention_mask"
 
 
-@dataclass(frozen=True)
-class Examples:
+@dataclass(frozen=True, repr=False)
+class Examples(Brief):
     """Examples of one task, in memory.
 
     Attributes:

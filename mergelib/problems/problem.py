@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mergelib.io import Checkpoint, Model, Models, as_state
 from mergelib.merging import is_weight, tied_keys
+from mergelib.messages.brief import Brief
 from mergelib.parts import Parts, Selection, select
 from mergelib.problems.calling import (
     Transforms,
@@ -32,13 +33,14 @@ from mergelib.statedict import (
     is_finite,
     is_matrix,
     name_experts,
+    named,
 )
 
 IsMatrix = Callable[[str, Tensor], bool]
 
 
-@dataclass(frozen=True)
-class Problem:
+@dataclass(frozen=True, repr=False)
+class Problem(Brief):
     """What a procedure works on. What it does not need is empty, and it does not look at it.
 
     `mergelib.adapt` makes one from what users have, and checks it; whoever makes one otherwise
@@ -117,18 +119,13 @@ def check_needs(
 
 def read_experts(experts: Models) -> dict[str, StateDict]:
     """Experts by name; files are read tensor by tensor, when they are needed."""
-    if isinstance(experts, str | os.PathLike | nn.Module):
-        kind = type(experts).__name__
-        raise TypeError(f"experts is a single {kind}, expected a list or mapping of models")
 
     def read(model: Model) -> StateDict:
         if isinstance(model, str | os.PathLike):
             return Checkpoint(model)
         return model if isinstance(model, Checkpoint) else as_state(model)
 
-    if isinstance(experts, Mapping):
-        return name_experts({name: read(expert) for name, expert in experts.items()})
-    return name_experts([read(expert) for expert in experts])
+    return name_experts({name: read(expert) for name, expert in named(experts).items()})
 
 
 def read_statistics(
@@ -154,8 +151,9 @@ def checked_states(problem: Problem) -> Problem:
     what, reference = ("pretrained", base) if base else next(iter(experts.items()))
     if not isinstance(problem.model, nn.Identity):
         _check_fits(problem.model, what, _layout(reference))
+    parts = problem.parts or Parts()
     layouts = {name: _layout(state) for name, state in experts.items()}
-    selection = select(layouts, base or None, problem.parts, tied=tied_keys(reference))
+    selection = select(layouts, base or None, parts, tied=tied_keys(reference))
     experts = {name: _selected(state, reference, selection) for name, state in experts.items()}
     for name, state in {"pretrained": base, "start": start or {}, **experts}.items():
         _check_finite(name, state)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.merging import explain_not_finite, in_memory, is_weight
+from mergelib.messages.brief import Brief
 from mergelib.numerics.linalg import low_rank
 from mergelib.numerics.selection import magnitude_thresholds
 from mergelib.problems.checks import check_choice, check_steps
@@ -35,8 +36,8 @@ Base = Literal["task_arithmetic", "ties", "cart"]
 STARTS = {"task_arithmetic": 0.3, "ties": 0.3, "cart": 1.0}
 
 
-@dataclass(frozen=True)
-class Span:
+@dataclass(frozen=True, repr=False)
+class Span(Brief):
     """Origin and basis vectors, shape ``(T, …)``, of every tensor that coefficients move."""
 
     origin: dict[str, Tensor]

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from mergelib.io import Model, Models, as_state
+from mergelib.messages.refusals import check_device
 from mergelib.parts import Missing, Parts, Patterns
 from mergelib.problems.calling import Transforms
 from mergelib.problems.placing import state_to
@@ -84,6 +85,7 @@ def adapt(
             hyperparameter out of range. The message names the culprit.
         TypeError: a hyperparameter, or an argument, that the method does not have.
     """
+    check_device(device)
     chosen = get_method(method, "procedure")
     settings = chosen.settings_from(hyperparameters)
     needs = chosen.needs_with(settings)

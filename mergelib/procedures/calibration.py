@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from mergelib.messages.brief import Brief
 from mergelib.problems.calling import (
     Transforms,
     call_with,
@@ -19,8 +20,8 @@ from mergelib.procedures.objectives import prediction_loss
 Tensors = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class CalibrationLoss:
+@dataclass(frozen=True, repr=False)
+class CalibrationLoss(Brief):
     """The mean over tasks of a loss on calibration data, as a function of the model's parameters.
 
     Attributes:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.merging import tied_keys
+from mergelib.messages.brief import Brief
 from mergelib.problems.calling import Transform, Transforms
 from mergelib.problems.checks import check_tasks
 from mergelib.problems.examples import Examples
@@ -39,8 +40,8 @@ def _empty() -> "pd.DataFrame":
     return pd.DataFrame()
 
 
-@dataclass(frozen=True)
-class Adapted:
+@dataclass(frozen=True, repr=False)
+class Adapted(Brief):
     """What a procedure gives back.
 
     Attributes:

@@ -29,26 +29,35 @@ def measured(device: torch.device | str = "cpu") -> Iterator[Cost]:
     """Measure the body of a ``with`` block; read the yielded `Cost` after it.
 
     On the CPU the peak is the process's resident high-water mark, which Linux can reset; memory
-    that the allocator had kept from before is not seen. On CUDA it is the allocator's own peak.
+    that the allocator had kept from before is not seen. On CUDA it is the allocator's own peak on
+    that device, which is waited for before and after.
     """
-    cuda = torch.device(device).type == "cuda"
+    where = torch.device(device)
+    cuda = where if where.type == "cuda" else None
     before = _reset_peak(cuda)
     cost, start = Cost(), time.perf_counter()
     yield cost
-    if cuda:
-        torch.cuda.synchronize()
+    _wait_for(where)
     cost.seconds = time.perf_counter() - start
     after = _peak(cuda)
     if before is not None and after is not None:
         cost.peak_bytes = max(0, after - before)
 
 
-def _reset_peak(cuda: bool) -> int | None:
+def _wait_for(device: torch.device) -> None:
+    """Wait until a device has done what it was told, as it computes on its own."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def _reset_peak(cuda: torch.device | None) -> int | None:
     """Forget the high-water mark; the memory in use now."""
-    if cuda:
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated()
+    if cuda is not None:
+        _wait_for(cuda)
+        torch.cuda.reset_peak_memory_stats(cuda)
+        return torch.cuda.memory_allocated(cuda)
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -56,9 +65,9 @@ def _reset_peak(cuda: bool) -> int | None:
     return _peak(cuda)
 
 
-def _peak(cuda: bool) -> int | None:
-    if cuda:
-        return torch.cuda.max_memory_allocated()
+def _peak(cuda: torch.device | None) -> int | None:
+    if cuda is not None:
+        return torch.cuda.max_memory_allocated(cuda)
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

@@ -16,6 +16,7 @@ the last bit and to the type of every number.
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -30,6 +31,10 @@ Rows = list[dict[str, Any]]
 Tables = dict[str, Rows]
 
 _COMPACT = (",", ":")
+
+
+class MissingResult(ValueError):
+    """No result of that name has been measured."""
 
 
 def write_result(path: Path, record: Mapping[str, Any]) -> None:
@@ -50,26 +55,39 @@ def write_result(path: Path, record: Mapping[str, Any]) -> None:
     tables = {name: encode(part) for name, part in record.items() if _is_table(part)}
     rest = {name: part for name, part in record.items() if not _is_table(part)}
     text = _written({**rest, "tables": tables}, depth=4) + "\n"
-    with staged(path) as file:
-        file.write_text(text)
+    with staged(path) as file, open(file, "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())  # on the disk before it takes its name
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """The record in a file, its tables as rows."""
-    return decode_record(json.loads(path.read_text()))
+    """The record in a file, its tables as rows.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: for a file that `write_result` did not write so; it names the file.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        if "tables" not in content:
+            raise ValueError("it has no tables")
+        return decode_record(content)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged, or no result: {_reason(error)}") from None
 
 
 def load_result(name: str) -> dict[str, Any]:
     """A record that ships with the package, from ``results/NAME.json``.
 
     Raises:
-        ValueError: if there is none of that name.
+        MissingResult: if there is none of that name.
     """
     folder = resources.files("mergelib") / "results"
     file = folder / f"{name}.json"
     if not file.is_file():
         known = sorted(file.name.removesuffix(".json") for file in folder.iterdir())
-        raise ValueError(f"no result {name!r}; there are: {', '.join(known) or 'none'}")
+        raise MissingResult(f"no result {name!r}; there are: {', '.join(known) or 'none'}")
     return decode_record(json.loads(file.read_text()))
 
 
@@ -77,7 +95,8 @@ def load_table(name: str, part: str = "test") -> "pd.DataFrame":
     """One table of such a record, e.g. its ``"test"`` rows.
 
     Raises:
-        ValueError: if there is no record of that name, or no such table in it.
+        MissingResult: if there is no record of that name.
+        ValueError: if it has no such table.
     """
     import pandas as pd
 
@@ -129,10 +148,17 @@ def _encode_column(values: list[Any]) -> Any:
 
 
 def _decode_column(part: Any, count: int) -> list[Any]:
-    if isinstance(part, list):
-        return part
-    values, codes = part["values"], part["codes"]
-    return values * count if codes is None else [values[code] for code in codes]
+    column: list[Any] = part
+    if not isinstance(part, list):
+        values, codes = part["values"], part["codes"]
+        column = values * count if codes is None else [values[code] for code in codes]
+    if len(column) != count:
+        raise ValueError(f"a column of {len(column)} in a table of {count} rows")
+    return column
+
+
+def _reason(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _is_table(part: Any) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import CHUNK, Group
-from mergelib.registry import rule
+from mergelib.registry import is_finite_number, rule
 
 
 @rule(paper="wortsman2022model", elementwise=True, linear=True)
@@ -32,7 +32,7 @@ def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None
         raise ValueError(
             f"weights has {len(weights)} entries, expected {len(experts)}, one per expert"
         )
-    if not all(map(math.isfinite, weights)):
+    if not all(map(is_finite_number, weights)):
         raise ValueError(f"weights is {list(weights)}, expected finite numbers")
     total = experts[0] * weights[0]
     for expert, weight in zip(experts[1:], weights[1:], strict=True):

@@ -14,6 +14,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from mergelib.messages.brief import Brief
 from mergelib.statedict import StateDict
 
 Kind = Literal["units", "stream", "heads", "head", "fixed"]
@@ -68,8 +69,8 @@ class Member:
     role: Role
 
 
-@dataclass(frozen=True)
-class Structure:
+@dataclass(frozen=True, repr=False)
+class Structure(Brief):
     """Which axes of which parameters belong together; `structure_of` derives it from a model.
 
     Attributes:

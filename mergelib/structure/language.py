@@ -75,7 +75,7 @@ def _transposed_linear(
     return out
 
 
-@describes(f"{GPT2}.GPT2Attention")
+@describes(f"{GPT2}.GPT2Attention", f"{GPT2}.GPT2SdpaAttention")
 def _gpt2_attention(attention: Any, scope: Scope, x: Features | None) -> Features | None:
     query, key, value = scope.attention(attention.num_heads, attention.head_dim)
     scope("c_attn", x, out=query + key + value)

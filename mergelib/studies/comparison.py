@@ -4,6 +4,7 @@
 """
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -80,10 +81,15 @@ def points(grid: Grid) -> list[dict[str, Any]]:
 
 
 def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor]:
-    """`merge` on a zoo's experts and backbone; the suite's seed decides what a method draws."""
+    """`merge` on a zoo's experts and backbone; the suite's seed decides what a method draws.
+
+    Without a word on convolutions: studies leave them to the average unless they say otherwise.
+    """
     if get_method(method).draws:
         hyperparameters = {"seed": zoo.suite.seed, **hyperparameters}
-    return merge(method, zoo.experts, pretrained=zoo.pretrained, **hyperparameters)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"convolutions \(")
+        return merge(method, zoo.experts, pretrained=zoo.pretrained, **hyperparameters)
 
 
 def score_grid(

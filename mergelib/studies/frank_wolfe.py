@@ -127,7 +127,7 @@ def procedures(
             continue
         if "start" in options:
             options["start"] = starts[start]
-        with measured() as cost:
+        with measured(next(iter(zoo.pretrained.values())).device) as cost:
             result = adapted(zoo, method, part, **options)
         starts[name] = result.state
         peak = {"seconds": cost.seconds, "peak_bytes": cost.peak_bytes}

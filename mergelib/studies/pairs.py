@@ -17,6 +17,7 @@ from mergelib.cogram import prototypes
 from mergelib.data.prepared import load_arrays
 from mergelib.data.sampling import stratified
 from mergelib.hashing import stable_seed
+from mergelib.messages.brief import Brief
 from mergelib.procedures import Adapted, adapt
 from mergelib.statedict import StateDict
 from mergelib.studies.runner import Loaded, Run
@@ -29,8 +30,8 @@ FEW = 200  # examples of network B where the two are unequal
 PER_CLASS = {"geometric": 1, "arithmetic": 1, "medoid": 1, "kmeans": 3, "batch": 10}
 
 
-@dataclass(frozen=True)
-class Pair:
+@dataclass(frozen=True, repr=False)
+class Pair(Brief):
     """Data, networks A and B, and their Fisher merge."""
 
     data: SyntheticPair
@@ -84,6 +85,11 @@ def make_pair(seed: int, source: str, kind: str, *, shared: bool) -> Pair:
     data = SOURCES[source](seed, kind == "heterogeneous")
     if kind == "unequal":
         data = replace(data, b=Split(data.b.inputs[:FEW], data.b.labels[:FEW]))
+    return train_and_merge(data, seed, shared=shared)
+
+
+def train_and_merge(data: SyntheticPair, seed: int, *, shared: bool) -> Pair:
+    """A pair on data of one's own; arguments as in `make_pair`."""
     model, a, b = train_pair(data, seed=seed, shared_start=shared)
     experts = {"a": a, "b": b}
     inputs = {"a": data.a.inputs[:500], "b": data.b.inputs[:500]}

@@ -47,12 +47,14 @@ def zoo_of(run: "Run") -> Loaded:
     """The zoo of a run's suite, its experts fine-tuned now if they are not in the cache."""
     suite = load_suite(run.suite, seed=run.seed, **run.options)
     zoo = load_zoo(suite, model=run.model, recipe=run.recipe, device=run.device)
-    inputs = {
+    inputs: dict[str, Any] = {
         "zoo": zoo.fingerprint,
         "backbone": digest(tensor for _, tensor in sorted(zoo.pretrained.items())),
         "sources": suite.sources,
         "sizes": {name: [len(t.validation), len(t.test)] for name, t in suite.tasks.items()},
     }
+    if zoo.revisions:
+        inputs["revisions"] = dict(zoo.revisions)
     return Loaded((zoo,), inputs)
 
 

@@ -6,9 +6,12 @@ the next call goes on. A run that fails leaves its traceback beside the records,
 and the next call tries it again. Processes that share a folder divide the runs among them.
 """
 
+import contextlib
+import errno
 import os
 import pickle
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,7 @@ from filelock import FileLock, Timeout
 from joblib import Parallel, delayed
 
 from mergelib.io import staged
+from mergelib.messages.brief import Brief
 from mergelib.progress import progress
 from mergelib.records.results import read_result, write_result
 
@@ -38,8 +42,8 @@ class Work(Protocol):
         """The key of all that the record depends on, for a file's name, and what measures it."""
 
 
-@dataclass(frozen=True)
-class Outcome:
+@dataclass(frozen=True, repr=False)
+class Outcome(Brief):
     """What became of a run.
 
     Attributes:
@@ -107,29 +111,54 @@ def perform(work: Work, folder: Path, wait: bool) -> Outcome:
     """
     failure = folder / f"{work.name}.failed.txt"
     try:
-        with FileLock(folder / f"{work.name}.lock", timeout=-1 if wait else 0):
+        with _locked(folder / f"{work.name}.lock", wait):
             key, measure = work.prepare()
             file = folder / f"{work.name}-{key}.json"
             record = _kept(file)
             if record is None:
                 write_result(file, measure())
                 record = read_result(file)
-            failure.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # where the folder is read-only
+                failure.unlink(missing_ok=True)
     except Timeout:
         return Outcome(work.name)
     except Exception as error:
         text = traceback.format_exc()
-        with staged(failure) as partial:
+        with contextlib.suppress(OSError), staged(failure) as partial:
             partial.write_text(text)
         return Outcome(work.name, None, _portable(error), text)
     return Outcome(work.name, record)
 
 
+@contextlib.contextmanager
+def _locked(file: Path, wait: bool) -> Iterator[None]:
+    """Hold a lock; none where the folder cannot be written, as then its records can only be read.
+
+    Raises:
+        Timeout: if another process holds it, unless this one shall wait.
+    """
+    lock = FileLock(file, timeout=-1 if wait else 0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _kept(file: Path) -> dict[str, Any] | None:
-    """The record in a file; None if it is absent or damaged."""
+    """The record in a file; None if it is absent, or damaged, which is warned of."""
     try:
         return read_result(file)
-    except (FileNotFoundError, ValueError):
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        warnings.warn(f"{error}: it is measured again", stacklevel=2)
         return None
 
 

@@ -1,6 +1,7 @@
 """Backbones: models with their pretrained weights, shipped, cached or pretrained now."""
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import resources
@@ -13,8 +14,8 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
-from mergelib.hashing import fingerprint, plain
-from mergelib.io import cache_folder, load_state_dict, save_state_dict
+from mergelib.hashing import digest_of_state, fingerprint, plain
+from mergelib.io import Checkpoint, cache_folder, save_state_dict
 from mergelib.records.provenance import provenance
 from mergelib.testbed.families import Pretraining, family_with
 from mergelib.testbed.tasks import PretrainingSet
@@ -97,21 +98,54 @@ def cached(
 ) -> dict[str, Tensor]:
     """The state dict in a file; if it is absent or damaged, trained now and written there.
 
+    The file's metadata hold its own name, which is the key of all that made it, and a hash of its
+    content. So a flipped bit, a foreign tensor or another task's expert is found out, with a
+    warning that names the file. A cache that holds the file may be read-only.
+
     Args:
         file: in the cache; another process that wants it waits.
         train: gives the state dict.
         origin: what made it, JSON-ready, written into the file's metadata.
+
+    Raises:
+        OSError: if it has to be trained and the cache cannot be written.
     """
+    state, _ = _read_cached(file)  # files appear whole, so reading takes no lock
+    if state is not None:
+        return state
     file.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(file.with_suffix(".lock")):
-        if file.exists():
-            try:
-                return load_state_dict(file)
-            except ValueError:
-                file.unlink()
+        state, flaw = _read_cached(file)  # which another process may have written meanwhile
+        if state is not None:
+            return state
+        if flaw:
+            warnings.warn(f"{file} {flaw}: it is trained again", stacklevel=2)
         state = {key: value.cpu() for key, value in train().items()}
-        save_state_dict(state, file, metadata={"mergelib.made": json.dumps(origin)})
+        metadata = {
+            "mergelib.made": json.dumps(origin),
+            "mergelib.key": file.stem,
+            "mergelib.content": digest_of_state(state),
+        }
+        save_state_dict(state, file, metadata=metadata)
         return state
+
+
+def _read_cached(file: Path) -> tuple[dict[str, Tensor] | None, str]:
+    """What `cached` wrote; or None, and why the file is not that, empty if there is none."""
+    if not file.exists():
+        return None, ""
+    try:
+        checkpoint = Checkpoint(file)
+        state = {key: tensor.clone() for key, tensor in checkpoint.items()}
+    except ValueError:
+        return None, "is damaged"
+    if "mergelib.content" not in checkpoint.metadata:
+        return None, "has no hash of its content"
+    if checkpoint.metadata["mergelib.content"] != digest_of_state(state):
+        return None, "is damaged: its content does not have the hash that it was written with"
+    if checkpoint.metadata.get("mergelib.key") != file.stem:
+        return None, f"is another file's content, {checkpoint.metadata.get('mergelib.key')}"
+    return state, ""
 
 
 def _pretrained(name: str, device: torch.device | str) -> dict[str, Tensor]:

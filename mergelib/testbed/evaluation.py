@@ -1,6 +1,6 @@
 """Evaluation loops: one merged model, or a whole grid of candidates, on every task of a suite.
 
-Inputs stay on the device as they are stored, each task's own transform turns them into what the
+A task's inputs go to the device as they are stored, its own transform turns them into what the
 model takes, candidates go through one model by `functional_call` (it is never rebuilt), and the
 answer is a table. Each task is judged by its own loss and metric, see `mergelib.testbed.tasks`.
 """
@@ -86,6 +86,8 @@ def evaluate_many(
 ) -> pd.DataFrame:
     """`evaluate` over a grid of candidates; a generator of them is consumed one at a time.
 
+    The data of one task at a time are on the device, so the largest task has to fit, not the suite.
+
     Args:
         model: as in `evaluate`, and so are the others.
         candidates: label to state dict, or an iterable of such pairs.
@@ -103,16 +105,17 @@ def evaluate_many(
     """
     names = _names(suite, heads, tasks)
     where = next(model.parameters()).device if device is None else torch.device(device)
-    data = {name: _resident(getattr(suite.tasks[name], split), where) for name in names}
     moved = {name: heads[name].to(where) for name in names}
     own_scores = any(task.metric.score is not None for task in suite.tasks.values())
     rows = []
     for label, state in _labelled(candidates):
         check_compatible(model.state_dict(), {f"candidate {label!r}": state}, "the model")
         state = {key: value.to(where) for key, value in state.items()}
-        for name, part in data.items():
+        for name in names:
             task = suite.tasks[name]
+            part = _moved(getattr(task, split), where)
             row = _judge(model, state, moved[name], task, part, autocast, batch_size)
+            del part  # else it would be there still when the next one comes
             if own_scores:
                 metric = task.metric
                 score = row["score"] if metric.score else row[metric.name]
@@ -130,7 +133,8 @@ def normalised_accuracy(table: pd.DataFrame, individual: pd.DataFrame) -> "pd.Se
 def has_bfloat16(device: torch.device) -> bool:
     """Whether a device computes in bfloat16 itself; a CPU without its instructions emulates it."""
     if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+        with torch.cuda.device(device):
+            return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, check, bool)() for check in checks)
 
@@ -147,7 +151,7 @@ def _names(
     return names
 
 
-def _resident(part: Split, device: torch.device) -> Split:
+def _moved(part: Split, device: torch.device) -> Split:
     return Split(part.inputs.to(device), part.labels.to(device))
 
 

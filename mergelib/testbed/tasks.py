@@ -6,7 +6,7 @@ dtype.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergelib.hashing import digest
+from mergelib.messages.brief import Brief
 
 Transform = Callable[[Tensor], Tensor]
 
@@ -63,8 +64,8 @@ ACCURACY = Metric("accuracy")
 LOSS = Metric("loss", higher_is_better=False)
 
 
-@dataclass(frozen=True)
-class Split:
+@dataclass(frozen=True, repr=False)
+class Split(Brief):
     """Labelled data.
 
     Pictures: `inputs` uint8 (N, 3, side, side), `labels` int64 (N,). Text: `inputs` uint8 (N, 128),
@@ -78,8 +79,8 @@ class Split:
         return len(self.labels)
 
 
-@dataclass(frozen=True)
-class Task:
+@dataclass(frozen=True, repr=False)
+class Task(Brief):
     """A task; label k means ``class_names[k]``.
 
     Attributes:
@@ -108,8 +109,8 @@ class Task:
         return digest(tensor for split in splits for tensor in (split.inputs, split.labels))
 
 
-@dataclass(frozen=True)
-class Suite:
+@dataclass(frozen=True, repr=False)
+class Suite(Brief):
     """Tasks by name. `sources` maps each data file or renderer to a SHA-256 of what it gave."""
 
     name: str
@@ -140,8 +141,8 @@ class Suite:
         return Metric("score", higher_is_better=metrics.pop().higher_is_better)
 
 
-@dataclass(frozen=True)
-class PretrainingSet:
+@dataclass(frozen=True, repr=False)
+class PretrainingSet(Brief):
     """Labelled data for pretraining, never a task of a suite; `sha256` of the source."""
 
     name: str
@@ -151,8 +152,8 @@ class PretrainingSet:
     sha256: str
 
 
-@dataclass(frozen=True)
-class Zoo:
+@dataclass(frozen=True, repr=False)
+class Zoo(Brief):
     """What there is to merge on a suite.
 
     Attributes:
@@ -163,6 +164,7 @@ class Zoo:
         heads: task to frozen head.
         files: task to the expert's file in the cache, ready for `merge_files`.
         fingerprint: hash of all that made it, hexadecimal.
+        revisions: commits of what came from the hub, of the ``pretrained`` model and by task.
     """
 
     suite: Suite
@@ -172,3 +174,4 @@ class Zoo:
     heads: dict[str, nn.Module]
     files: Mapping[str, Path]
     fingerprint: str
+    revisions: Mapping[str, str] = field(default_factory=dict)

@@ -15,14 +15,15 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from mergelib.messages.brief import Brief
 from mergelib.statedict import StateDict
 from mergelib.theory.walk import Objective
 
 NEGLIGIBLE = 1e-9  # directions below this share of the largest eigenvalue of a Gram matrix
 
 
-@dataclass(frozen=True)
-class SquaredDistance:
+@dataclass(frozen=True, repr=False)
+class SquaredDistance(Brief):
     """½ ‖θ − target‖²: a convex objective whose L is 1 and whose minimum is a projection.
 
     Attributes:
@@ -109,6 +110,51 @@ def smoothness(
     basis = vectors[:, kept] / values[kept].sqrt()
     curvature = basis.T @ _table(directions, changes) @ basis
     return float(torch.linalg.eigvalsh((curvature + curvature.T) / 2).abs().max())
+
+
+def oracle_scores(
+    gradient: StateDict, states: Iterable[StateDict]
+) -> tuple[list[float], list[float]]:
+    """What two oracles minimise: inner products with whole models, and sums of tensors' cosines.
+
+    The first belong to the gap; the second are those of the authors' released code.
+    """
+    products, cosines = [], []
+    for state in states:
+        by_key = {key: _inner({key: slope}, state) for key, slope in gradient.items()}
+        sizes = {key: float(slope.norm() * state[key].norm()) for key, slope in gradient.items()}
+        products.append(sum(by_key.values()))
+        cosines.append(sum(by_key[key] / max(size, 1e-30) for key, size in sizes.items()))
+    return products, cosines
+
+
+def printed_gaps(corners: Tensor, point: Tensor, top_k: int, steps: int = 60) -> list[float]:
+    """Gaps of the soft step as printed, which drops the current point, on ½ ‖θ‖².
+
+    For one vertex or the best two, where the exact mixture is the origin's nearest point on their
+    segment.
+
+    Args:
+        corners: the vertices, ``(n, d)``.
+        point: where the walk starts, ``(d,)``.
+        top_k: 1 or 2.
+        steps: how many gaps.
+
+    Raises:
+        ValueError: another ``top_k``.
+    """
+    if top_k not in (1, 2):
+        raise ValueError(f"top_k is {top_k}, expected 1 or 2: only these have a closed form here")
+    gaps = []
+    for _ in range(steps):
+        products = corners @ point
+        gaps.append(float(point @ point - products.min()))
+        first, *others = corners[products.argsort()[:top_k]]
+        point = first
+        for other in others:
+            share = first @ (first - other) / (first - other).square().sum()
+            point = first + share.clamp(0, 1) * (other - first)
+    return gaps
 
 
 def soft_bound(excess: float, smoothness: float, diameter: float, steps: int) -> float:

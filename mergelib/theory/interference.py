@@ -222,15 +222,65 @@ def output_interference(
     return pd.DataFrame(rows)
 
 
+def second_moments(
+    inputs: Mapping[str, Mapping[str, Tensor]],
+) -> dict[str, dict[str, Tensor]]:
+    """Σ_i x_i x_iᵀ of each task and layer, all that squared lengths of outputs need of inputs.
+
+    Args:
+        inputs: task to what `mergelib.activations.layer_inputs` finds for it.
+    """
+    return {task: {layer: x.T @ x for layer, x in own.items()} for task, own in inputs.items()}
+
+
+@torch.no_grad()
+def output_error(
+    state: StateDict,
+    experts: Mapping[str, StateDict],
+    pretrained: StateDict,
+    moments: Mapping[str, Mapping[str, Tensor]],
+) -> float:
+    """How far a merged model's layers answer from the experts', on each expert's own inputs.
+
+    Σ_t Σ_i ‖(M − θ_t) x_{t,i}‖² over Σ_t Σ_i ‖τ_t x_{t,i}‖², with M the merged matrix: 0 for the
+    experts themselves, 1 for the pretrained model. Unlike L it depends on the merged model alone,
+    and not on the vectors that it is thought to be a sum of.
+
+    Args:
+        state: the merged model.
+        experts: task to state dict.
+        pretrained: θ_0.
+        moments: of the same tasks, from `second_moments`.
+
+    Returns:
+        The mean over all matrices.
+    """
+    shares = []
+    for layer, origin in pretrained.items():
+        if not is_matrix(layer, origin):
+            continue
+        missed = sum(
+            _length(state[layer] - expert[layer], moments[task][layer])
+            for task, expert in experts.items()
+        )
+        own = sum(
+            _length(expert[layer] - origin, moments[task][layer])
+            for task, expert in experts.items()
+        )
+        shares.append(missed / own)
+    return sum(shares) / len(shares)
+
+
+def _length(matrix: Tensor, moment: Tensor) -> float:
+    """Σ_i ‖D x_i‖² = ⟨D Σ_i x_i x_iᵀ, D⟩."""
+    return float(((matrix @ moment) * matrix).sum())
+
+
 def _output_shares(matrices: Sequence[Tensor], grams: Sequence[Tensor]) -> tuple[float, float]:
     """Joint and pairwise interference over the own part, from Σ_i x_{t,i} x_{t,i}ᵀ of each task."""
-
-    def length(matrix: Tensor, gram: Tensor) -> float:  # Σ_i ‖D x_i‖² = ⟨D Σ x_i x_iᵀ, D⟩
-        return float(((matrix @ gram) * matrix).sum())
-
     total, everything = torch.stack(list(matrices)).sum(0), torch.stack(list(grams)).sum(0)
     pairs = list(zip(matrices, grams, strict=True))
-    own = sum(length(matrix, gram) for matrix, gram in pairs)
-    joint = sum(length(total - matrix, gram) for matrix, gram in pairs)
-    pairwise = sum(length(matrix, everything) for matrix in matrices) - own
+    own = sum(_length(matrix, gram) for matrix, gram in pairs)
+    joint = sum(_length(total - matrix, gram) for matrix, gram in pairs)
+    pairwise = sum(_length(matrix, everything) for matrix in matrices) - own
     return joint / own, pairwise / own

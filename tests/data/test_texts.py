@@ -1,5 +1,7 @@
 """Texts: characters and codes, windows, files, downloads."""
 
+import hashlib
+import re
 import urllib.request
 from pathlib import Path
 
@@ -71,14 +73,49 @@ def test_text_that_cannot_be_had(text_folder: Path, monkeypatch: pytest.MonkeyPa
 def test_download_keeps_the_book_alone(
     text_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    lines = ["Licence", "*** START ***", "", "¡Qué libro!", "Fin", "", "*** END ***", "", "More"]
+    lines = [
+        "Licence",
+        "*** START ***",
+        "",
+        "Produced by one",
+        "and another",
+        "",
+        "",
+        "¡Qué libro!",
+    ]
+    lines += ["", "Fin", "", "", "End of Project Gutenberg's Book", "*** END ***", "", "More"]
+    lines += ["*** START: FULL LICENSE ***", "", "Even more"]
     source = tmp_path / "book.txt"
     source.write_bytes("\r\n".join(lines).encode("latin-1"))
     monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
-    there = texts.Text(source.as_uri(), "latin-1")
+    book = "¡Qué libro!\n\nFin\n"
+    there = texts.Text(source.as_uri(), hashlib.sha256(book.encode()).hexdigest(), "latin-1")
     monkeypatch.setitem(texts.TEXTS, "don_quijote_es", there)
     (text_folder / "text" / "don_quijote_es.txt").unlink()
     text, digest = texts.load_text("don_quijote_es", text_folder)
-    assert text == "¡Qué libro!\nFin"
+    assert text == book
+    assert digest == there.sha256
     source.unlink()
     assert texts.load_text("don_quijote_es", text_folder) == (text, digest), "kept in the cache"
+
+
+def test_a_download_that_is_not_what_it_was_is_refused(
+    text_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = tmp_path / "names.txt"
+    source.write_text("emma\nolivia\n")
+    monkeypatch.setitem(texts.TEXTS, "names", texts.Text(source.as_uri(), "0" * 64))
+    (text_folder / "text" / "names.txt").unlink()
+    message = f"text 'names': what {source.as_uri()} gives has the SHA-256 "
+    with pytest.raises(ValueError, match=re.escape(message)):
+        texts.load_text("names", text_folder)
+    assert not list((tmp_path / "cache").rglob("names*"))
+    source.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="is no text of utf-8"):
+        texts.load_text("names", text_folder)
+
+
+def test_every_text_has_its_hash() -> None:
+    digests = [text.sha256 for text in texts.TEXTS.values()]
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
+    assert len(set(digests)) == len(texts.TEXTS)

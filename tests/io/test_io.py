@@ -22,7 +22,6 @@ from torch import Tensor
 from mergelib.io import (
     Checkpoint,
     Memory,
-    cache_folder,
     load_state_dict,
     save_state_dict,
     staged,
@@ -506,17 +505,3 @@ def break_at(patch: pytest.MonkeyPatch, output: Path, error: BaseException) -> N
 
     patch.setattr(os, "replace", failing)
     patch.setattr(staging, "_exchange", failing_exchange)
-
-
-def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MERGELIB_CACHE", "~/elsewhere")
-    assert cache_folder() == Path.home() / "elsewhere"
-    monkeypatch.delenv("MERGELIB_CACHE")
-    assert cache_folder() == Path.home() / ".cache" / "mergelib"
-
-    def homeless(path: Path) -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "expanduser", homeless)
-    with pytest.raises(ValueError, match="name a cache by MERGELIB_CACHE"):
-        cache_folder()

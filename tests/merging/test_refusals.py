@@ -86,10 +86,17 @@ def cut(state: State) -> State:
     return {key: value for key, value in state.items() if key != "bias"}
 
 
+HINT = "; where only heads differ, merge the rest by include=, exclude= or missing="
 MISFITS: list[tuple[Callable[[State], State], str]] = [
-    (cut, "cars lacks key 'bias' compared with {}"),
-    (lambda s: {**s, "more": torch.ones(1)}, "cars has the extra key 'more' compared with {}"),
-    (lambda s: {**s, "bias": torch.ones(8)}, "cars['bias'] has shape (8,), expected (9,) as in {}"),
+    (cut, "cars lacks key 'bias' compared with {}" + HINT),
+    (
+        lambda s: {**s, "more": torch.ones(1)},
+        "cars has the extra key 'more' compared with {}" + HINT,
+    ),
+    (
+        lambda s: {**s, "bias": torch.ones(8)},
+        "cars['bias'] has shape (8,), expected (9,) as in {}" + HINT,
+    ),
     (
         lambda s: {**s, "bias": s["bias"].int()},
         "cars['bias'] has dtype torch.int32, expected torch.float32 as in {}",

@@ -64,7 +64,7 @@ def test_what_a_rule_stands_on_concerns_it_too(copy: Path) -> None:
         ("rules/sparse.py", "def ties(", "# said otherwise\ndef ties("),
         ("rules/sparse.py", '"""', '"""Said otherwise. '),
         ("studies/cart.py", '    """Every method', '    """All methods'),
-        ("ledger/cart.py", "SUITES = ", "OTHERS = SUITES = "),
+        ("ledger/cart_checks.py", "NEAR = ", "OTHERS = NEAR = "),
         ("cli/studies.py", "DEMO = ", "OTHERS = DEMO = "),
         ("plots.py", "import ", "import math\nimport "),
         ("records/provenance.py", "import ", "import math\nimport "),

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,26 @@ def test_peak_on_cuda() -> None:
         torch.zeros(4 * MEGABYTE, device="cuda")
     assert kept.numel()
     assert cost.peak_bytes == 64 * MEGABYTE
+
+
+def test_the_device_that_is_named_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two devices, each waited for before the clock starts and before it stops."""
+    calls: list[tuple[str, str]] = []
+    peaks = {"memory_allocated": 100, "max_memory_allocated": 130}
+
+    def fake(name: str) -> Callable[..., int | None]:
+        def call(device: object = "the current one") -> int | None:
+            calls.append((name, str(device)))
+            return peaks.get(name)
+
+        return call
+
+    for name in ("synchronize", "reset_peak_memory_stats", *peaks):
+        monkeypatch.setattr(torch.cuda, name, fake(name))
+    with measured("cuda:1") as cost:
+        calls.append(("work", "cuda:1"))
+    assert cost.peak_bytes == 30
+    assert {device for _, device in calls} == {"cuda:1"}
+    names = [name for name, _ in calls]
+    assert names[0] == "synchronize"
+    assert names[names.index("work") + 1] == "synchronize"

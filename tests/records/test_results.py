@@ -1,6 +1,7 @@
 """Result files: rows come back exactly as they were written, and errors name what there is."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ def test_records_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_shipped_results_can_be_read() -> None:
     record = load_result("vision8-baselines")
     assert {"provenance", "test", "validation", "chosen"} <= set(record)
-    with pytest.raises(ValueError, match=r"no result 'vision9'; there are: .*vision8-baselines"):
+    there = r"no result 'vision9'; there are: .*vision8-baselines"
+    with pytest.raises(results.MissingResult, match=there):
         load_result("vision9")
     assert load_table("frank_wolfe-memory", "peaks")["variant"].nunique() == 2
 
@@ -113,3 +115,34 @@ def test_conversion_proves_what_it_replaces(tmp_path: Path) -> None:
         changed = {**old, "test": [{**rows[0], "rate": wrong}, rows[1]]}
         with pytest.raises(ValueError, match="old: test is not the same"):
             convert_results.check("old", old, changed)
+
+
+def test_a_record_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    flush, rename = os.fsync, os.replace
+
+    def watched_flush(descriptor: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        if Path(name).is_file():
+            assert json.loads(Path(name).read_text())["tables"]["test"]["rows"] == 1
+            seen.append("flushed")
+        flush(descriptor)
+
+    def watched_rename(*names: Any) -> None:
+        seen.append("renamed")
+        rename(*names)
+
+    monkeypatch.setattr(os, "fsync", watched_flush)
+    monkeypatch.setattr(os, "replace", watched_rename)
+    write_result(tmp_path / "a.json", {"test": [{"a": 1}]})
+    assert seen[0] == "flushed"
+    assert (tmp_path / "a.json").is_file()
+
+
+def test_a_damaged_result_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('{"tables": {"test": {"columns": {}}}}')
+    with pytest.raises(ValueError, match=r"a\.json is damaged, or no result: no 'rows'"):
+        read_result(file)

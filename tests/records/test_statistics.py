@@ -9,7 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mergelib.records.statistics import interval, over_seeds, paired, paired_bootstrap
+from mergelib.records.results import load_table
+from mergelib.records.statistics import (
+    both_intervals,
+    holm,
+    interval,
+    over_seeds,
+    paired,
+    paired_bootstrap,
+    pitman_morgan,
+    resampled_means,
+    resampling,
+    written_both,
+)
 
 
 def test_interval_by_hand() -> None:
@@ -112,3 +124,66 @@ def test_paired_takes_differences_seed_by_seed() -> None:
     table = paired(measured(), {"more": ("b", "a"), "less": ("a", "b")})
     assert tuple(table.loc["more"]) == pytest.approx(interval([1, 2, 3]))
     assert tuple(table.loc["less"]) == pytest.approx(interval([-1, -2, -3]))
+
+
+def two_methods() -> pd.DataFrame:
+    """B is above A by 0.1 in seed 0 and by 0.3 in seed 1, on both tasks."""
+    rows = [
+        {"method": method, "seed": seed, "task": task, "accuracy": 0.5 + gap * (method == "b")}
+        for method in "ab"
+        for seed, gap in ((0, 0.1), (1, 0.3))
+        for task in ("x", "y")
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_both_intervals_have_both_intervals() -> None:
+    found = both_intervals(two_methods(), {"b − a": ("b", "a")}).loc["b − a"]
+    assert found["mean"] == pytest.approx(0.2)
+    assert found["half_width"] == pytest.approx(0.1 * 12.706, rel=1e-3)  # t with one degree
+    assert (found["low"], found["high"]) == pytest.approx((0.1, 0.3))
+
+
+def test_both_intervals_of_another_column() -> None:
+    table = two_methods().rename(columns={"accuracy": "bits"}).assign(accuracy=0.0)
+    found = both_intervals(table, {"gap": ("a", "b")}, "bits")
+    assert found["mean"].tolist() == pytest.approx([-0.2])
+    assert found["high"].tolist() == pytest.approx([-0.1])
+
+
+def test_both_intervals_agree_with_the_bootstrap_on_results() -> None:
+    table = load_table("vision20-baselines")
+    found = both_intervals(table, {"Iso-C": ("iso_c", "cart")}).loc["Iso-C"]
+    ends = [found["mean"], found["low"], found["high"]]
+    assert ends == pytest.approx(list(paired_bootstrap(table, "iso_c", "cart")))
+
+
+def test_both_intervals_as_text() -> None:
+    rows = pd.DataFrame({"mean": [1.0], "half_width": [0.25], "low": [-0.5], "high": [2.5]})
+    assert written_both(rows, 2).to_numpy().tolist() == [["1.00 ± 0.25", "[-0.50, 2.50]"]]
+
+
+def test_pitman_morgan_by_hand_and_its_interval_holds_what_it_does_not_reject() -> None:
+    random = np.random.default_rng(3)
+    first, second = random.multivariate_normal([0, 0], [[1, 0.5], [0.5, 2]], 25).T
+    ratio, low, high, p = pitman_morgan(first, second)
+    assert ratio == pytest.approx(np.log(first.std() / second.std()))
+    assert p == pytest.approx(stats.pearsonr(first + second, first - second).pvalue)
+    for end in (low, high):  # scaled by an end of the interval, the test stands at 5 %
+        assert pitman_morgan(first / np.exp(end), second)[3] == pytest.approx(0.05)
+    with pytest.raises(ValueError, match="no spread"):
+        pitman_morgan([1.0, 1.0, 1.0], [1.0, 2.0, 3.0])
+
+
+def test_holm_by_hand() -> None:
+    """0.01 counts four times, 0.02 three times, 0.03 twice but not less than that, 0.5 once."""
+    assert holm([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
+    assert holm([]) == []
+
+
+def test_resampling_shares_sum_to_one() -> None:
+    rows, columns = resampling(4, 3, 50)
+    assert rows.shape == (50, 4)
+    assert columns.shape == (50, 3)
+    np.testing.assert_allclose(rows.sum(1), 1)
+    assert len(resampled_means(np.arange(4.0), draws=7)) == 7

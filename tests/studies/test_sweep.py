@@ -1,8 +1,10 @@
 """Sweeps that are killed, shared, or fail in part, on one machine and on two nodes of Ray."""
 
+import errno
 import multiprocessing
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 
 from mergelib.studies import sweep
@@ -194,3 +197,49 @@ def test_two_nodes_of_ray_give_the_same_table(tmp_path: Path) -> None:
     assert measured(tmp_path) == {str(number): 1 + (number == 2) for number in range(6)}
     serial = sweep.map(squares(tmp_path, 6), folder=tmp_path / "serial", backend="serial")
     assert table(outcomes) == table(serial) == expected(6)
+
+
+DAMAGED = [
+    '{"tab',
+    "",
+    "[]",
+    "3",
+    "{}",
+    '{"tables": 3}',
+    '{"tables": {"test": {}}}',
+    '{"tables": {"test": {"rows": 2, "columns": {"a": [1]}}}}',
+    '{"tables": {"test": {"rows": 2, "columns": {"a": {"values": [1], "codes": [0, 5]}}}}}',
+    '{"tables": {"test": {"rows": 1, "columns": {"a": 3}}}}',
+    "\xff",
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_damage_of_any_kind_is_named_and_measured_anew(tmp_path: Path, content: str) -> None:
+    runs = squares(tmp_path, 1)
+    sweep.map(runs, folder=tmp_path, backend="serial")
+    file = tmp_path / "square-0-key.json"
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.warns(UserWarning, match=re.escape(f"{file} is damaged")):
+        outcomes = sweep.map(runs, folder=tmp_path, backend="serial")
+    assert table(outcomes) == expected(1)
+    assert measured(tmp_path) == {"0": 2}
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_folder_that_cannot_be_written_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    runs = squares(tmp_path, 3)
+    sweep.map(runs[:2], folder=tmp_path / "runs", backend="serial")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(number, "no writing here")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    monkeypatch.setattr(sweep, "write_result", refuse)
+    monkeypatch.setattr(sweep, "staged", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert table(sweep.map(runs[:2], folder=tmp_path / "runs", backend="serial")) == expected(2)
+    (outcome,) = sweep.map(runs[2:], folder=tmp_path / "runs", backend="serial")
+    assert "no writing here" in str(outcome.error)

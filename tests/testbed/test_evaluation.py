@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mergelib.testbed import evaluation
 from mergelib.testbed.evaluation import evaluate, evaluate_many, normalised_accuracy
 from mergelib.testbed.models import Head
-from mergelib.testbed.tasks import Suite
+from mergelib.testbed.tasks import Split, Suite
 
 State = dict[str, Tensor]
 
@@ -189,3 +189,44 @@ def test_cuda_agrees_with_the_cpu(model: Small, heads: dict[str, nn.Module], dig
     table = evaluate(model.cuda(), state, heads, digits)
     assert (table["correct"] - expected["correct"]).abs().max() <= 1
     pd.testing.assert_series_equal(table["loss"], expected["loss"], rtol=1e-2)
+
+
+def test_one_task_at_a_time_is_on_the_device(
+    model: Small, heads: dict[str, nn.Module], digits: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else all of a suite would have to fit at once."""
+    there: list[weakref.ref[Tensor]] = []
+
+    def moved(part: Split, device: torch.device) -> Split:
+        gc.collect()
+        assert not [tensor for tensor in there if tensor() is not None], "the last task is gone"
+        copy = Split(part.inputs.clone(), part.labels.clone())
+        there.append(weakref.ref(copy.inputs))
+        return copy
+
+    monkeypatch.setattr(evaluation, "_moved", moved)
+    states = {seed: random_state(model, seed) for seed in range(2)}
+    evaluate_many(model, states, heads, digits)
+    assert len(there) == 4
+
+
+def test_bfloat16_is_asked_of_the_device_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not of the current one."""
+    current: list[str] = []
+
+    class Chosen:
+        def __init__(self, device: object) -> None:
+            self.device = str(device)
+
+        def __enter__(self) -> None:
+            current.append(self.device)
+
+        def __exit__(self, *_: object) -> None:
+            current.pop()
+
+    def supported(**_: object) -> bool:
+        return current == ["cuda:1"]
+
+    monkeypatch.setattr(torch.cuda, "device", Chosen)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    assert evaluation.has_bfloat16(torch.device("cuda:1"))

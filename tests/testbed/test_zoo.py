@@ -1,9 +1,12 @@
 """The zoo of experts: what it gives, what its cache is keyed by, and that nothing breaks it."""
 
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from torch import Tensor
 import mergelib as ml
 from mergelib.hashing import added
 from mergelib.io import load_state_dict
+from mergelib.testbed import backbones
 from mergelib.testbed import zoo as zoo_module
 from mergelib.testbed.backbones import load_backbone, shipped_backbone
 from mergelib.testbed.families import FAMILIES
@@ -370,4 +374,79 @@ def test_a_cache_that_cannot_be_written_is_named(
     (tmp_path / "file").touch()
     monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "file"))
     with pytest.raises(OSError, match=str(tmp_path / "file")):
+        load_zoo(digits, model=tiny, recipe=RECIPE)
+
+
+Spoil = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+def flip(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    state["norm.weight"].view(torch.int32)[0] ^= 1
+    return state
+
+
+SPOILT: dict[str, Spoil] = {
+    "a flipped bit": flip,
+    "NaN": lambda s: {**s, "norm.weight": torch.full_like(s["norm.weight"], torch.nan)},
+    "a foreign key": lambda s: {**s, "foreign": torch.ones(1)},
+    "a lost key": lambda s: {k: v for k, v in s.items() if k != "norm.weight"},
+    "another dtype": lambda s: {k: v.half() for k, v in s.items()},
+}
+
+
+@pytest.mark.parametrize("kind", SPOILT)
+def test_whatever_is_not_what_was_written_is_made_anew(
+    tiny: str, digits: Suite, trained: list[str], kind: str
+) -> None:
+    """Also where the file is a good one: its metadata hold a hash of the content."""
+    once = load_zoo(digits, model=tiny, recipe=RECIPE)
+    file = once.files["digits_high"]
+    content = file.read_bytes()
+    with safe_open(file, framework="pt") as opened:
+        metadata = opened.metadata()
+    ml.save_state_dict(SPOILT[kind](load_state_dict(file)), file, metadata=metadata)
+    trained.clear()
+    with pytest.warns(UserWarning, match=re.escape(f"{file} is damaged")):
+        again = load_zoo(digits, model=tiny, recipe=RECIPE)
+    assert len(trained) == 1
+    assert file.read_bytes() == content
+    expert = once.experts["digits_high"]
+    assert all(torch.equal(again.experts["digits_high"][key], expert[key]) for key in expert)
+
+
+def test_another_tasks_expert_and_a_file_without_hash(
+    tiny: str, digits: Suite, trained: list[str]
+) -> None:
+    files = load_zoo(digits, model=tiny, recipe=RECIPE).files
+    low, high = files["digits_low"], files["digits_high"]
+    content = high.read_bytes()
+    high.write_bytes(low.read_bytes())
+    with pytest.warns(
+        UserWarning, match=re.escape(f"{high} is another file's content, {low.stem}")
+    ):
+        load_zoo(digits, model=tiny, recipe=RECIPE)
+    assert high.read_bytes() == content
+    ml.save_state_dict(load_state_dict(high), high)
+    with pytest.warns(UserWarning, match=re.escape(f"{high} has no hash of its content")):
+        load_zoo(digits, model=tiny, recipe=RECIPE)
+    assert high.read_bytes() == content
+    assert len(trained) == 4
+
+
+def test_a_cache_that_cannot_be_written(
+    tiny: str, digits: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is as good as any other while it holds everything."""
+    once = load_zoo(digits, model=tiny, recipe=RECIPE)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for module, name in ((backbones, "FileLock"), (Path, "mkdir"), (backbones, "save_state_dict")):
+        monkeypatch.setattr(module, name, refuse)
+    again = load_zoo(digits, model=tiny, recipe=RECIPE)
+    for name, expert in once.experts.items():
+        assert all(torch.equal(again.experts[name][key], expert[key]) for key in expert)
+    once.files["digits_low"].unlink()
+    with pytest.raises(OSError, match="Read-only"):
         load_zoo(digits, model=tiny, recipe=RECIPE)

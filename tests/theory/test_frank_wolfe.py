@@ -17,6 +17,8 @@ from mergelib.theory.frank_wolfe import (
     classical_bound,
     convex_bound,
     diameter,
+    oracle_scores,
+    printed_gaps,
     smoothness,
     soft_bound,
 )
@@ -204,3 +206,36 @@ def test_bad_input() -> None:
         convex_bound(1.0, 1.0, 1)
     with pytest.raises(ValueError, match="diameter is inf"):
         convex_bound(1.0, math.inf, 3)
+
+
+def test_the_saved_step_needs_a_point_of_the_hull() -> None:
+    """From 10, outside the hull of 0 and 1, ℓ − g + L D²/2 is below zero: no ½ θ² can be."""
+    vertices = {"low": {"w": torch.zeros(1).double()}, "high": {"w": torch.ones(1).double()}}
+    objective = SquaredDistance(vertices["low"])
+    start = {"w": torch.full((1,), 10.0).double()}
+    options: dict[str, Any] = {"top_k": 2, "keep_current": False, "steps": 2}
+    theta, _, history = minimise(objective, start, vertices, **options)
+    reach = diameter(vertices, ["w"]) ** 2 / 2
+    assert history["loss"][0] - history["gap"][0] + reach == pytest.approx(50 - 100 + 0.5)
+    assert objective.value(theta) >= 0 > history["loss"][0] - history["gap"][0] + reach
+    assert 0 <= float(theta["w"]) <= 1, "one printed step leads into the hull"
+
+
+def test_printed_gaps_are_those_of_the_walk() -> None:
+    angles = 2 * torch.pi * torch.arange(3).double() / 3
+    corners = torch.stack([angles.cos(), angles.sin()], 1)
+    assert printed_gaps(corners, corners[-1], 2, steps=5)[1:] == pytest.approx([0.75] * 4)
+    ends = torch.tensor([[-1.0], [1.0]]).double()
+    assert printed_gaps(ends, ends[0], 1, steps=4) == pytest.approx([2.0] * 4)
+    with pytest.raises(ValueError, match="top_k is 3"):
+        printed_gaps(corners, corners[0], 3)
+
+
+def test_scores_of_two_oracles_by_hand() -> None:
+    """The bias decides by cosines what the matrix decides by inner products."""
+    slope = {"w": torch.tensor([[10.0, 0.0]]), "b": torch.tensor([1.0])}
+    one = {"w": torch.tensor([[-1.0, 0.0]]), "b": torch.tensor([2.0])}
+    other = {"w": torch.tensor([[3.0, 4.0]]), "b": torch.tensor([-5.0])}
+    products, cosines = oracle_scores(slope, [one, other])
+    assert products == pytest.approx([-8, 25])
+    assert cosines == pytest.approx([0, 0.6 - 1])

@@ -210,10 +210,10 @@ def load_task(
 ) -> LoadedTask:
     """One task as CLIP sees it: pictures uint8 ``(N, 3, side, side)``.
 
-    A picture takes 150 kB; the whole test parts take 13 GB for ``clip8`` and about 35 GB for
-    ``clip20``, in memory and on the device that evaluates. Validation pictures are drawn from the
-    training part; the public experts have seen theirs, so validation accuracy flatters, by which
-    hyperparameters are chosen and nothing is reported.
+    A picture takes 150 kB; the whole test parts take 13 GB of memory for ``clip8`` and about 35 GB
+    for ``clip20``. The device that evaluates holds one task at a time, at most 5 GB. Validation
+    pictures are drawn from the training part; the public experts have seen theirs, so validation
+    accuracy flatters, by which hyperparameters are chosen and nothing is reported.
 
     Args:
         name: of the task, one of `SOURCES`.
@@ -300,7 +300,7 @@ def load_zoo(
     Args:
         suite: the tasks, one of ``clip8/14/20``.
         model: ``"clip-vit-base-patch32"``, ``"clip-vit-large-patch14"`` or another of OpenAI's on
-            the hub; or the folder of a CLIP in transformers' format.
+            the hub, with ``@REVISION`` or without; or the folder of a CLIP in transformers' format.
         experts: the folder or the name on the hub of every task's expert, as a mapping or a
             pattern with ``{task}``. By default FusionBench's; for a model ``FOLDER/NAME`` on this
             machine the folders ``FOLDER/NAME_TASK``.
@@ -309,26 +309,28 @@ def load_zoo(
     Raises:
         ValueError: a model or expert that cannot be had, is no CLIP, or has other shapes.
     """
-    from transformers import AutoTokenizer, CLIPModel
+    from transformers import CLIPModel
 
     local = Path(model).expanduser()
     folder = hub.fetch(local if local.exists() or "/" in str(model) else f"openai/{model}")
     clip: Any = CLIPModel(hub.read_config(folder, "clip"))
     hub.load_weights(clip, folder)
     clip.to(device)
-    default = f"{local}_{{task}}" if local.exists() else f"tanganke/{local.name}_{{task}}"
+    public = f"tanganke/{local.name.partition('@')[0]}_{{task}}"
+    default = f"{local}_{{task}}" if local.exists() else public
     files = hub.locate(experts or default, suite.tasks)
     tower = VisionTower(clip).eval()
     pretrained = {key: value.clone() for key, value in tower.state_dict().items()}
     states = hub.read_experts(files, "vision_model.", pretrained)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = hub.read_tokenizer(folder)
     heads: dict[str, nn.Module] = {
         name: zero_shot_head(clip, tokenizer, task.class_names, SOURCES[name].templates)
         for name, task in suite.tasks.items()
     }
     prompts = [(name, suite.tasks[name].class_names, SOURCES[name].templates) for name in heads]
     origin = hub.weights_fingerprint([folder, *files.values()]) + repr(prompts)
-    return Zoo(suite, tower, pretrained, states, heads, files, fingerprint(origin))
+    revisions = hub.revisions({"pretrained": folder, **files})
+    return Zoo(suite, tower, pretrained, states, heads, files, fingerprint(origin), revisions)
 
 
 CLIP = register(

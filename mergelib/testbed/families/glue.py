@@ -103,7 +103,8 @@ def load_zoo(
 
     Args:
         suite: the tasks, ``glue8`` or some of them, with the model's own tokenizer.
-        model: the pretrained model's name on the hub, or its folder in transformers' format.
+        model: the pretrained model's name on the hub, with ``@REVISION`` or without, or its folder
+            in transformers' format.
         experts: the folder or the name on the hub of every task's fine-tuned classifier, as a
             mapping or a pattern with ``{task}``; for a folder ``NAME`` the folders ``NAME-TASK``.
         device: where the zoo's tensors lie.
@@ -126,7 +127,8 @@ def load_zoo(
         hub.load_weights(complete, file)
         heads[name] = TaskHead(complete.classifier).to(device)
     fingerprint = hub.weights_fingerprint([folder, *files.values()])
-    return Zoo(suite, encoder, pretrained, states, heads, files, fingerprint)
+    revisions = hub.revisions({"pretrained": folder, **files})
+    return Zoo(suite, encoder, pretrained, states, heads, files, fingerprint, revisions)
 
 
 def load_task(
@@ -145,8 +147,6 @@ def load_task(
     Raises:
         ValueError: data or a tokenizer that cannot be had, or data without the task's columns.
     """
-    from transformers import AutoTokenizer
-
     source, generator = SOURCES[name], Generator().manual_seed(stable_seed("glue", name, seed))
     train, test = (
         hub.load_data(name, "nyu-mll/glue", name, part, data) for part in ("train", source.test)
@@ -155,7 +155,7 @@ def load_task(
         if column not in train.features:
             columns = ", ".join(train.features)
             raise ValueError(f"data of task {name!r}: no column {column!r} among {columns}")
-    tokenize = AutoTokenizer.from_pretrained(hub.fetch(tokenizer))
+    tokenize = hub.read_tokenizer(hub.fetch(tokenizer))
     train_rows, validation_rows = draw(_strata(train), sizes[:2], generator)
     strata = _strata(test)
     test_rows = stratified(strata, len(strata) if sizes[2] is None else sizes[2], generator)

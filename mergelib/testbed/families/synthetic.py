@@ -18,6 +18,7 @@ from torch import Generator, Tensor, nn
 from mergelib.cogram.finetuning import fine_tune
 from mergelib.data.sampling import balanced_labels
 from mergelib.hashing import stable_seed
+from mergelib.messages.brief import Brief
 from mergelib.testbed.tasks import Split
 
 # The tangent's argument stays within ±1.25, off the poles at ±π/2: it is at most tan 1.25 = 3.
@@ -26,8 +27,8 @@ _LIMIT = 1.25
 Range = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class SyntheticPair:
+@dataclass(frozen=True, repr=False)
+class SyntheticPair(Brief):
     """Data of networks A and B: `inputs` float32 (N, dimensions), `labels` int64 (N,).
 
     Half of `validation` and of `test` comes from A's distribution (the first rows), half from B's.

@@ -320,7 +320,7 @@ def test_what_is_asked_of_the_hub(
     """OpenAI's model, here a pickle with relics as theirs is, and FusionBench's experts."""
     asked = []
 
-    def snapshot(name: str, allow_patterns: list[str]) -> str:
+    def snapshot(name: str, allow_patterns: list[str], revision: None) -> str:
         asked.append(name)
         copy = tmp_path / name.split("/")[1]
         copy.mkdir(exist_ok=True)
@@ -347,7 +347,7 @@ def test_data_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """As PatchCamelyon and SVHN lie there: labels that are truth values, several configurations."""
     asked = []
 
-    def load(repository: str, subset: str | None, split: str) -> Any:
+    def load(repository: str, subset: str | None, split: str, revision: None) -> Any:
         asked.append((repository, subset, split))
         classes = 2 if "Camelyon" in repository else 10
         pictures = [Image.new("L", (9, 9), label) for label in range(classes)] * 5

@@ -1,104 +1,19 @@
-"""The book's figure styles: opaque, colour-blind safe, legible on a phone.
+"""Charts that chapters share: bars, dots, heat maps, intervals, contours."""
 
-Every method keeps its colour and label in every figure. The colours are those of Okabe and Ito
-(2008), so no two that meet are told apart by red against green alone.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
+
+from mergelib.plots.style import MARKERS, colour, label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LABELS = {
-    "pretrained": "pretrained",
-    "average": "average",
-    "task_arithmetic": "task arithmetic",
-    "low_rank_task_arithmetic": "low-rank task arithmetic",
-    "ties": "TIES",
-    "dare": "DARE",
-    "slerp": "SLERP",
-    "model_stock": "Model Stock",
-    "breadcrumbs": "Breadcrumbs",
-    "della": "DELLA",
-    "consensus": "Consensus",
-    "cart": "CART",
-    "tsv": "TSV",
-    "iso_c": "Iso-C",
-    "iso_cts": "Iso-CTS",
-    "individual": "individual",
-    "fisher": "Fisher",
-    "regmean": "RegMean",
-    "uniform_soup": "uniform soup",
-    "greedy_soup": "greedy soup",
-    "adamerging": "AdaMerging",
-    "concrete": "Concrete",
-    "surgery": "Surgery",
-    "frank_wolfe": "FW",
-    "multitask": "multi-task training",
-    "cogram": "CoGraM",
-}
-COLOURS = {
-    "pretrained": "#8c8c8c",
-    "average": "#56b4e9",
-    "task_arithmetic": "#0072b2",
-    "low_rank_task_arithmetic": "#004a75",
-    "ties": "#e69f00",
-    "dare": "#cc79a7",
-    "slerp": "#b8a100",
-    "model_stock": "#3a7ca5",
-    "breadcrumbs": "#d9a441",
-    "della": "#8e5a7e",
-    "consensus": "#a06a00",
-    "cart": "#d55e00",
-    "tsv": "#009e73",
-    "iso_c": "#4db38f",
-    "iso_cts": "#00694d",
-    "individual": "#000000",
-}
-MARKERS = {"pretrained": "s", "individual": "D"}
-
-
-def use_style() -> None:
-    """Set matplotlib's defaults for the book; call once at the top of a notebook."""
-    import matplotlib as mpl
-    from matplotlib.rcsetup import cycler
-
-    mpl.rcParams.update(
-        {
-            "figure.figsize": (7.2, 4.2),
-            "figure.dpi": 110,
-            "figure.facecolor": "white",
-            "savefig.facecolor": "white",
-            "savefig.bbox": "tight",
-            "figure.constrained_layout.use": True,
-            "font.size": 12,
-            "axes.titlesize": 13,
-            "axes.titleweight": "bold",
-            "axes.titlelocation": "left",
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "grid.color": "#e3e3e3",
-            "axes.axisbelow": True,
-            "lines.linewidth": 2.2,
-            "legend.frameon": False,
-            "axes.prop_cycle": cycler(color=list(COLOURS.values())[1:]),
-        }
-    )
-
-
-def label(method: str) -> str:
-    """A method's name as figures write it."""
-    return LABELS.get(method, method.replace("_", " "))
-
-
-def colour(method: str) -> str:
-    """A method's colour, the same in every figure."""
-    return COLOURS.get(method, "#7b4ea3")
+RANKS = (1, 2, 4, 8, 16, 32, 100)
+SET_MARKERS = "o^sDv"
 
 
 def accuracy_by_task(table: pd.DataFrame, ax: "Axes | None" = None) -> "Figure":
@@ -192,3 +107,58 @@ def heat_map(
     ax.set_yticklabels(ax.get_yticklabels(), rotation=0)
     ax.set(xlabel="", ylabel="")
     ax.grid(visible=False)
+
+
+def rank_axis(ax: "Axes", *, scale: str = "log", ticks: Sequence[int] = RANKS) -> None:
+    """A horizontal axis for kept ranks in per cent of the full rank."""
+    ax.set(xscale=scale, xlabel="kept rank, % of the full rank")
+    ax.set_xticks(list(ticks), [str(tick) for tick in ticks])
+
+
+def forest(
+    sets: Mapping[str, pd.DataFrame],
+    ax: "Axes",
+    colours: Sequence[str],
+    *,
+    digits: int | None = None,
+) -> None:
+    """Differences with both intervals, from top to bottom: thick over seeds, thin over tasks too.
+
+    Args:
+        sets: name to differences, as of `both_intervals`: columns ``mean``, ``half_width``,
+            ``low`` and ``high``; all with the same rows. Each set has its own marker, for a legend.
+        ax: where to draw; row i stands at height i.
+        colours: one for each row.
+        digits: where given, the mean and the thin line's ends are written beside the last set.
+    """
+    for k, (name, rows) in enumerate(sets.items()):
+        values = rows[["mean", "half_width", "low", "high"]].to_numpy()
+        marker = SET_MARKERS[k % len(SET_MARKERS)]
+        ax.plot([], [], marker, color="#666666", label=name)
+        for i, ((mean, half, low, high), shade) in enumerate(zip(values, colours, strict=True)):
+            y = i + 0.75 * ((k + 0.5) / len(sets) - 0.5)
+            ax.plot((low, high), (y, y), color=shade, lw=1.2)
+            ax.plot((mean - half, mean + half), (y, y), color=shade, lw=3.5)
+            ax.plot(mean, y, marker, color=shade, ms=7, mec="white")
+    if digits is not None:
+        for i, (mean, _, low, high) in enumerate(values):
+            text = f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+            ax.text(1.02, i, text, transform=ax.get_yaxis_transform(), va="center", fontsize=10)
+    ax.set_yticks(range(len(rows)), [str(name) for name in rows.index])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+
+
+def contours(losses: pd.DataFrame, ax: "Axes", *, levels: int = 13) -> Any:
+    """Filled contours of a map of losses, dark where the loss is high.
+
+    Args:
+        losses: one row per y and column per x.
+        ax: where to draw.
+        levels: as many, at equal shares of the map.
+
+    Returns:
+        What `Figure.colorbar` takes.
+    """
+    steps = np.unique(np.quantile(losses, np.linspace(0, 1, levels)))
+    ax.grid(visible=False)
+    return ax.contourf(losses.columns, losses.index, losses, levels=steps, cmap="cividis_r")

@@ -1,0 +1,20 @@
+"""Messages in the words of the command line: ``--pretrained`` for ``pretrained=``."""
+
+import re
+
+# What the library calls as a keyword, and the commands as an option of that name.
+_KEYWORD = re.compile(
+    r"(?<![^\s(])(pretrained|include|exclude|missing|device|overwrite)=(True\b|'([^']*)')?"
+)
+_PHRASES = {
+    "is_matrix=mergelib.is_kernel": "--fold-convolutions",
+    "data= or MERGELIB_DATA": "MERGELIB_DATA",
+}
+
+
+def in_shell_words(message: str) -> str:
+    """A message in one line, with options in place of Python's keyword arguments."""
+    text = " ".join(message.split())
+    for phrase, option in _PHRASES.items():
+        text = text.replace(phrase, option)
+    return _KEYWORD.sub(lambda m: f"--{m[1]}" + (f" {m[3]}" if m[3] else ""), text)

@@ -1,0 +1,19 @@
+"""Where experts, downloads and prepared sets are kept."""
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """``MERGELIB_CACHE`` if it is set, else ``~/.cache/mergelib``.
+
+    Raises:
+        ValueError: where there is no home folder, and the variable does not help.
+    """
+    chosen = os.environ.get("MERGELIB_CACHE")
+    try:
+        return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "mergelib"
+    except RuntimeError:
+        raise ValueError(
+            "there is no home folder to keep a cache in: set MERGELIB_CACHE to a folder"
+        ) from None

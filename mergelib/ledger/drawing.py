@@ -1,0 +1,192 @@
+"""The ledger drawn and written: forest plots, and entries that fit a phone."""
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from mergelib.ledger.verdicts import VERDICTS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Blue and vermilion of Okabe and Ito, and a grey; what fails also has a shape of its own.
+COLOURS = {"holds": "#0072b2", "open": "#8c8c8c", "fails": "#d55e00"}
+SHAPES = {"holds": "o", "open": "o", "fails": "X"}
+MARKS = {
+    "holds": "●",
+    "mixed": "◐",
+    "undecided": "○",
+    "does not hold here": "✕",
+    "not tested": "–",
+}
+ROLES = {"primary": "Primary checks", "secondary": "Secondary checks", "control": "Controls"}
+WIDTH = 50  # letters of a line beside the intervals
+LEFT, RIGHT = -3.62, 1.92  # what the figure spans, where an interval's longest reach is 1
+
+
+def forest(table: pd.DataFrame, checks: pd.DataFrame) -> "Figure":
+    """Every primary check with its interval, claim by claim, and the paper's figures.
+
+    Intervals are drawn as distances from the bound that a check must leave to the right, each
+    claim's and unit's on a scale of its own.
+
+    Args:
+        table: rows of the ledger as of `judge`, in the order to be drawn.
+        checks: their checks.
+
+    Returns:
+        A figure; grey bands are what counts as equal, diamonds the paper's figures.
+    """
+    import matplotlib.pyplot as plt
+
+    mine = checks[(checks["role"] == "primary") & checks["claim"].isin(table["claim"])]
+    lines = sum(len(textwrap.wrap(what, WIDTH)) for what in mine["what"])
+    rows = 0.3 * len(mine) + 0.7 * lines + 1.5 * len(table)
+    figure, ax = plt.subplots(figsize=(7.2, 0.225 * rows + 0.7))
+    place = 0.0
+    for row in table.itertuples():
+        title = f"{row.claim}  {row.verdict}"
+        ax.text(LEFT, place, title, fontsize=10.5, weight="bold", va="center")
+        place += 1
+        own = mine[mine["claim"] == row.claim]
+        reach = own[["low", "high"]].sub(own["bound"], axis=0).abs().max(axis=1)
+        longest = reach.groupby(own["unit"]).max().clip(lower=1e-12).to_dict()
+        for check in own.itertuples():
+            text = textwrap.wrap(str(check.what), WIDTH)
+            height = 0.3 + 0.7 * len(text)
+            middle = place + (height - 1) / 2
+            _draw(ax, check, middle, longest[check.unit])
+            ax.text(LEFT + 0.08, middle, "\n".join(text), fontsize=8.6, va="center", linespacing=1)
+            ax.text(RIGHT, middle, number(check), fontsize=8.6, va="center", ha="right")
+            place += height
+        ax.plot([0, 0], [place - 0.5, place - 0.5 - _height(own)], color="black", lw=1, zorder=0)
+        place += 0.5
+    ax.set(ylim=(place - 0.4, -0.8), xlim=(LEFT, RIGHT), xticks=[], yticks=[])
+    for side in ("left", "bottom"):
+        ax.spines[side].set_visible(False)
+    ax.grid(visible=False)
+    for outcome, shade in COLOURS.items():
+        ax.plot([], [], SHAPES[outcome], ls="-", color=shade, ms=6, label=outcome)
+    ax.plot([], [], "D", ls="", mfc="white", mec="black", ms=5.5, label="the paper's figure")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=9.5)
+    return figure
+
+
+def _height(own: pd.DataFrame) -> float:
+    return sum(0.3 + 0.7 * len(textwrap.wrap(what, WIDTH)) for what in own["what"])
+
+
+def _draw(ax: "Axes", check: Any, place: float, reach: float) -> None:
+    """One interval, its tolerance and the paper's figure, as distances from the bound."""
+    low, value, high = (
+        (getattr(check, name) - check.bound) / reach for name in ("low", "value", "high")
+    )
+    if _given(check.tolerance):
+        width = min(1.0, check.tolerance / reach)
+        ax.fill_between([-width, width], place - 0.4, place + 0.4, color="#dedede", lw=0)
+    shade = COLOURS[check.outcome]
+    ax.plot([low, high], [place, place], color=shade, lw=2)
+    ax.plot(value, place, SHAPES[check.outcome], color=shade, ms=6)
+    if _given(check.paper):
+        spot = (check.paper - check.bound) / reach
+        shape = "D" if abs(spot) <= 1.1 else ">" if spot > 0 else "<"
+        ax.plot(np.clip(spot, -1.1, 1.1), place, shape, mfc="white", mec="black", ms=5.5)
+
+
+def _given(value: Any) -> bool:
+    return value is not None and bool(np.isfinite(value))
+
+
+def number(check: Any) -> str:
+    """A check's value with its unit, and digits that suit its size."""
+    if check.unit == "log ratio of SDs":
+        return f"SD × {_digits(np.exp(check.value))}"
+    if check.unit == "rank correlation":
+        return f"ρ = {_digits(check.value)}"
+    return f"{_digits(check.value)} {check.unit}"
+
+
+def _digits(value: float) -> str:
+    size = abs(value)
+    if 0 < size < 0.0005:
+        return f"{value:.0e}"
+    text = f"{value:.{0 if size >= 99.95 else 1 if size >= 0.995 else 2}f}"
+    return text.replace("-", "−")
+
+
+def summary(table: pd.DataFrame) -> str:
+    """All claims by verdict, one line each, in Markdown."""
+    parts = []
+    for verdict in VERDICTS:
+        rows = table[table["verdict"] == verdict]
+        if len(rows):
+            lines = [f"* **{row.claim}** {row.statement}" for row in rows.itertuples()]
+            parts.append("\n".join([f"**{MARKS[verdict]} {verdict.capitalize()}**", "", *lines]))
+    return "\n\n".join(parts)
+
+
+def entries(table: pd.DataFrame, checks: pd.DataFrame, titles: dict[str, str]) -> str:
+    """Claims in Markdown: verdict, statement, the paper's figure and ours; the rest folded away.
+
+    Args:
+        table: rows of the ledger as of `judge`.
+        checks: their checks.
+        titles: of pages, by path.
+    """
+    parts = []
+    for row in table.to_dict("records"):
+        own = checks[checks["claim"] == row["claim"]]
+        parts += [
+            f"**{row['claim']} {MARKS[row['verdict']]} {row['verdict']}:** {row['statement']}.\n",
+            f"* *The paper* ({row['place']}): {row['reported']}.",
+            f"* *Here:* {_ours(own) or row['ours']}.",
+            f"\n<details><summary>How it was tested; all {len(own)} checks</summary>\n",
+            f"* *Tested by:* {row['method']}.",
+            f"* *Data:* {row['data']}.",
+            f"* *Shown in* [{titles[row['page']]}](../{row['page']}).\n",
+            *_listed(own),
+            "</details>\n",
+        ]
+    return "\n".join(parts)
+
+
+def _ours(checks: pd.DataFrame) -> str:
+    """How many primary checks hold, and the one that speaks most against the claim."""
+    primary = checks[checks["role"] == "primary"]
+    if primary.empty:
+        return ""
+    counts = primary["outcome"].value_counts()
+    words = (("holds", "hold"), ("open", "open"), ("fails", "fail"))
+    told = ", ".join(f"{counts[kind]} {word}" for kind, word in words if kind in counts)
+    places = primary["outcome"].map({"fails": 0, "open": 1, "holds": 2})
+    weakest = next(primary.loc[places.sort_values(kind="stable").index].itertuples())
+    return f"of {len(primary)} primary checks {told}. {weakest.what}: {_interval(weakest)}"
+
+
+def _interval(check: Any) -> str:
+    ends = [check.low, check.high]
+    if check.unit == "log ratio of SDs":
+        ends = [float(np.exp(end)) for end in ends]
+    return f"{number(check)} [{_digits(ends[0])}, {_digits(ends[1])}]"
+
+
+def _listed(checks: pd.DataFrame) -> list[str]:
+    lines = []
+    for role, heading in ROLES.items():
+        rows = checks[checks["role"] == role]
+        if len(rows):
+            lines += [f"{heading}:\n", *(_line(check) for check in rows.itertuples()), ""]
+    return lines
+
+
+def _line(check: Any) -> str:
+    aim = f", against a bound of {_digits(check.bound)}" if check.bound else ""
+    if _given(check.tolerance):
+        aim = f", against a tolerance of {_digits(check.tolerance)}"
+    seen = np.exp(check.detectable) if check.unit == "log ratio of SDs" else check.detectable
+    return (
+        f"* {check.what}: {_interval(check)}{aim}; **{check.outcome}** (could show {_digits(seen)})"
+    )

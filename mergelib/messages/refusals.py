@@ -1,0 +1,90 @@
+"""Inputs that would merge without an error into something wrong, and devices that there are not.
+
+LoRA factors: a model's update is the product ``B A``, and the average of such products is not the
+product of the averages. Quantised weights: integers whose meaning lies in a scale that stands
+elsewhere; to a merge they look like counters, which are copied. Both are refused by name.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Set
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+# LoRA and DoRA as PEFT, diffusers, kohya and torchtune name them; LoHa and LoKr.
+_FACTOR = re.compile(
+    r"(^|[._])(lora_(a|b|embedding_a|embedding_b|magnitude_vector|down|up)|lora\.(down|up)"
+    r"|(hada|lokr)_[wt][12]\w*)(\.|$)",
+    re.IGNORECASE,
+)
+_MERGED_FIRST = (
+    "merge each adapter into its base first (with PEFT: model.merge_and_unload(), then "
+    "save_pretrained), and merge the results"
+)
+_LEAVE_OUT = "; or leave them out with exclude="
+
+
+def check_mergeable(
+    models: Mapping[str, Mapping[str, Tensor]], selected: Set[str], *, parts: bool
+) -> None:
+    """Refuse adapters and quantised weights among the keys that are to be merged.
+
+    Args:
+        models: by name; only keys and dtypes are looked at.
+        selected: the keys to be merged.
+        parts: whether the caller has an ``exclude=`` to speak of.
+
+    Raises:
+        ValueError: naming model and key, and what to do.
+    """
+    otherwise = _LEAVE_OUT if parts else ""
+    for name, model in models.items():
+        factors = [key for key in model if key in selected and _FACTOR.search(key)]
+        if factors:
+            more = f" and {len(factors) - 1} more" if len(factors) > 1 else ""
+            raise ValueError(
+                f"{name} holds low-rank adapters ({factors[0]!r}{more}), whose factors cannot be "
+                f"merged one by one: {_MERGED_FIRST}{otherwise}"
+            )
+        for key, tensor in model.items():
+            if key in selected and isinstance(tensor, Tensor) and is_quantised(key, tensor):
+                raise ValueError(
+                    f"{name}[{key!r}] holds quantised weights ({tensor.dtype}), which cannot be "
+                    f"merged: dequantise the models first{otherwise}"
+                )
+
+
+def is_quantised(key: str, tensor: Tensor) -> bool:
+    """Whether integers are weights, by dtype and name, and not a counter, an index or a mask.
+
+    True for PyTorch's quantised dtypes, for int8 in two dimensions or more, and for integers under
+    a name such as ``weight``, ``qweight``, ``qzeros`` or ``weight_packed``.
+    """
+    if tensor.is_quantized:
+        return True
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        return False
+    if tensor.dtype == torch.int8 and tensor.dim() > 1:
+        return True
+    last = key.rpartition(".")[2]
+    return tensor.dim() > 0 and re.search(r"weight(_packed)?$|^qzeros$", last) is not None
+
+
+def refuse_adapter_folder(name: str, path: str | os.PathLike[str]) -> None:
+    """Raise ``ValueError`` for a folder that PEFT saved an adapter to, and no model beside it."""
+    folder = Path(path)
+    if (folder / "adapter_config.json").is_file() and not any(folder.glob("*model*.index.json")):
+        whole = (folder / file for file in ("model.safetensors", "pytorch_model.bin"))
+        if not any(file.is_file() for file in whole):
+            raise ValueError(f"{name}: {folder} holds an adapter and no model: {_MERGED_FIRST}")
+
+
+def check_device(device: torch.device | str | None) -> None:
+    """Raise ``ValueError``, of one line, unless PyTorch can compute on the device."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where PyTorch has no CUDA
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ValueError(f"device {str(device)!r} cannot be used: {reason}") from None

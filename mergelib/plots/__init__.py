@@ -1,0 +1,26 @@
+"""How the book's figures look, and the charts that its chapters share."""
+
+from mergelib.plots.charts import (
+    accuracy_by_task,
+    contours,
+    forest,
+    heat_map,
+    ladder,
+    rank_axis,
+)
+from mergelib.plots.style import COLOURS, LABELS, MARKERS, colour, label, use_style
+
+__all__ = [
+    "COLOURS",
+    "LABELS",
+    "MARKERS",
+    "accuracy_by_task",
+    "colour",
+    "contours",
+    "forest",
+    "heat_map",
+    "label",
+    "ladder",
+    "rank_axis",
+    "use_style",
+]

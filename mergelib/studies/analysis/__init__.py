@@ -1,0 +1,1 @@
+"""What the chapters compute from result files and on live models; one module per subject."""

@@ -1,0 +1,263 @@
+"""What chapter 11 shows of CART, as tables out of ``results/``, and storage as bits per weight.
+
+Differences are in points (per cent of accuracy) where nothing else is said.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from mergelib.compression import compress
+from mergelib.plots import label
+from mergelib.records.results import load_table
+from mergelib.records.statistics import both_intervals, interval, paired
+from mergelib.statedict import is_matrix
+from mergelib.studies.cart import COUNTS
+from mergelib.studies.comparison import individual
+from mergelib.testbed.tasks import Zoo
+
+NETWORKS = {"1.4 M parameters": "", "0.4 M parameters": "-vit_small"}
+VISION = {8: "vision8-baselines", 14: "vision14-baselines", 20: "vision20-baselines"}
+GLYPHS = {8: "glyphs8-baselines", 14: "glyphs14-baselines", 20: "glyphs20-baselines"}
+SMALL = {count: f"{file}-vit_small" for count, file in VISION.items()}
+GRIDDED = {
+    **{f"vision, {count}": file for count, file in VISION.items()},
+    **{f"small, {count}": file for count, file in SMALL.items()},
+    **{f"glyphs, {count}": file for count, file in GLYPHS.items()},
+}
+KEPT_RANKS = (0.02, 0.04, 0.08, 0.16)
+
+# Names of what the study `compression` measured, by method and setting.
+COMPRESSED = {
+    ("individual", ""): "individual",
+    ("emr", ""): "EMR",
+    ("tall_masks", "base=task_arithmetic"): "TALL + task arithmetic",
+    ("tall_masks", "base=ties"): "TALL + TIES",
+    **{
+        ("cart_indexing", f"rank_ratio={ratio}"): f"CART-Indexing, {ratio:.0%}"
+        for ratio in KEPT_RANKS
+    },
+}
+
+
+def vision_runs() -> dict[tuple[str, int], pd.DataFrame]:
+    """The test table of the study ``baselines`` for each network and number of vision tasks."""
+    return {
+        (network, count): load_table(f"{file}{ending}")
+        for network, ending in NETWORKS.items()
+        for count, file in VISION.items()
+    }
+
+
+def bell(table: pd.DataFrame, method: str, scale: float) -> pd.DataFrame:
+    """Accuracy against the rank, in per cent: `interval` over seeds of the mean over tasks.
+
+    Args:
+        table: of the study ``ranks``.
+        method: one of its methods.
+        scale: one of its scales.
+
+    Returns:
+        Columns ``mean`` and ``half_width``, indexed by ``rank_ratio``.
+    """
+    rows = table[(table["method"] == method) & (table["scale"] == scale)]
+    means = 100 * rows.groupby(["rank_ratio", "seed"])["accuracy"].mean()
+    found = {ratio: interval(part.tolist()) for ratio, part in means.groupby("rank_ratio")}
+    return pd.DataFrame.from_dict(found, orient="index", columns=["mean", "half_width"])
+
+
+def task_gains(table: pd.DataFrame, scale: float) -> pd.DataFrame:
+    """What CART gains over the average in ``ranks``, in points: tasks by rank ratio."""
+    rows = table[(table["method"] == "cart") & (table["scale"] == scale)]
+    wide = 100 * rows.pivot_table(index="task", columns="rank_ratio", values="accuracy")
+    return wide.sub(wide[0.0], axis=0)
+
+
+def cost_of_rank(table: pd.DataFrame, ratio: float) -> pd.DataFrame:
+    """What a fixed rank costs against the rank that is best for a scale, in points.
+
+    The best rank is that of the highest mean over all seeds, one for each scale.
+
+    Args:
+        table: of the study ``ranks``.
+        ratio: the fixed one.
+
+    Returns:
+        One row per scale of CART: ``best rank``, ``mean`` and ``half_width`` over the seeds.
+    """
+    rows = {}
+    for scale, part in table[table["method"] == "cart"].groupby("scale"):
+        wide = part.groupby(["seed", "rank_ratio"])["accuracy"].mean().unstack()
+        best = wide.mean().idxmax()
+        rows[scale] = (best, *interval((100 * (wide[best] - wide[ratio])).tolist()))
+    return pd.DataFrame.from_dict(
+        rows, orient="index", columns=["best rank", "mean", "half_width"]
+    ).rename_axis("scale")
+
+
+def _chosen_by_cart(file: str) -> list[dict[str, float]]:
+    return [row["cart"] for row in load_table(file, "chosen")["settings"]]
+
+
+def chosen_ranks() -> "pd.Series[int]":
+    """How many of the vision runs chose each rank ratio for CART on validation data."""
+    runs = [row for file in (*VISION.values(), *SMALL.values()) for row in _chosen_by_cart(file)]
+    return pd.Series([row["rank_ratio"] for row in runs]).value_counts().sort_index()
+
+
+def at_the_corner() -> "pd.Series[float]":
+    """Share of a suite's runs in which CART's choice is the largest rank *and* scale searched."""
+    shares = {}
+    for name, file in GRIDDED.items():
+        searched = load_table(file, "validation").query("method == 'cart'")
+        top = {key: searched[key].max() for key in ("rank_ratio", "scale")}
+        rows = _chosen_by_cart(file)
+        shares[name] = sum(row == top for row in rows) / len(rows)
+    return pd.Series(shares)
+
+
+def cost_of_fixing() -> pd.DataFrame:
+    """Validation accuracy lost, in points, where CART's rank is fixed and its scale searched.
+
+    Returns:
+        Means over seeds, relative to the best point of the whole grid: one row per rank ratio, one
+        column per suite and network.
+    """
+    columns = {}
+    for name, file in GRIDDED.items():
+        searched = load_table(file, "validation").query("method == 'cart'")
+        best = searched.groupby(["rank_ratio", "seed"])["accuracy"].max().unstack()
+        columns[name] = 100 * (best.max() - best).mean(axis=1)
+    return pd.DataFrame(columns)
+
+
+def centred_excess(column: str) -> pd.DataFrame:
+    """By how much row-space interference is higher for centred vectors, in per cent.
+
+    Args:
+        column: ``interference`` (norm over the kept values) or ``interference_all``.
+
+    Returns:
+        Means over the seeds: one row per layer, one column per positive rank ratio.
+    """
+    table = load_table("vision8-interference", "curves").query("rank_ratio > 0")
+    wide = table.pivot_table(index=["layer", "rank_ratio"], columns="centred", values=column)
+    return (100 * (wide[True] / wide[False] - 1)).unstack("rank_ratio")
+
+
+def subsets_needed(margin: float = 0.02) -> pd.DataFrame:
+    """How many subsets the paper's Eq. 10 asks for, for the mean accuracy of CART.
+
+    Args:
+        margin: ε, half the width of the 95 % interval, in 0..1.
+
+    Returns:
+        Indexed by number of tasks: ``by Popoviciu`` (σ from Eq. 11), ``by measured σ``, ``run``.
+    """
+    table = load_table("vision20-task_counts").query("method == 'cart'")
+    ends = load_table("vision20-task_counts", "bounds").groupby("task")
+    bounds = ends[["pretrained", "individual"]].mean()
+    rows = {}
+    for count in COUNTS:
+        part = table[table["count"] == count]
+        low = bounds["pretrained"].nsmallest(count).mean()
+        high = bounds["individual"].nlargest(count).mean()
+        sigmas = ((high - low) / 2, part["accuracy"].std())
+        needed = [int(np.ceil((1.96 * sigma / margin) ** 2)) for sigma in sigmas]
+        rows[count] = (*needed, len(part))
+    names = ["by Popoviciu", "by measured σ", "run"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=names).rename_axis("tasks")
+
+
+def leads(cart: str, others: Sequence[str]) -> pd.DataFrame:
+    """CART's lead in normalised accuracy at every number of tasks, in points.
+
+    Args:
+        cart: ``cart`` (scale 1) or ``cart, scale searched``, as the study ``task_counts`` has it.
+        others: what is subtracted.
+
+    Returns:
+        Columns ``mean`` and ``half_width``, indexed by ``method`` and ``count``.
+    """
+    table = load_table("vision20-task_counts")
+    pairs = {other: (cart, other) for other in others}
+    parts = {
+        count: 100 * paired(part, pairs, "normalised") for count, part in table.groupby("count")
+    }
+    return pd.concat(parts, names=["count", "method"]).swaplevel().sort_index()
+
+
+def lost_with_tasks(cart: str, others: Sequence[str], first: int = 4) -> pd.DataFrame:
+    """How much less CART loses than others from ``first`` tasks to all, in normalised points.
+
+    Returns:
+        Columns ``mean`` and ``half_width`` over the seeds, one row per other method.
+    """
+    table = load_table("vision20-task_counts")
+    means = 100 * table.groupby(["method", "count", "seed"])["normalised"].mean()
+    lost = means.xs(first, level="count") - means.xs(table["count"].max(), level="count")
+    rows = {other: interval((lost[other] - lost[cart]).tolist()) for other in others}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "half_width"])
+
+
+def learned_coefficients() -> pd.DataFrame:
+    """AdaMerging's coefficients on CART by entropy and by labels, from ``vision8-coefficients``.
+
+    Returns:
+        `both_intervals` to CART in points, one row per objective and rate, with the objective's
+        mean at the ``first`` and the ``last`` recorded step, in nats.
+    """
+    table, history = (load_table("vision8-coefficients", part) for part in ("test", "history"))
+    for rows in (table, history):
+        rate = rows["rate"].map(", rate {:g}".format).where(rows["rate"] > 0, "")
+        rows["method"] = rows["method"].str.replace("_", "-") + rate
+    names = [name for name in table["method"].unique() if name != "cart"]
+    found = 100 * both_intervals(table, {name: (name, "cart") for name in names})
+    values = history.groupby(["method", "step"])["value"].mean().unstack()
+    return found.assign(first=values.iloc[:, 0], last=values.iloc[:, -1])
+
+
+def compressed(suite: str, part: str = "test") -> pd.DataFrame:
+    """A table of the study ``compression``, with one name for method and setting in ``method``."""
+    table = load_table(f"{suite}-compression", part)
+    names = [COMPRESSED[key] for key in zip(table["method"], table["setting"], strict=True)]
+    return table.assign(method=names)
+
+
+def bits_per_weight(suite: str) -> "pd.Series[float]":
+    """What one more task takes, by name as in `compressed`."""
+    storage = compressed(suite, "storage").query("seed == 0").set_index("method")
+    bits: pd.Series[float] = storage["bits_per_task"] / storage["parameters"]
+    return bits.rename("bits per weight")
+
+
+def with_labels(pairs: Sequence[str], than: str) -> dict[str, tuple[str, str]]:
+    """Pairs for `both_intervals`: each method against one, named as figures write it."""
+    return {label(method): (method, than) for method in pairs}
+
+
+def indexing_with_rest(zoo: Zoo, ratio: float) -> dict[str, float]:
+    """Mean test accuracy of CART-Indexing, by where the tensors come from that are no matrices.
+
+    Args:
+        zoo: experts and their suite.
+        ratio: of the rank, in 0..1.
+
+    Returns:
+        ``averaged``: from the average, as `compress` stores them; ``its own``: each task's own.
+    """
+    parts = compress("cart_indexing", zoo.experts, rank_ratio=ratio)
+    averaged = {task: parts.expert(task) for task in parts.tasks}
+    own = {
+        task: {
+            key: value if is_matrix(key, value) else zoo.experts[task][key]
+            for key, value in state.items()
+        }
+        for task, state in averaged.items()
+    }
+    return {
+        text: float(individual(replace(zoo, experts=experts))["accuracy"].mean())
+        for text, experts in (("averaged", averaged), ("its own", own))
+    }

@@ -1,0 +1,93 @@
+"""The loss over planes in the space of weights, and CART's path on them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from mergelib.statedict import StateDict, flatten, lerp, subtract
+from mergelib.studies.comparison import merge_zoo, only
+from mergelib.testbed.evaluation import evaluate_many
+from mergelib.testbed.tasks import Zoo
+from mergelib.theory.plane import Plane
+
+
+def path(zoo: Zoo, rank_ratios: Sequence[float]) -> Tensor:
+    """CART's way from the average at scale 1, Δ_k as one long vector for each rank.
+
+    Returns:
+        Shape ``(ranks, n)``; scale λ multiplies it by λ.
+    """
+    origin = flatten(merge_zoo("average", zoo))
+    return torch.stack(
+        [flatten(merge_zoo("cart", zoo, rank_ratio=ratio)) - origin for ratio in rank_ratios]
+    )
+
+
+def uncentred_path(zoo: Zoo, rank_ratios: Sequence[float], plane: Plane) -> np.ndarray:
+    """Places of low-rank task arithmetic at its usual scale on a plane, shape ``(ranks, 2)``."""
+    method = "low_rank_task_arithmetic"
+    merges = (merge_zoo(method, zoo, rank_ratio=ratio) for ratio in rank_ratios)
+    return np.array([plane.place(merged) for merged in merges])
+
+
+def window(places: np.ndarray, size: int, margin: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
+    """Coordinates of a square grid around places, shape ``(count, 2)``.
+
+    Args:
+        places: what shall be inside.
+        size: points along each side.
+        margin: added on every side, as a share of the extent.
+    """
+    edge = margin * np.ptp(places, axis=0)
+    xs, ys = np.linspace(places.min(0) - edge, places.max(0) + edge, size).T
+    return xs, ys
+
+
+def loss_map(zoo: Zoo, plane: Plane, xs: np.ndarray, ys: np.ndarray) -> pd.DataFrame:
+    """Mean test loss over the zoo's tasks on a grid of a plane, one row per y and column per x."""
+
+    def candidates() -> Iterator[tuple[tuple[float, float], dict[str, Tensor]]]:
+        for x in xs.tolist():
+            for y in ys.tolist():
+                yield (x, y), plane.model(x, y)
+
+    table = evaluate_many(zoo.model, candidates(), zoo.heads, zoo.suite, autocast=True)
+    table[["x", "y"]] = table["candidate"].tolist()
+    return table.groupby(["y", "x"])["loss"].mean().unstack()
+
+
+def mean_cosine(zoo: Zoo, start: StateDict) -> float:
+    """Mean cosine between the ways from a model to two different experts."""
+    ways = torch.stack([flatten(subtract(expert, start)) for expert in zoo.experts.values()])
+    directions = torch.nn.functional.normalize(ways, dim=1)
+    others = ~torch.eye(len(ways), dtype=torch.bool)
+    return float((directions @ directions.T)[others].mean())
+
+
+def towards_experts(zoo: Zoo, merges: Mapping[str, StateDict]) -> pd.DataFrame:
+    """How far merged models are from the experts, and what they lose on the experts' tasks.
+
+    Args:
+        zoo: experts and their suite.
+        merges: name to model; the model half-way from the last one to each expert, and the expert,
+            are judged as well.
+
+    Returns:
+        Means over the tasks: ``distance`` in weights and ``loss, nats`` on test data.
+    """
+    rows = []
+    for task, expert in zoo.experts.items():
+        *_, last = merges.items()
+        states = {
+            **merges,
+            f"half-way from {last[0]}": lerp(last[1], expert, 0.5),
+            "expert": expert,
+        }
+        losses = evaluate_many(zoo.model, states, zoo.heads, only(zoo.suite, [task]))["loss"]
+        for (name, state), loss in zip(states.items(), losses, strict=True):
+            distance = float(flatten(subtract(state, expert)).norm())
+            rows.append({"model": name, "distance": distance, "loss, nats": loss})
+    return pd.DataFrame(rows).groupby("model", sort=False).mean()

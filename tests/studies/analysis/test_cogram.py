@@ -1,0 +1,158 @@
+"""What the chapters on CoGraM compute: by hand where a number follows, else what must hold."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mergelib.studies import pairs
+from mergelib.studies.analysis import cogram as analysis
+from mergelib.studies.figures import cogram as figures
+from mergelib.studies.pairs import Pair
+from mergelib.testbed.families.synthetic import synthetic_pair, train_pair
+
+SEEDS = range(12)  # so many that no bootstrap draw holds one value only
+
+
+def column(*values: float) -> pd.Series:
+    """Three values, four seeds each, in every case."""
+    rows = [(*case, seed) for case in analysis.CASES for seed in SEEDS]
+    index = pd.MultiIndex.from_tuples(rows, names=["data", "start", "seed"])
+    return pd.Series([*values] * (len(index) // 3), index=index).sort_index()
+
+
+def runs(**rows: tuple[str, dict[str, tuple[float, ...]]]) -> pd.DataFrame:
+    """Rows of a study: levels to method and columns, three values for four seeds each."""
+    return pd.DataFrame(
+        [
+            {"data": data, "start": start, "seed": seed, "method": method, "levels": levels}
+            | {"prototypes": "arithmetic", "iterations": 1}
+            | {name: values[seed % 3] for name, values in columns.items()}
+            for data, start in analysis.CASES
+            for levels, (method, columns) in rows.items()
+            for seed in SEEDS
+        ]
+    )
+
+
+@pytest.fixture
+def source() -> analysis.Source:
+    fusion = runs(
+        fisher=("fisher", {"accuracy": (50.0, 50, 50), "toward_a": (0.5, 0.5, 0.5)}),
+        a=("a", {"accuracy": (60.0, 70, 80), "toward_a": (1.0, 1, 1)}),
+        b=("b", {"accuracy": (62.0, 72, 82), "toward_a": (0.0, 0, 0)}),
+        better=("better", {"accuracy": (60.0, 72, 82), "toward_a": (1.0, 0, 0)}),
+        layer=("cogram", {"accuracy": (40.0, 60, 78), "toward_a": (0.97, 0.99, 0.6)}),
+        other=("cogram", {"accuracy": (40.0, 60, 77), "toward_a": (0.97, 0.9, 0.6)}),
+    )
+    return analysis.Source("synthetic", fusion, fusion, fusion)
+
+
+def test_differences_are_paired_by_seed(source: analysis.Source) -> None:
+    table = analysis.differences({"a - b": lambda s: s.of("a") - s.of("b")}, [source])
+    assert next(iter(table.index)) == "synthetic, homogeneous, own"
+    assert set(table["a - b"]) == {"-2.0 ± 0.0"}
+    with pytest.raises(ValueError, match="expected one per case and seed"):
+        source.of("cogram")
+
+
+def test_counts_of_seeds(source: analysis.Source) -> None:
+    assert set(analysis.improved(source, "arithmetic").values()) == {8}
+    # of three seeds, one is near A, the better, one near A, the worse, one near none
+    found = analysis.at_parent(source, 1)
+    assert found["near"].tolist() == [8] * 4
+    assert found["better"].tolist() == [4] * 4
+    # of three seeds, one has the same accuracy at another place, one another accuracy
+    assert set(analysis.same_network(source, "layer", "other").values()) == {4}
+
+
+def test_the_spread_ratio_is_one_of_deviations() -> None:
+    first, second = column(0, 2, 7), column(1, 2, 4.5)
+    found = analysis.spread_ratio(first, second, draws=200)
+    np.testing.assert_allclose(found["ratio"], np.std([0, 2, 7]) / np.std([1, 2, 4.5]))
+    doubled = analysis.spread_ratio(2 * first, first, draws=200)
+    np.testing.assert_allclose(doubled[["ratio", "low", "high"]], 2)
+
+
+def test_a_drop_at_weak_seeds_is_a_positive_rank_correlation(source: analysis.Source) -> None:
+    # CoGraM is 21, 11 and 3 points below A and B, which get better from seed to seed
+    found = analysis.drop_at_weak(source, draws=50)
+    np.testing.assert_allclose(found["rho"], 1)
+
+
+@pytest.mark.parametrize("name", ["synthetic", "digits"])
+def test_the_files_hold_what_the_chapters_read(name: str) -> None:
+    source = analysis.Source.load(name)
+    assert source.fusion["accuracy"].between(1, 100).all()
+    means, chosen = analysis.threshold_means(source)
+    assert chosen in means.index
+    curve = analysis.steepness_curve(source, ("heterogeneous", "common"), "arithmetic")
+    assert 5.5 in curve.index
+    assert (curve["half_width"] > 0).all()
+
+
+def test_refinement_of_other_merges_keeps_to_the_files_means() -> None:
+    table = analysis.after_other_merges()
+    assert "CART" in table.index
+    assert table["with rollback"].str.fullmatch(r"[+-]\d+\.\d \[-?\d+\.\d, -?\d+\.\d\]").all()
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> Pair:
+    def draw(seed: int, heterogeneous: bool) -> Any:
+        sizes: dict[str, Any] = {
+            "classes": 4,
+            "dimensions": 6,
+            "train_size": 80,
+            "validation_size": 40,
+        }
+        return synthetic_pair(seed, heterogeneous=heterogeneous, test_size=40, **sizes)
+
+    monkeypatch.setitem(pairs.SOURCES, "synthetic", draw)
+    monkeypatch.setattr(pairs, "train_pair", partial(train_pair, hidden=16, epochs=10))
+    return pairs.make_pair(0, "synthetic", "homogeneous", shared=False)
+
+
+def test_aligning_keeps_what_b_computes(pair: Pair) -> None:
+    turned = analysis.aligned(pair)
+    torch.testing.assert_close(pair.outputs(turned), pair.outputs(pair.b))
+    assert not torch.equal(turned["0.weight"], pair.b["0.weight"])
+    scores = analysis.aligned_scores([pair])
+    assert scores["better"][0] in (scores["a"][0], scores["b"][0])
+    assert scores["a"][0] == pytest.approx(100 * pair.accuracy(pair.a))
+
+
+def test_positive_pairs_have_positive_features_of_the_same_examples(pair: Pair) -> None:
+    moved = analysis.positive_pair(0)
+    assert moved.data.a.inputs.min() > 0
+    torch.testing.assert_close(2 * moved.data.a.inputs.log(), pair.data.a.inputs)
+    means = moved.prototypes("geometric")["all"][0].log() * 2
+    torch.testing.assert_close(means, pair.prototypes("arithmetic")["all"][0], atol=1e-3, rtol=0)
+
+
+@pytest.mark.usefixtures("pair")
+def test_layer_passes_tell_which_parent_the_first_decision_prefers() -> None:
+    table = analysis.layer_passes([0])
+    assert len(table) == 4 * 3
+    assert ((table["last"] > 0.5) == (table["lean"] < 0)).all(), "α is above 1/2 where A is better"
+    assert table["rises"].between(0, 2).all()
+
+
+@pytest.mark.usefixtures("pair")
+def test_class_means_tell_more_than_magnitudes() -> None:
+    kinds = {"mean": {"kind": "arithmetic"}, "geometric": {"kind": "geometric"}}
+    told = analysis.told_by_prototypes(kinds, range(3)).groupby("prototypes").mean().to_dict()
+    assert told["nearest, %"]["mean"] > told["nearest, %"]["geometric"]
+    assert told["loss of A"]["mean"] < told["loss of A"]["geometric"]
+
+
+def test_figures_draw_every_run(source: analysis.Source) -> None:
+    plain = analysis.gap(source.of("a") - source.of("fisher"))
+    drawn = figures.forest({"one": {"x": plain, "y": plain}}, "points")
+    assert [ax.get_title() for ax in drawn.axes] == ["one"]
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["x", "y"]
+    texts = {text.get_text() for ax in figures.algorithm().axes for text in ax.texts}
+    assert {"accept", "roll back", "did M's loss fall?"} <= texts

@@ -1,0 +1,312 @@
+"""Spoil the results that a claim is tested on, and see whether its verdict notices.
+
+For every claim of the ledger, results are shifted in its favour, which must make it hold; shifted
+against it, which must make it fail; and, as its favour has made it hold, exchanged between methods
+and shuffled among them, after which it must not. A renamed column must raise an error, and a result
+that is not there must read "not tested". Prints a table of claims by ways to spoil.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from contrasts import Contrast, Follow, Key, Spread, Times
+
+from mergelib.ledger import Claim, cart, cogram, frank_wolfe
+from mergelib.ledger.verdicts import FAILS, HOLDS, UNTESTED, judge, outcomes, verdict
+from mergelib.records.results import MissingResult, load_table
+
+CLAIMS = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS)
+WAYS = ("as measured", "for", "against", "exchanged", "shuffled", "renamed", "missing")
+
+
+def _methods(*names: str) -> list[Key]:
+    return [(name,) for name in names]
+
+
+_CART, _LOW = "cart", "low_rank_task_arithmetic"
+_RANKS = ("method", "scale", "rank_ratio")
+_RATIOS = (0.75, 0.5, 0.32, 0.24, 0.16, 0.12, 0.04, 0.02, 0.01, 0.08)
+_SOFT, _HARD = frank_wolfe.SOFT, frank_wolfe.HARD
+_MERGED = f"{_HARD}, from adamerging"
+_POOLS = ("method", "count")
+_PLAIN = ("frank_wolfe", "average", "task_arithmetic", "ties", "adamerging")
+_FUSED = ("method", "prototypes", "levels", "iterations")
+_PAIRS = partial(Contrast, "fusion", _FUSED, blocks=("seed", "data", "start"))
+_LAYER: Key = ("cogram", "geometric", "layer", 1.0)
+_FINE: Key = ("cogram", "geometric", cogram.FINEST, 1.0)
+_FISHER: Key = ("fisher", "", "", "")
+_TUNED = ("accuracy", "accuracy_a", "accuracy_b")
+
+CONTRASTS: dict[str, tuple[Contrast, ...]] = {
+    "C1": (
+        Contrast(
+            "baselines",
+            ("method",),
+            _methods("average", "task_arithmetic", "ties", "consensus", _CART),
+        ),
+    ),
+    "C2": (
+        Contrast(
+            "ranks",
+            _RANKS,
+            [
+                (_LOW, 0.3, 0.0),
+                *((_CART, 1.0, ratio) for ratio in (0.0, 0.01, 0.32)),
+                *((_LOW, 0.3, ratio) for ratio in (0.08, 1.0)),
+                (_CART, 1.0, 0.08),
+            ],
+        ),
+    ),
+    "C3": (
+        Contrast(
+            "interference",
+            ("centred",),
+            [(True,), (False,)],
+            ("interference_all",),
+            10,
+            "curves",
+            blocks=("seed", "layer", "rank_ratio"),
+        ),
+    ),
+    "C4": tuple(
+        Contrast(
+            "interference",
+            ("centred", "rank_ratio"),
+            [(True, 0.08), (True, far)],
+            (name,),
+            step,
+            "curves",
+            blocks=("seed", "layer"),
+        )
+        for name, far, step in (("interference_all", 1.0, 20.0), ("reconstruction", 0.0, 0.6))
+    ),
+    "C5": (Contrast("ranks", _RANKS, [(_CART, 1.0, ratio) for ratio in _RATIOS]),),
+    "C6": (
+        Contrast(
+            "adaptation",
+            ("method",),
+            _methods("task_arithmetic", "adamerging+task_arithmetic", _CART, f"adamerging+{_CART}"),
+        ),
+    ),
+    "C7": (
+        Contrast(
+            "task_counts",
+            ("method",),
+            _methods("average", "task_arithmetic", "ties", _CART),
+            ("normalised",),
+            times="count",
+            blocks=("seed", "count", "subset"),
+        ),
+    ),
+    "C8": (
+        Contrast(
+            "compression",
+            ("method", "setting"),
+            [("individual", ""), ("cart_indexing", "rank_ratio=0.08")],
+        ),
+    ),
+    "C9": (
+        Contrast(
+            "ranks",
+            _RANKS,
+            [(_CART, 1.0, 0.08), (_CART, 1.0, 0.32), (_CART, 1.0, 0.0), (_LOW, 0.3, 1.0)],
+            ("loss",),
+        ),
+    ),
+    "C10": (
+        Contrast(
+            "baselines",
+            ("method",),
+            _methods(_CART, "average", "task_arithmetic", "ties"),
+            ("loss",),
+        ),
+    ),
+    "F1": (Contrast("procedures", ("method",), _methods("adamerging", _MERGED, _SOFT)),),
+    "F2": (
+        Contrast(
+            "irrelevant",
+            _POOLS,
+            [
+                *((name, 16) for name in _PLAIN[1:]),
+                ("frank_wolfe", 16),
+                ("frank_wolfe", 0),
+                *((name, 0) for name in _PLAIN[1:]),
+            ],
+            levels=(0, 0, 0, 0, 1, 1, 2, 2, 2, 2),
+            against=(2, 2, 2, 2, 0, 3, 0, 0, 0, 0),
+        ),
+    ),
+    "F3": (
+        Contrast("relevant", _POOLS, [("frank_wolfe", 2), ("adamerging", 20), ("frank_wolfe", 20)]),
+    ),
+    "F4": (
+        Contrast(
+            "procedures",
+            ("method",),
+            [
+                (_SOFT,),
+                (_MERGED,),
+                (f"{_HARD}, from cart",),
+                ("frank_wolfe soft, by layer, from cart",),
+            ],
+            ("moved",),
+            part="history",
+            levels=(0, 1, 0, 0),
+            against=(-1, -1, 0, 0),
+            blocks=("seed", "step"),
+        ),
+    ),
+    "F5": (
+        Times("printed_walks", ("step",), [(60,), (30,)], ("gap",), 10, blocks=("seed",)),
+        Times(
+            "procedures",
+            ("method", "step"),
+            [(_SOFT, step) for step in (5, 4, 3, 2, 1, 0)],
+            ("gap",),
+            10,
+            "history",
+            levels=(0, 0, 0, 0, 0, 1),
+            against=(1, 1, 1, 1, 1, 0),
+            blocks=("seed", "method"),
+        ),
+    ),
+    "F6": (
+        Contrast(
+            "language",
+            ("method",),
+            _methods(_SOFT, "average", "task_arithmetic", "fisher", "regmean"),
+            ("loss",),
+        ),
+        Contrast(
+            "calibration", ("method", "examples"), [("multitask", 0), ("frank_wolfe soft", 100)]
+        ),
+    ),
+    "F7": (
+        Contrast(
+            "memory",
+            ("experts",),
+            [(20,), (4,)],
+            ("peak_bytes",),
+            1e9,
+            "peaks",
+            blocks=("variant", "repeat"),
+        ),
+    ),
+    "F8": (
+        Contrast(
+            "procedures",
+            ("method",),
+            _methods("frank_wolfe hard, by task", _HARD, "frank_wolfe soft, by layer", _SOFT),
+        ),
+    ),
+    "G1": (_PAIRS([_FISHER, _LAYER]),),
+    "G2": (
+        _PAIRS([_FINE, _LAYER], step=100.0),
+        Spread("fusion", _FUSED, [_LAYER, _FINE], blocks=("seed", "data", "start")),
+    ),
+    "G3": (_PAIRS([_LAYER, (*_LAYER[:3], 3.0)]),),
+    "G4": (
+        Contrast(
+            "tuning",
+            ("method", "training"),
+            [("a", "none"), ("cogram", "kickoff")],
+            _TUNED,
+            blocks=("seed", "data", "start"),
+        ),
+        Contrast(
+            "tuning",
+            ("method", "training"),
+            [("b", "none"), ("cogram", "kickoff")],
+            _TUNED,
+            blocks=("seed", "data", "start"),
+        ),
+    ),
+    "G5": (Follow("fusion", _FUSED, [_FISHER, _LAYER], blocks=("seed", "data", "start")),),
+}
+
+
+@cache
+def _stored(name: Any, *part: str) -> pd.DataFrame:
+    table: pd.DataFrame = name() if callable(name) else load_table(name, *part)
+    gaps = [column for column in table if column in _FUSED and table[column].isna().any()]
+    kept = {
+        column: table[column].astype(object).where(table[column].notna(), "") for column in gaps
+    }
+    return table.assign(**kept)
+
+
+def _touched(key: str, name: Any, part: Sequence[str]) -> Iterator[Contrast]:
+    """The contrasts of a claim in that table."""
+    if not callable(name) and name.startswith(("digits", "glyphs")):
+        return  # no primary check reads these
+    for contrast in CONTRASTS[key]:
+        known = name.__name__ if callable(name) else name.split("-")[1]
+        if contrast.result == known and (callable(name) or contrast.part == (part or ("test",))[0]):
+            yield contrast
+
+
+@cache
+def _favoured(key: str, name: Any, *part: str) -> pd.DataFrame:
+    table = _stored(name, *part)
+    for contrast in _touched(key, name, part):
+        table = contrast.shifted(table, 1)
+    return table
+
+
+def spoiled(key: str, way: str, seed: int = 0) -> Callable[..., pd.DataFrame]:
+    """A loader that gives a claim's results, spoiled in one of the `WAYS`."""
+
+    def load(name: Any, *part: str) -> pd.DataFrame:
+        if way == "missing":
+            raise MissingResult(f"no result {name!r}")
+        table = _stored(name, *part)
+        generator = np.random.default_rng(seed)
+        contrasts = list(_touched(key, name, part))
+        for contrast in contrasts:
+            if way == "renamed":
+                return table.rename(columns={contrast.outcome[0]: "renamed"})
+            if way == "against":
+                table = contrast.shifted(table, -1)
+        if way in ("for", "exchanged", "shuffled"):
+            table = _favoured(key, name, *part)
+        for contrast in contrasts if way in ("exchanged", "shuffled") else ():
+            table = getattr(contrast, way)(table, generator)
+        return table
+
+    return load
+
+
+def found(claim: Claim, way: str) -> str:
+    """The verdict on a claim by its primary checks, or ``"error"``."""
+    load = spoiled(claim.key, way)
+    if way == "missing":
+        return str(judge([claim], load)[0]["verdict"].item())
+    try:
+        checks = [check for check in claim.test(load) if check.role == "primary"]
+    except (ValueError, KeyError):
+        return "error"
+    return verdict([shown for shown, _ in outcomes(checks)])
+
+
+def noticed(way: str, result: str) -> bool:
+    """Whether that is the verdict that spoiled results must get."""
+    wanted = {"for": HOLDS, "against": FAILS, "renamed": "error", "missing": UNTESTED}
+    if way in ("exchanged", "shuffled"):
+        return result not in (HOLDS, "error")
+    return way not in wanted or result == wanted[way]
+
+
+def table() -> pd.DataFrame:
+    """Verdicts, one row per claim and one column per way to spoil its results."""
+    rows = {claim.key: [found(claim, way) for way in WAYS] for claim in CLAIMS}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=list(WAYS))
+
+
+if __name__ == "__main__":
+    verdicts = table()
+    print(verdicts.to_markdown())
+    cells = [noticed(way, result) for way in WAYS[1:] for result in verdicts[way]]
+    print(f"{sum(cells)} of {len(cells)} cells noticed")
