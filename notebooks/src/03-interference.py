@@ -212,7 +212,7 @@ dozen.index = [f"{i + 1}: {key.removesuffix('.weight')}" for i, key in enumerate
 figure, ax = plt.subplots(figsize=(9.4, 6.2))
 limit = float(np.abs(dozen.to_numpy()).max())
 heat_map(dozen, ax, low=-limit, high=limit, digits=0, bar="entry, thousandths")
-ax.axvline(len(names) - 0.5, color="#d55e00", lw=4)
+ax.axvline(len(names), color="#d55e00", lw=4)
 plt.show()
 
 # %% [markdown]
