@@ -66,7 +66,7 @@ def test_what_a_rule_stands_on_concerns_it_too(copy: Path) -> None:
         ("studies/cart.py", '    """Every method', '    """All methods'),
         ("ledger/cart_checks.py", "NEAR = ", "OTHERS = NEAR = "),
         ("cli/studies.py", "DEMO = ", "OTHERS = DEMO = "),
-        ("plots.py", "import ", "import math\nimport "),
+        ("plots/charts.py", "import ", "import math\nimport "),
         ("records/provenance.py", "import ", "import math\nimport "),
         ("studies/cogram.py", "STEEPNESSES = ", "OTHERS = STEEPNESSES = "),
         ("studies/cart.py", "RANK_RATIOS = (0.0, ", "RANK_RATIOS = (0.1, "),
