@@ -117,13 +117,23 @@ def _digits(value: float) -> str:
     return text.replace("-", "−")
 
 
-def summary(table: pd.DataFrame) -> str:
-    """All claims by verdict, one line each, in Markdown."""
+def summary(table: pd.DataFrame, checks: pd.DataFrame) -> str:
+    """All claims by verdict, one line each, with the first primary check of each, in Markdown.
+
+    Args:
+        table: rows of the ledger as of `judge`.
+        checks: their checks.
+    """
+    first = checks[checks["role"] == "primary"].groupby("claim", sort=False).head(1)
+    shown = {check.claim: f" ({_headline(check)})" for check in first.itertuples()}
     parts = []
     for verdict in VERDICTS:
         rows = table[table["verdict"] == verdict]
         if len(rows):
-            lines = [f"* **{row.claim}** {row.statement}" for row in rows.itertuples()]
+            lines = [
+                f"* **{row.claim}** {row.statement}{shown.get(row.claim, '')}"
+                for row in rows.itertuples()
+            ]
             parts.append("\n".join([f"**{MARKS[verdict]} {verdict.capitalize()}**", "", *lines]))
     return "\n\n".join(parts)
 
@@ -164,6 +174,11 @@ def _ours(checks: pd.DataFrame) -> str:
     places = primary["outcome"].map({"fails": 0, "open": 1, "holds": 2})
     weakest = next(primary.loc[places.sort_values(kind="stable").index].itertuples())
     return f"of {len(primary)} primary checks {told}. {weakest.what}: {_interval(weakest)}"
+
+
+def _headline(check: Any) -> str:
+    paper = f"; the paper: {_digits(check.paper)}" if _given(check.paper) else ""
+    return f"{check.what}: {_interval(check)}{paper}"
 
 
 def _interval(check: Any) -> str:

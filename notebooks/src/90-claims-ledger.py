@@ -39,7 +39,8 @@ DEVICE = "cpu"
 # ## All verdicts
 #
 # C are the claims of CART {cite}`choi2025revisiting`, F those of FW-Merging
-# {cite}`chen2025fwmerging`, G those of CoGraM {cite}`lenz2025cogram`.
+# {cite}`chen2025fwmerging`, G those of CoGraM {cite}`lenz2025cogram`. In brackets stands the first
+# primary check of each, with its interval, and the paper's figure where it gives one.
 
 # %% tags=["hide-input"]
 from IPython.display import Markdown, display
@@ -48,7 +49,7 @@ from mergelib import ledger
 from mergelib.ledger import cart, cogram, drawing, frank_wolfe
 
 table, checks = ledger.judge([*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS])
-display(Markdown(drawing.summary(table)))
+display(Markdown(drawing.summary(table, checks)))
 
 # %% [markdown]
 # ## What a verdict is
