@@ -75,7 +75,7 @@ class InputFile:
 
     path: Path
     stamp: tuple[int, ...]
-    memory: "Memory | None" = field(default=None, compare=False, repr=False)
+    memory: Memory | None = field(default=None, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[type["InputFile"], tuple[Path, tuple[int, ...]]]:
         return InputFile, (self.path, self.stamp)

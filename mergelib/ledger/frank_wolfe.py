@@ -5,9 +5,11 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+import torch
 
 from mergelib.ledger.checks import Check, Role, above, matrix, pick
 from mergelib.ledger.verdicts import Claim, Load
+from mergelib.theory.frank_wolfe import printed_gaps
 
 SOFT, HARD = "frank_wolfe soft, by task", "frank_wolfe hard, by layer"
 FREE = "frank_wolfe soft, by task, unconstrained"
@@ -136,14 +138,9 @@ def printed_walks(starts: int = 10, steps: int = 60) -> pd.DataFrame:
     rows = []
     for seed in range(starts):
         point = np.random.default_rng(seed).dirichlet(np.ones(3)) @ corners
-        least = math.inf
-        for step in range(1, steps + 1):
-            products = corners @ point
-            least = min(least, float(point @ point - products.min()))
+        gaps = printed_gaps(torch.from_numpy(corners), torch.from_numpy(point), 2, steps)
+        for step, least in enumerate(np.minimum.accumulate(gaps), 1):
             rows.append({"seed": seed, "step": step, "gap": least})
-            first, second = corners[products.argsort()[:2]]
-            share = first @ (first - second) / np.square(first - second).sum()
-            point = first + np.clip(share, 0, 1) * (second - first)
     return pd.DataFrame(rows)
 
 

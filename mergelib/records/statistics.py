@@ -78,7 +78,13 @@ def written(columns: Mapping[str, pd.DataFrame], digits: int = 1) -> pd.DataFram
 
 
 def paired_bootstrap(
-    table: pd.DataFrame, better: str, worse: str, *, draws: int = 10_000, seed: int = 0
+    table: pd.DataFrame,
+    better: str,
+    worse: str,
+    value: str = "accuracy",
+    *,
+    draws: int = 10_000,
+    seed: int = 0,
 ) -> tuple[float, float, float]:
     """Difference in mean accuracy of two methods, resampled over seeds and tasks together.
 
@@ -86,9 +92,10 @@ def paired_bootstrap(
     and columns (tasks) are then drawn with replacement, independently of each other.
 
     Args:
-        table: columns ``method``, ``seed``, ``task``, ``accuracy``.
+        table: columns ``method``, ``seed``, ``task`` and ``value``.
         better: the method expected to be ahead.
         worse: the one it is compared with.
+        value: what is compared.
         draws: bootstrap samples.
         seed: of the resampling.
 
@@ -98,7 +105,7 @@ def paired_bootstrap(
     Raises:
         ValueError: if the two were not measured on the same seeds and tasks.
     """
-    wide = table.pivot(index=["seed", "task"], columns="method", values="accuracy")
+    wide = table.pivot(index=["seed", "task"], columns="method", values=value)
     difference = (wide[better] - wide[worse]).unstack("task")
     if difference.isna().any(axis=None):
         raise ValueError(f"{better} and {worse} were not measured on the same seeds and tasks")
@@ -122,9 +129,7 @@ def both_intervals(
         ``high``, the ends of `paired_bootstrap`'s interval over seeds and tasks.
     """
     rows = paired(table, pairs, value)
-    columns = ["method", "seed", "task"]
-    plain = table[[*columns, value]].rename(columns={value: "accuracy"})
-    ends = [paired_bootstrap(plain, better, worse)[1:] for better, worse in pairs.values()]
+    ends = [paired_bootstrap(table, *pair, value)[1:] for pair in pairs.values()]
     return rows.assign(low=[low for low, _ in ends], high=[high for _, high in ends])
 
 

@@ -5,7 +5,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from mergelib.procedures import Adapted, adapt
 from mergelib.records.measure import measured
 from mergelib.records.results import Rows
 from mergelib.registry import get_method
+from mergelib.statedict import StateDict
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many, normalised_accuracy
 from mergelib.testbed.tasks import Split, Suite, Zoo
 
@@ -183,6 +184,24 @@ def sub_zoo(zoo: Zoo, tasks: Sequence[str]) -> Zoo:
     """The zoo cut down to some of its tasks, experts and all."""
     experts = {task: zoo.experts[task] for task in tasks}
     return replace(zoo, suite=only(zoo.suite, tasks), experts=experts)
+
+
+def accuracies(
+    zoo: Zoo,
+    candidates: Mapping[Any, StateDict] | Iterable[tuple[Any, StateDict]],
+    split: SplitName = "test",
+    *,
+    autocast: bool = False,
+) -> pd.DataFrame:
+    """Accuracies (0..1) of labelled state dicts: one row each, in order, one column per task.
+
+    Arguments are those of `evaluate_many`.
+    """
+    table = evaluate_many(
+        zoo.model, candidates, zoo.heads, zoo.suite, split=split, autocast=autocast
+    )
+    wide = table.set_index(["candidate", "task"])["accuracy"].unstack("task")
+    return wide.loc[list(dict.fromkeys(table["candidate"])), list(zoo.suite.tasks)]
 
 
 def cut(zoo: Zoo, pictures: int) -> Zoo:

@@ -112,22 +112,6 @@ def smoothness(
     return float(torch.linalg.eigvalsh((curvature + curvature.T) / 2).abs().max())
 
 
-def oracle_scores(
-    gradient: StateDict, states: Iterable[StateDict]
-) -> tuple[list[float], list[float]]:
-    """What two oracles minimise: inner products with whole models, and sums of tensors' cosines.
-
-    The first belong to the gap; the second are those of the authors' released code.
-    """
-    products, cosines = [], []
-    for state in states:
-        by_key = {key: _inner({key: slope}, state) for key, slope in gradient.items()}
-        sizes = {key: float(slope.norm() * state[key].norm()) for key, slope in gradient.items()}
-        products.append(sum(by_key.values()))
-        cosines.append(sum(by_key[key] / max(size, 1e-30) for key, size in sizes.items()))
-    return products, cosines
-
-
 def printed_gaps(corners: Tensor, point: Tensor, top_k: int, steps: int = 60) -> list[float]:
     """Gaps of the soft step as printed, which drops the current point, on ½ ‖θ‖².
 

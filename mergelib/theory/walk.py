@@ -9,7 +9,7 @@ the hull is the product of the tensors' hulls. `mergelib.procedures.frank_wolfe`
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -275,6 +275,19 @@ def combination(
         if weight:
             total.add_(expert[key].to(total), alpha=weight)
     return total
+
+
+def oracle_scores(
+    gradient: StateDict, states: Iterable[StateDict]
+) -> tuple[list[float], list[float]]:
+    """What two oracles minimise: inner products with whole models, and sums of tensors' cosines.
+
+    The first belong to the gap; the second are those of the authors' released code.
+    """
+    slope = {key: tensor.double() for key, tensor in gradient.items()}
+    named = {str(i): state for i, state in enumerate(states)}
+    products, cosines = _products(named, slope, list(slope))
+    return products.sum(1).tolist(), cosines.sum(1).tolist()
 
 
 def _products(

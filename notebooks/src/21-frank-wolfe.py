@@ -643,7 +643,7 @@ print("share of the five others:", f"{coefficients.drop([*targets, 'start']).sum
 # different sizes; then with the real loss at random points of the hull.
 
 # %%
-from mergelib.theory.frank_wolfe import oracle_scores
+from mergelib.theory.walk import oracle_scores
 
 sizes = torch.logspace(1, 4, 20).int().tolist()
 drawn = []

@@ -17,11 +17,11 @@ from mergelib.theory.frank_wolfe import (
     classical_bound,
     convex_bound,
     diameter,
-    oracle_scores,
     printed_gaps,
     smoothness,
     soft_bound,
 )
+from mergelib.theory.walk import oracle_scores
 
 State = dict[str, Tensor]
 

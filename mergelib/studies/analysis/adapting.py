@@ -15,7 +15,7 @@ from mergelib.procedures.fisher import diagonal_fisher
 from mergelib.procedures.objectives import entropy
 from mergelib.procedures.regmean import layer_grams
 from mergelib.records.results import load_table
-from mergelib.records.statistics import paired, paired_bootstrap
+from mergelib.records.statistics import both_intervals
 from mergelib.statedict import StateDict, is_matrix
 from mergelib.studies.comparison import adapted, merge_zoo
 from mergelib.testbed.evaluation import has_bfloat16
@@ -247,8 +247,4 @@ def over_seeds_and_tasks(pairs: Mapping[str, tuple[str, str]], result: str) -> p
         ``points``, ``half_width`` (95 %, Student's over the seeds), and the ends ``low`` and
         ``high`` of the 95 % bootstrap interval over seeds and tasks.
     """
-    table = load_table(result)
-    means = 100 * paired(table, pairs)
-    ends = [paired_bootstrap(table, *pair)[1:] for pair in pairs.values()]
-    bounds = 100 * pd.DataFrame(ends, index=means.index, columns=["low", "high"])
-    return means.rename(columns={"mean": "points"}).join(bounds)
+    return 100 * both_intervals(load_table(result), pairs).rename(columns={"mean": "points"})

@@ -21,17 +21,17 @@ from torch import Tensor
 from mergelib.merging import merge
 from mergelib.numerics.selection import magnitude_thresholds
 from mergelib.records.results import load_table
-from mergelib.records.statistics import paired, paired_bootstrap
+from mergelib.records.statistics import both_intervals
 from mergelib.rules.sparse import drop_and_rescale, trim_below
-from mergelib.statedict import flatten, unflatten
-from mergelib.studies.comparison import individual
-from mergelib.testbed.evaluation import SplitName, evaluate_many
+from mergelib.statedict import StateDict, flatten, unflatten
+from mergelib.studies.comparison import accuracies, individual
+from mergelib.testbed.evaluation import SplitName
 from mergelib.testbed.tasks import Zoo
 
 
-def task_vectors(zoo: Zoo) -> Tensor:
-    """The experts' task vectors as rows, shape ``(T, n)``."""
-    origin = flatten(zoo.pretrained)
+def task_vectors(zoo: Zoo, start: StateDict | None = None) -> Tensor:
+    """The ways from the pretrained model, or another, to the experts: rows, shape ``(T, n)``."""
+    origin = flatten(zoo.pretrained if start is None else start)
     return torch.stack([flatten(expert) for expert in zoo.experts.values()]) - origin
 
 
@@ -160,18 +160,9 @@ def along(
             for a in projections:
                 yield (key, a), unflatten(origin + a * unit, zoo.pretrained)
 
-    table = accuracies(zoo, candidates(), split)
+    table = accuracies(zoo, candidates(), split, autocast=True)
     table.index = pd.MultiIndex.from_tuples(table.index, names=["direction", "projection"])
     return table
-
-
-def accuracies(
-    zoo: Zoo, candidates: Iterator[tuple[Any, dict[str, Tensor]]], split: SplitName
-) -> pd.DataFrame:
-    """Accuracies (0..1) of labelled state dicts: one row each, one column per task."""
-    table = evaluate_many(zoo.model, candidates, zoo.heads, zoo.suite, split=split, autocast=True)
-    wide = table.set_index(["candidate", "task"])["accuracy"].unstack("task")
-    return wide.loc[list(dict.fromkeys(table["candidate"])), list(zoo.suite.tasks)]
 
 
 def dropped(
@@ -198,7 +189,7 @@ def dropped(
         for seed in range(draws):
             vector = merge_rows("dare", rows, drop_rate=rate, scale=scale, seed=seed)
             state = unflatten(origin + vector, zoo.pretrained)
-            accuracy = accuracies(zoo, iter([(0, state)]), "validation").to_numpy().mean()
+            accuracy = accuracies(zoo, {0: state}, "validation", autocast=True).to_numpy().mean()
             length = float(vector.norm() / (scale * total.norm()))
             row = {"rate": rate, "accuracy": float(accuracy), "length": length}
             table.append({**row, "predicted": predicted})
@@ -215,15 +206,13 @@ def gains(
         ``method``, ``gain``, ``half_width`` (95 %, Student's over the seeds), and the ends ``low``
         and ``high`` of the 95 % bootstrap interval over seeds and tasks.
     """
-    rows = []
+    parts = {}
     for suite in suites:
         table = load_table(f"{suite}-baselines")
-        for method in [m for m in methods if m in set(table["method"])]:
-            gain, half = 100 * paired(table, {method: (method, reference)}).loc[method]
-            _, low, high = paired_bootstrap(table, method, reference)
-            row = {"suite": suite, "method": method, "gain": gain, "half_width": half}
-            rows.append({**row, "low": 100 * low, "high": 100 * high})
-    return pd.DataFrame(rows)
+        pairs = {m: (m, reference) for m in methods if m in set(table["method"])}
+        parts[suite] = 100 * both_intervals(table, pairs)
+    gained = pd.concat(parts, names=["suite", "method"]).rename(columns={"mean": "gain"})
+    return gained.reset_index()
 
 
 def chosen_scales(suites: Sequence[str], methods: Sequence[str]) -> pd.DataFrame:

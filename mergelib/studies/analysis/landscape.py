@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mergelib.statedict import StateDict, flatten, lerp, subtract
+from mergelib.studies.analysis.interference import task_vectors
 from mergelib.studies.comparison import merge_zoo, only
 from mergelib.testbed.evaluation import evaluate_many
 from mergelib.testbed.tasks import Zoo
@@ -61,9 +62,8 @@ def loss_map(zoo: Zoo, plane: Plane, xs: np.ndarray, ys: np.ndarray) -> pd.DataF
 
 def mean_cosine(zoo: Zoo, start: StateDict) -> float:
     """Mean cosine between the ways from a model to two different experts."""
-    ways = torch.stack([flatten(subtract(expert, start)) for expert in zoo.experts.values()])
-    directions = torch.nn.functional.normalize(ways, dim=1)
-    others = ~torch.eye(len(ways), dtype=torch.bool)
+    directions = torch.nn.functional.normalize(task_vectors(zoo, start))
+    others = ~torch.eye(len(directions), dtype=torch.bool)
     return float((directions @ directions.T)[others].mean())
 
 

@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from mergelib.records.results import load_table
-from mergelib.statedict import StateDict, add, flatten, subtract
-from mergelib.studies.comparison import merge_zoo, sub_zoo
+from mergelib.statedict import StateDict, add, subtract
+from mergelib.studies.analysis import interference
+from mergelib.studies.comparison import accuracies, merge_zoo, sub_zoo
 from mergelib.testbed.evaluation import SplitName, evaluate_many
 from mergelib.testbed.heads import features
 from mergelib.testbed.tasks import Zoo
@@ -28,8 +30,7 @@ def task_vectors(zoo: Zoo) -> dict[str, dict[str, Tensor]]:
 
 def cosines(zoo: Zoo) -> pd.DataFrame:
     """Cosines of the angles between task vectors, tasks by tasks."""
-    rows = torch.stack([flatten(vector).double() for vector in task_vectors(zoo).values()])
-    rows = rows / rows.norm(dim=1, keepdim=True)
+    rows = normalize(interference.task_vectors(zoo).double())
     names = list(zoo.experts)
     return pd.DataFrame((rows @ rows.T).cpu().numpy(), names, names)
 
@@ -161,16 +162,16 @@ def forget(zoo: Zoo, scales: Sequence[float], *, keep: float = 0.95) -> pd.DataF
         mean of all others, the ``control``, each ``before`` and ``after``.
     """
     vectors, names = task_vectors(zoo), list(zoo.experts)
-    whole = _by_task(zoo, {"none": zoo.pretrained}, "validation").loc["none"]
+    whole = accuracies(zoo, {"none": zoo.pretrained}, "validation").loc["none"]
     chosen: dict[str, float] = {}
     for name in names:
         tried = {scale: add(zoo.pretrained, vectors[name], -scale) for scale in scales}
-        others = _by_task(zoo, tried, "validation").drop(columns=name).mean(axis=1)
+        others = accuracies(zoo, tried, "validation").drop(columns=name).mean(axis=1)
         enough = keep * whole.drop(name).mean()
         chosen[name] = max((s for s in scales if others[s] >= enough), default=0.0)
     models = {name: add(zoo.pretrained, vectors[name], -chosen[name]) for name in names}
-    after = _by_task(zoo, models, "test")
-    before = _by_task(zoo, {"none": zoo.pretrained}, "test").loc["none"]
+    after = accuracies(zoo, models, "test")
+    before = accuracies(zoo, {"none": zoo.pretrained}, "test").loc["none"]
     rows = {
         name: {
             "scale": chosen[name],
@@ -182,8 +183,3 @@ def forget(zoo: Zoo, scales: Sequence[float], *, keep: float = 0.95) -> pd.DataF
         for name in names
     }
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _by_task(zoo: Zoo, models: Mapping[Any, StateDict], split: SplitName) -> pd.DataFrame:
-    table = evaluate_many(zoo.model, models, zoo.heads, zoo.suite, split=split)
-    return table.pivot(index="candidate", columns="task", values="accuracy")

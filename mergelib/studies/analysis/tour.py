@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from mergelib.statedict import StateDict
-from mergelib.testbed.evaluation import evaluate_many
+from mergelib.studies import comparison
 from mergelib.testbed.models import Head, scale_pixels
 from mergelib.testbed.tasks import Split, Zoo
 
@@ -41,9 +41,7 @@ def one_question(zoo: Zoo) -> Zoo:
 
 def accuracies(zoo: Zoo, candidates: Mapping[str, StateDict]) -> pd.DataFrame:
     """Test accuracy in % of every candidate on every task, and the mean over tasks."""
-    table = evaluate_many(zoo.model, candidates, zoo.heads, zoo.suite)
-    wide = 100 * table.pivot(index="candidate", columns="task", values="accuracy")
-    wide = wide.loc[list(candidates), list(zoo.suite.tasks)].rename_axis(index=None, columns=None)
+    wide = 100 * comparison.accuracies(zoo, candidates).rename_axis(index=None, columns=None)
     return wide.assign(mean=wide.mean(axis=1))
 
 
