@@ -12,6 +12,7 @@ from pathlib import Path
 from torch import nn
 
 from mergelib.testbed.heads import few_shot_heads
+from mergelib.testbed.packages import Weights
 from mergelib.testbed.tasks import PretrainingSet, Suite, Task, Zoo
 from mergelib.testbed.training import Recipe
 
@@ -59,6 +60,7 @@ class Family:
         recipe: how they usually are; None where `load_zoo` gives them.
         heads: makes the frozen heads that they are fine-tuned under.
         pretraining: how the models are pretrained.
+        weights: gives the pretrained weights of a model that come as a package instead.
         load_zoo: ``load_zoo(suite, model=, device=, **options)`` gives the zoo of experts that
             others have fine-tuned; options are what `mergelib.load_zoo` was given.
     """
@@ -72,12 +74,15 @@ class Family:
     recipe: Recipe | None = None
     heads: MakeHeads = few_shot_heads
     pretraining: Pretraining | None = None
+    weights: Callable[[str], Weights] | None = None
     load_zoo: Callable[..., Zoo] | None = None
 
     def __post_init__(self) -> None:
-        if self.load_zoo is None and (self.recipe is None or self.pretraining is None):
+        weights = self.pretraining or self.weights
+        if self.load_zoo is None and (self.recipe is None or weights is None):
             raise ValueError(
-                f"family {self.name!r} needs load_zoo, or recipe and pretraining to make experts by"
+                f"family {self.name!r} needs load_zoo, or to make experts by a recipe, and "
+                "pretraining or weights"
             )
 
 

@@ -164,7 +164,8 @@ class Zoo(Brief):
         heads: task to frozen head.
         files: task to the expert's file in the cache, ready for `merge_files`.
         fingerprint: hash of all that made it, hexadecimal.
-        revisions: commits of what came from the hub, of the ``pretrained`` model and by task.
+        revisions: of what others made: commits on the hub, of the ``pretrained`` model and by task;
+            versions of packages and hashes of the weights in them.
     """
 
     suite: Suite

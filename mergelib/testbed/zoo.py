@@ -15,8 +15,9 @@ from torch import nn
 from mergelib.hashing import digest, fingerprint, plain
 from mergelib.io import cache_folder
 from mergelib.progress import progress
-from mergelib.testbed.backbones import VERSION, cached, load_backbone
+from mergelib.testbed.backbones import VERSION, cached, load_backbone, packaged_weights
 from mergelib.testbed.families import Family, family_of
+from mergelib.testbed.heads import few_shot_heads
 from mergelib.testbed.models import scale_pixels, to_tokens
 from mergelib.testbed.tasks import Suite, Task, Zoo, cross_entropy
 from mergelib.testbed.training import Recipe, fine_tune
@@ -99,10 +100,14 @@ def _trained_zoo(
     pretrained = {key: value.clone() for key, value in backbone.state_dict().items()}
     origin = {"version": VERSION, "model": model, "recipe": plain(recipe), "seed": seed}
     origin["backbone"] = digest(tensor for _, tensor in sorted(pretrained.items()))
-    keys = {name: _key(origin, task) for name, task in suite.tasks.items()}
+    heads = make_heads(backbone, suite, recipe, seed)
+    told = family_of(suite.name).heads is few_shot_heads  # by what is in the key already
+    keys = {
+        name: _key(origin, task, None if told else heads[name])
+        for name, task in suite.tasks.items()
+    }
     folder = cache_folder() / "zoo"
     files = {name: folder / f"{name}-{key}.safetensors" for name, key in keys.items()}
-    heads = make_heads(backbone, suite, recipe, seed)
     missing = [name for name in suite.tasks if not files[name].exists()]
     steps = sum(recipe.steps(len(suite.tasks[name].train)) for name in missing)
     experts = {}
@@ -122,23 +127,34 @@ def _trained_zoo(
             )
             state = cached(files[name], train, origin)
             experts[name] = {key: value.to(device) for key, value in state.items()}
+    packaged = packaged_weights(model)
     return Zoo(
-        suite, backbone, pretrained, experts, heads, files, fingerprint("".join(keys.values()))
+        suite,
+        backbone,
+        pretrained,
+        experts,
+        heads,
+        files,
+        fingerprint("".join(keys.values())),
+        {} if packaged is None else packaged.origin,
     )
 
 
-def _key(origin: Mapping[str, Any], task: Task) -> str:
-    """Hash of all that an expert depends on."""
+def _key(origin: Mapping[str, Any], task: Task, head: nn.Module | None) -> str:
+    """Hash of all that an expert depends on; of the head, where the rest does not tell it."""
     inputs = {
         **origin,
         "classes": len(task.class_names),
         "data": digest([task.train.inputs, task.train.labels]),
     }
-    # The keys of the first experts did not name these two.
+    # The keys of the first experts did not name these three.
     if task.loss is not cross_entropy:
         inputs["loss"] = _name(task.loss)
     if task.transform not in (scale_pixels, to_tokens):
         inputs["transform"] = _name(task.transform)
+    weights = {} if head is None else head.state_dict()
+    if weights:
+        inputs["head"] = digest(tensor for _, tensor in sorted(weights.items()))
     return fingerprint(inputs)
 
 

@@ -1,6 +1,16 @@
 """The families of suites that come with the package; importing this registers them all."""
 
-from mergelib.testbed.families import clip, digits, glue, glyphs, synthetic, texts, vision
+from mergelib.testbed.families import (
+    clip,
+    digits,
+    glue,
+    glyphs,
+    imagenet,
+    sentences,
+    synthetic,
+    texts,
+    vision,
+)
 from mergelib.testbed.registry import (
     FAMILIES,
     Family,
@@ -21,8 +31,10 @@ __all__ = [
     "family_with",
     "glue",
     "glyphs",
+    "imagenet",
     "known_suites",
     "register",
+    "sentences",
     "synthetic",
     "texts",
     "vision",
