@@ -18,7 +18,7 @@ from mergelib.procedures import Adapted, adapt
 from mergelib.records.measure import measured
 from mergelib.records.results import Rows
 from mergelib.registry import get_method
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, lerp
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many, normalised_accuracy
 from mergelib.testbed.tasks import Split, Suite, Zoo
 
@@ -84,13 +84,32 @@ def points(grid: Grid) -> list[dict[str, Any]]:
 def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor]:
     """`merge` on a zoo's experts and backbone; the suite's seed decides what a method draws.
 
-    Without a word on convolutions: studies leave them to the average unless they say otherwise.
+    Without a word on convolutions: the zoo says which of them are matrices.
     """
+    hyperparameters = {"is_matrix": zoo.is_matrix, **hyperparameters}
     if get_method(method).draws:
         hyperparameters = {"seed": zoo.suite.seed, **hyperparameters}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"convolutions \(")
         return merge(method, zoo.experts, pretrained=zoo.pretrained, **hyperparameters)
+
+
+def merged_grid(zoo: Zoo, method: str, grid: Grid) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """The merged model at every point of a grid, with the point's number, in any order.
+
+    Every rule is affine in its ``scale``, so two merges give the models at all scales.
+    """
+    chosen, scales = points(grid), grid.get("scale", [])
+    if len(scales) < 3:
+        for i, point in enumerate(chosen):
+            yield i, merge_zoo(method, zoo, **point)
+        return
+    low, high = min(scales), max(scales)
+    for other in points({name: values for name, values in grid.items() if name != "scale"}):
+        first, last = (merge_zoo(method, zoo, **other, scale=scale) for scale in (low, high))
+        for i, point in enumerate(chosen):
+            if all(point[name] == value for name, value in other.items()):
+                yield i, lerp(first, last, (point["scale"] - low) / (high - low))
 
 
 def score_grid(
@@ -103,13 +122,9 @@ def score_grid(
     the processor has it: several times faster there, and good enough to choose by.
     """
     chosen = points(grid)
-
-    def candidates() -> Iterator[tuple[int, dict[str, Tensor]]]:
-        for i, point in enumerate(chosen):
-            yield i, merge_zoo(method, zoo, **point)
-
+    candidates = merged_grid(zoo, method, grid)
     table = evaluate_many(
-        zoo.model, candidates(), zoo.heads, zoo.suite, split=split, autocast=autocast
+        zoo.model, candidates, zoo.heads, zoo.suite, split=split, autocast=autocast
     )
     column = zoo.suite.metric.column
     means = table.groupby("candidate")[column].mean()
@@ -239,6 +254,7 @@ def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> A
         heads=zoo.heads,
         data=data,
         transform=zoo.suite.transforms,
+        is_matrix=zoo.is_matrix,
         **options,
     )
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from torch import nn
 
+from mergelib.statedict import is_matrix
 from mergelib.testbed.heads import few_shot_heads
 from mergelib.testbed.packages import Weights
-from mergelib.testbed.tasks import PretrainingSet, Suite, Task, Zoo
+from mergelib.testbed.tasks import IsMatrix, PretrainingSet, Suite, Task, Zoo
 from mergelib.testbed.training import Recipe
 
 Sizes = tuple[int, int, int | None]
@@ -61,6 +62,7 @@ class Family:
         heads: makes the frozen heads that they are fine-tuned under.
         pretraining: how the models are pretrained.
         weights: gives the pretrained weights of a model that come as a package instead.
+        is_matrix: tells from key and tensor what low-rank methods take for a matrix in them.
         load_zoo: ``load_zoo(suite, model=, device=, **options)`` gives the zoo of experts that
             others have fine-tuned; options are what `mergelib.load_zoo` was given.
     """
@@ -75,6 +77,7 @@ class Family:
     heads: MakeHeads = few_shot_heads
     pretraining: Pretraining | None = None
     weights: Callable[[str], Weights] | None = None
+    is_matrix: IsMatrix = is_matrix
     load_zoo: Callable[..., Zoo] | None = None
 
     def __post_init__(self) -> None:

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from mergelib.hashing import digest
 from mergelib.messages.brief import Brief
+from mergelib.statedict import is_matrix
 
+IsMatrix = Callable[[str, Tensor], bool]
 Transform = Callable[[Tensor], Tensor]
 
 
@@ -166,6 +168,7 @@ class Zoo(Brief):
         fingerprint: hash of all that made it, hexadecimal.
         revisions: of what others made: commits on the hub, of the ``pretrained`` model and by task;
             versions of packages and hashes of the weights in them.
+        is_matrix: tells from key and tensor what low-rank methods take for a matrix.
     """
 
     suite: Suite
@@ -176,3 +179,4 @@ class Zoo(Brief):
     files: Mapping[str, Path]
     fingerprint: str
     revisions: Mapping[str, str] = field(default_factory=dict)
+    is_matrix: IsMatrix = is_matrix

@@ -137,6 +137,7 @@ def _trained_zoo(
         files,
         fingerprint("".join(keys.values())),
         {} if packaged is None else packaged.origin,
+        family_of(suite.name).is_matrix,
     )
 
 

@@ -15,6 +15,7 @@ from mergelib.studies.comparison import (
     compare,
     individual,
     merge_zoo,
+    merged_grid,
     points,
     score_grid,
 )
@@ -35,6 +36,16 @@ def test_grids_are_of_hyperparameters_that_exist(method: str, tiny_zoo: Zoo) -> 
     assert set(GRIDS[method]) <= set(get_method(method).hyperparameters)
     for point in (points(GRIDS[method])[0], points(GRIDS[method])[-1]):
         merge_zoo(method, tiny_zoo, **point)
+
+
+@pytest.mark.parametrize("method", [name for name in GRIDS if "scale" in GRIDS[name]])
+def test_rules_are_affine_in_their_scale(method: str, tiny_zoo: Zoo) -> None:
+    grid = {name: values[:2] for name, values in GRIDS[method].items()}
+    grid["scale"] = [0.3, 0.7, 1.6]
+    states = dict(merged_grid(tiny_zoo, method, grid))
+    assert sorted(states) == list(range(len(points(grid))))
+    for i, point in enumerate(points(grid)):
+        torch.testing.assert_close(states[i], merge_zoo(method, tiny_zoo, **point))
 
 
 def validation_accuracy(zoo: Zoo, method: str, **point: Any) -> float:

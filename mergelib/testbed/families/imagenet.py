@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
+from mergelib.statedict import is_kernel
 from mergelib.testbed.families import vision
 from mergelib.testbed.models import scale_pixels
 from mergelib.testbed.packages import Weights, packaged
@@ -32,6 +33,11 @@ def enlarged(pictures: Tensor) -> Tensor:
     return F.interpolate(scale_pixels(pictures), (SIDE, SIDE), mode="bicubic").clamp_(-1, 1)
 
 
+def is_dense_kernel(key: str, tensor: Tensor) -> bool:
+    """`mergelib.is_kernel` without depthwise convolutions, whose filters see one channel each."""
+    return is_kernel(key, tensor) and not (tensor.dim() == 4 and tensor.shape[1] == 1)
+
+
 class _Depthwise(torch.autograd.Function):
     """A depthwise convolution whose weight's gradient is a sum over shifts, fast on a CPU."""
 
@@ -42,7 +48,7 @@ class _Depthwise(torch.autograd.Function):
         return F.conv2d(x, weight, padding=padding, groups=len(weight))
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
         pad, size, to_x, to_weight = ctx.padding, weight.shape[-1], None, None
         if ctx.needs_input_grad[0]:
@@ -140,5 +146,6 @@ IMAGENET = register(
         },
         recipe=Recipe(learning_rate=3e-4, epochs=3),
         weights=read_weights,
+        is_matrix=is_dense_kernel,
     )
 )

@@ -124,15 +124,17 @@ def load_task(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) ->
     train_labels, test_labels = (torch.tensor(part[1]) for part in (stored.train, stored.test))
     train_rows, validation_rows = draw(train_labels, sizes[:2], generator)
     count = len(test_labels) if sizes[2] is None else sizes[2]
-    splits = [
+    train, validation, test = (
         Split(tokenize([texts[row] for row in rows.tolist()]), torch.tensor(labels)[rows])
         for (texts, labels), rows in (
             (stored.train, train_rows),
             (stored.train, validation_rows),
             (stored.test, stratified(test_labels, count, generator)),
         )
-    ]
-    return Task(name, stored.class_names, *splits), {f"sentences/{name}": stored.sha256}
+    )
+    return Task(name, stored.class_names, train, validation, test), {
+        f"sentences/{name}": stored.sha256
+    }
 
 
 SENTENCES = register(
