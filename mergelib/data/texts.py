@@ -7,9 +7,7 @@ the last 128 the labels. Splits are random windows, so a split says nothing abou
 hands.
 """
 
-import hashlib
 import re
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +15,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mergelib.data.pinned import RAW, download
 from mergelib.data.prepared import search_folders
 from mergelib.hashing import sha256_of
-from mergelib.io import staged
 
 CONTEXT = 128  # characters that a model sees
 UNKNOWN = "\ufffd"  # stands for every character that is not in the vocabulary
 CHARACTERS = UNKNOWN + "\n" + "".join(map(chr, range(32, 127))) + "áéíóúüñàïÁÉÍÓÚÜÑ¿¡«»—–"
 _CODES = {character: code for code, character in enumerate(CHARACTERS)}
-_RAW = "https://raw.githubusercontent.com"
 
 
 @dataclass(frozen=True)
@@ -42,26 +39,26 @@ class Text:
 
 TEXTS = {
     "tinyshakespeare": Text(
-        f"{_RAW}/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
+        f"{RAW}/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
         "/data/tinyshakespeare/input.txt",
         "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
     ),
     "wikitext2_test": Text(
-        f"{_RAW}/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8"
+        f"{RAW}/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8"
         "/word_language_model/data/wikitext-2/test.txt",
         "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
     ),
     "don_quijote_es": Text(
-        f"{_RAW}/GITenberg/Don-Quijote_2000/7879f2c1653ec515d125f49b177c3ef7f596bc3f/2000-8.txt",
+        f"{RAW}/GITenberg/Don-Quijote_2000/7879f2c1653ec515d125f49b177c3ef7f596bc3f/2000-8.txt",
         "6b6980190ef34f73b2496bcbf530596a16cdc7ebc39d03f20c9a53a93d73f3f2",
         "latin-1",
     ),
     "names": Text(
-        f"{_RAW}/karpathy/makemore/988aa59e4d8fefa526d06f3b453ad116258398d4/names.txt",
+        f"{RAW}/karpathy/makemore/988aa59e4d8fefa526d06f3b453ad116258398d4/names.txt",
         "0a30b5557f192f32ab962680889aac5f6fda0f4cecf40a6d0b5694f58ea8cc4d",
     ),
     "wikitext2_valid": Text(
-        f"{_RAW}/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8"
+        f"{RAW}/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8"
         "/word_language_model/data/wikitext-2/valid.txt",
         "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
     ),
@@ -131,26 +128,12 @@ def split_windows(text: str, sizes: Sequence[int], seed: int) -> list[tuple[Tens
 
 
 def _download(name: str, folder: Path) -> Path:
-    target, text = folder / f"{name}.txt", TEXTS[name]
-    try:
-        with urllib.request.urlopen(text.url, timeout=60) as response:
-            raw = response.read()
-    except OSError as error:
-        raise ValueError(
-            f"text {name!r} is not in the data folder's subfolder 'text', and {text.url} "
-            f"cannot be read: {error}"
-        ) from error
-    try:
-        content = _body(raw.decode(text.encoding)).encode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{text.url} is no text of {text.encoding}: {error}") from error
-    if (found := hashlib.sha256(content).hexdigest()) != text.sha256:
-        raise ValueError(
-            f"text {name!r}: what {text.url} gives has the SHA-256 {found}, expected {text.sha256}"
-        )
-    with staged(target) as draft:
-        draft.write_bytes(content)
-    return target
+    text = TEXTS[name]
+
+    def body(contents: Sequence[bytes]) -> bytes:
+        return _body(contents[0].decode(text.encoding)).encode()
+
+    return download(f"text {name!r}", [text.url], body, text.sha256, folder / f"{name}.txt")
 
 
 def _body(text: str) -> str:

@@ -1,0 +1,55 @@
+"""Files made of what public GitHub repositories hold at fixed commits, with a hash to prove it."""
+
+import csv
+import hashlib
+import urllib.request
+from collections.abc import Callable, Sequence
+from http.client import HTTPException
+from pathlib import Path
+
+from mergelib.io import staged
+
+RAW = "https://raw.githubusercontent.com"  # then /OWNER/NAME/COMMIT/PATH
+
+
+def download(
+    what: str,
+    urls: Sequence[str],
+    make: Callable[[Sequence[bytes]], bytes],
+    sha256: str,
+    target: Path,
+) -> Path:
+    """Write `target`, and return it: what `make` makes of the contents of the URLs.
+
+    Args:
+        what: what it is, for messages.
+        urls: where its raw material is.
+        make: from the contents of all URLs, in their order, to the file's.
+        sha256: the SHA-256 that the file must have, hexadecimal.
+        target: the file; nothing is written unless all went well.
+
+    Raises:
+        ValueError: for a URL that cannot be read, or gives something else than it did when the hash
+            was taken; it names the URL.
+    """
+    contents = []
+    for url in urls:
+        try:
+            with urllib.request.urlopen(url, timeout=60) as response:
+                contents.append(response.read())
+        except (OSError, HTTPException) as error:
+            raise ValueError(
+                f"{what} is not in the data folder's subfolder {target.parent.name!r}, and {url} "
+                f"cannot be read: {error}"
+            ) from error
+    sources = " and ".join(urls)
+    try:
+        made = make(contents)
+    except (ValueError, LookupError, TypeError, csv.Error) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{what}: what {sources} gives makes no sense: {reason}") from error
+    if (found := hashlib.sha256(made).hexdigest()) != sha256:
+        raise ValueError(f"{what}: what {sources} gives has the SHA-256 {found}, expected {sha256}")
+    with staged(target) as draft:
+        draft.write_bytes(made)
+    return target
