@@ -20,13 +20,13 @@ from mergelib.registry import get_method
 from mergelib.statedict import flatten, is_kernel
 from mergelib.studies.comparison import (
     ADAPTED,
-    GRIDS,
+    FIRST_GRIDS,
     POOL_GRIDS,
     Grid,
     adapted,
     best_of,
     choices,
-    choose,
+    choose_wide,
     compare,
     cut,
     examples_of,
@@ -63,12 +63,12 @@ KERNEL_GRIDS: dict[str, Grid] = {
 
 
 @study(methods=[])
-def baselines(zoo: Zoo, *, grids: Mapping[str, Grid] = GRIDS) -> Tables:
+def baselines(zoo: Zoo, *, grids: Mapping[str, Grid] = FIRST_GRIDS) -> Tables:
     """Every method with hyperparameters chosen on validation data, judged on test data.
 
     Args:
         zoo: experts and their suite.
-        grids: method to what is searched; on validation data in bfloat16, see `score_grid`.
+        grids: method to what is searched first, see `choose_wide`; on validation data in bfloat16.
 
     Returns:
         ``chosen`` (one row: the zoo's fingerprint and every method's settings), ``validation``
@@ -81,7 +81,7 @@ def baselines(zoo: Zoo, *, grids: Mapping[str, Grid] = GRIDS) -> Tables:
     for method in grids:
         get_method(method)  # an unknown one shall fail before any work
     for method, grid in grids.items():
-        settings[method], table = choose(zoo, method, grid, autocast=True)
+        settings[method], table = choose_wide(zoo, method, grid)
         searched += records(table.assign(method=method))
     columns = ["method", "task", "accuracy", "normalised", "loss", "correct", "n"]
     test = records(compare(zoo, settings)[columns])

@@ -43,6 +43,25 @@ GRIDS: dict[str, Grid] = {
 }
 
 
+SHARES = ("rank_ratio", "density", "drop_rate")  # hyperparameters of at most 1
+
+# What `choose_wide` begins with.
+FIRST_GRIDS: dict[str, Grid] = {
+    "average": {},
+    "task_arithmetic": {"scale": [0.2, 0.3, 0.45]},
+    "model_stock": {},
+    "ties": {"scale": [0.7, 1.0, 1.4]},
+    "dare": {"drop_rate": [0.5, 0.9], "scale": [0.2, 0.3, 0.45]},
+    "breadcrumbs": {"scale": [0.2, 0.3, 0.45]},
+    "della": {"drop_rate": [0.5, 0.7], "scale": [0.7, 1.0, 1.4]},
+    "consensus": {"mask_scale": [0.2, 0.4, 0.6], "scale": [0.3, 0.45, 0.7]},
+    "low_rank_task_arithmetic": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [0.3, 0.45, 0.7]},
+    "cart": {"rank_ratio": [0.04, 0.08, 0.16], "scale": [1.0, 1.5, 2.2]},
+    "tsv": {"scale": [0.7, 1.0, 1.4]},
+    "iso_c": {"scale": [0.7, 1.0, 1.4]},
+    "iso_cts": {"scale": [0.7, 1.0, 1.4]},
+}
+
 # What AdaMerging starts from, and what is searched for the start.
 ADAPTED: dict[str, Grid] = {
     "task_arithmetic": {"scale": GRIDS["task_arithmetic"]["scale"]},
@@ -142,6 +161,52 @@ def choose(
         return {}, pd.DataFrame()
     table = score_grid(zoo, method, grid, autocast=autocast)
     return points(grid)[int(merits(zoo, table).argmax())], table
+
+
+def choose_wide(
+    zoo: Zoo, method: str, grid: Grid, *, tries: int = 4
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """`choose`, where a grid that ends at its best point is continued there.
+
+    Axes of three positive values and more are continued, geometrically, until the best point is an
+    inner one. Shorter ones are choices, and left as they are.
+
+    Args:
+        zoo: experts and their suite.
+        method: a rule.
+        grid: hyperparameter to its first values, ascending.
+        tries: so many times the number of axes, they are continued at most.
+
+    Returns:
+        The best point by the validation split, and the `score_grid` of all points that were tried.
+    """
+    axes = {name: list(values) for name, values in grid.items()}
+    best, table = choose(zoo, method, axes, autocast=True)
+    for _ in range(tries * len(axes)):
+        further = _beyond(axes, best)
+        if further is None:
+            break
+        name, value = further
+        more = score_grid(zoo, method, {**axes, name: [value]}, autocast=True)
+        axes[name] = sorted([*axes[name], value])
+        table = pd.concat([table, more], ignore_index=True)
+        row = table.loc[int(merits(zoo, table).argmax())]
+        best = {key: row[key] for key in axes}
+    return best, table
+
+
+def _beyond(axes: Grid, best: Mapping[str, Any]) -> tuple[str, float] | None:
+    """The first axis that ends at the best point, and its next value; None where none does."""
+    for name, values in axes.items():
+        if len(values) < 3 or best[name] not in (values[0], values[-1]):
+            continue
+        end, inner = (values[0], values[1]) if best[name] == values[0] else values[:-3:-1]
+        value = float(f"{end * end / inner:.3g}")
+        if name in SHARES:
+            value = min(value, 1.0)
+        if value != end:
+            return name, value
+    return None
 
 
 def merits(zoo: Zoo, table: pd.DataFrame) -> "pd.Series[float]":
