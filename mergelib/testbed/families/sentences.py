@@ -18,6 +18,7 @@ from mergelib.data import hub
 from mergelib.data.sampling import draw, stratified
 from mergelib.data.sentences import TASKS, load_sentences
 from mergelib.hashing import stable_seed
+from mergelib.statedict import StateDict
 from mergelib.testbed.models import Head
 from mergelib.testbed.packages import Weights, packaged
 from mergelib.testbed.registry import Family, LoadedTask, Sizes, register
@@ -81,7 +82,7 @@ def model_folder() -> tuple[Path, dict[str, str]]:
     return file.parent, origin
 
 
-def build_encoder() -> nn.Module:
+def build_encoder() -> SentenceEncoder:
     """The encoder with fresh weights."""
     return SentenceEncoder(hub.read_config(model_folder()[0], "bert"))
 
@@ -89,7 +90,27 @@ def build_encoder() -> nn.Module:
 def read_weights(model: str) -> Weights:
     """The encoder's pretrained weights."""
     folder, origin = model_folder()
-    return Weights(hub.read_part(folder, "bert.", build_encoder().state_dict()), origin)
+    return Weights(read_folder(folder), origin)
+
+
+def save_folder(state: StateDict, folder: Path) -> None:
+    """Write weights of the encoder as a Hugging Face folder, with configuration and tokenizer.
+
+    ``BertModel.from_pretrained`` and ``SentenceTransformer`` read it, `mergelib.merge_files` too.
+    """
+    encoder = build_encoder()
+    encoder.load_state_dict(state)
+    encoder.bert.save_pretrained(folder)
+    hub.read_tokenizer(model_folder()[0]).save_pretrained(folder)
+
+
+def read_folder(folder: Path) -> dict[str, Tensor]:
+    """The encoder's weights from a Hugging Face folder, as `save_folder` or `merge_files` wrote it.
+
+    Raises:
+        ValueError: for weights of another model; it names folder and key.
+    """
+    return hub.read_part(folder, "bert.", build_encoder().state_dict())
 
 
 def tokenize(sentences: Sequence[str]) -> Tensor:
