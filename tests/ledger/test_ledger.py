@@ -149,6 +149,36 @@ def test_what_a_rank_costs_is_chosen_on_other_seeds() -> None:
     assert cost.tolist() == [-10.0, 0.0, 0.0]
 
 
+def compressions(rests: list[str]) -> pd.DataFrame:
+    """EMR at 60 %, experts at 80 %; each task's own rest at 79 %, the average of it at 70 %."""
+    kinds = [
+        ("individual", "", "", 0.8),
+        ("emr", "", "", 0.6),
+        ("tall_masks", "base=ties", "", 0.7),
+    ]
+    low_rank = {"own": 0.79, "average": 0.7}
+    kinds += [("cart_indexing", "rank_ratio=0.08", name, low_rank[name]) for name in rests]
+    names = ["method", "setting", "rest", "accuracy"]
+    kept = pd.DataFrame(kinds, columns=names)
+    return kept.merge(pd.DataFrame({"seed": range(3)}), how="cross").assign(task="a")
+
+
+def test_compressions_with_each_tasks_own_rest_decide_where_there_are_any() -> None:
+    what = "8 tasks: within 2 points of the experts"
+    both, own = compressions(["own", "average"]), compressions(["own"])
+    old = compressions(["average"]).drop(columns="rest")
+    for table, primary in ((both, -1.0), (own, -1.0), (old, -10.0)):
+        _, checks = judge(
+            [claim for claim in cart.CLAIMS if claim.key == "C8"], lambda *_, t=table: t
+        )
+        found = checks.set_index("what")
+        assert found.loc[what, ["role", "value"]].tolist() == ["primary", pytest.approx(primary)]
+        assert (found["role"] == "primary").sum() == 3
+        averaged = found[found.index.str.startswith("rest averaged, ")]
+        assert averaged["value"].tolist() == ([pytest.approx(-10.0)] * 3 if table is both else [])
+        assert set(averaged["role"]) <= {"secondary"}
+
+
 def test_soft_frank_wolfe_as_printed_stands_still() -> None:
     """After one step it goes from the middle of a side to that of another, at a gap of 3/4."""
     walks = frank_wolfe.printed_walks(starts=4, steps=12).pivot(
