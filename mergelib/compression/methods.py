@@ -171,9 +171,11 @@ def cart_indexing(
     own: dict[str, Parts] = {task: {"left": {}, "right": {}, "rest": {}} for task in experts}
     for key, tuned, _ in _weights(experts, None):
         reference = average[key]
-        if not is_matrix(key, reference) or _agree(tuned):
+        if not is_matrix(key, reference):
             continue
         rank = rank_of(reference.flatten(1).shape, rank_ratio, rounding)
+        if _agree(tuned):
+            continue
         for task, expert in zip(experts, tuned, strict=True):
             centred = expert - reference.to(expert.dtype)
             u, s, vh = truncated_svd(centred.flatten(1), rank)

@@ -483,8 +483,8 @@ written_both(learned).join(learned[["first", "last"]].round(2).add_suffix(" loss
 #
 # Where the task is known at inference, an expert can be kept in a small
 # form. CART-Indexing keeps $\theta_{\text{avg}}$ once and, for each task, the $k$ strongest centred directions
-# of every matrix; what is no matrix each task keeps for itself, or all share its average. EMR {cite}`huang2024emr` and TALL masks {cite}`wang2024localizing` keep one bit per weight. As in the
-# paper's Table 3:
+# of every matrix; of what is no matrix each task keeps its own, or all share the average.
+# EMR {cite}`huang2024emr` and TALL masks {cite}`wang2024localizing` keep one bit per weight. As in the paper's Table 3:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy of compressed experts against the storage that one more task takes, at 8, 14 and 20 vision tasks, with 95 % intervals over five seeds. The line is the uncompressed experts, which take 32 bits per weight; dashed, all tasks share the average of what is no matrix.", "name": "fig-cart-storage"}, "image": {"alt": "Three panels for 8, 14 and 20 tasks, alike. The masks, EMR and TALL, sit at one bit. CART-Indexing with the rest averaged rises with its rank to several bits and levels off below the line of the individual experts; at 8 percent it takes three bits, and both TALL masks, at one bit, are above it."}}
 fig, axes = plt.subplots(1, 3, figsize=(10, 4.4), sharey=True)

@@ -165,6 +165,8 @@ def test_storage_of_the_rest_by_hand(tmp_path: Path) -> None:
 def test_what_all_experts_agree_on_is_kept_once_and_exactly(rest: str) -> None:
     _, experts = family()
     same = dict.fromkeys(experts, experts["task 0"])
+    with pytest.raises(ValueError, match="rank_ratio"):
+        ml.compress("cart_indexing", same, rest=rest, rank_ratio=2.0)
     assert not torch.equal(ml.merge("average", same)["w"], same["task 0"]["w"]), "by a rounding"
     parts = ml.compress("cart_indexing", same, rest=rest)
     for task, expert in same.items():
