@@ -20,7 +20,7 @@ from mergelib.io import AnyPath, Checkpoint, Model, Models, as_state, as_states,
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_device
-from mergelib.messages.warned import tell_of_convolutions
+from mergelib.messages.warned import tell_of_convolutions, warn
 from mergelib.parts import select
 from mergelib.problems.placing import state_to
 from mergelib.registry import get_method
@@ -145,6 +145,7 @@ def compress(
         given["pretrained"] = base if device is None else state_to(base, device)
     if device is not None:
         named = {name: state_to(state, device) for name, state in named.items()}
+    options = {**chosen.hyperparameters, **hyperparameters}
     shared, own = chosen.function(named, **given, **hyperparameters)
     if device is not None and home is not None:
         shared = {part: state_to(state, home) for part, state in shared.items()}
@@ -154,8 +155,14 @@ def compress(
         }
     if given.get("is_matrix") is _USUAL:
         kernels = [k for k, t in reference.items() if t.dim() > 2 and is_kernel(k, t)]
-        tell_of_convolutions(method, kernels)
-    options = {**chosen.hyperparameters, **hyperparameters}
+        if options.get("rest") != "own":
+            tell_of_convolutions(method, kernels)
+        elif kernels:
+            warn(
+                f"convolutions ({kernels[0]!r}, {len(kernels)} in all) are kept whole for every "
+                f"task, as {method} works on matrices: pass is_matrix=mergelib.is_kernel to fold "
+                "them, one row per filter"
+            )
     return Compressed(method, options, shared, own, tied_keys(reference))
 
 

@@ -142,39 +142,68 @@ def cart_indexing(
     *,
     rank_ratio: float = 0.08,
     rounding: Literal["ceil", "floor"] = "ceil",
+    rest: Literal["own", "average"] = "own",
     is_matrix: Callable[[str, Tensor], bool] = is_matrix,
 ) -> Result:
-    """CART-Indexing: θ_avg + SVD_k(θ_t − θ_avg) on matrices, the average elsewhere.
+    """CART-Indexing: θ_avg + SVD_k(θ_t − θ_avg) on matrices, each task's own tensors elsewhere.
 
-    Appendix C.2 of the paper. Kept: θ_avg, and for every task and matrix the factors U S and Vᵀ, of
-    k (m + n) numbers.
+    Appendix C.2 of the paper, and its released code. Kept: θ_avg, and for every task the factors
+    U S and Vᵀ of each matrix, of k (m + n) numbers, and its own ``rest``. A tensor that is the same
+    in all experts is kept once, as it is.
 
     Args:
         experts: task to state dict.
         rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1.
         rounding: as in `mergelib.rules.cart`.
+        rest: tensors that are no matrices: tables, norms, biases, BatchNorm's statistics and
+            counters. Each task has its own (the released code), where it differs from the shared
+            one, or all have the average, and the first expert's counters.
         is_matrix: tells from key and tensor what is a matrix; a convolution that is accepted is
             folded, one filter per row.
+
+    Raises:
+        ValueError: another ``rest``.
     """
+    if rest not in ("own", "average"):
+        raise ValueError(f"rest is {rest!r}, expected 'own' or 'average'")
     average = merge("average", experts)
     shared: Parts = {"average": _copies(average)}
-    own: dict[str, Parts] = {task: {"left": {}, "right": {}} for task in experts}
+    own: dict[str, Parts] = {task: {"left": {}, "right": {}, "rest": {}} for task in experts}
     for key, tuned, _ in _weights(experts, None):
         reference = average[key]
         if not is_matrix(key, reference):
             continue
         rank = rank_of(reference.flatten(1).shape, rank_ratio, rounding)
+        if _agree(tuned):
+            continue
         for task, expert in zip(experts, tuned, strict=True):
             centred = expert - reference.to(expert.dtype)
             u, s, vh = truncated_svd(centred.flatten(1), rank)
             own[task]["left"][key] = (u * s).to(reference.dtype)
             own[task]["right"][key] = vh.to(reference.dtype).contiguous()
+    factored = {key for parts in own.values() for key in parts["left"]}
+    for key, common in shared["average"].items():
+        if key in factored:
+            continue
+        tensors = [expert[key].to(common) for expert in experts.values()]
+        if _agree(tensors):  # their average may be off by a rounding
+            shared["average"][key] = tensors[0].clone()
+        elif rest == "own":
+            for task, tensor in zip(experts, tensors, strict=True):
+                if not torch.equal(tensor, common):
+                    own[task]["rest"][key] = tensor.clone()
     return shared, own
 
 
+def _agree(tensors: list[Tensor]) -> bool:
+    return all(torch.equal(tensor, tensors[0]) for tensor in tensors[1:])
+
+
 def _restore_cart(shared: Parts, own: Parts) -> dict[str, Tensor]:
-    state = {key: tensor.clone() for key, tensor in shared["average"].items()}
-    for key, left in own["left"].items():
+    # A part without tensors leaves no trace in a file.
+    whole = shared["average"] | own.get("rest", {})
+    state = {key: tensor.clone() for key, tensor in whole.items()}
+    for key, left in own.get("left", {}).items():
         dtype = torch.promote_types(left.dtype, torch.float32)
         update = left.to(dtype) @ own["right"][key].to(dtype)
         average = state[key]

@@ -246,7 +246,11 @@ def task_counts(load: Load) -> list[Check]:
 
 
 def compression(load: Load) -> list[Check]:
-    """C8: CART-Indexing beside the experts, EMR and TALL masks."""
+    """C8: CART-Indexing beside the experts, EMR and TALL masks.
+
+    Each task's own rest is primary, as in the released code; the average, where that is all there
+    is: results without the column ``rest`` have it.
+    """
     papers = {
         8: (90.1, 90.5, 88.8, 90.8),
         14: (89.2, 89.6, 85.7, 89.6),
@@ -255,10 +259,20 @@ def compression(load: Load) -> list[Check]:
     checks = []
     for count, (cart, own, emr, tall) in papers.items():
         table = load(f"vision{count}-compression")
-        mine = pick(table, method="cart_indexing", setting="rank_ratio=0.08")
+        if "rest" not in table:
+            table = table.assign(rest="average")
+        kept = {
+            rest: pick(table, method="cart_indexing", setting="rank_ratio=0.08", rest=rest)
+            for rest in ("own", "average")
+            if (table["rest"] == rest).any()
+        }
+        mine, *averaged = kept.values()
         what = f"{count} tasks: within 2 points of the experts"
         experts = pick(table, method="individual")
         checks.append(above(what, mine, experts, bound=-NEAR, paper=cart - own))
+        for other in averaged:
+            side = above(f"rest averaged, {what}", other, experts, role="secondary", bound=-NEAR)
+            checks.append(side)
         for name, method, setting, paper in (
             ("EMR", "emr", "", cart - emr),
             ("TALL masks on TIES", "tall_masks", "base=ties", cart - tall),

@@ -5,7 +5,7 @@ Each is a function of a zoo that returns tables, lists of rows. See `mergelib.st
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -17,7 +17,7 @@ from mergelib.procedures import Adapted
 from mergelib.procedures.common import unlabelled
 from mergelib.records.results import Tables
 from mergelib.registry import get_method
-from mergelib.statedict import flatten, is_kernel
+from mergelib.statedict import flatten, is_kernel, is_matrix
 from mergelib.studies.comparison import (
     ADAPTED,
     FIRST_GRIDS,
@@ -207,28 +207,44 @@ def compression(
     *,
     rank_ratios: Sequence[float] = (0.02, 0.04, 0.08, 0.16),
     mask_scales: Sequence[float] = (0.2, 0.3, 0.4, 0.5, 0.6),
+    matrices: Literal["matrices", "kernels"] = "matrices",
 ) -> Tables:
     """Experts given back by each compression, judged on their own tasks, and their storage.
 
     TALL masks get their ``mask_scale`` for every task from validation data, by accuracy, or for
-    texts by loss.
+    texts by loss. CART-Indexing runs at every rank with both settings of ``rest``.
+
+    Args:
+        zoo: experts and their suite.
+        rank_ratios: of CART-Indexing.
+        mask_scales: to choose TALL masks' from.
+        matrices: what CART-Indexing takes for a matrix: `is_matrix`, or, for convolutional
+            networks, `is_kernel`.
 
     Returns:
-        ``test``: rows of ``method``, ``setting``, ``task``, ``accuracy``, ``loss``; ``storage``:
-        rows of ``method``, ``setting``, ``bits_per_task``, ``shared_bytes`` and ``parameters``;
-        ``chosen``: rows of ``method`` and ``settings``.
+        ``test``: rows of ``method``, ``setting``, ``rest`` (empty but for CART-Indexing), ``task``,
+        ``accuracy``, ``loss``; ``storage``: rows of ``method``, ``setting``, ``rest``,
+        ``bits_per_task``, ``shared_bytes`` and ``parameters``; ``chosen``: rows of ``method`` and
+        ``settings``. Results from before there was ``rest`` lack it: they have the average.
+
+    Raises:
+        ValueError: other ``matrices``.
     """
+    kinds = {"matrices": is_matrix, "kernels": is_kernel}
+    if matrices not in kinds:
+        raise ValueError(f"matrices is {matrices!r}, expected 'matrices' or 'kernels'")
     settings: list[tuple[str, str, dict[str, Any]]] = [("emr", "", {})]
     masks = {base: _best_masks(zoo, base, mask_scales) for base in ("task_arithmetic", "ties")}
     settings += [("tall_masks", f"base={base}", options) for base, options in masks.items()]
-    settings += [
-        ("cart_indexing", f"rank_ratio={ratio}", {"rank_ratio": ratio}) for ratio in rank_ratios
-    ]
-    rows = records(_judge_own(zoo, zoo.experts).assign(method="individual", setting=""))
+    for rest in ("own", "average"):
+        for ratio in rank_ratios:
+            low_rank = {"rank_ratio": ratio, "rest": rest, "is_matrix": kinds[matrices]}
+            settings.append(("cart_indexing", f"rank_ratio={ratio}", low_rank))
+    rows = records(_judge_own(zoo, zoo.experts).assign(method="individual", setting="", rest=""))
     storage = []
     for method, setting, options in settings:
         parts = _compress(zoo, method, options)
-        named = {"method": method, "setting": setting}
+        named = {"method": method, "setting": setting, "rest": options.get("rest", "")}
         table = _judge_own(zoo, {task: parts.expert(task) for task in parts.tasks})
         rows += records(table.assign(**named))
         bits = 8 * sum(map(parts.task_nbytes, parts.tasks)) / len(parts.tasks)

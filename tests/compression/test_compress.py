@@ -1,5 +1,6 @@
 """Compressions against hand-computed cases, limits, exact byte counts, and files and back."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -99,24 +100,105 @@ def test_tall_masks_of_every_task_by_itself() -> None:
 def test_cart_indexing_is_the_experts_at_full_rank_and_the_average_at_none() -> None:
     _, experts = family()
     average = ml.merge("average", experts)
-    whole = ml.compress("cart_indexing", experts, rank_ratio=1.0)
-    none = ml.compress("cart_indexing", experts, rank_ratio=0.0)
+    whole = ml.compress("cart_indexing", experts, rank_ratio=1.0, rest="average")
+    none = ml.compress("cart_indexing", experts, rank_ratio=0.0, rest="average")
     for task, expert in experts.items():
         torch.testing.assert_close(whole.expert(task)["w"], expert["w"], atol=1e-5, rtol=0)
         assert torch.equal(whole.expert(task)["bias"], average["bias"])
         assert torch.equal(none.expert(task)["w"], average["w"])
+        assert int(whole.expert(task)["steps"]) == 3, "counters are the first expert's"
     assert none.task_nbytes("task 0") == 0
 
 
+def with_norm() -> dict[str, State]:
+    """Three experts with BatchNorm's statistics and counter, a table, and frozen tensors."""
+    _, experts = family()
+    generator = torch.Generator().manual_seed(1)
+    frozen = torch.randn(40, generator=generator)
+    for i, state in enumerate(experts.values()):
+        state["bn.running_mean"] = torch.randn(5, generator=generator)
+        state["bn.running_var"] = torch.rand(5, generator=generator)
+        state["bn.num_batches_tracked"] = torch.tensor(7 + i)
+        state |= {"frozen.bias": frozen.clone(), "frozen.weight": frozen.view(8, 5).clone()}
+        state["frozen.count"] = torch.tensor(5)
+    return experts
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
+def test_cart_indexing_truncates_matrices_and_leaves_each_task_its_own_rest(ratio: float) -> None:
+    experts = with_norm()
+    centre = sum(state["w"] for state in experts.values()) / 3
+    parts = ml.compress("cart_indexing", experts, rank_ratio=ratio)
+    assert parts.hyperparameters["rest"] == "own", "by default"
+    rank = math.ceil(ratio * 9)
+    for task, expert in experts.items():
+        restored = parts.expert(task)
+        assert list(restored) == list(expert)
+        u, s, vh = torch.linalg.svd(expert["w"] - centre, full_matrices=False)
+        expected = centre + (u[:, :rank] * s[:rank]) @ vh[:rank]
+        torch.testing.assert_close(restored["w"], expected, atol=1e-5, rtol=0)
+        if ratio == 1:
+            torch.testing.assert_close(restored["w"], expert["w"], atol=1e-5, rtol=0)
+        for key in expert.keys() - {"w"}:
+            assert restored[key].dtype == expert[key].dtype
+            assert restored[key].equal(expert[key]), key
+
+
+def test_storage_of_the_rest_by_hand(tmp_path: Path) -> None:
+    """Kept are 5 + 28 + 5 + 5 floats and two counters; the first expert's counters are shared."""
+    experts = with_norm()
+    own, averaged = (
+        ml.compress("cart_indexing", experts, rank_ratio=0.2, rest=rest)
+        for rest in ("own", "average")
+    )
+    factors = 4 * 2 * (12 + 9)
+    assert averaged.task_nbytes("task 2") == factors
+    assert [own.task_nbytes(task) - factors for task in own.tasks] == [172, 172 + 16, 172 + 16]
+    kept = own.own["task 1"]["rest"].keys()
+    assert kept == {key for key in experts["task 1"] if key != "w" and "frozen" not in key}
+    assert own.shared_nbytes == averaged.shared_nbytes == 4 * (108 + 33 + 10 + 80) + 3 * 8
+    own.save(tmp_path / "own.safetensors")
+    assert ml.load_compressed(tmp_path / "own.safetensors").nbytes == own.nbytes
+
+
+@pytest.mark.parametrize("rest", ["own", "average"])
+def test_what_all_experts_agree_on_is_kept_once_and_exactly(rest: str) -> None:
+    _, experts = family()
+    same = dict.fromkeys(experts, experts["task 0"])
+    with pytest.raises(ValueError, match="rank_ratio"):
+        ml.compress("cart_indexing", same, rest=rest, rank_ratio=2.0)
+    assert not torch.equal(ml.merge("average", same)["w"], same["task 0"]["w"]), "by a rounding"
+    parts = ml.compress("cart_indexing", same, rest=rest)
+    for task, expert in same.items():
+        assert parts.task_nbytes(task) == 0
+        assert all(torch.equal(parts.expert(task)[key], value) for key, value in expert.items())
+
+
+@pytest.mark.parametrize("rest", ["own", "average"])
+@pytest.mark.parametrize("left_out", [["w"], ["bias", "embed.weight", "steps"]])
+def test_a_part_without_tensors_goes_through_a_file(
+    tmp_path: Path, rest: str, left_out: list[str]
+) -> None:
+    _, experts = family()
+    experts = {t: {k: v for k, v in e.items() if k not in left_out} for t, e in experts.items()}
+    parts = ml.compress("cart_indexing", experts, rest=rest)
+    parts.save(tmp_path / "parts.safetensors")
+    again = ml.load_compressed(tmp_path / "parts.safetensors")
+    for task in experts:
+        restored = again.expert(task)
+        assert restored.keys() == experts[task].keys()
+        assert all(torch.equal(restored[k], v) for k, v in parts.expert(task).items())
+
+
 def test_convolutions_that_are_told_to_be_matrices(tmp_path: Path) -> None:
-    """Folded, one filter per row; by default they are averaged."""
+    """Folded, one filter per row; by default they are part of the rest."""
     torch.manual_seed(0)
     experts = {task: {"conv.weight": torch.randn(6, 2, 3, 3)} for task in ("a", "b")}
     folded = {task: {"w": state["conv.weight"].flatten(1)} for task, state in experts.items()}
     parts = ml.compress("cart_indexing", experts, rank_ratio=0.4, is_matrix=is_kernel)
     parts.save(tmp_path / "parts.safetensors")
     expected = ml.compress("cart_indexing", folded, rank_ratio=0.4)
-    plain = ml.compress("cart_indexing", experts, rank_ratio=0.4)
+    plain = ml.compress("cart_indexing", experts, rank_ratio=0.4, rest="average")
     average = ml.merge("average", experts)["conv.weight"]
     for again in (parts, ml.load_compressed(tmp_path / "parts.safetensors")):
         found = again.expert("a")["conv.weight"]
@@ -172,7 +254,7 @@ def test_bytes_by_hand() -> None:
     emr = made("emr", base, experts)
     assert emr.task_nbytes("task 0") == 14 + 1 + 4 + 4
     assert emr.shared_nbytes == 2 * floats + 8
-    cart = made("cart_indexing", base, experts, rank_ratio=0.2)
+    cart = made("cart_indexing", base, experts, rank_ratio=0.2, rest="average")
     assert cart.task_nbytes("task 0") == 4 * 2 * (12 + 9)
     assert cart.shared_nbytes == floats + 8
 
@@ -189,7 +271,8 @@ def test_ties_and_counters(tmp_path: Path, method: str) -> None:
     parts.save(tmp_path / "parts.safetensors")
     state = ml.load_compressed(tmp_path / "parts.safetensors").expert("task 1")
     assert state["tied"] is state["w"]
-    assert int(state["steps"]) == 3, "the pretrained model's, else the first expert's"
+    own = method == "cart_indexing"
+    assert int(state["steps"]) == (4 if own else 3), "the task's own, or the pretrained model's"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -218,6 +301,8 @@ def test_more_bad_input(tmp_path: Path) -> None:
         ml.compress("tall_masks", experts, pretrained=base, mask_scale={"task 0": 0.3})
     with pytest.raises(ValueError, match="base is 'dare'"):
         ml.compress("tall_masks", experts, pretrained=base, base="dare")
+    with pytest.raises(ValueError, match="rest is 'mean', expected 'own' or 'average'"):
+        ml.compress("cart_indexing", experts, rest="mean")
     ml.save_state_dict(base, tmp_path / "plain.safetensors")
     with pytest.raises(ValueError, match="holds no compressed experts"):
         ml.load_compressed(tmp_path / "plain.safetensors")

@@ -149,6 +149,38 @@ def test_what_a_rank_costs_is_chosen_on_other_seeds() -> None:
     assert cost.tolist() == [-10.0, 0.0, 0.0]
 
 
+def compressions(rests: list[str]) -> pd.DataFrame:
+    """EMR at 60 %, experts at 80 %; each task's own rest at 79 %, the average of it at 70 %."""
+    kinds = [
+        ("individual", "", "", 0.8),
+        ("emr", "", "", 0.6),
+        ("tall_masks", "base=ties", "", 0.7),
+    ]
+    low_rank = {"own": 0.79, "average": 0.7}
+    kinds += [("cart_indexing", "rank_ratio=0.08", name, low_rank[name]) for name in rests]
+    names = ["method", "setting", "rest", "accuracy"]
+    kept = pd.DataFrame(kinds, columns=names)
+    return kept.merge(pd.DataFrame({"seed": range(3)}), how="cross").assign(task="a")
+
+
+@pytest.mark.parametrize(
+    ("rests", "primary", "averaged"),
+    [(["own", "average"], -1.0, [-10.0] * 3), (["own"], -1.0, []), (None, -10.0, [])],
+)
+def test_compressions_with_each_tasks_own_rest_decide_where_there_are_any(
+    rests: list[str] | None, primary: float, averaged: list[float]
+) -> None:
+    """Older results have no such column, and the average."""
+    table = compressions(rests) if rests else compressions(["average"]).drop(columns="rest")
+    checks = {check.what: check for check in cart_checks.compression(lambda *_: table)}
+    deciding = [what for what, check in checks.items() if check.role == "primary"]
+    assert deciding == [f"{n} tasks: within 2 points of the experts" for n in (8, 14, 20)]
+    assert [checks[what].value for what in deciding] == pytest.approx([primary] * 3)
+    aside = [check for what, check in checks.items() if what.startswith("rest averaged, ")]
+    assert [check.value for check in aside] == pytest.approx(averaged)
+    assert all(check.role == "secondary" for check in aside)
+
+
 def test_soft_frank_wolfe_as_printed_stands_still() -> None:
     """After one step it goes from the middle of a side to that of another, at a gap of 3/4."""
     walks = frank_wolfe.printed_walks(starts=4, steps=12).pivot(

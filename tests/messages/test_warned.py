@@ -127,7 +127,7 @@ def kernels(seed: int) -> State:
     [
         lambda s, **o: ml.merge("cart", s, **o),
         lambda s, **o: ml.merge("low_rank_task_arithmetic", s, pretrained=s[0], **o),
-        lambda s, **o: ml.compress("cart_indexing", s, **o),
+        lambda s, **o: ml.compress("cart_indexing", s, rest="average", **o),
     ],
 )
 def test_convolutions_that_are_left_are_said_once(call: Callable[..., Any]) -> None:
@@ -137,6 +137,18 @@ def test_convolutions_that_are_left_are_said_once(call: Callable[..., Any]) -> N
     assert said[0].startswith("convolutions ('conv.weight' and 1 more) were left to an element-")
     assert "is_matrix=mergelib.is_kernel" in said[0]
     told = heard(lambda: call(states, is_matrix=ml.is_kernel))
+    assert not [text for text in told if text.startswith("convolutions")]
+
+
+def test_convolutions_that_are_kept_whole_are_said_once() -> None:
+    states = [kernels(seed) for seed in range(2)]
+    texts = heard(lambda: ml.compress("cart_indexing", states))
+    said = [text for text in texts if text.startswith("convolutions (")]
+    assert len(said) == 1
+    assert said[0].startswith(
+        "convolutions ('conv.weight', 2 in all) are kept whole for every task"
+    )
+    told = heard(lambda: ml.compress("cart_indexing", states, is_matrix=ml.is_kernel))
     assert not [text for text in told if text.startswith("convolutions")]
 
 

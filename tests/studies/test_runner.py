@@ -172,16 +172,44 @@ def test_interference_study(tiny_zoo: Zoo) -> None:
 
 def test_compression_study(tiny_zoo: Zoo) -> None:
     tables = compression(tiny_zoo, rank_ratios=[0.0, 1.0], mask_scales=[0.2, 0.6])
-    means = pd.DataFrame(tables["test"]).groupby(["method", "setting"])["accuracy"].mean()
+    keys = ["method", "setting", "rest"]
+    means = pd.DataFrame(tables["test"]).groupby(keys)["accuracy"].mean()
     average = merge("average", tiny_zoo.experts)
     judged = evaluate(tiny_zoo.model, average, tiny_zoo.heads, tiny_zoo.suite, autocast=True)
-    assert means["cart_indexing", "rank_ratio=0.0"] == judged["accuracy"].mean()
-    assert means["emr", ""] > means["individual", ""] - 0.1
-    storage = pd.DataFrame(tables["storage"]).set_index(["method", "setting"])
+    assert means["cart_indexing", "rank_ratio=0.0", "average"] == judged["accuracy"].mean()
+    experts = means["individual", "", ""]
+    assert means["cart_indexing", "rank_ratio=1.0", "own"] == pytest.approx(experts, abs=0.01)
+    assert means["emr", "", ""] > experts - 0.1
+    storage = pd.DataFrame(tables["storage"]).set_index(keys).sort_index()
     count = storage["parameters"].iloc[0]
     masks = storage.loc["tall_masks", "bits_per_task"]
     assert ((masks >= count) & (masks < 1.01 * count + 800)).all(), "a bit a parameter, padded"
-    assert storage.loc[("cart_indexing", "rank_ratio=0.0"), "bits_per_task"] == 0
+    bits = storage["bits_per_task"]
+    assert bits["cart_indexing", "rank_ratio=0.0", "average"] == 0
+    state = tiny_zoo.pretrained
+    rest = sum(value.numel() for key, value in state.items() if not is_matrix(key, value))
+    for setting in ("rank_ratio=0.0", "rank_ratio=1.0"):
+        own, averaged = (bits["cart_indexing", setting, name] for name in ("own", "average"))
+        assert own - averaged == 32 * rest
+
+
+def test_compression_study_of_kernels(tiny_zoo: Zoo) -> None:
+    """Where convolutions are matrices, their factors are kept as well."""
+    quick: dict[str, Any] = {"rank_ratios": [1.0], "mask_scales": [0.4]}
+    bits = [
+        row["bits_per_task"]
+        for kind in ("matrices", "kernels")
+        for row in compression(tiny_zoo, **{**quick, "matrices": kind})["storage"]
+        if row["rest"] == "average"
+    ]
+    kernels_alone = [
+        value.flatten(1).shape
+        for key, value in tiny_zoo.pretrained.items()
+        if is_kernel(key, value) and not is_matrix(key, value)
+    ]
+    assert bits[1] - bits[0] == sum(32 * min(shape) * sum(shape) for shape in kernels_alone)
+    with pytest.raises(ValueError, match="matrices is 'convolutions', expected 'matrices' or"):
+        compression(tiny_zoo, **{**quick, "matrices": "convolutions"})
 
 
 def test_adaptation_study(tiny_zoo: Zoo) -> None:

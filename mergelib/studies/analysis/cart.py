@@ -13,7 +13,6 @@ from mergelib.compression import compress
 from mergelib.plots import label
 from mergelib.records.results import load_table
 from mergelib.records.statistics import both_intervals, interval, paired
-from mergelib.statedict import is_matrix
 from mergelib.studies.cart import COUNTS
 from mergelib.studies.comparison import individual
 from mergelib.testbed.tasks import Zoo
@@ -29,14 +28,15 @@ GRIDDED = {
 }
 KEPT_RANKS = (0.02, 0.04, 0.08, 0.16)
 
-# Names of what the study `compression` measured, by method and setting.
+# Names of what the study `compression` measured, by method, setting and rest.
 COMPRESSED = {
-    ("individual", ""): "individual",
-    ("emr", ""): "EMR",
-    ("tall_masks", "base=task_arithmetic"): "TALL + task arithmetic",
-    ("tall_masks", "base=ties"): "TALL + TIES",
+    ("individual", "", ""): "individual",
+    ("emr", "", ""): "EMR",
+    ("tall_masks", "base=task_arithmetic", ""): "TALL + task arithmetic",
+    ("tall_masks", "base=ties", ""): "TALL + TIES",
     **{
-        ("cart_indexing", f"rank_ratio={ratio}"): f"CART-Indexing, {ratio:.0%}"
+        ("cart_indexing", f"rank_ratio={ratio}", rest): f"CART-Indexing{words}, {ratio:.0%}"
+        for rest, words in (("own", ""), ("average", ", rest averaged"))
         for ratio in KEPT_RANKS
     },
 }
@@ -220,10 +220,13 @@ def learned_coefficients() -> pd.DataFrame:
 
 
 def compressed(suite: str, part: str = "test") -> pd.DataFrame:
-    """A table of the study ``compression``, with one name for method and setting in ``method``."""
+    """A table of the study ``compression``, with `COMPRESSED`'s names in ``method``."""
     table = load_table(f"{suite}-compression", part)
-    names = [COMPRESSED[key] for key in zip(table["method"], table["setting"], strict=True)]
-    return table.assign(method=names)
+    if "rest" not in table:  # measured when all that is no matrix was averaged
+        averaged = table["method"] == "cart_indexing"
+        table["rest"] = averaged.map({True: "average", False: ""})
+    keys = zip(table["method"], table["setting"], table["rest"], strict=True)
+    return table.assign(method=[COMPRESSED[key] for key in keys])
 
 
 def bits_per_weight(suite: str) -> "pd.Series[float]":
@@ -238,26 +241,20 @@ def with_labels(pairs: Sequence[str], than: str) -> dict[str, tuple[str, str]]:
     return {label(method): (method, than) for method in pairs}
 
 
-def indexing_with_rest(zoo: Zoo, ratio: float) -> dict[str, float]:
-    """Mean test accuracy of CART-Indexing, by where the tensors come from that are no matrices.
+def indexing_by_rest(zoo: Zoo, ratio: float) -> dict[str, float]:
+    """Mean test accuracy of CART-Indexing with each setting of ``rest``.
 
     Args:
         zoo: experts and their suite.
         ratio: of the rank, in 0..1.
 
     Returns:
-        ``averaged``: from the average, as `compress` stores them; ``its own``: each task's own.
+        ``average`` and ``own``, in 0..1.
     """
-    parts = compress("cart_indexing", zoo.experts, rank_ratio=ratio)
-    averaged = {task: parts.expert(task) for task in parts.tasks}
-    own = {
-        task: {
-            key: value if is_matrix(key, value) else zoo.experts[task][key]
-            for key, value in state.items()
-        }
-        for task, state in averaged.items()
-    }
-    return {
-        text: float(individual(replace(zoo, experts=experts))["accuracy"].mean())
-        for text, experts in (("averaged", averaged), ("its own", own))
-    }
+    accuracies = {}
+    for rest in ("average", "own"):
+        parts = compress("cart_indexing", zoo.experts, rank_ratio=ratio, rest=rest)
+        experts = {task: parts.expert(task) for task in parts.tasks}
+        judged = individual(replace(zoo, experts=experts))
+        accuracies[rest] = float(judged["accuracy"].mean())
+    return accuracies

@@ -87,10 +87,24 @@ def test_compressed_and_bits() -> None:
     bits = cart.bits_per_weight("vision8")
     assert set(cart.compressed("vision8")["method"]) == {"individual", *bits.index}
     assert bits["TALL + TIES"] == pytest.approx(1, abs=1e-3)
-    assert bits["CART-Indexing, 16%"] == pytest.approx(2 * bits["CART-Indexing, 8%"], rel=0.01)
+    factors = bits.filter(like="CART-Indexing, rest averaged")
+    assert factors.iloc[-1] == pytest.approx(
+        2 * factors["CART-Indexing, rest averaged, 8%"], rel=0.01
+    )
+
+
+def test_names_of_results_with_and_without_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pd.DataFrame({"method": ["emr", "cart_indexing"], "setting": ["", "rank_ratio=0.08"]})
+    monkeypatch.setattr(cart, "load_table", lambda *_: table.copy())
+    assert cart.compressed("vision8")["method"].tolist() == [
+        "EMR",
+        "CART-Indexing, rest averaged, 8%",
+    ]
+    table["rest"] = ["", "own"]
+    assert cart.compressed("vision8")["method"].tolist() == ["EMR", "CART-Indexing, 8%"]
 
 
 def test_indexing_at_full_rank_with_its_own_rest_is_the_expert(tiny_zoo: Zoo) -> None:
-    found = cart.indexing_with_rest(tiny_zoo, 1.0)
-    assert found["its own"] == pytest.approx(individual(tiny_zoo)["accuracy"].mean(), abs=0.01)
-    assert set(found) == {"averaged", "its own"}
+    found = cart.indexing_by_rest(tiny_zoo, 1.0)
+    assert found["own"] == pytest.approx(individual(tiny_zoo)["accuracy"].mean(), abs=0.01)
+    assert set(found) == {"average", "own"}
