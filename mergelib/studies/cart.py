@@ -5,7 +5,7 @@ Each is a function of a zoo that returns tables, lists of rows. See `mergelib.st
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import torch
@@ -17,7 +17,7 @@ from mergelib.procedures import Adapted
 from mergelib.procedures.common import unlabelled
 from mergelib.records.results import Tables
 from mergelib.registry import get_method
-from mergelib.statedict import flatten, is_kernel, is_matrix
+from mergelib.statedict import flatten, is_kernel
 from mergelib.studies.comparison import (
     ADAPTED,
     FIRST_GRIDS,
@@ -207,7 +207,6 @@ def compression(
     *,
     rank_ratios: Sequence[float] = (0.02, 0.04, 0.08, 0.16),
     mask_scales: Sequence[float] = (0.2, 0.3, 0.4, 0.5, 0.6),
-    matrices: Literal["matrices", "kernels"] = "matrices",
 ) -> Tables:
     """Experts given back by each compression, judged on their own tasks, and their storage.
 
@@ -218,27 +217,19 @@ def compression(
         zoo: experts and their suite.
         rank_ratios: of CART-Indexing.
         mask_scales: to choose TALL masks' from.
-        matrices: what CART-Indexing takes for a matrix: `is_matrix`, or, for convolutional
-            networks, `is_kernel`.
 
     Returns:
         ``test``: rows of ``method``, ``setting``, ``rest`` (empty but for CART-Indexing), ``task``,
         ``accuracy``, ``loss``; ``storage``: rows of ``method``, ``setting``, ``rest``,
         ``bits_per_task``, ``shared_bytes`` and ``parameters``; ``chosen``: rows of ``method`` and
         ``settings``. Results from before there was ``rest`` lack it: they have the average.
-
-    Raises:
-        ValueError: other ``matrices``.
     """
-    kinds = {"matrices": is_matrix, "kernels": is_kernel}
-    if matrices not in kinds:
-        raise ValueError(f"matrices is {matrices!r}, expected 'matrices' or 'kernels'")
     settings: list[tuple[str, str, dict[str, Any]]] = [("emr", "", {})]
     masks = {base: _best_masks(zoo, base, mask_scales) for base in ("task_arithmetic", "ties")}
     settings += [("tall_masks", f"base={base}", options) for base, options in masks.items()]
     for rest in ("own", "average"):
         for ratio in rank_ratios:
-            low_rank = {"rank_ratio": ratio, "rest": rest, "is_matrix": kinds[matrices]}
+            low_rank = {"rank_ratio": ratio, "rest": rest}
             settings.append(("cart_indexing", f"rank_ratio={ratio}", low_rank))
     rows = records(_judge_own(zoo, zoo.experts).assign(method="individual", setting="", rest=""))
     storage = []
@@ -343,7 +334,7 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
 
 def _compress(zoo: Zoo, method: str, options: Mapping[str, Any]) -> Compressed:
     base = zoo.pretrained if get_method(method, "compression").needs_pretrained else None
-    return compress(method, zoo.experts, pretrained=base, **options)
+    return compress(method, zoo.experts, pretrained=base, is_matrix=zoo.is_matrix, **options)
 
 
 def _best_masks(zoo: Zoo, base: str, scales: Sequence[float]) -> dict[str, Any]:

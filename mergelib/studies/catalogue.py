@@ -1,9 +1,9 @@
 """All studies by name. Importing this module registers them, a module for each paper."""
 
-from mergelib.studies import cart, cogram, frank_wolfe
+from mergelib.studies import cart, cogram, frank_wolfe, surface
 from mergelib.studies.runner import REGISTERED, Study
 
-PAPERS = (cart, frank_wolfe, cogram)
+PAPERS = (cart, surface, frank_wolfe, cogram)
 
 
 def get_study(name: str) -> Study:

