@@ -5,7 +5,7 @@ Each is a function of a zoo that returns tables, lists of rows. See `mergelib.st
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -63,11 +63,17 @@ KERNEL_GRIDS: dict[str, Grid] = {
 
 
 @study(methods=[])
-def baselines(zoo: Zoo, *, grids: Mapping[str, Grid] = FIRST_GRIDS) -> Tables:
-    """Every method with hyperparameters chosen on validation data, judged on test data.
+def baselines(
+    zoo: Zoo,
+    *,
+    methods: Sequence[str] = tuple(FIRST_GRIDS),
+    grids: Mapping[str, Grid] = FIRST_GRIDS,
+) -> Tables:
+    """Methods with hyperparameters chosen on validation data, judged on test data.
 
     Args:
         zoo: experts and their suite.
+        methods: which of the grids' methods; by default all.
         grids: method to what is searched first, see `choose_wide`; on validation data in bfloat16.
 
     Returns:
@@ -75,13 +81,15 @@ def baselines(zoo: Zoo, *, grids: Mapping[str, Grid] = FIRST_GRIDS) -> Tables:
         (one row per grid point) and ``test`` (one row per method and task, as `compare` gives it).
 
     Raises:
-        ValueError: an unknown method.
+        ValueError: an unknown method, or one without a grid.
     """
     settings, searched = {}, []
-    for method in grids:
+    for method in methods:
         get_method(method)  # an unknown one shall fail before any work
-    for method, grid in grids.items():
-        settings[method], table = choose_wide(zoo, method, grid)
+        if method not in grids:
+            raise ValueError(f"no grid for {method!r}; there are: {', '.join(grids)}")
+    for method in methods:
+        settings[method], table = choose_wide(zoo, method, grids[method])
         searched += records(table.assign(method=method))
     columns = ["method", "task", "accuracy", "normalised", "loss", "correct", "n"]
     test = records(compare(zoo, settings)[columns])
@@ -270,8 +278,26 @@ def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
 
 
 @study(methods=["adamerging"])
-def adaptation(zoo: Zoo, *, grids: Mapping[str, Grid] = ADAPTED, steps: int = 300) -> Tables:
-    """AdaMerging on test inputs, from data-free methods at scales chosen on validation data.
+def adaptation(
+    zoo: Zoo,
+    *,
+    grids: Mapping[str, Grid] = ADAPTED,
+    bases: Sequence[str] = tuple(ADAPTED),
+    granularity: Literal["layer", "task"] = "layer",
+    steps: int = 300,
+    learning_rate: float = 1e-3,
+    batch_size: int = 16,
+) -> Tables:
+    """AdaMerging on test inputs, from data-free methods at settings chosen on validation data.
+
+    Args:
+        zoo: experts and their suite.
+        grids: base to what is searched first, see `choose_wide`.
+        bases: which of them.
+        granularity: of the coefficients.
+        steps: of Adam; steps times rate bounds how far a coefficient gets.
+        learning_rate: of Adam.
+        batch_size: inputs of each task in a step.
 
     Returns:
         ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``task`` and
@@ -280,11 +306,17 @@ def adaptation(zoo: Zoo, *, grids: Mapping[str, Grid] = ADAPTED, steps: int = 30
     """
     data = unlabelled(examples_of(zoo, None, "test"))
     rows, history, chosen = [], [], []
-    for base, grid in grids.items():
-        best = best_of(zoo, base, grid)
+    fixed = {
+        "granularity": granularity,
+        "steps": steps,
+        "learning_rate": learning_rate,
+        "batch_size": batch_size,
+    }
+    for base in bases:
+        best = choose_wide(zoo, base, grids[base])[0]
         chosen += choices({base: best})
-        options = {"init": best["scale"], "rank_ratio": best.get("rank_ratio", 0.0)}
-        result = adapted(zoo, "adamerging", data, base=base, steps=steps, **options)
+        options = {"init": best["scale"], "rank_ratio": best.get("rank_ratio", 0.0), **fixed}
+        result = adapted(zoo, "adamerging", data, base=base, **options)
         states = {base: merge_zoo(base, zoo, **best), f"adamerging+{base}": result.state}
         for method, state in states.items():
             table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
@@ -308,7 +340,7 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
         ``rate``, the ``mean`` coefficient relative to the start and their ``spread``; ``chosen``:
         a row of ``method`` and ``settings``.
     """
-    best = best_of(zoo, "cart", ADAPTED["cart"])
+    best = choose_wide(zoo, "cart", ADAPTED["cart"])[0]
     rows = judged(zoo, "cart", Adapted(merge_zoo("cart", zoo, **best)))
     tables: Tables = {"test": [{"rate": 0, **row} for row in rows], "history": [], "moved": []}
     tables["chosen"] = choices({"cart": best})

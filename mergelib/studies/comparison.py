@@ -62,14 +62,14 @@ FIRST_GRIDS: dict[str, Grid] = {
     "iso_cts": {"scale": [0.7, 1.0, 1.4]},
 }
 
-# What AdaMerging starts from, and what is searched for the start.
+# What AdaMerging starts from, and what `choose_wide` begins with for the start.
 ADAPTED: dict[str, Grid] = {
-    "task_arithmetic": {"scale": GRIDS["task_arithmetic"]["scale"]},
-    "ties": {"scale": GRIDS["task_arithmetic"]["scale"], "reduce": ["sum"]},
-    "cart": {"scale": GRIDS["cart"]["scale"], "rank_ratio": [0.16]},
+    "task_arithmetic": FIRST_GRIDS["task_arithmetic"],
+    "ties": {"scale": FIRST_GRIDS["task_arithmetic"]["scale"], "reduce": ["sum"]},
+    "cart": FIRST_GRIDS["cart"],
 }
 
-# Data-free methods to compare with, at hyperparameters chosen on validation data.
+# Data-free methods to compare with, at hyperparameters that `choose_wide` finds.
 REFERENCES: dict[str, Grid] = {
     "average": {},
     "task_arithmetic": ADAPTED["task_arithmetic"],

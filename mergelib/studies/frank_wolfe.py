@@ -20,11 +20,12 @@ from mergelib.studies.comparison import (
     ADAPTED,
     KINDS,
     POOL_GRIDS,
+    REFERENCES,
     TOLERANCE,
-    Grid,
     adapted,
     best_of,
     choices,
+    choose_wide,
     cut,
     examples_of,
     individual,
@@ -35,13 +36,6 @@ from mergelib.studies.comparison import (
 )
 from mergelib.studies.runner import study
 from mergelib.testbed.tasks import Zoo
-
-# Data-free methods to compare with, at hyperparameters chosen on validation data.
-REFERENCES: dict[str, Grid] = {
-    "average": {},
-    "task_arithmetic": ADAPTED["task_arithmetic"],
-    "cart": ADAPTED["cart"],
-}
 
 # The procedures that need labels or no entropy: to be sure of the next character is no virtue.
 FOR_TEXTS = ("fisher", "regmean", "greedy_soup", "frank_wolfe", "multitask")
@@ -93,7 +87,7 @@ def procedures(
     """
     data = examples_of(zoo, examples)
     inputs = unlabelled(data)
-    chosen = {name: best_of(zoo, name, grid) for name, grid in REFERENCES.items()}
+    chosen = {name: choose_wide(zoo, name, grid)[0] for name, grid in REFERENCES.items()}
     rules = {name: merge_zoo(name, zoo, **best) for name, best in chosen.items()}
     runs: dict[str, tuple[str, Mapping[str, Any], dict[str, Any]]] = {
         "fisher": ("fisher", inputs, {}),
@@ -161,7 +155,7 @@ def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5
         ``test``: rows of ``method``, ``examples``, ``task``, ``accuracy`` and ``loss``;
         ``chosen``: a row of ``method`` and ``settings``.
     """
-    best = best_of(zoo, "cart", ADAPTED["cart"])
+    best = choose_wide(zoo, "cart", ADAPTED["cart"])[0]
     start = merge_zoo("cart", zoo, **best)
     soft = {**KINDS["soft, by task"], "steps": steps, "tolerance": TOLERANCE}
     hard = {**KINDS["hard, by layer"], "steps": steps, "tolerance": TOLERANCE, "start": start}

@@ -19,6 +19,7 @@ from mergelib.testbed.tasks import Split, Task, Zoo
 
 RATIOS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 SCALES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+UNCENTRED = {"rank_ratio": (0.08, 0.32, 1.0), "scale": (0.1, 0.2, 0.3, 0.5, 0.8)}
 
 
 @study(methods=["average", "cart", "low_rank_task_arithmetic"])
@@ -27,7 +28,7 @@ def surface(
     *,
     rank_ratios: Sequence[float] = RATIOS,
     scales: Sequence[float] = SCALES,
-    uncentred_scales: Sequence[float] = (0.1, 0.2, 0.3, 0.5, 0.8, 1.2),
+    uncentred: Mapping[str, Sequence[float]] = UNCENTRED,
     counts: Sequence[int] = (),
     inputs: int = 60,
     pictures: int = 200,
@@ -36,9 +37,9 @@ def surface(
 
     Args:
         zoo: experts and their suite.
-        rank_ratios: of centred and uncentred task vectors; the latter also of full rank.
+        rank_ratios: of CART.
         scales: of CART; at full rank it is the average, which is measured once, at scale 0.
-        uncentred_scales: of low-rank task arithmetic.
+        uncentred: rank ratios and scales of low-rank task arithmetic.
         counts: how many tasks to merge, drawn once for each number; all, where none is given.
         inputs: validation inputs of each task, whose labels are not looked at, for `told`.
         pictures: at most so many test examples of each task, which accuracy is of.
@@ -51,10 +52,7 @@ def surface(
     names = list(zoo.suite.tasks)
     grids: dict[str, Grid] = {
         "cart": {"rank_ratio": list(rank_ratios), "scale": list(scales)},
-        "low_rank_task_arithmetic": {
-            "rank_ratio": [*rank_ratios, 1.0],
-            "scale": list(uncentred_scales),
-        },
+        "low_rank_task_arithmetic": {name: list(values) for name, values in uncentred.items()},
     }
     rows: Rows = []
     for count in counts or (len(names),):
