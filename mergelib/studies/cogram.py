@@ -24,8 +24,8 @@ from mergelib.studies.comparison import (
     TOLERANCE,
     Grid,
     adapted,
-    best_of,
     choices,
+    choose_wide,
     examples_of,
     judged,
     merge_zoo,
@@ -76,7 +76,7 @@ def granular(zoo: Zoo, *, examples: int = 10) -> Tables:
         ``settings``.
     """
     data = examples_of(zoo, examples)
-    chosen = {name: best_of(zoo, name, grid) for name, grid in MERGED.items()}
+    chosen = {name: choose_wide(zoo, name, grid)[0] for name, grid in MERGED.items()}
     bases = {name: merge_zoo(name, zoo, **best) for name, best in chosen.items()}
     walk = {**KINDS["soft, by task"], "steps": 4, "tolerance": TOLERANCE}
     bases["frank_wolfe"] = adapted(zoo, "frank_wolfe", data, **walk).state
