@@ -52,8 +52,8 @@ SuiteName = Annotated[
     str,
     typer.Option(
         "--suite",
-        help="digits2, glyphs8/14/20 (nothing to download), vision8/14/20, text4, clip8/14/20"
-        " or glue8.",
+        help="digits2, glyphs8/14/20 (nothing to download), vision8/14/20, imagenet8/14/20, "
+        "text4, sentences8, clip8/14/20 or glue8.",
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Draws splits, heads and the order of training.")]
@@ -64,7 +64,8 @@ Device = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="vit, vit_small, vit_large, resnet18, mlp; gpt for texts; clip-vit-base-patch32, "
+        help="vit, vit_small, vit_large, resnet18, mlp; efficientnet_lite0 for imagenet8/14/20; "
+        "gpt for text4, minilm for sentences8; clip-vit-base-patch32, "
         "clip-vit-large-patch14 or a CLIP's folder for clip8/14/20; a RoBERTa for glue8.",
         show_default="the usual one",
     ),

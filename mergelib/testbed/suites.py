@@ -3,8 +3,9 @@
 ``digits2`` is scikit-learn's handwritten digits cut in two; ``glyphs8/14/20`` are rendered from
 fonts (identical on every machine, no download); ``vision8/14/20`` are real pictures from prepared
 files. Every picture is uint8 (3, 32, 32). ``text4`` is four texts, whose characters are to be
-predicted. ``clip8/14/20`` are the papers' own tasks at 224 pixels, ``glue8`` eight tasks on
-sentences. See `mergelib.testbed.families`, and `mergelib.testbed.registry` to add another.
+predicted. ``imagenet8/14/20`` are the pictures of ``vision`` for a network pretrained on ImageNet,
+``sentences8`` sentences to classify, for a pretrained encoder of sentences. ``clip8/14/20`` are the
+papers' own tasks at 224 pixels, ``glue8`` eight tasks on sentences. See `mergelib.testbed.families`, and `mergelib.testbed.registry` to add another.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,8 @@ def load_suite(
 
     Args:
         name: ``digits2``, ``glyphs8``, ``glyphs14``, ``glyphs20``, ``vision8`` … ``vision20``,
-            ``text4``, ``clip8`` … ``clip20``, ``glue8``, or one of a family registered by you.
+            ``imagenet8`` … ``imagenet20``, ``text4``, ``sentences8``, ``clip8`` … ``clip20``,
+            ``glue8``, or one of a family registered by you.
         seed: decides with a task's name what is drawn.
         profile: ``"smoke"`` (seconds), ``"default"`` (two cores) or ``"full"`` (a GPU): how many
             pictures or windows of text a task has, see `Family.sizes`.

@@ -45,13 +45,15 @@ DEVICE = "cpu"
 # %% [markdown]
 # ## The tasks
 #
-# A **suite** is a named family of tasks. Five families share one interface:
+# A **suite** is a named family of tasks. Seven families share one interface:
 #
 # | suite | what it holds | where it runs |
 # |---|---|---|
 # | `digits2` | scikit-learn's handwritten digits, cut into two tasks | anywhere, in seconds |
 # | `glyphs8`, `14`, `20` | scripts and symbol sets, rendered from fonts | anywhere, without a download |
 # | `vision8`, `14`, `20` | real pictures: digits, clothes, signs, satellite images and more | where the data is, or with a network |
+# | `imagenet8`, `14`, `20` | the same pictures, for EfficientNet-Lite0 with ImageNet weights ([](#run-real)) | likewise, with the extra `real` |
+# | `sentences8` | sentences to classify, for the encoder MiniLM ([](#run-real)) | likewise |
 # | `text4` | texts in four languages, for a small GPT ([](#run-text)) | where the data is, or with a network |
 # | `clip8`, `14`, `20` | the papers' own tasks and public experts ([](#run-clip)) | with a network and a GPU |
 #
