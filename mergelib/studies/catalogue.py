@@ -1,6 +1,6 @@
 """All studies by name. Importing this module registers them, a module for each paper."""
 
-from mergelib.studies import cart, cogram, frank_wolfe, surface
+from mergelib.studies.papers import cart, cogram, frank_wolfe, surface
 from mergelib.studies.runner import REGISTERED, Study
 
 PAPERS = (cart, surface, frank_wolfe, cogram)

@@ -4,8 +4,9 @@
 fonts (identical on every machine, no download); ``vision8/14/20`` are real pictures from prepared
 files. Every picture is uint8 (3, 32, 32). ``text4`` is four texts, whose characters are to be
 predicted. ``imagenet8/14/20`` are the pictures of ``vision`` for a network pretrained on ImageNet,
-``sentences8`` sentences to classify, for a pretrained encoder of sentences. ``clip8/14/20`` are the
-papers' own tasks at 224 pixels, ``glue8`` eight tasks on sentences. See `mergelib.testbed.families`, and `mergelib.testbed.registry` to add another.
+``sentences8`` is sentences to classify, for a pretrained encoder. ``clip8/14/20`` are the papers'
+own tasks at 224 pixels, ``glue8`` eight tasks on sentences. See `mergelib.testbed.families`, and
+`mergelib.testbed.registry` to add another.
 """
 
 from collections.abc import Sequence

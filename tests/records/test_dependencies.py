@@ -9,8 +9,8 @@ import pytest
 import mergelib
 from mergelib.procedures.common import Adapted
 from mergelib.records.dependencies import Sources, code_key, methods_in, module_closure
-from mergelib.studies.cart import baselines
-from mergelib.studies.cogram import fusion
+from mergelib.studies.papers.cart import baselines
+from mergelib.studies.papers.cogram import fusion
 
 OWN = Path(mergelib.__file__).parent
 
@@ -63,13 +63,13 @@ def test_what_a_rule_stands_on_concerns_it_too(copy: Path) -> None:
     [
         ("rules/sparse.py", "def ties(", "# said otherwise\ndef ties("),
         ("rules/sparse.py", '"""', '"""Said otherwise. '),
-        ("studies/cart.py", '    """Every method', '    """All methods'),
+        ("studies/papers/cart.py", '    """Methods with', '    """All methods with'),
         ("ledger/cart_checks.py", "NEAR = ", "OTHERS = NEAR = "),
         ("cli/studies.py", "DEMO = ", "OTHERS = DEMO = "),
         ("plots/charts.py", "import ", "import math\nimport "),
         ("records/provenance.py", "import ", "import math\nimport "),
-        ("studies/cogram.py", "STEEPNESSES = ", "OTHERS = STEEPNESSES = "),
-        ("studies/cart.py", "RANK_RATIOS = (0.0, ", "RANK_RATIOS = (0.1, "),
+        ("studies/papers/cogram.py", "STEEPNESSES = ", "OTHERS = STEEPNESSES = "),
+        ("studies/papers/cart.py", "RANK_RATIOS = (0.0, ", "RANK_RATIOS = (0.1, "),
     ],
 )
 def test_what_concerns_no_number_of_a_study(copy: Path, file: str, old: str, new: str) -> None:
@@ -81,7 +81,7 @@ def test_what_concerns_no_number_of_a_study(copy: Path, file: str, old: str, new
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("studies/cart.py", "autocast=True", "autocast=False"),
+        ("studies/papers/cart.py", '"normalised", "loss"', '"loss", "normalised"'),
         ("studies/comparison.py", '"drop_rate": [0.5, 0.9]', '"drop_rate": [0.5]'),
         ("studies/runner.py", '"seed": self.seed', '"seed": 0'),
         ("testbed/evaluation.py", "batch_size: int = 500", "batch_size: int = 400"),
@@ -110,7 +110,7 @@ def test_the_key_is_the_same_wherever_the_package_lies(copy: Path) -> None:
 
 def test_names_lead_to_the_modules_they_come_from() -> None:
     """Through packages that only pass them on; imports inside functions count."""
-    modules = module_closure(["mergelib.studies.cart"])
+    modules = module_closure(["mergelib.studies.papers.cart"])
     assert {"mergelib.testbed.zoo", "mergelib.merging", "mergelib.numerics.linalg"} <= modules
     assert Adapted.__module__ in modules
     assert not any(name.startswith("mergelib.records.results") for name in modules)

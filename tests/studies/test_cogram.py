@@ -13,8 +13,8 @@ from mergelib.data.sampling import stratified
 from mergelib.hashing import stable_seed
 from mergelib.records.results import load_result
 from mergelib.studies import pairs
-from mergelib.studies.cogram import CHOSEN, fusion, thresholds, tuning
 from mergelib.studies.pairs import digit_pair, pair_of
+from mergelib.studies.papers.cogram import CHOSEN, fusion, thresholds, tuning
 from mergelib.studies.runner import Study, measure_study
 from mergelib.testbed.families.synthetic import synthetic_pair, train_pair
 

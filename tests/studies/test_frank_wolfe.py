@@ -10,8 +10,8 @@ import pytest
 from mergelib import merge
 from mergelib.procedures import Adapted, adapt
 from mergelib.studies import comparison
-from mergelib.studies.cart import coefficients
-from mergelib.studies.frank_wolfe import (
+from mergelib.studies.papers.cart import coefficients
+from mergelib.studies.papers.frank_wolfe import (
     calibration,
     concrete,
     irrelevant,

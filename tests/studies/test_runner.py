@@ -15,9 +15,11 @@ from mergelib.hashing import added
 from mergelib.procedures import Adapted, adapt
 from mergelib.records.dependencies import methods_in
 from mergelib.statedict import is_kernel, is_matrix
-from mergelib.studies import cart as rule_studies
 from mergelib.studies import comparison
-from mergelib.studies.cart import (
+from mergelib.studies.catalogue import get_study
+from mergelib.studies.comparison import points
+from mergelib.studies.papers import cart as rule_studies
+from mergelib.studies.papers.cart import (
     adaptation,
     baselines,
     compression,
@@ -26,8 +28,6 @@ from mergelib.studies.cart import (
     ranks,
     task_counts,
 )
-from mergelib.studies.catalogue import get_study
-from mergelib.studies.comparison import points
 from mergelib.studies.runner import REGISTERED, Run, Study, measure_study
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.training import Recipe

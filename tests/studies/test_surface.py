@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mergelib.studies.comparison import merge_zoo
-from mergelib.studies.surface import geometry, surface, told
+from mergelib.studies.papers.surface import geometry, surface, told
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.zoo import Zoo
 

@@ -13,8 +13,8 @@ from mergelib.compression import compress
 from mergelib.plots import label
 from mergelib.records.results import load_table
 from mergelib.records.statistics import both_intervals, interval, paired
-from mergelib.studies.cart import COUNTS
 from mergelib.studies.comparison import individual
+from mergelib.studies.papers.cart import COUNTS
 from mergelib.testbed.tasks import Zoo
 
 NETWORKS = {"1.4 M parameters": "", "0.4 M parameters": "-vit_small"}

@@ -23,8 +23,8 @@ from mergelib.plots import label
 from mergelib.records.results import load_table
 from mergelib.records.statistics import interval, paired_bootstrap, written
 from mergelib.statedict import StateDict, lerp
-from mergelib.studies.cogram import CHOSEN
 from mergelib.studies.pairs import SOURCES, Pair, draw_pairs, make_pair, train_and_merge
+from mergelib.studies.papers.cogram import CHOSEN
 from mergelib.testbed.families.synthetic import SyntheticPair
 from mergelib.testbed.tasks import Split
 

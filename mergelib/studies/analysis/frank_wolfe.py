@@ -2,7 +2,7 @@
 
 Every difference has two 95 % intervals. The one is Student's over seeds, for these tasks; the other
 is a bootstrap over seeds and tasks, for tasks like these. Tables are rows of ``seed``, ``method``,
-``task`` and what is compared, as `mergelib.studies.frank_wolfe` writes them.
+``task`` and what is compared, as `mergelib.studies.papers.frank_wolfe` writes them.
 """
 
 import math

@@ -12,8 +12,8 @@ import torch
 
 import mergelib as ml
 from mergelib.data import texts
-from mergelib.studies.cart import compression
 from mergelib.studies.comparison import choose, compare, individual
+from mergelib.studies.papers.cart import compression
 from mergelib.testbed.backbones import build_model, write_backbone
 from mergelib.testbed.evaluation import SplitName
 from mergelib.testbed.families.texts import pretraining_texts

@@ -1,0 +1,1 @@
+"""The studies themselves, by paper: functions of a zoo that return tables."""
