@@ -219,6 +219,9 @@ def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     output = tmp_path / "results" / "digits2.json"
     grids = 'grids={"average": {}, "ties": {"scale": [1.0]}}'
     options = ["--suite", "digits2", "--seeds", "2", "--profile", "smoke", "--set", grids]
+    one = ["--seeds", "1", "--tasks", "digits_low", "--set", "methods=average"]
+    succeed(run, "study", "baselines", *options[:6], *one, "-o", output)
+    assert {row["task"] for row in read_result(output)["test"]} == {"digits_low"}
     succeed(run, "study", "baselines", *options, "-o", output)
     json.loads(output.read_text(), parse_constant=pytest.fail)
     record = read_result(output)

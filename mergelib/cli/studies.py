@@ -15,6 +15,7 @@ from mergelib.cli.apps import (
     app,
     load_suite_shown,
     read_settings,
+    split_commas,
 )
 
 DEMO = ("average", "task_arithmetic", "ties", "cart")
@@ -94,6 +95,9 @@ def study(
         str | None,
         typer.Option(help="How much data: smoke, default or full.", show_default="default"),
     ] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Option(help="Some of the suite's tasks.", show_default="all")
+    ] = None,
     settings: Settings = None,
     backend: Annotated[
         str, typer.Option(help="How seeds are spread: serial, joblib or ray.")
@@ -115,7 +119,8 @@ def study(
     from mergelib.studies.catalogue import get_study
     from mergelib.studies.runner import measure_study
 
-    options: dict[str, Any] = {} if profile is None else {"profile": profile}
+    options: dict[str, Any] = {"profile": profile, "tasks": split_commas(tasks)}
+    options = {name: value for name, value in options.items() if value is not None}
     record = measure_study(
         get_study(name),
         suite,

@@ -39,16 +39,16 @@ TOLD = ("agreement", "error", "interference", "signal", "entropy", "distance")
 def normalised(file: str, methods: Sequence[str] = METHODS) -> pd.DataFrame:
     """Normalised accuracy in per cent of a result of ``baselines``: `over_seeds`, by method."""
     table = load_table(file).query("method in @methods")
-    return 100 * over_seeds(table, "method", "normalised").loc[list(methods)]
+    rows: pd.DataFrame = 100 * over_seeds(table, "method", "normalised").loc[list(methods)]
+    return rows
 
 
 def plane(suite: str, count: int = 8) -> pd.DataFrame:
     """CART's mean accuracy in per cent, rank ratios by scales, from the study ``surface``."""
     table = load_table(f"{suite}-surface").query("method == 'cart' and scale > 0")
     table = table[table["count"] == count]
-    means = table.groupby(["rank_ratio", "scale"])["accuracy"].mean()
-    wide: pd.DataFrame = 100 * means.unstack("scale")
-    return wide
+    means: pd.Series[float] = table.groupby(["rank_ratio", "scale"])["accuracy"].mean()
+    return 100 * means.unstack("scale")
 
 
 def best_points(suite: str) -> pd.DataFrame:
@@ -63,7 +63,8 @@ def best_points(suite: str) -> pd.DataFrame:
         for row in chosen.to_dict("records")
     ]
     table = load_table(f"{suite}-surface").query("method == 'cart' and scale > 0")
-    means = table.groupby(["seed", "rank_ratio", "scale"], as_index=False)["accuracy"].mean()
+    keys = ["seed", "rank_ratio", "scale"]
+    means = table.groupby(keys)["accuracy"].mean().reset_index()
     best = means.loc[means.groupby("seed")["accuracy"].idxmax()].drop(columns="accuracy")
     return pd.concat([pd.DataFrame(rows), best.assign(way="best")], ignore_index=True)
 

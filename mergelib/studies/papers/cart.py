@@ -66,7 +66,7 @@ KERNEL_GRIDS: dict[str, Grid] = {
 def baselines(
     zoo: Zoo,
     *,
-    methods: Sequence[str] = tuple(FIRST_GRIDS),
+    methods: Sequence[str] | None = None,
     grids: Mapping[str, Grid] = FIRST_GRIDS,
 ) -> Tables:
     """Methods with hyperparameters chosen on validation data, judged on test data.
@@ -84,6 +84,7 @@ def baselines(
         ValueError: an unknown method, or one without a grid.
     """
     settings, searched = {}, []
+    methods = tuple(grids) if methods is None else methods
     for method in methods:
         get_method(method)  # an unknown one shall fail before any work
         if method not in grids:
