@@ -1,0 +1,66 @@
+"""What chapter 11 reads of real networks, on a made-up plane whose answer is known."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mergelib.records.results import load_table
+from mergelib.studies.analysis import real
+
+RATIOS, SCALES = (0.04, 0.08, 0.16), (1.0, 2.0, 3.0)
+
+
+def made_up(name: str, part: str = "test") -> pd.DataFrame:
+    """Accuracy falls with the task's own error, whose best point is another one for each task."""
+    if part == "chosen":
+        settings = [{"cart": {"rank_ratio": 0.08, "scale": 2.0}}] * 3
+        return pd.DataFrame({"seed": range(3), "settings": settings})
+    generator = np.random.default_rng(0)
+    rows = []
+    for seed in range(3):
+        for task, centre in (("x", 0.08), ("y", 0.04), ("z", 0.16)):
+            for ratio in RATIOS:
+                for scale in SCALES:
+                    error = np.log(ratio / centre) ** 2 + (scale - 2) ** 2 / 10
+                    row = {"seed": seed, "task": task, "method": "cart", "count": 8}
+                    row |= {"rank_ratio": ratio, "scale": scale, "accuracy": np.exp(-error)}
+                    noise = {name: generator.random() for name in real.TOLD}
+                    rows.append(row | noise | {"error": error, "signal": -error})
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def plane(monkeypatch: pytest.MonkeyPatch) -> Callable[..., pd.DataFrame]:
+    monkeypatch.setattr(real, "load_table", made_up)
+    return made_up
+
+
+def test_a_quantity_that_orders_points_perfectly_is_found(plane: object) -> None:
+    found = real.correlations("any")
+    assert list(found.index) == list(real.TOLD)
+    assert found["own"]["error"] == pytest.approx(1)
+    assert found["own_low"]["signal"] == pytest.approx(1)
+    assert found["other"]["error"] < 0.5, "another task's error leads elsewhere"
+    assert found["own"].abs()["entropy"] < 0.5
+    for kind in ("own", "other"):
+        assert (found[f"{kind}_low"] <= found[kind] + 1e-9).all()
+        assert (found[kind] <= found[f"{kind}_high"] + 1e-9).all()
+
+
+def test_plane_and_best_points(plane: object) -> None:
+    wide = real.plane("any")
+    assert wide.shape == (3, 3)
+    assert wide.max().idxmax() == 2.0
+    assert wide[2.0].idxmax() == 0.08
+    points = real.best_points("any")
+    assert points["way"].tolist() == ["chosen"] * 3 + ["best"] * 3
+    assert points["scale"].tolist() == [2.0] * 6
+
+
+def test_shares_are_of_the_experts() -> None:
+    rows = real.normalised("vision8-baselines")
+    table = load_table("vision8-baselines").query("method == 'cart'")
+    assert rows["mean"]["cart"] == pytest.approx(100 * table["normalised"].mean())
+    assert real.PAPER["cart"] == pytest.approx(0.936, abs=5e-4)
