@@ -28,7 +28,10 @@ def _methods(*names: str) -> list[Key]:
 
 _CART, _LOW = "cart", "low_rank_task_arithmetic"
 _RANKS = ("method", "scale", "rank_ratio")
-_RATIOS = (0.75, 0.5, 0.32, 0.24, 0.16, 0.12, 0.04, 0.02, 0.01, 0.08)
+_RATIOS = {
+    "ranks": (0.75, 0.5, 0.32, 0.24, 0.16, 0.12, 0.04, 0.02, 0.01, 0.08),
+    "surface": (0.64, 0.32, 0.16, 0.04, 0.02, 0.01, 0.08),
+}
 _SOFT, _HARD = frank_wolfe.SOFT, frank_wolfe.HARD
 _MERGED = f"{_HARD}, from adamerging"
 _POOLS = ("method", "count")
@@ -48,17 +51,21 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             _methods("average", "task_arithmetic", "ties", "consensus", _CART),
         ),
     ),
-    "C2": (
+    "C2": tuple(
         Contrast(
-            "ranks",
+            study,
             _RANKS,
             [
-                (_LOW, 0.3, 0.0),
-                *((_CART, 1.0, ratio) for ratio in (0.0, 0.01, 0.32)),
+                *lowest,
+                *((_CART, 1.0, ratio) for ratio in (0.01, 0.32)),
                 *((_LOW, 0.3, ratio) for ratio in (0.08, 1.0)),
                 (_CART, 1.0, 0.08),
             ],
-        ),
+        )
+        for study, *lowest in (
+            ("ranks", (_LOW, 0.3, 0.0), (_CART, 1.0, 0.0)),
+            ("surface", (_CART, 0.0, 1.0)),  # the average
+        )
     ),
     "C3": (
         Contrast(
@@ -83,7 +90,10 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         )
         for name, far, step in (("interference_all", 1.0, 20.0), ("reconstruction", 0.0, 0.6))
     ),
-    "C5": (Contrast("ranks", _RANKS, [(_CART, 1.0, ratio) for ratio in _RATIOS]),),
+    "C5": tuple(
+        Contrast(study, _RANKS, [(_CART, 1.0, ratio) for ratio in ratios])
+        for study, ratios in _RATIOS.items()
+    ),
     "C6": (
         Contrast(
             "adaptation",
@@ -117,12 +127,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         ),
     ),
     "C10": (
-        Contrast(
-            "baselines",
-            ("method",),
-            _methods(_CART, "average", "task_arithmetic", "ties"),
-            ("loss",),
-        ),
+        Contrast("baselines", ("method",), _methods("average", "task_arithmetic", "ties", _CART)),
     ),
     "F1": (Contrast("procedures", ("method",), _methods("adamerging", _MERGED, _SOFT)),),
     "F2": (

@@ -7,21 +7,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mergelib.ledger.cart_settings import (
+    GLUE,
+    INDEXING,
+    LADDER,
+    PRIMARY,
+    SETTINGS,
+    SUITES,
+    TABLE,
+    Setting,
+)
 from mergelib.ledger.checks import Check, Role, above, matrix, pick
 from mergelib.ledger.verdicts import Load
 
-LADDER = ("average", "task_arithmetic", "ties", "consensus", "cart")
-# The paper's Table 1, ViT-B/32, in the order of `LADDER`.
-TABLE = {
-    8: (65.9, 69.1, 72.4, 75.2, 84.7),
-    14: (64.3, 65.4, 65.2, 70.0, 79.5),
-    20: (61.0, 60.5, 62.9, 65.0, 76.3),
-}
-# Ending of a result's name, words for the network, and the part that its checks play.
-SIZES: tuple[tuple[str, str, Role], ...] = (
-    ("", "", "primary"),
-    ("-vit_small", "small network, ", "secondary"),
-)
 SPECTRAL = ("tsv", "iso_c", "iso_cts")
 PAPERS_RANK = 0.08
 SCALE = 0.3  # of uncentred task vectors
@@ -32,26 +30,31 @@ FACTOR = 1.0  # a factor of two, in log2: ours, likewise
 def order(load: Load) -> list[Check]:
     """C1: CART against the strongest of the other four, chosen afterwards, in their favour."""
     checks = []
-    for ending, words, role in SIZES:
-        for count, row in TABLE.items():
-            table = load(f"vision{count}-baselines{ending}")
-            found = {name: pick(table, method=name) for name in LADDER}
-            means = {name: float(found[name].mean()) for name in LADDER[:-1]}
-            best = max(means, key=means.__getitem__)
-            what = f"{words}{count} tasks: CART above the best of the other four"
-            paper = row[-1] - max(row[:-1]) if role == "primary" else None
-            checks.append(above(what, found["cart"], found[best], role=role, paper=paper))
-            if role == "secondary":
-                continue
-            for (low, lower), (high, higher) in pairwise(zip(LADDER[:-1], row, strict=False)):
-                if higher < lower:  # the table's own order, which is not the same in each column
-                    (low, lower), (high, higher) = (high, higher), (low, lower)
-                what, paper = f"{count} tasks: {_name(high)} above {_name(low)}", higher - lower
-                side = above(what, found[high], found[low], role="secondary", paper=paper)
-                checks.append(side)
-            for name in SPECTRAL:
-                what, rival = f"{count} tasks: CART above {_name(name)}", pick(table, method=name)
-                checks.append(above(what, found["cart"], rival, role="control"))
+    for setting in SETTINGS:
+        for suite, words in setting.suites():
+            table = load(f"{suite}-baselines{setting.ending}")
+            checks += _order(table, words, setting.role, TABLE.get(suite, ()))
+    return checks
+
+
+def _order(table: pd.DataFrame, words: str, role: Role, row: tuple[float, ...]) -> list[Check]:
+    found = {name: pick(table, method=name) for name in LADDER}
+    means = {name: float(found[name].mean()) for name in LADDER[:-1]}
+    best = max(means, key=means.__getitem__)
+    what = f"{words}: CART above the best of the other four"
+    if role == "secondary":
+        return [above(what, found["cart"], found[best], role=role)]
+    paper = row[-1] - max(row[:-1]) if row else None
+    checks = [above(what, found["cart"], found[best], paper=paper)]
+    for (low, lower), (high, higher) in pairwise(zip(LADDER[:-1], row, strict=False)):
+        if higher < lower:  # the table's own order, which is not the same in each column
+            (low, lower), (high, higher) = (high, higher), (low, lower)
+        what, paper = f"{words}: {_name(high)} above {_name(low)}", higher - lower
+        checks.append(above(what, found[high], found[low], role="secondary", paper=paper))
+    for name in SPECTRAL:
+        if (table["method"] == name).any():
+            what, rival = f"{words}: CART above {_name(name)}", pick(table, method=name)
+            checks.append(above(what, found["cart"], rival, role="control"))
     return checks
 
 
@@ -59,6 +62,14 @@ def _name(method: str) -> str:
     names = {"ties": "TIES", "tsv": "TSV", "cart": "CART", "consensus": "Consensus"}
     names |= {"iso_c": "Iso-C", "iso_cts": "Iso-CTS"}
     return names.get(method, method.replace("_", " "))
+
+
+def _plane(load: Load, setting: Setting) -> pd.DataFrame:
+    """Accuracy over ranks and scales; the average has rank 0, in surfaces at scale 1 alone."""
+    table = load(f"{setting.suite}8-{setting.plane}{setting.ending}")
+    average = table["scale"] == 0  # so a surface has it, at full rank
+    ratio, scale = table["rank_ratio"].mask(average, 0.0), table["scale"].mask(average, 1.0)
+    return table.assign(rank_ratio=ratio, scale=scale)
 
 
 def _centred(
@@ -79,29 +90,27 @@ def _uncentred(table: pd.DataFrame, ratio: float, column: str = "accuracy") -> p
 def bell(load: Load) -> list[Check]:
     """C2: centred vectors at 8 % of the rank against both sides; uncentred ones."""
     checks = []
-    average, arithmetic, *_, cart = TABLE[8]
-    for ending, words, role in SIZES:
-        table = load(f"vision8-ranks{ending}")
+    for setting in SETTINGS:
+        table, words, role = _plane(load, setting), setting.words, setting.role
         top = _centred(table, PAPERS_RANK)
-        mine = role == "primary"
-        peaks = (
-            ("above the average", _centred(table, 0.0), cart - average),
-            ("above rank 1 %", _centred(table, 0.01), None),
-            ("above rank 32 %", _centred(table, 0.32), None),
-            ("above task arithmetic", _uncentred(table, 1.0), cart - arithmetic),
-        )
-        for what, other, paper in peaks:
-            found = above(
-                f"{words}rank 8 % {what}", top, other, role=role, paper=paper if mine else None
-            )
-            checks.append(found)
-        for low, high in pairwise((0.0, PAPERS_RANK, 1.0)):
+        row = TABLE.get(f"{setting.suite}8", ()) if role == "primary" else ()
+        leads = {name: row[-1] - other for name, other in zip(LADDER, row, strict=False)}
+        for what, other, name in (
+            ("above the average", _centred(table, 0.0), "average"),
+            ("above rank 1 %", _centred(table, 0.01), ""),
+            ("above rank 32 %", _centred(table, 0.32), ""),
+            ("above task arithmetic", _uncentred(table, 1.0), "task_arithmetic"),
+        ):
+            what, paper = f"{words}rank 8 % {what}", leads.get(name)
+            checks.append(above(what, top, other, role=role, paper=paper))
+        ratios = (PAPERS_RANK, 1.0) if setting.plane == "surface" else (0.0, PAPERS_RANK, 1.0)
+        for low, high in pairwise(ratios):
             what = f"{words}uncentred: rank {100 * high:g} % above {100 * low:g} %"
             sides = _uncentred(table, high), _uncentred(table, low)
             checks.append(above(what, *sides, role=role))
         for scale in (2.0, 3.0):
             what = f"{words}scale {scale:g}: rank 8 % above the average"
-            sides = _centred(table, PAPERS_RANK, scale), _centred(table, 0.0, scale)
+            sides = _centred(table, PAPERS_RANK, scale), _centred(table, 0.0)
             checks.append(above(what, *sides, role="secondary"))
     return checks
 
@@ -157,13 +166,13 @@ def steep_and_slow(load: Load) -> list[Check]:
 def rank(load: Load) -> list[Check]:
     """C5: where the best rank lies, and what 8 % costs."""
     checks = []
-    for ending, words, role in SIZES:
-        table = load(f"vision8-ranks{ending}").query("0 < rank_ratio < 1")
+    for setting in SETTINGS:
+        table, role = _plane(load, setting).query("0 < rank_ratio < 1"), setting.role
         for scale in (1.0, 2.0, 3.0):
             rows = table[(table["method"] == "cart") & (table["scale"] == scale)]
             wide = 100 * rows.pivot(index=["seed", "task"], columns="rank_ratio", values="accuracy")
-            own: Role = "primary" if scale == 1.0 else "secondary"
-            name = f"{words}scale {scale:g}:"
+            own: Role = role if scale == 1.0 else "secondary"
+            name = f"{setting.words}scale {scale:g}:"
             best = wide.idxmax(axis=1).map(lambda ratio: math.log2(ratio / PAPERS_RANK))
             what, unit = f"{name} a task's best rank within a factor of two of 8 %", "log₂"
             checks.append(Check(what, matrix(best), role=own, tolerance=FACTOR, unit=unit))
@@ -180,10 +189,10 @@ def rank(load: Load) -> list[Check]:
                     )
                     for task in wide.index.unique("task")
                 ]
-    for count in TABLE:
-        settings = load(f"vision{count}-baselines", "chosen")["settings"]
+    for suite, words in SUITES:
+        settings = load(f"{suite}-baselines", "chosen")["settings"]
         ranks = np.array([chosen["cart"]["rank_ratio"] for chosen in settings])
-        what = f"{count} tasks, scale free: the validated rank within a factor of two of 8 %"
+        what = f"{words}, scale free: the validated rank within a factor of two of 8 %"
         values = np.log2(ranks / PAPERS_RANK)
         checks.append(Check(what, values, role="secondary", tolerance=FACTOR, unit="log₂"))
     return checks
@@ -203,9 +212,7 @@ def cost_of_papers_rank(wide: pd.DataFrame) -> pd.Series:
 
 
 def adaptation(load: Load) -> list[Check]:
-    """C6: AdaMerging on three bases."""
-    table = load("vision8-adaptation")
-    found = {name: pick(table, method=name) for name in table["method"].unique()}
+    """C6: AdaMerging on CART and on task arithmetic; on our own network on TIES, too."""
     pairs: tuple[tuple[str, str, str, Role, float | None], ...] = (
         ("AdaMerging on CART above CART", "adamerging+cart", "cart", "primary", 85.8 - 84.7),
         (
@@ -218,10 +225,16 @@ def adaptation(load: Load) -> list[Check]:
         ),
         ("AdaMerging on TIES above TIES", "adamerging+ties", "ties", "control", None),
     )
-    return [
-        above(what, found[better], found[worse], role=role, paper=paper)
-        for what, better, worse, role, paper in pairs
-    ]
+    checks = []
+    for setting in PRIMARY:
+        table = load(f"{setting.suite}8-adaptation")
+        quoted = f"{setting.suite}8" in TABLE
+        for what, better, worse, role, paper in pairs:
+            if role != "control" or (table["method"] == worse).any():
+                sides = pick(table, method=better), pick(table, method=worse)
+                options: dict[str, Any] = {"role": role, "paper": paper if quoted else None}
+                checks.append(above(f"{setting.words}{what}", *sides, **options))
+    return checks
 
 
 def task_counts(load: Load) -> list[Check]:
@@ -251,14 +264,9 @@ def compression(load: Load) -> list[Check]:
     Each task's own rest is primary, as in the released code; the average, where that is all there
     is: results without the column ``rest`` have it.
     """
-    papers = {
-        8: (90.1, 90.5, 88.8, 90.8),
-        14: (89.2, 89.6, 85.7, 89.6),
-        20: (90.1, 90.5, 86.3, 90.2),
-    }
     checks = []
-    for count, (cart, own, emr, tall) in papers.items():
-        table = load(f"vision{count}-compression")
+    for suite, words in SUITES:
+        table = load(f"{suite}-compression")
         if "rest" not in table:
             table = table.assign(rest="average")
         kept = {
@@ -267,18 +275,19 @@ def compression(load: Load) -> list[Check]:
             if (table["rest"] == rest).any()
         }
         mine, *averaged = kept.values()
-        what = f"{count} tasks: within 2 points of the experts"
+        cart, own, emr, tall = INDEXING[suite]
+        what = f"{words}: within 2 points of the experts"
         experts = pick(table, method="individual")
         checks.append(above(what, mine, experts, bound=-NEAR, paper=cart - own))
         for other in averaged:
             side = above(f"rest averaged, {what}", other, experts, role="secondary", bound=-NEAR)
             checks.append(side)
-        for name, method, setting, paper in (
+        for name, method, options, paper in (
             ("EMR", "emr", "", cart - emr),
             ("TALL masks on TIES", "tall_masks", "base=ties", cart - tall),
         ):
-            other = pick(table, method=method, setting=setting)
-            what = f"{count} tasks: within 2 points of {name}"
+            other = pick(table, method=method, setting=options)
+            what = f"{words}: within 2 points of {name}"
             checks.append(above(what, mine, other, role="secondary", bound=-NEAR, paper=paper))
     return checks
 
@@ -286,8 +295,10 @@ def compression(load: Load) -> list[Check]:
 def loop(load: Load) -> list[Check]:
     """C9: losses along the path over k; that it starts and ends at the average is an identity."""
     checks = []
-    for ending, words, role in SIZES:
-        table = load(f"vision8-ranks{ending}")
+    for setting in SETTINGS:
+        if setting.plane != "ranks":  # surfaces have no losses
+            continue
+        table, words, role = _plane(load, setting), setting.words, setting.role
         for scale in (1.0, 2.0, 3.0) if role == "primary" else (1.0,):
             own: Role = role if scale == 1.0 else "secondary"
             name = f"{words}scale {scale:g}:"
@@ -314,14 +325,16 @@ def loop(load: Load) -> list[Check]:
 
 
 def text(load: Load) -> list[Check]:
-    """C10: bits per character."""
-    bits = pick(load("text4-baselines"), "loss", keys=("method", "seed", "task")) / math.log(2)
-    return [
-        above(
-            f"CART needs fewer bits per character than {_name(other)}",
-            bits[other],
-            bits["cart"],
-            unit="bits",
-        )
-        for other in ("average", "task_arithmetic", "ties")
-    ]
+    """C10: accuracy on sentences; bits per character of texts."""
+    keys = ("method", "seed", "task")
+    accuracy = pick(load("sentences8-baselines"), keys=keys)
+    bits = pick(load("text4-baselines"), "loss", keys=keys) / math.log(2)
+    checks = []
+    for other, paper in GLUE.items():
+        if other != "cart":
+            what, lead = f"sentences: CART above {_name(other)}", GLUE["cart"] - paper
+            checks.append(above(what, accuracy["cart"], accuracy[other], paper=lead))
+            what = f"texts: CART needs fewer bits per character than {_name(other)}"
+            sides = bits[other], bits["cart"]
+            checks.append(above(what, *sides, role="secondary", unit="bits"))
+    return checks

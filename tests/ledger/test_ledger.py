@@ -19,8 +19,9 @@ from mergelib.ledger import (
     outcomes,
     verdict,
 )
+from mergelib.ledger.cart_settings import SUITES
 from mergelib.ledger.checks import Role, pick
-from mergelib.records.results import MissingResult
+from mergelib.records.results import MissingResult, load_result
 
 UP, DOWN, OPEN = (
     np.array([1.0, 1.1, 1.2, 1.1]),
@@ -137,6 +138,41 @@ def test_cart_is_compared_with_the_best_of_the_others_and_the_rest_as_the_table_
     papers = checks.set_index("what")["paper"]
     assert papers["20 tasks: CART above the best of the other four"] == pytest.approx(11.3)
     assert papers["14 tasks: task arithmetic above TIES"] == pytest.approx(0.2)
+    assert np.isnan(papers["sentences, 8 tasks: CART above the best of the other four"])
+    deciding = [f"{words}: CART above the best of the other four" for _, words in SUITES]
+    assert checks.loc[checks["role"] == "primary", "what"].tolist() == deciding
+
+
+def test_the_average_of_a_surface_is_at_scale_0_and_full_rank() -> None:
+    """Ranks have it at rank 0; both give the same checks."""
+    low = "low_rank_task_arithmetic"
+    others = [("cart", scale, ratio) for scale in (1.0, 2.0, 3.0) for ratio in (0.01, 0.08, 0.32)]
+    others += [(low, 0.3, ratio) for ratio in (0.0, 0.08, 1.0)]
+
+    def load(name: str, *_: str) -> pd.DataFrame:
+        average = ("cart", 0.0, 1.0) if "surface" in name else ("cart", 1.0, 0.0)
+        kept = pd.DataFrame([average, *others], columns=["method", "scale", "rank_ratio"])
+        kept = kept.assign(accuracy=0.4 + 0.01 * np.arange(len(kept)), task="a")
+        return kept.merge(pd.DataFrame({"seed": range(3)}), how="cross")
+
+    values = {check.what: check.value for check in cart_checks.bell(load)}
+    for network in ("", "ImageNet network, ", "sentences, "):
+        assert values[f"{network}rank 8 % above the average"] == pytest.approx(2)
+        assert values[f"{network}scale 3: rank 8 % above the average"] == pytest.approx(8)
+    assert "uncentred: rank 8 % above 0 %" in values
+    assert "sentences, uncentred: rank 8 % above 0 %" not in values  # a surface has no such point
+
+
+@pytest.mark.parametrize("suite", ["imagenet8", "sentences8"])
+def test_claims_tell_how_the_real_networks_were_measured(suite: str) -> None:
+    told = {claim.key: claim.method for claim in cart.CLAIMS}
+    adaptation, surface = (
+        load_result(f"{suite}-{study}")["provenance"]["settings"]
+        for study in ("adaptation", "surface")
+    )
+    assert f"{adaptation['steps']} steps at 5e-3" in told["C6"]
+    assert adaptation["learning_rate"] == 5e-3
+    assert f"{surface['pictures']} test inputs of each task" in told["C2"]
 
 
 def test_what_a_rank_costs_is_chosen_on_other_seeds() -> None:
@@ -165,7 +201,7 @@ def compressions(rests: list[str]) -> pd.DataFrame:
 
 @pytest.mark.parametrize(
     ("rests", "primary", "averaged"),
-    [(["own", "average"], -1.0, [-10.0] * 3), (["own"], -1.0, []), (None, -10.0, [])],
+    [(["own", "average"], -1.0, [-10.0] * 5), (["own"], -1.0, []), (None, -10.0, [])],
 )
 def test_compressions_with_each_tasks_own_rest_decide_where_there_are_any(
     rests: list[str] | None, primary: float, averaged: list[float]
@@ -174,8 +210,8 @@ def test_compressions_with_each_tasks_own_rest_decide_where_there_are_any(
     table = compressions(rests) if rests else compressions(["average"]).drop(columns="rest")
     checks = {check.what: check for check in cart_checks.compression(lambda *_: table)}
     deciding = [what for what, check in checks.items() if check.role == "primary"]
-    assert deciding == [f"{n} tasks: within 2 points of the experts" for n in (8, 14, 20)]
-    assert [checks[what].value for what in deciding] == pytest.approx([primary] * 3)
+    assert deciding == [f"{words}: within 2 points of the experts" for _, words in SUITES]
+    assert [checks[what].value for what in deciding] == pytest.approx([primary] * 5)
     aside = [check for what, check in checks.items() if what.startswith("rest averaged, ")]
     assert [check.value for check in aside] == pytest.approx(averaged)
     assert all(check.role == "secondary" for check in aside)

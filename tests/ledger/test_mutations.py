@@ -1,9 +1,9 @@
 """No check that cannot fail: every claim must notice that its results were spoiled."""
 
 import pytest
-from mutate_ledger import CLAIMS, CONTRASTS, WAYS, found, noticed
+from mutate_ledger import CLAIMS, CONTRASTS, WAYS, found, noticed, spoiled
 
-from mergelib.ledger import Claim
+from mergelib.ledger import Claim, judge
 
 
 def test_every_claim_says_what_it_compares() -> None:
@@ -14,3 +14,23 @@ def test_every_claim_says_what_it_compares() -> None:
 def test_spoiled_results_are_noticed(claim: Claim) -> None:
     verdicts = {way: found(claim, way) for way in WAYS[1:]}
     assert {way: verdicts[way] for way in verdicts if not noticed(way, verdicts[way])} == {}
+
+
+@pytest.mark.parametrize("suite", ["imagenet8", "sentences8"])
+@pytest.mark.parametrize(
+    ("key", "study"),
+    [
+        ("C1", "baselines"),
+        ("C2", "surface"),
+        ("C5", "surface"),
+        ("C6", "adaptation"),
+        ("C8", "compression"),
+    ],
+)
+def test_each_real_network_decides(key: str, study: str, suite: str) -> None:
+    """All results speak for the claim but that one, so it must not hold."""
+    claim = next(claim for claim in CLAIMS if claim.key == key)
+    kinds = {True: spoiled(key, "against"), False: spoiled(key, "for")}
+    worst = f"{suite}-{study}"
+    ledger, _ = judge([claim], lambda name, *part: kinds[name == worst](name, *part))
+    assert ledger["verdict"].item() in ("mixed", "does not hold here")

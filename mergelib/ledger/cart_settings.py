@@ -1,0 +1,61 @@
+"""What CART's claims are tested on (Choi et al., 2025), and the figures of the paper's tables."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mergelib.ledger.checks import Role
+
+LADDER = ("average", "task_arithmetic", "ties", "consensus", "cart")
+# Table 1, ViT-B/32, in the order of `LADDER`.
+TABLE: dict[str, tuple[float, ...]] = {
+    "vision8": (65.9, 69.1, 72.4, 75.2, 84.7),
+    "vision14": (64.3, 65.4, 65.2, 70.0, 79.5),
+    "vision20": (61.0, 60.5, 62.9, 65.0, 76.3),
+}
+# Table 2, eight GLUE tasks on RoBERTa; it has no Consensus.
+GLUE = {"average": 51.34, "task_arithmetic": 66.65, "ties": 64.04, "cart": 70.78}
+# Table 3, ViT-B/32, and Table 4, GLUE: CART-Indexing, experts, EMR, TALL masks on TIES (not there).
+INDEXING = {
+    "vision8": (90.1, 90.5, 88.8, 90.8),
+    "vision14": (89.2, 89.6, 85.7, 89.6),
+    "vision20": (90.1, 90.5, 86.3, 90.2),
+    "sentences8": (84.93, 85.56, 80.18, math.nan),
+}
+# The ImageNet network gets the pictures of vision8.
+TABLE["imagenet8"], INDEXING["imagenet8"] = TABLE["vision8"], INDEXING["vision8"]
+
+
+class Setting(NamedTuple):
+    """A network and its suites: what its results are called, in files and in words.
+
+    Attributes:
+        suite: beginning of the suites' names.
+        words: for the network.
+        role: the part that its checks play.
+        plane: the study that has accuracy over ranks and scales.
+        counts: of tasks.
+        ending: of results' names.
+    """
+
+    suite: str
+    words: str
+    role: Role
+    plane: str = "surface"
+    counts: tuple[int, ...] = (8,)
+    ending: str = ""
+
+    def suites(self) -> Iterator[tuple[str, str]]:
+        """The suites, each with words for network and tasks."""
+        for count in self.counts:
+            yield f"{self.suite}{count}", f"{self.words}{count} tasks"
+
+
+SETTINGS = (
+    Setting("vision", "", "primary", "ranks", (8, 14, 20)),
+    Setting("imagenet", "ImageNet network, ", "primary"),
+    Setting("sentences", "sentences, ", "primary"),
+    Setting("vision", "small network, ", "secondary", "ranks", (8, 14, 20), "-vit_small"),
+)
+PRIMARY = tuple(setting for setting in SETTINGS if setting.role == "primary")
+SUITES = tuple(pair for setting in PRIMARY for pair in setting.suites())
