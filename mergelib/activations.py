@@ -1,7 +1,8 @@
-"""What the layers of a network are given: the inputs of its linear layers, seen by hooks."""
+"""What the layers of a network are given: inputs of linear layers, statistics of BatchNorm."""
 
+import copy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +59,40 @@ def watched_inputs(
         for handle in handles:
             handle.remove()
     return seen
+
+
+@torch.no_grad()
+def recalibrate(model: nn.Module, state: StateDict, batches: Iterable[Tensor]) -> dict[str, Tensor]:
+    """The state with BatchNorm's statistics measured anew, on inputs that need no labels.
+
+    A merged network's activations have other means and variances than its experts', and smaller
+    variances (Jordan et al., 2023, "REPAIR"); the average of their statistics is neither.
+
+    Args:
+        model: the architecture; it is left as it is.
+        state: the merged weights.
+        batches: what the model takes, e.g. a few batches that mix all tasks; each counts alike.
+
+    Raises:
+        ValueError: for a model without BatchNorm's statistics, or no batch.
+    """
+    network = copy.deepcopy(model).eval()
+    network.load_state_dict(dict(state))
+    norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    norms = [norm for norm in norms if norm.track_running_stats]
+    if not norms:
+        raise ValueError("the model has no BatchNorm with running statistics")
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the plain mean over batches
+        norm.train()
+    count = 0
+    for batch in batches:
+        network(batch)
+        count += 1
+    if not count:
+        raise ValueError("no batch to measure statistics on")
+    return {key: value.detach().clone() for key, value in network.state_dict().items()}
 
 
 def transposed_linear() -> tuple[type[nn.Module], ...]:

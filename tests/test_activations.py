@@ -1,9 +1,10 @@
 """Inputs of layers against the layers computed one by one."""
 
+import pytest
 import torch
 from torch import nn
 
-from mergelib.activations import layer_inputs
+from mergelib.activations import layer_inputs, recalibrate
 
 
 def test_layer_inputs_are_what_the_layers_get() -> None:
@@ -24,3 +25,29 @@ def test_layer_inputs_with_other_weights() -> None:
     torch.testing.assert_close(seen["2.weight"], other[:2](x).detach())
     assert not model._forward_pre_hooks
     assert not any(module._forward_pre_hooks for module in model), "nothing is left behind"
+
+
+def test_recalibrated_statistics_are_those_of_the_inputs() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.BatchNorm1d(4))
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    other = {key: value + 1 for key, value in before.items() if value.is_floating_point()}
+    batches = list(5 + torch.randn(2, 50, 3))
+    found = recalibrate(model, {**before, **other}, batches)
+    seen = [batch @ other["0.weight"].T + other["0.bias"] for batch in batches]
+    for name, values in (("mean", [x.mean(0) for x in seen]), ("var", [x.var(0) for x in seen])):
+        torch.testing.assert_close(found[f"1.running_{name}"], torch.stack(values).mean(0))
+    assert torch.equal(found["0.weight"], other["0.weight"])
+    assert all(torch.equal(model.state_dict()[key], before[key]) for key in before)
+    alone = recalibrate(model, before, batches[:1])
+    model.load_state_dict(alone)
+    normalised = model.eval()[:2](batches[0])
+    torch.testing.assert_close(normalised.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
+
+
+def test_recalibrating_refuses_what_it_cannot_do() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    with pytest.raises(ValueError, match="no batch"):
+        recalibrate(model, model.state_dict(), [])
+    with pytest.raises(ValueError, match="no BatchNorm"):
+        recalibrate(model[0], model[0].state_dict(), [torch.ones(2, 3)])

@@ -24,10 +24,10 @@ from mergelib.studies.papers.cart import (
     baselines,
     compression,
     interference,
-    kernels,
     ranks,
     task_counts,
 )
+from mergelib.studies.papers.convolutions import kernels
 from mergelib.studies.runner import REGISTERED, Run, Study, measure_study
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.training import Recipe

@@ -17,7 +17,7 @@ from mergelib.procedures import Adapted
 from mergelib.procedures.common import unlabelled
 from mergelib.records.results import Tables
 from mergelib.registry import get_method
-from mergelib.statedict import flatten, is_kernel
+from mergelib.statedict import flatten
 from mergelib.studies.comparison import (
     ADAPTED,
     FIRST_GRIDS,
@@ -49,16 +49,6 @@ COUNTS = (2, 4, 8, 12, 16, 20)
 SUBSET_GRIDS: dict[str, tuple[str, Grid]] = {
     **{name: (name, grid) for name, grid in POOL_GRIDS.items()},
     "cart, scale searched": ("cart", {"rank_ratio": [0.08, 0.16], "scale": [1.0, 2.0, 3.0]}),
-}
-
-
-# What is searched on a network whose weights are convolutions.
-KERNEL_GRIDS: dict[str, Grid] = {
-    "average": {},
-    "task_arithmetic": {"scale": [0.1, 0.2, 0.3, 0.5]},
-    "ties": {"scale": [0.5, 1.0, 1.5]},
-    "cart": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [1.0, 2.0, 3.0]},
-    **{name: {"scale": [0.5, 1.0, 1.5]} for name in ("tsv", "iso_c")},
 }
 
 
@@ -253,29 +243,6 @@ def compression(
     chosen = [row for options in masks.values() for row in choices({"tall_masks": options})]
     storage = [{**row, "parameters": count} for row in storage]
     return {"test": rows, "storage": storage, "chosen": chosen}
-
-
-@study(methods=[])
-def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
-    """Methods on a convolutional network, low-rank ones with its convolutions folded to matrices.
-
-    Unfolded, these average all that is no matrix, and that is the whole network.
-
-    Returns:
-        ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``, at hyperparameters chosen
-        on validation data; ``chosen``: rows of ``method`` and these.
-    """
-    rows = records(_judge_own(zoo, zoo.experts).assign(method="individual"))
-    states = {"pretrained": zoo.pretrained}
-    chosen = []
-    for method, grid in grids.items():
-        best = best_of(zoo, method, {**grid, "is_matrix": [is_kernel]})
-        states[method] = merge_zoo(method, zoo, **best)
-        chosen.append({"method": method, **{key: best[key] for key in grid}})
-    for method, state in states.items():
-        table = evaluate(zoo.model, state, zoo.heads, zoo.suite, autocast=True)
-        rows += records(table[["task", "accuracy", "loss"]].assign(method=method))
-    return {"test": rows, "chosen": chosen}
 
 
 @study(methods=["adamerging"])
