@@ -123,7 +123,7 @@ def test_baselines_that_were_killed_resume(
 def test_baselines_of_an_unknown_method_fail_before_any_work(
     tiny_zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rule_studies, "choose", pytest.fail)
+    monkeypatch.setattr(rule_studies, "choose_wide", pytest.fail)
     with pytest.raises(ValueError, match="unknown method 'tias'; did you mean 'ties'"):
         baselines(tiny_zoo, grids={"average": {}, "tias": {}})
 
@@ -198,8 +198,8 @@ def test_compression_study_of_kernels(tiny_zoo: Zoo) -> None:
     quick: dict[str, Any] = {"rank_ratios": [1.0], "mask_scales": [0.4]}
     bits = [
         row["bits_per_task"]
-        for kind in ("matrices", "kernels")
-        for row in compression(tiny_zoo, **{**quick, "matrices": kind})["storage"]
+        for kind in (is_matrix, is_kernel)
+        for row in compression(replace(tiny_zoo, is_matrix=kind), **quick)["storage"]
         if row["rest"] == "average"
     ]
     kernels_alone = [
@@ -208,8 +208,6 @@ def test_compression_study_of_kernels(tiny_zoo: Zoo) -> None:
         if is_kernel(key, value) and not is_matrix(key, value)
     ]
     assert bits[1] - bits[0] == sum(32 * min(shape) * sum(shape) for shape in kernels_alone)
-    with pytest.raises(ValueError, match="matrices is 'convolutions', expected 'matrices' or"):
-        compression(tiny_zoo, **{**quick, "matrices": "convolutions"})
 
 
 def test_adaptation_study(tiny_zoo: Zoo) -> None:
@@ -256,6 +254,8 @@ def test_studies_use_no_method_that_they_do_not_name(
         "task_counts": {"counts": [2], "subsets": 1, "pictures": 40},
         "interference": {"rank_ratios": [0.5], "pictures": 5},
         "compression": {"rank_ratios": [0.5], "mask_scales": [0.4]},
+        "surface": {"rank_ratios": [0.5], "scales": [1.0, 2.0], "inputs": 3, "pictures": 20},
+        "geometry": {"rank_ratios": [0.5]},
         "kernels": {"grids": {"average": {}, "cart": {"scale": [1.0]}}},
         "adaptation": {"steps": 1},
         "coefficients": {"rates": [0.1], "steps": 1},
@@ -266,7 +266,8 @@ def test_studies_use_no_method_that_they_do_not_name(
         "irrelevant": {"counts": [0], "examples": 2, "steps": 1},
         "relevant": {"counts": [2], "examples": 2, "steps": 1, "pictures": 20},
     }
-    left_out = {"calibration", "fusion", "thresholds", "tuning"}  # trains long, or takes pairs
+    # They train long, take pairs, or need BatchNorm.
+    left_out = {"calibration", "fusion", "thresholds", "tuning", "batch_norm"}
     assert {*quick, *left_out} == set(REGISTERED)
     for name, settings in quick.items():
         study = get_study(name)
@@ -276,7 +277,7 @@ def test_studies_use_no_method_that_they_do_not_name(
         assert study.methods is not None
         assert looked_up <= {*study.methods, *methods_in(complete)}, name
         assert json.loads(json.dumps(tables, allow_nan=False)) == tables, name
-        if name not in ("ranks", "interference", "concrete"):
+        if name not in ("ranks", "interference", "surface", "geometry", "concrete"):
             assert tables["chosen"], f"{name} searches, and tells what it chose"
 
 

@@ -250,7 +250,7 @@ def adaptation(
     zoo: Zoo,
     *,
     grids: Mapping[str, Grid] = ADAPTED,
-    bases: Sequence[str] = tuple(ADAPTED),
+    bases: Sequence[str] | None = None,
     granularity: Literal["layer", "task"] = "layer",
     steps: int = 300,
     learning_rate: float = 1e-3,
@@ -261,7 +261,7 @@ def adaptation(
     Args:
         zoo: experts and their suite.
         grids: base to what is searched first, see `choose_wide`.
-        bases: which of them.
+        bases: which of them; by default all.
         granularity: of the coefficients.
         steps: of Adam; steps times rate bounds how far a coefficient gets.
         learning_rate: of Adam.
@@ -280,7 +280,7 @@ def adaptation(
         "learning_rate": learning_rate,
         "batch_size": batch_size,
     }
-    for base in bases:
+    for base in grids if bases is None else bases:
         best = choose_wide(zoo, base, grids[base])[0]
         chosen += choices({base: best})
         options = {"init": best["scale"], "rank_ratio": best.get("rank_ratio", 0.0), **fixed}

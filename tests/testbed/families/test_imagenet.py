@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import mergelib as ml
+from mergelib.studies.papers.convolutions import batch_norm
 from mergelib.testbed.backbones import load_backbone
 from mergelib.testbed.families import imagenet, vision
 from mergelib.testbed.families.imagenet import (
@@ -14,7 +15,7 @@ from mergelib.testbed.families.imagenet import (
     is_dense_kernel,
 )
 from mergelib.testbed.packages import packaged
-from mergelib.testbed.tasks import Split, Suite, Task
+from mergelib.testbed.tasks import Split, Suite, Task, Zoo
 from mergelib.testbed.training import Recipe, fine_tune
 
 
@@ -92,11 +93,18 @@ def test_depthwise_filters_are_no_matrices(backbone: nn.Module) -> None:
     assert share > 0.9
 
 
-def test_zoo_averages_what_is_no_matrix(pictures: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def zoo(pictures: Tensor) -> Zoo:
     split = Split(pictures, torch.tensor([0, 1, 0, 1]))
-    tasks = {name: Task(name, ("a", "b"), split, split, split, enlarged) for name in "xy"}
-    tasks["y"] = Task("y", ("a", "b"), Split(255 - pictures, split.labels), split, split, enlarged)
-    zoo = ml.load_zoo(Suite("imagenet8", 0, tasks, {}), recipe=Recipe(epochs=1, shots=1))
+    other = Split(255 - pictures, split.labels)
+    tasks = {
+        "x": Task("x", ("a", "b"), split, split, split, enlarged),
+        "y": Task("y", ("a", "b"), other, split, split, enlarged),
+    }
+    return ml.load_zoo(Suite("imagenet8", 0, tasks, {}), recipe=Recipe(epochs=1, shots=1))
+
+
+def test_zoo_averages_what_is_no_matrix(zoo: Zoo) -> None:
     assert zoo.is_matrix is is_dense_kernel
     key = "net.blocks.0.0.conv_dw.weight"
     cart = ml.merge(
@@ -110,3 +118,11 @@ def test_zoo_averages_what_is_no_matrix(pictures: Tensor, monkeypatch: pytest.Mo
 def test_suites_hold_the_pictures_of_vision() -> None:
     suites = ml.testbed.families.family_of("imagenet14").suites
     assert suites["imagenet14"] == vision.TASKS[:14]
+
+
+def test_study_of_batch_norm(zoo: Zoo) -> None:
+    rows = batch_norm(zoo, methods=["average"], examples=4)["test"]
+    loss = {(row["method"], row["statistics"], row["task"]): row["loss"] for row in rows}
+    assert loss.keys() >= {("average", name, "x") for name in ("merged", "measured")}
+    assert loss["average", "merged", "x"] != loss["average", "measured", "x"]
+    assert ("individual", "merged", "y") in loss
