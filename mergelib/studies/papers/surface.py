@@ -18,9 +18,9 @@ from mergelib.studies.comparison import Grid, cut, merge_zoo, merged_grid, point
 from mergelib.studies.runner import study
 from mergelib.testbed.tasks import Split, Task, Zoo
 
-RATIOS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
-SCALES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-UNCENTRED = {"rank_ratio": (0.08, 0.32, 1.0), "scale": (0.1, 0.2, 0.3, 0.5, 0.8)}
+RATIOS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
+SCALES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+UNCENTRED = {"rank_ratio": (0.08, 1.0), "scale": (0.3,)}
 
 
 @study(methods=["average", "cart", "low_rank_task_arithmetic"])
@@ -31,8 +31,8 @@ def surface(
     scales: Sequence[float] = SCALES,
     uncentred: Mapping[str, Sequence[float]] = UNCENTRED,
     counts: Sequence[int] = (),
-    inputs: int = 60,
-    pictures: int = 200,
+    inputs: int = 40,
+    pictures: int = 100,
 ) -> Tables:
     """Accuracy over rank and scale, centred (CART) and not, and what is told without labels.
 

@@ -169,7 +169,7 @@ SENTENCES = register(
         "sentences",
         {"sentences8": TASKS},
         load_task,
-        {"smoke": (240, 48, 120), "default": (2000, 100, 400), "full": (5000, 500, 1000)},
+        {"smoke": (240, 48, 120), "default": (2000, 100, 250), "full": (5000, 500, 1000)},
         model="minilm",
         models={"minilm": build_encoder},
         recipe=Recipe(learning_rate=5e-5, epochs=2, batch_size=32),
