@@ -34,7 +34,7 @@ CLAIMS = (
         "above task arithmetic; that of uncentred ones only rises with the rank",
         reported="a peak near 8 %: 84.7 against 65.9 for the average and 69.1 for task arithmetic",
         method="scale 1, and the paper's 8 % instead of our best rank; uncentred vectors at scale "
-        "0.3. On the real networks 120 test inputs of each task, and uncentred vectors from 8 % "
+        "0.3. On the real networks 100 test inputs of each task, and uncentred vectors from 8 % "
         "up. That both ends of the bell are the average is an identity and no check",
         data="none but for task arithmetic's scale, which is the usual 0.3; the rank is the "
         "paper's",

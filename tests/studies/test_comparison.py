@@ -1,17 +1,22 @@
 """Choosing on validation data, judging on test data, and the record that results are made of."""
 
+import math
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
 from mergelib import merge
 from mergelib.registry import get_method
+from mergelib.studies import comparison
 from mergelib.studies.comparison import (
     GRIDS,
+    Grid,
     choose,
+    choose_wide,
     compare,
     individual,
     merge_zoo,
@@ -64,6 +69,48 @@ def test_choose_takes_the_best_on_validation_data(tiny_zoo: Zoo) -> None:
     assert best == {"scale": grid["scale"][expected.index(max(expected))]}
     test = score_grid(tiny_zoo, "task_arithmetic", grid, split="test")
     assert list(test["accuracy"]) != pytest.approx(expected)
+
+
+def test_a_grid_that_ends_at_its_best_point_is_continued(
+    tiny_zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hill(zoo: Zoo, method: str, grid: Grid, **options: Any) -> pd.DataFrame:
+        """Highest at scale 5 and rank 2 %; a kind is better than the other."""
+        table = pd.DataFrame(points(grid))
+        off = (table["scale"] / 5).map(math.log).abs() + (table["rank_ratio"] / 0.02).map(
+            math.log
+        ).abs()
+        return table.assign(accuracy=1 - off / 10 - (table["kind"] == "worse"))
+
+    monkeypatch.setattr(comparison, "score_grid", hill)
+    grid: Grid = {
+        "scale": [1.0, 1.5, 2.2],
+        "rank_ratio": [0.08, 0.16, 0.32],
+        "kind": ["worse", "better"],
+    }
+    best, table = choose_wide(tiny_zoo, "cart", grid)
+    assert best == {"scale": 4.74, "rank_ratio": 0.02, "kind": "better"}
+    tried = sorted(table["scale"].unique())
+    assert tried[0] < best["scale"] < tried[-1], "an inner point"
+    assert table["rank_ratio"].min() == 0.01
+    assert not table.duplicated().any()
+    assert grid["scale"] == [1.0, 1.5, 2.2], "what was given is left as it is"
+
+
+@pytest.mark.parametrize(
+    ("values", "best", "further"),
+    [
+        ([0.3, 0.6, 0.9], 0.9, ("rank_ratio", 1.0)),
+        ([0.6, 0.9, 1.0], 1.0, None),
+        ([0.6, 0.9, 1.0], 0.9, None),
+        ([0.3, 0.6, 0.9], 0.3, ("rank_ratio", 0.15)),
+        ([0.3, 0.6], 0.3, None),
+    ],
+)
+def test_where_a_grid_is_continued(
+    values: list[float], best: float, further: tuple[str, float] | None
+) -> None:
+    assert comparison._beyond({"rank_ratio": values}, {"rank_ratio": best}) == further
 
 
 def test_choose_keeps_the_kind_of_a_hyperparameter(tiny_zoo: Zoo) -> None:
