@@ -230,7 +230,7 @@ def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     made = record["provenance"]
     assert made["suite"] == "digits2"
     assert made["settings"]["grids"] == {"average": {}, "ties": {"scale": [1.0]}}
-    assert made["command"] == shlex.join(sys.argv)
+    assert made["command"] == shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     assert made["sizes"] == {"digits_low": [48, 120], "digits_high": [48, 120]}
     assert len(made["backbone"]) == 64
     assert "unknown study 'nil'; known: baselines" in fail(run, "study", "nil", "-o", output)

@@ -253,7 +253,7 @@ def _assembled(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> dic
     first = runs[0]
     common = {
         "study": first.study.name,
-        "command": shlex.join(sys.argv),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "settings": plain(first.settings),
         "suite": first.suite,
         "model": first.model,

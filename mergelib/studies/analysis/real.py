@@ -14,6 +14,7 @@ SUITES = {
     "EfficientNet-Lite0, pictures": "imagenet8",
     "MiniLM, sentences": "sentences8",
 }
+PRETRAINED = {name: suite for name, suite in SUITES.items() if suite != "vision8"}
 SIZES = {
     0.4: "vision8-baselines-vit_small",
     1.4: "vision8-baselines",
