@@ -6,26 +6,18 @@ Differences are in points (per cent of accuracy) where nothing else is said.
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from mergelib.compression import compress
 from mergelib.plots import label
 from mergelib.records.results import load_table
-from mergelib.records.statistics import both_intervals, interval, paired
+from mergelib.records.statistics import both_intervals, interval
 from mergelib.studies.comparison import individual
-from mergelib.studies.papers.cart import COUNTS
 from mergelib.testbed.tasks import Zoo
 
 NETWORKS = {"1.4 M parameters": "", "0.4 M parameters": "-vit_small"}
 VISION = {8: "vision8-baselines", 14: "vision14-baselines", 20: "vision20-baselines"}
-GLYPHS = {8: "glyphs8-baselines", 14: "glyphs14-baselines", 20: "glyphs20-baselines"}
 SMALL = {count: f"{file}-vit_small" for count, file in VISION.items()}
-GRIDDED = {
-    **{f"vision, {count}": file for count, file in VISION.items()},
-    **{f"small, {count}": file for count, file in SMALL.items()},
-    **{f"glyphs, {count}": file for count, file in GLYPHS.items()},
-}
 KEPT_RANKS = (0.02, 0.04, 0.08, 0.16)
 
 # Names of what the study `compression` measured, by method, setting and rest.
@@ -75,62 +67,15 @@ def task_gains(table: pd.DataFrame, scale: float) -> pd.DataFrame:
     return wide.sub(wide[0.0], axis=0)
 
 
-def cost_of_rank(table: pd.DataFrame, ratio: float) -> pd.DataFrame:
-    """What a fixed rank costs against the rank that is best for a scale, in points.
-
-    The best rank is that of the highest mean over all seeds, one for each scale.
-
-    Args:
-        table: of the study ``ranks``.
-        ratio: the fixed one.
-
-    Returns:
-        One row per scale of CART: ``best rank``, ``mean`` and ``half_width`` over the seeds.
-    """
-    rows = {}
-    for scale, part in table[table["method"] == "cart"].groupby("scale"):
-        wide = part.groupby(["seed", "rank_ratio"])["accuracy"].mean().unstack()
-        best = wide.mean().idxmax()
-        rows[scale] = (best, *interval((100 * (wide[best] - wide[ratio])).tolist()))
-    return pd.DataFrame.from_dict(
-        rows, orient="index", columns=["best rank", "mean", "half_width"]
-    ).rename_axis("scale")
-
-
-def _chosen_by_cart(file: str) -> list[dict[str, float]]:
-    return [row["cart"] for row in load_table(file, "chosen")["settings"]]
-
-
 def chosen_ranks() -> "pd.Series[int]":
     """How many of the vision runs chose each rank ratio for CART on validation data."""
-    runs = [row for file in (*VISION.values(), *SMALL.values()) for row in _chosen_by_cart(file)]
-    return pd.Series([row["rank_ratio"] for row in runs]).value_counts().sort_index()
-
-
-def at_the_corner() -> "pd.Series[float]":
-    """Share of a suite's runs in which CART's choice is the largest rank *and* scale searched."""
-    shares = {}
-    for name, file in GRIDDED.items():
-        searched = load_table(file, "validation").query("method == 'cart'")
-        top = {key: searched[key].max() for key in ("rank_ratio", "scale")}
-        rows = _chosen_by_cart(file)
-        shares[name] = sum(row == top for row in rows) / len(rows)
-    return pd.Series(shares)
-
-
-def cost_of_fixing() -> pd.DataFrame:
-    """Validation accuracy lost, in points, where CART's rank is fixed and its scale searched.
-
-    Returns:
-        Means over seeds, relative to the best point of the whole grid: one row per rank ratio, one
-        column per suite and network.
-    """
-    columns = {}
-    for name, file in GRIDDED.items():
-        searched = load_table(file, "validation").query("method == 'cart'")
-        best = searched.groupby(["rank_ratio", "seed"])["accuracy"].max().unstack()
-        columns[name] = 100 * (best.max() - best).mean(axis=1)
-    return pd.DataFrame(columns)
+    files = (*VISION.values(), *SMALL.values())
+    chosen = [row for file in files for row in load_table(file, "chosen")["settings"]]
+    return (
+        pd.Series([settings["cart"]["rank_ratio"] for settings in chosen])
+        .value_counts()
+        .sort_index()
+    )
 
 
 def centred_excess(column: str) -> pd.DataFrame:
@@ -145,48 +90,6 @@ def centred_excess(column: str) -> pd.DataFrame:
     table = load_table("vision8-interference", "curves").query("rank_ratio > 0")
     wide = table.pivot_table(index=["layer", "rank_ratio"], columns="centred", values=column)
     return (100 * (wide[True] / wide[False] - 1)).unstack("rank_ratio")
-
-
-def subsets_needed(margin: float = 0.02) -> pd.DataFrame:
-    """How many subsets the paper's Eq. 10 asks for, for the mean accuracy of CART.
-
-    Args:
-        margin: ε, half the width of the 95 % interval, in 0..1.
-
-    Returns:
-        Indexed by number of tasks: ``by Popoviciu`` (σ from Eq. 11), ``by measured σ``, ``run``.
-    """
-    table = load_table("vision20-task_counts").query("method == 'cart'")
-    ends = load_table("vision20-task_counts", "bounds").groupby("task")
-    bounds = ends[["pretrained", "individual"]].mean()
-    rows = {}
-    for count in COUNTS:
-        part = table[table["count"] == count]
-        low = bounds["pretrained"].nsmallest(count).mean()
-        high = bounds["individual"].nlargest(count).mean()
-        sigmas = ((high - low) / 2, part["accuracy"].std())
-        needed = [int(np.ceil((1.96 * sigma / margin) ** 2)) for sigma in sigmas]
-        rows[count] = (*needed, len(part))
-    names = ["by Popoviciu", "by measured σ", "run"]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=names).rename_axis("tasks")
-
-
-def leads(cart: str, others: Sequence[str]) -> pd.DataFrame:
-    """CART's lead in normalised accuracy at every number of tasks, in points.
-
-    Args:
-        cart: ``cart`` (scale 1) or ``cart, scale searched``, as the study ``task_counts`` has it.
-        others: what is subtracted.
-
-    Returns:
-        Columns ``mean`` and ``half_width``, indexed by ``method`` and ``count``.
-    """
-    table = load_table("vision20-task_counts")
-    pairs = {other: (cart, other) for other in others}
-    parts = {
-        count: 100 * paired(part, pairs, "normalised") for count, part in table.groupby("count")
-    }
-    return pd.concat(parts, names=["count", "method"]).swaplevel().sort_index()
 
 
 def lost_with_tasks(cart: str, others: Sequence[str], first: int = 4) -> pd.DataFrame:

@@ -1,15 +1,14 @@
 """The loss over planes in the space of weights, and CART's path on them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from mergelib.statedict import StateDict, flatten, lerp, subtract
-from mergelib.studies.analysis.interference import task_vectors
-from mergelib.studies.comparison import merge_zoo, only
+from mergelib.statedict import flatten
+from mergelib.studies.comparison import merge_zoo
 from mergelib.testbed.evaluation import evaluate_many
 from mergelib.testbed.tasks import Zoo
 from mergelib.theory.plane import Plane
@@ -58,36 +57,3 @@ def loss_map(zoo: Zoo, plane: Plane, xs: np.ndarray, ys: np.ndarray) -> pd.DataF
     table = evaluate_many(zoo.model, candidates(), zoo.heads, zoo.suite, autocast=True)
     table[["x", "y"]] = table["candidate"].tolist()
     return table.groupby(["y", "x"])["loss"].mean().unstack()
-
-
-def mean_cosine(zoo: Zoo, start: StateDict) -> float:
-    """Mean cosine between the ways from a model to two different experts."""
-    directions = torch.nn.functional.normalize(task_vectors(zoo, start))
-    others = ~torch.eye(len(directions), dtype=torch.bool)
-    return float((directions @ directions.T)[others].mean())
-
-
-def towards_experts(zoo: Zoo, merges: Mapping[str, StateDict]) -> pd.DataFrame:
-    """How far merged models are from the experts, and what they lose on the experts' tasks.
-
-    Args:
-        zoo: experts and their suite.
-        merges: name to model; the model half-way from the last one to each expert, and the expert,
-            are judged as well.
-
-    Returns:
-        Means over the tasks: ``distance`` in weights and ``loss, nats`` on test data.
-    """
-    rows = []
-    for task, expert in zoo.experts.items():
-        *_, last = merges.items()
-        states = {
-            **merges,
-            f"half-way from {last[0]}": lerp(last[1], expert, 0.5),
-            "expert": expert,
-        }
-        losses = evaluate_many(zoo.model, states, zoo.heads, only(zoo.suite, [task]))["loss"]
-        for (name, state), loss in zip(states.items(), losses, strict=True):
-            distance = float(flatten(subtract(state, expert)).norm())
-            rows.append({"model": name, "distance": distance, "loss, nats": loss})
-    return pd.DataFrame(rows).groupby("model", sort=False).mean()

@@ -41,17 +41,3 @@ def test_loss_map_agrees_with_evaluation(tiny_zoo: Zoo) -> None:
     direct = evaluate(tiny_zoo.model, ends[1], tiny_zoo.heads, tiny_zoo.suite)["loss"].mean()
     assert table.shape == (1, 2)
     assert table.to_numpy()[0, 1] == pytest.approx(direct, rel=0.03)  # bfloat16 where there is
-
-
-def test_towards_experts(tiny_zoo: Zoo) -> None:
-    average = merge("average", tiny_zoo.experts)
-    found = landscape.towards_experts(tiny_zoo, {"average": average})
-    assert list(found.index) == ["average", "half-way from average", "expert"]
-    near, half, none = found["distance"]
-    assert half == pytest.approx(near / 2, rel=1e-4)
-    assert none == 0
-
-
-def test_mean_cosine_of_two_experts_seen_from_their_average_is_minus_one(tiny_zoo: Zoo) -> None:
-    average = merge("average", tiny_zoo.experts)
-    assert landscape.mean_cosine(tiny_zoo, average) == pytest.approx(-1, abs=1e-4)
