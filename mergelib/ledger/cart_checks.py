@@ -11,11 +11,11 @@ from mergelib.ledger.cart_settings import (
     GLUE,
     INDEXING,
     LADDER,
-    PRIMARY,
     SETTINGS,
     SUITES,
     TABLE,
     Setting,
+    measured_by,
 )
 from mergelib.ledger.checks import Check, Role, above, matrix, pick
 from mergelib.ledger.verdicts import Load
@@ -226,7 +226,7 @@ def adaptation(load: Load) -> list[Check]:
         ("AdaMerging on TIES above TIES", "adamerging+ties", "ties", "control", None),
     )
     checks = []
-    for setting in PRIMARY:
+    for setting in measured_by("adaptation"):
         table = load(f"{setting.suite}8-adaptation")
         quoted = f"{setting.suite}8" in TABLE
         for what, better, worse, role, paper in pairs:
@@ -265,7 +265,8 @@ def compression(load: Load) -> list[Check]:
     is: results without the column ``rest`` have it.
     """
     checks = []
-    for suite, words in SUITES:
+    pairs = [pair for setting in measured_by("compression") for pair in setting.suites()]
+    for suite, words in pairs:
         table = load(f"{suite}-compression")
         if "rest" not in table:
             table = table.assign(rest="average")

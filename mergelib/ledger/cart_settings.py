@@ -36,6 +36,7 @@ class Setting(NamedTuple):
         plane: the study that has accuracy over ranks and scales.
         counts: of tasks.
         ending: of results' names.
+        more: further studies that it was measured by.
     """
 
     suite: str
@@ -44,6 +45,7 @@ class Setting(NamedTuple):
     plane: str = "surface"
     counts: tuple[int, ...] = (8,)
     ending: str = ""
+    more: tuple[str, ...] = ()
 
     def suites(self) -> Iterator[tuple[str, str]]:
         """The suites, each with words for network and tasks."""
@@ -52,10 +54,15 @@ class Setting(NamedTuple):
 
 
 SETTINGS = (
-    Setting("vision", "", "primary", "ranks", (8, 14, 20)),
+    Setting("vision", "", "primary", "ranks", (8, 14, 20), "", ("adaptation", "compression")),
     Setting("imagenet", "ImageNet network, ", "primary"),
     Setting("sentences", "sentences, ", "primary"),
     Setting("vision", "small network, ", "secondary", "ranks", (8, 14, 20), "-vit_small"),
 )
 PRIMARY = tuple(setting for setting in SETTINGS if setting.role == "primary")
 SUITES = tuple(pair for setting in PRIMARY for pair in setting.suites())
+
+
+def measured_by(study: str) -> tuple[Setting, ...]:
+    """The primary settings that a further study has measured."""
+    return tuple(setting for setting in PRIMARY if study in setting.more)

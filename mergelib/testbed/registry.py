@@ -42,6 +42,11 @@ class Pretraining:
     short_recipe: Recipe
 
 
+def no_prompts(task: Task) -> Sequence[str]:
+    """None: the heads of a family are made from examples, or pass on what they get."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Family:
     """Suites that are loaded alike, and what fits them.
@@ -60,6 +65,7 @@ class Family:
         models: what experts can be fine-tuned from, by name; each gives a freshly initialised one.
         recipe: how they usually are; None where `load_zoo` gives them.
         heads: makes the frozen heads that they are fine-tuned under.
+        prompts: the texts that a task's head is made from, none for heads of examples.
         pretraining: how the models are pretrained.
         weights: gives the pretrained weights of a model that come as a package instead.
         is_matrix: tells from key and tensor what low-rank methods take for a matrix in them.
@@ -75,6 +81,7 @@ class Family:
     models: Mapping[str, Callable[[], nn.Module]] = field(default_factory=dict)
     recipe: Recipe | None = None
     heads: MakeHeads = few_shot_heads
+    prompts: Callable[[Task], Sequence[str]] = no_prompts
     pretraining: Pretraining | None = None
     weights: Callable[[str], Weights] | None = None
     is_matrix: IsMatrix = is_matrix

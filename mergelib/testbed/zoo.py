@@ -5,7 +5,7 @@ recipe, seed. So suites that share a task share its expert, two processes that b
 the work, and a killed build loses only the expert it was at.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,6 @@ from mergelib.io import cache_folder
 from mergelib.progress import progress
 from mergelib.testbed.backbones import VERSION, cached, load_backbone, packaged_weights
 from mergelib.testbed.families import Family, family_of
-from mergelib.testbed.heads import few_shot_heads
 from mergelib.testbed.models import scale_pixels, to_tokens
 from mergelib.testbed.tasks import Suite, Task, Zoo, cross_entropy
 from mergelib.testbed.training import Recipe, fine_tune
@@ -101,11 +100,8 @@ def _trained_zoo(
     origin = {"version": VERSION, "model": model, "recipe": plain(recipe), "seed": seed}
     origin["backbone"] = digest(tensor for _, tensor in sorted(pretrained.items()))
     heads = make_heads(backbone, suite, recipe, seed)
-    told = family_of(suite.name).heads is few_shot_heads  # by what is in the key already
-    keys = {
-        name: _key(origin, task, None if told else heads[name])
-        for name, task in suite.tasks.items()
-    }
+    family = family_of(suite.name)
+    keys = {name: _key(origin, task, family.prompts(task)) for name, task in suite.tasks.items()}
     folder = cache_folder() / "zoo"
     files = {name: folder / f"{name}-{key}.safetensors" for name, key in keys.items()}
     missing = [name for name in suite.tasks if not files[name].exists()]
@@ -137,12 +133,12 @@ def _trained_zoo(
         files,
         fingerprint("".join(keys.values())),
         {} if packaged is None else packaged.origin,
-        family_of(suite.name).is_matrix,
+        family.is_matrix,
     )
 
 
-def _key(origin: Mapping[str, Any], task: Task, head: nn.Module | None) -> str:
-    """Hash of all that an expert depends on; of the head, where the rest does not tell it."""
+def _key(origin: Mapping[str, Any], task: Task, prompts: Sequence[str]) -> str:
+    """Hash of all that an expert depends on."""
     inputs = {
         **origin,
         "classes": len(task.class_names),
@@ -153,9 +149,8 @@ def _key(origin: Mapping[str, Any], task: Task, head: nn.Module | None) -> str:
         inputs["loss"] = _name(task.loss)
     if task.transform not in (scale_pixels, to_tokens):
         inputs["transform"] = _name(task.transform)
-    weights = {} if head is None else head.state_dict()
-    if weights:
-        inputs["head"] = digest(tensor for _, tensor in sorted(weights.items()))
+    if prompts:
+        inputs["prompts"] = list(prompts)
     return fingerprint(inputs)
 
 

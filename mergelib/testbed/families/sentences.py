@@ -121,6 +121,11 @@ def tokenize(sentences: Sequence[str]) -> Tensor:
     return tokens
 
 
+def prompts(task: Task) -> list[str]:
+    """What a task's head is made from: the classes' names, bare and then in the task's template."""
+    return [form.format(name) for form in ("{}", TEMPLATES[task.name]) for name in task.class_names]
+
+
 @torch.no_grad()
 def zero_shot_heads(
     backbone: nn.Module, suite: Suite, recipe: Recipe, seed: int
@@ -132,8 +137,7 @@ def zero_shot_heads(
     device = next(backbone.parameters()).device
     heads: dict[str, nn.Module] = {}
     for name, task in suite.tasks.items():
-        prompts = [f.format(label) for f in ("{}", TEMPLATES[name]) for label in task.class_names]
-        embedded = F.normalize(backbone(tokenize(prompts).to(device)), dim=1)
+        embedded = F.normalize(backbone(tokenize(prompts(task)).to(device)), dim=1)
         heads[name] = Head(embedded.view(2, -1, embedded.shape[1]).mean(0), recipe.head_scale)
     return heads
 
@@ -174,6 +178,7 @@ SENTENCES = register(
         models={"minilm": build_encoder},
         recipe=Recipe(learning_rate=5e-5, epochs=2, batch_size=32),
         heads=zero_shot_heads,
+        prompts=prompts,
         weights=read_weights,
     )
 )
