@@ -248,6 +248,7 @@ def test_studies_use_no_method_that_they_do_not_name(
 
     monkeypatch.setattr(comparison, "adapt", hasty)
     monkeypatch.setattr(comparison, "points", lambda grid: points(grid)[:1])
+    monkeypatch.setattr(comparison, "_beyond", lambda *_: None)
     quick: dict[str, dict[str, Any]] = {
         "baselines": {"grids": {"ties": {"scale": [1.0]}, "consensus": {"scale": [0.3]}}},
         "ranks": {"rank_ratios": [0.5], "scales": [1.0], "uncentred_scales": [0.5]},
