@@ -10,9 +10,9 @@ from mergelib.records.statistics import over_seeds, resampled_means
 
 # Each network, by what it is called on the page, and the suite that it is judged on.
 SUITES = {
-    "small ViT, pictures": "vision8",
-    "EfficientNet-Lite0, pictures": "imagenet8",
-    "MiniLM, sentences": "sentences8",
+    "our ViT": "vision8",
+    "EfficientNet-Lite0": "imagenet8",
+    "MiniLM": "sentences8",
 }
 PRETRAINED = {name: suite for name, suite in SUITES.items() if suite != "vision8"}
 SIZES = {
@@ -111,24 +111,3 @@ def correlations(suite: str, methods: Sequence[str] = ("cart",)) -> pd.DataFrame
 def sizes(methods: Sequence[str] = METHODS) -> pd.DataFrame:
     """Normalised accuracy in per cent, methods by millions of parameters, means over seeds."""
     return pd.DataFrame({size: normalised(file, methods)["mean"] for size, file in SIZES.items()})
-
-
-def geometry() -> pd.DataFrame:
-    """What the study ``geometry`` measured, one row per suite, means over seeds and tasks.
-
-    Returns:
-        ``length`` (‖τ_t‖ / ‖θ_0‖), ``cosine`` of two tasks' vectors, and ``kept`` at 8 % of the
-        rank, the share of the squared norm, of uncentred and of centred vectors; all in per cent.
-    """
-    rows = {}
-    for name, suite in SUITES.items():
-        file = f"{suite}-geometry"
-        spectra = load_table(file, "spectra").query("rank_ratio == 0.08")
-        kept = spectra.groupby("centred")["kept"].mean()
-        rows[name] = {
-            "length": load_table(file, "tasks")["length"].mean(),
-            "cosine": load_table(file, "pairs")["cosine"].mean(),
-            "kept": kept[False],
-            "kept, centred": kept[True],
-        }
-    return 100 * pd.DataFrame.from_dict(rows, orient="index")
