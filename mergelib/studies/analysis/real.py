@@ -1,9 +1,11 @@
 """What chapter 11 shows of real pretrained networks beside our small ones, out of ``results/``."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from mergelib.records.results import load_table
 from mergelib.records.statistics import over_seeds, resampled_means
@@ -34,7 +36,16 @@ PAPER = {
         "cart": 84.7,
     }.items()
 }
-TOLD = ("agreement", "error", "interference", "signal", "entropy", "distance")
+# What needs no labels, and whether more or less of it is good.
+SIGNS = {
+    "agreement": 1,
+    "error": -1,
+    "interference": -1,
+    "signal": 1,
+    "entropy": -1,
+    "distance": -1,
+}
+TOLD = tuple(SIGNS)
 
 
 def normalised(file: str, methods: Sequence[str] = METHODS) -> pd.DataFrame:
@@ -44,61 +55,40 @@ def normalised(file: str, methods: Sequence[str] = METHODS) -> pd.DataFrame:
     return rows
 
 
-def plane(suite: str, count: int = 8) -> pd.DataFrame:
+def plane(suite: str) -> pd.DataFrame:
     """CART's mean accuracy in per cent, rank ratios by scales, from the study ``surface``."""
-    table = load_table(f"{suite}-surface").query("method == 'cart' and scale > 0")
-    table = table[table["count"] == count]
+    table = _plane_of(suite)
     means: pd.Series[float] = table.groupby(["rank_ratio", "scale"])["accuracy"].mean()
     return 100 * means.unstack("scale")
 
 
-def best_points(suite: str) -> pd.DataFrame:
-    """Each seed's best rank ratio and scale of CART: what validation chose, and the test's best.
-
-    Returns:
-        One row per seed and ``way`` (``"chosen"``, ``"best"``), with ``rank_ratio`` and ``scale``.
-    """
-    chosen = load_table(f"{suite}-baselines", "chosen")
-    rows = [
-        {"seed": row["seed"], "way": "chosen", **row["settings"]["cart"]}
-        for row in chosen.to_dict("records")
-    ]
-    table = load_table(f"{suite}-surface").query("method == 'cart' and scale > 0")
-    keys = ["seed", "rank_ratio", "scale"]
-    means = table.groupby(keys)["accuracy"].mean().reset_index()
-    best = means.loc[means.groupby("seed")["accuracy"].idxmax()].drop(columns="accuracy")
-    return pd.concat([pd.DataFrame(rows), best.assign(way="best")], ignore_index=True)
-
-
-def correlations(suite: str, methods: Sequence[str] = ("cart",)) -> pd.DataFrame:
-    """How well what needs no labels orders the points of the plane as their accuracies do.
+def correlations(suite: str) -> pd.DataFrame:
+    """How well what needs no labels orders the points of CART's plane as accuracy does.
 
     For every seed and task Spearman's correlation over all points (rank, scale) between accuracy
     and a column of `mergelib.studies.papers.surface.told`, signed so that it is high where the
     quantity is good: less error, interference, entropy and distance, more signal and agreement.
-    The control is the same with another task's quantity, the mean over all the others.
+    ``apart`` is the control, the same of deviations from the mean over tasks: what a quantity knows
+    of this task and not of the merged model as such.
 
     Returns:
-        One row per quantity with ``own`` and ``other``, the means, and for each the ends of an
+        One row per quantity with the means ``own`` and ``apart``, and for each the ends of an
         interval of 95 % over seeds and tasks, ``own_low``, ``own_high`` and so on.
     """
-    table = load_table(f"{suite}-surface").query("method in @methods")
-    table = table[table["count"] == table["count"].max()]
+    table = _plane_of(suite)
     rows = {}
     for quantity in TOLD:
-        good = 1 if quantity in ("signal", "agreement") else -1
-        found: dict[str, list[list[float]]] = {"own": [], "other": []}
+        found: dict[str, list[list[float]]] = {"own": [], "apart": []}
         for _, part in table.groupby("seed"):
-            ranks = [
-                part.pivot(index=["method", "rank_ratio", "scale"], columns="task", values=column)
+            accuracy, told = (
+                part.pivot(index=["rank_ratio", "scale"], columns="task", values=column)
                 for column in ("accuracy", quantity)
-            ]
-            accuracy, told = (wide.rank().to_numpy() for wide in ranks)
-            tasks = accuracy.shape[1]
-            table_of = good * np.nan_to_num(np.corrcoef(accuracy.T, told.T)[:tasks, tasks:])
-            own = np.diagonal(table_of)
-            found["own"].append(own.tolist())
-            found["other"].append(((table_of.sum(1) - own) / (tasks - 1)).tolist())
+            )
+            for kind, shared in (("own", 0.0), ("apart", 1.0)):
+                pair = [wide.sub(shared * wide.mean(axis=1), axis=0) for wide in (accuracy, told)]
+                ranks = [wide.round(9).rank().to_numpy() for wide in pair]
+                columns = zip(ranks[0].T, ranks[1].T, strict=True)
+                found[kind].append([SIGNS[quantity] * _correlation(x, y) for x, y in columns])
         row: dict[str, float] = {}
         for kind, values in found.items():
             draws = resampled_means(np.array(values))
@@ -106,6 +96,36 @@ def correlations(suite: str, methods: Sequence[str] = ("cart",)) -> pd.DataFrame
             row |= {kind: float(np.mean(values)), f"{kind}_low": low, f"{kind}_high": high}
         rows[quantity] = row
     return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _correlation(x: NDArray[Any], y: NDArray[Any]) -> float:
+    """Pearson's correlation; 0 where one of them does not vary."""
+    return 0.0 if np.ptp(x) == 0 or np.ptp(y) == 0 else float(np.corrcoef(x, y)[0, 1])
+
+
+def picked(suite: str) -> pd.DataFrame:
+    """What is lost by picking CART's rank and scale without labels, in points: `over_seeds`.
+
+    Returns:
+        One row per quantity: mean accuracy of the plane's best point, minus that of the point which
+        the quantity's mean over tasks picks.
+    """
+    table = _plane_of(suite).groupby(["seed", "rank_ratio", "scale"])
+    means = table[["accuracy", *TOLD]].mean().reset_index()
+    rows = []
+    for seed, part in means.groupby("seed"):
+        for quantity in TOLD:
+            point = int((SIGNS[quantity] * part[quantity]).to_numpy().argmax())
+            lost = 100 * (part["accuracy"].max() - part["accuracy"].iloc[point])
+            rows.append({"seed": seed, "quantity": quantity, "lost": lost})
+    return over_seeds(pd.DataFrame(rows), "quantity", "lost")
+
+
+def _plane_of(suite: str) -> pd.DataFrame:
+    """The points of CART's plane with all tasks, without the average."""
+    table: pd.DataFrame = load_table(f"{suite}-surface").query("method == 'cart' and scale > 0")
+    whole: pd.DataFrame = table[table["count"] == table["count"].max()]
+    return whole
 
 
 def sizes(methods: Sequence[str] = METHODS) -> pd.DataFrame:

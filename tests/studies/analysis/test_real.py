@@ -14,9 +14,6 @@ RATIOS, SCALES = (0.04, 0.08, 0.16), (1.0, 2.0, 3.0)
 
 def made_up(name: str, part: str = "test") -> pd.DataFrame:
     """Accuracy falls with the task's own error, whose best point is another one for each task."""
-    if part == "chosen":
-        settings = [{"cart": {"rank_ratio": 0.08, "scale": 2.0}}] * 3
-        return pd.DataFrame({"seed": range(3), "settings": settings})
     generator = np.random.default_rng(0)
     rows = []
     for seed in range(3):
@@ -42,21 +39,32 @@ def test_a_quantity_that_orders_points_perfectly_is_found(plane: object) -> None
     assert list(found.index) == list(real.TOLD)
     assert found["own"]["error"] == pytest.approx(1)
     assert found["own_low"]["signal"] == pytest.approx(1)
-    assert found["other"]["error"] < 0.5, "another task's error leads elsewhere"
+    assert found["apart"]["error"] > 0.3, "it knows where this task differs from the others"
     assert found["own"].abs()["entropy"] < 0.5
-    for kind in ("own", "other"):
+    for kind in ("own", "apart"):
         assert (found[f"{kind}_low"] <= found[kind] + 1e-9).all()
         assert (found[kind] <= found[f"{kind}_high"] + 1e-9).all()
 
 
-def test_plane_and_best_points(plane: object) -> None:
+def test_what_all_tasks_share_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quantity that is the same for all tasks orders the plane and knows of none."""
+    table = made_up("any")
+    means = table.groupby(["seed", "rank_ratio", "scale"])["accuracy"].transform("mean")
+    monkeypatch.setattr(real, "load_table", lambda name: table.assign(agreement=means))
+    found = real.correlations("any")
+    assert found["own"]["agreement"] > 0.3
+    assert found["apart"]["agreement"] == pytest.approx(0)
+
+
+def test_plane_and_what_is_picked(plane: object) -> None:
     wide = real.plane("any")
     assert wide.shape == (3, 3)
     assert wide.max().idxmax() == 2.0
     assert wide[2.0].idxmax() == 0.08
-    points = real.best_points("any")
-    assert points["way"].tolist() == ["chosen"] * 3 + ["best"] * 3
-    assert points["scale"].tolist() == [2.0] * 6
+    lost = real.picked("any")["mean"]
+    assert lost["error"] == pytest.approx(0, abs=3)
+    assert (lost >= 0).all()
+    assert lost["entropy"] > 0
 
 
 def test_shares_are_of_the_experts() -> None:
