@@ -60,13 +60,6 @@ def bell(table: pd.DataFrame, method: str, scale: float) -> pd.DataFrame:
     return pd.DataFrame.from_dict(found, orient="index", columns=["mean", "half_width"])
 
 
-def task_gains(table: pd.DataFrame, scale: float) -> pd.DataFrame:
-    """What CART gains over the average in ``ranks``, in points: tasks by rank ratio."""
-    rows = table[(table["method"] == "cart") & (table["scale"] == scale)]
-    wide = 100 * rows.pivot_table(index="task", columns="rank_ratio", values="accuracy")
-    return wide.sub(wide[0.0], axis=0)
-
-
 def chosen_ranks() -> "pd.Series[int]":
     """How many of the vision runs chose each rank ratio for CART on validation data."""
     files = (*VISION.values(), *SMALL.values())

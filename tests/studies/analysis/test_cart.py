@@ -29,10 +29,9 @@ def ranks() -> pd.DataFrame:
     )
 
 
-def test_bell_and_gains_are_in_points() -> None:
+def test_bell_is_in_points() -> None:
     means = cart.bell(ranks(), "cart", 1.0)["mean"]
     assert means.to_dict() == pytest.approx({0.0: 40.0, 0.1: 50.0, 0.5: 80.0})
-    assert cart.task_gains(ranks(), 2.0).to_numpy()[0].tolist() == pytest.approx([0.0, 20.0, -25.0])
 
 
 def test_choices_are_counted() -> None:
