@@ -30,7 +30,7 @@ _CART, _LOW = "cart", "low_rank_task_arithmetic"
 _RANKS = ("method", "scale", "rank_ratio")
 _RATIOS = {
     "ranks": (0.75, 0.5, 0.32, 0.24, 0.16, 0.12, 0.04, 0.02, 0.01, 0.08),
-    "surface": (0.64, 0.32, 0.16, 0.04, 0.02, 0.01, 0.08),
+    "surface": (0.32, 0.16, 0.04, 0.02, 0.01, 0.08),
 }
 _SOFT, _HARD = frank_wolfe.SOFT, frank_wolfe.HARD
 _MERGED = f"{_HARD}, from adamerging"

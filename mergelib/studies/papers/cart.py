@@ -56,14 +56,14 @@ SUBSET_GRIDS: dict[str, tuple[str, Grid]] = {
 def baselines(
     zoo: Zoo,
     *,
-    methods: Sequence[str] | None = None,
+    methods: str | Sequence[str] | None = None,
     grids: Mapping[str, Grid] = FIRST_GRIDS,
 ) -> Tables:
     """Methods with hyperparameters chosen on validation data, judged on test data.
 
     Args:
         zoo: experts and their suite.
-        methods: which of the grids' methods; by default all.
+        methods: which of the grids' methods, or one; by default all.
         grids: method to what is searched first, see `choose_wide`; on validation data in bfloat16.
 
     Returns:
@@ -75,6 +75,7 @@ def baselines(
     """
     settings, searched = {}, []
     methods = tuple(grids) if methods is None else methods
+    methods = [methods] if isinstance(methods, str) else methods
     for method in methods:
         get_method(method)  # an unknown one shall fail before any work
         if method not in grids:
