@@ -111,7 +111,7 @@ written(gaps)
 # %% [markdown]
 # CART's lead over the average, task arithmetic, TIES and Consensus is clear on every network. The order of those
 # four is not, nor does the paper's Table 1 have one (TIES is below task arithmetic at 14 tasks there, and task
-# arithmetic below the average at 20). Beside TSV and Iso-C CART is ahead on one network and behind on another.
+# arithmetic below the average at 20). Beside TSV and Iso-C CART has no fixed place.
 #
 # In place of the paper's radar plots (Figures 4 and 9), one row of dots per task:
 
