@@ -20,7 +20,7 @@ from mergelib.io import AnyPath, Checkpoint, Model, Models, as_state, as_states,
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_device
-from mergelib.messages.warned import tell_of_convolutions, warn
+from mergelib.messages.warned import tell_of_convolutions, tell_of_whole_convolutions
 from mergelib.parts import select
 from mergelib.problems.placing import state_to
 from mergelib.registry import get_method
@@ -155,14 +155,8 @@ def compress(
         }
     if given.get("is_matrix") is _USUAL:
         kernels = [k for k, t in reference.items() if t.dim() > 2 and is_kernel(k, t)]
-        if options.get("rest") != "own":
-            tell_of_convolutions(method, kernels)
-        elif kernels:
-            warn(
-                f"convolutions ({kernels[0]!r}, {len(kernels)} in all) are kept whole for every "
-                f"task, as {method} works on matrices: pass is_matrix=mergelib.is_kernel to fold "
-                "them, one row per filter"
-            )
+        whole = options.get("rest") == "own"
+        (tell_of_whole_convolutions if whole else tell_of_convolutions)(method, kernels)
     return Compressed(method, options, shared, own, tied_keys(reference))
 
 

@@ -15,7 +15,6 @@ from mergelib.ledger.cart_settings import (
     SUITES,
     TABLE,
     Setting,
-    measured_by,
 )
 from mergelib.ledger.checks import Check, Role, above, matrix, pick
 from mergelib.ledger.verdicts import Load
@@ -212,7 +211,9 @@ def cost_of_papers_rank(wide: pd.DataFrame) -> pd.Series:
 
 
 def adaptation(load: Load) -> list[Check]:
-    """C6: AdaMerging on CART and on task arithmetic; on our own network on TIES, too."""
+    """C6: AdaMerging on three bases."""
+    table = load("vision8-adaptation")
+    found = {name: pick(table, method=name) for name in table["method"].unique()}
     pairs: tuple[tuple[str, str, str, Role, float | None], ...] = (
         ("AdaMerging on CART above CART", "adamerging+cart", "cart", "primary", 85.8 - 84.7),
         (
@@ -225,16 +226,10 @@ def adaptation(load: Load) -> list[Check]:
         ),
         ("AdaMerging on TIES above TIES", "adamerging+ties", "ties", "control", None),
     )
-    checks = []
-    for setting in measured_by("adaptation"):
-        table = load(f"{setting.suite}8-adaptation")
-        quoted = f"{setting.suite}8" in TABLE
-        for what, better, worse, role, paper in pairs:
-            if role != "control" or (table["method"] == worse).any():
-                sides = pick(table, method=better), pick(table, method=worse)
-                options: dict[str, Any] = {"role": role, "paper": paper if quoted else None}
-                checks.append(above(f"{setting.words}{what}", *sides, **options))
-    return checks
+    return [
+        above(what, found[better], found[worse], role=role, paper=paper)
+        for what, better, worse, role, paper in pairs
+    ]
 
 
 def task_counts(load: Load) -> list[Check]:
@@ -265,9 +260,9 @@ def compression(load: Load) -> list[Check]:
     is: results without the column ``rest`` have it.
     """
     checks = []
-    pairs = [pair for setting in measured_by("compression") for pair in setting.suites()]
-    for suite, words in pairs:
-        table = load(f"{suite}-compression")
+    for count, (cart, own, emr, tall) in INDEXING.items():
+        words = f"{count} tasks"
+        table = load(f"vision{count}-compression")
         if "rest" not in table:
             table = table.assign(rest="average")
         kept = {
@@ -276,7 +271,6 @@ def compression(load: Load) -> list[Check]:
             if (table["rest"] == rest).any()
         }
         mine, *averaged = kept.values()
-        cart, own, emr, tall = INDEXING[suite]
         what = f"{words}: within 2 points of the experts"
         experts = pick(table, method="individual")
         checks.append(above(what, mine, experts, bound=-NEAR, paper=cart - own))

@@ -103,3 +103,13 @@ def tell_of_convolutions(method: str, keys: Sequence[str]) -> None:
             f"convolutions ({keys[0]!r}{more}) were left to an element-wise rule, as {method} works"
             " on matrices: pass is_matrix=mergelib.is_kernel to fold them, one row per filter"
         )
+
+
+def tell_of_whole_convolutions(method: str, keys: Sequence[str]) -> None:
+    """Warn that a compression by matrices stored convolutions, if any, as they are."""
+    if keys:
+        warn(
+            f"convolutions ({keys[0]!r}, {len(keys)} in all) are kept whole for every task, as "
+            f"{method} works on matrices: pass is_matrix=mergelib.is_kernel to fold them, one row "
+            "per filter"
+        )

@@ -18,7 +18,6 @@ from mergelib.hashing import digest_of_state, fingerprint, plain
 from mergelib.io import Checkpoint, cache_folder, save_state_dict
 from mergelib.records.provenance import provenance
 from mergelib.testbed.families import Pretraining, family_with
-from mergelib.testbed.packages import Weights
 from mergelib.testbed.tasks import PretrainingSet
 from mergelib.testbed.training import Recipe
 
@@ -42,20 +41,10 @@ def load_backbone(model: str, device: torch.device | str = "cpu") -> nn.Module:
         ImportError: for a model whose package is not installed.
     """
     backbone = build_model(model)
-    packaged = packaged_weights(model)
-    weights = shipped_backbone(model) if packaged is None else packaged.state
+    package = family_with(model).package
+    weights = shipped_backbone(model) if package is None else package.weights()
     backbone.load_state_dict(_pretrained(model, device) if weights is None else weights)
     return backbone.to(device).eval()
-
-
-def packaged_weights(model: str) -> Weights | None:
-    """The pretrained weights that come as a package, and their origin; ``None`` for other models.
-
-    Raises:
-        ImportError: if the package is not installed.
-    """
-    read = family_with(model).weights
-    return None if read is None else read(model)
 
 
 def shipped_backbone(name: str) -> dict[str, Tensor] | None:

@@ -1,46 +1,61 @@
 """Pretrained weights that come as ordinary packages of the package index, in the extra ``real``."""
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
 from mergelib.hashing import sha256_of
-from mergelib.messages.brief import Brief
 
 
-@dataclass(frozen=True, repr=False)
-class Weights(Brief):
-    """Pretrained weights, and what they come from: versions of packages and the file's SHA-256."""
+@dataclass(frozen=True)
+class Package:
+    """An installed package that holds pretrained weights.
 
-    state: dict[str, Tensor]
-    origin: dict[str, str]
-
-
-def packaged(package: str, file: str, needs: Sequence[str] = ()) -> tuple[Path, dict[str, str]]:
-    """A file of an installed package, with the versions and the SHA-256 that tell what it is.
-
-    Args:
-        package: its name on the index.
-        file: its path, relative to where packages are installed.
-        needs: further packages that are needed to use it.
-
-    Raises:
-        ImportError: for a package that is not installed; it says how to get it.
-        ValueError: for a package without the file.
+    Attributes:
+        name: on the index.
+        file: of the weights, relative to where packages are installed.
+        read: from that file to the state dict of the family's models.
+        needs: names of further packages that are needed to use it.
     """
-    versions = {}
-    for name in (package, *needs):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError as error:
-            raise ImportError(
-                f"package {name!r} is not installed: pip install 'mergelib[real]' brings the real "
-                "pretrained networks"
-            ) from error
-    path = Path(str(importlib.metadata.distribution(package).locate_file(file)))
-    if not path.is_file():
-        raise ValueError(f"package {package!r} {versions[package]} has no file {file}")
-    return path, {**versions, path.name: f"sha256:{sha256_of(path)}"}
+
+    name: str
+    file: str
+    read: Callable[[Path], dict[str, Tensor]]
+    needs: tuple[str, ...] = ()
+
+    def path(self) -> Path:
+        """Where the weights are.
+
+        Raises:
+            ImportError: for a package that is not installed; it says how to get it.
+            ValueError: for a package without the file.
+        """
+        versions = self._versions()
+        path = Path(str(importlib.metadata.distribution(self.name).locate_file(self.file)))
+        if not path.is_file():
+            raise ValueError(f"package {self.name!r} {versions[self.name]} has no {self.file}")
+        return path
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights; errors as in `path`."""
+        return self.read(self.path())
+
+    def origin(self) -> dict[str, str]:
+        """What tells which weights they are: packages' versions, and the SHA-256 of the file."""
+        path = self.path()
+        return {**self._versions(), path.name: f"sha256:{sha256_of(path)}"}
+
+    def _versions(self) -> dict[str, str]:
+        found = {}
+        for name in (self.name, *self.needs):
+            try:
+                found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError as error:
+                raise ImportError(
+                    f"package {name!r} is not installed: pip install 'mergelib[real]' brings the "
+                    "real pretrained networks"
+                ) from error
+        return found

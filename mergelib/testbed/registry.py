@@ -13,7 +13,7 @@ from torch import nn
 
 from mergelib.statedict import is_matrix
 from mergelib.testbed.heads import few_shot_heads
-from mergelib.testbed.packages import Weights
+from mergelib.testbed.packages import Package
 from mergelib.testbed.tasks import IsMatrix, PretrainingSet, Suite, Task, Zoo
 from mergelib.testbed.training import Recipe
 
@@ -67,7 +67,7 @@ class Family:
         heads: makes the frozen heads that they are fine-tuned under.
         prompts: the texts that a task's head is made from, none for heads of examples.
         pretraining: how the models are pretrained.
-        weights: gives the pretrained weights of a model that come as a package instead.
+        package: that holds the models' pretrained weights, instead.
         is_matrix: tells from key and tensor what low-rank methods take for a matrix in them.
         load_zoo: ``load_zoo(suite, model=, device=, **options)`` gives the zoo of experts that
             others have fine-tuned; options are what `mergelib.load_zoo` was given.
@@ -83,16 +83,16 @@ class Family:
     heads: MakeHeads = few_shot_heads
     prompts: Callable[[Task], Sequence[str]] = no_prompts
     pretraining: Pretraining | None = None
-    weights: Callable[[str], Weights] | None = None
+    package: Package | None = None
     is_matrix: IsMatrix = is_matrix
     load_zoo: Callable[..., Zoo] | None = None
 
     def __post_init__(self) -> None:
-        weights = self.pretraining or self.weights
+        weights = self.pretraining or self.package
         if self.load_zoo is None and (self.recipe is None or weights is None):
             raise ValueError(
                 f"family {self.name!r} needs load_zoo, or to make experts by a recipe, and "
-                "pretraining or weights"
+                "pretraining or a package"
             )
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from mergelib.hashing import digest, fingerprint, plain
 from mergelib.io import cache_folder
 from mergelib.progress import progress
-from mergelib.testbed.backbones import VERSION, cached, load_backbone, packaged_weights
+from mergelib.testbed.backbones import VERSION, cached, load_backbone
 from mergelib.testbed.families import Family, family_of
 from mergelib.testbed.models import scale_pixels, to_tokens
 from mergelib.testbed.tasks import Suite, Task, Zoo, cross_entropy
@@ -123,7 +123,6 @@ def _trained_zoo(
             )
             state = cached(files[name], train, origin)
             experts[name] = {key: value.to(device) for key, value in state.items()}
-    packaged = packaged_weights(model)
     return Zoo(
         suite,
         backbone,
@@ -132,7 +131,7 @@ def _trained_zoo(
         heads,
         files,
         fingerprint("".join(keys.values())),
-        {} if packaged is None else packaged.origin,
+        {} if family.package is None else family.package.origin(),
         family.is_matrix,
     )
 

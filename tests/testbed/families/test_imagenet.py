@@ -7,14 +7,14 @@ from torch import Tensor, nn
 import mergelib as ml
 from mergelib.studies.papers.convolutions import batch_norm
 from mergelib.testbed.backbones import load_backbone
-from mergelib.testbed.families import imagenet, vision
+from mergelib.testbed.families import vision
 from mergelib.testbed.families.imagenet import (
+    PACKAGE,
     DepthwiseConv2d,
     EfficientNetLite0,
     enlarged,
     is_dense_kernel,
 )
-from mergelib.testbed.packages import packaged
 from mergelib.testbed.tasks import Split, Suite, Task, Zoo
 from mergelib.testbed.training import Recipe, fine_tune
 
@@ -31,13 +31,13 @@ def pictures() -> Tensor:
 
 def test_weights_are_in_timms_order() -> None:
     timm = pytest.importorskip("timm", reason="has the architecture")
-    file, origin = packaged(imagenet.PACKAGE, imagenet.FILE, ("timm",))
+    file = PACKAGE.path()
     stored = torch.load(file, map_location="cpu", weights_only=True)
     theirs = timm.create_model("tf_efficientnet_lite0").state_dict()
     assert [tensor.shape for tensor in stored.values()] == [t.shape for t in theirs.values()]
     kinds = [name.rpartition(".")[2] for name in stored]
     assert kinds == [name.rpartition(".")[2] for name in theirs]
-    assert origin[file.name].startswith("sha256:")
+    assert PACKAGE.origin()[file.name].startswith("sha256:")
 
 
 @torch.no_grad()

@@ -65,7 +65,7 @@ def zoo(folder: Path) -> Zoo:
 
 def test_features_are_those_of_sentence_transformers(encoder: SentenceEncoder) -> None:
     library = pytest.importorskip("sentence_transformers", reason="reads the same folder")
-    theirs = library.SentenceTransformer(str(model_folder()[0]), device="cpu")
+    theirs = library.SentenceTransformer(str(model_folder()), device="cpu")
     theirs.max_seq_length = sentences.MAX_LENGTH
     expected = torch.tensor(theirs.encode(TEXTS))
     with torch.no_grad():
@@ -100,8 +100,8 @@ def test_experts_learn_and_origin_is_told(zoo: Zoo) -> None:
     before = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite, tasks=["cr"])
     after = evaluate(zoo.model, zoo.experts["cr"], zoo.heads, zoo.suite, tasks=["cr"])
     assert after["loss"][0] < before["loss"][0]
-    version = importlib.metadata.version(sentences.PACKAGE)
-    assert zoo.revisions[sentences.PACKAGE] == version
+    version = importlib.metadata.version(sentences.PACKAGE.name)
+    assert zoo.revisions[sentences.PACKAGE.name] == version
     assert zoo.revisions["model.safetensors"].startswith("sha256:")
 
 
@@ -143,7 +143,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     found: Callable[[str], Any] = importlib.metadata.version
 
     def version(name: str) -> Any:
-        if name == sentences.PACKAGE:
+        if name == sentences.PACKAGE.name:
             raise importlib.metadata.PackageNotFoundError(name)
         return found(name)
 
