@@ -69,6 +69,8 @@ def save_figure(table: "pd.DataFrame", path: Path) -> None:
 
     from mergelib.plots import accuracy_by_task, use_style
 
-    use_style()
-    accuracy_by_task(table).savefig(path, dpi=150)
-    plt.close("all")
+    with matplotlib.rc_context():
+        use_style()
+        figure = accuracy_by_task(table)
+        figure.savefig(path, dpi=150)
+    plt.close(figure)
