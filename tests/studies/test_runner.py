@@ -212,10 +212,14 @@ def test_compression_study_of_kernels(tiny_zoo: Zoo) -> None:
 
 def test_adaptation_study(tiny_zoo: Zoo) -> None:
     grids = {"task_arithmetic": {"scale": [0.3, 0.5]}}
-    tables = adaptation(tiny_zoo, grids=grids, steps=11)
+    tables = adaptation(tiny_zoo, grids=grids, granularities=("layer", "task"), steps=11)
     table = pd.DataFrame(tables["test"])
-    assert set(table["method"]) == {"task_arithmetic", "adamerging+task_arithmetic"}
-    assert [row["step"] for row in tables["history"]] == [0, 10]
+    found = table.groupby(["method", "granularity"]).size().index.tolist()
+    plus = "adamerging+task_arithmetic"
+    assert found == [(plus, "layer"), (plus, "task"), ("task_arithmetic", "")]
+    means = table.groupby("granularity")["accuracy"].mean()
+    assert means["layer"] != means["task"], "one coefficient a task is another search"
+    assert [row["step"] for row in tables["history"]] == [0, 10] * 2
     assert json.loads(json.dumps(tables)) == tables
 
 

@@ -252,7 +252,7 @@ def adaptation(
     *,
     grids: Mapping[str, Grid] = ADAPTED,
     bases: Sequence[str] | None = None,
-    granularity: Literal["layer", "task"] = "layer",
+    granularities: Sequence[Literal["layer", "task"]] = ("layer",),
     steps: int = 300,
     learning_rate: float = 1e-3,
     batch_size: int = 16,
@@ -263,35 +263,35 @@ def adaptation(
         zoo: experts and their suite.
         grids: base to what is searched first, see `choose_wide`.
         bases: which of them; by default all.
-        granularity: of the coefficients.
+        granularities: of the coefficients, one run for each.
         steps: of Adam; steps times rate bounds how far a coefficient gets.
         learning_rate: of Adam.
         batch_size: inputs of each task in a step.
 
     Returns:
-        ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``task`` and
-        ``accuracy``; ``history``: rows of ``base``, ``step`` and ``entropy``, the sum over tasks;
-        ``chosen``: rows of ``method`` and ``settings``.
+        ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``granularity`` (empty
+        for a base), ``task`` and ``accuracy``; ``history``: rows of ``base``, ``granularity``,
+        ``step`` and ``entropy``, the sum over tasks; ``chosen``: rows of ``method`` and
+        ``settings``. Results from before there was ``granularity`` lack it: they are by layer.
     """
     data = unlabelled(examples_of(zoo, None, "test"))
     rows, history, chosen = [], [], []
-    fixed = {
-        "granularity": granularity,
-        "steps": steps,
-        "learning_rate": learning_rate,
-        "batch_size": batch_size,
-    }
+    fixed = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size}
     for base in grids if bases is None else bases:
         best = choose_wide(zoo, base, grids[base])[0]
         chosen += choices({base: best})
         options = {"init": best["scale"], "rank_ratio": best.get("rank_ratio", 0.0), **fixed}
-        result = adapted(zoo, "adamerging", data, base=base, **options)
-        states = {base: merge_zoo(base, zoo, **best), f"adamerging+{base}": result.state}
-        for method, state in states.items():
+        states = {(base, ""): merge_zoo(base, zoo, **best)}
+        for fine in granularities:
+            result = adapted(zoo, "adamerging", data, base=base, granularity=fine, **options)
+            states[f"adamerging+{base}", fine] = result.state
+            totals = result.history.drop(columns="step").sum(axis=1)[::10]
+            run = {"base": base, "granularity": fine}
+            history += [{**run, "step": i, "entropy": total} for i, total in totals.items()]
+        for (method, fine), state in states.items():
+            named = {"method": method, "granularity": fine}
             table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
-            rows += [{"method": method, **row} for row in records(table[["task", "accuracy"]])]
-        totals = result.history.drop(columns="step").sum(axis=1)[::10]
-        history += [{"base": base, "step": i, "entropy": total} for i, total in totals.items()]
+            rows += records(table[["task", "accuracy"]].assign(**named))
     return {"test": rows, "history": history, "chosen": chosen}
 
 
