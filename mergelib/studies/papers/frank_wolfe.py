@@ -63,19 +63,25 @@ def concrete(zoo: Zoo, *, steps: int = 2000) -> Tables:
 
 @study(methods=[*REFERENCES, *FOR_TEXTS, "adamerging", "concrete", "surgery"])
 def procedures(
-    zoo: Zoo, *, examples: int = 100, steps: int = 6, only_of: Sequence[str] = ()
+    zoo: Zoo,
+    *,
+    examples: int = 100,
+    steps: int = 6,
+    training: int = 200,
+    only_of: Sequence[str] = (),
 ) -> Tables:
     """Every procedure on the same few training examples of each task.
 
     Frank-Wolfe starts from the pretrained model, and by layer from CART and AdaMerging too; Surgery
     repairs the average and CART. Scales of the data-free methods are chosen on validation data.
-    AdaMerging, Concrete and multi-task training take 200 steps, which is a tenth of Concrete's
-    default, at ten times its rate.
+    AdaMerging's and Concrete's rates are such that their parameters can get as far in any number of
+    steps: 0.2 and 2.
 
     Args:
         zoo: experts and their suite.
         examples: of each task; procedures that need no labels do not see them.
         steps: of Frank-Wolfe.
+        training: steps of AdaMerging, Concrete and multi-task training.
         only_of: the procedures to run; all, where none is named.
 
     Returns:
@@ -89,15 +95,16 @@ def procedures(
     inputs = unlabelled(data)
     chosen = {name: choose_wide(zoo, name, grid)[0] for name, grid in REFERENCES.items()}
     rules = {name: merge_zoo(name, zoo, **best) for name, best in chosen.items()}
+    trained = {"steps": training}
     runs: dict[str, tuple[str, Mapping[str, Any], dict[str, Any]]] = {
         "fisher": ("fisher", inputs, {}),
         "regmean": ("regmean", inputs, {}),
         "greedy_soup": ("greedy_soup", data, {}),
-        "adamerging": ("adamerging", inputs, {"steps": 200}),
-        "concrete": ("concrete", inputs, {"steps": 200, "learning_rate": 1e-2}),
+        "adamerging": ("adamerging", inputs, {"learning_rate": 0.2 / training, **trained}),
+        "concrete": ("concrete", inputs, {"learning_rate": 2 / training, **trained}),
         "surgery": ("surgery", inputs, {"start": "average"}),
         "surgery+cart": ("surgery", inputs, {"start": "cart"}),
-        "multitask": ("multitask", data, {"steps": 200}),
+        "multitask": ("multitask", data, trained),
     }
     for kind, variant in KINDS.items():
         options = {**variant, "steps": steps, "tolerance": TOLERANCE}
