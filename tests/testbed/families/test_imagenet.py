@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
 import mergelib as ml
 from mergelib.studies.papers.convolutions import batch_norm
@@ -64,6 +65,12 @@ def test_depthwise_convolutions_have_pytorchs_gradients(size: int) -> None:
         (layer(inputs) ** 3).sum().backward()
         gradients.append((inputs.grad, layer.weight.grad))
     torch.testing.assert_close(gradients[0], gradients[1])
+
+    def loss(weight: Tensor, one: Tensor) -> Tensor:
+        return (functional_call(ours, {"weight": weight}, (one[None],)) ** 3).sum()
+
+    each = vmap(grad(loss), (None, 0))(ours.weight.detach(), x)
+    torch.testing.assert_close(each.sum(0), ours.weight.grad)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
