@@ -74,7 +74,7 @@ def task_losses(
     loss: Callable[[str, Tensor], Tensor],
     transform: Transforms,
 ) -> dict[str, Tensor]:
-    """The loss of each task, from one pass through the model of all inputs of one shape.
+    """The loss of each task, from one pass of all inputs through the model.
 
     Args:
         run: the model.
@@ -90,29 +90,17 @@ def task_losses(
         task: Examples(transformed(as_examples(batch).inputs, transform_of(transform, task)))
         for task, batch in inputs.items()
     }
-    outputs: dict[str, Tensor] = {}
-    for group in _alike(ready):
-        together = join([ready[task] for task in group]).inputs
-        joined = output_of(run(together) if isinstance(together, Tensor) else run(**together))
-        parts = joined.split([len(ready[task]) for task in group])
-        outputs |= dict(zip(group, parts, strict=True))
+    together = join([*ready.values()]).inputs
+    outputs = output_of(run(together) if isinstance(together, Tensor) else run(**together))
+    parts = outputs.split([len(batch) for batch in ready.values()])
     losses = {}
-    for task, batch in ready.items():
-        losses[task] = loss(task, heads[task](batch.own_positions(outputs[task])))
+    for (task, batch), part in zip(ready.items(), parts, strict=True):
+        losses[task] = loss(task, heads[task](batch.own_positions(part)))
         if not torch.isfinite(losses[task]):
             raise ValueError(
                 f"the loss of task {task!r} became {losses[task].item()}: look at its inputs"
             )
     return losses
-
-
-def _alike(batches: Mapping[str, Examples]) -> list[list[str]]:
-    """Tasks whose inputs go through a model together: tensors of one shape, or dictionaries."""
-    groups: dict[object, list[str]] = {}
-    for task, batch in batches.items():
-        shape = batch.inputs.shape[1:] if isinstance(batch.inputs, Tensor) else None
-        groups.setdefault(shape, []).append(task)
-    return [*groups.values()]
 
 
 def loss_gradients(

@@ -5,7 +5,7 @@ data of both networks.
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -60,14 +60,20 @@ LEVELS: dict[str, tuple[str, ...]] = {
 
 # What CoGraM starts from, among data-free merges.
 MERGED: dict[str, Grid] = {"average": {}, **ADAPTED}
+BASES = (*MERGED, "frank_wolfe")
 
 
-@study(methods=[*MERGED, "frank_wolfe", "cogram"])
-def granular(zoo: Zoo, *, examples: int = 10) -> Tables:
+@study(methods=[*BASES, "cogram"])
+def granular(zoo: Zoo, *, examples: int = 10, bases: Sequence[str] = BASES) -> Tables:
     """CoGraM, layer by layer, after data-free merges and after Frank-Wolfe.
 
-    Losses are taken on so many training examples of each task. As the paper has it, and with
-    rollback at layers too, which undoes a layer whose mixture raises the loss.
+    As the paper has it, and with rollback at layers too, which undoes a layer whose mixture raises
+    the loss.
+
+    Args:
+        zoo: experts and their suite.
+        examples: of each task's training part, that losses are taken on.
+        bases: what it starts from, among `BASES`.
 
     Returns:
         ``test``: rows of ``base``, ``method`` (``none``, ``cogram``, ``cogram, rolled back``),
@@ -76,12 +82,14 @@ def granular(zoo: Zoo, *, examples: int = 10) -> Tables:
         ``settings``.
     """
     data = examples_of(zoo, examples)
-    chosen = {name: choose_wide(zoo, name, grid)[0] for name, grid in MERGED.items()}
-    bases = {name: merge_zoo(name, zoo, **best) for name, best in chosen.items()}
-    walk = {**KINDS["soft, by task"], "steps": 4, "tolerance": TOLERANCE}
-    bases["frank_wolfe"] = adapted(zoo, "frank_wolfe", data, **walk).state
+    grids = {name: grid for name, grid in MERGED.items() if name in bases}
+    chosen = {name: choose_wide(zoo, name, grid)[0] for name, grid in grids.items()}
+    starts = {name: merge_zoo(name, zoo, **best) for name, best in chosen.items()}
+    if "frank_wolfe" in bases:
+        walk = {**KINDS["soft, by task"], "steps": 4, "tolerance": TOLERANCE}
+        starts["frank_wolfe"] = adapted(zoo, "frank_wolfe", data, **walk).state
     tables: Tables = {"test": [], "layers": [], "chosen": choices(chosen)}
-    for base, start in bases.items():
+    for base, start in starts.items():
         runs: dict[str, Adapted] = {"none": Adapted(dict(start))}
         for method, rollback in (("cogram", ()), ("cogram, rolled back", ("layer",))):
             runs[method] = adapted(zoo, "cogram", data, start=start, rollback=rollback)

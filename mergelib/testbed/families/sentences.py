@@ -123,6 +123,11 @@ def tokenize(sentences: Sequence[str]) -> Tensor:
     return tokens
 
 
+def padded(tokens: Tensor) -> Tensor:
+    """Tokens ``(B, N)`` with columns of padding, to 40: sentences of several tasks fit together."""
+    return F.pad(tokens, (0, MAX_LENGTH - tokens.shape[1]), value=PADDING)
+
+
 def prompts(task: Task) -> list[str]:
     """What a task's head is made from: the classes' names, bare and then in the task's template."""
     return [form.format(name) for form in ("{}", TEMPLATES[task.name]) for name in task.class_names]
@@ -165,9 +170,8 @@ def load_task(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) ->
             ((test_texts, test_labels), test_rows),
         )
     )
-    return Task(name, stored.class_names, train, validation, test), {
-        f"sentences/{name}": stored.sha256
-    }
+    task = Task(name, stored.class_names, train, validation, test, transform=padded)
+    return task, {f"sentences/{name}": stored.sha256}
 
 
 SENTENCES = register(
