@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from mergelib.records.results import Tables
 from mergelib.rules.low_rank import rank_of
-from mergelib.statedict import StateDict, flatten
+from mergelib.statedict import StateDict, flatten, is_statistic
 from mergelib.studies.comparison import merge_zoo
 from mergelib.studies.papers.surface import RATIOS
 from mergelib.studies.runner import study
@@ -21,15 +21,21 @@ from mergelib.testbed.tasks import Zoo
 def geometry(zoo: Zoo, *, rank_ratios: Sequence[float] = RATIOS) -> Tables:
     """Lengths, angles and spectra of task vectors, uncentred (τ_t = θ_t − θ_0) and centred.
 
+    Statistics of BatchNorm are left out.
+
     Returns:
         ``tasks``: rows of ``task``, ``parameters`` and ``length``, ‖τ_t‖ / ‖θ_0‖; ``pairs``: rows
         of ``task``, ``other`` and their ``cosine``; ``spectra``: rows of ``task``, ``centred``,
         ``rank_ratio`` and ``kept``, the share of the squared norm of all matrices that is left
         when each is cut to that rank, 0..1.
     """
-    start = flatten(zoo.pretrained)
+    weights = {key: value for key, value in zoo.pretrained.items() if not is_statistic(key)}
+    start = flatten(weights)
     average = merge_zoo("average", zoo)
-    vectors = {task: flatten(expert) - start for task, expert in zoo.experts.items()}
+    vectors = {
+        task: flatten({key: expert[key] for key in weights}) - start
+        for task, expert in zoo.experts.items()
+    }
     tables: Tables = {"tasks": [], "pairs": [], "spectra": []}
     for task, vector in vectors.items():
         length = float(vector.norm() / start.norm())
