@@ -251,9 +251,10 @@ def _study_of(function: Callable[..., Tables]) -> Study:
 def _assembled(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One record of all runs: what is the same for all is said once, the rest by seed."""
     first = runs[0]
+    program = Path(sys.argv[0]).name.replace("__main__.py", "mergelib")  # of python -m mergelib
     common = {
         "study": first.study.name,
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([program, *sys.argv[1:]]),
         "settings": plain(first.settings),
         "suite": first.suite,
         "model": first.model,
