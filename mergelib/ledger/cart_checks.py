@@ -211,14 +211,31 @@ def cost_of_papers_rank(wide: pd.DataFrame) -> pd.Series:
 
 
 def adaptation(load: Load) -> list[Check]:
-    """C6: AdaMerging on three bases."""
-    table = load("vision8-adaptation")
+    """C6: AdaMerging on three bases; by layer, as in Eq. 8, and where it was measured by task."""
+    checks = []
+    for suite, words in SUITES:
+        if not suite.endswith("8"):
+            continue
+        table = load(f"{suite}-adaptation")
+        if "granularity" not in table:  # measured when there was only one
+            table = table.assign(granularity="layer")
+        known = TABLE.get(suite) is not None
+        for fine in ("layer", "task"):
+            if (table["granularity"] == fine).any():
+                runs = table[table["granularity"].isin(["", fine])]
+                own = words if fine == "layer" else f"{words}, by task"
+                checks += _adaptation(runs, own, primary=fine == "layer", known=known)
+    return checks
+
+
+def _adaptation(table: pd.DataFrame, words: str, *, primary: bool, known: bool) -> list[Check]:
     found = {name: pick(table, method=name) for name in table["method"].unique()}
+    role: Role = "primary" if primary else "secondary"
     pairs: tuple[tuple[str, str, str, Role, float | None], ...] = (
-        ("AdaMerging on CART above CART", "adamerging+cart", "cart", "primary", 85.8 - 84.7),
+        ("AdaMerging on CART above CART", "adamerging+cart", "cart", role, 85.8 - 84.7),
         (
             "AdaMerging on CART above AdaMerging on task arithmetic",
-            *("adamerging+cart", "adamerging+task_arithmetic", "primary", 85.8 - 80.1),
+            *("adamerging+cart", "adamerging+task_arithmetic", role, 85.8 - 80.1),
         ),
         (
             "AdaMerging on task arithmetic above task arithmetic",
@@ -227,8 +244,13 @@ def adaptation(load: Load) -> list[Check]:
         ("AdaMerging on TIES above TIES", "adamerging+ties", "ties", "control", None),
     )
     return [
-        above(what, found[better], found[worse], role=role, paper=paper)
-        for what, better, worse, role, paper in pairs
+        above(
+            f"{words}: {what}",
+            *(found[better], found[worse]),
+            role=part,
+            paper=paper if known and primary else None,
+        )
+        for what, better, worse, part, paper in pairs
     ]
 
 
@@ -260,9 +282,8 @@ def compression(load: Load) -> list[Check]:
     is: results without the column ``rest`` have it.
     """
     checks = []
-    for count, (cart, own, emr, tall) in INDEXING.items():
-        words = f"{count} tasks"
-        table = load(f"vision{count}-compression")
+    for suite, words in SUITES:
+        table = load(f"{suite}-compression")
         if "rest" not in table:
             table = table.assign(rest="average")
         kept = {
@@ -271,19 +292,21 @@ def compression(load: Load) -> list[Check]:
             if (table["rest"] == rest).any()
         }
         mine, *averaged = kept.values()
+        paper = INDEXING.get(suite, {})
+        leads = {method: paper["cart_indexing"] - value for method, value in paper.items()}
         what = f"{words}: within 2 points of the experts"
         experts = pick(table, method="individual")
-        checks.append(above(what, mine, experts, bound=-NEAR, paper=cart - own))
+        checks.append(above(what, mine, experts, bound=-NEAR, paper=leads.get("individual")))
         for other in averaged:
             side = above(f"rest averaged, {what}", other, experts, role="secondary", bound=-NEAR)
             checks.append(side)
-        for name, method, options, paper in (
-            ("EMR", "emr", "", cart - emr),
-            ("TALL masks on TIES", "tall_masks", "base=ties", cart - tall),
+        for method, options, name in (
+            ("emr", "", "EMR"),
+            ("tall_masks", "base=ties", "TALL masks on TIES"),
         ):
-            other = pick(table, method=method, setting=options)
+            other, lead = pick(table, method=method, setting=options), leads.get(method)
             what = f"{words}: within 2 points of {name}"
-            checks.append(above(what, mine, other, role="secondary", bound=-NEAR, paper=paper))
+            checks.append(above(what, mine, other, role="secondary", bound=-NEAR, paper=lead))
     return checks
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mergelib.plots import label
 from mergelib.records.results import load_table
-from mergelib.records.statistics import over_seeds, resampled_means
+from mergelib.records.statistics import both_intervals, interval, over_seeds, resampled_means
 
 # Each network, by what it is called on the page, and the suite that it is judged on.
 SUITES = {
@@ -27,6 +28,7 @@ METHODS = (
     *("pretrained", "average", "task_arithmetic", "ties"),
     *("consensus", "cart", "tsv", "iso_c"),
 )
+BASES = ("task_arithmetic", "ties", "cart")  # of AdaMerging
 # What needs no labels, and whether more or less of it is good.
 SIGNS = {
     "agreement": 1,
@@ -117,6 +119,52 @@ def _plane_of(suite: str) -> pd.DataFrame:
     table: pd.DataFrame = load_table(f"{suite}-surface").query("method == 'cart' and scale > 0")
     whole: pd.DataFrame = table[table["count"] == table["count"].max()]
     return whole
+
+
+def adapted_gains(suite: str, bases: Sequence[str] = BASES) -> dict[str, pd.DataFrame]:
+    """Points that AdaMerging gains on each base, by granularity: `both_intervals`."""
+    table = load_table(f"{suite}-adaptation")
+    if "granularity" not in table:  # measured when there was only one
+        table["granularity"] = "layer"
+    pairs = {label(base): (f"adamerging+{base}", base) for base in bases}
+    gains = {}
+    for fine in ("task", "layer"):
+        if (table["granularity"] == fine).any():
+            runs = table[table["granularity"].isin(["", fine])]
+            gains[f"by {fine}"] = 100 * both_intervals(runs, pairs)
+    return gains
+
+
+def networks() -> pd.DataFrame:
+    """What else differs between the networks, to read: "mean ± half width" over seeds.
+
+    Returns:
+        A row per network: millions of ``parameters``; ``length`` of task vectors in per cent of the
+        pretrained weights'; their ``cosine``; the share of centred vectors' squared norm that 8 %
+        of the rank ``hold``, in per cent; and CART's ``best rank`` at scale 1, in per cent.
+    """
+    rows = {}
+    for name, suite in SUITES.items():
+        tasks, pairs, spectra = (
+            load_table(f"{suite}-geometry", part) for part in ("tasks", "pairs", "spectra")
+        )
+        spectra = spectra.query("centred and rank_ratio == 0.08")
+        at_one = load_table(f"{suite}-{'ranks' if suite == 'vision8' else 'surface'}").query(
+            "method == 'cart' and scale == 1"
+        )
+        rows[name] = {
+            "parameters": f"{tasks['parameters'].iloc[0] / 1e6:.1f}",
+            "length": _by_seed(100 * tasks.groupby("seed")["length"].mean(), 1),
+            "cosine": _by_seed(pairs.groupby("seed")["cosine"].mean(), 3),
+            "hold": _by_seed(100 * spectra.groupby("seed")["kept"].mean(), 0),
+            "best rank": f"{100 * at_one.groupby('rank_ratio')['accuracy'].mean().idxmax():g}",
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _by_seed(values: "pd.Series[float]", digits: int) -> str:
+    mean, half = interval(values.tolist())
+    return f"{mean:.{digits}f} ± {half:.{digits}f}"
 
 
 def sizes(methods: Sequence[str] = METHODS) -> pd.DataFrame:
