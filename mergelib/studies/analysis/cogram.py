@@ -21,7 +21,7 @@ from mergelib.cogram import prototypes
 from mergelib.messages.brief import Brief
 from mergelib.plots import label
 from mergelib.records.results import load_table
-from mergelib.records.statistics import interval, paired_bootstrap, written
+from mergelib.records.statistics import both_intervals, interval, written
 from mergelib.statedict import StateDict, lerp
 from mergelib.studies.pairs import SOURCES, Pair, draw_pairs, make_pair, train_and_merge
 from mergelib.studies.papers.cogram import CHOSEN
@@ -244,27 +244,24 @@ def threshold_means(source: Source) -> tuple[pd.DataFrame, tuple[float, float]]:
     return means.unstack(["neuron_low", "neuron_high"]).sort_index(axis=1), chosen["layer"]
 
 
-def after_other_merges(result: str = "vision8-granular") -> pd.DataFrame:
-    """CoGraM over layers after other merges, as text; intervals draw seeds and tasks anew.
+def after_other_merges(result: str) -> dict[str, pd.DataFrame]:
+    """What CoGraM over layers adds to other merges, in points: `both_intervals`.
+
+    Args:
+        result: of the study ``granular``.
 
     Returns:
-        One row per merge that it began with: accuracy before and after, in per cent, and the change
-        in points, also with rollback at layers.
+        As the paper has it and with rollback at layers: one row per merge that it began with.
     """
-    table = _per_cent(load_table(result))
-    rolled = "cogram, rolled back"
-    rows = {}
-    for base, part in table.groupby("base", sort=False):
-        means = part.groupby("method")["accuracy"].mean()
-        changes = {
-            "change": "{:+.1f} [{:.1f}, {:.1f}]".format(*paired_bootstrap(part, "cogram", "none")),
-            "with rollback": "{:+.1f} [{:.1f}, {:.1f}]".format(
-                *paired_bootstrap(part, rolled, "none")
-            ),
-        }
-        plain = {"before, %": f"{means['none']:.1f}", "CoGraM, %": f"{means['cogram']:.1f}"}
-        rows[label(str(base))] = plain | changes
-    return pd.DataFrame(rows).T
+    parts = dict(list(load_table(result).groupby("base", sort=False)))
+    return {
+        name: 100
+        * pd.concat(
+            both_intervals(part, {label(str(base)): (method, "none")})
+            for base, part in parts.items()
+        )
+        for name, method in (("as published", "cogram"), ("with rollback", "cogram, rolled back"))
+    }
 
 
 def loss(pair: Pair, state: StateDict, split: Split | None = None) -> float:
