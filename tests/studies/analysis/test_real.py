@@ -73,3 +73,30 @@ def test_shares_are_of_the_experts() -> None:
     table = load_table("vision8-baselines").query("method == 'cart'")
     assert TABLE["vision8"][-1] / EXPERTS == pytest.approx(0.936, abs=5e-4), "the paper's"
     assert rows["mean"]["cart"] == pytest.approx(100 * table["normalised"].mean())
+
+
+def test_gains_are_read_by_granularity(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {"seed": seed, "task": task, "method": method, "granularity": fine, "accuracy": accuracy}
+        for seed in range(3)
+        for task in ("x", "y")
+        for method, fine, accuracy in (
+            ("cart", "", 0.5),
+            ("adamerging+cart", "task", 0.51),
+            ("adamerging+cart", "layer", 0.53 + 0.001 * seed),
+        )
+    ]
+    monkeypatch.setattr(real, "load_table", lambda name: pd.DataFrame(rows))
+    gains = real.adapted_gains("any", ["cart"])
+    assert [gains[name]["mean"].item() for name in gains] == pytest.approx([1.0, 3.1])
+    without = pd.DataFrame(rows).query("granularity != 'task'").drop(columns="granularity")
+    monkeypatch.setattr(real, "load_table", lambda name: without.copy())
+    assert list(real.adapted_gains("any", ["cart"])) == ["by layer"]
+
+
+def test_recalibration_is_read_from_the_results() -> None:
+    table = load_table("imagenet8-batch_norm").query("method == 'average'")
+    means = 100 * table.groupby("statistics")["accuracy"].mean()
+    assert real.recalibrated()["mean"]["average"] == pytest.approx(
+        means["measured"] - means["merged"]
+    )
