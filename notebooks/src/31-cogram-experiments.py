@@ -565,8 +565,8 @@ found.round(2)
 # ## After other merges
 #
 # Here CoGraM refines other merges than Fisher's: eight experts of `vision8` ([](01-testbed)), each for a task of its own, merged by rules
-# and by Frank-Wolfe; and two experts of a real sentence encoder, MiniLM on SST-2 and TREC ([](#run-sentences)). It judges on ten labelled
-# training examples of each task, layer by layer; the merges' own scales and ranks were chosen on labelled validation data. M's own part is never in the mixture, so a pass
+# and by Frank-Wolfe; and two experts of a real sentence encoder, MiniLM on SST-2 and TREC ([](#run-sentences)). It judges layer by layer on ten labelled
+# training examples of each task, five for MiniLM; the merges' own scales and ranks were chosen on labelled validation data. M's own part is never in the mixture, so a pass
 # without rollback replaces all of M by mixtures of experts. Where the losses of the candidates
 # differ little, these are near the plain average, whatever the pass began with.
 
@@ -594,8 +594,8 @@ plt.show()
 #
 # ```bash
 # mergelib study granular --suite vision8 --seeds 5 -o results/vision8-granular.json
-# mergelib study granular --suite sentences8 --tasks sst2 --tasks trec --seeds 3 --set bases=average,cart \
-#     -o results/sentences8-granular.json
+# mergelib study granular --suite sentences8 --tasks sst2 --tasks trec --seeds 3 \
+#   --set bases=average,task_arithmetic --set examples=5 -o results/sentences8-granular.json
 # mergelib study fusion --suite digits --seeds 30 -o results/digits-fusion.json
 # mergelib study tuning --suite digits --seeds 30 -o results/digits-tuning.json
 # mergelib study thresholds --suite digits --first 100 --seeds 10 -o results/digits-thresholds.json

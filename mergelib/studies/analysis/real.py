@@ -136,28 +136,27 @@ def adapted_gains(suite: str, bases: Sequence[str] = BASES) -> dict[str, pd.Data
 
 
 def networks() -> pd.DataFrame:
-    """What else differs between the networks, to read: "mean ± half width" over seeds.
+    """What else differs between the pretrained networks, to read: "mean ± half width" over seeds.
 
     Returns:
-        A row per network: millions of ``parameters``; ``length`` of task vectors in per cent of the
-        pretrained weights'; their ``cosine``; the share of centred vectors' squared norm that 8 %
-        of the rank ``hold``, in per cent; and CART's ``best rank`` at scale 1, in per cent.
+        A row per network: its parameters; the mean length of task vectors, and cosine between
+        them; the share of centred vectors' squared norm in 8 % of the rank; and CART's best rank at
+        scale 1.
     """
     rows = {}
-    for name, suite in SUITES.items():
+    for name, suite in PRETRAINED.items():
         tasks, pairs, spectra = (
             load_table(f"{suite}-geometry", part) for part in ("tasks", "pairs", "spectra")
         )
         spectra = spectra.query("centred and rank_ratio == 0.08")
-        at_one = load_table(f"{suite}-{'ranks' if suite == 'vision8' else 'surface'}").query(
-            "method == 'cart' and scale == 1"
-        )
+        at_one = _plane_of(suite).query("scale == 1")
+        best = at_one.groupby("rank_ratio")["accuracy"].mean().idxmax()
         rows[name] = {
-            "parameters": f"{tasks['parameters'].iloc[0] / 1e6:.1f}",
-            "length": _by_seed(100 * tasks.groupby("seed")["length"].mean(), 1),
-            "cosine": _by_seed(pairs.groupby("seed")["cosine"].mean(), 3),
-            "hold": _by_seed(100 * spectra.groupby("seed")["kept"].mean(), 0),
-            "best rank": f"{100 * at_one.groupby('rank_ratio')['accuracy'].mean().idxmax():g}",
+            "parameters, 10⁶": f"{tasks['parameters'].iloc[0] / 1e6:.1f}",
+            "‖τ‖ / ‖θ₀‖, %": _by_seed(100 * tasks.groupby("seed")["length"].mean(), 1),
+            "cosine of τ": _by_seed(pairs.groupby("seed")["cosine"].mean(), 3),
+            "in 8 % of rank, %": _by_seed(100 * spectra.groupby("seed")["kept"].mean(), 0),
+            "best rank at λ = 1, %": f"{100 * best:g}",
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 
