@@ -216,6 +216,19 @@ def test_s6_theorem_2_fails_at_the_merge() -> None:
     assert sum(terms.values()) == pytest.approx(6)
 
 
+def test_s6_in_the_domain_a_sixteenth_of_it_is_enough() -> None:
+    """By smoothness, ‖∇f‖² ≤ 2L (f − min f), and the descent bound."""
+    for seed in range(100):
+        problem = random_quadratics(seed)
+        smooth = problem.smoothness
+        plan = Training.alike(3, 1 + seed % 9, 0.124 / smooth / (1 + seed % 9), batch=2, examples=8)
+        value, _, apart = problem.opening(plan, plan.weights)
+        losses = Losses(smooth, problem.noise, many(1, 1, 1) * math.sqrt(apart))
+        gap = value - problem.floor(plan.examples)
+        terms = bounds.printed_gradient_terms(losses, plan, gap, own_rate=False)
+        assert errors(problem, plan).gradient <= sum(terms.values()) / 16
+
+
 def test_s7_theorem_3_is_vacuous_in_its_domain() -> None:
     """With C = 1/(2L), the least that smoothness allows, and no noise and no stability term."""
     for steps, smoothness in ((1, 0.1), (7, 3.0), (200, 40.0)):

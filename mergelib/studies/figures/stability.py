@@ -32,8 +32,8 @@ def error_curves(table: pd.DataFrame, start: float, ax: "Axes") -> None:
     """
     ax.axhline(start, color="#8c8c8c", lw=1.2, ls="--", label="pretrained")
     for name, (text, shade, style) in PARTS.items():
-        ax.plot(table["steps"], table[name], style, color=shade, label=text)
-    ax.set(xscale="log", xlabel="steps K of every expert")
+        ax.plot(table["steps"], table[name].where(table[name] > 0), style, color=shade, label=text)
+    ax.set(xscale="log", yscale="log", xlabel="steps K of every expert")
 
 
 def bound_curves(table: pd.DataFrame, start: float, progress: float, ax: "Axes") -> None:
