@@ -65,7 +65,7 @@ def test_terms_of_corollary_2_written_out() -> None:
     assert first == pytest.approx(1)
     assert second == pytest.approx(sum(k * k for k in counts) / (total * mean) - 1)
     for drift in (5, 12):
-        terms = bounds.printed_gradient_terms(losses, uneven(), gap, drift=drift)  # type: ignore[arg-type]
+        terms = bounds.printed_gradient_terms(losses, uneven(), gap, drift=drift)
         assert list(terms.values()) == pytest.approx(
             [
                 4 * gap / math.sqrt(total * mean),

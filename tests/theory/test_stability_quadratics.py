@@ -1,5 +1,7 @@
 """Closed forms on quadratics against simulated training, and the paper's counterexamples."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -62,7 +64,7 @@ def squares(matrix: Tensor, vectors: Tensor) -> Tensor:
 
 def agrees(values: Tensor, exact: float) -> bool:
     """Within five standard errors of the draws."""
-    return abs(float(values.mean()) - exact) < 5 * float(values.std()) / len(values) ** 0.5
+    return abs(float(values.mean()) - exact) < 5 * float(values.std()) / math.sqrt(len(values))
 
 
 def test_errors_agree_with_simulated_training() -> None:

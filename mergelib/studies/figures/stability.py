@@ -26,7 +26,7 @@ def error_curves(table: pd.DataFrame, start: float, ax: "Axes") -> None:
     """The parts of the excess error against K, and the pretrained model's as a line.
 
     Args:
-        table: as from `mergelib.studies.analysis.stability.errors_over_steps`.
+        table: as from `mergelib.studies.analysis.stability.quadratics.errors_over_steps`.
         start: excess error of θ_0.
         ax: where to draw.
     """
@@ -40,7 +40,7 @@ def bound_curves(table: pd.DataFrame, start: float, progress: float, ax: "Axes")
     """Truth and bounds against K: solid where they are proved, dotted beyond.
 
     Args:
-        table: as from `mergelib.studies.analysis.stability.bounds_over_steps`.
+        table: as from `mergelib.studies.analysis.stability.quadratics.bounds_over_steps`.
         start: excess error of θ_0.
         progress: η L, by which the domains are drawn.
         ax: where to draw.

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from mergelib.studies.analysis.stability import (
+from mergelib.studies.analysis.stability.quadratics import (
     bounds_over_steps,
     errors_over_steps,
     pulled_tasks,
