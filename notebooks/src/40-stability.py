@@ -207,7 +207,8 @@ assert rise["generalisation"] < 0.01 * rise["optimisation"]
 #
 # ## From stability to generalisation
 #
-# Now the theory. It rests on a classical idea {cite}`hardt2016train`: a training that depends little on each single
+# Now the theory. Where the text says Lemma 1 or Theorem 3, the paper's is meant; what stands in boxes is ours. It all
+# rests on a classical idea {cite}`hardt2016train`: a training that depends little on each single
 # example generalises. Let $\theta^{(tj)}$ be the merge that results when the $j$-th example of task $t$ is
 # drawn anew, and everything else, the order of the batches included, stays the same. Its **stability** (the
 # smaller the better) is
