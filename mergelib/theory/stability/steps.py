@@ -1,0 +1,152 @@
+"""What an optimiser does with its gradients, as one vector, and what merging makes of several.
+
+An expert that took K steps from θ_0 with the stochastic gradients g_0 … g_{K−1} stands, for many
+optimisers, at θ_0 − η Σ_k a_k g_k. Its vector ``a`` says how much each gradient still counts at the
+end: K ones for plain SGD. Merging T experts by weights w_t then is
+
+    θ_merged = θ_0 − η τ_eff Σ_t ω_t G_t a_t / ‖a_t‖₁,   τ_eff = Σ_t w_t ‖a_t‖₁,
+                                                        ω_t = w_t ‖a_t‖₁ / τ_eff,
+
+Eq. 14 of "A Unified Generalization Framework for Model Merging" (Li et al., 2026), after Wang et
+al. (2020): a single long step down the surrogate loss Σ_t ω_t ℓ_t. Adam has no such vector.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mergelib.messages.brief import Brief
+
+TOLERANCE = 1e-6
+
+
+def sgd(steps: int) -> Tensor:
+    """Ones, ``(steps,)``: every gradient counts once (Li et al., 2026, before Corollary 2)."""
+    if steps < 1:
+        raise ValueError(f"steps is {steps}, expected at least 1")
+    return torch.ones(steps, dtype=torch.float64)
+
+
+def scheduled(rates: Sequence[float], learning_rate: float) -> Tensor:
+    """SGD with another rate at each step, ``rates`` / ``learning_rate``: decay, warm-up, cosine.
+
+    Args:
+        rates: what each step's gradient is multiplied by, positive.
+        learning_rate: η, the unit that they are measured in.
+
+    Raises:
+        ValueError: no rates, or one that is not positive.
+    """
+    vector = torch.as_tensor(rates, dtype=torch.float64) / learning_rate
+    if not len(vector) or not bool((vector > 0).all()):
+        raise ValueError("rates and learning_rate must be positive, and there must be one rate")
+    return vector
+
+
+def momentum(steps: int, factor: float) -> Tensor:
+    """Heavy-ball momentum, (1 − ρ^(K−k)) / (1 − ρ), as ``torch.optim.SGD`` without dampening.
+
+    Args:
+        steps: K, at least 1.
+        factor: ρ, in 0 to 1, without 1.
+    """
+    _check_share(factor, "factor")
+    left = torch.arange(len(sgd(steps)), 0, -1, dtype=torch.float64)
+    return (1 - factor**left) / (1 - factor)
+
+
+def proximal(steps: int, pull: float) -> Tensor:
+    """SGD that is pulled back to θ_0 at every step, (1 − α)^(K−1−k).
+
+    Args:
+        steps: K, at least 1.
+        pull: α = ημ for the penalty μ/2 ‖θ − θ_0‖², in 0 to 1, without 1. (The paper prints
+            "α = αμ".)
+    """
+    _check_share(pull, "pull")
+    later = torch.arange(len(sgd(steps)) - 1, -1, -1, dtype=torch.float64)
+    return (1 - pull) ** later
+
+
+def effective(weights: Tensor, vectors: Sequence[Tensor]) -> tuple[float, Tensor]:
+    """τ_eff and the surrogate weights ω, Eq. 14 of Li et al. (2026) for any merging weights.
+
+    Args:
+        weights: w_t, ``(T,)``, not negative, of sum 1 (their Assumption 4).
+        vectors: a_t of every expert.
+
+    Raises:
+        ValueError: weights that are none.
+    """
+    if not bool((weights >= 0).all()) or abs(float(weights.sum()) - 1) > TOLERANCE:
+        raise ValueError("weights must not be negative, and sum to 1")
+    lengths = torch.stack([vector.abs().sum() for vector in vectors])
+    total = float(weights @ lengths)
+    return total, weights * lengths / total
+
+
+def chi_square(weights: Tensor) -> float:
+    """χ² = Σ_t (1/T − ω_t)² / ω_t, the divergence from the uniform weights to ω, ``(T,)``."""
+    return float(((1 / len(weights) - weights) ** 2 / weights).sum())
+
+
+def chi_square_printed(weights: Tensor) -> float:
+    """The sum that Li et al. (2026) print below Eq. 7, with ω_t² in place of ω_t: never smaller."""
+    return float(((1 / len(weights) - weights) ** 2 / weights**2).sum())
+
+
+@dataclass(frozen=True, repr=False)
+class Training(Brief):
+    """How T experts are trained, and merged.
+
+    Attributes:
+        learning_rate: η.
+        vectors: a_t of every expert; their lengths are the steps K_t.
+        batch: b_t, examples in a step's batch, ``(T,)``.
+        examples: n_t, training examples of a task, ``(T,)``.
+        weights: w_t, ``(T,)``, not negative, of sum 1.
+
+    Raises:
+        ValueError: parts of different length, a batch larger than its data, or a rate that is not
+            positive.
+    """
+
+    learning_rate: float
+    vectors: Sequence[Tensor]
+    batch: Tensor
+    examples: Tensor
+    weights: Tensor
+
+    def __post_init__(self) -> None:
+        if len({len(self.vectors), len(self.batch), len(self.examples), len(self.weights)}) > 1:
+            raise ValueError("vectors, batch, examples and weights must be of one length")
+        if not bool(((self.batch >= 1) & (self.batch <= self.examples)).all()):
+            raise ValueError("batch must lie between 1 and examples")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate is {self.learning_rate}, expected more than 0")
+
+    @classmethod
+    def alike(
+        cls, tasks: int, steps: int, learning_rate: float, *, batch: int, examples: int
+    ) -> "Training":
+        """T experts of plain SGD with the same settings, averaged."""
+        ones = torch.ones(tasks, dtype=torch.float64)
+        vectors = [sgd(steps)] * tasks
+        return cls(learning_rate, vectors, batch * ones, examples * ones, ones / tasks)
+
+    @property
+    def steps(self) -> Tensor:
+        """K_t, ``(T,)``."""
+        return torch.tensor([len(vector) for vector in self.vectors], dtype=torch.float64)
+
+    @property
+    def surrogate(self) -> tuple[float, Tensor]:
+        """τ_eff and ω."""
+        return effective(self.weights, self.vectors)
+
+
+def _check_share(value: float, name: str) -> None:
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} is {value}, expected at least 0 and less than 1")
