@@ -34,8 +34,9 @@ def test_error_is_what_signal_and_interference_make_it() -> None:
 
 
 def test_surface_measures_every_point(tiny_zoo: Zoo) -> None:
-    grid = {"rank_ratios": (0.25, 0.5), "scales": (1.0, 2.0, 3.0)}
-    rows = surface(tiny_zoo, **grid, counts=(1, 2), pictures=120)["test"]
+    ratios, scales = (0.25, 0.5), (1.0, 2.0, 3.0)
+    tables = surface(tiny_zoo, rank_ratios=ratios, scales=scales, counts=(1, 2), pictures=120)
+    rows = tables["test"]
     points = {(row["count"], row["method"], row["rank_ratio"], row["scale"]) for row in rows}
     assert len(points) == 2 * (1 + 2 * 3 + 2)
     assert len(rows) == (1 + 2) * (1 + 2 * 3 + 2)

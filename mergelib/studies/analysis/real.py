@@ -150,7 +150,8 @@ def networks() -> pd.DataFrame:
         )
         spectra = spectra.query("centred and rank_ratio == 0.08")
         at_one = _plane_of(suite).query("scale == 1")
-        best = at_one.groupby("rank_ratio")["accuracy"].mean().idxmax()
+        means = at_one.groupby("rank_ratio")["accuracy"].mean()
+        best = float(means.index[int(means.argmax())])
         rows[name] = {
             "parameters, 10⁶": f"{tasks['parameters'].iloc[0] / 1e6:.1f}",
             "‖τ‖ / ‖θ₀‖, %": _by_seed(100 * tasks.groupby("seed")["length"].mean(), 1),

@@ -17,7 +17,7 @@ from mergelib.procedures import Adapted
 from mergelib.procedures.common import unlabelled
 from mergelib.records.results import Tables
 from mergelib.registry import get_method
-from mergelib.statedict import flatten
+from mergelib.statedict import StateDict, flatten
 from mergelib.studies.comparison import (
     ADAPTED,
     FIRST_GRIDS,
@@ -281,15 +281,15 @@ def adaptation(
         best = choose_wide(zoo, base, grids[base])[0]
         chosen += choices({base: best})
         options = {"init": best["scale"], "rank_ratio": best.get("rank_ratio", 0.0), **fixed}
-        states = {(base, ""): merge_zoo(base, zoo, **best)}
+        states: dict[tuple[str, str], StateDict] = {(base, ""): merge_zoo(base, zoo, **best)}
         for fine in granularities:
             result = adapted(zoo, "adamerging", data, base=base, granularity=fine, **options)
             states[f"adamerging+{base}", fine] = result.state
             totals = result.history.drop(columns="step").sum(axis=1)[::10]
             run = {"base": base, "granularity": fine}
             history += [{**run, "step": i, "entropy": total} for i, total in totals.items()]
-        for (method, fine), state in states.items():
-            named = {"method": method, "granularity": fine}
+        for (method, kind), state in states.items():
+            named = {"method": method, "granularity": kind}
             table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
             rows += records(table[["task", "accuracy"]].assign(**named))
     return {"test": rows, "history": history, "chosen": chosen}

@@ -67,7 +67,8 @@ def test_depthwise_convolutions_have_pytorchs_gradients(size: int) -> None:
     torch.testing.assert_close(gradients[0], gradients[1])
 
     def loss(weight: Tensor, one: Tensor) -> Tensor:
-        return (functional_call(ours, {"weight": weight}, (one[None],)) ** 3).sum()
+        out: Tensor = functional_call(ours, {"weight": weight}, (one[None],))
+        return (out**3).sum()
 
     each = vmap(grad(loss), (None, 0))(ours.weight.detach(), x)
     torch.testing.assert_close(each.sum(0), ours.weight.grad)
