@@ -15,8 +15,6 @@ SOFT, HARD = "frank_wolfe soft, by task", "frank_wolfe hard, by layer"
 FREE = "frank_wolfe soft, by task, unconstrained"
 OTHERS = ("average", "task_arithmetic", "ties", "adamerging")
 SUITES: tuple[tuple[str, Role], ...] = (("vision20", "primary"), ("glyphs20", "secondary"))
-# Whose walks the study `procedures` has, and the words for them.
-NETWORKS = {"vision8": "", "imagenet8": "ImageNet network: "}
 ROUNDING = 1e-5  # of an iterate that its coefficients give back
 STEADY = 1.0  # points: our reading of "stable"
 CONSTANT = 30.0  # per cent: our reading of "constant"
@@ -31,6 +29,7 @@ def _name(method: str) -> str:
 
 
 def _order(load: Load) -> list[Check]:
+    table = load("vision8-procedures")
     merged = f"{HARD}, from adamerging"
     pairs: list[tuple[str, str, Role]] = [
         (SOFT, merged, "primary"),
@@ -44,13 +43,10 @@ def _order(load: Load) -> list[Check]:
     for start in ("cart", "adamerging"):
         soft, hard = (f"frank_wolfe {kind}, by layer, from {start}" for kind in ("soft", "hard"))
         pairs.append((soft, hard, "control"))
-    checks = []
-    for suite, words in NETWORKS.items():
-        table = load(f"{suite}-procedures")
-        for better, worse, role in pairs:
-            what = f"{words}{_name(better)} above {_name(worse)}"
-            checks.append(above(what, *_both(table, better, worse), role=role))
-    return checks
+    return [
+        above(f"{_name(better)} above {_name(worse)}", *_both(table, better, worse), role=role)
+        for better, worse, role in pairs
+    ]
 
 
 def _both(table: pd.DataFrame, first: str, second: str) -> tuple[pd.Series, pd.Series]:
@@ -103,14 +99,7 @@ def _relevant(load: Load) -> list[Check]:
 
 def _hull(load: Load) -> list[Check]:
     """The start's share, from how far each step moves; by layer, this bounds it from below."""
-    checks = []
-    for suite, words in NETWORKS.items():
-        history, table = (load(f"{suite}-procedures", part) for part in ("history", "hull"))
-        checks += _hull_of(history, table, words)
-    return checks
-
-
-def _hull_of(history: pd.DataFrame, table: pd.DataFrame, words: str) -> list[Check]:
+    history = load("vision8-procedures", "history")
     moved = pick(history, "moved", keys=("method", "seed", "step"))
     by_task = 1 - (1 - moved).groupby(["method", "seed"]).prod()
     at_most = moved.groupby(["method", "seed"]).sum().clip(upper=1)
@@ -123,15 +112,16 @@ def _hull_of(history: pd.DataFrame, table: pd.DataFrame, words: str) -> list[Che
     )
     checks = []
     for method, share, role in cases:
-        what = f"{words}{_name(method)}: over 99 % of the result are experts"
+        what = f"{_name(method)}: over 99 % of the result are experts"
         values = matrix(100 * share[method])
         checks.append(Check(what, values, role=role, bound=99.0, paper=100.0, unit="%"))
+    table = load("vision8-procedures", "hull")
     bound = table[table["method"] != FREE].groupby("seed")
     smallest, error = bound["smallest"].min(), bound["error"].max()
-    what = f"{words}experts and start: no coefficient is negative, in eight kinds of walk"
+    what = "experts and start: no coefficient is negative, in eight kinds of walk"
     sides: Role = "secondary"
     checks.append(Check(what, matrix(smallest), role=sides, bound=-ROUNDING, unit="of 1"))
-    what = f"{words}these coefficients give the iterate back"
+    what = "these coefficients give the iterate back"
     return [*checks, Check(what, matrix(-error), role=sides, bound=-ROUNDING, unit="of ‖θ‖")]
 
 
@@ -160,24 +150,23 @@ def _rate(load: Load) -> list[Check]:
     late = (least[30] / least[60]).map(math.log2)
     what = "as printed, on a triangle: the gap falls faster than 1/√T"
     checks = [Check(what, matrix(late), bound=VANILLA, paper=1.0, unit="exponent")]
+    history = load("vision8-procedures", "history")
     kinds: tuple[tuple[str, Role], ...] = (
         (SOFT, "primary"),
         ("frank_wolfe soft, by layer", "secondary"),
         ("frank_wolfe hard, by task", "secondary"),
         (HARD, "secondary"),
     )
-    for suite, words in NETWORKS.items():
-        history = load(f"{suite}-procedures", "history")
-        for method, role in kinds:
-            gaps = pick(history, "gap", keys=("seed", "step"), method=method).unstack("step")
-            last = gaps.ffill(axis=1).iloc[:, -1].clip(lower=STILL)
-            steps = gaps.notna().sum(axis=1)
-            fallen = (gaps[0] / last).map(math.log) / steps.map(math.log)
-            what = f"{words}repaired, {_name(method)}: the gap falls faster than 1/√T"
-            paper = 1.0 if method == SOFT else None
-            checks.append(
-                Check(what, matrix(fallen), role=role, bound=VANILLA, paper=paper, unit="exponent")
-            )
+    for method, role in kinds:
+        gaps = pick(history, "gap", keys=("seed", "step"), method=method).unstack("step")
+        last = gaps.ffill(axis=1).iloc[:, -1].clip(lower=STILL)
+        steps = gaps.notna().sum(axis=1)
+        fallen = (gaps[0] / last).map(math.log) / steps.map(math.log)
+        what = f"repaired, {_name(method)}: the gap falls faster than 1/√T"
+        paper = 1.0 if method == SOFT else None
+        checks.append(
+            Check(what, matrix(fallen), role=role, bound=VANILLA, paper=paper, unit="exponent")
+        )
     return checks
 
 
@@ -229,19 +218,19 @@ def _memory(load: Load) -> list[Check]:
 def _pairing(load: Load) -> list[Check]:
     checks = []
     studies: tuple[tuple[str, str, Role], ...] = (
-        *((f"{suite}-procedures", words, "primary") for suite, words in NETWORKS.items()),
-        ("text4-language", "texts: ", "secondary"),
+        ("vision8-procedures", "accuracy", "primary"),
+        ("text4-language", "loss", "secondary"),
     )
-    for study, words, role in studies:
-        table, texts = load(study), words == "texts: "
-        column = "loss" if texts else "accuracy"
+    for study, column, role in studies:
+        table = load(study)
         for variant, better, worse in (("hard", "layer", "task"), ("soft", "task", "layer")):
             sides = [
                 pick(table, column, method=f"frank_wolfe {variant}, by {unit}")
                 for unit in (better, worse)
             ]
+            texts = column == "loss"
             found = (sides[1] - sides[0]) / math.log(2) if texts else sides[0] - sides[1]
-            what = f"{words}{variant}: by {better} better than by {worse}"
+            what = f"{'texts: ' if texts else ''}{variant}: by {better} better than by {worse}"
             unit = "bits" if texts else "points"
             checks.append(Check(what, matrix(found), role=role, unit=unit))
     return checks

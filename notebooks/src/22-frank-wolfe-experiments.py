@@ -184,23 +184,6 @@ plt.show()
 # almost four points *below* hard, since hard starts from AdaMerging, which extrapolates. With $\lambda$ left free, as
 # in the released code, soft would not be held back so: the row does not refute the paper's order.
 #
-# ## The same on a real pretrained network
-#
-# EfficientNet-Lite0, pretrained on ImageNet, on the same eight tasks ([](#run-real)), with fifty training pictures a
-# task and three seeds; AdaMerging and multi-task training take 50 steps.
-
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Differences in mean test accuracy that were measured on both networks, in points. Thick: 95 % intervals over seeds; thin: over seeds and tasks.", "name": "fig-fw-networks"}, "image": {"alt": "@@FWALT@@"}}
-differences = fw.on_networks()
-fig, ax = plt.subplots(figsize=(8, 7))
-forest(differences, ax, ["#0072b2"] * len(differences["our ViT"]))
-ax.axvline(0, color="black", lw=1)
-ax.set_xlabel("difference, points")
-ax.legend()
-plt.show()
-
-# %% [markdown]
-# @@FWTEXT@@
-#
 # ## Inside the hull, and out of it
 #
 # Every one of the four stays under CART. Task arithmetic and CART add differences up, and so leave the hull

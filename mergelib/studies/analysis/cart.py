@@ -3,19 +3,11 @@
 Differences are in points (per cent of accuracy) where nothing else is said.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import pandas as pd
 
-from mergelib.compression import compress
-from mergelib.plots import label
 from mergelib.records.results import load_table
 from mergelib.records.statistics import both_intervals, interval
-from mergelib.studies.comparison import individual
-from mergelib.testbed.tasks import Zoo
 
-NETWORKS = {"1.4 M parameters": "", "0.4 M parameters": "-vit_small"}
 VISION = {8: "vision8-baselines", 14: "vision14-baselines", 20: "vision20-baselines"}
 SMALL = {count: f"{file}-vit_small" for count, file in VISION.items()}
 KEPT_RANKS = (0.02, 0.04, 0.08, 0.16)
@@ -32,15 +24,6 @@ COMPRESSED = {
         for ratio in KEPT_RANKS
     },
 }
-
-
-def vision_runs() -> dict[tuple[str, int], pd.DataFrame]:
-    """The test table of the study ``baselines`` for each network and number of vision tasks."""
-    return {
-        (network, count): load_table(f"{file}{ending}")
-        for network, ending in NETWORKS.items()
-        for count, file in VISION.items()
-    }
 
 
 def bell(table: pd.DataFrame, method: str, scale: float) -> pd.DataFrame:
@@ -85,19 +68,6 @@ def centred_excess(column: str) -> pd.DataFrame:
     return (100 * (wide[True] / wide[False] - 1)).unstack("rank_ratio")
 
 
-def lost_with_tasks(cart: str, others: Sequence[str], first: int = 4) -> pd.DataFrame:
-    """How much less CART loses than others from ``first`` tasks to all, in normalised points.
-
-    Returns:
-        Columns ``mean`` and ``half_width`` over the seeds, one row per other method.
-    """
-    table = load_table("vision20-task_counts")
-    means = 100 * table.groupby(["method", "count", "seed"])["normalised"].mean()
-    lost = means.xs(first, level="count") - means.xs(table["count"].max(), level="count")
-    rows = {other: interval((lost[other] - lost[cart]).tolist()) for other in others}
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "half_width"])
-
-
 def learned_coefficients() -> pd.DataFrame:
     """AdaMerging's coefficients on CART by entropy and by labels, from ``vision8-coefficients``.
 
@@ -130,27 +100,3 @@ def bits_per_weight(suite: str) -> "pd.Series[float]":
     storage = compressed(suite, "storage").query("seed == 0").set_index("method")
     bits: pd.Series[float] = storage["bits_per_task"] / storage["parameters"]
     return bits.rename("bits per weight")
-
-
-def with_labels(pairs: Sequence[str], than: str) -> dict[str, tuple[str, str]]:
-    """Pairs for `both_intervals`: each method against one, named as figures write it."""
-    return {label(method): (method, than) for method in pairs}
-
-
-def indexing_by_rest(zoo: Zoo, ratio: float) -> dict[str, float]:
-    """Mean test accuracy of CART-Indexing with each setting of ``rest``.
-
-    Args:
-        zoo: experts and their suite.
-        ratio: of the rank, in 0..1.
-
-    Returns:
-        ``average`` and ``own``, in 0..1.
-    """
-    accuracies = {}
-    for rest in ("average", "own"):
-        parts = compress("cart_indexing", zoo.experts, rank_ratio=ratio, rest=rest)
-        experts = {task: parts.expert(task) for task in parts.tasks}
-        judged = individual(replace(zoo, experts=experts))
-        accuracies[rest] = float(judged["accuracy"].mean())
-    return accuracies

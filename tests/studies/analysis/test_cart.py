@@ -3,17 +3,7 @@
 import pandas as pd
 import pytest
 
-from mergelib.records.results import load_table
 from mergelib.studies.analysis import cart
-from mergelib.studies.comparison import individual
-from mergelib.testbed.tasks import Zoo
-
-
-def test_vision_runs_are_of_three_sizes_and_two_networks() -> None:
-    runs = cart.vision_runs()
-    assert {key: table["task"].nunique() for key, table in runs.items()} == {
-        (network, count): count for network in cart.NETWORKS for count in (8, 14, 20)
-    }
 
 
 def ranks() -> pd.DataFrame:
@@ -36,15 +26,6 @@ def test_bell_is_in_points() -> None:
 
 def test_choices_are_counted() -> None:
     assert cart.chosen_ranks().sum() == 30
-
-
-def test_losses_are_those_of_the_means() -> None:
-    """Of the method that CART loses less than, the share that it loses more."""
-    table = load_table("vision20-task_counts").query("count in (4, 20)")
-    means = 100 * table.groupby(["method", "count"])["normalised"].mean().unstack()
-    lost = means[4] - means[20]
-    found = cart.lost_with_tasks("cart", ["ties"])["mean"]["ties"]
-    assert found == pytest.approx(lost["ties"] - lost["cart"], abs=0.2)
 
 
 def test_interference_is_higher_in_every_layer_with_the_norm_over_the_kept_values() -> None:
@@ -79,9 +60,3 @@ def test_names_of_results_with_and_without_rest(monkeypatch: pytest.MonkeyPatch)
     ]
     table["rest"] = ["", "own"]
     assert cart.compressed("vision8")["method"].tolist() == ["EMR", "CART-Indexing, 8%"]
-
-
-def test_indexing_at_full_rank_with_its_own_rest_is_the_expert(tiny_zoo: Zoo) -> None:
-    found = cart.indexing_by_rest(tiny_zoo, 1.0)
-    assert found["own"] == pytest.approx(individual(tiny_zoo)["accuracy"].mean(), abs=0.01)
-    assert set(found) == {"average", "own"}
