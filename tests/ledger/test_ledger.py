@@ -196,7 +196,7 @@ def compressions(rests: list[str]) -> pd.DataFrame:
 
 @pytest.mark.parametrize(
     ("rests", "primary", "averaged"),
-    [(["own", "average"], -1.0, [-10.0] * 3), (["own"], -1.0, []), (None, -10.0, [])],
+    [(["own", "average"], -1.0, [-10.0] * 5), (["own"], -1.0, []), (None, -10.0, [])],
 )
 def test_compressions_with_each_tasks_own_rest_decide_where_there_are_any(
     rests: list[str] | None, primary: float, averaged: list[float]
@@ -205,8 +205,8 @@ def test_compressions_with_each_tasks_own_rest_decide_where_there_are_any(
     table = compressions(rests) if rests else compressions(["average"]).drop(columns="rest")
     checks = {check.what: check for check in cart_checks.compression(lambda *_: table)}
     deciding = [what for what, check in checks.items() if check.role == "primary"]
-    assert deciding == [f"{count} tasks: within 2 points of the experts" for count in (8, 14, 20)]
-    assert [checks[what].value for what in deciding] == pytest.approx([primary] * 3)
+    assert deciding == [f"{words}: within 2 points of the experts" for _, words in SUITES]
+    assert [checks[what].value for what in deciding] == pytest.approx([primary] * 5)
     aside = [check for what, check in checks.items() if what.startswith("rest averaged, ")]
     assert [check.value for check in aside] == pytest.approx(averaged)
     assert all(check.role == "secondary" for check in aside)
