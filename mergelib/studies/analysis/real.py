@@ -128,7 +128,7 @@ def adapted_gains(suite: str, bases: Sequence[str] = BASES) -> dict[str, pd.Data
         table["granularity"] = "layer"
     pairs = {label(base): (f"adamerging+{base}", base) for base in bases}
     gains = {}
-    for fine in ("task", "layer"):
+    for fine in ("layer", "task"):
         if (table["granularity"] == fine).any():
             runs = table[table["granularity"].isin(["", fine])]
             gains[f"by {fine}"] = 100 * both_intervals(runs, pairs)

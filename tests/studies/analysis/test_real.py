@@ -88,7 +88,7 @@ def test_gains_are_read_by_granularity(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     monkeypatch.setattr(real, "load_table", lambda name: pd.DataFrame(rows))
     gains = real.adapted_gains("any", ["cart"])
-    assert [gains[name]["mean"].item() for name in gains] == pytest.approx([1.0, 3.1])
+    assert [gains[name]["mean"].item() for name in gains] == pytest.approx([3.1, 1.0])
     without = pd.DataFrame(rows).query("granularity != 'task'").drop(columns="granularity")
     monkeypatch.setattr(real, "load_table", lambda name: without.copy())
     assert list(real.adapted_gains("any", ["cart"])) == ["by layer"]
