@@ -13,5 +13,5 @@ def get_study(name: str) -> Study:
         ValueError: if there is none; the message names those that there are.
     """
     if name not in REGISTERED:
-        raise ValueError(f"unknown study {name!r}; known: {', '.join(REGISTERED)}")
+        raise ValueError(f"unknown study {name!r}; known: {', '.join(sorted(REGISTERED))}")
     return REGISTERED[name]
