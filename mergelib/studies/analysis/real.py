@@ -139,7 +139,7 @@ def networks() -> pd.DataFrame:
     """What else differs between the pretrained networks, to read: "mean ± half width" over seeds.
 
     Returns:
-        A row per network: its parameters; the mean length of task vectors, and cosine between
+        A column per network: its parameters; the mean length of task vectors, and cosine between
         them; the share of centred vectors' squared norm in 8 % of the rank; and CART's best rank at
         scale 1.
     """
@@ -159,7 +159,7 @@ def networks() -> pd.DataFrame:
             "in 8 % of rank, %": _by_seed(100 * spectra.groupby("seed")["kept"].mean(), 0),
             "best rank at λ = 1, %": f"{100 * best:g}",
         }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return pd.DataFrame(rows)
 
 
 def recalibrated() -> pd.DataFrame:
