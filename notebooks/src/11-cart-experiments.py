@@ -126,7 +126,7 @@ real.networks()
 # of low rank. But MiniLM begins closer to its goal: untouched it reaches three quarters of its experts, the other two about half.
 #
 # EfficientNet's experts keep ImageNet's statistics of BatchNorm. Measuring these anew after merging, on pictures of all
-# tasks, does not repair the merge but spoils it, since no layer has ever seen others. Points gained:
+# tasks, does not repair the merge but spoils it, since no expert was fine-tuned under others. Points gained:
 
 # %%
 written_both(real.recalibrated())
@@ -156,7 +156,7 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# CART leads at every number, and loses no less than the average on the way. Of two tasks it *is* the average
+# CART leads from four tasks on, and loses about as much as the average on the way. Of two tasks it *is* the average
 # ({prf:ref}`prop-cart-ends`); task arithmetic is below it there because appendix D's grid ends at a scale of 0.3, and the
 # average of two is $\lambda = 1/2$.
 #
