@@ -18,6 +18,7 @@ from mergelib.ledger.cart_settings import (
 )
 from mergelib.ledger.checks import Check, Role, above, matrix, pick
 from mergelib.ledger.verdicts import Load
+from mergelib.studies.analysis.cart import by_granularity, with_rest
 
 SPECTRAL = ("tsv", "iso_c", "iso_cts")
 PAPERS_RANK = 0.08
@@ -216,21 +217,17 @@ def adaptation(load: Load) -> list[Check]:
     for suite, words in SUITES:
         if not suite.endswith("8"):
             continue
-        table = load(f"{suite}-adaptation")
-        if "granularity" not in table:  # measured when there was only one
-            table = table.assign(granularity="layer")
-        known = TABLE.get(suite) is not None
-        for fine in ("layer", "task"):
-            if (table["granularity"] == fine).any():
-                runs = table[table["granularity"].isin(["", fine])]
-                own = words if fine == "layer" else f"{words}, by task"
-                checks += _adaptation(runs, own, primary=fine == "layer", known=known)
+        parts = by_granularity(load(f"{suite}-adaptation"))
+        checks += _adaptation(parts["layer"], words, "primary", quoted=suite in TABLE)
+        if "task" in parts:
+            checks += _adaptation(parts["task"], f"{words}, by task", "secondary")
     return checks
 
 
-def _adaptation(table: pd.DataFrame, words: str, *, primary: bool, known: bool) -> list[Check]:
+def _adaptation(
+    table: pd.DataFrame, words: str, role: Role, *, quoted: bool = False
+) -> list[Check]:
     found = {name: pick(table, method=name) for name in table["method"].unique()}
-    role: Role = "primary" if primary else "secondary"
     pairs: tuple[tuple[str, str, str, Role, float | None], ...] = (
         ("AdaMerging on CART above CART", "adamerging+cart", "cart", role, 85.8 - 84.7),
         (
@@ -248,7 +245,7 @@ def _adaptation(table: pd.DataFrame, words: str, *, primary: bool, known: bool) 
             f"{words}: {what}",
             *(found[better], found[worse]),
             role=part,
-            paper=paper if known and primary else None,
+            paper=paper if quoted else None,
         )
         for what, better, worse, part, paper in pairs
     ]
@@ -283,9 +280,7 @@ def compression(load: Load) -> list[Check]:
     """
     checks = []
     for suite, words in SUITES:
-        table = load(f"{suite}-compression")
-        if "rest" not in table:
-            table = table.assign(rest="average")
+        table = with_rest(load(f"{suite}-compression"))
         kept = {
             rest: pick(table, method="cart_indexing", setting="rank_ratio=0.08", rest=rest)
             for rest in ("own", "average")

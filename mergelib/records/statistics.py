@@ -59,6 +59,11 @@ def paired(
     return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "half_width"])
 
 
+def plus_minus(mean: float, half_width: float, digits: int) -> str:
+    """An interval to read, with so many digits after the point."""
+    return f"{mean:.{digits}f} ± {half_width:.{digits}f}"
+
+
 def written(columns: Mapping[str, pd.DataFrame], digits: int = 1) -> pd.DataFrame:
     """A table to read: "mean ± half width" as text, one column per frame.
 
@@ -69,7 +74,7 @@ def written(columns: Mapping[str, pd.DataFrame], digits: int = 1) -> pd.DataFram
     return pd.DataFrame(
         {
             name: pd.Series(
-                [f"{mean:.{digits}f} ± {half:.{digits}f}" for mean, half in frame.to_numpy()],
+                [plus_minus(mean, half, digits) for mean, half in frame.to_numpy()],
                 index=frame.index,
             )
             for name, frame in columns.items()
@@ -137,8 +142,7 @@ def written_both(rows: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
     """`both_intervals` as text in two columns, to read."""
     texts = {
         "difference, over seeds": [
-            f"{mean:.{digits}f} ± {half:.{digits}f}"
-            for mean, half in rows[["mean", "half_width"]].to_numpy()
+            plus_minus(mean, half, digits) for mean, half in rows[["mean", "half_width"]].to_numpy()
         ],
         "over seeds and tasks": [
             f"[{low:.{digits}f}, {high:.{digits}f}]"

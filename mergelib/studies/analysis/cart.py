@@ -8,8 +8,8 @@ import pandas as pd
 from mergelib.records.results import load_table
 from mergelib.records.statistics import both_intervals, interval
 
-VISION = {8: "vision8-baselines", 14: "vision14-baselines", 20: "vision20-baselines"}
-SMALL = {count: f"{file}-vit_small" for count, file in VISION.items()}
+VISION = ("vision8-baselines", "vision14-baselines", "vision20-baselines")
+SMALL = tuple(f"{file}-vit_small" for file in VISION)
 KEPT_RANKS = (0.02, 0.04, 0.08, 0.16)
 
 # Names of what the study `compression` measured, by method, setting and rest.
@@ -45,8 +45,7 @@ def bell(table: pd.DataFrame, method: str, scale: float) -> pd.DataFrame:
 
 def chosen_ranks() -> "pd.Series[int]":
     """How many of the vision runs chose each rank ratio for CART on validation data."""
-    files = (*VISION.values(), *SMALL.values())
-    chosen = [row for file in files for row in load_table(file, "chosen")["settings"]]
+    chosen = [row for file in (*VISION, *SMALL) for row in load_table(file, "chosen")["settings"]]
     return (
         pd.Series([settings["cart"]["rank_ratio"] for settings in chosen])
         .value_counts()
@@ -85,12 +84,28 @@ def learned_coefficients() -> pd.DataFrame:
     return found.assign(first=values.iloc[:, 0], last=values.iloc[:, -1])
 
 
+def by_granularity(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """A result of ``adaptation`` by AdaMerging's granularity, each part with the bases.
+
+    Results from before there was a column for it are by layer.
+    """
+    if "granularity" not in table:
+        return {"layer": table}
+    kinds = [kind for kind in ("layer", "task") if (table["granularity"] == kind).any()]
+    return {kind: table[table["granularity"].isin(["", kind])] for kind in kinds}
+
+
+def with_rest(table: pd.DataFrame) -> pd.DataFrame:
+    """A result of ``compression`` with its column ``rest``; where it has none, it is averaged."""
+    if "rest" in table:
+        return table
+    averaged = table["method"] == "cart_indexing"
+    return table.assign(rest=averaged.map({True: "average", False: ""}))
+
+
 def compressed(suite: str, part: str = "test") -> pd.DataFrame:
     """A table of the study ``compression``, with `COMPRESSED`'s names in ``method``."""
-    table = load_table(f"{suite}-compression", part)
-    if "rest" not in table:  # measured when all that is no matrix was averaged
-        averaged = table["method"] == "cart_indexing"
-        table["rest"] = averaged.map({True: "average", False: ""})
+    table = with_rest(load_table(f"{suite}-compression", part))
     keys = zip(table["method"], table["setting"], table["rest"], strict=True)
     return table.assign(method=[COMPRESSED[key] for key in keys])
 

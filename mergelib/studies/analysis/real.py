@@ -9,7 +9,15 @@ from numpy.typing import NDArray
 
 from mergelib.plots import label
 from mergelib.records.results import load_table
-from mergelib.records.statistics import both_intervals, interval, over_seeds, resampled_means
+from mergelib.records.statistics import (
+    both_intervals,
+    interval,
+    over_seeds,
+    plus_minus,
+    resampled_means,
+)
+from mergelib.studies.analysis.cart import by_granularity
+from mergelib.studies.comparison import ADAPTED
 
 # Each network, by what it is called on the page, and the suite that it is judged on.
 SUITES = {
@@ -28,7 +36,7 @@ METHODS = (
     *("pretrained", "average", "task_arithmetic", "ties"),
     *("consensus", "cart", "tsv", "iso_c"),
 )
-BASES = ("task_arithmetic", "ties", "cart")  # of AdaMerging
+BASES = tuple(ADAPTED)  # of AdaMerging
 # What needs no labels, and whether more or less of it is good.
 SIGNS = {
     "agreement": 1,
@@ -123,16 +131,9 @@ def _plane_of(suite: str) -> pd.DataFrame:
 
 def adapted_gains(suite: str, bases: Sequence[str] = BASES) -> dict[str, pd.DataFrame]:
     """Points that AdaMerging gains on each base, by granularity: `both_intervals`."""
-    table = load_table(f"{suite}-adaptation")
-    if "granularity" not in table:  # measured when there was only one
-        table["granularity"] = "layer"
     pairs = {label(base): (f"adamerging+{base}", base) for base in bases}
-    gains = {}
-    for fine in ("layer", "task"):
-        if (table["granularity"] == fine).any():
-            runs = table[table["granularity"].isin(["", fine])]
-            gains[f"by {fine}"] = 100 * both_intervals(runs, pairs)
-    return gains
+    parts = by_granularity(load_table(f"{suite}-adaptation"))
+    return {f"by {kind}": 100 * both_intervals(part, pairs) for kind, part in parts.items()}
 
 
 def networks() -> pd.DataFrame:
@@ -165,17 +166,14 @@ def networks() -> pd.DataFrame:
 def recalibrated() -> pd.DataFrame:
     """Points gained by measuring EfficientNet's BatchNorm anew after merging: `both_intervals`."""
     table = load_table("imagenet8-batch_norm").query("method != 'individual'")
+    methods = table["method"].unique()
     table = table.assign(method=table["method"] + " " + table["statistics"])
-    pairs = {
-        label(method): (f"{method} measured", f"{method} merged")
-        for method in ("average", "task_arithmetic", "cart")
-    }
+    pairs = {label(method): (f"{method} measured", f"{method} merged") for method in methods}
     return 100 * both_intervals(table, pairs)
 
 
 def _by_seed(values: "pd.Series[float]", digits: int) -> str:
-    mean, half = interval(values.tolist())
-    return f"{mean:.{digits}f} ± {half:.{digits}f}"
+    return plus_minus(*interval(values.tolist()), digits)
 
 
 def sizes(methods: Sequence[str] = METHODS) -> pd.DataFrame:
