@@ -40,9 +40,8 @@ def load_backbone(model: str, device: torch.device | str = "cpu") -> nn.Module:
         ValueError: for an unknown model.
         ImportError: for a model whose package is not installed.
     """
-    backbone = build_model(model)
-    package = family_with(model).package
-    weights = shipped_backbone(model) if package is None else package.weights()
+    backbone, packages = build_model(model), family_with(model).packages
+    weights = packages[model].weights() if model in packages else shipped_backbone(model)
     backbone.load_state_dict(_pretrained(model, device) if weights is None else weights)
     return backbone.to(device).eval()
 

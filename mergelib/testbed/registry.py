@@ -66,8 +66,8 @@ class Family:
         recipe: how they usually are; None where `load_zoo` gives them.
         heads: makes the frozen heads that they are fine-tuned under.
         prompts: the texts that a task's head is made from, none for heads of examples.
-        pretraining: how the models are pretrained.
-        package: that holds the models' pretrained weights, instead.
+        packages: that hold pretrained weights, by model.
+        pretraining: how the other models are pretrained.
         is_matrix: tells from key and tensor what low-rank methods take for a matrix in them.
         load_zoo: ``load_zoo(suite, model=, device=, **options)`` gives the zoo of experts that
             others have fine-tuned; options are what `mergelib.load_zoo` was given.
@@ -82,14 +82,14 @@ class Family:
     recipe: Recipe | None = None
     heads: MakeHeads = few_shot_heads
     prompts: Callable[[Task], Sequence[str]] = no_prompts
+    packages: Mapping[str, Package] = field(default_factory=dict)
     pretraining: Pretraining | None = None
-    package: Package | None = None
     is_matrix: IsMatrix = is_matrix
     load_zoo: Callable[..., Zoo] | None = None
 
     def __post_init__(self) -> None:
-        weights = self.pretraining or self.package
-        if self.load_zoo is None and (self.recipe is None or weights is None):
+        weights = self.pretraining or self.packages
+        if self.load_zoo is None and (self.recipe is None or not weights):
             raise ValueError(
                 f"family {self.name!r} needs load_zoo, or to make experts by a recipe, and "
                 "pretraining or a package"

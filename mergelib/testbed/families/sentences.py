@@ -185,6 +185,6 @@ SENTENCES = register(
         recipe=Recipe(learning_rate=5e-5, epochs=2, batch_size=32),
         heads=zero_shot_heads,
         prompts=prompts,
-        package=PACKAGE,
+        packages={"minilm": PACKAGE},
     )
 )
