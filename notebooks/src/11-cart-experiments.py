@@ -192,7 +192,7 @@ for ax, (name, suite) in zip(axes, real.PRETRAINED.items()):
     wide = real.plane(suite).rename(index="{:.0%}".format, columns="{:g}".format)
     top = wide.to_numpy().max()
     heat_map(wide, ax, low=top - 30, high=top, digits=1, bar="accuracy, %")
-    row, column = np.unravel_index(wide.to_numpy().argmax(), wide.shape)
+    row, column = real.best_cell(wide)
     ax.add_patch(plt.Rectangle((column, row), 1, 1, fill=False, ec="#d55e00", lw=3))
     ax.set(title=name, ylabel="kept rank")
 axes[-1].set_xlabel("scale λ")
