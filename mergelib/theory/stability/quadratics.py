@@ -3,10 +3,10 @@
 Task t has the loss ℓ(θ; z) = ½ (θ − z)ᵀ H_t (θ − z) on examples z of mean c_t and covariance C_t.
 Plain SGD with a constant rate, on batches drawn without replacement anew at every step, is then
 linear in the examples, so that the means and covariances of experts and merge, and with them every
-error, follow without any sampling. With A_t = I − η H_t, the expert after K steps has
+error, follow without any sampling. With A_t = I − η_t H_t, the expert after K steps has
 
     mean        c_t + A_t^K (θ_0 − c_t),
-    covariance  R_t C_t R_tᵀ / n + η² (1 − b/n)/b Σ_{k<K} A_t^k H_t C_t H_t A_t^k,
+    covariance  R_t C_t R_tᵀ / n + η_t² (1 − b/n)/b Σ_{k<K} A_t^k H_t C_t H_t A_t^k,
 
 with R_t = I − A_t^K, what training has covered of the way. The first part comes from the draw of
 the training set, the second from that of the batches.
@@ -75,7 +75,7 @@ class Quadratics(Brief):
 
         Args:
             training: its ``examples`` count.
-            objective: p_t, ``(T,)``, of sum 1.
+            objective: p_t, ``(T,)``, of sum 1; for f̃ and its gradient any numbers.
         """
         slopes = self._slopes(self.start)
         spread = _trace(self.hessians @ self.covariances)
@@ -127,12 +127,13 @@ def covered(tasks: Quadratics, training: Training) -> tuple[Tensor, Tensor]:
     """R_t and the batches' part of the covariance of every expert, both ``(T, d, d)``.
 
     Raises:
-        ValueError: training that is not plain SGD with a constant rate.
+        ValueError: training that is not plain SGD with a constant rate η_t = η a_t of each expert.
     """
-    if any(not bool((vector == 1).all()) for vector in training.vectors):
-        raise ValueError("vectors of ones only: quadratics know plain SGD with a constant rate")
+    if any(not bool((vector == vector[0]).all()) for vector in training.vectors):
+        raise ValueError("constant vectors only: quadratics know plain SGD with a constant rate")
+    pace = training.learning_rate * torch.stack([vector[0] for vector in training.vectors])
     values, axes = torch.linalg.eigh(tasks.hessians)
-    rates, steps = 1 - training.learning_rate * values, training.steps[:, None]
+    rates, steps = 1 - pace[:, None] * values, training.steps[:, None]
     reach = axes * (1 - rates**steps)[:, None] @ axes.mT
     inner = axes.mT @ tasks.hessians @ tasks.covariances @ tasks.hessians @ axes
     ratio = rates[:, :, None] * rates[:, None, :]
@@ -140,7 +141,7 @@ def covered(tasks: Quadratics, training: Training) -> tuple[Tensor, Tensor]:
     powers = (1 - ratio ** steps[..., None]) / torch.where(flat, 1, 1 - ratio)
     sums = torch.where(flat, steps[..., None], powers)
     share = (1 - training.batch / training.examples) / training.batch
-    scale = training.learning_rate**2 * share[:, None, None]
+    scale = (pace**2 * share)[:, None, None]
     return reach, scale * (axes @ (inner * sums) @ axes.mT)
 
 
