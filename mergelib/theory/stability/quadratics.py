@@ -63,7 +63,7 @@ class Quadratics(Brief):
     def floor(self, examples: Tensor) -> float:
         """E f(θ̂): the expected least mean training loss, over draws of n_t examples a task."""
         average = self.hessians.mean(0)
-        best = self._joint()
+        best = self.minimum
         apart = 0.5 * _form(self.hessians, best - self.centres).mean()
         spread = _trace(self.hessians @ self.covariances)
         pull = torch.linalg.solve(average, self.hessians) / len(self.hessians)
@@ -88,7 +88,9 @@ class Quadratics(Brief):
     def _slopes(self, point: Tensor) -> Tensor:
         return (self.hessians @ (point - self.centres)[..., None])[..., 0]
 
-    def _joint(self) -> Tensor:
+    @property
+    def minimum(self) -> Tensor:
+        """Where the mean expected loss is least, ``(d,)``."""
         pulls = (self.hessians @ self.centres[..., None]).sum(0)[:, 0]
         best: Tensor = torch.linalg.solve(self.hessians.sum(0), pulls)
         return best
@@ -150,7 +152,8 @@ def errors(tasks: Quadratics, training: Training, objective: Tensor | None = Non
 
     Args:
         tasks: the tasks and θ_0.
-        training: plain SGD; batches are drawn without replacement, anew at every step.
+        training: plain SGD; batches are drawn without replacement, anew at every step. The merge
+            is θ_0 + Σ w_t (θ_t − θ_0), whatever the sum of its weights.
         objective: weights p_t of the tasks in ``empirical`` alone; uniform where None.
 
     Raises:
@@ -162,7 +165,7 @@ def errors(tasks: Quadratics, training: Training, objective: Tensor | None = Non
     reach, batches = covered(tasks, training)
     gap = (tasks.start - tasks.centres)[..., None]
     experts = tasks.centres + gap[..., 0] - (reach @ gap)[..., 0]
-    mean = weights @ experts
+    mean = tasks.start + weights @ (experts - tasks.start)
     per_expert = reach @ tasks.covariances @ reach.mT / counts + batches
     spread = (weights[:, None, None] ** 2 * per_expert).sum(0)  # of the merge
     joint = weights[:, None, None] * reach @ tasks.covariances / counts  # with the data's mean
@@ -173,7 +176,7 @@ def errors(tasks: Quadratics, training: Training, objective: Tensor | None = Non
     apart = weights[:, None, None] * reach - pull
     residual = apart @ tasks.covariances @ apart.mT / counts
     residual = (residual + weights[:, None, None] ** 2 * batches).sum(0)
-    ahead = mean - tasks._joint()
+    ahead = mean - tasks.minimum
     moment = torch.outer(ahead, ahead) + residual
 
     away = mean - tasks.centres
