@@ -48,7 +48,7 @@ def test_both_against_numpy(seed: int, count: int, scale: float) -> None:
 
 
 def test_fednova_by_hand() -> None:
-    """Task vectors (0, 1), (2, 5) after 1 and 3 steps: per step (0, 1), (2/3, 5/3); mean 2 steps."""
+    """Task vectors (0, 1), (2, 5) after 1 and 3 steps, 2 in the mean."""
     experts, (base,) = tensors([1, 2], [3, 6]), tensors([1, 1])
     merged = fednova(experts, base, steps=[1, 3])
     assert merged.tolist() == pytest.approx([1 + 2 / 2 * 2 / 3, 1 + 2 / 2 * 8 / 3])

@@ -7,6 +7,7 @@ live ones. Nothing is loaded from elsewhere.
 import base64
 import io
 import json
+import math
 from importlib.resources import files
 from string import Template
 
@@ -43,10 +44,11 @@ GROUPS = {
     "gamma": ("Theorem 3 with γ*", YELLOW),
 }
 RANGE = (1e-3, 1e6)
+SIZES = (1e-4, 1e6)  # of terms, where a bar is empty, and full
 ALT = (
     "Excess error against the steps of every expert at the usual setting, logarithmic axes. The "
-    "exact error dips and rises again; Theorem 3 lies hundreds of times higher with its least value "
-    "further left, and the repaired bound leaves the pretrained model's line upwards from the left."
+    "exact error dips and rises again; Theorem 3 lies hundreds of times higher, with its least "
+    "value further left; the repaired bound leaves the pretrained model's line upwards, early on."
 )
 
 
@@ -63,6 +65,7 @@ def explorer(*, seed: int = 0) -> str:
         "sliders": list(SLIDERS.items()),
         "curves": CURVES,
         "range": RANGE,
+        "sizes": SIZES,
         "domains": [PAPERS_DOMAIN, REPAIRED_DOMAIN],
     }
     usual = ", ".join(f"{SLIDERS[key]} = {value:g}" for key, value in USUAL.items())
@@ -87,9 +90,15 @@ def _table(values: dict[str, dict[str, float]]) -> str:
             rows.append(
                 f'<tr data-group="{group}" data-part="{key}" data-value="{value!r}">'
                 f"<td>{text}</td><td>{value:.3g}</td>"
-                f'<td><i style="background: {shade}"></i></td></tr>'
+                f'<td><i style="background: {shade}; width: {_width(value):.0f}%"></i></td></tr>'
             )
     return "\n".join([*rows, "</tbody>"])
+
+
+def _width(value: float) -> float:
+    low, high = map(math.log10, SIZES)
+    share = (math.log10(abs(value) or SIZES[0]) - low) / (high - low)
+    return 100 * min(1.0, max(0.0, share))
 
 
 def _picture(seed: int) -> str:

@@ -5,7 +5,7 @@ which are averaged. The unit of every interval is the family of tasks that a see
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Literal
 
@@ -16,6 +16,7 @@ from scipy.optimize import minimize
 from scipy.stats import kendalltau
 from torch import Tensor
 
+from mergelib.records.statistics import interval
 from mergelib.studies.analysis.stability.quadratics import (
     TOTALS,
     pulled_tasks,
@@ -25,7 +26,7 @@ from mergelib.studies.analysis.stability.quadratics import (
 )
 from mergelib.theory.stability import bounds
 from mergelib.theory.stability.quadratics import Quadratics, covered, errors
-from mergelib.theory.stability.steps import Training, sgd
+from mergelib.theory.stability.steps import Training
 
 Parameter = Literal["steps", "rate", "batch", "examples", "tasks"]
 
@@ -40,7 +41,7 @@ RATES, STEPS, BATCHES = (0.01, 0.05, 0.25), (1, 3, 10, 30, 100, 300, 1000), (2, 
 HABIT = "fixed_progress"  # the rule that needs no bound: the usual ηK
 
 
-def planned(setting: dict[Parameter, float]) -> Training:
+def planned(setting: Mapping[Parameter, float]) -> Training:
     """Equal experts of plain SGD, averaged."""
     steps, batch, examples = (int(setting[key]) for key in ("steps", "batch", "examples"))
     return Training.alike(
@@ -48,29 +49,63 @@ def planned(setting: dict[Parameter, float]) -> Training:
     )
 
 
-def scaling(
-    parameter: Parameter, values: Sequence[float], *, seed: int = 0, **usual: float
-) -> pd.DataFrame:
+def scaling(parameter: Parameter, values: Sequence[float], *, seed: int = 0) -> pd.DataFrame:
     """One of the paper's five laws: exact error and bounds while one parameter moves.
 
     Args:
-        parameter: which; with more tasks, the first ones stay.
+        parameter: which; the others are `USUAL`. With more tasks, the first ones stay.
         values: that it takes.
         seed: of the family of tasks.
-        **usual: the other parameters, where they are not `USUAL`.
 
     Returns:
-        One row per value: ``value``, `TOTALS`, and ``own_rate``, which is Theorem 3 with the
-        paper's own learning rate in ε.
+        One row per value: ``value``, `TOTALS`, ``own_rate``, which is Theorem 3 with the paper's
+        own learning rate in ε, and ``start``, the excess error of θ_0.
     """
     most = int(max(values)) if parameter == "tasks" else int(USUAL["tasks"])
     family, rows = pulled_tasks(most, seed=seed), []
     for value in values:
-        setting: dict[Parameter, float] = {**USUAL, **usual, parameter: value}  # type: ignore[dict-item]
+        setting = {**USUAL, parameter: value}
         tasks, plan = first(family, int(setting["tasks"])), planned(setting)
         own = totals(tasks, plan, own_rate=True)["theorem_3"]
-        rows.append({"value": value, **totals(tasks, plan), "own_rate": own})
+        start = untouched(tasks, examples=int(setting["examples"]))
+        rows.append({"value": value, **totals(tasks, plan), "own_rate": own, "start": start})
     return pd.DataFrame(rows)
+
+
+def laws(values: Mapping[Parameter, Sequence[float]], seeds: Sequence[int]) -> pd.DataFrame:
+    """`scaling` of several parameters and families, over the excess error of θ_0.
+
+    Returns:
+        Columns ``parameter``, ``seed``, ``value``, `TOTALS` and ``own_rate``.
+    """
+    tables = []
+    for (parameter, points), seed in product(values.items(), seeds):
+        table = scaling(parameter, points, seed=seed)
+        table[[*TOTALS, "own_rate"]] = table[[*TOTALS, "own_rate"]].div(table.pop("start"), axis=0)
+        tables.append(table.assign(parameter=parameter, seed=seed))
+    return pd.concat(tables, ignore_index=True)
+
+
+def change(table: pd.DataFrame, parameter: Parameter) -> pd.DataFrame:
+    """By which factor truth and bounds change from a parameter's least to its largest value.
+
+    Args:
+        table: from `laws`.
+        parameter: one of those in the table.
+
+    Returns:
+        One row per curve: the geometric mean over seeds, ``factor``, and the 95 % interval's ends.
+    """
+    part = table[table["parameter"] == parameter]
+    ends = [
+        part[part["value"] == end].set_index("seed")
+        for end in (part["value"].min(), part["value"].max())
+    ]
+    rows = []
+    for name in TOTALS:
+        middle, width = interval(np.log(ends[1][name] / ends[0][name]).tolist())
+        rows.append(tuple(math.exp(middle + side * width) for side in (0, -1, 1)))
+    return pd.DataFrame(rows, index=TOTALS, columns=["factor", "low", "high"])
 
 
 def first(tasks: Quadratics, count: int) -> Quadratics:
@@ -136,9 +171,7 @@ def agreement(table: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for kind, family in table.groupby(["own", "turned", "seed"]):
-        values = {
-            guide: kendalltau(family[guide], family["truth"]).statistic for guide in GUIDES
-        }
+        values = {guide: kendalltau(family[guide], family["truth"]).statistic for guide in GUIDES}
         rows.append(dict(zip(["own", "turned", "seed"], kind, strict=True)) | values)
     return pd.DataFrame(rows)
 
@@ -153,15 +186,17 @@ def regret(table: pd.DataFrame) -> pd.DataFrame:
         table: from `survey`.
 
     Returns:
-        One row per family: ``own``, ``turned``, ``seed``, `GUIDES`, ``random`` for the mean over all
-        settings, and ``start`` for leaving θ_0 as it is.
+        One row per family: ``own``, ``turned``, ``seed``, `GUIDES`, ``random`` for the mean over
+        all settings, and ``start`` for leaving θ_0 as it is.
     """
     least = _best(table, "truth")
     start = _best(table, "start")
     chosen = {guide: _best(table, "truth", by=guide) for guide in GUIDES}
     chosen["random"] = table.groupby(["own", "turned", "seed"])["truth"].mean()
     chosen["start"] = start
-    return pd.DataFrame({guide: (value - least) / start for guide, value in chosen.items()}).reset_index()
+    return pd.DataFrame(
+        {guide: (value - least) / start for guide, value in chosen.items()}
+    ).reset_index()
 
 
 def _best(table: pd.DataFrame, column: str, by: str = "truth") -> pd.Series:
@@ -249,9 +284,7 @@ def _draw(covariances: Tensor, draws: int, generator: torch.Generator) -> Tensor
     return torch.einsum("tde,mte->mtd", roots, normal)
 
 
-def _merges(
-    tasks: Quadratics, plan: Training, data: Tensor, generator: torch.Generator
-) -> Tensor:
+def _merges(tasks: Quadratics, plan: Training, data: Tensor, generator: torch.Generator) -> Tensor:
     """Trained merges, ``(draws, d)``, of given deviations of the data's means ``(draws, T, d)``."""
     reach, batches = covered(tasks, plan)
     gap = tasks.centres + data - tasks.start
@@ -279,6 +312,30 @@ def weights_by(tasks: Quadratics, plan: Training, guide: Literal["truth", "repai
         options={"ftol": 1e-10},
     )
     return torch.from_numpy(found.x / found.x.sum())
+
+
+def outlier_bound(shares: Sequence[float], *, apart: float = 20.0) -> pd.DataFrame:
+    """Theorem 3 inside its domain for four tasks, one with ``apart`` times the others' ζ².
+
+    Args:
+        shares: merging weights of the outlier; the other three share what is left.
+        apart: of the outlier.
+
+    Returns:
+        Columns ``share`` and ``bound``.
+    """
+    ones = torch.ones(4, dtype=torch.float64)
+    distances = torch.tensor([1, 1, 1, math.sqrt(apart)], dtype=torch.float64)
+    losses, rows = bounds.Losses(1.0, ones, distances), []
+    equal = Training.alike(4, 10, 0.0125, batch=8, examples=50)
+    for share in shares:
+        weights = torch.tensor([(1 - share) / 3] * 3 + [share], dtype=torch.float64)
+        plan = reweighted(equal, weights)
+        terms = bounds.printed_gradient_terms(losses, plan, gap=1.0, own_rate=False)
+        gradient = sum(bounds.printed_gradient_bound(terms, losses, plan))
+        moved = bounds.printed_stability(plan, bounds.printed_local_stability(losses, plan))
+        rows.append((share, sum(bounds.printed_excess(gradient, moved, 1.0, 0.5).values())))
+    return pd.DataFrame(rows, columns=["share", "bound"])
 
 
 def reweighted(plan: Training, weights: Tensor) -> Training:

@@ -12,6 +12,7 @@ from mergelib.theory.stability.quadratics import Quadratics, covered, errors
 from mergelib.theory.stability.steps import Training, sgd
 
 WAYS = ("average", "fednova", "equal")  # the last: all experts trained for the mean length
+COMPARED = ("average", "fednova", "shared", "surrogate", "nearer")
 
 
 def uneven(
@@ -38,8 +39,9 @@ def uneven(
     Returns:
         One row per seed and length, means over the six: ``seed``, ``progress``; the exact excess
         error over that of θ_0 of the average, of FedNova, and of the average of experts trained for
-        equal lengths (`WAYS`); and ``shared``, ``surrogate``: the cosine of the average's way with
-        the downhill direction at θ_0 of f, and of the surrogate f̃.
+        equal lengths (`WAYS`); ``shared``, ``surrogate``: the cosine of the average's way with the
+        downhill direction at θ_0 of f, and of the surrogate f̃; and ``nearer``: how often the
+        average is nearer to the minimum of f̃ than to that of f.
     """
     rows = []
     for seed, length in product(seeds, lengths):
@@ -52,9 +54,11 @@ def uneven(
             paces = torch.ones(4, dtype=torch.float64)
             paces[list(pair)] = times
             plan = _planned(paces / paces.mean(), alike, rates=rates)
-            values.append([*_compared(tasks, plan, start), *directions(tasks, plan)])
+            values.append(
+                [*_compared(tasks, plan, start), *directions(tasks, plan), nearer(tasks, plan)]
+            )
         means = torch.tensor(values, dtype=torch.float64).mean(0).tolist()
-        named = zip(["average", "fednova", "shared", "surrogate"], means, strict=True)
+        named = zip(COMPARED, means, strict=True)
         rows.append({"seed": seed, "progress": length, "equal": equal} | dict(named))
     return pd.DataFrame(rows)
 
@@ -81,12 +85,27 @@ def _compared(tasks: Quadratics, plan: Training, start: float) -> list[float]:
 
 def directions(tasks: Quadratics, plan: Training) -> list[float]:
     """Cosine of the merge's expected way with −∇f and with −∇f̃ at θ_0."""
-    gaps = (tasks.centres - tasks.start)[..., None]
     _, surrogate = plan.surrogate
-    way = plan.weights @ (covered(tasks, plan)[0] @ gaps)[..., 0]
-    slopes = (tasks.hessians @ gaps)[..., 0]
+    way = _way(tasks, plan)
+    slopes = (tasks.hessians @ (tasks.centres - tasks.start)[..., None])[..., 0]
     downhill = (slopes.mean(0), surrogate @ slopes)
     return [float(torch.cosine_similarity(way, each, dim=0)) for each in downhill]
+
+
+def nearer(tasks: Quadratics, plan: Training) -> bool:
+    """Whether the expected merge is nearer to the minimum of f̃ than to that of f."""
+    _, surrogate = plan.surrogate
+    weighed = surrogate[:, None, None] * tasks.hessians
+    other = torch.linalg.solve(weighed.sum(0), (weighed @ tasks.centres[..., None]).sum(0))[:, 0]
+    merged = tasks.start + _way(tasks, plan)
+    return bool((merged - other).norm() < (merged - tasks.minimum).norm())
+
+
+def _way(tasks: Quadratics, plan: Training) -> Tensor:
+    """The expected merge less θ_0."""
+    gaps = (tasks.centres - tasks.start)[..., None]
+    way: Tensor = plan.weights @ (covered(tasks, plan)[0] @ gaps)[..., 0]
+    return way
 
 
 def limit(tasks: Quadratics, plan: Training) -> Tensor:

@@ -99,7 +99,7 @@ def bounds_over_steps(
 
 
 def constants(tasks: Quadratics) -> bounds.Losses:
-    """L, σ in the mean square, and ζ at θ_0 only, which favours the bounds that need it anywhere."""
+    """L, σ in the mean square, and ζ at θ_0 only, which favours bounds that need it anywhere."""
     return bounds.Losses(tasks.smoothness, tasks.noise, tasks.heterogeneity(tasks.start))
 
 
