@@ -13,6 +13,7 @@ the training set, the second from that of the batches.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -39,17 +40,17 @@ class Quadratics(Brief):
     covariances: Tensor
     start: Tensor
 
-    @property
+    @cached_property
     def smoothness(self) -> float:
         """L: the largest eigenvalue of any H_t, which is that of every example's loss, too."""
         return float(torch.linalg.eigvalsh(self.hessians).max())
 
-    @property
+    @cached_property
     def pl_constant(self) -> float:
         """C = 1/(2μ), μ the least eigenvalue of the mean H (Li et al., 2026, Assumption 5)."""
         return 1 / (2 * float(torch.linalg.eigvalsh(self.hessians.mean(0)).min()))
 
-    @property
+    @cached_property
     def noise(self) -> Tensor:
         """σ_t: root of the expected squared distance of an example's gradient from its mean."""
         return _trace(self.hessians @ self.covariances @ self.hessians).sqrt()
@@ -88,7 +89,7 @@ class Quadratics(Brief):
     def _slopes(self, point: Tensor) -> Tensor:
         return (self.hessians @ (point - self.centres)[..., None])[..., 0]
 
-    @property
+    @cached_property
     def minimum(self) -> Tensor:
         """Where the mean expected loss is least, ``(d,)``."""
         pulls = (self.hessians @ self.centres[..., None]).sum(0)[:, 0]
