@@ -25,9 +25,9 @@ from mergelib.theory.stability.variance import (
 )
 
 DENSITIES = (0.5, 0.2, 0.1, 0.05)
-MULTIPLES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+MULTIPLES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6)
 CONTROLS = ("elect the minority", "shrink")
-PIECE = 2**21  # coordinates at a time
+PIECE = 2**15  # coordinates at a time, so that they stay in the cache
 
 Point = tuple[str, float]
 
@@ -38,7 +38,7 @@ def variance(
     *,
     densities: Sequence[float] = DENSITIES,
     multiples: Sequence[float] = MULTIPLES,
-    pictures: int = 300,
+    pictures: int = 200,
 ) -> Tables:
     """What masks do to the variance of task vectors, and to the loss of the merge.
 
@@ -53,7 +53,8 @@ def variance(
         zoo: experts and their suite.
         densities: shares of entries that trimming and dropping keep, in (0, 1]; 1 stands for no
             trimming.
-        multiples: projections to choose from, as multiples of the average's.
+        multiples: projections to choose from, as multiples of the average's; where
+            there are none, only λ = 1/T is judged.
         pictures: at most so many test examples of each task, and half as many for validation.
 
     Returns:
@@ -100,7 +101,7 @@ def variance(
         ]
 
     chosen = []
-    for point in steps:
+    for point in steps if multiples else ():
         if point[0] not in CONTROLS:
             searched = judged([(point, multiple) for multiple in multiples], "validation")
             losses = dict.fromkeys(multiples, 0.0)
