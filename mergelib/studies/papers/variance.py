@@ -100,16 +100,20 @@ def variance(
             for (point, projection), row in named
         ]
 
+    tables["test"] += [
+        {"scale": "printed", **row} for row in judged([*projections.items()], "test")
+    ]
+    if not multiples:
+        return tables
     chosen = []
-    for point in steps if multiples else ():
+    for point in steps:
         if point[0] not in CONTROLS:
             searched = judged([(point, multiple) for multiple in multiples], "validation")
             losses = dict.fromkeys(multiples, 0.0)
             for row in searched:
                 losses[row["projection"]] += row["loss"]
             chosen.append((point, min(losses, key=lambda multiple: losses[multiple])))
-    for scale, places in (("printed", list(projections.items())), ("chosen", chosen)):
-        tables["test"] += [{"scale": scale, **row} for row in judged(places, "test")]
+    tables["test"] += [{"scale": "chosen", **row} for row in judged(chosen, "test")]
     return tables
 
 
