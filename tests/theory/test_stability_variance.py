@@ -70,6 +70,18 @@ def test_trimming_may_raise_the_variance() -> None:
     assert (before, after) == pytest.approx((0.405, 0.5))  # with T − 1, as chapter 03 has it
 
 
+def test_when_zeroing_one_entry_raises_the_variance() -> None:
+    """Exactly where it has the sign of the others' mean and is less than twice as large."""
+    rows, weights = random_rows(4, 500, 5)
+    after = rows.clone()
+    after[0] = 0
+    rest = weights[1:] @ rows[1:] / weights[1:].sum()
+    wanted = (rows[0] * rest > 0) & (rows[0].abs() < 2 * rest.abs())
+    risen = task_variance(after, weights) - task_variance(rows, weights)
+    assert torch.equal(risen > 1e-12 * rows.square().sum(0), wanted)
+    assert 50 < wanted.sum() < 450
+
+
 def test_an_expert_that_keeps_its_entry_may_move_away_from_the_mean() -> None:
     before = column(5, 1, -1)
     after = elect_rows(before)
