@@ -2,7 +2,7 @@
 
 Task vectors Δ_t = θ_t − θ_0 are the rows of a table, ``(T, n)``, with merging weights w_t (the
 paper's λ_t) that are not negative and sum to 1. With the mean Δ̄ = Σ_t w_t Δ_t, the variance at
-coordinate j is V_j = Σ_t w_t (Δ_tj − Δ̄_j)². The paper takes it for the heterogeneity ζ² of the
+coordinate j is v_j = Σ_t w_t (Δ_tj − Δ̄_j)². The paper takes it for the heterogeneity ζ² of the
 losses, and says that masks lower it. `trim_rows`, `elect_rows` and, with rescaling,
 `mergelib.rules.sparse.drop_and_rescale` are these masks; chapter 41 of the book proves what each
 of them does.
@@ -17,7 +17,7 @@ from mergelib.theory.stability.steps import check_weights
 
 
 def task_variance(rows: Tensor, weights: Tensor | None = None) -> Tensor:
-    """V at every coordinate, ``(n,)``: what the proof of Corollary 1 puts for ζ².
+    """The variance v_j, ``(n,)``: what the proof of Corollary 1 puts for ζ².
 
     Args:
         rows: task vectors, ``(T, n)``.
@@ -31,7 +31,7 @@ def task_variance(rows: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def relative_variance(rows: Tensor, weights: Tensor | None = None) -> float:
-    """Σ_j V_j over Σ_t w_t ‖Δ_t‖², which is 1 − ‖Δ̄‖² / Σ_t w_t ‖Δ_t‖²: in 0..1, without a scale.
+    """Σ_j v_j over Σ_t w_t ‖Δ_t‖², which is 1 − ‖Δ̄‖² / Σ_t w_t ‖Δ_t‖²: in 0..1, without a scale.
 
     0 for equal rows, 1 − 1/T for perpendicular ones of equal length and weight, 1 where the mean is
     zero, NaN where all rows are.
@@ -75,7 +75,7 @@ def elect_rows(rows: Tensor, weights: Tensor | None = None, *, minority: bool = 
 
 
 def dropped_variance(rows: Tensor, drop_rate: float, weights: Tensor | None = None) -> Tensor:
-    """The mean of V over DARE's draws, V_j + p/(1−p) Σ_t w_t (1 − w_t) Δ_tj²: never below V.
+    """The mean of v over DARE's draws, v_j + p/(1−p) Σ_t w_t (1 − w_t) Δ_tj²: never below v.
 
     Args:
         rows: task vectors before, ``(T, n)``.

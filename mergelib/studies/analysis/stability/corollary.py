@@ -40,7 +40,7 @@ def beside_losses(variance: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
     change = (losses - plain).rename("change").reset_index()
     ratios = variance.set_index(["seed", *POINT])[list(MEASURES)]
     before = ratios.xs(("none", 1.0), level=tuple(POINT))
-    logs = np.log(ratios / before).reset_index()
+    logs = (ratios / before).apply(np.log).reset_index()
     return change.merge(logs, on=["seed", *POINT], validate="many_to_one")
 
 
@@ -86,8 +86,9 @@ def gains(test: pd.DataFrame, points: Mapping[str, tuple[str, float]], scale: st
     """
     names = {point: name for name, point in points.items()} | {("none", 1.0): "none"}
     own = test[test["scale"] == scale]
-    keys = own[POINT].itertuples(index=False, name=None)
-    labelled = own.assign(method=[names.get(key) for key in keys]).dropna(subset="method")
+    keys = zip(own["operator"], own["density"], strict=True)
+    labelled = own.assign(method=[names.get(key, "") for key in keys])
+    labelled = labelled[labelled["method"] != ""]
     return both_intervals(labelled, {name: ("none", name) for name in points}, "loss")
 
 
@@ -160,4 +161,5 @@ def _gradient(network: nn.Module, at: StateDict, inputs: Tensor, target: Tensor)
     def loss(state: dict[str, Tensor]) -> Tensor:
         return F.mse_loss(functional_call(network, state, (inputs,)), target)
 
-    return torch.func.grad(loss)(dict(at))
+    gradient: dict[str, Tensor] = torch.func.grad(loss)(dict(at))
+    return gradient
