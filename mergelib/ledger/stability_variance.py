@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from mergelib.ledger.checks import Check, Role, above, pick
+from mergelib.ledger.checks import Check, Role, above, matrix, pick
 from mergelib.ledger.verdicts import Claim, Load
 from mergelib.studies.analysis.stability.corollary import MEASURES, SCALES, beside_losses, links
 
@@ -48,7 +48,7 @@ def _heterogeneity(load: Load) -> list[Check]:
             for measure in MEASURES:
                 decides: Role = "secondary" if measure == "raw" else own
                 what = f"{suite}, {WORDS[scale]}: with a lower {WORDS[measure]} goes a lower loss"
-                values = correlations.loc[(scale, measure)].to_numpy()
+                values = matrix(correlations[scale, measure])
                 checks.append(Check(what, values, role=decides, unit="rank correlation"))
     return checks
 

@@ -52,8 +52,8 @@ def links(changes: pd.DataFrame) -> pd.DataFrame:
             one of the points.
 
     Returns:
-        A row for each ``scale`` and ``measure``, ``raw`` or ``relative``, and a column for each
-        seed. The corollary says that they are positive.
+        A row for each ``seed``, and a column for each ``scale`` and ``measure``, ``raw`` or
+        ``relative``. The corollary says that they are positive.
     """
     own = changes[~changes["operator"].isin(CONTROLS)]
     values = {
@@ -61,8 +61,9 @@ def links(changes: pd.DataFrame) -> pd.DataFrame:
         for (scale, seed), part in own.groupby(["scale", "seed"], sort=False)
         for measure in MEASURES
     }
-    table = pd.Series(values).rename_axis(["scale", "measure", "seed"]).unstack("seed")
-    return table.reindex(pd.MultiIndex.from_product([SCALES, MEASURES], names=table.index.names))
+    table = pd.Series(values).rename_axis(["scale", "measure", "seed"])
+    columns = pd.MultiIndex.from_product([SCALES, MEASURES], names=["scale", "measure"])
+    return table.unstack(["scale", "measure"]).reindex(columns=columns)
 
 
 def link_intervals(changes: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -70,7 +71,9 @@ def link_intervals(changes: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     tables = {suite: links(table) for suite, table in changes.items()}
     return pd.DataFrame(
         {
-            suite: table.apply(lambda row: plus_minus(*interval(row.tolist()), 2), axis=1)
+            suite: {
+                key: plus_minus(*interval(table[key].tolist()), 2) for key in table.columns.tolist()
+            }
             for suite, table in tables.items()
         }
     )
