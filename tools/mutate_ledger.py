@@ -242,7 +242,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     ),
     "T6": (
         _MASKED(_MASKS, ("relative",), part="variance"),
-        _MASKED(_MASKS, ("loss",), against=range(len(_MASKS))),
+        _MASKED(_MASKS, ("loss",), against=range(-20, len(_MASKS) - 20)),
     ),
     "T12": (_MASKED([("trim, elect", 0.2), ("drop", 0.2), ("none", 1.0)], ("loss",)),),
     "G5": (Follow("fusion", _FUSED, [_FISHER, _LAYER], blocks=("seed", "data", "start")),),
