@@ -40,18 +40,20 @@ def variances(table: pd.DataFrame, measure: str, ax: "Axes") -> None:
     ax.invert_xaxis()
 
 
-def against_variance(changes: pd.DataFrame, measure: str, ax: "Axes") -> None:
-    """Loss change against log ratio of variance, means over seeds: a mark for every operator.
+def against(changes: pd.DataFrame, measure: str, ax: "Axes") -> None:
+    """Loss change against another column, means over seeds: a mark for every operator.
 
     Args:
         changes: of one kind of scale, as from
             `mergelib.studies.analysis.stability.corollary.beside_losses`.
-        measure: ``raw`` or ``relative``.
-        ax: where to draw; what the corollary allows is shaded, less variance with a lower loss.
+        measure: the column, ``raw``, ``relative`` or ``projection``.
+        ax: where to draw; lines cross at the merge without an operator.
     """
     means = changes.groupby(["operator", "density"])[[measure, "change"]].mean().reset_index()
     ax.axhline(0, color="#8c8c8c", lw=1)
-    ax.axvline(0, color="#8c8c8c", lw=1)
+    ax.axvline(
+        float(means.loc[means["operator"] == "none", measure].iloc[0]), color="#8c8c8c", lw=1
+    )
     for operator, (text, shade, mark) in STYLES.items():
         rows = means[means["operator"] == operator]
         if len(rows):

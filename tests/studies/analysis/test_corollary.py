@@ -32,12 +32,13 @@ def made() -> tuple[pd.DataFrame, pd.DataFrame]:
     names = ["operator", "density", "raw", "relative", "loss"]
     table = pd.concat([pd.DataFrame(MADE, columns=names).assign(seed=seed) for seed in range(3)])
     shifts = {"a": 0.5, "b": -0.5}
+    table = table.assign(projection=2 - table["loss"])
     tasks = [table.assign(task=task, loss=table["loss"] + shifts[task]) for task in shifts]
     test = pd.concat(tasks, ignore_index=True).drop(columns=["raw", "relative"])
     halved = test.assign(loss=test["loss"] / 2, scale="chosen")
     chosen = halved[halved["operator"] != "elect the minority"]
     test = pd.concat([test.assign(scale="printed"), chosen], ignore_index=True)
-    return table.drop(columns="loss"), test
+    return table.drop(columns=["loss", "projection"]), test
 
 
 def test_changes_by_hand(made: tuple[pd.DataFrame, pd.DataFrame]) -> None:
@@ -55,6 +56,7 @@ def test_links_by_hand(made: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     # Losses rank none 2, elect 1, trim 3, drop 4; raw 3, 2, 1, 4; the share 2, 1, 3, 4.
     assert table["printed", "raw"].tolist() == pytest.approx([1 - 6 * 6 / 60] * 3)
     assert table["chosen", "relative"].tolist() == pytest.approx([1] * 3)
+    assert table["printed", "projection"].tolist() == pytest.approx([-1] * 3)
     shown = link_intervals({"made": changes})["made"]
     assert shown.loc["printed", "raw"] == "0.40 ± 0.00"
 

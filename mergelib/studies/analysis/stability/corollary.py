@@ -20,6 +20,7 @@ from mergelib.theory.stability.steps import Training
 
 POINT = ["operator", "density"]
 MEASURES = ("raw", "relative")
+LINKED = (*MEASURES, "projection")
 SCALES = ("printed", "chosen")
 
 
@@ -33,11 +34,12 @@ def beside_losses(variance: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
     Returns:
         A row for each ``seed``, ``operator``, ``density`` and ``scale``: ``raw`` and ``relative``,
         logarithms of the ratio of either variance after and before; and ``change``, the mean test
-        loss over tasks (nats) less that without an operator, at the same kind of scale.
+        loss over tasks (nats) less that without an operator, at the same kind of scale; and
+        ``projection``, of the step on that of the average.
     """
-    losses = test.groupby(["seed", "scale", *POINT], sort=False)["loss"].mean()
-    plain = losses.xs(("none", 1.0), level=tuple(POINT))
-    change = (losses - plain).rename("change").reset_index()
+    means = test.groupby(["seed", "scale", *POINT], sort=False)[["loss", "projection"]].mean()
+    plain = means["loss"].xs(("none", 1.0), level=tuple(POINT))
+    change = means.assign(change=means["loss"] - plain).drop(columns="loss").reset_index()
     ratios = variance.set_index(["seed", *POINT])[list(MEASURES)]
     before = ratios.xs(("none", 1.0), level=tuple(POINT))
     logs = (ratios / before).apply(np.log).reset_index()
@@ -45,24 +47,24 @@ def beside_losses(variance: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
 
 
 def links(changes: pd.DataFrame) -> pd.DataFrame:
-    """Spearman's correlation of log ratio and loss change over operators and densities.
+    """Spearman's correlation of the loss change with others over operators and densities.
 
     Args:
         changes: as from `beside_losses`; controls are left out, the merge without an operator is
             one of the points.
 
     Returns:
-        A row for each ``seed``, and a column for each ``scale`` and ``measure``, ``raw`` or
-        ``relative``. The corollary says that they are positive.
+        A row for each ``seed``, and a column for each ``scale`` and ``measure``: ``raw`` and
+        ``relative``, which the corollary says are positive, and ``projection``.
     """
     own = changes[~changes["operator"].isin(CONTROLS)]
     values = {
         (scale, measure, seed): part[measure].corr(part["change"], method="spearman")
         for (scale, seed), part in own.groupby(["scale", "seed"], sort=False)
-        for measure in MEASURES
+        for measure in LINKED
     }
     table = pd.Series(values).rename_axis(["scale", "measure", "seed"])
-    columns = pd.MultiIndex.from_product([SCALES, MEASURES], names=["scale", "measure"])
+    columns = pd.MultiIndex.from_product([SCALES, LINKED], names=["scale", "measure"])
     return table.unstack(["scale", "measure"]).reindex(columns=columns)
 
 
