@@ -261,6 +261,7 @@ def test_studies_use_no_method_that_they_do_not_name(
         "compression": {"rank_ratios": [0.5], "mask_scales": [0.4]},
         "surface": {"rank_ratios": [0.5], "scales": [1.0, 2.0], "inputs": 3, "pictures": 20},
         "geometry": {"rank_ratios": [0.5]},
+        "variance": {"densities": [0.5], "multiples": [1.0], "pictures": 20},
         "kernels": {"grids": {"average": {}, "cart": {"scale": [1.0]}}},
         "adaptation": {"steps": 1},
         "coefficients": {"rates": [0.1], "steps": 1},
@@ -282,7 +283,7 @@ def test_studies_use_no_method_that_they_do_not_name(
         assert study.methods is not None
         assert looked_up <= {*study.methods, *methods_in(complete)}, name
         assert json.loads(json.dumps(tables, allow_nan=False)) == tables, name
-        if name not in ("ranks", "interference", "surface", "geometry", "concrete"):
+        if name not in ("ranks", "interference", "surface", "geometry", "concrete", "variance"):
             assert tables["chosen"], f"{name} searches, and tells what it chose"
 
 
