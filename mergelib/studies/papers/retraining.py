@@ -13,14 +13,15 @@ from torch import Generator, Tensor, nn
 from mergelib.hashing import digest, stable_seed
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
-from mergelib.records.results import Tables
+from mergelib.records.results import Rows, Tables
 from mergelib.statedict import flatten
+from mergelib.studies.comparison import examples_of
 from mergelib.studies.runner import Loaded, Run, study
 from mergelib.testbed.backbones import load_backbone
 from mergelib.testbed.suites import load_suite, usual_model
 from mergelib.testbed.tasks import Task, Zoo
 from mergelib.testbed.zoo import make_heads
-from mergelib.theory.stability.estimators import gradient_noise
+from mergelib.theory.stability.estimators import gradient_noise, gradient_products, heterogeneity
 from mergelib.theory.stability.retraining import (
     draw_rows,
     measured_stability,
@@ -31,7 +32,7 @@ from mergelib.theory.stability.task_loss import task_losses
 from mergelib.training import make_optimiser, shuffled, train
 
 RATES = (0.005, 0.02, 0.08)
-STEPS = (2, 4, 8, 16, 32, 64, 128)
+STEPS = (4, 8, 16, 32, 64, 128)
 NUDGE = 1e-7  # relative, of the start: what rounding alone may do
 
 
@@ -52,7 +53,7 @@ def retraining(
     zoo: Zoo,
     *,
     tasks: int = 2,
-    pairs: int = 8,
+    pairs: int = 12,
     steps: Sequence[int] = STEPS,
     rate: float = 0.02,
     rates: Sequence[float] = RATES,
@@ -82,8 +83,8 @@ def retraining(
         ``moves``: rows of ``rate``, ``batch``, ``examples``, ``sampling`` (``drawn``, or ``epochs``
         for whole shuffled ones), ``task``, ``steps``, ``stability`` s, its ``half_width`` over
         pairs, ``chaos``, the squared distance from a training whose start differs by `NUDGE`, and
-        ``progress`` ‖θ_t − θ_0‖. ``noise``: rows of ``task``, ``noise`` σ² at the
-        pretrained model, its ``half_width``, and ``largest`` σ.
+        ``progress`` ‖θ_t − θ_0‖. ``noise``: rows of ``task``, ``noise`` σ² and
+        ``heterogeneity`` ζ² among all tasks of the suite, both at the pretrained model.
     """
     settings = [
         (rate, batch, examples, "drawn"),
@@ -92,9 +93,8 @@ def retraining(
         *((rate, other, examples, "drawn") for other in batches if other != batch),
         *((rate, batch, other, "drawn") for other in counts if other != examples),
     ]
-    tables: Tables = {"moves": [], "noise": []}
+    tables: Tables = {"moves": [], "noise": _noise(zoo, examples)}
     for name in [*zoo.suite.tasks][:tasks]:
-        tables["noise"].append({"task": name, **_noise(zoo, name, examples)})
         for setting in settings:
             named = dict(zip(("rate", "batch", "examples", "sampling"), setting, strict=True))
             rows = _moves(zoo, name, pairs, steps, *setting)
@@ -102,13 +102,15 @@ def retraining(
     return tables
 
 
-def _noise(zoo: Zoo, name: str, examples: int) -> dict[str, float]:
-    task = zoo.suite.tasks[name]
-    data = {name: Examples(task.train.inputs[:examples], task.train.labels[:examples])}
-    problem = Problem({}, zoo.pretrained, zoo.model, data, zoo.heads, task.transform)
-    noise = gradient_noise(task_losses(problem, zoo.pretrained)[name])
-    square = noise.square
-    return {"noise": square.value, "half_width": square.half_width, "largest": noise.largest}
+def _noise(zoo: Zoo, examples: int) -> Rows:
+    data = {name: Examples(*pair) for name, pair in examples_of(zoo, examples).items()}
+    problem = Problem({}, zoo.pretrained, zoo.model, data, zoo.heads, zoo.suite.transforms)
+    losses = task_losses(problem, zoo.pretrained)
+    apart = heterogeneity(gradient_products([*losses.values()]))
+    return [
+        {"task": name, "noise": gradient_noise(loss).square.value, "heterogeneity": zeta.value}
+        for (name, loss), zeta in zip(losses.items(), apart, strict=True)
+    ]
 
 
 def _moves(

@@ -28,7 +28,7 @@ def stability(
     singles: int = 8,
     parts: int = 4,
     products: int = 30,
-    adam: int = 50,
+    adam: int = 20,
     learning_rate: float = 2e-4,
 ) -> Tables:
     """The constants that the framework's bounds take, where a merge begins and ends.

@@ -71,7 +71,6 @@ def outside(vector: Tensor, directions: Tensor) -> float:
         vector: ``(d,)``, not zero.
         directions: ``(K, d)``.
     """
-    columns, aim = directions.double().T, vector.double()
-    basis, sizes, _ = torch.linalg.svd(columns, full_matrices=False)
-    kept = basis[:, sizes > 1e-10 * sizes[0]]
-    return float((aim - kept @ (kept.T @ aim)).norm() / aim.norm())
+    rows, aim = directions.double(), vector.double()
+    shares = torch.linalg.pinv(rows @ rows.T, hermitian=True, rtol=1e-10) @ (rows @ aim)
+    return float((aim - shares @ rows).norm() / aim.norm())
