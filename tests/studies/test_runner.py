@@ -275,7 +275,7 @@ def test_studies_use_no_method_that_they_do_not_name(
         "granular": {"examples": 2},
         "irrelevant": {"counts": [0], "examples": 2, "steps": 1},
         "relevant": {"counts": [2], "examples": 2, "steps": 1, "pictures": 20},
-        "stability": {"pictures": 4, "singles": 2, "products": 2, "adam": 2},
+        "stability": {"pictures": 8, "curved": 2, "singles": 2, "products": 2, "adam": 2},
         "retraining": {"tasks": 1, "pairs": 2, "steps": [1], "examples": 16, "counts": [16]},
     }
     # They train long, take pairs, or need BatchNorm.

@@ -23,7 +23,7 @@ def moves(zoo: Zoo, **settings: Any) -> pd.DataFrame:
 
 
 def test_constants_of_a_zoo(tiny_zoo: Zoo) -> None:
-    tables = stability(tiny_zoo, pictures=12, singles=3, products=6, adam=5)
+    tables = stability(tiny_zoo, pictures=12, curved=5, singles=3, products=6, adam=5)
     curvature, gradients = pd.DataFrame(tables["curvature"]), pd.DataFrame(tables["gradients"])
     names = [*tiny_zoo.suite.tasks]
     assert curvature["point"].unique().tolist() == ["pretrained", "average", *names]

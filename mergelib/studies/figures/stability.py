@@ -1,9 +1,13 @@
-"""The figures of chapter 40: exact errors and bounds of a merge, against the experts' steps."""
+"""The figures of chapter 40: exact errors and bounds of a merge, and measured stability."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
+from mergelib.records.statistics import interval
+from mergelib.studies.analysis.stability.networks import sweeps
 from mergelib.theory.stability.bounds import PAPERS_DOMAIN, REPAIRED_DOMAIN
 
 if TYPE_CHECKING:
@@ -19,6 +23,18 @@ BOUNDS = {
     "best_gamma": ("with γ*", "#e69f00"),
     "repaired": ("repaired", "#009e73"),
     "truth": ("truth", "#000000"),
+}
+SWEPT = {
+    "steps": ("steps, first pass", "steps, later passes"),
+    "rate": ("rate",),
+    "batch": ("batch, one pass", "batch, many"),
+    "examples": ("examples, one pass", "examples, many"),
+}
+WORDS = {
+    "steps": "steps K",
+    "rate": "learning rate η",
+    "batch": "batch b",
+    "examples": "training examples n",
 }
 
 
@@ -53,3 +69,30 @@ def bound_curves(table: pd.DataFrame, start: float, progress: float, ax: "Axes")
         ax.plot(table["steps"], table[name], ":", color=shade, lw=1.3)
         ax.plot(table["steps"], table[name].where(proved), "-", color=shade, label=text)
     ax.set(xscale="log", yscale="log", xlabel="steps K")
+
+
+def law_panels(table: pd.DataFrame, axes: "Sequence[Axes]") -> None:
+    """Measured stability against K, η, b and n, each in a panel, and both laws as lines.
+
+    Points are means over seeds with 95 % intervals of the mean logarithm. In the panels of b and n
+    the lower series is after one pass over the data, the upper after the last step.
+
+    Args:
+        table: as from `mergelib.studies.analysis.stability.networks.moves_with_laws`.
+        axes: four.
+    """
+    parts = sweeps(table)
+    for ax, (column, names) in zip(axes, SWEPT.items(), strict=True):
+        for name in names:
+            logs = np.log(parts[name][1].set_index(column)[["stability", "printed", "repaired"]])
+            grouped = logs.groupby(level=0)
+            centre = np.exp(grouped.mean())
+            ends = [interval(own.tolist())[1] for _, own in grouped["stability"]]
+            low, high = (centre["stability"] * np.exp(sign * np.array(ends)) for sign in (-1, 1))
+            spread = [centre["stability"] - low, high - centre["stability"]]
+            ax.errorbar(
+                centre.index, centre["stability"], spread, fmt="o-", color="#000000", ms=4, lw=1.3
+            )
+            ax.plot(centre.index, centre["printed"], "--", color="#d55e00", lw=1.3)
+            ax.plot(centre.index, centre["repaired"], ":", color="#009e73", lw=1.6)
+        ax.set(xscale="log", yscale="log", xlabel=WORDS[column])

@@ -24,10 +24,11 @@ from mergelib.training import shuffled
 def stability(
     zoo: Zoo,
     *,
-    pictures: int = 32,
-    singles: int = 8,
-    parts: int = 4,
-    products: int = 30,
+    pictures: int = 128,
+    curved: int = 16,
+    singles: int = 6,
+    parts: int = 8,
+    products: int = 20,
     adam: int = 20,
     learning_rate: float = 2e-4,
 ) -> Tables:
@@ -38,8 +39,9 @@ def stability(
 
     Args:
         zoo: experts and their suite.
-        pictures: training examples of each task.
-        singles: of these, so many have their own curvature taken.
+        pictures: training examples of each task, whose gradients are taken.
+        curved: of these, so many are behind curvatures.
+        singles: of these, so many have a curvature of their own taken.
         parts: into which each task's examples are cut for estimates without bias, at least 3.
         products: with each Hessian, at most; half as many for single examples.
         adam: steps that Adam takes from the pretrained model, to see what it makes of gradients.
@@ -66,8 +68,9 @@ def stability(
     states = {"pretrained": zoo.pretrained, "average": merge_zoo("average", zoo), **zoo.experts}
     tables: Tables = {"curvature": [], "gradients": [], "points": [], "adam": []}
     for point, state in states.items():
-        losses = task_losses(problem, state, batch_size=singles)
+        losses = task_losses(problem, state)
         own = {point: losses[point]} if point in losses else losses
+        own = {name: loss[:curved] for name, loss in own.items()}
         tables["curvature"] += [
             {"point": point, **row} for row in _curvatures(own, singles, products, generator)
         ]
