@@ -30,6 +30,8 @@ SWEPT = {
     "batch": ("batch, one pass", "batch, many"),
     "examples": ("examples, one pass", "examples, many"),
 }
+LAWS = {"printed": ("--", "#d55e00"), "repaired": (":", "#009e73")}
+LABELS = {"printed": "Lemma 3", "repaired": "repaired bound"}
 WORDS = {
     "steps": "steps K",
     "rate": "learning rate η",
@@ -74,8 +76,8 @@ def bound_curves(table: pd.DataFrame, start: float, progress: float, ax: "Axes")
 def law_panels(table: pd.DataFrame, axes: "Sequence[Axes]") -> None:
     """Measured stability against K, η, b and n, each in a panel, and both laws as lines.
 
-    Points are means over seeds with 95 % intervals of the mean logarithm. In the panels of b and n
-    the lower series is after one pass over the data, the upper after the last step.
+    Points are geometric means over seeds with 95 % intervals. Where b and n vary, the lighter
+    series is after one pass over the usual data, the darker after the last step.
 
     Args:
         table: as from `mergelib.studies.analysis.stability.networks.moves_with_laws`.
@@ -84,15 +86,22 @@ def law_panels(table: pd.DataFrame, axes: "Sequence[Axes]") -> None:
     parts = sweeps(table)
     for ax, (column, names) in zip(axes, SWEPT.items(), strict=True):
         for name in names:
-            logs = np.log(parts[name][1].set_index(column)[["stability", "printed", "repaired"]])
-            grouped = logs.groupby(level=0)
-            centre = np.exp(grouped.mean())
-            ends = [interval(own.tolist())[1] for _, own in grouped["stability"]]
-            low, high = (centre["stability"] * np.exp(sign * np.array(ends)) for sign in (-1, 1))
-            spread = [centre["stability"] - low, high - centre["stability"]]
+            alpha = 0.45 if name.endswith("one pass") else 1.0
+            logs = np.log(parts[name][1].set_index(column)[["stability", *LAWS]])
+            centres = logs.groupby(level=0).mean()
+            ends = [interval(own.tolist())[1] for _, own in logs.groupby(level=0)["stability"]]
+            middle = np.exp(centres["stability"])
+            spread = [middle - np.exp(centres["stability"] - ends)]
+            spread.append(np.exp(centres["stability"] + ends) - middle)
             ax.errorbar(
-                centre.index, centre["stability"], spread, fmt="o-", color="#000000", ms=4, lw=1.3
+                middle.index, middle, spread, fmt="o-", color="#000000", ms=4, lw=1.3, alpha=alpha
             )
-            ax.plot(centre.index, centre["printed"], "--", color="#d55e00", lw=1.3)
-            ax.plot(centre.index, centre["repaired"], ":", color="#009e73", lw=1.6)
+            for law, (style, shade) in LAWS.items():
+                ax.plot(centres.index, np.exp(centres[law]), style, color=shade, alpha=alpha)
         ax.set(xscale="log", yscale="log", xlabel=WORDS[column])
+        values = sorted({value for name in names for value in parts[name][1][column]})
+        ax.set_xticks(values, [f"{value:g}" for value in values])
+        ax.minorticks_off()
+    axes[0].plot([], [], "o-", color="#000000", ms=4, label="measured")
+    for law, (style, shade) in LAWS.items():
+        axes[0].plot([], [], style, color=shade, label=LABELS[law])
