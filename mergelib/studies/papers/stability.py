@@ -1,7 +1,7 @@
 """The stability framework's constants on networks (Li et al., 2026, Assumptions 1 to 5)."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Generator, Tensor
@@ -24,6 +24,7 @@ from mergelib.training import shuffled
 def stability(
     zoo: Zoo,
     *,
+    points: Sequence[str] = ("pretrained", "average", "experts"),
     pictures: int = 128,
     curved: int = 16,
     singles: int = 6,
@@ -39,6 +40,7 @@ def stability(
 
     Args:
         zoo: experts and their suite.
+        points: where: at ``pretrained``, ``average``, and all ``experts``.
         pictures: training examples of each task, whose gradients are taken.
         curved: of these, so many are behind curvatures.
         singles: of these, so many have a curvature of their own taken.
@@ -65,7 +67,9 @@ def stability(
         zoo.heads,
         zoo.suite.transforms,
     )
-    states = {"pretrained": zoo.pretrained, "average": merge_zoo("average", zoo), **zoo.experts}
+    known = {"pretrained": zoo.pretrained, "average": merge_zoo("average", zoo), **zoo.experts}
+    chosen = [*points, *(zoo.experts if "experts" in points else ())]
+    states = {name: state for name, state in known.items() if name in chosen}
     tables: Tables = {"curvature": [], "gradients": [], "points": [], "adam": []}
     for point, state in states.items():
         losses = task_losses(problem, state)

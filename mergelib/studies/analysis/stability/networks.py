@@ -23,7 +23,7 @@ LAWS = ("printed", "repaired")
 
 
 def constants(record: Mapping[str, Any]) -> pd.DataFrame:
-    """What is measured at the pretrained model, at experts and at the average, ``(rows, 3)``.
+    """What is measured at the pretrained model, at experts and at the average, a column for each.
 
     Means over seeds, and over tasks and experts in each; the curvature of single examples is the
     largest of each seed. ``ratio`` is f over ‖∇f‖², the C of Assumption 5 if f(θ̂) is 0.
@@ -46,13 +46,8 @@ def constants(record: Mapping[str, Any]) -> pd.DataFrame:
         name: values.groupby(level=["place", "seed"]).mean().groupby("place").mean()
         for name, values in columns.items()
     }
-    return pd.DataFrame(rows).T[["pretrained", "experts", "average"]]
-
-
-def largest_curvature(record: Mapping[str, Any]) -> tuple[float, float]:
-    """The largest of any measured curvature in a seed, mean and half width over seeds."""
-    table = pd.DataFrame(record["curvature"])
-    return interval(table.groupby("seed")["smoothness"].max().tolist())
+    table = pd.DataFrame(rows).T
+    return table[[place for place in ("pretrained", "experts", "average") if place in table]]
 
 
 def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 1500) -> list[float]:
