@@ -6,12 +6,24 @@ from mergelib.studies.papers import (
     convolutions,
     frank_wolfe,
     geometry,
+    retraining,
+    stability,
     surface,
     variance,
 )
 from mergelib.studies.runner import REGISTERED, Study
 
-PAPERS = (cart, surface, geometry, convolutions, frank_wolfe, cogram, variance)
+PAPERS = (
+    cart,
+    surface,
+    geometry,
+    convolutions,
+    frank_wolfe,
+    cogram,
+    stability,
+    retraining,
+    variance,
+)
 
 
 def get_study(name: str) -> Study:

@@ -33,6 +33,11 @@ from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.training import Recipe
 from mergelib.testbed.zoo import Zoo
 
+SEARCHES_NOTHING = {
+    *("ranks", "interference", "surface", "geometry", "concrete"),
+    *("stability", "retraining", "variance"),
+}
+
 
 @pytest.fixture(scope="module")
 def methods() -> dict[str, dict[str, list[Any]]]:
@@ -271,6 +276,8 @@ def test_studies_use_no_method_that_they_do_not_name(
         "granular": {"examples": 2},
         "irrelevant": {"counts": [0], "examples": 2, "steps": 1},
         "relevant": {"counts": [2], "examples": 2, "steps": 1, "pictures": 20},
+        "stability": {"pictures": 8, "curved": 2, "singles": 2, "products": 2, "adam": 2},
+        "retraining": {"tasks": 1, "pairs": 2, "steps": [1], "examples": 16, "counts": [16]},
     }
     # They train long, take pairs, or need BatchNorm.
     left_out = {"calibration", "fusion", "thresholds", "tuning", "batch_norm"}
@@ -283,7 +290,7 @@ def test_studies_use_no_method_that_they_do_not_name(
         assert study.methods is not None
         assert looked_up <= {*study.methods, *methods_in(complete)}, name
         assert json.loads(json.dumps(tables, allow_nan=False)) == tables, name
-        if name not in ("ranks", "interference", "surface", "geometry", "concrete", "variance"):
+        if name not in SEARCHES_NOTHING:
             assert tables["chosen"], f"{name} searches, and tells what it chose"
 
 
