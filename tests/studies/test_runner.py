@@ -261,6 +261,7 @@ def test_studies_use_no_method_that_they_do_not_name(
         "compression": {"rank_ratios": [0.5], "mask_scales": [0.4]},
         "surface": {"rank_ratios": [0.5], "scales": [1.0, 2.0], "inputs": 3, "pictures": 20},
         "geometry": {"rank_ratios": [0.5]},
+        "remedies": {"epochs": 2, "radii": [0.1]},
         "kernels": {"grids": {"average": {}, "cart": {"scale": [1.0]}}},
         "adaptation": {"steps": 1},
         "coefficients": {"rates": [0.1], "steps": 1},
