@@ -7,11 +7,16 @@ from mergelib.studies.papers import (
     frank_wolfe,
     geometry,
     remedies,
+    retraining,
+    stability,
     surface,
 )
 from mergelib.studies.runner import REGISTERED, Study
 
-PAPERS = (cart, surface, geometry, convolutions, frank_wolfe, cogram, remedies)
+PAPERS = (
+    *(cart, surface, geometry, convolutions, frank_wolfe, cogram),
+    *(stability, retraining, remedies),
+)
 
 
 def get_study(name: str) -> Study:
