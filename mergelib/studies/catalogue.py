@@ -6,6 +6,7 @@ from mergelib.studies.papers import (
     convolutions,
     frank_wolfe,
     geometry,
+    remedies,
     retraining,
     stability,
     surface,
@@ -23,6 +24,7 @@ PAPERS = (
     stability,
     retraining,
     variance,
+    remedies,
 )
 
 

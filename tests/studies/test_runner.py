@@ -267,6 +267,7 @@ def test_studies_use_no_method_that_they_do_not_name(
         "surface": {"rank_ratios": [0.5], "scales": [1.0, 2.0], "inputs": 3, "pictures": 20},
         "geometry": {"rank_ratios": [0.5]},
         "variance": {"densities": [0.5], "multiples": [1.0], "pictures": 20},
+        "remedies": {"epochs": 2, "radii": [0.1]},
         "kernels": {"grids": {"average": {}, "cart": {"scale": [1.0]}}},
         "adaptation": {"steps": 1},
         "coefficients": {"rates": [0.1], "steps": 1},
