@@ -20,8 +20,9 @@ from mergelib.theory.stability.steps import Training
 
 POINT = ["operator", "density"]
 MEASURES = ("raw", "relative")
-LINKED = (*MEASURES, "projection")
 SCALES = ("printed", "chosen")
+# With the scale chosen, the projection is no consequence of the mask.
+LINKED = [("printed", "projection"), *((scale, name) for scale in SCALES for name in MEASURES)]
 
 
 def beside_losses(variance: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
@@ -54,18 +55,21 @@ def links(changes: pd.DataFrame) -> pd.DataFrame:
             one of the points.
 
     Returns:
-        A row for each ``seed``, and a column for each ``scale`` and ``measure``: ``raw`` and
-        ``relative``, which the corollary says are positive, and ``projection``.
+        A row for each ``seed``, and a column for each ``scale`` that there is and ``measure``:
+        ``raw`` and ``relative``, which the corollary says are positive, and at weights 1/T
+        ``projection``.
     """
     own = changes[~changes["operator"].isin(CONTROLS)]
-    values = {
-        (scale, measure, seed): part[measure].corr(part["change"], method="spearman")
-        for (scale, seed), part in own.groupby(["scale", "seed"], sort=False)
-        for measure in LINKED
+    groups = dict(list(own.groupby("scale")))
+    columns = {
+        (scale, measure): {
+            seed: part[measure].corr(part["change"], method="spearman")
+            for seed, part in groups[scale].groupby("seed")
+        }
+        for scale, measure in LINKED
+        if scale in groups
     }
-    table = pd.Series(values).rename_axis(["scale", "measure", "seed"])
-    columns = pd.MultiIndex.from_product([SCALES, LINKED], names=["scale", "measure"])
-    return table.unstack(["scale", "measure"]).reindex(columns=columns)
+    return pd.DataFrame(columns).rename_axis("seed").rename_axis(columns=["scale", "measure"])
 
 
 def link_intervals(changes: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
