@@ -39,10 +39,10 @@ def test_constants_of_a_zoo(tiny_zoo: Zoo) -> None:
     start = gradients[gradients["point"] == "pretrained"]
     assert points.loc["pretrained", "loss"] == pytest.approx(start["loss"].mean())
     assert points.loc["pretrained", "dissimilarity"] == pytest.approx(start["heterogeneity"].mean())
-    assert points.loc["average", "loss"] < points.loc["pretrained", "loss"]
+    assert points["loss"].idxmax() == "pretrained"
     quick: dict[str, Any] = {"pictures": 12, "curved": 5, "singles": 3, "products": 1, "adam": 1}
-    start = stability(tiny_zoo, points=["pretrained"], **quick)
-    assert start["points"] == tables["points"][:1]
+    fewer = stability(tiny_zoo, points=["pretrained"], **quick)
+    assert fewer["points"] == tables["points"][:1]
     adam = pd.DataFrame(tables["adam"])
     assert adam.groupby("task")["steps"].apply(list).tolist() == [[1, 5]] * 2
     assert adam["residual"].between(0.1, 1).all()

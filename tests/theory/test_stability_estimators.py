@@ -2,6 +2,7 @@
 
 import math
 from itertools import combinations
+from typing import Any
 
 import pytest
 import torch
@@ -34,8 +35,8 @@ def quadratic(
     """½ a (θ − z)ᵀ H (θ − z) of examples z and factors a; θ in two tensors."""
     cut = len(point) // 2
 
-    def loss(parameters: State, z: Tensor, a: Tensor) -> Tensor:
-        offset = torch.cat([parameters["a"], parameters["b"]]) - z
+    def loss(parameters: State, z: Any, a: Tensor) -> Tensor:
+        offset: Tensor = torch.cat([parameters["a"], parameters["b"]]) - z
         return a * (offset @ hessian @ offset) / 2
 
     ones = torch.ones(len(examples), dtype=torch.float64)
@@ -44,7 +45,7 @@ def quadratic(
 
 
 def indefinite(*values: float, seed: int = 0) -> Tensor:
-    axes = torch.linalg.qr(gaussian(len(values), len(values), seed=seed))[0]
+    axes: Tensor = torch.linalg.qr(gaussian(len(values), len(values), seed=seed))[0]
     return axes * many(*values) @ axes.T
 
 
@@ -144,7 +145,7 @@ def test_smoothness_of_a_network_is_that_of_its_whole_hessian() -> None:
         hidden = F.gelu(2 * pictures.flatten(1) @ first.T + vector)
         return F.cross_entropy(head(hidden), labels)
 
-    def loss(parameters: State, x: Tensor, y: Tensor) -> Tensor:
+    def loss(parameters: State, x: Any, y: Tensor) -> Tensor:
         return task.loss({**parameters, "layers.0.weight": first}, x, y)
 
     bias = {"layers.0.bias": task.point["layers.0.bias"]}
@@ -177,8 +178,9 @@ def test_noise_of_a_regression_with_known_noise() -> None:
     """½ (xᵀθ − y)² at the truth, where a gradient is −ε x: σ² = E ε² E ‖x‖² = 0.09 · 4."""
     inputs, errors, truth = gaussian(4000, 4), 0.3 * gaussian(4000, seed=1), gaussian(4, seed=2)
 
-    def loss(parameters: State, x: Tensor, y: Tensor) -> Tensor:
-        return (x @ parameters["w"] - y).square() / 2
+    def loss(parameters: State, x: Any, y: Tensor) -> Tensor:
+        gap: Tensor = x @ parameters["w"] - y
+        return gap.square() / 2
 
     task = TaskLoss({"w": truth}, loss, Examples(inputs, inputs @ truth + errors), 1000)
     found = estimators.gradient_noise(task).square

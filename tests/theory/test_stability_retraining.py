@@ -31,8 +31,11 @@ def test_one_example_is_replaced() -> None:
     for row in range(4):
         other = replaced(examples, row, Examples(torch.tensor([9.0]), torch.tensor([7])))
         kept = [i for i in range(4) if i != row]
-        assert torch.equal(other.pair[0][kept], examples.pair[0][kept])  # type: ignore[index]
-        assert (float(other.pair[0][row]), int(other.pair[1][row])) == (9.0, 7)  # type: ignore[index]
+        (inputs, labels), (before, _) = other.pair, examples.pair
+        assert isinstance(inputs, Tensor)
+        assert isinstance(before, Tensor)
+        assert torch.equal(inputs[kept], before[kept])
+        assert (float(inputs[row]), int(labels[row])) == (9.0, 7)
 
 
 def test_the_mean_moves_by_twice_the_variance_over_n_squared() -> None:

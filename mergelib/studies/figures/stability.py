@@ -87,7 +87,7 @@ def law_panels(table: pd.DataFrame, axes: "Sequence[Axes]") -> None:
     for ax, (column, names) in zip(axes, SWEPT.items(), strict=True):
         for name in names:
             alpha = 0.45 if name.endswith("one pass") else 1.0
-            logs = np.log(parts[name][1].set_index(column)[["stability", *LAWS]])
+            logs = parts[name][1].set_index(column)[["stability", *LAWS]].apply(np.log)
             centres = logs.groupby(level=0).mean()
             ends = [interval(own.tolist())[1] for _, own in logs.groupby(level=0)["stability"]]
             middle = np.exp(centres["stability"])

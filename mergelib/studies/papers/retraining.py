@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from mergelib.hashing import digest, stable_seed
+from mergelib.problems.calling import transformed
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
 from mergelib.records.results import Rows, Tables
@@ -182,10 +183,11 @@ def descend(
 ) -> None:
     """Train a network in place on a task, at a constant rate, without momentum or decay."""
     frozen = copy.deepcopy(head).requires_grad_(False)
-    inputs, labels = examples.pair
 
     def loss(rows: Tensor) -> Tensor:
-        return task.loss(frozen(network(task.transform(inputs[rows]))), labels[rows])
+        batch = examples[rows]
+        outputs = frozen(network(transformed(batch.inputs, task.transform)))
+        return task.loss(outputs, batch.pair[1])
 
     network.train()
     descent = make_optimiser(network, optimiser, rate, momentum=0.0)

@@ -26,7 +26,7 @@ def retrained(powers: dict[str, float], noise: float = 4.0) -> dict[str, Any]:
     names = ("rate", "batch", "examples", "sampling")
     rows = []
     for seed, task, setting, steps in product((0, 1), "ab", SETTINGS, (4, 8, 16, 32, 64)):
-        row = {**dict(zip(names, setting, strict=True)), "steps": steps}
+        row: dict[str, Any] = {**dict(zip(names, setting, strict=True)), "steps": steps}
         value = float(np.prod([float(row[name]) ** power for name, power in powers.items()]))
         rest = {"stability": value / (1 + seed), "chaos": 0.0, "progress": 1.0}
         rows.append({"seed": seed, "task": task, **row, **rest})
@@ -94,13 +94,13 @@ def measured(smoothness: float) -> dict[str, Any]:
 
 def test_constants_are_means_but_of_single_examples_the_largest() -> None:
     table = constants(measured(16.0))
-    assert table.loc["loss"].tolist() == [4, 1.5, 3]
-    assert table.loc["squared gradient"].tolist() == [7, 9.5, 8]
-    assert table.loc["noise"].tolist() == [1, 3.5, 2]
-    assert table.loc["heterogeneity"].tolist() == [3.5] * 3
-    assert table.loc["ratio"].tolist() == [0.5, 1.5 / 8, 3 / 8]
-    assert table.loc["curvature"].tolist() == [2] * 3
-    assert table.loc["curvature of an example"].tolist() == [24] * 3
+    assert list(table.loc["loss"]) == [4, 1.5, 3]
+    assert list(table.loc["squared gradient"]) == [7, 9.5, 8]
+    assert list(table.loc["noise"]) == [1, 3.5, 2]
+    assert list(table.loc["heterogeneity"]) == [3.5] * 3
+    assert list(table.loc["ratio"]) == [0.5, 1.5 / 8, 3 / 8]
+    assert list(table.loc["curvature"]) == [2] * 3
+    assert list(table.loc["curvature of an example"]) == [24] * 3
     fewer = {
         name: [row for row in rows if row["point"] in ("pretrained", "average")]
         for name, rows in measured(16.0).items()

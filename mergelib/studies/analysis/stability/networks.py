@@ -13,6 +13,7 @@ import torch
 
 from mergelib.records.statistics import interval
 from mergelib.theory.stability import bounds
+from mergelib.theory.stability.estimators import pl_constant
 from mergelib.theory.stability.steps import Training
 
 PLACES = {"pretrained": "pretrained", "average": "average"}  # points; the others are experts
@@ -62,23 +63,26 @@ def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 150
         examples: of each task.
     """
     ratios = []
-    curvature = pd.DataFrame(record["curvature"]).groupby("seed")["smoothness"].max()
-    points = pd.DataFrame(record["points"]).set_index(["seed", "point"])
-    gradients = pd.DataFrame(record["gradients"]).set_index(["seed", "point"])
-    for seed, smooth in curvature.items():
-        start = gradients.loc[(seed, "pretrained")]
+    tables = [pd.DataFrame(record[name]) for name in ("curvature", "gradients", "points")]
+    for seed in tables[0]["seed"].unique():
+        curvature, gradients, points = (table[table["seed"] == seed] for table in tables)
+        smooth = float(curvature["smoothness"].max())
+        start = gradients[gradients["point"] == "pretrained"]
         apart = torch.tensor(start["heterogeneity"].clip(lower=0).to_numpy()).sqrt()
         losses = bounds.Losses(smooth, torch.tensor(start["noise"].to_numpy()).sqrt(), apart)
         rate = bounds.PAPERS_DOMAIN / smooth
         plan = Training.alike(len(start), 1, rate, batch=batch, examples=examples)
-        gap = float(points.loc[(seed, "pretrained"), "loss"])
+        values = points.set_index("point")[["loss", "squared"]].to_dict("index")
+        gap, merge = values["pretrained"]["loss"], values["average"]
         terms = bounds.printed_gradient_terms(losses, plan, gap, own_rate=False)
         gradient = sum(bounds.printed_gradient_bound(terms, losses, plan))
         moved = bounds.printed_stability(plan, bounds.printed_local_stability(losses, plan))
-        merge = points.loc[(seed, "average")]
-        pl = max(float(merge["loss"] / merge["squared"]), 1 / (2 * smooth))
+        loss, squared = (torch.tensor([merge[name]]) for name in ("loss", "squared"))
+        pl = pl_constant(loss, squared, smooth)
         gamma = bounds.best_gamma(gradient, moved)
-        ratios.append(sum(bounds.printed_excess(gradient, moved, smooth, pl, gamma).values()) / gap)
+        least = max(pl.constant, pl.least)
+        parts = bounds.printed_excess(gradient, moved, smooth, least, gamma)
+        ratios.append(sum(parts.values()) / gap)
     return ratios
 
 
@@ -105,7 +109,7 @@ def moves_with_laws(record: Mapping[str, Any]) -> pd.DataFrame:
     keys = ["seed", "rate", "batch", "examples", "sampling", "steps"]
     rows = []
     for key, part in pd.DataFrame(record["moves"]).groupby(keys, sort=False):
-        named = dict(zip(keys, key, strict=True))
+        named: dict[str, Any] = dict(zip(keys, key, strict=True))
         own = noise.loc[[(named["seed"], task) for task in part["task"]]]
         sigma, zeta = (
             torch.tensor(own[name].clip(lower=0).to_numpy()).sqrt()
@@ -121,7 +125,7 @@ def moves_with_laws(record: Mapping[str, Any]) -> pd.DataFrame:
         )
         epochs = named["sampling"] == "epochs"
         repaired = bounds.local_stability(losses, plan, epochs=epochs, convex=True)
-        means = part[["stability", "chaos", "progress"]].mean().to_dict()
+        means = {name: float(part[name].mean()) for name in ("stability", "chaos", "progress")}
         printed = float(bounds.printed_local_stability(losses, plan).mean())
         rows.append({**named, **means, "printed": printed, "repaired": float(repaired.mean())})
     return pd.DataFrame(rows)
