@@ -149,15 +149,15 @@ def peaks() -> pd.DataFrame:
     for name, suite in PRETRAINED.items():
         for count, part in ((4, "-4"), (8, "")):
             wide = plane(suite, part)
-            row, column = best_cell(wide)
             ranks, scales = (axis.to_numpy(float) for axis in (wide.index, wide.columns))
-            at_one = int(wide[1.0].to_numpy().argmax())
+            row, column = best_cell(wide)
+            at_one = wide[1.0].to_numpy()
             rows[f"{name}, {count} tasks"] = {
                 "best rank": f"{ranks[row]:.0%}",
                 "best scale": f"{scales[column]:g}",
                 "accuracy": f"{wide.iat[row, column]:.1f}",
-                "best rank at scale 1": f"{ranks[at_one]:.0%}",
-                "accuracy there": f"{wide[1.0].iloc[at_one]:.1f}",
+                "best rank at scale 1": f"{ranks[at_one.argmax()]:.0%}",
+                "accuracy there": f"{at_one.max():.1f}",
             }
     return pd.DataFrame.from_dict(rows, orient="index")
 
