@@ -766,8 +766,8 @@ assert (means["stability"] < means["printed"]).all()
 # quadratics that generalisation hardly matters: it is a statement about this chapter's tasks, with fifty examples in six
 # dimensions. Networks have fewer examples than weights; what they do is a question for measurements.
 #
-# Two parts of the paper are not treated here: its scaling experiments, and Corollary 1, on masks, which is counted in
-# exercise {ref}`ex-interf-corollary`. All errors are listed in the [](../book/errata).
+# Its scaling experiments are not treated here. [](41-corollary-one) looks at masks, [](43-choosing-by-the-bound) asks whether
+# a bound that is far off can still choose. All errors are listed in the [](../book/errata).
 #
 # ## Exercises
 #
@@ -864,7 +864,7 @@ print("falls at every step:", bool((table["excess"].diff().dropna() < 0).all()))
 # * A network's curvature leaves no room for a single step in the paper's domain. Measured stability falls with the
 #   batch, and follows the repaired law in sign, though less steeply.
 #
-# **Next:** the [](90-claims-ledger), where the papers' claims meet measurements.
+# **Next:** [](41-corollary-one).
 #
 # ## References
 #

@@ -39,7 +39,6 @@ def test_constants_of_a_zoo(tiny_zoo: Zoo) -> None:
     start = gradients[gradients["point"] == "pretrained"]
     assert points.loc["pretrained", "loss"] == pytest.approx(start["loss"].mean())
     assert points.loc["pretrained", "dissimilarity"] == pytest.approx(start["heterogeneity"].mean())
-    assert points["loss"].idxmax() == "pretrained"
     quick: dict[str, Any] = {"pictures": 12, "curved": 5, "singles": 3, "products": 1, "adam": 1}
     fewer = stability(tiny_zoo, points=["pretrained"], **quick)
     assert fewer["points"] == tables["points"][:1]
