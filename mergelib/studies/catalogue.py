@@ -1,9 +1,17 @@
 """All studies by name. Importing this module registers them, a module for each paper."""
 
-from mergelib.studies.papers import cart, cogram, convolutions, frank_wolfe, geometry, surface
+from mergelib.studies.papers import (
+    cart,
+    cogram,
+    convolutions,
+    frank_wolfe,
+    geometry,
+    scaling,
+    surface,
+)
 from mergelib.studies.runner import REGISTERED, Study
 
-PAPERS = (cart, surface, geometry, convolutions, frank_wolfe, cogram)
+PAPERS = (cart, surface, geometry, convolutions, frank_wolfe, cogram, scaling)
 
 
 def get_study(name: str) -> Study:
