@@ -175,6 +175,18 @@ def test_counts_are_nested(tiny_zoo: Zoo) -> None:
     assert alone["loss"] == table["loss"][4, alone["task"]], "of one task it is the expert"
 
 
-def test_an_unknown_rule_is_named(tiny_zoo: Zoo) -> None:
-    with pytest.raises(ValueError, match="unknown rule 'cart'; known: average, task_arith"):
-        scaling(tiny_zoo, **{**QUICK, "rivals": ("cart",)})
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rivals": ("cart",)}, "unknown rule 'cart'; known: average, task_arith"),
+        ({"counts": [2, 3], "counted": [4]}, "3 tasks to merge, but there are 2"),
+        ({"counts": [2], "counted": [5]}, "counted after .5. steps, but judged after .2, 4."),
+        ({"size": 3}, "groups of 3 tasks, but there are 2"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused_before_any_training(
+    tiny_zoo: Zoo, wrong: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mergelib.studies.papers.scaling.checkpoints", pytest.fail)
+    with pytest.raises(ValueError, match=message):
+        scaling(tiny_zoo, **{**QUICK, **wrong})

@@ -83,9 +83,12 @@ def scaling(
         checkpoint with its least validation loss; ``steps`` is of the task's own.
 
     Raises:
-        ValueError: a share that leaves no rows, an unknown rule, or groups larger than the suite.
+        ValueError: a share out of range, an unknown rule, groups or counts larger than the suite,
+            or ``counted`` steps that are no ``steps``; all before anything is trained.
     """
     names = list(zoo.suite.tasks)
+    _check(len(names), rivals, counts, steps, counted if counts else ())
+    teams = draw_groups(names, groups, size, zoo.suite.seed)
     trained = _trained_on(zoo.suite, share)
     judged = replace(zoo, suite=_judged_on(trained, pictures, seen))
     kept: dict[int, dict[str, dict[str, Tensor]]] = {count: {} for count in steps}
@@ -105,7 +108,6 @@ def scaling(
         for count, state in states.items():
             kept[count][name] = state
     where = {"learning_rate": learning_rate, "batch_size": batch_size, "share": share}
-    teams = draw_groups(names, groups, size, zoo.suite.seed)
     experts = _experts(judged, kept)
     tables = {
         "experts": experts,
@@ -116,6 +118,22 @@ def scaling(
         "stopped": _stopped(judged, kept, teams, experts),
     }
     return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
+
+
+def _check(
+    tasks: int,
+    rivals: Sequence[str],
+    counts: Sequence[int],
+    steps: Sequence[int],
+    counted: Sequence[int],
+) -> None:
+    for rule in rivals:
+        if rule not in RULES:
+            raise ValueError(f"unknown rule {rule!r}; known: {', '.join(RULES)}")
+    if max(counts, default=0) > tasks:
+        raise ValueError(f"{max(counts)} tasks to merge, but there are {tasks}")
+    if not {*counted} <= {*steps}:
+        raise ValueError(f"tasks are counted after {counted} steps, but judged after {steps}")
 
 
 def draw_groups(names: Sequence[str], count: int, size: int, seed: int) -> list[list[str]]:
@@ -239,10 +257,10 @@ def _stopped(zoo: Zoo, kept: Checkpoints, teams: Sequence[Sequence[str]], expert
     ]
 
 
-def _judged(zoo: Zoo, rule: str, states: Mapping[str, dict[str, Tensor]]) -> Iterator[dict[str, Any]]:
+def _judged(
+    zoo: Zoo, rule: str, states: Mapping[str, dict[str, Tensor]]
+) -> Iterator[dict[str, Any]]:
     """What a rule makes of these experts, one row per task."""
-    if rule not in RULES:
-        raise ValueError(f"unknown rule {rule!r}; known: {', '.join(RULES)}")
     method, settings = RULES[rule](len(states))
     part = replace(zoo, suite=only(zoo.suite, list(states)), experts=dict(states))
     state = merge_zoo(method, part, **settings)
