@@ -83,7 +83,7 @@ def test_groups_hold_every_task_equally_often() -> None:
 
 
 def test_merged_are_merges_of_the_checkpoints(tiny_zoo: Zoo) -> None:
-    tables = scaling(tiny_zoo, **{**QUICK, "rivals": ("task_arithmetic", "ties, printed")})
+    tables = scaling(tiny_zoo, **{**QUICK, "rivals": ("task_arithmetic", "ties_printed")})
     experts = {
         name: checkpoints(
             tiny_zoo.model,
@@ -101,10 +101,10 @@ def test_merged_are_merges_of_the_checkpoints(tiny_zoo: Zoo) -> None:
     options: dict[str, dict[str, Any]] = {
         "average": {},
         "task_arithmetic": {"scale": 1.0},
-        "ties, printed": {"scale": 0.5, "reduce": "sum"},
+        "ties_printed": {"scale": 0.5, "reduce": "sum"},
     }
     for rule, settings in options.items():
-        method = rule.split(",")[0]
+        method = rule.removesuffix("_printed")
         state = merge(method, experts, pretrained=tiny_zoo.pretrained, **settings)
         for split, column, rows in (("test", "loss", 40), ("train", "train_loss", 20)):
             suite = tiny_zoo.suite

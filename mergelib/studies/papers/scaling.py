@@ -32,8 +32,8 @@ RULES: dict[str, Callable[[int], tuple[str, dict[str, Any]]]] = {
     "task_arithmetic": lambda tasks: ("task_arithmetic", {"scale": 2 / tasks}),
     "ties": lambda _: ("ties", {}),
     "dare": lambda tasks: ("dare", {"scale": 2 / tasks}),
-    "ties, printed": lambda tasks: ("ties", {"scale": 1 / tasks, "reduce": "sum"}),
-    "dare, printed": lambda tasks: ("dare", {"scale": 1 / tasks}),
+    "ties_printed": lambda tasks: ("ties", {"scale": 1 / tasks, "reduce": "sum"}),
+    "dare_printed": lambda tasks: ("dare", {"scale": 1 / tasks}),
 }
 
 
