@@ -239,6 +239,20 @@ def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "concrete has no setting 'grids'; it has: steps=2000" in refused
 
 
+def test_a_study_at_several_points(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "scaling.json"
+    few = ("groups=1", "size=2", "rivals=[]", "pictures=5", "seen=5")
+    options = ["--suite", "digits2", "--seeds", "1", "--profile", "smoke", "-o", output]
+    options += [f"--set={setting}" for setting in few]
+    points = ("learning_rate=1e-3 steps=[1]", "batch_size=8 steps=1,2")
+    succeed(run, "study", "scaling", *options, *(f"--at={point}" for point in points))
+    rows = read_result(output)["merged"]
+    told = {(row["learning_rate"], row["batch_size"], row["steps"]) for row in rows}
+    assert told == {(1e-3, 32, 1), (4e-4, 8, 1), (4e-4, 8, 2)}
+    refused = fail(run, "study", "scaling", *options, "--at", "wide")
+    assert "--at takes name=value, got 'wide'" in refused
+
+
 def test_data_list_and_prepare(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "data"
     folder.mkdir()

@@ -80,13 +80,13 @@ Settings = Annotated[
 ]
 
 
-def read_settings(texts: Sequence[str] | None) -> dict[str, Any]:
+def read_settings(texts: Sequence[str] | None, option: str = "--set") -> dict[str, Any]:
     """``name=value`` of each text: JSON where it is JSON, a list where it has commas, else text."""
     settings: dict[str, Any] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise ValueError(f"--set takes name=value, got {text!r}")
+            raise ValueError(f"{option} takes name=value, got {text!r}")
         settings[name] = _read_value(value)
     return settings
 

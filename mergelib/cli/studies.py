@@ -99,18 +99,26 @@ def study(
         list[str] | None, typer.Option(help="Some of the suite's tasks.", show_default="all")
     ] = None,
     settings: Settings = None,
+    points: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--at",
+            help='Further settings to measure at, e.g. --at "learning_rate=1e-3 batch_size=8"; '
+            "repeatable, each is a run of its own with every seed.",
+        ),
+    ] = None,
     backend: Annotated[
-        str, typer.Option(help="How seeds are spread: serial, joblib or ray.")
+        str, typer.Option(help="How runs are spread: serial, joblib or ray.")
     ] = "joblib",
     jobs: Annotated[
-        int | None, typer.Option(help="Seeds at a time.", show_default="one; with ray all CPUs")
+        int | None, typer.Option(help="Runs at a time.", show_default="one; with ray all CPUs")
     ] = None,
     device: Device = "cpu",
 ) -> None:
     """Measure over several seeds, with provenance: baselines, ranks, task_counts and others.
 
     This is the command behind the files in results/. Hyperparameters are chosen on validation
-    data. A killed run resumes with the seeds it was at. An unknown setting is answered with those
+    data. A killed sweep resumes with the runs it was at. An unknown setting is answered with those
     that the study has, and their defaults.
 
     Example: mergelib study ranks --suite glyphs8 --seeds 3 --set rank_ratios=[0.04,0.08] -o r.json
@@ -128,6 +136,7 @@ def study(
         model=model,
         device=device,
         settings=read_settings(settings),
+        points=[read_settings(text.split(), "--at") for text in points or [""]],
         backend=backend,  # type: ignore[arg-type]  # checked there
         jobs=jobs,
         **options,

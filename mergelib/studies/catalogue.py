@@ -8,6 +8,7 @@ from mergelib.studies.papers import (
     geometry,
     remedies,
     retraining,
+    scaling,
     stability,
     surface,
     variance,
@@ -23,6 +24,7 @@ PAPERS = (
     cogram,
     stability,
     retraining,
+    scaling,
     variance,
     remedies,
 )

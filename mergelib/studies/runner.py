@@ -2,9 +2,10 @@
 
 A study is a function that returns tables, lists of rows: of a zoo, or of whatever its `Study` loads
 for a suite and a seed. Its keyword-only parameters are its settings. A `Run` is a study on one
-suite with one seed: the unit of work, of cache and of resume. `measure_study` lets a sweep do the
-runs of several seeds and puts their tables together; every file in ``results/`` that tells about a
-suite is written from what it returns.
+suite with one seed and one choice of settings: the unit of work, of cache and of resume.
+`measure_study` lets a sweep do the runs of several seeds, and of several points in the space of
+settings, and puts their tables together; every file in ``results/`` that tells about a suite is
+written from what it returns.
 """
 
 import inspect
@@ -25,8 +26,9 @@ from mergelib.records.provenance import provenance
 from mergelib.records.results import Tables
 from mergelib.studies import sweep
 from mergelib.testbed.suites import load_suite, usual_model, usual_recipe
+from mergelib.testbed.tasks import Zoo
 from mergelib.testbed.training import Recipe
-from mergelib.testbed.zoo import load_zoo
+from mergelib.testbed.zoo import load_beginning, load_zoo
 
 Function = TypeVar("Function", bound=Callable[..., Tables])
 
@@ -46,7 +48,20 @@ class Loaded(NamedTuple):
 def zoo_of(run: "Run") -> Loaded:
     """The zoo of a run's suite, its experts fine-tuned now if they are not in the cache."""
     suite = load_suite(run.suite, seed=run.seed, **run.options)
-    zoo = load_zoo(suite, model=run.model, recipe=run.recipe, device=run.device)
+    return _loaded(load_zoo(suite, model=run.model, recipe=run.recipe, device=run.device))
+
+
+def beginning_of(run: "Run") -> Loaded:
+    """Backbone and heads of a run's suite, a zoo without experts, for studies that train them."""
+    suite = load_suite(run.suite, seed=run.seed, **run.options)
+    zoo = load_beginning(suite, model=run.model, recipe=run.recipe, device=run.device)
+    loaded = _loaded(zoo)
+    trained = {name: len(task.train) for name, task in suite.tasks.items()}
+    return loaded._replace(inputs={**loaded.inputs, "trained": trained})
+
+
+def _loaded(zoo: Zoo) -> Loaded:
+    suite = zoo.suite
     inputs: dict[str, Any] = {
         "zoo": zoo.fingerprint,
         "backbone": digest(tensor for _, tensor in sorted(zoo.pretrained.items())),
@@ -196,12 +211,13 @@ def measure_study(
     recipe: Recipe | None = None,
     device: torch.device | str = "cpu",
     settings: Mapping[str, Any] | None = None,
+    points: Sequence[Mapping[str, Any]] = ({},),
     backend: sweep.Backend = "joblib",
     jobs: int | None = None,
     folder: Path | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """A study over several seeds, as a JSON-ready record.
+    """A study over several seeds, and at several points of its settings, as a JSON-ready record.
 
     Runs that were measured before, by the same code on the same inputs, are not repeated. Where one
     fails, the others are measured all the same before its error is raised.
@@ -214,6 +230,8 @@ def measure_study(
         recipe: how experts are fine-tuned.
         device: where to train and evaluate.
         settings: the study's own keyword arguments.
+        points: further ones; with every seed, the study is run once at each point. Its rows have to
+            say at which.
         backend: how the runs are spread, see `mergelib.studies.sweep.map`.
         jobs: runs at a time.
         folder: of the runs' records; by default one in the cache.
@@ -223,16 +241,17 @@ def measure_study(
         The study's tables by name, each row with its ``seed``, and ``provenance``.
 
     Raises:
-        ValueError: an unknown suite, model or setting, or what the study refuses.
+        ValueError: an unknown suite, model or setting, two equal points, or what the study refuses.
     """
     subject = study if isinstance(study, Study) else _study_of(study)
-    complete = subject.complete(settings or {})
-    code = subject.code(complete)
-    if subject.load is zoo_of:
+    plans = [subject.complete({**(settings or {}), **point}) for point in points]
+    codes = [subject.code(plan) for plan in plans]
+    if subject.load in (zoo_of, beginning_of):
         model, recipe = model or usual_model(suite), recipe or usual_recipe(suite)
     runs = [
-        Run(subject, suite, seed, model, recipe, options, complete, str(device), code)
+        Run(subject, suite, seed, model, recipe, options, plan, str(device), code)
         for seed in seeds
+        for plan, code in zip(plans, codes, strict=True)
     ]
     folder = folder or cache_folder() / "studies"
     outcomes = sweep.map(runs, folder=folder, backend=backend, jobs=jobs)
@@ -249,21 +268,37 @@ def _study_of(function: Callable[..., Tables]) -> Study:
 
 
 def _assembled(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One record of all runs: what is the same for all is said once, the rest by seed."""
+    """One record of all runs: what is the same for all is said once, the rest by seed.
+
+    What differs between the points of a seed is a list, in their order.
+    """
     first = runs[0]
+    shared = {
+        name: value
+        for name, value in first.settings.items()
+        if all(plain(run.settings[name]) == plain(value) for run in runs)
+    }
+    own = [
+        {name: value for name, value in run.settings.items() if name not in shared}
+        for run in runs
+        if run.seed == first.seed
+    ]
     program = Path(sys.argv[0]).name.replace("__main__.py", "mergelib")  # of python -m mergelib
     common = {
         "study": first.study.name,
         "command": shlex.join([program, *sys.argv[1:]]),
-        "settings": plain(first.settings),
+        "settings": plain(shared),
+        **({"points": plain(own)} if len(own) > 1 else {}),
         "suite": first.suite,
         "model": first.model,
-        "seeds": [run.seed for run in runs],
+        "seeds": list(dict.fromkeys(run.seed for run in runs)),
         "recipe": None if first.recipe is None else asdict(first.recipe),
     }
-    parts = {str(run.seed): record["provenance"] for run, record in zip(runs, records, strict=True)}
-    for name in next(iter(parts.values())):
-        values = {seed: part[name] for seed, part in parts.items()}
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for run, record in zip(runs, records, strict=True):
+        parts.setdefault(str(run.seed), []).append(record["provenance"])
+    for name in parts[str(first.seed)][0]:
+        values = {seed: _agreed([part[name] for part in group]) for seed, group in parts.items()}
         same = all(value == values[str(first.seed)] for value in values.values())
         said_once = same and name not in ("sources", "zoo")
         common[name] = values[str(first.seed)] if said_once else values
@@ -273,3 +308,8 @@ def _assembled(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> dic
             if name != "provenance":
                 tables.setdefault(name, []).extend(rows)
     return {"provenance": common, **tables}
+
+
+def _agreed(values: Sequence[Any]) -> Any:
+    """The value that all have, or else the list of them."""
+    return values[0] if all(value == values[0] for value in values) else list(values)

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -95,8 +95,82 @@ def fine_tune(
     Raises:
         FloatingPointError: if the loss stops being finite.
     """
-    device = next(model.parameters()).device
     network = copy.deepcopy(model).train()
+    generator = torch.Generator().manual_seed(seed)
+    optimiser = recipe.optimiser_of(network)
+    train(
+        network,
+        shuffled(len(split), recipe.batch_size, generator, epochs=recipe.epochs),
+        _loss_of_rows(network, head, split, transform, loss),
+        optimiser,
+        schedule=recipe.schedule_of(optimiser, len(split)),
+        radius=radius,
+        on_step=on_step,
+    )
+    return _copied(network)
+
+
+def checkpoints(
+    model: nn.Module,
+    head: nn.Module,
+    split: Split,
+    steps: Sequence[int],
+    *,
+    optimiser: str,
+    learning_rate: float,
+    batch_size: int,
+    transform: Transform,
+    loss: Loss = cross_entropy,
+    seed: int = 0,
+) -> dict[int, dict[str, Tensor]]:
+    """Fine-tune a copy of ``model`` at a constant rate, and keep its state dict on the way.
+
+    Without a schedule, decay or momentum, each is what a training that ends there would give.
+
+    Args:
+        model: the pretrained backbone; it is left as it is.
+        head: maps features to logits; its parameters get no gradient.
+        split: training inputs, as stored, and labels.
+        steps: numbers of steps to keep; the largest ends the training.
+        optimiser: ``"adam"`` or ``"sgd"``.
+        learning_rate: of every step.
+        batch_size: examples of a step.
+        transform: from a batch of inputs to what the model takes.
+        loss: from the head's outputs and the labels to what is lowered.
+        seed: draws the order of the examples.
+
+    Raises:
+        ValueError: an unknown optimiser.
+        FloatingPointError: if the loss stops being finite.
+
+    Returns:
+        Number of steps to the state dict after it.
+    """
+    network = copy.deepcopy(model).train()
+    kept: dict[int, dict[str, Tensor]] = {}
+
+    def keep(step: int, _: float) -> None:
+        if step + 1 in steps:
+            kept[step + 1] = _copied(network)
+
+    generator = torch.Generator().manual_seed(seed)
+    train(
+        network,
+        shuffled(len(split), batch_size, generator, steps=max(steps)),
+        _loss_of_rows(network, head, split, transform, loss),
+        make_optimiser(
+            network, optimiser, learning_rate, momentum=0.0, fused=optimiser == "adam" or None
+        ),
+        on_step=keep,
+    )
+    return kept
+
+
+def _loss_of_rows(
+    network: nn.Module, head: nn.Module, split: Split, transform: Transform, loss: Loss
+) -> Callable[[Tensor], Tensor]:
+    """The loss of a network under a frozen copy of a head, from the numbers of a batch's rows."""
+    device = next(network.parameters()).device
     frozen = copy.deepcopy(head).requires_grad_(False)
     inputs, labels = split.inputs.to(device), split.labels.to(device)
 
@@ -104,15 +178,8 @@ def fine_tune(
         batch = rows.to(device)
         return loss(frozen(network(transform(inputs[batch]))), labels[batch])
 
-    generator = torch.Generator().manual_seed(seed)
-    optimiser = recipe.optimiser_of(network)
-    train(
-        network,
-        shuffled(len(labels), recipe.batch_size, generator, epochs=recipe.epochs),
-        batch_loss,
-        optimiser,
-        schedule=recipe.schedule_of(optimiser, len(labels)),
-        radius=radius,
-        on_step=on_step,
-    )
+    return batch_loss
+
+
+def _copied(network: nn.Module) -> dict[str, Tensor]:
     return {key: value.detach().clone() for key, value in network.state_dict().items()}

@@ -6,6 +6,7 @@ the work, and a killed build loses only the expert it was at.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from mergelib.testbed.models import scale_pixels, to_tokens
 from mergelib.testbed.tasks import Suite, Task, Zoo, cross_entropy
 from mergelib.testbed.training import Recipe, fine_tune
 
-__all__ = ["Zoo", "load_zoo", "make_heads"]
+__all__ = ["Zoo", "load_beginning", "load_zoo", "make_heads"]
 
 
 def load_zoo(
@@ -58,11 +59,30 @@ def load_zoo(
         return family.load_zoo(suite, model=model, device=device, **options)
     if options:
         raise TypeError(f"{suite.name} has no option {next(iter(options))!r}")
-    if model not in family.models:
-        known = ", ".join(family.models)
-        raise ValueError(f"unknown model {model!r} for {suite.name}; known: {known}")
     seed = suite.seed if seed is None else seed
     return _trained_zoo(suite, model, recipe or _recipe(family), seed, device)
+
+
+def load_beginning(
+    suite: Suite,
+    *,
+    model: str | None = None,
+    recipe: Recipe | None = None,
+    device: torch.device | str = "cpu",
+) -> Zoo:
+    """The zoo of a suite before any fine-tuning: backbone and heads, but no experts.
+
+    Args:
+        suite: from `load_suite`.
+        model: as for `load_zoo`.
+        recipe: how many examples stand behind a head; by default the suite's usual one.
+        device: where the zoo's tensors lie.
+
+    Raises:
+        ValueError: an unknown model, or a suite whose heads come with its public experts.
+    """
+    family = family_of(suite.name)
+    return _beginning(suite, model or family.model, recipe or _recipe(family), suite.seed, device)
 
 
 def make_heads(
@@ -92,15 +112,29 @@ def _recipe(family: Family) -> Recipe:
     return family.recipe
 
 
-def _trained_zoo(
+def _beginning(
     suite: Suite, model: str, recipe: Recipe, seed: int, device: torch.device | str
 ) -> Zoo:
+    family = family_of(suite.name)
+    if model not in family.models:
+        known = ", ".join(family.models)
+        raise ValueError(f"unknown model {model!r} for {suite.name}; known: {known}")
     backbone = load_backbone(model, device)
     pretrained = {key: value.clone() for key, value in backbone.state_dict().items()}
     origin = {"version": VERSION, "model": model, "recipe": plain(recipe), "seed": seed}
     origin["backbone"] = digest(tensor for _, tensor in sorted(pretrained.items()))
     heads = make_heads(backbone, suite, recipe, seed)
-    family = family_of(suite.name)
+    revisions = family.packages[model].origin() if model in family.packages else {}
+    made = fingerprint({**origin, "sources": suite.sources})
+    return Zoo(suite, backbone, pretrained, {}, heads, {}, made, revisions, family.is_matrix)
+
+
+def _trained_zoo(
+    suite: Suite, model: str, recipe: Recipe, seed: int, device: torch.device | str
+) -> Zoo:
+    zoo, family = _beginning(suite, model, recipe, seed, device), family_of(suite.name)
+    origin = {"version": VERSION, "model": model, "recipe": plain(recipe), "seed": seed}
+    origin["backbone"] = digest(tensor for _, tensor in sorted(zoo.pretrained.items()))
     keys = {name: _key(origin, task, family.prompts(task)) for name, task in suite.tasks.items()}
     folder = cache_folder() / "zoo"
     files = {name: folder / f"{name}-{key}.safetensors" for name, key in keys.items()}
@@ -112,8 +146,8 @@ def _trained_zoo(
             bar.set_postfix_str(name)
             train = partial(
                 fine_tune,
-                backbone,
-                heads[name],
+                zoo.model,
+                zoo.heads[name],
                 task.train,
                 recipe,
                 transform=task.transform,
@@ -123,17 +157,8 @@ def _trained_zoo(
             )
             state = cached(files[name], train, origin)
             experts[name] = {key: value.to(device) for key, value in state.items()}
-    return Zoo(
-        suite,
-        backbone,
-        pretrained,
-        experts,
-        heads,
-        files,
-        fingerprint("".join(keys.values())),
-        family.packages[model].origin() if model in family.packages else {},
-        family.is_matrix,
-    )
+    made = fingerprint("".join(keys.values()))
+    return replace(zoo, experts=experts, files=files, fingerprint=made)
 
 
 def _key(origin: Mapping[str, Any], task: Task, prompts: Sequence[str]) -> str:

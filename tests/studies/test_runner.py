@@ -28,14 +28,14 @@ from mergelib.studies.papers.cart import (
     task_counts,
 )
 from mergelib.studies.papers.convolutions import kernels
-from mergelib.studies.runner import REGISTERED, Run, Study, measure_study
+from mergelib.studies.runner import REGISTERED, Run, Study, beginning_of, measure_study
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.training import Recipe
 from mergelib.testbed.zoo import Zoo
 
 SEARCHES_NOTHING = {
     *("ranks", "interference", "surface", "geometry", "concrete"),
-    *("stability", "retraining", "variance"),
+    *("stability", "retraining", "variance", "scaling"),
 }
 
 
@@ -268,6 +268,7 @@ def test_studies_use_no_method_that_they_do_not_name(
         "geometry": {"rank_ratios": [0.5]},
         "variance": {"densities": [0.5], "multiples": [1.0], "pictures": 20},
         "remedies": {"epochs": 2, "radii": [0.1]},
+        "scaling": {"steps": [1], "groups": 1, "size": 2, "compared": 1, "pictures": 5, "seen": 5},
         "kernels": {"grids": {"average": {}, "cart": {"scale": [1.0]}}},
         "adaptation": {"steps": 1},
         "coefficients": {"rates": [0.1], "steps": 1},
@@ -324,6 +325,43 @@ def test_defaults_and_later_fields_change_no_key() -> None:
 
     assert run(before, Later()).name == run(before, Recipe()).name
     assert run(before, Later(penalty=0.1)).name != run(before, Recipe()).name
+
+
+def test_points_are_runs_of_their_own(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two points by two seeds; a sweep that was killed goes on where it was."""
+    asked: list[tuple[int, float]] = []
+
+    def timed(zoo: Zoo, *, rate: float = 0.1, batch: int = 8) -> dict[str, Any]:
+        if len(asked) == 3:
+            asked.append((-1, 0.0))
+            raise KeyboardInterrupt
+        asked.append((zoo.suite.seed, rate))
+        return {"test": [{"rate": rate, "accuracy": rate}]}
+
+    def measure() -> dict[str, Any]:
+        return measure_study(
+            Study(timed, methods=(), load=beginning_of),
+            "digits2",
+            range(2),
+            settings={"batch": 4},
+            points=[{"rate": 0.2}, {}],
+            model=tiny,
+            profile="smoke",
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        measure()
+    record = measure()
+    assert asked == [(0, 0.2), (0, 0.1), (1, 0.2), (-1, 0.0), (1, 0.1)]
+    told = [(row["seed"], row["rate"]) for row in record["test"]]
+    assert told == [(0, 0.2), (0, 0.1), (1, 0.2), (1, 0.1)]
+    made = record["provenance"]
+    assert made["settings"] == {"batch": 4}
+    assert made["points"] == [{"rate": 0.2}, {"rate": 0.1}]
+    assert made["seeds"] == [0, 1]
+    assert len(set(made["zoo"].values())) == 2, "one zoo for all points of a seed"
+    with pytest.raises(ValueError, match="two runs have the name"):
+        measure_study(timed, "digits2", [0], points=[{}, {"rate": 0.1}], model=tiny)
 
 
 def test_a_study_that_fails_for_one_seed(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:

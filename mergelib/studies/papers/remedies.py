@@ -21,8 +21,7 @@ from mergelib.studies.comparison import (
     merge_zoo,
     records,
 )
-from mergelib.studies.papers.retraining import backbone_of
-from mergelib.studies.runner import study
+from mergelib.studies.runner import beginning_of, study
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.models import Linearised
 from mergelib.testbed.suites import usual_recipe
@@ -34,7 +33,7 @@ from mergelib.theory.stability.task_loss import task_losses
 COLUMNS = ["task", "accuracy", "loss"]
 
 
-@study(methods=[], load=backbone_of)
+@study(methods=[], load=beginning_of)
 def remedies(
     zoo: Zoo,
     *,

@@ -10,18 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Generator, Tensor, nn
 
-from mergelib.hashing import digest, stable_seed
+from mergelib.hashing import stable_seed
 from mergelib.problems.calling import transformed
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
 from mergelib.records.results import Rows, Tables
 from mergelib.statedict import flatten
 from mergelib.studies.comparison import examples_of
-from mergelib.studies.runner import Loaded, Run, study
-from mergelib.testbed.backbones import load_backbone
-from mergelib.testbed.suites import load_suite, usual_model
+from mergelib.studies.runner import beginning_of, study
 from mergelib.testbed.tasks import Task, Zoo
-from mergelib.testbed.zoo import make_heads
 from mergelib.theory.stability.estimators import gradient_noise, gradient_products, heterogeneity
 from mergelib.theory.stability.retraining import (
     draw_rows,
@@ -37,19 +34,7 @@ STEPS = (4, 8, 16, 32, 64, 128)
 NUDGE = 1e-7  # relative, of the start: what rounding alone may do
 
 
-def backbone_of(run: Run) -> Loaded:
-    """The zoo of a run's suite without experts: for studies that train their own."""
-    suite = load_suite(run.suite, seed=run.seed, **run.options)
-    model = run.model or usual_model(run.suite)
-    backbone = load_backbone(model, run.device)
-    pretrained = {key: value.clone() for key, value in backbone.state_dict().items()}
-    heads = make_heads(backbone, suite)
-    zoo = Zoo(suite, backbone, pretrained, {}, heads, {}, "")
-    origin = digest(tensor for _, tensor in sorted(pretrained.items()))
-    return Loaded((zoo,), {"model": model, "backbone": origin, "sources": suite.sources})
-
-
-@study(methods=[], load=backbone_of)
+@study(methods=[], load=beginning_of)
 def retraining(
     zoo: Zoo,
     *,

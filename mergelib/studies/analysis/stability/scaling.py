@@ -1,0 +1,162 @@
+"""What the chapter on scaling laws reads off the study `scaling`: one parameter at a time.
+
+The unit is the seed: a seed's value is the mean over its groups of tasks, and over tasks. What is
+best is chosen on the other seeds. Of a merge, E_G is test loss minus training loss, and E_O is the
+training loss, up to the floor that all settings share.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mergelib.records.statistics import interval, plus_minus
+from mergelib.studies.papers.scaling import scaling
+from mergelib.studies.runner import REGISTERED
+
+SETTING = ("learning_rate", "batch_size", "share")
+USUAL = {name: REGISTERED[scaling.__name__].settings[name] for name in SETTING}
+PARTS = {"generalisation": "E_G", "train_loss": "E_O"}
+
+
+def apart(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with ``generalisation``, E_G, beside ``train_loss``, which is E_O and the floor."""
+    return table.assign(generalisation=table["loss"] - table["train_loss"])
+
+
+def at(table: pd.DataFrame, **chosen: Any) -> pd.DataFrame:
+    """The rows of the usual setting, but for what is chosen.
+
+    Args:
+        table: of the study `scaling`.
+        **chosen: columns to the value that they shall have; None leaves a column free.
+    """
+    wanted = {**USUAL, **chosen}
+    kept = np.ones(len(table), dtype=bool)
+    for name, value in wanted.items():
+        if value is not None:
+            kept &= np.asarray(table[name] == value, dtype=bool)
+    return table[kept]
+
+
+def spread(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
+    """One row per seed and task, one column per value of a column, ascending.
+
+    Cells are means over groups; accuracies come in per cent.
+
+    Raises:
+        ValueError: where a seed or a task lacks a value, or there are no rows.
+    """
+    wide = rows.pivot_table(index=["seed", "task"], columns=column, values=value, aggfunc="mean")
+    if wide.empty or wide.isna().any(axis=None):
+        raise ValueError(f"not every seed and task was measured at every {column}")
+    return 100 * wide if "accuracy" in value else wide
+
+
+def chosen_elsewhere(wide: pd.DataFrame, among: Sequence[Any]) -> pd.Series:
+    """For every seed the column that is best on average in the others: seed to column.
+
+    Args:
+        wide: indexed by seed and task, as of `spread`; high is good.
+        among: the columns to choose from.
+    """
+    means = wide.groupby("seed").mean()[list(among)]
+    return pd.Series({seed: means.drop(seed).mean().idxmax() for seed in means.index})
+
+
+def taken(wide: pd.DataFrame, choice: Mapping[Any, Any]) -> pd.Series:
+    """What stands in each seed's chosen column, indexed as ``wide``."""
+    parts = [wide.xs(seed, level="seed", drop_level=False)[choice[seed]] for seed in choice]
+    return pd.concat(parts).rename(None)
+
+
+def inner(wide: pd.DataFrame) -> list[Any]:
+    """The columns without the first and the last."""
+    return list(wide.columns)[1:-1]
+
+
+def difference(values: pd.Series) -> tuple[float, float]:
+    """Mean and half width of Student's 95 % interval over seeds, of values by seed and task."""
+    return interval(values.groupby("seed").mean().tolist())
+
+
+def told(values: pd.Series, digits: int = 1) -> str:
+    """A `difference` to read."""
+    return plus_minus(*difference(values), digits)
+
+
+def curve(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
+    """``mean`` and ``half_width`` over seeds against a column, whose values are the index."""
+    wide = spread(rows, column, value)
+    found = [difference(wide[name]) for name in wide]
+    return pd.DataFrame(found, index=wide.columns, columns=["mean", "half_width"])
+
+
+def over_groups(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
+    """The paper's error bar in one seed: mean and standard error over groups of its experts."""
+    means = rows.groupby([column, "group"])[value].mean().unstack("group")
+    means = 100 * means if "accuracy" in value else means
+    return pd.DataFrame({"mean": means.mean(axis=1), "error": means.sem(axis=1)})
+
+
+def agreement(merged: pd.DataFrame, method: str, value: str = "accuracy") -> pd.Series:
+    """How often a method and the average change in the same direction, in per cent, by seed.
+
+    Over every step from one value of a parameter to the next, the others being usual, on the groups
+    that the method merged. Steps where one of the two does not change count as a half.
+    """
+    groups = merged.loc[merged["method"] == method, "group"].unique()
+    part = merged[merged["group"].isin(groups)]
+    signs: dict[str, list[pd.DataFrame]] = {method: [], "average": []}
+    for sweep in sweeps(merged):
+        for name, found in signs.items():
+            means = spread(at(part, method=name, **sweep), _free(sweep), value)
+            found.append(np.sign(means.groupby("seed").mean().diff(axis=1).iloc[:, 1:]))
+    first, second = (pd.concat(found, axis=1) for found in signs.values())
+    return (100 * (1 + first.to_numpy() * second) / 2).mean(axis=1)
+
+
+def sweeps(merged: pd.DataFrame) -> list[dict[str, Any]]:
+    """One parameter at a time, each at the largest number of steps that all its values have.
+
+    Returns:
+        What to give to `at`: the parameter as None, and the steps.
+    """
+    found: list[dict[str, Any]] = [{"steps": None}]
+    for name in SETTING:
+        rows = at(merged, method="average", **{name: None})
+        counts = rows.groupby(name)["steps"].agg(set)
+        found.append({name: None, "steps": max(set.intersection(*counts))})
+    return found
+
+
+def _free(sweep: Mapping[str, Any]) -> str:
+    return next(name for name, value in sweep.items() if value is None)
+
+
+def shared_tasks(counts: pd.DataFrame, method: str, value: str = "accuracy") -> pd.DataFrame:
+    """Means over the tasks that even the smallest merge holds: one row per seed, columns ``count``.
+
+    Args:
+        counts: rows of nested merges of one setting after one number of steps.
+        method: a rule.
+        value: accuracies come in per cent.
+    """
+    rows = counts[counts["method"] == method]
+    few = rows[rows["count"] == rows["count"].min()][["seed", "task"]]
+    wide = rows.merge(few).pivot_table(index="seed", columns="count", values=value)
+    return 100 * wide if "accuracy" in value else wide
+
+
+def slopes(counts: pd.DataFrame, method: str, value: str = "accuracy") -> pd.Series:
+    """How a method's lead over the average grows per doubling of the number of tasks, by seed.
+
+    The lead is a mean over all tasks that are merged, from two on; for a loss it is what is saved.
+    """
+    means = counts.groupby(["method", "count", "seed"])[value].mean()
+    lead = (means[method] - means["average"]).unstack("count")
+    lead = lead.loc[:, lead.columns >= 2] * (100 if "accuracy" in value else -1)
+    doublings = np.log2(lead.columns.to_numpy(dtype=float))
+    fitted = np.polyfit(doublings, lead.to_numpy().T, 1)[0]
+    return pd.Series(fitted, index=lead.index)

@@ -1,0 +1,274 @@
+"""How merges depend on their experts' training: steps, rate, batch, data, and number of tasks.
+
+The measurements of the stability framework (Li et al., 2026, "A Unified Generalization Framework
+for Model Merging", Figures 1 to 9), on training examples as well, so that optimisation and
+generalisation can be told apart. Experts are trained at a constant rate, so that a checkpoint after
+K steps is the expert of a training of K steps, and one training serves every K, every group of
+tasks and every method. A run is one setting with one seed; heads, test examples and groups are the
+same in all settings of a seed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mergelib.hashing import stable_seed
+from mergelib.records.results import Rows, Tables
+from mergelib.statedict import StateDict, flatten
+from mergelib.studies.comparison import merge_zoo, only
+from mergelib.studies.runner import beginning_of, study
+from mergelib.testbed.evaluation import SplitName, evaluate
+from mergelib.testbed.tasks import Split, Suite, Task, Zoo
+from mergelib.testbed.training import checkpoints
+
+Checkpoints = Mapping[int, Mapping[str, dict[str, Tensor]]]  # by number of steps, then by task
+
+# Every method at one scale, for T tasks. The printed ones are Σ λ M(Δ) with λ = 1/T.
+RULES: dict[str, Callable[[int], tuple[str, dict[str, Any]]]] = {
+    "average": lambda _: ("average", {}),
+    "task_arithmetic": lambda tasks: ("task_arithmetic", {"scale": 2 / tasks}),
+    "ties": lambda _: ("ties", {}),
+    "dare": lambda tasks: ("dare", {"scale": 2 / tasks}),
+    "ties_printed": lambda tasks: ("ties", {"scale": 1 / tasks, "reduce": "sum"}),
+    "dare_printed": lambda tasks: ("dare", {"scale": 1 / tasks}),
+}
+
+
+@study(methods=["average", "task_arithmetic", "ties", "dare"], load=beginning_of)
+def scaling(
+    zoo: Zoo,
+    *,
+    learning_rate: float = 4e-4,
+    batch_size: int = 32,
+    share: float = 1.0,
+    steps: Sequence[int] = (25, 50, 100, 200, 400),
+    optimiser: str = "adam",
+    groups: int = 7,
+    size: int = 8,
+    rivals: Sequence[str] = tuple(RULES)[1:4],
+    compared: int = 2,
+    counts: Sequence[int] = (),
+    counted: Sequence[int] = (400,),
+    pictures: int = 200,
+    seen: int = 100,
+) -> Tables:
+    """Experts and merges of one setting, after several numbers of steps.
+
+    Args:
+        zoo: backbone and heads; experts are trained here.
+        learning_rate: η, constant.
+        batch_size: b.
+        share: α, of the training rows, from the first on; in 0..1.
+        steps: numbers K to judge after, ascending.
+        optimiser: ``"adam"`` or ``"sgd"``, without decay or momentum.
+        groups: how many groups of tasks to average, drawn by the seed.
+        size: tasks of a group.
+        rivals: other names of `RULES`.
+        compared: how many of the groups to merge by these.
+        counts: numbers of tasks to merge by all rules: the first of an order that the seed draws.
+        counted: the K after which to do so.
+        pictures: at most so many test and validation examples of each task are judged.
+        seen: at most so many of the examples that were trained on.
+
+    Returns:
+        Rows with the setting's ``learning_rate``, ``batch_size`` and ``share``, with ``steps``,
+        ``task``, and on test examples ``accuracy`` (0..1) and ``loss`` (nats), likewise
+        ``train_accuracy`` and ``train_loss``. ``experts`` (of 0 steps: the pretrained model, on
+        every task) have ``validation_accuracy`` and ``validation_loss``, too. ``merged`` have
+        ``method`` and ``group``, ``counts`` have ``method`` and ``count``; both have ``distance``,
+        ‖θ − θ_0‖, as experts have. ``stopped`` are averages of experts that each stopped at the
+        checkpoint with its least validation loss; ``steps`` is of the task's own.
+
+    Raises:
+        ValueError: a share out of range, an unknown rule, groups or counts larger than the suite,
+            or ``counted`` steps that are no ``steps``; all before anything is trained.
+    """
+    names = list(zoo.suite.tasks)
+    _check(len(names), rivals, counts, steps, counted if counts else ())
+    teams = draw_groups(names, groups, size, zoo.suite.seed)
+    trained = _trained_on(zoo.suite, share)
+    judged = replace(zoo, suite=_judged_on(trained, pictures, seen))
+    kept: dict[int, dict[str, dict[str, Tensor]]] = {count: {} for count in steps}
+    for name, task in trained.tasks.items():
+        states = checkpoints(
+            zoo.model,
+            zoo.heads[name],
+            task.train,
+            steps,
+            optimiser=optimiser,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            transform=task.transform,
+            loss=task.loss,
+            seed=zoo.suite.seed,
+        )
+        for count, state in states.items():
+            kept[count][name] = state
+    where = {"learning_rate": learning_rate, "batch_size": batch_size, "share": share}
+    experts = _experts(judged, kept)
+    tables = {
+        "experts": experts,
+        "merged": _merged(
+            judged, kept, teams, {"average": groups, **dict.fromkeys(rivals, compared)}
+        ),
+        "counts": _counts(judged, kept, counts, counted, ("average", *rivals)),
+        "stopped": _stopped(judged, kept, teams, experts),
+    }
+    return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
+
+
+def _check(
+    tasks: int,
+    rivals: Sequence[str],
+    counts: Sequence[int],
+    steps: Sequence[int],
+    counted: Sequence[int],
+) -> None:
+    for rule in rivals:
+        if rule not in RULES:
+            raise ValueError(f"unknown rule {rule!r}; known: {', '.join(RULES)}")
+    if max(counts, default=0) > tasks:
+        raise ValueError(f"{max(counts)} tasks to merge, but there are {tasks}")
+    if not {*counted} <= {*steps}:
+        raise ValueError(f"tasks are counted after {counted} steps, but judged after {steps}")
+
+
+def draw_groups(names: Sequence[str], count: int, size: int, seed: int) -> list[list[str]]:
+    """Random groups of tasks in which every task occurs as often as any other, or once more.
+
+    Each group takes the tasks that were taken least before, by chance among equals.
+
+    Raises:
+        ValueError: for groups larger than the suite.
+    """
+    if size > len(names):
+        raise ValueError(f"groups of {size} tasks, but there are {len(names)}")
+    generator = torch.Generator().manual_seed(stable_seed("groups", seed))
+    taken = torch.zeros(len(names))
+    found = []
+    for _ in range(count):
+        chosen = (taken + torch.rand(len(names), generator=generator)).argsort()[:size]
+        taken[chosen] += 1
+        found.append([names[i] for i in sorted(chosen.tolist())])
+    return found
+
+
+def _trained_on(suite: Suite, share: float) -> Suite:
+    """The suite with the first rows of every training split; all else is as it was."""
+    if not 0 < share <= 1:
+        raise ValueError(f"share is {share}, expected a number above 0 and at most 1")
+
+    def cut(task: Task) -> Task:
+        return replace(task, train=_first(task.train, max(1, round(share * len(task.train)))))
+
+    return replace(suite, tasks={name: cut(task) for name, task in suite.tasks.items()})
+
+
+def _judged_on(suite: Suite, pictures: int, seen: int) -> Suite:
+    """The suite with the first rows of each split; splits are in random order."""
+
+    def cut(task: Task) -> Task:
+        validation, test = _first(task.validation, pictures), _first(task.test, pictures)
+        return replace(task, train=_first(task.train, seen), validation=validation, test=test)
+
+    return replace(suite, tasks={name: cut(task) for name, task in suite.tasks.items()})
+
+
+def _first(split: Split, count: int) -> Split:
+    return Split(split.inputs[:count], split.labels[:count])
+
+
+def _scores(
+    zoo: Zoo, state: StateDict, tasks: Sequence[str], splits: Mapping[str, SplitName]
+) -> Iterator[dict[str, Any]]:
+    """Accuracy and loss of each task on each split, whose key begins the columns' names."""
+    found = {
+        prefix: evaluate(
+            zoo.model, state, zoo.heads, zoo.suite, split=split, tasks=tasks, autocast=True
+        ).set_index("task")
+        for prefix, split in splits.items()
+    }
+    for task in tasks:
+        row: dict[str, Any] = {"task": task}
+        for prefix, table in found.items():
+            row[f"{prefix}accuracy"] = round(float(table["accuracy"][task]), 4)
+            row[f"{prefix}loss"] = round(float(table["loss"][task]), 4)
+        yield row
+
+
+BOTH: dict[str, SplitName] = {"": "test", "train_": "train"}
+ALL: dict[str, SplitName] = {**BOTH, "validation_": "validation"}
+
+
+def _experts(zoo: Zoo, kept: Checkpoints) -> Rows:
+    rows = [
+        {"steps": 0, "distance": 0.0, **row}
+        for row in _scores(zoo, zoo.pretrained, list(zoo.suite.tasks), ALL)
+    ]
+    for count, states in kept.items():
+        for name, state in states.items():
+            (row,) = _scores(zoo, state, [name], ALL)
+            rows.append({"steps": count, "distance": _distance(zoo, state), **row})
+    return rows
+
+
+def _merged(
+    zoo: Zoo, kept: Checkpoints, teams: Sequence[Sequence[str]], rules: Mapping[str, int]
+) -> Rows:
+    """Rules at every checkpoint, each on so many of the groups."""
+    return [
+        {"method": rule, "group": group, "steps": count, **row}
+        for rule, many in rules.items()
+        for group, team in enumerate(teams[:many])
+        for count, states in kept.items()
+        for row in _judged(zoo, rule, {name: states[name] for name in team})
+    ]
+
+
+def _counts(
+    zoo: Zoo, kept: Checkpoints, counts: Sequence[int], counted: Sequence[int], rules: Sequence[str]
+) -> Rows:
+    """Nested sets of tasks by every rule: the first of an order."""
+    generator = torch.Generator().manual_seed(stable_seed("order", zoo.suite.seed))
+    names = list(zoo.suite.tasks)
+    order = [names[i] for i in torch.randperm(len(names), generator=generator).tolist()]
+    return [
+        {"method": rule, "count": many, "steps": count, **row}
+        for rule in rules
+        for many in counts
+        for count in counted
+        for row in _judged(zoo, rule, {name: kept[count][name] for name in order[:many]})
+    ]
+
+
+def _stopped(zoo: Zoo, kept: Checkpoints, teams: Sequence[Sequence[str]], experts: Rows) -> Rows:
+    best: dict[str, dict[str, Any]] = {}
+    for row in experts:
+        if row["steps"]:
+            before = best.get(row["task"], row)
+            best[row["task"]] = min(before, row, key=lambda one: one["validation_loss"])
+    return [
+        {"group": group, "steps": best[row["task"]]["steps"], **row}
+        for group, team in enumerate(teams)
+        for row in _judged(zoo, "average", {name: kept[best[name]["steps"]][name] for name in team})
+    ]
+
+
+def _judged(
+    zoo: Zoo, rule: str, states: Mapping[str, dict[str, Tensor]]
+) -> Iterator[dict[str, Any]]:
+    """What a rule makes of these experts, one row per task."""
+    method, settings = RULES[rule](len(states))
+    part = replace(zoo, suite=only(zoo.suite, list(states)), experts=dict(states))
+    state = merge_zoo(method, part, **settings)
+    distance = _distance(zoo, state)
+    for row in _scores(part, state, list(states), BOTH):
+        yield {"distance": distance, **row}
+
+
+def _distance(zoo: Zoo, state: StateDict) -> float:
+    """‖θ − θ_0‖, to four digits."""
+    return float(f"{float((flatten(state) - flatten(zoo.pretrained)).norm()):.4g}")
