@@ -9,7 +9,7 @@ import torch
 
 from mergelib.statedict import flatten
 from mergelib.studies.catalogue import get_study
-from mergelib.studies.papers.retraining import backbone_of, drawn, retraining
+from mergelib.studies.papers.retraining import drawn, retraining
 from mergelib.studies.papers.stability import stability
 from mergelib.studies.runner import Run
 from mergelib.testbed.tasks import Split, Zoo
@@ -100,9 +100,7 @@ def test_batches_are_drawn_anew() -> None:
 
 def test_a_backbone_and_heads_are_enough(tiny: str) -> None:
     run = Run(get_study("retraining"), "digits2", 0, tiny, options={"profile": "smoke"})
-    loaded = backbone_of(run)
-    (zoo,) = loaded.arguments
+    (zoo,) = run.study.load(run).arguments
     assert not zoo.experts
     assert flatten(zoo.pretrained).tolist() == flatten(dict(zoo.model.named_parameters())).tolist()
     assert {*zoo.heads} == {*zoo.suite.tasks}
-    assert loaded.inputs["model"] == tiny
