@@ -249,7 +249,7 @@ for ratio, count in cart.chosen_ranks().items():
 # the paper does not say. Its Figure 3 has $I$ *rising* with $k$, its Figures 2 and 8 have it lower for centred
 # vectors everywhere.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: row-space interference of centred vectors on our network, with the reconstruction error. Middle and right: by how much it is higher than that of uncentred ones, for both norms; means over layers (bands: where nine of ten layers lie). Eight tasks; five seeds, and three on the real networks.", "name": "fig-cart-interference"}, "image": {"alt": "@@IALT@@"}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: row-space interference of centred vectors on our network, with the reconstruction error. Middle and right: by how much it is higher than that of uncentred ones, for both norms; means over layers (bands: where nine of ten layers lie). Eight tasks; five seeds, and three on the real networks.", "name": "fig-cart-interference"}, "image": {"alt": "Left: with the norm over the kept values the interference falls with the rank; with the norm over all values it rises, while the reconstruction error falls. Middle: the lines of all three networks lie above zero everywhere. Right: they begin below zero at one percent of the rank and cross it at two to sixteen percent."}}
 spectra = load_table("vision8-interference", "curves").query("centred and rank_ratio > 0")
 norms = {"interference": ("#a34000", "kept"), "interference_all": ("#e8813a", "all")}
 error = spectra.groupby("rank_ratio")["reconstruction"].mean()
@@ -275,8 +275,8 @@ fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
 plt.show()
 
 # %% [markdown]
-# Neither norm gives the paper's picture: over the kept values, centred vectors interfere *more* in every layer;
-# over all, a little less in half of the layers up to 4 % of the rank. As printed,
+# Neither norm gives the paper's picture, on any network: over the kept values, centred vectors interfere *more* in
+# nearly every layer; over all, less in about half of the layers, at the smallest ranks only. As printed,
 # $(\tilde\Sigma_i \tilde V_i)^\top (\tilde\Sigma_j \tilde V_j)$, Eq. 5 does not see directions at all:
 
 # %% tags=["nbval-check-output"]
