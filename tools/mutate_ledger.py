@@ -14,11 +14,16 @@ import numpy as np
 import pandas as pd
 from contrasts import Contrast, Follow, Key, Spread, Times
 
-from mergelib.ledger import Claim, cart, cogram, frank_wolfe
+from mergelib.ledger import Claim, cart, cogram, frank_wolfe, stability_variance
 from mergelib.ledger.verdicts import FAILS, HOLDS, UNTESTED, judge, outcomes, verdict
 from mergelib.records.results import MissingResult, load_table
 
-CLAIMS = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS)
+CLAIMS = (
+    *cart.CLAIMS,
+    *frank_wolfe.CLAIMS,
+    *cogram.CLAIMS,
+    *stability_variance.CLAIMS,
+)
 WAYS = ("as measured", "for", "against", "exchanged", "shuffled", "renamed", "missing")
 
 
@@ -41,6 +46,12 @@ _PAIRS = partial(Contrast, "fusion", _FUSED, blocks=("seed", "data", "start"))
 _LAYER: Key = ("cogram", "geometric", "layer", 1.0)
 _FINE: Key = ("cogram", "geometric", cogram.FINEST, 1.0)
 _FISHER: Key = ("fisher", "", "", "")
+_MASKED = partial(Contrast, "variance", ("operator", "density"), blocks=("seed", "scale", "task"))
+_MASKS: list[Key] = [
+    *((kind, d) for d in (0.05, 0.2) for kind in ("trim", "drop", "trim, elect")),
+    ("elect", 1.0),
+    ("none", 1.0),
+]
 _TUNED = ("accuracy", "accuracy_a", "accuracy_b")
 
 CONTRASTS: dict[str, tuple[Contrast, ...]] = {
@@ -229,6 +240,11 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             blocks=("seed", "data", "start"),
         ),
     ),
+    "T6": (
+        _MASKED(_MASKS, ("relative",), part="variance"),
+        _MASKED(_MASKS, ("loss",), against=range(-20, len(_MASKS) - 20)),
+    ),
+    "T12": (_MASKED([("trim, elect", 0.2), ("drop", 0.2), ("none", 1.0)], ("loss",)),),
     "G5": (Follow("fusion", _FUSED, [_FISHER, _LAYER], blocks=("seed", "data", "start")),),
 }
 

@@ -1,9 +1,31 @@
 """All studies by name. Importing this module registers them, a module for each paper."""
 
-from mergelib.studies.papers import cart, cogram, convolutions, frank_wolfe, geometry, surface
+from mergelib.studies.papers import (
+    cart,
+    cogram,
+    convolutions,
+    frank_wolfe,
+    geometry,
+    remedies,
+    retraining,
+    stability,
+    surface,
+    variance,
+)
 from mergelib.studies.runner import REGISTERED, Study
 
-PAPERS = (cart, surface, geometry, convolutions, frank_wolfe, cogram)
+PAPERS = (
+    cart,
+    surface,
+    geometry,
+    convolutions,
+    frank_wolfe,
+    cogram,
+    stability,
+    retraining,
+    variance,
+    remedies,
+)
 
 
 def get_study(name: str) -> Study:

@@ -75,6 +75,7 @@ def fine_tune(
     *,
     transform: Transform,
     loss: Loss = cross_entropy,
+    radius: float = 0.0,
     seed: int = 0,
     on_step: Callable[[int, float], object] | None = None,
 ) -> dict[str, Tensor]:
@@ -87,6 +88,7 @@ def fine_tune(
         recipe: optimiser, rate, length.
         transform: from a batch of inputs to what the model takes.
         loss: from the head's outputs and the labels to what is lowered.
+        radius: as for `mergelib.training.train`.
         seed: draws the order of the examples.
         on_step: as for `mergelib.training.train`.
 
@@ -110,6 +112,7 @@ def fine_tune(
         batch_loss,
         optimiser,
         schedule=recipe.schedule_of(optimiser, len(labels)),
+        radius=radius,
         on_step=on_step,
     )
     return {key: value.detach().clone() for key, value in network.state_dict().items()}
