@@ -263,18 +263,9 @@ assert gain.loc[5, "repaired"] > gain.loc[5, "uniform"] - 0.005
 assert gain.loc[100, "repaired"] > gain.loc[100, "uniform"]
 
 # %% [markdown]
-# (choosing-outlier)=
 # Inside its domain the bound asks for nearly uniform weights, and gains nothing; outside, it does harm. In Theorem 3 there
-# is even less to choose: the paper reads it as saying that methods with learned weights, AdaMerging among them, give up a
-# little balance for less heterogeneity. But in it unequal weights *add* heterogeneity, by $\chi^2$. One outlier with twenty
-# times the others' $\zeta^2$ does not change that:
-
-# %% tags=["nbval-check-output"]
-shares = (0.1, 0.2, 0.249, 0.25, 0.251, 0.3, 0.4)
-outlier = choosing.outlier_bound(shares).set_index("share")["bound"]
-print(f"Theorem 3 is least when the outlier's weight is {outlier.idxmin()}")
-
-# %% [markdown]
+# is less to choose still: even against an outlier it is least for uniform weights ({ref}`exercise <ex-corollary-weights>`).
+#
 # ## Experts that were trained for different times
 #
 # The title of the paper promises heterogeneous settings, which its experiments never vary within a merge. Let two of
