@@ -283,14 +283,14 @@ def _draw(covariances: Tensor, draws: int, generator: torch.Generator) -> Tensor
     roots = axes * values.clamp(min=0).sqrt()[:, None]
     shape = (draws, *values.shape)
     normal = torch.randn(shape, generator=generator, dtype=torch.float64)
-    return torch.einsum("tde,mte->mtd", roots, normal)
+    return (roots * normal[:, :, None]).sum(-1)
 
 
 def _merges(tasks: Quadratics, plan: Training, data: Tensor, generator: torch.Generator) -> Tensor:
     """Trained merges, ``(draws, d)``, of given deviations of the data's means ``(draws, T, d)``."""
     reach, batches = covered(tasks, plan)
     gap = tasks.centres + data - tasks.start
-    moved = torch.einsum("tde,mte->mtd", reach, gap) + _draw(batches, len(data), generator)
+    moved = (reach * gap[:, :, None]).sum(-1) + _draw(batches, len(data), generator)
     merged: Tensor = tasks.start + torch.einsum("t,mtd->md", plan.weights, moved)
     return merged
 
