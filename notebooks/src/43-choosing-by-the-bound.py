@@ -199,7 +199,7 @@ tried = choosing.searched(chosen, counts, validation=50, draws=50 if small else 
 lost = choosing.regret(chosen)
 fig, ax = plt.subplots(figsize=(7.2, 4.0))
 draw.search_curve(tried, lost, ax)
-ax.legend(fontsize=10)
+ax.legend(fontsize=10, loc="center right", bbox_to_anchor=(1, 0.3))
 plt.show()
 
 # %%

@@ -147,3 +147,5 @@ def uneven_curves(table: pd.DataFrame, ax: "Axes") -> None:
     for name, (text, shade, style) in WAY_STYLES.items():
         banded(ax, table, "progress", name, shade, style, text)
     ax.set(xscale="log", yscale="log", xlabel="mean ηK", ylabel="excess error over pretrained")
+    ax.set_yticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
+    ax.minorticks_off()
