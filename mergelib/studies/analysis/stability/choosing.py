@@ -283,7 +283,8 @@ def _draw(covariances: Tensor, draws: int, generator: torch.Generator) -> Tensor
     roots = axes * values.clamp(min=0).sqrt()[:, None]
     shape = (draws, *values.shape)
     normal = torch.randn(shape, generator=generator, dtype=torch.float64)
-    return (roots * normal[:, :, None]).sum(-1)
+    drawn: Tensor = (roots * normal[:, :, None]).sum(-1)
+    return drawn
 
 
 def _merges(tasks: Quadratics, plan: Training, data: Tensor, generator: torch.Generator) -> Tensor:
