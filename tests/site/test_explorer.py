@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 from playwright.sync_api import Browser, Page
 
-from mergelib.studies.analysis.stability.choosing import USUAL, first, planned
+from mergelib.studies.analysis.stability.choosing import USUAL, Parameter, first, planned
 from mergelib.studies.analysis.stability.explorer import aligned_tasks, terms
 from mergelib.studies.figures.explorer import CHOICES, SLIDERS, explorer
 
@@ -16,7 +16,7 @@ SHELL = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Explorer<
 <meta name="viewport" content="width=device-width"><style>:root {{ color-scheme: light dark }}
 body {{ background: canvas; color: canvastext; font-family: sans-serif }}</style>
 <body><main><h1>Explorer</h1>{}</main></body></html>"""
-SETTINGS = [
+SETTINGS: list[dict[Parameter, float]] = [
     {},
     {"steps": 1, "rate": 0.5, "batch": 1, "examples": 20, "tasks": 1},
     {"steps": 700, "rate": 0.02, "batch": 16, "examples": 500, "tasks": 12},
@@ -45,7 +45,7 @@ def shown(page: Page) -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.parametrize("changes", SETTINGS, ids=["usual", "least", "most"])
-def test_its_numbers_are_pythons(page: Page, changes: dict[str, float]) -> None:
+def test_its_numbers_are_pythons(page: Page, changes: dict[Parameter, float]) -> None:
     for key, value in changes.items():
         slider = page.locator(f"#explorer-{key}")
         slider.fill(str(CHOICES[key].index(value)))

@@ -55,8 +55,15 @@ def banded(
     ax.fill_between(points, means - widths, means + widths, color=colour, alpha=0.18, lw=0)
 
 
+def name_ticks(ax: "Axes", values: pd.Series) -> None:
+    """Put the ticks of a logarithmic horizontal axis at a column's values."""
+    points = sorted(values.unique())
+    ax.set_xticks(points, [f"{value:g}" for value in points])
+    ax.minorticks_off()
+
+
 def law_curves(table: pd.DataFrame, axes: Sequence["Axes"]) -> None:
-    """Truth and bounds against each parameter, each curve over its value at the usual setting.
+    """Truth and bounds against each parameter, each curve over its least value, cut off at 300.
 
     Args:
         table: from `mergelib.studies.analysis.stability.choosing.laws`.
@@ -68,7 +75,9 @@ def law_curves(table: pd.DataFrame, axes: Sequence["Axes"]) -> None:
             logs = part.assign(log=np.log10(part[name]))
             means = logs.groupby("value")["log"].mean()
             ax.plot(means.index, 10 ** (means - means.min()), color=shade, label=text)
-        ax.set(xscale="log", yscale="log", xlabel=AXIS_NAMES[str(parameter)])
+        ax.set(xscale="log", yscale="log", ylim=(0.8, 300), xlabel=AXIS_NAMES[str(parameter)])
+        if part["value"].nunique() < 5:
+            name_ticks(ax, part["value"])
 
 
 def agreement_map(table: pd.DataFrame, guide: str, ax: "Axes") -> "AxesImage":
@@ -124,6 +133,7 @@ def search_curve(searched: pd.DataFrame, regrets: pd.DataFrame, ax: "Axes") -> N
         ax.axhline(mean, color=shade, label=GUIDE_NAMES[guide])
         ax.axhspan(mean - width, mean + width, color=shade, alpha=0.15, lw=0)
     ax.set(xscale="log", xlabel="settings that are trained", ylabel="regret")
+    name_ticks(ax, searched["candidates"])
 
 
 def uneven_curves(table: pd.DataFrame, ax: "Axes") -> None:
@@ -137,3 +147,5 @@ def uneven_curves(table: pd.DataFrame, ax: "Axes") -> None:
     for name, (text, shade, style) in WAY_STYLES.items():
         banded(ax, table, "progress", name, shade, style, text)
     ax.set(xscale="log", yscale="log", xlabel="mean ηK", ylabel="excess error over pretrained")
+    ax.set_yticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
+    ax.minorticks_off()

@@ -231,7 +231,7 @@ def best_steps(tasks: Quadratics, rate: float, *, batch: int, examples: int) -> 
         plan = Training.alike(len(tasks.hessians), count, rate, batch=batch, examples=examples)
         return errors(tasks, plan).excess
 
-    best = min((2**power for power in range(15)), key=excess)
+    best = min((1 << power for power in range(15)), key=excess)
     finer = {max(1, round(best * 2 ** (step / 8))) for step in range(-8, 9)}
     return min(sorted(finer), key=excess)
 
@@ -252,21 +252,23 @@ def searched(
         One row per seed and m: ``seed``, ``candidates``, ``regret``.
     """
     rows = []
-    for (pull, turn, seed), family in table.groupby(["own", "turned", "seed"]):
-        tasks = pulled_tasks(own=float(pull), turned=float(turn), seed=int(seed))
-        generator = torch.Generator().manual_seed(int(seed))
+    for _, family in table.groupby(["own", "turned", "seed"]):
+        settings = family.to_dict("records")
+        seed = settings[0]["seed"]
+        tasks = pulled_tasks(own=settings[0]["own"], turned=settings[0]["turned"], seed=seed)
+        generator = torch.Generator().manual_seed(seed)
         data = _draw(tasks.covariances / examples, draws, generator)
         held = tasks.centres + _draw(tasks.covariances / validation, draws, generator)
         plans = [
-            Training.alike(4, int(row.steps), row.rate, batch=int(row.batch), examples=examples)
-            for row in family.itertuples()
+            Training.alike(4, each["steps"], each["rate"], batch=each["batch"], examples=examples)
+            for each in settings
         ]
         merges = torch.stack([_merges(tasks, plan, data, generator) for plan in plans], 1)
         away = merges[:, :, None] - held[:, None]
         scores = torch.einsum("mstd,tde,mste->ms", away, tasks.hessians, away)
         orders = torch.rand(scores.shape, generator=generator).argsort(1)
         exact = torch.tensor(family["truth"].to_numpy())
-        scale = float(family["start"].iloc[0])
+        scale = settings[0]["start"]
         for count in counts:
             tried = orders[:, :count]
             kept = tried.gather(1, scores.gather(1, tried).argmin(1, keepdim=True))
@@ -281,14 +283,15 @@ def _draw(covariances: Tensor, draws: int, generator: torch.Generator) -> Tensor
     roots = axes * values.clamp(min=0).sqrt()[:, None]
     shape = (draws, *values.shape)
     normal = torch.randn(shape, generator=generator, dtype=torch.float64)
-    return torch.einsum("tde,mte->mtd", roots, normal)
+    drawn: Tensor = (roots * normal[:, :, None]).sum(-1)
+    return drawn
 
 
 def _merges(tasks: Quadratics, plan: Training, data: Tensor, generator: torch.Generator) -> Tensor:
     """Trained merges, ``(draws, d)``, of given deviations of the data's means ``(draws, T, d)``."""
     reach, batches = covered(tasks, plan)
     gap = tasks.centres + data - tasks.start
-    moved = torch.einsum("tde,mte->mtd", reach, gap) + _draw(batches, len(data), generator)
+    moved = (reach * gap[:, :, None]).sum(-1) + _draw(batches, len(data), generator)
     merged: Tensor = tasks.start + torch.einsum("t,mtd->md", plan.weights, moved)
     return merged
 
@@ -314,30 +317,6 @@ def weights_by(tasks: Quadratics, plan: Training, guide: Literal["truth", "repai
     return torch.from_numpy(found.x / found.x.sum())
 
 
-def outlier_bound(shares: Sequence[float], *, apart: float = 20.0) -> pd.DataFrame:
-    """Theorem 3 inside its domain for four tasks, one with ``apart`` times the others' ζ².
-
-    Args:
-        shares: merging weights of the outlier; the other three share what is left.
-        apart: of the outlier.
-
-    Returns:
-        Columns ``share`` and ``bound``.
-    """
-    ones = torch.ones(4, dtype=torch.float64)
-    distances = torch.tensor([1, 1, 1, math.sqrt(apart)], dtype=torch.float64)
-    losses, rows = bounds.Losses(1.0, ones, distances), []
-    equal = Training.alike(4, 10, 0.0125, batch=8, examples=50)
-    for share in shares:
-        weights = torch.tensor([(1 - share) / 3] * 3 + [share], dtype=torch.float64)
-        plan = reweighted(equal, weights)
-        terms = bounds.printed_gradient_terms(losses, plan, gap=1.0, own_rate=False)
-        gradient = sum(bounds.printed_gradient_bound(terms, losses, plan))
-        moved = bounds.printed_stability(plan, bounds.printed_local_stability(losses, plan))
-        rows.append((share, sum(bounds.printed_excess(gradient, moved, 1.0, 0.5).values())))
-    return pd.DataFrame(rows, columns=["share", "bound"])
-
-
 def reweighted(plan: Training, weights: Tensor) -> Training:
     """The same experts, merged by other weights."""
     return Training(plan.learning_rate, plan.vectors, plan.batch, plan.examples, weights)
@@ -358,7 +337,7 @@ def weighed(
         start = untouched(tasks, examples=examples)
         row = {"uniform": errors(tasks, plan).excess / start}
         for guide in ("repaired", "truth"):
-            chosen = reweighted(plan, weights_by(tasks, plan, guide))  # type: ignore[arg-type]
+            chosen = reweighted(plan, weights_by(tasks, plan, guide))
             row[guide] = errors(tasks, chosen).excess / start
         rows.append({"seed": seed, "steps": count} | row)
     return pd.DataFrame(rows)
