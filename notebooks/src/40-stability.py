@@ -643,7 +643,7 @@ for theta in (1.0, 10.0):
 
 # %%
 from mergelib.studies.analysis.stability.networks import constants, theorem_3
-from mergelib.studies.papers.stability import stability
+from mergelib.studies.papers.stability.constants import stability
 from mergelib.testbed.suites import load_suite
 from mergelib.testbed.zoo import load_zoo
 

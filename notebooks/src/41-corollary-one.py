@@ -151,7 +151,7 @@ import mergelib as ml
 from mergelib.plots import use_style
 from mergelib.studies.analysis.stability import corollary
 from mergelib.studies.comparison import cut
-from mergelib.studies.papers.variance import variance
+from mergelib.studies.papers.stability.variance import variance
 
 use_style()
 zoo = cut(ml.load_zoo(ml.load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE), 60)

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from mergelib.studies.comparison import individual
-from mergelib.studies.papers.remedies import remedies
+from mergelib.studies.papers.stability.remedies import remedies
 from mergelib.testbed.suites import usual_recipe
 from mergelib.testbed.tasks import Zoo
 from mergelib.testbed.training import fine_tune

@@ -9,8 +9,8 @@ import torch
 
 from mergelib.statedict import flatten
 from mergelib.studies.catalogue import get_study
-from mergelib.studies.papers.retraining import drawn, retraining
-from mergelib.studies.papers.stability import stability
+from mergelib.studies.papers.stability.constants import stability
+from mergelib.studies.papers.stability.retraining import drawn, retraining
 from mergelib.studies.runner import Run
 from mergelib.testbed.tasks import Split, Zoo
 

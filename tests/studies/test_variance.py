@@ -9,7 +9,7 @@ import torch
 
 from mergelib import merge
 from mergelib.studies.comparison import cut
-from mergelib.studies.papers.variance import changes, masked, variance
+from mergelib.studies.papers.stability.variance import changes, masked, variance
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.zoo import Zoo
 

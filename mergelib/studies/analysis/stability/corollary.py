@@ -14,7 +14,7 @@ from mergelib.align import git_rebasin, permute, random_permutations
 from mergelib.records.statistics import both_intervals, interval, plus_minus
 from mergelib.statedict import StateDict, flatten
 from mergelib.structure import structure_of
-from mergelib.studies.papers.variance import CONTROLS
+from mergelib.studies.papers.stability.variance import CONTROLS
 from mergelib.theory.stability import bounds
 from mergelib.theory.stability.steps import Training
 

@@ -11,7 +11,7 @@ from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
 from mergelib.records.results import Rows, Tables
 from mergelib.studies.comparison import examples_of, merge_zoo
-from mergelib.studies.papers.retraining import descend
+from mergelib.studies.papers.stability.retraining import descend
 from mergelib.studies.runner import study
 from mergelib.testbed.tasks import Task, Zoo
 from mergelib.theory.stability import estimators
