@@ -99,8 +99,9 @@ for parameter in ("batch", "examples", "tasks"):
 
 # %% tags=["remove-cell"]
 ends = {p: choosing.change(table, p) for p in ("batch", "examples", "tasks")}
-assert ends["tasks"].loc["theorem_3", "factor"] > 1.5 > ends["tasks"].loc["truth", "factor"]
-assert 0.9 < ends["batch"].loc["truth", "factor"] <= 1.0
+if not small:  # the text is about ten families of tasks
+    assert ends["tasks"].loc["theorem_3", "factor"] > 1.5 > ends["tasks"].loc["truth", "factor"]
+    assert 0.9 < ends["batch"].loc["truth", "factor"] <= 1.0
 
 # %% [markdown]
 # Batch size hardly matters here, and data little, as generalisation is a small part of the error. The law for the
@@ -144,9 +145,10 @@ for guide in ("theorem_3", "repaired"):
 
 # %% tags=["remove-cell"]
 cells = ranked.groupby(["own", "turned"])[choosing.GUIDES].mean()
-assert (cells[choosing.HABIT] > cells[["theorem_3", "repaired"]].max(axis=1)).all()
-assert cells["repaired"].mean() < 0 < cells["theorem_3"].loc[(0.5, 1.0)]
-assert cells["theorem_3"].loc[(0.5, 0.0)] < 0
+if not small:  # the text is about ten families of tasks
+    assert (cells[choosing.HABIT] > cells[["theorem_3", "repaired"]].max(axis=1)).all()
+    assert cells["repaired"].mean() < 0 < cells["theorem_3"].loc[(0.5, 1.0)]
+    assert cells["theorem_3"].loc[(0.5, 0.0)] < 0
 
 # %% [markdown]
 # Printed are the families of chapter 40, with $\tau$ and its 95 % interval. **The bound that is proved ranks worse than
@@ -178,10 +180,11 @@ for name, part in points.groupby("turned"):
 
 # %% tags=["remove-cell"]
 medians = points.groupby(["own", "turned"])[["free", "best"]].median()
-assert (medians["best"] > 3 * medians["free"]).all()
 within = medians["best"].unstack("turned")
-assert (within[0.1] > 4 * within[1.0]).all()
-assert (within.max() < 4 * within.min()).all()
+if not small:  # the text is about ten families of tasks
+    assert (medians["best"] > 3 * medians["free"]).all()
+    assert (within[0.1] > 4 * within[1.0]).all()
+    assert (within.max() < 4 * within.min()).all()
 
 # %% [markdown]
 # These are medians, from the shortest own gradients to the longest. The rule moves with how far tasks pull apart, the
@@ -212,9 +215,10 @@ for count, part in tried.groupby("candidates"):
 
 # %% tags=["remove-cell"]
 search = tried.groupby("candidates")["regret"].mean()
-assert search.is_monotonic_decreasing
-assert search[4] < lost["theorem_3"].mean() < search[1]
-assert lost[choosing.HABIT].mean() < search[4]
+if not small:  # the text is about ten families of tasks
+    assert search.is_monotonic_decreasing
+    assert search[4] < lost["theorem_3"].mean() < search[1]
+    assert lost[choosing.HABIT].mean() < search[4]
 
 # %% [markdown]
 # Theorem 3's choice is worth less than trying two settings, the repaired bound's no more than one at random. The habit
@@ -257,9 +261,10 @@ for count, part in sweep.groupby("steps"):
 
 # %% tags=["remove-cell"]
 gain = sweep.groupby("steps")[["uniform", "repaired", "truth"]].mean()
-assert (gain["truth"] < gain["uniform"]).all()
-assert abs(gain.loc[5, "repaired"] - gain.loc[5, "uniform"]) < 1e-4
-assert gain.loc[100, "repaired"] > gain.loc[100, "uniform"]
+if not small:  # the text is about ten families of tasks
+    assert (gain["truth"] < gain["uniform"]).all()
+    assert abs(gain.loc[5, "repaired"] - gain.loc[5, "uniform"]) < 1e-4
+    assert gain.loc[100, "repaired"] > gain.loc[100, "uniform"]
 
 # %% [markdown]
 # Inside its domain, at five steps, the bound asks for uniform weights: any others cost it $\delta$ at once. Outside, its
@@ -293,9 +298,10 @@ for length in (0.1, 1.0, 10.0):
 
 # %% tags=["remove-cell"]
 curves = uneven.groupby("progress").mean()
-assert curves.loc[1.0, "fednova"] < curves.loc[1.0, "average"]
-assert curves.loc[10.0, "fednova"] > curves.loc[10.0, "average"]
-assert curves.loc[0.1, "surrogate"] > 0.999 > curves.loc[0.1, "shared"]
+if not small:  # the text is about ten families of tasks
+    assert curves.loc[1.0, "fednova"] < curves.loc[1.0, "average"]
+    assert curves.loc[10.0, "fednova"] > curves.loc[10.0, "average"]
+    assert curves.loc[0.1, "surrogate"] > 0.999 > curves.loc[0.1, "shared"]
 
 # %% [markdown]
 # The surrogate is right early: the average's way has a cosine of 1 with the descent of $\tilde f$ (the first one printed)
@@ -316,8 +322,9 @@ for rate, part in left.groupby("rate"):
 
 # %% tags=["remove-cell"]
 rest = left.groupby("rate")[["average", "fednova"]].mean()
-assert rest.loc[0.001, "average"] > 0.05
-assert rest.loc[0.001, "fednova"] < 1e-4
+if not small:  # the text is about ten families of tasks
+    assert rest.loc[0.001, "average"] > 0.05
+    assert rest.loc[0.001, "fednova"] < 1e-4
 
 # %% [markdown]
 # Smaller rates hardly help the average; FedNova's gap vanishes with the rate.
