@@ -101,7 +101,7 @@ def fine_tune(
     train(
         network,
         shuffled(len(split), recipe.batch_size, generator, epochs=recipe.epochs),
-        _loss_of_rows(network, head, split, transform, loss),
+        loss_of_rows(network, head, split, transform, loss),
         optimiser,
         schedule=recipe.schedule_of(optimiser, len(split)),
         radius=radius,
@@ -157,7 +157,7 @@ def checkpoints(
     train(
         network,
         shuffled(len(split), batch_size, generator, steps=max(steps)),
-        _loss_of_rows(network, head, split, transform, loss),
+        loss_of_rows(network, head, split, transform, loss),
         make_optimiser(
             network, optimiser, learning_rate, momentum=0.0, fused=optimiser == "adam" or None
         ),
@@ -166,7 +166,7 @@ def checkpoints(
     return kept
 
 
-def _loss_of_rows(
+def loss_of_rows(
     network: nn.Module, head: nn.Module, split: Split, transform: Transform, loss: Loss
 ) -> Callable[[Tensor], Tensor]:
     """The loss of a network under a frozen copy of a head, from the numbers of a batch's rows."""

@@ -16,12 +16,9 @@ from mergelib.testbed.models import MLP, VisionTransformer
 from mergelib.theory.stability import estimators
 from mergelib.theory.stability.adam import adam_steps, adam_weights, outside
 from mergelib.theory.stability.task_loss import TaskLoss, task_losses
+from tests.theory.quadratics import many
 
 State = dict[str, Tensor]
-
-
-def many(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def gaussian(*shape: int, seed: int = 0) -> Tensor:

@@ -4,28 +4,14 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from mergelib.theory.stability import bounds
 from mergelib.theory.stability.bounds import Losses
 from mergelib.theory.stability.quadratics import Quadratics, covered, errors
 from mergelib.theory.stability.steps import Training, scheduled, sgd
+from tests.theory.quadratics import many, random_quadratics
 
 Opening = tuple[float, float, float, float]
-
-
-def many(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def random_quadratics(seed: int, tasks: int = 3, size: int = 2) -> Quadratics:
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    roots, spreads, scale = draw(tasks, size, size), draw(tasks, size, size), draw(1).exp()
-    return Quadratics(roots @ roots.mT, draw(tasks, size), scale * spreads @ spreads.mT, draw(size))
 
 
 def opening(problem: Quadratics, plan: Training) -> Opening:

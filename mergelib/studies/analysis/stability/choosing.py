@@ -58,17 +58,15 @@ def scaling(parameter: Parameter, values: Sequence[float], *, seed: int = 0) -> 
         seed: of the family of tasks.
 
     Returns:
-        One row per value: ``value``, `TOTALS`, ``own_rate``, which is Theorem 3 with the paper's
-        own learning rate in ε, and ``start``, the excess error of θ_0.
+        One row per value: ``value``, `TOTALS`, and ``start``, the excess error of θ_0.
     """
     most = int(max(values)) if parameter == "tasks" else int(USUAL["tasks"])
     family, rows = pulled_tasks(most, seed=seed), []
     for value in values:
         setting = {**USUAL, parameter: value}
         tasks, plan = first(family, int(setting["tasks"])), planned(setting)
-        own = totals(tasks, plan, own_rate=True)["theorem_3"]
         start = untouched(tasks, examples=int(setting["examples"]))
-        rows.append({"value": value, **totals(tasks, plan), "own_rate": own, "start": start})
+        rows.append({"value": value, **totals(tasks, plan), "start": start})
     return pd.DataFrame(rows)
 
 
@@ -76,12 +74,12 @@ def laws(values: Mapping[Parameter, Sequence[float]], seeds: Sequence[int]) -> p
     """`scaling` of several parameters and families, over the excess error of θ_0.
 
     Returns:
-        Columns ``parameter``, ``seed``, ``value``, `TOTALS` and ``own_rate``.
+        Columns ``parameter``, ``seed``, ``value`` and `TOTALS`.
     """
     tables = []
     for (parameter, points), seed in product(values.items(), seeds):
         table = scaling(parameter, points, seed=seed)
-        table[[*TOTALS, "own_rate"]] = table[[*TOTALS, "own_rate"]].div(table.pop("start"), axis=0)
+        table[list(TOTALS)] = table[list(TOTALS)].div(table.pop("start"), axis=0)
         tables.append(table.assign(parameter=parameter, seed=seed))
     return pd.concat(tables, ignore_index=True)
 

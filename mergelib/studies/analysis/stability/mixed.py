@@ -21,7 +21,6 @@ def uneven(
     *,
     times: float = 8.0,
     rate: float = 0.01,
-    rates: bool = False,
     batch: int = 8,
     examples: int = 50,
 ) -> pd.DataFrame:
@@ -32,7 +31,6 @@ def uneven(
         seeds: of the families of tasks, as in chapter 40.
         times: how much longer.
         rate: η.
-        rates: give the two a larger learning rate instead of more steps.
         batch: b.
         examples: n.
 
@@ -53,7 +51,7 @@ def uneven(
         for pair in combinations(range(4), 2):
             paces = torch.ones(4, dtype=torch.float64)
             paces[list(pair)] = times
-            plan = _planned(paces / paces.mean(), alike, rates=rates)
+            plan = _planned(paces / paces.mean(), alike)
             values.append(
                 [*_compared(tasks, plan, start), *directions(tasks, plan), nearer(tasks, plan)]
             )
@@ -63,12 +61,9 @@ def uneven(
     return pd.DataFrame(rows)
 
 
-def _planned(paces: Tensor, alike: Training, *, rates: bool) -> Training:
+def _planned(paces: Tensor, alike: Training) -> Training:
     count = len(alike.vectors[0])
-    vectors = [
-        float(pace) * sgd(count) if rates else sgd(max(1, round(float(pace) * count)))
-        for pace in paces
-    ]
+    vectors = [sgd(max(1, round(float(pace) * count))) for pace in paces]
     return Training(alike.learning_rate, vectors, alike.batch, alike.examples, alike.weights)
 
 

@@ -103,26 +103,23 @@ def constants(tasks: Quadratics) -> bounds.Losses:
     return bounds.Losses(tasks.smoothness, tasks.noise, tasks.heterogeneity(tasks.start))
 
 
-def totals(tasks: Quadratics, plan: Training, *, own_rate: bool = False) -> dict[str, float]:
+def totals(tasks: Quadratics, plan: Training) -> dict[str, float]:
     """The exact excess error of a merge with equal steps and weights, and the three bounds of it.
 
     Args:
         tasks: the tasks.
         plan: plain SGD.
-        own_rate: put the paper's η = √(T/K̄) into ε, as it does, with the plan's rate elsewhere.
     """
-    printed = [sum(parts.values()) for parts in printed_parts(tasks, plan, own_rate=own_rate)]
+    printed = [sum(parts.values()) for parts in printed_parts(tasks, plan)]
     values = [errors(tasks, plan).excess, *printed, sum(repaired_parts(tasks, plan).values())]
     return dict(zip(TOTALS, values, strict=True))
 
 
-def printed_parts(
-    tasks: Quadratics, plan: Training, *, own_rate: bool = False
-) -> tuple[dict[str, float], dict[str, float]]:
+def printed_parts(tasks: Quadratics, plan: Training) -> tuple[dict[str, float], dict[str, float]]:
     """The parts of Theorem 3 (Li et al., 2026), and of its form with γ*."""
     known = constants(tasks)
     gap = tasks.opening(plan, plan.weights)[0] - tasks.floor(plan.examples)
-    terms = bounds.printed_gradient_terms(known, plan, gap, own_rate=own_rate)
+    terms = bounds.printed_gradient_terms(known, plan, gap, own_rate=False)
     gradient = sum(bounds.printed_gradient_bound(terms, known, plan))
     moved = bounds.printed_stability(plan, bounds.printed_local_stability(known, plan))
     first, second = (

@@ -8,9 +8,8 @@ from torch import Generator, Tensor
 
 from mergelib.hashing import stable_seed
 from mergelib.problems.examples import Examples
-from mergelib.problems.problem import Problem
 from mergelib.records.results import Rows, Tables
-from mergelib.studies.comparison import examples_of, merge_zoo
+from mergelib.studies.comparison import merge_zoo, problem_of
 from mergelib.studies.papers.stability.retraining import descend
 from mergelib.studies.runner import study
 from mergelib.testbed.tasks import Task, Zoo
@@ -58,15 +57,7 @@ def stability(
         ``steps``, ``residual`` and ``spread``, see `AdamSteps`.
     """
     generator = Generator().manual_seed(stable_seed("stability", zoo.suite.seed))
-    data = {name: Examples(*pair) for name, pair in examples_of(zoo, pictures).items()}
-    problem = Problem(
-        zoo.experts,
-        zoo.pretrained,
-        zoo.model,
-        data,
-        zoo.heads,
-        zoo.suite.transforms,
-    )
+    problem = problem_of(zoo, pictures)
     known = {"pretrained": zoo.pretrained, "average": merge_zoo("average", zoo), **zoo.experts}
     chosen = [*points, *(zoo.experts if "experts" in points else ())]
     states = {name: state for name, state in known.items() if name in chosen}

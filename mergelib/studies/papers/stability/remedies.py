@@ -9,16 +9,14 @@ from functools import partial
 
 from torch import Generator
 
-from mergelib.problems.examples import Examples
-from mergelib.problems.problem import Problem
 from mergelib.records.results import Rows, Tables
 from mergelib.studies.comparison import (
     FIRST_GRIDS,
     choices,
     choose_wide,
-    examples_of,
     individual,
     merge_zoo,
+    problem_of,
     records,
 )
 from mergelib.studies.runner import beginning_of, study
@@ -114,14 +112,9 @@ def _trained(zoo: Zoo, epochs: int, radius: float = 0.0) -> Zoo:
 
 def _sharpness(zoo: Zoo, count: int) -> Rows:
     """At every expert, of its own task's loss."""
-    rows = []
-    for name, pair in examples_of(zoo, count).items():
-        data = {name: Examples(*pair)}
-        problem = Problem(
-            zoo.experts, zoo.pretrained, zoo.model, data, zoo.heads, zoo.suite.transforms
-        )
-        losses = task_losses(problem, zoo.experts[name])
+    problem, rows = problem_of(zoo, count), []
+    for name, expert in zoo.experts.items():
+        loss = task_losses(problem, expert)[name]
         generator = Generator().manual_seed(zoo.suite.seed)
-        found = smoothness([*losses.values()], generator=generator)
-        rows.append({"task": name, "sharpness": found})
+        rows.append({"task": name, "sharpness": smoothness([loss], generator=generator)})
     return rows

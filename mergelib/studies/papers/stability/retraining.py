@@ -6,19 +6,19 @@ steps, as Lemma 3 has it.
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import cast
 
 import torch
 from torch import Generator, Tensor, nn
 
 from mergelib.hashing import stable_seed
-from mergelib.problems.calling import transformed
 from mergelib.problems.examples import Examples
-from mergelib.problems.problem import Problem
 from mergelib.records.results import Rows, Tables
 from mergelib.statedict import flatten
-from mergelib.studies.comparison import examples_of
+from mergelib.studies.comparison import problem_of
 from mergelib.studies.runner import beginning_of, study
-from mergelib.testbed.tasks import Task, Zoo
+from mergelib.testbed.tasks import Split, Task, Zoo
+from mergelib.testbed.training import loss_of_rows
 from mergelib.theory.stability.estimators import gradient_noise, gradient_products, heterogeneity
 from mergelib.theory.stability.retraining import (
     draw_rows,
@@ -89,9 +89,7 @@ def retraining(
 
 
 def _noise(zoo: Zoo, examples: int) -> Rows:
-    data = {name: Examples(*pair) for name, pair in examples_of(zoo, examples).items()}
-    problem = Problem({}, zoo.pretrained, zoo.model, data, zoo.heads, zoo.suite.transforms)
-    losses = task_losses(problem, zoo.pretrained)
+    losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
     apart = heterogeneity(gradient_products([*losses.values()]))
     return [
         {"task": name, "noise": gradient_noise(loss).square.value, "heterogeneity": zeta.value}
@@ -167,13 +165,9 @@ def descend(
     on_step: Callable[[int, float], object],
 ) -> None:
     """Train a network in place on a task, at a constant rate, without momentum or decay."""
-    frozen = copy.deepcopy(head).requires_grad_(False)
-
-    def loss(rows: Tensor) -> Tensor:
-        batch = examples[rows]
-        outputs = frozen(network(transformed(batch.inputs, task.transform)))
-        return task.loss(outputs, batch.pair[1])
-
+    inputs, labels = examples.pair
+    split = Split(cast(Tensor, inputs), labels)  # a task's inputs are one tensor
+    loss = loss_of_rows(network, head, split, task.transform, task.loss)
     network.train()
     descent = make_optimiser(network, optimiser, rate, momentum=0.0)
     train(network, batches, loss, descent, on_step=on_step)
