@@ -13,6 +13,7 @@ import pandas as pd
 from mergelib.ledger.checks import Check, Role, above, matrix, pick
 from mergelib.ledger.verdicts import Claim, Load
 from mergelib.studies.analysis.stability.remedies import (
+    OPTIMISERS,
     PLAIN,
     by_matching,
     by_way,
@@ -102,15 +103,14 @@ def _uneven(load: Load) -> list[Check]:
     merged = load(UNEVEN, "merged")
     few = sorted(merged["few"].unique())[::-1]
     names = {"average": "average", "task_arithmetic": "task arithmetic", "ties": "TIES"}
-    optimisers = {"adam": "Adam", "sgd": "SGD"}
-    for optimiser, count, value in product(optimisers, few, UNITS):
+    for optimiser, count, value in product(OPTIMISERS, few, UNITS):
         for rule, name in names.items():
             if rule != "average" and count != few[0]:
                 continue
             own = merged[(merged["optimiser"] == optimiser) & (merged["few"] == count)]
             table = by_way(own, method=rule)
             first: Role = "primary" if (rule, count) == ("average", few[0]) else "secondary"
-            words = f"{optimisers[optimiser]}, {count} and {8 * count} steps, {name}"
+            words = f"{OPTIMISERS[optimiser]}, {count} and {8 * count} steps, {name}"
             for way, role in (("per step", first), ("per length", "control")):
                 checks.append(
                     _gain(f"{words}: {way} better than as they are", table, way, PLAIN, value, role)

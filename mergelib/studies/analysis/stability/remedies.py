@@ -3,14 +3,15 @@
 The studies are ``remedies``, ``rebasin``, ``uneven`` and ``mechanisms``.
 """
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
-from mergelib.records.statistics import both_intervals, interval
+from mergelib.records.statistics import both_intervals
 
-PLAIN = "as they are"  # ways of the study `uneven`
+PLAIN, WAYS = "as they are", ("per step", "per length")  # of the study `uneven`
+OPTIMISERS = {"adam": "Adam", "sgd": "SGD"}
 KINDS = ("plain, half as long", "sharpness-aware, 0.05", "sharpness-aware, 0.2", "linearised")
 
 
@@ -46,6 +47,46 @@ def by_way(
         merged = merged[merged["steps"] == merged[own]]
     means = merged.groupby(["way", "seed", "task"], sort=False)[["accuracy", "loss"]].mean()
     return means.reset_index().rename(columns={"way": "method"})
+
+
+def way_gains(
+    merged: pd.DataFrame, *, own: Literal["few", "many"] | None = None, few: int, method: str
+) -> pd.DataFrame:
+    """Accuracy that rescaled task vectors gain over those as they are: `both_intervals`, in points.
+
+    Args:
+        merged: as for `by_way`.
+        own: as for `by_way`.
+        few: steps of the short experts.
+        method: the rule.
+
+    Returns:
+        A row for each optimiser and way.
+    """
+    found = {}
+    for optimiser, name in OPTIMISERS.items():
+        table = by_way(merged, own=own, optimiser=optimiser, few=few, method=method)
+        pairs = {f"{name}, {way}": (way, PLAIN) for way in WAYS}
+        found[optimiser] = 100 * both_intervals(table, pairs)
+    return pd.concat(found.values())
+
+
+def growth(experts: pd.DataFrame) -> pd.DataFrame:
+    """Slope of log ‖θ_t − θ_0‖ against log K, fitted in every seed and task, means over tasks.
+
+    Args:
+        experts: the table of that name from the study ``uneven``.
+
+    Returns:
+        One row per seed, one column per optimiser.
+    """
+    keys = ["seed", "optimiser", "task"]
+    logs = experts.assign(**{name: np.log(experts[name]) for name in ("steps", "distance")})
+    slopes = {
+        key: np.polyfit(part["steps"], part["distance"], 1)[0] for key, part in logs.groupby(keys)
+    }
+    table = pd.Series(slopes).rename_axis(keys)
+    return table.groupby(["seed", "optimiser"]).mean().unstack()
 
 
 def correlations(coefficients: pd.DataFrame, granularity: str, column: str) -> pd.Series:
@@ -86,9 +127,3 @@ def by_matching(pairs: pd.DataFrame, pair: str) -> pd.DataFrame:
     """
     own = pairs[pairs["pair"] == pair]
     return own.assign(method=own["matched"].map({True: "matched", False: "as trained"}))
-
-
-def intervals(values: Mapping[str, pd.Series]) -> pd.DataFrame:
-    """Mean and half width over seeds of named columns, which are indexed by seed."""
-    rows = {name: interval(column.tolist()) for name, column in values.items()}
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "half_width"])
