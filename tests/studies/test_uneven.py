@@ -80,7 +80,8 @@ def test_study_merges_checkpoints(tiny_zoo: Zoo) -> None:
     average = merged[merged["method"] == "average"]
     own = average[(average["draw"] == 0) & (average["way"] == "as they are")]
     for rows in (own, average[average["way"] == "equal steps"]):
-        chosen = {row.task: kept[row.task][row.steps] for row in rows.itertuples()}
+        taken = zip(rows["task"], rows["steps"], strict=True)
+        chosen = {task: kept[task][steps] for task, steps in taken}
         table = evaluate(zoo.model, merge("average", chosen), zoo.heads, zoo.suite, autocast=True)
         assert rows["loss"].tolist() == pytest.approx(table["loss"].tolist(), rel=1e-3)
     experts = pd.DataFrame(tables["experts"])

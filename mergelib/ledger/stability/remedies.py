@@ -110,21 +110,23 @@ def _uneven(load: Load) -> list[Check]:
             own = merged[(merged["optimiser"] == optimiser) & (merged["few"] == count)]
             table = by_way(own, method=rule)
             first: Role = "primary" if (rule, count) == ("average", few[0]) else "secondary"
-            words = f"{OPTIMISERS[optimiser]}, {count} and {8 * count} steps, {name}"
-            for way, role in (("per step", first), ("per length", "control")):
-                checks.append(
-                    _gain(f"{words}: {way} better than as they are", table, way, PLAIN, value, role)
-                )
-            if rule == "average":
-                what = f"{words}: equal steps better than unequal"
-                checks.append(_gain(what, table, "equal steps", PLAIN, value, "control"))
+            many = int(own["many"].iloc[0])
+            words = f"{OPTIMISERS[optimiser]}, {count} and {many} steps, {name}"
+            checks.append(
+                _gain(f"{words}: per step better", table, "per step", PLAIN, value, first)
+            )
+            if first == "primary":
+                for way in ("per length", "equal steps"):
+                    what = f"{words}: {way} better"
+                    checks.append(_gain(what, table, way, PLAIN, value, "control"))
     return checks
 
 
 def _outliers(load: Load) -> list[Check]:
     table = load(EXPLAINED, "coefficients")
     checks = []
-    for fine, role in (("task", "primary"), ("layer", "secondary")):
+    cases: dict[str, Role] = {"task": "primary", "layer": "secondary"}
+    for fine, role in cases.items():
         values = -matrix(correlations(table, fine, "heterogeneity"))
         what = f"coefficients by {fine}: −λ rises with ζ over the tasks"
         checks.append(Check(what, values, role=role, unit="rank correlation"))
@@ -138,7 +140,8 @@ def _outliers(load: Load) -> list[Check]:
 def _mended(load: Load) -> list[Check]:
     table = errors(load(EXPLAINED, "test"))
     checks = []
-    for split, role in (("test", "primary"), ("validation", "secondary"), ("train", "secondary")):
+    cases: dict[str, Role] = {"test": "primary", "validation": "secondary", "train": "secondary"}
+    for split, role in cases.items():
         name = f"surgery, {split}"
         after, before = (
             {part: pick(table, part, method=each) for part in ("optimisation", "generalisation")}
@@ -205,9 +208,9 @@ CLAIMS = (
         "step avoids",
         reported="a bound; all experts of a merge are trained alike",
         method="half of eight experts, drawn at random, take eight times the steps of the others; "
-        "task vectors over their steps (FedNova) against the average. Secondary: task arithmetic, "
-        "TIES, a quarter of the steps; controls: task vectors over their lengths, and experts of "
-        "equal steps",
+        "the average of task vectors over their steps (FedNova) against that of task vectors as "
+        "they are. Secondary: task arithmetic, TIES, a quarter of the steps; controls: task "
+        "vectors over their lengths, and experts of equal steps",
         data="no setting of the merges is chosen",
         test=_uneven,
     ),

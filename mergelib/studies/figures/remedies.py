@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 PAIRS = {"same task": ("one task", "#0072b2", "o"), "two tasks": ("two tasks", "#d55e00", "s")}
 PLACES = {"as trained": 0, "matched": 1, "one start": 2}
+SHADES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c8c8c")
+SHAPES = "osD^v<>P"
 MENDED = {
     "average": ("average", "#000000", "*"),
     "surgery, test": ("Surgery, test inputs", "#d55e00", "o"),
@@ -69,30 +71,21 @@ def growth_curves(experts: pd.DataFrame, ax: "Axes") -> None:
     ax.minorticks_off()
 
 
-def coefficient_points(coefficients: pd.DataFrame, column: str, ax: "Axes") -> None:
-    """AdaMerging's coefficients against what is known of a task, a point for every task and seed.
+def coefficient_points(coefficients: pd.DataFrame, ax: "Axes") -> None:
+    """AdaMerging's coefficients against ζ², a point for every task and seed.
 
     Args:
-        coefficients: the table of that name from the study ``mechanisms``, of one granularity.
-        column: what is known, above 0; points where it is estimated below are left out.
+        coefficients: the table of that name from the study ``mechanisms``, of one granularity;
+            points whose ζ² is estimated below 0 are left out.
         ax: where to draw.
     """
-    shown = coefficients[coefficients[column] > 0]
-    shades = (
-        "#0072b2",
-        "#d55e00",
-        "#009e73",
-        "#cc79a7",
-        "#e69f00",
-        "#56b4e9",
-        "#000000",
-        "#8c8c8c",
-    )
+    shown = coefficients[coefficients["heterogeneity"] > 0]
     for i, (task, rows) in enumerate(shown.groupby("task", sort=False)):
-        ax.plot(
-            rows[column], rows["coefficient"], "osD^v<>P"[i % 8], color=shades[i % 8], label=task
-        )
+        style = {"color": SHADES[i % len(SHADES)], "label": task}
+        ax.plot(rows["heterogeneity"], rows["coefficient"], SHAPES[i % len(SHAPES)], **style)
     ax.set(xscale="log")
+    ax.set_xticks([3, 10, 30], ["3", "10", "30"])
+    ax.minorticks_off()
 
 
 def error_points(table: pd.DataFrame, ax: "Axes") -> None:

@@ -1,6 +1,7 @@
 """What chapter 44 reads out of its studies: tables made by hand."""
 
 from itertools import product
+from typing import Any, Literal
 
 import pandas as pd
 import pytest
@@ -38,7 +39,7 @@ def merged() -> pd.DataFrame:
 
 
 def test_ways_are_averaged_over_draws(merged: pd.DataFrame) -> None:
-    chosen = {"optimiser": "adam", "few": 1, "method": "average"}
+    chosen: dict[str, Any] = {"optimiser": "adam", "few": 1, "method": "average"}
     found = by_way(merged, **chosen).set_index(["method", "seed", "task"])["accuracy"]
     assert found["per step", 1, "b"] == pytest.approx(0.51 + 0.1)
     assert found["equal steps", 0, "a"] == pytest.approx(0.7)
@@ -48,7 +49,8 @@ def test_ways_are_averaged_over_draws(merged: pd.DataFrame) -> None:
 
 
 def test_gains_are_in_points(merged: pd.DataFrame) -> None:
-    for own, expected in ((None, 10.0), ("few", 30.0), ("many", -10.0)):
+    cases: dict[Literal["few", "many"] | None, float] = {None: 10.0, "few": 30.0, "many": -10.0}
+    for own, expected in cases.items():
         table = way_gains(merged, own=own, few=1, method="average")
         assert list(table.index) == [
             f"{name}, {way}" for name in ("Adam", "SGD") for way in ("per step", "per length")

@@ -83,7 +83,7 @@ def _shortened(zoo: Zoo, count: int) -> Zoo:
     """The zoo with the first rows of every split; splits are in random order."""
     splits = {split: examples_of(zoo, count, split) for split in get_args(Part)}
     tasks = {
-        name: replace(task, **{split: Split(*rows[name]) for split, rows in splits.items()})
+        name: replace(task, **{split: Split(*rows[name]) for split, rows in splits.items()})  # type: ignore[arg-type]
         for name, task in zoo.suite.tasks.items()
     }
     return replace(zoo, suite=replace(zoo.suite, tasks=tasks))
