@@ -1,7 +1,7 @@
 """Remark 4 of the stability framework (Li et al., 2026): claims T14, T15, T16 and T19.
 
 The remark explains methods by terms of the bound that they lower. Each claim asks whether a method
-does lower what it is said to lower, and whether the merge gains. T19 is the bound's χ² κ².
+does lower what it is said to lower, and whether the merge gains. T19 is about Theorem 2's χ² κ².
 """
 
 from functools import partial
@@ -203,7 +203,7 @@ CLAIMS = (
     ),
     _claim(
         key="T19",
-        place="Theorem 2, Eq. 7; Remark 4",
+        place="Theorem 2, Eq. 7",
         statement="unequal numbers of steps cost the average χ² κ², which merging task vectors per "
         "step avoids",
         reported="a bound; all experts of a merge are trained alike",

@@ -81,8 +81,8 @@ def coefficient_points(coefficients: pd.DataFrame, ax: "Axes") -> None:
     """
     shown = coefficients[coefficients["heterogeneity"] > 0]
     for i, (task, rows) in enumerate(shown.groupby("task", sort=False)):
-        style = {"color": SHADES[i % len(SHADES)], "label": task}
-        ax.plot(rows["heterogeneity"], rows["coefficient"], SHAPES[i % len(SHAPES)], **style)
+        mark, shade = SHAPES[i % len(SHAPES)], SHADES[i % len(SHADES)]
+        ax.plot(rows["heterogeneity"], rows["coefficient"], mark, color=shade, label=task)
     ax.set(xscale="log")
     ax.set_xticks([3, 10, 30], ["3", "10", "30"])
     ax.minorticks_off()
