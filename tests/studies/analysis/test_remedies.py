@@ -73,6 +73,9 @@ def test_training_gains_are_against_plain_training() -> None:
     assert gains.to_dict() == pytest.approx(
         {kind: value - 0.5 for kind, value in kinds.items() if kind != "plain"}
     )
+    half = training_gains(pd.DataFrame(rows), "average", base="plain, half as long")["mean"]
+    assert half["linearised"] == pytest.approx(0.2)
+    assert len(half) == 3
 
 
 def test_growth_finds_the_power() -> None:

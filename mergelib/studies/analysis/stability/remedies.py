@@ -15,17 +15,19 @@ OPTIMISERS = {"adam": "Adam", "sgd": "SGD"}
 KINDS = ("plain, half as long", "sharpness-aware, 0.05", "sharpness-aware, 0.2", "linearised")
 
 
-def training_gains(test: pd.DataFrame, method: str, value: str = "accuracy") -> pd.DataFrame:
-    """What each kind of training gains over plain experts that cost the same: `both_intervals`.
+def training_gains(
+    test: pd.DataFrame, method: str, value: str = "accuracy", *, base: str = "plain"
+) -> pd.DataFrame:
+    """How other kinds of training differ from plain experts that cost the same: `both_intervals`.
 
     Args:
         test: the table of that name from the study ``remedies``.
         method: a merge, or ``individual``.
-        value: a column; of losses, what is gained is taken off.
+        value: a column.
+        base: the kind to compare with.
     """
     runs = test[test["method"] == method].drop(columns="method").rename(columns={"kind": "method"})
-    pairs = {kind: ("plain", kind) if value == "loss" else (kind, "plain") for kind in KINDS}
-    return both_intervals(runs, pairs, value)
+    return both_intervals(runs, {kind: (kind, base) for kind in KINDS if kind != base}, value)
 
 
 def by_way(
