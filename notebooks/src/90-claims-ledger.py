@@ -180,7 +180,7 @@ display(Markdown(drawing.entries(mine, checks, TITLES)))
 # T6 and T12 are about masks, T14 to T16 and T19 about what Remark 4 says that other methods lower; the numbering leaves
 # room for the scaling laws. The paper reports no measurement of these.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Primary checks of the claims of the stability framework, drawn as above; each check in its own unit.", "name": "fig-ledger-stability"}, "image": {"alt": "A line for each primary check. Trimming and dropping are left of zero, as they raise the share of the mean square; its link with a lower loss is right of zero; at weights of one over T TIES is left of zero, and the other comparisons with the average cross it."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Primary checks of the claims of the stability framework, drawn as above; each check in its own unit.", "name": "fig-ledger-stability"}, "image": {"alt": "A line for each primary check. Trimming and dropping are left of zero, as they raise the share of the mean square; its link with a lower loss is right of zero; at weights of one over T TIES is left of zero, and the other comparisons with the average cross it. AdaMerging's coefficients and merging per step are left of zero; SAM's curvature and Surgery's optimisation error are right of it."}}
 mine = paper["li2026unified"]
 drawing.forest(mine, checks)
 plt.show()
