@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import remedies_contrasts
 from contrasts import Contrast, Follow, Key, Spread, Times
 
-from mergelib.ledger import Claim, cart, cogram, frank_wolfe, stability_variance
+from mergelib.ledger import Claim, cart, cogram, frank_wolfe, stability, stability_variance
 from mergelib.ledger.verdicts import FAILS, HOLDS, UNTESTED, judge, outcomes, verdict
 from mergelib.records.results import MissingResult, load_table
 
@@ -23,6 +24,7 @@ CLAIMS = (
     *frank_wolfe.CLAIMS,
     *cogram.CLAIMS,
     *stability_variance.CLAIMS,
+    *stability.CLAIMS,
 )
 WAYS = ("as measured", "for", "against", "exchanged", "shuffled", "renamed", "missing")
 
@@ -246,10 +248,11 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     ),
     "T12": (_MASKED([("trim, elect", 0.2), ("drop", 0.2), ("none", 1.0)], ("loss",)),),
     "G5": (Follow("fusion", _FUSED, [_FISHER, _LAYER], blocks=("seed", "data", "start")),),
+    **remedies_contrasts.CONTRASTS,
 }
 
 ASIDE = ("digits", "glyphs")  # no primary check reads these,
-RENDERED = ("T6", "T12")  # but those of these claims
+RENDERED = ("T6", "T12", *remedies_contrasts.CONTRASTS)  # but those of these claims
 
 
 @cache
