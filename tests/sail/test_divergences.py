@@ -56,8 +56,12 @@ def test_gaussians_in_several_dimensions_differ_along_one() -> None:
     difference = (means[0] - means[1]).numpy()
     solved = np.linalg.inv(covariance.numpy()) @ difference
     assert float(distance) == pytest.approx(math.sqrt(difference @ solved))
-    points = np.random.default_rng(0).multivariate_normal(means[0], covariance.numpy(), 200_000)
-    logs = [stats.multivariate_normal(mean, covariance.numpy()).logpdf(points) for mean in means]
+    points = np.random.default_rng(0).multivariate_normal(
+        means[0].numpy(), covariance.numpy(), 200_000
+    )
+    logs = [
+        stats.multivariate_normal(mean, covariance.numpy()).logpdf(points) for mean in means.numpy()
+    ]
     monte_carlo = np.clip(1 - np.exp(logs[1] - logs[0]), 0, None).mean()
     assert float(gaussian_variation(distance)) == pytest.approx(monte_carlo, abs=0.005)
 
