@@ -158,8 +158,15 @@ def pair_shares(
 ) -> pd.DataFrame:
     """Best γ_1 on the line through two experts for their tasks in the shares ρ and 1 − ρ.
 
+    Args:
+        zoo: experts of one pretrained model.
+        pairs: names of two tasks each.
+        shares: ρ.
+        positions: values of γ_1; 0 and 1 among them.
+
     Returns:
-        Columns ``pair``, ``share`` and ``loss``: the γ_1 among ``positions`` of least test loss.
+        Columns ``pair``, ``share``, ``loss``: the γ_1 among ``positions`` of least test loss, and
+        ``curved``: what quadratic losses predict from their rise between both ends alone.
     """
     rows = []
     for first, second in pairs:
@@ -168,10 +175,13 @@ def pair_shares(
         pair = [first, second]
         table = evaluate_many(zoo.model, line, zoo.heads, zoo.suite, tasks=pair)
         curves = table.pivot(index="candidate", columns="task", values="loss")
+        rises = [float(curves.loc[0, first] - curves.loc[1, first])]
+        rises.append(float(curves.loc[1, second] - curves.loc[0, second]))
         for share in shares:
             mixed = share * curves[first] + (1 - share) * curves[second]
-            rows.append((f"{first}, {second}", share, mixed.idxmin()))
-    return pd.DataFrame(rows, columns=["pair", "share", "loss"])
+            curved = share * rises[0] / (share * rises[0] + (1 - share) * rises[1])
+            rows.append((f"{first}, {second}", share, mixed.idxmin(), curved))
+    return pd.DataFrame(rows, columns=["pair", "share", "loss", "curved"])
 
 
 def _tasks(generator: torch.Generator) -> tuple[Tensor, Tensor]:
