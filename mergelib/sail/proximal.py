@@ -35,7 +35,9 @@ INDEFINITE = (
     "semidefinite where weights sum to 0"
 )
 NEGATIVE = "the predicted squared distance is negative: no Euclidean space has such a target"
-NOT_UNIQUE = "other weights do as well: H is singular where weights sum to 0; of the best, the shortest"
+NOT_UNIQUE = (
+    "other weights do as well: H is singular where weights sum to 0; of the best, the shortest"
+)
 LOCAL = "more than {} sources and an indefinite H: projected gradient may have missed the minimum"
 SAME = "no two sources differ significantly ({} permutations, p > {}): uniform weights"
 

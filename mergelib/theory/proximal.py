@@ -1,9 +1,9 @@
 """What SAIL's theory promises of a start near the optimum (Anonymous, 2025): bounds and LDA.
 
 Theorem 1 compares X = ‖θ_i − θ*‖², of a source, with Y = ‖θ_rand − θ*‖² for θ_rand ~ N(0, I);
-Theorem 2 follows gradient descent on a loss that is L-smooth and μ-strongly convex; Lemma 2 is about
-linear discriminant analysis (LDA); Theorem 4 bounds the risk on the target. Where a theorem had to be
-repaired, ``form`` chooses between what is printed and what is proved.
+Theorem 2 follows gradient descent on a loss that is L-smooth and μ-strongly convex; Lemma 2 is
+about linear discriminant analysis (LDA); Theorem 4 bounds the risk on the target. Where a theorem
+had to be repaired, ``form`` chooses between what is printed and what is proved.
 """
 
 import math

@@ -118,7 +118,7 @@ fig, axes = plt.subplots(1, 3, figsize=(9.2, 3.4), width_ratios=(1, 1, 0.9))
 pair = torch.tensor([[0.0, 0.0], [2.0, 0.4]], dtype=torch.float64)
 targets = [[0.6, 1.0], [1.5, -0.6], [2.6, 0.9], [-0.5, 0.6]]
 figures.feet(pair, torch.tensor(targets, dtype=torch.float64), axes[0])
-axes[0].legend(fontsize=9, loc="lower left")
+axes[0].legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2)
 three = torch.tensor([[1, 0, 0.3], [1, 0.3, 0], [-1.2, -0.1, 0.2]], dtype=torch.float64)
 figures.simplex_levels(three, axes[1])
 square = torch.tensor([[0, 1, 2, 1], [1, 0, 1, 2], [2, 1, 0, 1], [1, 2, 1, 0]]) / 2
@@ -128,7 +128,7 @@ slices = torch.stack([s, 0.5 - s, s, 0.5 - s], 1)
 axes[2].plot(s, ((slices @ matrix) * slices).sum(1) / 2)
 axes[2].plot(0.25, 0.0625, "x", color="#d55e00", ms=9, mew=2, label="(12)")
 axes[2].set(xlabel="s", ylabel="½ γᵀHγ")
-axes[2].legend()
+axes[2].legend(loc="lower center")
 plt.show()
 
 # %% [markdown]
@@ -142,15 +142,19 @@ plt.show()
 # (proximal-singular)=
 # **The best case.** If a source equals the target, its row of $H$ is zero and there is no inverse. Least squares finds it.
 
+
 # %% tags=["nbval-check-output"]
 def squared(points):
     return points.square().sum(1), torch.cdist(points, points).square()
 
 
-print("nearer, yet less:", [round(w, 2) for w in proximal_weights(*squared(three)).weights.tolist()])
+print(
+    "nearer, yet less:", [round(w, 2) for w in proximal_weights(*squared(three)).weights.tolist()]
+)
 best_case = torch.tensor([[0.0, 0], [1, 0], [0, 1]], dtype=torch.float64)
 print("determinant of H:", round(float(torch.linalg.det(interactions(*squared(best_case)))), 6))
-print("source = target:", proximal_weights(*squared(best_case), "affine").weights.abs().tolist())
+weights = proximal_weights(*squared(best_case), "affine").weights
+print("source = target:", weights.abs().round(decimals=6).tolist())
 
 # %% [markdown]
 # (proximal-square)=
@@ -195,7 +199,9 @@ print(f"TV at distance 2: {float(gaussian_variation(2.0)):.2f} instead of 1")
 means = torch.tensor([[[-1.0, 0], [1, 0]], [[-1, 3], [1, 3]]], dtype=torch.float64)
 theta, _ = lda_parameters(means, identity)
 moved = gaussian_variation(mahalanobis(*means, identity)).mean()
-print(f"both classes moved: parameters by {float((theta[0] - theta[1]).norm()):.0f}, TV {moved:.3f}")
+print(
+    f"both classes moved: parameters by {float((theta[0] - theta[1]).norm()):.0f}, TV {moved:.3f}"
+)
 uneven = torch.diag(torch.tensor([1.0, 0.01], dtype=torch.float64))
 print("C by direction:", [round(lemma_two_constant(way, uneven), 1) for way in identity])
 
@@ -324,7 +330,7 @@ runs = [
     for shared in (True, False)
     for seed in range(SEED, SEED + (2 if small else 3))
 ]
-perceptrons, curves = (pd.concat([run[part] for run in runs]) for part in (0, 1))
+perceptrons = pd.concat(runs)
 zoo = cut(ml.load_zoo(ml.load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE), 60)
 names = list(zoo.experts)
 pairs = list(zip(names[::2], names[1::2]))
@@ -352,7 +358,9 @@ plt.show()
 # %%
 same = mixtures.least_squares_shares(SHARES, same_inputs=True, seed=SEED)
 print("least squares, same inputs:", same["loss"].round(2).tolist())
-print(scripts.set_index(["pair", "share"])[["loss", "curved"]].unstack("share").round(2).to_string())
+print(
+    scripts.set_index(["pair", "share"])[["loss", "curved"]].unstack("share").round(2).to_string()
+)
 
 # %% tags=["hide-cell"]
 # What the text and the figure's description say of this seed.
@@ -488,7 +496,9 @@ for goal in (1e-2, 1e-3, 1e-4, 1e-5):
     print(f"steps to {goal:.0e}:", ", ".join(f"{name} {count}" for name, count in steps.items()))
 print("bound of the start:", ", ".join(f"{name} {known[name]:.3f}" for name in figures.STARTS))
 print("at step 0:         ", ", ".join(f"{name} {wide[name][0]:.3f}" for name in figures.STARTS))
-print(f"half the excess saves {steps_saved(0.5, known['rate'], known['mu']):.0f} steps of the bound")
+print(
+    f"half the excess saves {steps_saved(0.5, known['rate'], known['mu']):.0f} steps of the bound"
+)
 
 # %% tags=["hide-cell"]
 assert (paths["excess"] <= paths["bound"] * (1 + 1e-9)).all()
@@ -594,7 +604,10 @@ assert held.iloc[1] >= 0.95
 # %% tags=["nbval-check-output"]
 squares_to_target = torch.tensor([1.1244**2, 0.1244**2], dtype=torch.float64)
 between = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-print(f"affine: {float(proximal_weights(squares_to_target, between, 'affine').weights[0]):.4f}", end=", ")
+print(
+    f"affine: {float(proximal_weights(squares_to_target, between, 'affine').weights[0]):.4f}",
+    end=", ",
+)
 print(f"simplex: {float(proximal_weights(squares_to_target, between).weights[0]):.0f}")
 
 # %% [markdown]

@@ -56,7 +56,8 @@ def feet(sources: Tensor, targets: Tensor, ax: "Axes") -> None:
     for name, source in zip(("θ₁", "θ₂"), sources, strict=True):
         ax.plot(*source, "s", color="#000000", ms=6)
         ax.annotate(name, source.tolist(), xytext=(0, -16), textcoords="offset points", ha="center")
-    ax.set(aspect="equal", xticks=[], yticks=[])
+    ax.set(aspect="equal")
+    ax.axis("off")
 
 
 def simplex_levels(offsets: Tensor, ax: "Axes") -> None:
@@ -105,7 +106,7 @@ def level_sets(covariance: Tensor, ax: "Axes") -> None:
         for number, level in enumerate((0.5, 1.0)):
             text = f"equal distance of {name}" if number == 0 else None
             ax.plot(*(level * ways / length), style, color=shade, label=text)
-    ax.set(aspect="equal", xlabel="shift along x₁", ylabel="shift along x₂")
+    ax.set(aspect="equal", xlabel="shift along x₁", ylabel="shift along x₂", ylim=(-0.6, 1.1))
 
 
 def saturation(table: pd.DataFrame, ax: "Axes") -> None:
@@ -127,7 +128,9 @@ def share_estimates(table: pd.DataFrame, ax: "Axes") -> None:
         table: as from `mergelib.studies.analysis.sail.mixtures.estimated_shares`.
         ax: where to draw.
     """
-    for shift, (kind, (shade, mark)) in zip((-0.018, -0.006, 0.006, 0.018), KINDS.items(), strict=True):
+    for shift, (kind, (shade, mark)) in zip(
+        (-0.018, -0.006, 0.006, 0.018), KINDS.items(), strict=True
+    ):
         values = table[table["kind"] == kind].groupby("share")["weight"]
         middle = values.mean()
         spread = abs(values.quantile([0.025, 0.975]).unstack().sub(middle, axis=0)).T

@@ -24,7 +24,9 @@ HIDDEN = 32
 EXAMPLES = 150  # of each distribution
 RATE = 0.02
 
-Nets = dict[str, Tensor]  # many perceptrons of one shape, stacked: "w" (M, h, 2), "b", "v" (M, h), "c"
+Nets = dict[
+    str, Tensor
+]  # many perceptrons of one shape, stacked: "w" (M, h, 2), "b", "v" (M, h), "c"
 
 
 def drawn_from(share: float, count: int, generator: torch.Generator) -> Tensor:
@@ -103,7 +105,7 @@ def least_squares_shares(
 
 def perceptron_shares(
     shares: Sequence[float], seed: int, *, shared: bool, steps: int = 300, retrained: int = 20
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+) -> pd.DataFrame:
     """The chain for small perceptrons trained on D_1, on D_2, and on every D* of ``shares``.
 
     Args:
@@ -117,13 +119,15 @@ def perceptron_shares(
         Per ρ the best γ_1 in ``parameters`` (nearest to θ*, affine), in ``loss`` and ``trained`` (of
         `GAMMAS`, of least J_ρ before and after retraining), and squared distances from θ*:
         ``nearest_source`` of both sources, ``start`` of the initial network of a further draw,
-        ``normal`` of weights from N(0, 1), in the mean. And the losses J_ρ per ρ and γ.
+        ``normal`` of weights from N(0, 1), in the mean.
     """
     generator = torch.Generator().manual_seed(seed)
     data = _tasks(generator)
     wanted = torch.tensor([1.0, 0.0, *shares])
     first = _initial(len(wanted) + 1, generator)
-    starts = {key: part[:1].expand_as(part[1:]) if shared else part[1:] for key, part in first.items()}
+    starts = {
+        key: part[:1].expand_as(part[1:]) if shared else part[1:] for key, part in first.items()
+    }
     nets = _train(starts, wanted, data, steps)
     one, two, *optima = (_pick(nets, i) for i in range(len(wanted)))
     gammas = torch.tensor(GAMMAS)
@@ -135,9 +139,9 @@ def perceptron_shares(
         for name, state in (("loss", many), ("trained", _train(many, mixes, data, retrained)))
     }
     fresh = _pick(_initial(1, generator), 0)
-    rows, curves = [], []
+    rows = []
     for i, (share, optimum) in enumerate(zip(shares, optima, strict=True)):
-        row = {"share": share, "seed": seed, "shared": shared}
+        row: dict[str, float | bool] = {"share": share, "seed": seed, "shared": shared}
         row["parameters"] = float(oracle_gamma([one, two], optimum, "affine").weights[0])
         row |= {name: float(gammas[table[i].argmin()]) for name, table in losses.items()}
         row["nearest_source"] = min(_squared(one, optimum), _squared(two, optimum))
@@ -145,12 +149,7 @@ def perceptron_shares(
         entries = sum(part.numel() for part in optimum.values())
         row["normal"] = entries + sum(float(part.square().sum()) for part in optimum.values())
         rows.append(row)
-        curves += [
-            {"share": share, "seed": seed, "shared": shared, "gamma": gamma}
-            | {name: float(table[i, k]) for name, table in losses.items()}
-            for k, gamma in enumerate(GAMMAS)
-        ]
-    return pd.DataFrame(rows), pd.DataFrame(curves)
+    return pd.DataFrame(rows)
 
 
 def pair_shares(
@@ -185,7 +184,7 @@ def pair_shares(
 
 
 def _tasks(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """x ``(2, n, 2)`` and labels ±1 ``(2, n)``: two places, at which opposite sides are right."""
+    """Inputs ``(2, n, 2)`` and labels ±1 ``(2, n)``: two places, at which opposite sides are right."""
     points = torch.randn(2, EXAMPLES, 2, generator=generator) * torch.tensor([0.7, 1.0])
     points[:, :, 0] += torch.tensor([-1.5, 1.5])[:, None]
     sides = torch.where(points[:, :, 1] > 0, 1.0, -1.0)
