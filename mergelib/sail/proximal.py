@@ -208,7 +208,8 @@ def _curvatures(matrix: Tensor) -> Tensor:
     basis = torch.linalg.qr(
         torch.cat([matrix.new_ones(count, 1), torch.eye(count, count - 1, dtype=matrix.dtype)], 1)
     ).Q[:, 1:]
-    return torch.linalg.eigvalsh(basis.T @ matrix @ basis)
+    values: Tensor = torch.linalg.eigvalsh(basis.T @ matrix @ basis)
+    return values
 
 
 def _stationary(matrices: Tensor) -> Tensor:
@@ -217,7 +218,8 @@ def _stationary(matrices: Tensor) -> Tensor:
     system = matrices.new_ones(*matrices.shape[:-2], count + 1, count + 1)
     system[..., :-1, :-1] = matrices
     system[..., -1, -1] = 0
-    return torch.linalg.pinv(system, rtol=1e-13, hermitian=True)[..., :-1, -1]
+    inverse: Tensor = torch.linalg.pinv(system, rtol=1e-13, hermitian=True)
+    return inverse[..., :-1, -1]
 
 
 def _affine(matrix: Tensor, euclidean: bool) -> Tensor:

@@ -115,7 +115,7 @@ def test_a_source_that_is_the_target_takes_all() -> None:
     own, between = distances(torch.tensor([[0.0, 0], [1, 0], [0, 1]], dtype=D))
     assert float(torch.linalg.det(proximal.interactions(own, between))) == 0
     for constraint in ("simplex", "affine"):
-        found = proximal_weights(own, between, constraint)  # type: ignore[arg-type]
+        found = proximal_weights(own, between, constraint)
         assert found.weights.numpy() == pytest.approx([1, 0, 0], abs=1e-9)
         assert found.squared_distance == pytest.approx(0, abs=1e-12)
 
@@ -199,7 +199,7 @@ def test_two_sources_alike_and_one_alone() -> None:
     with pytest.raises(ValueError, match="without end"):  # one place at two distances
         proximal_weights(torch.tensor([0.5, 0.6]), torch.zeros(2, 2), "affine")
     for constraint in ("simplex", "affine"):
-        alone = proximal_weights(torch.tensor([0.3]), torch.zeros(1, 1), constraint)  # type: ignore[arg-type]
+        alone = proximal_weights(torch.tensor([0.3]), torch.zeros(1, 1), constraint)
         assert alone.weights.tolist() == [1]
         assert alone.squared_distance == pytest.approx(0.3)
 

@@ -43,7 +43,7 @@ def test_the_repaired_form_is_a_bound_and_the_weaker_one() -> None:
             inverse = 1 / stats.ncx2(dimension, far).rvs(100_000, random_state=0)
             assert inverse.mean() <= 1 / (dimension - 2)
             printed, repaired = (
-                proximity_bound(0.3, dimension, far, alpha=0.5, form=form)  # type: ignore[arg-type]
+                proximity_bound(0.3, dimension, far, alpha=0.5, form=form)
                 for form in ("printed", "repaired")
             )
             assert repaired <= printed
@@ -157,7 +157,7 @@ def test_rademacher_is_the_supremum_over_directions() -> None:
 
 def test_the_terms_of_theorem_4() -> None:
     common = {"largest": 2.0, "level": 0.1}
-    printed = risk_bound(0.3, 1.0, 0.05, 50, combined=0.4, form="printed", **common)  # type: ignore[arg-type]
+    printed = risk_bound(0.3, 1.0, 0.05, 50, combined=0.4, form="printed", **common)
     assert printed == pytest.approx(0.3 + 4 + 0.1 + 6 * math.sqrt(math.log(40) / 100) + 0.4)
     repaired = risk_bound(0.3, 0.2, 0.05, 50, **common)  # type: ignore[arg-type]
     assert repaired == pytest.approx(0.3 + 0.4 + 0.1 + 6 * math.sqrt(math.log(20) / 100))

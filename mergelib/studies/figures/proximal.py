@@ -73,7 +73,8 @@ def simplex_levels(offsets: Tensor, ax: "Axes") -> None:
     steps = np.linspace(0, 1, 61)
     grid = np.array([(a, b, 1 - a - b) for a in steps for b in steps if a + b <= 1 + 1e-9])
     values = np.einsum("ni,ij,nj->n", grid, matrix.numpy(), grid) / 2
-    ax.tricontourf(*(grid @ CORNERS).T, values, 14, cmap="Blues")
+    across, up = (grid @ CORNERS).T
+    ax.tricontourf(across, up, values, levels=14, cmap="Blues")
     ax.plot(*(best.numpy() @ CORNERS), "o", color="#d55e00", ms=8)
     for number, (corner, square) in enumerate(zip(CORNERS, squares, strict=True)):
         below = corner[1] == 0
@@ -131,12 +132,11 @@ def share_estimates(table: pd.DataFrame, ax: "Axes") -> None:
     for shift, (kind, (shade, mark)) in zip(
         (-0.018, -0.006, 0.006, 0.018), KINDS.items(), strict=True
     ):
-        values = table[table["kind"] == kind].groupby("share")["weight"]
-        middle = values.mean()
-        spread = abs(values.quantile([0.025, 0.975]).unstack().sub(middle, axis=0)).T
-        ax.errorbar(
-            middle.index + shift, middle, spread.to_numpy(), fmt=mark, color=shade, ms=5, label=kind
-        )
+        groups = table[table["kind"] == kind].groupby("share")["weight"]
+        middle = groups.mean()
+        ends = [np.quantile(own, (0.025, 0.975)) for _, own in groups]
+        spread = np.abs(np.array(ends).T - middle.to_numpy())
+        ax.errorbar(middle.index + shift, middle, spread, fmt=mark, color=shade, ms=5, label=kind)
     _identity(ax)
 
 

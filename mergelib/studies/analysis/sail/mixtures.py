@@ -4,6 +4,7 @@ Chapter 51 follows the chain from data to parameters to loss on them. Losses are
 J_ρ = ρ J_1 + (1 − ρ) J_2 for every model.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -116,8 +117,8 @@ def perceptron_shares(
         retrained: steps from θ^P, on D*.
 
     Returns:
-        Per ρ the best γ_1 in ``parameters`` (nearest to θ*, affine), in ``loss`` and ``trained`` (of
-        `GAMMAS`, of least J_ρ before and after retraining), and squared distances from θ*:
+        Per ρ the best γ_1 in ``parameters`` (nearest to θ*, affine), in ``loss`` and ``trained``
+        (of `GAMMAS`, of least J_ρ before and after retraining), and squared distances from θ*:
         ``nearest_source`` of both sources, ``start`` of the initial network of a further draw,
         ``normal`` of weights from N(0, 1), in the mean.
     """
@@ -169,13 +170,13 @@ def pair_shares(
     """
     rows = []
     for first, second in pairs:
-        ends = (zoo.experts[second], zoo.experts[first])
-        line = ((position, lerp(*ends, position)) for position in positions)
         pair = [first, second]
+        states = (zoo.experts[second], zoo.experts[first])
+        line = ((position, lerp(*states, position)) for position in positions)
         table = evaluate_many(zoo.model, line, zoo.heads, zoo.suite, tasks=pair)
         curves = table.pivot(index="candidate", columns="task", values="loss")
-        rises = [float(curves.loc[0, first] - curves.loc[1, first])]
-        rises.append(float(curves.loc[1, second] - curves.loc[0, second]))
+        ends = curves[pair].loc[[0.0, 1.0]].to_numpy()
+        rises = (float(ends[0, 0] - ends[1, 0]), float(ends[1, 1] - ends[0, 1]))
         for share in shares:
             mixed = share * curves[first] + (1 - share) * curves[second]
             curved = share * rises[0] / (share * rises[0] + (1 - share) * rises[1])
@@ -184,7 +185,7 @@ def pair_shares(
 
 
 def _tasks(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Inputs ``(2, n, 2)`` and labels ±1 ``(2, n)``: two places, at which opposite sides are right."""
+    """Inputs ``(2, n, 2)`` and labels ±1 ``(2, n)``: at two places, opposite sides are right."""
     points = torch.randn(2, EXAMPLES, 2, generator=generator) * torch.tensor([0.7, 1.0])
     points[:, :, 0] += torch.tensor([-1.5, 1.5])[:, None]
     sides = torch.where(points[:, :, 1] > 0, 1.0, -1.0)
@@ -195,7 +196,8 @@ def _initial(count: int, generator: torch.Generator) -> Nets:
     """PyTorch's usual initial weights: uniform in ±1/√inputs."""
 
     def uniform(*shape: int, inputs: int) -> Tensor:
-        return (2 * torch.rand(*shape, generator=generator) - 1) / inputs**0.5
+        numbers: Tensor = 2 * torch.rand(*shape, generator=generator) - 1
+        return numbers / math.sqrt(inputs)
 
     return {
         "w": uniform(count, HIDDEN, 2, inputs=2),
@@ -212,7 +214,8 @@ def _losses(nets: Nets, shares: Tensor, data: tuple[Tensor, Tensor]) -> Tensor:
     hidden = torch.relu(torch.einsum("nd,mhd->mnh", flat, nets["w"]) + nets["b"][:, None])
     outputs = torch.einsum("mnh,mh->mn", hidden, nets["v"]) + nets["c"][:, None]
     each = softplus(-labels.reshape(-1) * outputs).reshape(len(outputs), 2, -1).mean(2)
-    return shares * each[:, 0] + (1 - shares) * each[:, 1]
+    mixed: Tensor = shares * each[:, 0] + (1 - shares) * each[:, 1]
+    return mixed
 
 
 def _train(nets: Nets, shares: Tensor, data: tuple[Tensor, Tensor], steps: int) -> Nets:

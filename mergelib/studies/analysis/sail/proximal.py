@@ -1,4 +1,4 @@
-"""What chapter 51 computes beside mixtures: thirds of a text, and worlds for Theorems 1, 2 and 4."""
+"""What chapter 51 computes beside mixtures: thirds of a text, worlds for Theorems 1, 2 and 4."""
 
 import math
 from collections import Counter
@@ -116,8 +116,8 @@ def descents(steps: int, *, seed: int = 0) -> tuple[pd.DataFrame, dict[str, floa
     D* is the even mixture of D_1 and D_2, which have other labels; sources are their minimisers.
 
     Returns:
-        A row per step and start (``proximal``, ``nearest source``, ``random``): the ``excess`` loss and
-        Theorem 2's ``bound``. And η, μ, L, and per start the bound of Eq. 7.
+        A row per step and start (``proximal``, ``nearest source``, ``random``): the ``excess`` loss
+        and Theorem 2's ``bound``. And η, μ, L, and per start the bound of Eq. 7.
     """
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(400, 5, generator=generator, dtype=torch.float64)
@@ -163,7 +163,7 @@ def _minimiser(inputs: Tensor, labels: Tensor) -> Tensor:
         chance = torch.sigmoid(inputs @ point)
         hessian = (inputs.T * (chance * (1 - chance))) @ inputs / len(inputs)
         hessian += PENALTY * torch.eye(len(point), dtype=point.dtype)
-        point = point - torch.linalg.solve(hessian, _logistic(inputs, labels, point)[1])
+        point -= torch.linalg.solve(hessian, _logistic(inputs, labels, point)[1])
     return point
 
 
@@ -172,7 +172,9 @@ def clipped_risk(margin: Tensor, deviation: float) -> Tensor:
     law = torch.distributions.Normal(0.0, 1.0)
     low, high = -margin / deviation, (1 - margin) / deviation
     inside = (1 - margin) * (law.cdf(high) - law.cdf(low))
-    return law.cdf(low) + inside - deviation * (law.log_prob(low).exp() - law.log_prob(high).exp())
+    bend = deviation * (law.log_prob(low).exp() - law.log_prob(high).exp())
+    risk: Tensor = law.cdf(low) + inside - bend
+    return risk
 
 
 def risks(
