@@ -62,6 +62,22 @@ class Proximal(Brief):
     notes: tuple[str, ...] = ()
 
 
+def squared_distances(sources: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared Euclidean distances of points, as `proximal_weights` takes them.
+
+    Args:
+        sources: ``(n, d)``.
+        target: ``(d,)``.
+
+    Returns:
+        To the target, ``(n,)``, and between sources, ``(n, n)``, float64.
+    """
+    offsets = sources.double() - target.double()
+    gram = offsets @ offsets.T
+    squares = gram.diagonal()
+    return squares, (squares[:, None] + squares - 2 * gram).fill_diagonal_(0)
+
+
 def interactions(squared_to_target: Tensor, squared_pairwise: Tensor) -> Tensor:
     """H of SAIL's Eq. 13, ``(n, n)``: a_i² + a_j² − a_ij², float64.
 
@@ -153,12 +169,8 @@ def oracle_gamma(
     """
     sources = name_experts(states)
     check_compatible(optimum, sources, "the optimum")
-    goal = flatten(optimum).double()
-    offsets = torch.stack([flatten(state).double() - goal for state in sources.values()])
-    gram = offsets @ offsets.T
-    squares = gram.diagonal()
-    between = (squares[:, None] + squares - 2 * gram).fill_diagonal_(0)
-    return proximal_weights(squares, between, constraint)
+    rows = torch.stack([flatten(state).double() for state in sources.values()])
+    return proximal_weights(*squared_distances(rows, flatten(optimum)), constraint)
 
 
 def weights_from_samples(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mergelib.records.statistics import interval
-from mergelib.sail.proximal import interactions, proximal_weights
+from mergelib.sail.proximal import interactions, proximal_weights, squared_distances
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,9 +45,7 @@ def feet(sources: Tensor, targets: Tensor, ax: "Axes") -> None:
     """
     ax.plot(*sources.T, color="#8c8c8c", lw=1.4)
     for number, target in enumerate(targets):
-        offsets = sources - target
-        squares = torch.cdist(offsets, offsets).square()
-        weights = proximal_weights(offsets.square().sum(1), squares).weights
+        weights = proximal_weights(*squared_distances(sources, target)).weights
         ends = torch.stack([target, weights @ sources])
         ax.plot(*ends.T, ":", color="#000000", lw=1.2)
         labels = ("target", "θᴾ") if number == 0 else (None, None)
@@ -67,7 +65,7 @@ def simplex_levels(offsets: Tensor, ax: "Axes") -> None:
         offsets: sources less the target, ``(3, d)``.
         ax: where to draw.
     """
-    squares, between = offsets.square().sum(1), torch.cdist(offsets, offsets).square()
+    squares, between = squared_distances(offsets, torch.zeros(offsets.shape[1]))
     matrix = interactions(squares, between)
     best = proximal_weights(squares, between).weights
     steps = np.linspace(0, 1, 61)
