@@ -11,7 +11,6 @@ if importlib.util.find_spec("mergelib") is None:
     subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", SOURCE])
 
 # %% [markdown]
-# # Corollary 1 examined: less variance, better merge?
 # # Proximal parameters
 #
 # **In one sentence:** SAIL weights its sources by distances of data, and this chapter shows for which distances the
@@ -108,7 +107,7 @@ for steps in (0, 1):
 # exchanged, against its own derivation. For more sources the paper has $\gamma = H^{-1} e / e^\top H^{-1} e$, which
 # is part 1 where $H$ can be inverted.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: two sources and four targets; the best point of the segment is a foot or an end. Middle: three sources, with distances to the target; the darker, the farther is their mean, and the dot is best. Right: four sources on a square of total variations, along weights (s, ½−s, s, ½−s).", "name": "fig-proximal-geometry"}, "image": {"alt": "Left: targets beside the segment have their foot on it, those beyond its ends share the end. Middle: the best weights lie on the side opposite the first source, near the middle, though the first source is as near as any. Right: an upside-down parabola, highest at one quarter, zero at both ends."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: two sources and four targets; the best point of the segment is a foot or an end. Middle: three sources, with distances to the target; the darker, the farther is their mean, and the dot is best. Right: four sources on a square of total variations, along weights (s, ½−s, s, ½−s); the cross is the weights of the paper's Eq. 12.", "name": "fig-proximal-geometry"}, "image": {"alt": "Left: targets beside the segment have their foot on it, those beyond its ends share the end. Middle: the best weights lie on the side opposite the first source, near the middle, though the first source is as near as any. Right: an upside-down parabola, highest at one quarter, zero at both ends."}}
 import matplotlib.pyplot as plt
 
 from mergelib.plots import use_style
