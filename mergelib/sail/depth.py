@@ -13,6 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from mergelib.statedict import is_statistic
+from mergelib.structure import Structure
+
 Depth = Literal["identity", "stack", "interlace", "interpolate"]
 DEPTHS: tuple[Depth, ...] = ("identity", "stack", "interlace", "interpolate")
 
@@ -104,6 +107,59 @@ def origins(
                 "number of layers in a list, may differ"
             )
     return found
+
+
+def closed_keys(structure: Structure, lists: Mapping[str, GrownList]) -> set[str]:
+    """Entries of new layers that are to be zero, so that the layers change nothing.
+
+    Where a batch norm ends the residual branch these are its gain and bias, else all that writes
+    the stream.
+
+    Args:
+        structure: of the target.
+        lists: of `grown_lists`.
+
+    Raises:
+        ValueError: naming a layer that adds nothing to a stream, or whose norm stands in it.
+    """
+    closed: set[str] = set()
+    for path, grown in lists.items():
+        for place in (~grown.rows.any(1)).nonzero().flatten().tolist():
+            layer = f"{path}.{grown.first + place}"
+            ends = _branch_ends(structure, layer)
+            if not ends:
+                raise ValueError(
+                    f"{layer!r} has no residual branch that could be closed: depth 'identity' is "
+                    "for networks that add layers to a stream, with norms inside the branches"
+                )
+            closed |= ends
+    return closed
+
+
+def _branch_ends(structure: Structure, layer: str) -> set[str]:
+    """What ends the residual branches of a layer that stays on one stream; else nothing."""
+    own = [key for key in structure.axes if _inside(key, layer)]
+    names = {n for key in own for axis in structure.axes[key] for f in axis.layout for n in f}
+    if sum(structure.groups[name].kind == "stream" for name in names) != 1:
+        return set()
+    roles = {key: _on_stream(structure, key) for key in own}
+    norms = {_owner(key) for key, role in roles.items() if role and is_statistic(key)}
+    ends = {key for key in roles if _owner(key) in norms and not is_statistic(key)}
+    return ends or {key for key, role in roles.items() if role == "write"}
+
+
+def _on_stream(structure: Structure, key: str) -> str | None:
+    """What a parameter does to a residual stream with no norm in it, if it does not read it."""
+    for axis in structure.axes[key]:
+        groups = [structure.groups[name] for factors in axis.layout for name in factors]
+        streams = (group.kind == "stream" and group.norm != "other" for group in groups)
+        if axis.role != "read" and any(streams):
+            return axis.role
+    return None
+
+
+def _owner(key: str) -> str:
+    return key.rpartition(".")[0]
 
 
 def _grown(

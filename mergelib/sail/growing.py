@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mergelib.io import Model, as_state
 from mergelib.merging import tied_keys
-from mergelib.sail.depth import DEPTHS, Depth, GrownList, Origin, grown_lists, origins
+from mergelib.sail.depth import DEPTHS, Depth, Origin, closed_keys, grown_lists, origins
 from mergelib.sail.width import WIDTHS, Widening, Width, shuffled_directions
 from mergelib.statedict import StateDict, is_finite
 from mergelib.structure import Structure, structure_of
@@ -68,7 +68,7 @@ def grow(
     fresh = target.state_dict()
     lists = grown_lists(source, target, depth, gap)
     sources = origins(weights, fresh, lists)
-    closed = _closed(after, sources, lists)
+    closed = closed_keys(after, lists)
     widening = Widening(after, _sizes(before, after, sources), width)
     _check_growth(widening)
     grown: dict[str, Tensor] = {}
@@ -83,7 +83,7 @@ def grow(
         else:
             mixed = _mix(weights, sources[key])
             wide = _wider(widening, key, mixed, start, noise, generator)
-            grown[key] = wide.to(mixed.dtype).contiguous()
+            grown[key] = wide.to(mixed.dtype, copy=True).contiguous()
     return grown
 
 
@@ -158,7 +158,9 @@ def _check_growth(widening: Widening) -> None:
                 + (what if group.kind == "fixed" else shown)
             )
         if new < old:
-            raise ValueError(f"{name!r} has {new} units in the target, fewer than the source's {old}")
+            raise ValueError(
+                f"{name!r} has {new} units in the target, fewer than the source's {old}"
+            )
         if widening.scheme == "replicate" and group.norm != "none" and new % old:
             raise ValueError(
                 f"{name!r} grows from {old} to {new}, no whole multiple, but a norm looks across "
@@ -169,42 +171,3 @@ def _check_growth(widening: Widening) -> None:
                 f"{name!r} is read without a layer norm, or through a norm of another kind: "
                 "width 'mean' cannot keep the function; use 'replicate'"
             )
-
-
-def _closed(
-    after: Structure, sources: Mapping[str, Origin], lists: Mapping[str, GrownList]
-) -> set[str]:
-    """Entries of new layers that have to be zero for the layers to change nothing.
-
-    Where batch norms end the branches that is their gain and bias, else what writes the stream.
-    """
-    closed: set[str] = set()
-    for path, grown in lists.items():
-        for place in range(len(grown.rows)):
-            if grown.rows[place].any():
-                continue
-            layer = f"{path}.{grown.first + place}"
-            own = [key for key in after.axes if key.startswith(f"{layer}.")]
-            on_stream = {key: _stream_role(after, key) for key in own}
-            norms = {k.rpartition(".")[0] for k, role in on_stream.items() if role and "running" in k}
-            ends = {k for k in own if k.rpartition(".")[0] in norms and "running" not in k}
-            ends = ends or {key for key, role in on_stream.items() if role == "write"}
-            streams = {n for k in own for a in after.axes[k] for f in a.layout for n in f}
-            if not ends or any(
-                after.groups[n].kind == "stream" and after.groups[n].norm == "other" for n in streams
-            ):
-                raise ValueError(
-                    f"{layer!r} has no residual branch that could be closed: depth 'identity' is "
-                    "for networks that add layers to a stream, with norms inside the branches"
-                )
-            closed |= ends
-    return closed
-
-
-def _stream_role(structure: Structure, key: str) -> str | None:
-    """What a parameter does to a residual stream, if it touches one and does not read it."""
-    for axis in structure.axes[key]:
-        names = [name for factors in axis.layout for name in factors]
-        if axis.role != "read" and any(structure.groups[n].kind == "stream" for n in names):
-            return axis.role
-    return None

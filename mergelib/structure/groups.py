@@ -37,7 +37,7 @@ class Group:
             and for what the model's output shows.
         within: for the dimensions of heads, the group of heads; each head may have a permutation of
             its own.
-        norm: what takes statistics *across* the units. ``"layer"``: layer norms do, and every reader
+        norm: what takes statistics *across* the units. ``"layer"``: layer norms do, and each reader
             stands behind one that leaves the units themselves as they are (pre-norm transformers);
             ``"other"``: layer norms elsewhere, or norms of another kind; ``"none"``: nothing does.
     """
