@@ -46,7 +46,8 @@ def expander(scheme: Width, source: int, target: int) -> Tensor:
 def orthonormal(matrix: Tensor) -> Tensor:
     """The nearest matrix with orthonormal columns, M (Mᵀ M)^−½."""
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    return left @ right
+    product: Tensor = left @ right
+    return product
 
 
 class Widening:
@@ -104,7 +105,8 @@ class Widening:
                 write = torch.linalg.pinv(read).T
                 parts = torch.tensordot(read.T, noise, dims=([1], [number]))
                 seen = torch.tensordot(write, parts, dims=([1], [0])).movedim(0, number)
-                return noise - seen
+                hidden: Tensor = noise - seen
+                return hidden
         return torch.zeros_like(wide)
 
     def new(self, key: str) -> Tensor:
@@ -151,9 +153,10 @@ class Widening:
             power = (role == "scale") + (tied and role in ("scale", "shift"))
             return write / c**power
         if group.name in self._scores:
-            return orthonormal(write) * (now / before) ** 0.25
+            return orthonormal(write) * math.sqrt(math.sqrt(now / before))
         if role == "read" or tied:
-            return write @ torch.linalg.inv(write.T @ write)
+            reading: Tensor = write @ torch.linalg.inv(write.T @ write)
+            return reading
         return write
 
     @cached_property
@@ -203,7 +206,8 @@ def shuffled_directions(
         torch.linalg.qr(torch.randn(size, len(values), generator=generator).to(wide)).Q
         for size in (rows, columns)
     )
-    return ((left * values) @ right.T).view(shape).movedim(folds[1], folds[0])
+    product: Tensor = (left * values) @ right.T
+    return product.view(shape).movedim(folds[1], folds[0])
 
 
 def _product(factors: list[Tensor]) -> Tensor:

@@ -212,7 +212,7 @@ print("the same after growing:", torch.allclose(*grown, atol=1e-6))
 # $(\ell_{\text{random}} - \ell) / (\ell_{\text{random}} - \ell_{\text{source}})$ on test data: 1 for the source's loss, 0 for
 # that of the large network at its random start.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Share of what the source has learned that a network has right after growing, on test data, one seed. Values below −1 are drawn at −1; schemes that do not fit a family are left out. Left: wider, MLP and ResNet from 64 to 96 and 8 to 12, the GPT from 32 to 64. Right: deeper.", "name": "fig-growing-kept"}, "image": {"alt": "Left: replicate and mean keep everything in all three families; svd keeps all of the MLP and the ResNet and about four fifths of the GPT; interpolate keeps different shares; svd with random factors keeps nothing, and is below a random start on the GPT and the ResNet. Right: identity keeps everything; stack, interlace and interpolate keep little or nothing and mostly start below a random network."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Share of what the source has learned that a network has right after growing, on test data, one seed. Values below −1 are drawn at −1; schemes that do not fit a family are left out. Left: wider, MLP and ResNet from 64 to 96 and 8 to 12, the GPT from 32 to 64. Right: deeper.", "name": "fig-growing-kept"}, "image": {"alt": "Left: replicate and mean keep everything in all three families; svd keeps all of the MLP and the ResNet and about four fifths of the GPT; interpolate keeps two thirds to three quarters of the MLP and the GPT, and the ResNet is above 1; svd with random factors keeps nothing, and is far below a random start on the GPT and the ResNet. Right: identity keeps everything; stack, interlace and interpolate keep almost nothing of the MLP and the GPT, and stack is far below a random start on the ResNet, where interlace and interpolate are near or above 1."}}
 import matplotlib.pyplot as plt
 import pandas as pd
 
@@ -237,21 +237,27 @@ assert exact["change"].max() < 1e-4
 share = table.set_index(["family", "grown", "scheme"])["kept"]
 if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
     random = share.xs("svd_random", level="scheme")
-    assert random.max() < 0.1
+    assert abs(random["MLP", "wider"]) < 0.1
+    assert random[["ResNet", "GPT"]].max() < -0.4
     assert share[["MLP", "ResNet"]].xs("svd", level="scheme").min() > 0.95
     assert 0.6 < share["GPT", "wider", "svd"] < 0.95
     mixed = share.xs("deeper", level="grown").drop("identity", level="scheme")
-    assert mixed.max() < 0.6
-    assert (mixed < 0.1).mean() > 0.5
+    assert mixed[["MLP", "GPT"]].max() < 0.3
+    assert mixed["ResNet", "stack"] < -1
+    assert mixed["ResNet"].drop("stack").min() > 0.7
+    assert share["ResNet", "wider", "interpolate"] > 1
+    assert 0.5 < share["MLP", "wider", "interpolate"] < share["GPT", "wider", "interpolate"] < 0.8
 
 # %% [markdown]
 # What is proved to keep the function does. **Random factors keep nothing**: the MLP is where it would be untrained, and the ResNet and the GPT
-# begin *below* that, being surely wrong where an untrained network is undecided. With anchors, the ReLU network stays, as predicted; so nearly does our
+# begin *below* that, being surely wrong where an untrained network is undecided. With $E U$ and $E V$, the ReLU network stays, as predicted; so nearly does our
 # MLP, whose activation is a GELU but whose hidden layers are two; the GPT loses a part. Mixing neighbours, `interpolate`, means nothing to
-# units, which have no order; it does no harm where neighbours may be mixed.
+# units, which have no order. A share above 1, as the ResNet's, says less about mixing than about a source that was trained for seconds: it
+is too sure of itself, and almost any smoothing lowers its loss.
 #
-# The depth of Eq. 9 does worse. Whole layers in a row are more than the network was trained for, and a ResNet at rest uses batch statistics
-# that no longer fit. So what *stacking* is known for, faster training {cite}`gong2019efficient`, is not that it begins where the source ended.
+# The depth of Eq. 9 does worse on the MLP and the GPT: little or nothing is left. On the ResNet it depends on the order. Blocks that are repeated in
+# place still work; the same blocks stacked end up below a random start. So what *stacking* is known for, faster training
+# {cite}`gong2019efficient`, is not that it begins where the source ended.
 #
 # ## Copies that never part
 #
@@ -369,7 +375,7 @@ print("longer:", bool((read + extra).norm() > read.norm()))
 # * Growing maps what writes a group by $E$ and what reads it by $R$; $R^\top E = I$ keeps linear networks, and copies keep all that acts on units alone.
 # * Layer norms, inner products of attention, tied tables and fused matrices each need care of their own.
 # * Padding with the mean keeps a pre-norm transformer at any width.
-# * Depth is kept by closed residual branches, which Eq. 9 cannot express; copies of layers start far above the source's loss.
+# * Depth is kept by closed residual branches, which Eq. 9 cannot express; copies of layers mostly start far above the source's loss.
 # * Random factors in a singular value decomposition keep the singular values and none of the function.
 # * Copies without noise remain copies.
 #

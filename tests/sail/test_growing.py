@@ -153,7 +153,11 @@ def test_a_hidden_layer_by_hand() -> None:
     assert copied["0.bias"].tolist() == [3, 4, 3]
     assert torch.allclose(copied["2.weight"], torch.tensor([[3.0, 5.0, 3.0]]))
     padded = ml.grow(source, target, state=state, width="mean")
-    assert padded["0.weight"].flatten().tolist() == [1, 2, target.state_dict()["0.weight"][2].item()]
+    assert padded["0.weight"].flatten().tolist() == [
+        1,
+        2,
+        target.state_dict()["0.weight"][2].item(),
+    ]
     assert padded["2.weight"].flatten().tolist() == [6, 5, 0]
     assert torch.equal(state["2.weight"], torch.tensor([[6.0, 5.0]]))
 
