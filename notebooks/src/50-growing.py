@@ -251,9 +251,9 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # %% [markdown]
 # What is proved to keep the function does. **Random factors keep nothing**: the MLP is where it would be untrained, and the ResNet and the GPT
 # begin *below* that, being surely wrong where an untrained network is undecided. With $E U$ and $E V$, the ReLU network stays, as predicted; so nearly does our
-# MLP, whose activation is a GELU but whose hidden layers are two; the GPT loses a part. Mixing neighbours, `interpolate`, means nothing to
-# units, which have no order. A share above 1, as the ResNet's, says less about mixing than about a source that was trained for seconds: it
-is too sure of itself, and almost any smoothing lowers its loss.
+# MLP, in spite of its GELU; the GPT loses a part. Mixing neighbours, `interpolate`, means nothing to
+# units, which have no order. A share above 1, as the ResNet's, says less about mixing than about a source that was
+# trained for seconds.
 #
 # The depth of Eq. 9 does worse on the MLP and the GPT: little or nothing is left. On the ResNet it depends on the order. Blocks that are repeated in
 # place still work; the same blocks stacked end up below a random start. So what *stacking* is known for, faster training

@@ -1,4 +1,4 @@
-"""Chapter 50's cases: schemes that keep the function keep every loss, and copies alone stay copies."""
+"""Chapter 50: schemes that keep the function keep every loss, and copies stay copies."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def cases() -> dict[str, growing.Case]:
     labels = torch.arange(64) % 3
     pictures = torch.randn(64, 3, 32, 32, generator=generator) + labels[:, None, None, None]
     split = Split(pictures, labels)
-    task = Task("shades", ("dark", "grey", "bright"), split, split)
+    task = Task("shades", ("dark", "grey", "bright"), split, split, split)
     return growing.cases(task, steps=3)
 
 
