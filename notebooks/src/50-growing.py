@@ -244,7 +244,7 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
     mixed = share.xs("deeper", level="grown").drop("identity", level="scheme")
     assert mixed[["MLP", "GPT"]].max() < 0.3
     assert mixed["ResNet", "stack"] < -1
-    assert mixed["ResNet"].drop("stack").min() > 0.7
+    assert mixed["ResNet"].drop("stack").min() > 0.3
     assert share["ResNet", "wider", "interpolate"] > 1
     assert 0.5 < share["MLP", "wider", "interpolate"] < share["GPT", "wider", "interpolate"] < 0.8
 
