@@ -6,6 +6,7 @@ the data. The GPT reads texts of a random Markov chain, the others pictures of a
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 import torch
@@ -156,7 +157,7 @@ def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["grown", "scheme", "change", "loss", "kept"])
 
 
-def _schemes() -> Iterator[tuple[str, str, dict[str, object]]]:
+def _schemes() -> Iterator[tuple[str, str, dict[str, Any]]]:
     for width in WIDTHS:
         yield "wider", width, {"width": width}
     for depth in DEPTHS:
@@ -212,7 +213,7 @@ def parting(case: Case, *, steps: int, every: int = 10, seed: int = 0) -> pd.Dat
         torch.manual_seed(seed)
         model = case.build(True, False)
         generator = torch.Generator().manual_seed(seed)
-        model.load_state_dict(grow(case.source, model, generator=generator, **options))  # type: ignore[arg-type]
+        model.load_state_dict(grow(case.source, model, generator=generator, **options))
         for step in range(0, steps + 1, every):
             if step:
                 train_on(model, case.train, steps=every, seed=seed + step, learning_rate=1e-3)
