@@ -9,6 +9,7 @@ from mergelib.io import Checkpoint, load_state_dict, save_state_dict
 from mergelib.merging import merge
 from mergelib.procedures import adapt
 from mergelib.registry import methods, rule
+from mergelib.sail import grow
 from mergelib.statedict import add, flatten, is_kernel, lerp, nbytes, scale, subtract, unflatten
 from mergelib.streaming import merge_files
 from mergelib.version import __version__
@@ -46,6 +47,7 @@ __all__ = [
     "evaluate",
     "evaluate_many",
     "flatten",
+    "grow",
     "is_kernel",
     "lerp",
     "load_compressed",

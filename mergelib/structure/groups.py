@@ -18,7 +18,8 @@ from mergelib.messages.brief import Brief
 from mergelib.statedict import StateDict
 
 Kind = Literal["units", "stream", "heads", "head", "fixed"]
-Role = Literal["write", "read", "both", "scale", "index", "kernel"]
+Role = Literal["write", "read", "both", "scale", "shift", "index", "kernel"]
+Norm = Literal["none", "layer", "other"]
 Layout = tuple[tuple[str, ...], ...]
 
 
@@ -36,6 +37,9 @@ class Group:
             and for what the model's output shows.
         within: for the dimensions of heads, the group of heads; each head may have a permutation of
             its own.
+        norm: what takes statistics *across* the units. ``"layer"``: layer norms do, and each reader
+            stands behind one that leaves the units themselves as they are (pre-norm transformers);
+            ``"other"``: layer norms elsewhere, or norms of another kind; ``"none"``: nothing does.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Group:
     size: int
     permutable: bool
     within: str | None = None
+    norm: Norm = "none"
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,14 @@ class Axis:
         layout: parts one after the other, each a product of groups, the last varying fastest.
         role: what the parameter does there: ``"write"`` (outputs of a map, biases, the vectors of a
             table), ``"read"`` (inputs of a map), ``"both"`` (a tied table), ``"scale"`` (one factor
-            or statistic per unit, as in norms), ``"index"`` (rows of a table), ``"kernel"``.
+            or statistic per unit, as in norms), ``"shift"`` (what norms add), ``"index"`` (rows of
+            a table), ``"kernel"``.
+        behind: for what reads, the layer norm that it stands behind, if any.
     """
 
     layout: Layout
     role: Role
+    behind: str | None = None
 
 
 @dataclass(frozen=True)

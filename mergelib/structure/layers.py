@@ -53,30 +53,33 @@ def _embedding(table: nn.Embedding, scope: Scope, x: Features | None) -> Feature
 
 @describes(batchnorm._BatchNorm, instancenorm._InstanceNorm)
 def _batch_norm(norm: Any, scope: Scope, x: Features | None) -> Features | None:
-    for name in ("weight", "bias", "running_mean", "running_var"):
+    for name in ("weight", "running_mean", "running_var"):
         scope.declare(name, ("scale", x))
+    scope.declare("bias", ("shift", x))
     return x
 
 
 @describes(nn.LayerNorm)
 def _layer_norm(norm: nn.LayerNorm, scope: Scope, x: Features | None) -> Features | None:
     scope.declare("weight", ("scale", x))
-    scope.declare("bias", ("scale", x))
-    return x
+    scope.declare("bias", ("shift", x))
+    return scope.behind_layer_norm(x)
 
 
 @describes(nn.RMSNorm)
 def _rms_norm(norm: nn.RMSNorm, scope: Scope, x: Features | None) -> Features | None:
     scope.declare("weight", ("scale", x))
-    return x
+    return scope.normalise(x)
 
 
 @describes(nn.GroupNorm)
 def _group_norm(norm: nn.GroupNorm, scope: Scope, x: Features | None) -> Features | None:
     scope.declare("weight", ("scale", x))
-    scope.declare("bias", ("scale", x))
-    alike = norm.num_groups in (1, norm.num_channels)
-    return x if x is None or alike else scope.pin(x)  # neighbours share their statistics
+    scope.declare("bias", ("shift", x))
+    if norm.num_groups == norm.num_channels:
+        return x
+    x = scope.normalise(x)
+    return x if x is None or norm.num_groups == 1 else scope.pin(x)  # neighbours share statistics
 
 
 @describes(nn.PReLU)

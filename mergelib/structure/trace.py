@@ -13,10 +13,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mergelib.structure.groups import Axis, Group, Kind, Role, Structure
+from mergelib.structure.groups import Axis, Group, Kind, Norm, Role, Structure
 
 Description = Callable[..., Any]
 _DESCRIPTIONS: dict[str, Description] = {}
+_NORMS: tuple[Norm, ...] = ("none", "layer", "other")  # the later says more
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,13 @@ class Features:
     """The feature axis of an activation: parts one after the other, each a product of groups.
 
     ``features + other`` concatenates. Groups are numbers until the end, when some turn out to be
-    one. After flattening, a layer may read several places for each feature.
+    one. After flattening, a layer may read several places for each feature. What left a layer norm
+    remembers which.
     """
 
     layout: tuple[tuple[int, ...], ...]
     flat: bool = False
+    behind: str | None = None
 
     def __add__(self, other: "Features") -> "Features":
         return Features(self.layout + other.layout)
@@ -44,6 +47,7 @@ class _Draft:
     within: int | None = None
     pinned: bool = False
     same_as: int | None = None
+    norm: Norm = "none"
 
 
 @dataclass
@@ -91,15 +95,21 @@ class _Trace:
                 raise ValueError(f"{where}: {a.name!r} is {a.kind}, {b.name!r} is {b.kind}")
             a.kind = "fixed" if "fixed" in kinds else "stream"
         a.pinned |= b.pinned
+        a.norm = max(a.norm, b.norm, key=_NORMS.index)
         b.same_as = first
 
     def structure(self, model: nn.Module) -> Structure:
         names = self._names()
+        self._mark_bare_readers()
         axes: dict[str, tuple[Axis, ...]] = {}
         for key, tensor in model.state_dict(keep_vars=True).items():
             if id(tensor) in self.axes:
                 axes[key] = tuple(
-                    Axis(tuple(tuple(names[self.find(n)] for n in f) for f in x.layout), role)
+                    Axis(
+                        tuple(tuple(names[self.find(n)] for n in f) for f in x.layout),
+                        role,
+                        x.behind,
+                    )
                     for x, role in self.axes[id(tensor)]
                 )
             elif tensor.is_floating_point():
@@ -111,8 +121,24 @@ class _Trace:
             within = None if draft.within is None else names[self.find(draft.within)]
             permutable = draft.kind != "fixed" and not draft.pinned
             if name in used:
-                groups[name] = Group(name, draft.kind, draft.size, permutable, within)
+                groups[name] = Group(name, draft.kind, draft.size, permutable, within, draft.norm)
         return Structure(groups, axes)
+
+    def mark(self, x: Features, norm: Norm) -> None:
+        """Say that statistics are taken across these features; the stronger word stays."""
+        for factors in x.layout:
+            for number in factors:
+                draft = self.drafts[self.find(number)]
+                draft.norm = max(draft.norm, norm, key=_NORMS.index)
+
+    def _mark_bare_readers(self) -> None:
+        """Where some readers stand behind a layer norm and others don't, norms are elsewhere."""
+        for rows in self.axes.values():
+            for x, role in rows:
+                bare = role in ("read", "both") and x.behind is None
+                drafts = (self.drafts[self.find(n)] for factors in x.layout for n in factors)
+                if bare and any(draft.norm == "layer" for draft in drafts):
+                    self.mark(x, "other")
 
     def _names(self) -> dict[int, str]:
         names: dict[int, str] = {}
@@ -165,8 +191,9 @@ class Scope:
         """A residual addition: both sides are one stream."""
         if x is None or y is None:
             known = y if x is None else x
-            return None if known is None else self.pin(known)
+            return None if known is None else self.pin(self._bare(known))
         self._trace.unite(x, y, self._path or "model")
+        x, _ = self._bare(x), self._bare(y)
         for factors in x.layout:
             for number in factors:
                 draft = self._trace.drafts[self._trace.find(number)]
@@ -179,6 +206,25 @@ class Scope:
             for number in factors:
                 self._trace.drafts[self._trace.find(number)].pinned = True
         return x
+
+    def normalise(self, x: Features | None) -> Features | None:
+        """A norm takes its statistics across these features."""
+        if x is not None:
+            self._trace.mark(x, "other")
+        return x
+
+    def behind_layer_norm(self, x: Features | None) -> Features | None:
+        """A layer norm, this module, hands these features on to its readers."""
+        if x is None:
+            return None
+        self._trace.mark(x, "layer")
+        return replace(x, behind=self._path)
+
+    def _bare(self, x: Features) -> Features:
+        """Features that are added; if they come from a layer norm, it stands in the stream."""
+        if x.behind is not None:
+            self._trace.mark(x, "other")
+        return replace(x, behind=None)
 
     def flatten(self, x: Features | None) -> Features | None:
         """Places and features become one axis, the places varying fastest."""
@@ -214,7 +260,8 @@ class Scope:
         agreed: list[tuple[Features, Role]] = []
         for (x, role), (y, other) in zip(earlier, rows, strict=True):
             self._trace.unite(x, y, key)
-            agreed.append((x, role if role == other else "both"))
+            known = x if y.behind is None else replace(x, behind=y.behind)
+            agreed.append((known, role if role == other else "both"))
         return agreed
 
     def _fit(self, x: Features | None, size: int, axis: str) -> Features:

@@ -8,7 +8,7 @@ merged with the rest.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -192,6 +192,50 @@ class ResNet18(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.net(images)
+        return features
+
+
+class ResNet(nn.Module):
+    """A ResNet of any width and depth for 32x32 pictures, of torchvision's basic blocks.
+
+    Args:
+        width: channels of the first stage; each further one has twice as many and half the side.
+        blocks: how many blocks each stage has.
+
+    Forward: float pictures ``(B, 3, H, W)`` to features ``(B, width · 2^(stages − 1))``.
+    """
+
+    def __init__(self, width: int = 16, blocks: Sequence[int] = (2, 2, 2, 2)) -> None:
+        super().__init__()
+        from torchvision.models.resnet import BasicBlock
+
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+        )
+        self.stages = nn.ModuleList()
+        before = width
+        for stage, count in enumerate(blocks):
+            channels = width * 2**stage
+            stride = 1 if stage == 0 else 2
+            layers = []
+            for block in range(count):
+                step = stride if block == 0 else 1
+                down = None
+                if before != channels:
+                    down = nn.Sequential(
+                        nn.Conv2d(before, channels, 1, stride=step, bias=False),
+                        nn.BatchNorm2d(channels),
+                    )
+                layers.append(BasicBlock(before, channels, step, down))
+                before = channels
+            self.stages.append(nn.Sequential(*layers))
+        self.width = before
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images)
+        for stage in self.stages:
+            x = stage(x)
+        features: Tensor = x.mean((2, 3))
         return features
 
 

@@ -45,6 +45,11 @@ def _resnet(net: models.ResNet18, scope: Scope, x: Features | None) -> Features 
     return scope.chain(x, "net")
 
 
+@describes(models.ResNet)
+def _resnet_of_any_size(net: models.ResNet, scope: Scope, x: Features | None) -> Features | None:
+    return scope.chain(x, "stem", "stages")
+
+
 @describes(models.Head)
 def _head(head: models.Head, scope: Scope, x: Features | None) -> Features:
     logits = scope.units(len(head.weight))

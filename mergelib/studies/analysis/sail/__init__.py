@@ -1,1 +1,1 @@
-"""What the chapters on SAIL compute."""
+"""What the chapters on SAIL compute; modules by chapter."""

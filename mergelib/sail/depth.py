@@ -1,0 +1,212 @@
+"""Which layers a deeper network takes from a shallower one (SAIL, Eq. 9 and appendix F.2).
+
+A list of modules that is longer in the target is grown: its layers of one shape, all but the first
+in most stages of a ResNet, become θ̃^k = Σ_i d_ki θ^i with rows d_k on the simplex. Everything else
+has its counterpart of the same name.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from mergelib.statedict import is_statistic
+from mergelib.structure import Structure
+
+Depth = Literal["identity", "stack", "interlace", "interpolate"]
+DEPTHS: tuple[Depth, ...] = ("identity", "stack", "interlace", "interpolate")
+
+# Keys of the source with their coefficients; none for a layer that is new.
+Origin = tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class GrownList:
+    """A list of modules that has another length in the target.
+
+    Attributes:
+        first: number of the first layer that has the shapes of all that follow.
+        rows: d_ki, shape (target layers, source layers) from ``first`` on; a row of zeros is a
+            layer that is new.
+    """
+
+    first: int
+    rows: Tensor
+
+
+def depth_rows(scheme: Depth, source: int, target: int, gap: float = math.inf) -> Tensor:
+    """How much of each source layer goes into each target layer, Eq. 9's d_ki.
+
+    Args:
+        scheme: ``"stack"`` repeats the whole, ``"interlace"`` each layer in its place,
+            ``"interpolate"`` mixes the two nearest; ``"identity"`` puts new layers (rows of zeros)
+            behind the old.
+        source: number of layers there are, at least 1.
+        target: number of layers wanted, at least 1.
+        gap: with a finite one, rows are softmax(gap · pattern), as appendix F.2 has them, since a
+            softmax cannot be 0 or 1.
+
+    Returns:
+        Shape (target, source), float64.
+    """
+    place = torch.arange(target)
+    pattern = torch.zeros(target, source, dtype=torch.float64)
+    if scheme == "stack":
+        pattern[place, place % source] = 1
+    elif scheme == "interlace":
+        pattern[place, place * source // target] = 1
+    elif scheme == "interpolate":
+        at = torch.linspace(0, source - 1, target, dtype=torch.float64)
+        pattern = (1 - (at[:, None] - torch.arange(source)).abs()).clamp_min(0)
+    else:
+        pattern[:source] = torch.eye(source, dtype=torch.float64)
+    return pattern if math.isinf(gap) else torch.softmax(gap * pattern, 1)
+
+
+def grown_lists(
+    source: nn.Module, target: nn.Module, depth: Depth | Tensor, gap: float
+) -> dict[str, GrownList]:
+    """The lists of modules whose length changes, by path; of nested ones the outer.
+
+    Raises:
+        ValueError: if a list gets shorter and no rows say how, has no layer to repeat, or the rows
+            do not fit.
+    """
+    known = dict(source.named_modules())
+    lists: dict[str, GrownList] = {}
+    for path, module in target.named_modules():
+        other = known.get(path)
+        kinds = (nn.ModuleList, nn.Sequential)
+        if not (isinstance(module, kinds) and isinstance(other, kinds)):
+            continue
+        if len(module) != len(other) and not any(_inside(path, outer) for outer in lists):
+            lists[path] = _grown(path, list(other), list(module), depth, gap)
+    return lists
+
+
+def origins(
+    source: Iterable[str], target: Iterable[str], lists: Mapping[str, GrownList]
+) -> dict[str, Origin]:
+    """Where every entry of the target comes from.
+
+    Raises:
+        ValueError: naming a key that only one of the networks has.
+    """
+    known = set(source)
+    found = {key: _origin(key, lists) for key in target}
+    missing = [key for key, origin in found.items() if not {k for k, _ in origin} <= known]
+    listed = (key for key in known if not any(_inside(key, path) for path in lists))
+    extra = sorted(key for key in listed if key not in found)
+    for keys, has, lacks in ((missing, "target", "source"), (extra, "source", "target")):
+        if keys:
+            raise ValueError(
+                f"the {has} has {keys[0]!r} and the {lacks} nothing like it: only width, and the "
+                "number of layers in a list, may differ"
+            )
+    return found
+
+
+def closed_keys(structure: Structure, lists: Mapping[str, GrownList]) -> set[str]:
+    """Entries of new layers that are to be zero, so that the layers change nothing.
+
+    Where a batch norm ends the residual branch these are its gain and bias, else all that writes
+    the stream.
+
+    Args:
+        structure: of the target.
+        lists: of `grown_lists`.
+
+    Raises:
+        ValueError: naming a layer that adds nothing to a stream, or whose norm stands in it.
+    """
+    closed: set[str] = set()
+    for path, grown in lists.items():
+        for place in (~grown.rows.any(1)).nonzero().flatten().tolist():
+            layer = f"{path}.{grown.first + place}"
+            ends = _branch_ends(structure, layer)
+            if not ends:
+                raise ValueError(
+                    f"{layer!r} has no residual branch that could be closed: depth 'identity' is "
+                    "for networks that add layers to a stream, with norms inside the branches"
+                )
+            closed |= ends
+    return closed
+
+
+def _branch_ends(structure: Structure, layer: str) -> set[str]:
+    """What ends the residual branches of a layer that stays on one stream; else nothing."""
+    own = [key for key in structure.axes if _inside(key, layer)]
+    names = {n for key in own for axis in structure.axes[key] for f in axis.layout for n in f}
+    if sum(structure.groups[name].kind == "stream" for name in names) != 1:
+        return set()
+    roles = {key: _on_stream(structure, key) for key in own}
+    norms = {_owner(key) for key, role in roles.items() if role and is_statistic(key)}
+    ends = {key for key in roles if _owner(key) in norms and not is_statistic(key)}
+    return ends or {key for key, role in roles.items() if role == "write"}
+
+
+def _on_stream(structure: Structure, key: str) -> str | None:
+    """What a parameter does to a residual stream with no norm in it, if it does not read it."""
+    for axis in structure.axes[key]:
+        groups = [structure.groups[name] for factors in axis.layout for name in factors]
+        streams = (group.kind == "stream" and group.norm != "other" for group in groups)
+        if axis.role != "read" and any(streams):
+            return axis.role
+    return None
+
+
+def _owner(key: str) -> str:
+    return key.rpartition(".")[0]
+
+
+def _grown(
+    path: str, source: list[nn.Module], target: list[nn.Module], depth: Depth | Tensor, gap: float
+) -> GrownList:
+    if isinstance(depth, str) and len(target) < len(source):
+        raise ValueError(
+            f"{path!r} has {len(target)} layers in the target, fewer than the source's "
+            f"{len(source)}; to choose among them give rows for depth"
+        )
+    first = max(_first_alike(source), _first_alike(target))
+    sizes = len(target) - first, len(source) - first
+    if isinstance(depth, Tensor):
+        if depth.shape != sizes:
+            raise ValueError(
+                f"depth has the shape {tuple(depth.shape)}, but {path!r} takes {sizes[0]} layers "
+                f"from {sizes[1]}"
+            )
+        return GrownList(first, depth)
+    if sizes[1] < 1 and depth != "identity":
+        raise ValueError(f"{path!r} has no layer that depth {depth!r} could repeat")
+    return GrownList(first, depth_rows(depth, max(sizes[1], 0), sizes[0], gap))
+
+
+def _first_alike(layers: list[nn.Module]) -> int:
+    """The first layer from which on all have the shapes of the last."""
+    shapes = [[(k, v.shape) for k, v in layer.state_dict().items()] for layer in layers]
+    first = len(layers) - 1
+    while first > 0 and shapes[first - 1] == shapes[-1]:
+        first -= 1
+    return first
+
+
+def _origin(key: str, lists: Mapping[str, GrownList]) -> Origin:
+    for path, grown in lists.items():
+        if _inside(key, path):
+            number, _, rest = key[len(path) + 1 :].partition(".")
+            place = int(number) - grown.first
+            if place < 0:
+                break
+            return tuple(
+                (f"{path}.{grown.first + i}.{rest}", share)
+                for i, share in enumerate(grown.rows[place].tolist())
+                if share
+            )
+    return ((key, 1.0),)
+
+
+def _inside(key: str, path: str) -> bool:
+    return key.startswith(f"{path}.")

@@ -1,0 +1,173 @@
+"""A larger network that begins where a smaller one has come to: `grow`."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from mergelib.io import Model, as_state
+from mergelib.merging import tied_keys
+from mergelib.sail.depth import DEPTHS, Depth, Origin, closed_keys, grown_lists, origins
+from mergelib.sail.width import WIDTHS, Widening, Width, shuffled_directions
+from mergelib.statedict import StateDict, is_finite
+from mergelib.structure import Structure, structure_of
+
+
+@torch.no_grad()
+def grow(
+    source: nn.Module,
+    target: nn.Module,
+    *,
+    state: Model | None = None,
+    width: Width = "replicate",
+    depth: Depth | Tensor = "identity",
+    gap: float = math.inf,
+    noise: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> dict[str, Tensor]:
+    """Weights for a wider and deeper network, made of those of a smaller one (SAIL, section 4.1).
+
+    Args:
+        source: the smaller network, of any family that `mergelib.structure` knows.
+        target: the larger one, whose shapes are wanted. Its own weights are left alone; what is new
+            and free begins as they do.
+        state: the smaller network's weights, a state dict, module or path; by default its own.
+        width: ``"replicate"`` copies units and divides what reads them by the number of copies
+            (Net2Net, Chen et al., 2016); ``"mean"`` adds units that nobody reads yet, and to the
+            stream of a pre-norm transformer its mean. Both keep the function, the former only for
+            whole multiples where a layer norm looks across the units. Not so ``"svd"`` (appendix
+            F.1 with W = E U and W = E V), ``"svd_random"`` (with W random) and ``"interpolate"``.
+        depth: what becomes of lists of layers that are longer in the target. ``"identity"`` adds
+            layers whose residual branch is closed, which keeps the function. ``"stack"``,
+            ``"interlace"`` and ``"interpolate"`` fill them by Eq. 9, see
+            `mergelib.sail.depth.depth_rows`; so do rows of your own, of shape (target layers,
+            source layers), by which lists may also get shorter.
+        gap: of the softmax over Eq. 9's rows; by default there is none.
+        noise: of ``"replicate"``, over the root mean square of a weight: added to copies so that it
+            cancels in what they write together. It keeps the function and lets copies part.
+        generator: draws the noise and the random directions; PyTorch's own by default.
+
+    Returns:
+        A state dict of the target's keys and ties, in the source's dtypes and on its devices;
+        integers are the source's.
+
+    Raises:
+        ValueError: for a module without a description; networks that differ in more than widths and
+            lengths of lists; an axis that shrinks or must not grow; uneven copies under a layer
+            norm; layers that cannot be closed; weights that do not fit or are not finite. The
+            message names module, group or key.
+    """
+    _check_choices(width, depth, gap, noise)
+    before, after = structure_of(source), structure_of(target)
+    weights = as_state(source if state is None else state)
+    before.check(weights, "state")
+    for key, tensor in weights.items():
+        if tensor.is_floating_point() and not is_finite(tensor):
+            raise ValueError(f"state[{key!r}] holds values that are not finite")
+    fresh = target.state_dict()
+    lists = grown_lists(source, target, depth, gap)
+    sources = origins(weights, fresh, lists)
+    closed = closed_keys(after, lists)
+    widening = Widening(after, _sizes(before, after, sources), width)
+    _check_growth(widening)
+    grown: dict[str, Tensor] = {}
+    tied = tied_keys(fresh)
+    for key, start in fresh.items():
+        if key in tied:
+            grown[key] = grown[tied[key]]
+        elif not sources[key]:
+            grown[key] = torch.zeros_like(start) if key in closed else start.clone()
+        elif not start.is_floating_point():
+            grown[key] = weights[max(sources[key], key=lambda part: part[1])[0]].clone()
+        else:
+            mixed = _mix(weights, sources[key])
+            wide = _wider(widening, key, mixed, start, noise, generator)
+            grown[key] = wide.to(mixed.dtype, copy=True).contiguous()
+    return grown
+
+
+def _check_choices(width: str, depth: str | Tensor, gap: float, noise: float) -> None:
+    if width not in WIDTHS:
+        raise ValueError(f"unknown width {width!r}; known: {', '.join(WIDTHS)}")
+    if isinstance(depth, str) and depth not in DEPTHS:
+        raise ValueError(f"unknown depth {depth!r}; known: {', '.join(DEPTHS)}")
+    if not gap > 0 or (not math.isinf(gap) and (isinstance(depth, Tensor) or depth == "identity")):
+        raise ValueError(f"gap is {gap}, expected a positive number, and depth by a pattern")
+    if not noise >= 0 or (noise and width != "replicate"):
+        raise ValueError(f"noise is {noise}, expected at least 0, and more only for 'replicate'")
+
+
+def _wider(
+    widening: Widening,
+    key: str,
+    tensor: Tensor,
+    start: Tensor,
+    noise: float,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """One parameter at its new shape; `start` is what the target has there."""
+    wide = widening.apply(key, tensor)
+    if widening.scheme == "mean":
+        return torch.where(widening.new(key).to(wide.device), start.to(wide), wide)
+    if widening.scheme == "svd_random" and widening.structure.is_matrix(key, start):
+        if wide.shape == tensor.shape:
+            return wide
+        return shuffled_directions(widening.structure, key, tensor, wide, generator)
+    if noise:
+        wide = wide + noise * wide.square().mean().sqrt() * widening.spread(key, wide, generator)
+    return wide
+
+
+def _mix(weights: StateDict, origin: Origin) -> Tensor:
+    """Eq. 9 for one parameter."""
+    if len(origin) == 1 and origin[0][1] == 1:
+        return weights[origin[0][0]]
+    parts = [share * weights[key].double() for key, share in origin]
+    return torch.stack(parts).sum(0).to(weights[origin[0][0]].dtype)
+
+
+def _sizes(before: Structure, after: Structure, sources: Mapping[str, Origin]) -> dict[str, int]:
+    """How many units each group of the target had in the source."""
+    sizes: dict[str, int] = {}
+    for key, axes in after.axes.items():
+        if not sources[key]:
+            continue
+        for axis, other in zip(axes, before.axes[sources[key][0][0]], strict=True):
+            for factors, earlier in zip(axis.layout, other.layout, strict=True):
+                for name, old in zip(factors, earlier, strict=True):
+                    size = before.groups[old].size
+                    if sizes.setdefault(name, size) != size:
+                        raise ValueError(
+                            f"{name!r} of the target is made of groups of {sizes[name]} and {size}"
+                        )
+    return {name: sizes.get(name, group.size) for name, group in after.groups.items()}
+
+
+def _check_growth(widening: Widening) -> None:
+    """Every group grows that does, and may, in this scheme."""
+    for name, group in widening.structure.groups.items():
+        old, new = widening.sizes[name], group.size
+        if old == new:
+            continue
+        if group.kind == "fixed" or (not group.permutable and group.within is None):
+            what = "fixed (input, vocabulary, position or kernel)"
+            shown = "what the model's output shows; put a head behind it"
+            raise ValueError(
+                f"{name!r} has {old} entries in the source and {new} in the target, but it is "
+                + (what if group.kind == "fixed" else shown)
+            )
+        if new < old:
+            raise ValueError(
+                f"{name!r} has {new} units in the target, fewer than the source's {old}"
+            )
+        if widening.scheme == "replicate" and group.norm != "none" and new % old:
+            raise ValueError(
+                f"{name!r} grows from {old} to {new}, no whole multiple, but a norm looks across "
+                "its units, which must all have as many copies; use width='mean'"
+            )
+        if widening.scheme == "mean" and group.norm == "other":
+            raise ValueError(
+                f"{name!r} is read without a layer norm, or through a norm of another kind: "
+                "width 'mean' cannot keep the function; use 'replicate'"
+            )

@@ -1,0 +1,217 @@
+"""How the parameters of a network become those of a wider one (SAIL, Eq. 8).
+
+A group of d units becomes one of d′. Whatever *writes* the group is multiplied by E (d′ × d), so
+that the wider network holds E h where the other held h; whatever *reads* it is multiplied by R, and
+sees the same as before if Rᵀ E = I. A weight, kept as (outputs, inputs), becomes
+E_out W R_inᵀ, and every axis of every parameter gets the map of its group and of its part in it:
+one map for the whole residual stream, one for each head's dimensions.
+
+A scheme is a choice of E; R is then E (Eᵀ E)⁻¹. Two parts ask for more. The scores of attention are
+inner products, divided by the root of a head's size: there E is made orthonormal, times (d′/d)^¼.
+And the stream of a pre-norm transformer is read through layer norms, see `mean` in `Widening`.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mergelib.statedict import is_statistic
+from mergelib.structure import Axis, Group, Structure
+
+Width = Literal["replicate", "mean", "svd", "svd_random", "interpolate"]
+WIDTHS: tuple[Width, ...] = ("replicate", "mean", "svd", "svd_random", "interpolate")
+
+
+def expander(scheme: Width, source: int, target: int) -> Tensor:
+    """The write map E of a group that no layer norm looks across, shape (target, source), float64.
+
+    ``"replicate"`` copies unit after unit, ``"svd"`` and ``"svd_random"`` too, but with columns of
+    length 1; ``"mean"`` puts zeros (what is new has weights of its own); ``"interpolate"`` mixes
+    neighbours.
+    """
+    eye = torch.eye(source, dtype=torch.float64)
+    if scheme == "mean":
+        return torch.eye(target, source, dtype=torch.float64)
+    if scheme == "interpolate":
+        at = torch.linspace(0, source - 1, target, dtype=torch.float64)
+        return (1 - (at[:, None] - torch.arange(source)).abs()).clamp_min(0)
+    copies = eye[torch.arange(target) % source]
+    return copies if scheme == "replicate" else orthonormal(copies)
+
+
+def orthonormal(matrix: Tensor) -> Tensor:
+    """The nearest matrix with orthonormal columns, M (Mᵀ M)^−½."""
+    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+    product: Tensor = left @ right
+    return product
+
+
+class Widening:
+    """The maps of one network to a wider one.
+
+    With ``"mean"`` a stream that is read behind layer norms becomes c (x, m, …, m), m being the
+    mean of x and c² = d′/d. The new entries leave mean and variance as they are, so a norm's old
+    outputs only have to be divided by c again, and its new outputs are zero whatever reads them.
+
+    Args:
+        structure: of the wider network.
+        sizes: how many units each of its groups had before.
+        scheme: see `expander`.
+    """
+
+    def __init__(self, structure: Structure, sizes: Mapping[str, int], scheme: Width) -> None:
+        self.structure, self.sizes, self.scheme = structure, sizes, scheme
+        self._known: dict[tuple[Axis, bool], Tensor] = {}
+
+    def axis(self, key: str, number: int) -> Tensor:
+        """The map of one axis of a parameter, shape (target, source), float64.
+
+        The norm behind which a tied table reads gets the reading map, since the table, which also
+        writes, has to keep E on that axis.
+        """
+        axis = self.structure.axes[key][number]
+        tied = key.rpartition(".")[0] in self._before_tied
+        if (axis, tied) not in self._known:
+            parts = [
+                _product([self._group(self.structure.groups[n], axis, tied) for n in factors])
+                for factors in axis.layout
+            ]
+            self._known[axis, tied] = torch.block_diag(*parts)
+        found = self._known[axis, tied]
+        return found.square() if is_statistic(key) and key.endswith("var") else found
+
+    def apply(self, key: str, tensor: Tensor) -> Tensor:
+        """A parameter of the source with all its axes mapped; float32 at least."""
+        wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+        for number, axis in enumerate(self.structure.axes[key]):
+            if self._grows(axis):
+                matrix = self.axis(key, number).to(wide)
+                wide = torch.tensordot(matrix, wide, dims=([1], [number])).movedim(0, number)
+        return wide
+
+    def spread(self, key: str, wide: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Noise of unit variance that no reader notices: N (I − E Rᵀ), the shape of the parameter.
+
+        Zero for what does not read copies, and for tables that are tied.
+        """
+        for number, axis in enumerate(self.structure.axes[key]):
+            if axis.role == "read" and self._grows(axis):
+                noise = torch.randn(wide.shape, generator=generator).to(wide)
+                read = self.axis(key, number).to(wide)
+                write = torch.linalg.pinv(read).T
+                parts = torch.tensordot(read.T, noise, dims=([1], [number]))
+                seen = torch.tensordot(write, parts, dims=([1], [0])).movedim(0, number)
+                hidden: Tensor = noise - seen
+                return hidden
+        return torch.zeros_like(wide)
+
+    def new(self, key: str) -> Tensor:
+        """Where ``"mean"`` leaves the choice of an entry free; a mask that broadcasts.
+
+        Free are the inputs of new units, whose outputs are zero, and what reads the zeros behind a
+        norm; in old heads new dimensions of keys, whose queries are zero.
+        """
+        axes = self.structure.axes[key]
+        mask = torch.zeros((1,) * len(axes), dtype=torch.bool)
+        for number, axis in enumerate(axes):
+            free = self._free(key, axis)
+            mask = mask | free.view([-1 if n == number else 1 for n in range(len(axes))])
+        return mask
+
+    def _grows(self, axis: Axis) -> bool:
+        names = {name for factors in axis.layout for name in factors}
+        return any(self.sizes[name] != self.structure.groups[name].size for name in names)
+
+    def _free(self, key: str, axis: Axis) -> Tensor:
+        parts = []
+        for place, factors in enumerate(axis.layout):
+            groups = [self.structure.groups[name] for name in factors]
+            old = [torch.arange(group.size) < self.sizes[group.name] for group in groups]
+            if all(group.norm == "none" for group in groups):
+                free = axis.role in ("write", "scale", "shift")
+            else:
+                free = axis.role == "scale" or (axis.role == "read" and axis.behind is not None)
+            query = place == 0 and key.rpartition(".")[0] in self._queries
+            if query and old[1:]:  # closed: new dimensions of old heads
+                old[1:] = [torch.ones_like(inside) for inside in old[1:]]
+            whole = _product([inside[:, None].double() for inside in old])[:, 0]
+            parts.append((whole == 0) & free)
+        return torch.cat(parts)
+
+    def _group(self, group: Group, axis: Axis, tied: bool) -> Tensor:
+        before, now, role = self.sizes[group.name], group.size, axis.role
+        write = expander(self.scheme, before, now)
+        if self.scheme == "mean" and group.norm == "layer":
+            c = math.sqrt(now / before)
+            if role in ("write", "both"):
+                mean = torch.full((now - before, before), 1 / before, dtype=torch.float64)
+                return c * torch.cat([torch.eye(before, dtype=torch.float64), mean])
+            power = (role == "scale") + (tied and role in ("scale", "shift"))
+            return write / c**power
+        if group.name in self._scores:
+            return orthonormal(write) * math.sqrt(math.sqrt(now / before))
+        if role == "read" or tied:
+            reading: Tensor = write @ torch.linalg.inv(write.T @ write)
+            return reading
+        return write
+
+    @cached_property
+    def _scores(self) -> set[str]:
+        """The groups of dimensions that are only compared: those of queries and keys."""
+        heads = {name for name, group in self.structure.groups.items() if group.kind == "head"}
+        read = {
+            name
+            for axes in self.structure.axes.values()
+            for axis in axes
+            for factors in axis.layout
+            for name in factors
+            if axis.role == "read"
+        }
+        return heads - read
+
+    @cached_property
+    def _queries(self) -> set[str]:
+        """The modules that write queries: of those that write a group of `_scores`, the first."""
+        return {self.structure.members(name)[0].key.rpartition(".")[0] for name in self._scores}
+
+    @cached_property
+    def _before_tied(self) -> set[str]:
+        """The norms behind which tied tables read."""
+        axes = (axis for axes in self.structure.axes.values() for axis in axes)
+        return {axis.behind for axis in axes if axis.role == "both" and axis.behind is not None}
+
+
+def shuffled_directions(
+    structure: Structure, key: str, tensor: Tensor, wide: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    """W_in Σ W_outᵀ with random orthonormal W: appendix F.1's words, the spectrum and no more.
+
+    Args:
+        structure: which tells how the parameter is a matrix.
+        key: of the parameter.
+        tensor: the source's.
+        wide: any tensor of the wanted shape, dtype and device.
+        generator: draws W.
+    """
+    values = torch.linalg.svdvals(structure.matrix(key, tensor).to(wide))
+    roles = [axis.role for axis in structure.axes[key]]
+    folds = (roles.index("write"), roles.index("read")), (0, 1)
+    shape = wide.movedim(*folds).shape
+    rows, columns = shape[0], math.prod(shape[1:])
+    left, right = (
+        torch.linalg.qr(torch.randn(size, len(values), generator=generator).to(wide)).Q
+        for size in (rows, columns)
+    )
+    product: Tensor = (left * values) @ right.T
+    return product.view(shape).movedim(folds[1], folds[0])
+
+
+def _product(factors: list[Tensor]) -> Tensor:
+    result = factors[0]
+    for factor in factors[1:]:
+        result = torch.kron(result, factor)
+    return result

@@ -1,0 +1,386 @@
+# %% tags=["remove-cell"]
+# Where mergelib is missing, as on Colab, install it: published copies name its address here.
+import importlib.util
+import subprocess
+import sys
+
+SOURCE = ""
+if importlib.util.find_spec("mergelib") is None:
+    if not SOURCE:
+        raise ModuleNotFoundError("install mergelib first: see 'How to run' in the book")
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", SOURCE])
+
+# %% [markdown]
+# # From small models to large
+#
+# **In one sentence:** a trained network can be made wider and deeper without changing a single output, if writing and
+# reading are mapped as a pair; a decomposition with random factors keeps nothing but singular values.
+#
+# SAIL {cite}`anonymous2025structured` starts a large network from small ones that are trained already: each is
+# *transformed* to the large one's shape, the results are averaged, and training goes on. This chapter is about the
+# first step, growing. [](02-averaging-and-task-vectors) has met the average, and the weights in it are a chapter of their own.
+#
+# **After this chapter you can**
+#
+# * grow an MLP, a ResNet or a GPT, and say why its outputs stay;
+# * name four places where copying units goes wrong, and what repairs them;
+# * explain why a start by singular vectors keeps little, and copies alone stay copies.
+#
+# **Before you start:** [](01-testbed) for the pictures; singular values as in [](10-cart). **Time:** 15 minutes to
+# read, one minute to run.
+
+# %% tags=["parameters"]
+SUITE = "glyphs8"
+PROFILE = "default"
+SEED = 0
+DEVICE = "cpu"
+
+# %% [markdown]
+# ## What growing is
+#
+# The paper writes a weight as $\theta \in \mathbb R^{d_{\text{in}} \times d_{\text{out}}}$ and makes it wider by
+#
+# $$
+# \tilde\theta = c_{\text{in}}\, \theta\, c_{\text{out}}^\top ,
+# $$ (eq-growing-width)
+#
+# its Eq. 8, and a network of $L$ layers deeper by mixing them, its Eq. 9:
+#
+# $$
+# \tilde\theta^k = \sum_{i=1}^L d_{ki}\, \theta^i , \qquad d_{ki} \ge 0, \quad \sum_i d_{ki} = 1 .
+# $$ (eq-growing-depth)
+#
+# (growing-shapes)=
+# Both are to be learned by gradients. Appendix F.1 gives those of Eq. 8, and they cannot be right: their shapes do not fit. With
+# $G = \partial L / \partial \tilde\theta$ it has $G\, (\theta\, c_{\text{out}}^\top)$ for $c_{\text{in}}$, where it is
+# $G\, c_{\text{out}}\, \theta^\top$ (and $G^\top c_{\text{in}}\, \theta$ for $c_{\text{out}}$). From 3 × 4 to 5 × 6:
+
+# %% tags=["nbval-check-output"]
+import torch
+
+theta, c_out, slope = (torch.randn(size) for size in ((3, 4), (6, 4), (5, 6)))
+c_in = torch.randn(5, 3, requires_grad=True)
+(slope * (c_in @ theta @ c_out.T)).sum().backward()
+print("as printed:", tuple(slope.shape), "times", tuple((theta @ c_out.T).shape))
+print("G c_out θᵀ is the gradient:", torch.allclose(c_in.grad, slope @ c_out @ theta.T, atol=1e-5))
+
+# %% [markdown]
+# ## Writing and reading
+#
+# We write weights as PyTorch keeps them, $W$ of outputs × inputs. Units come in *groups*: hidden units of a layer, heads, the
+# dimensions of a head, the residual stream. Some weights write a group, others read it. Let a group grow from $d$ to
+# $d'$ units, and let $E$ be the map of whatever writes it, $R$ that of whatever reads it, both $d' \times d$. Then Eq. 8 is
+#
+# $$
+# \tilde W = E_{\text{out}}\, W\, R_{\text{in}}^\top , \qquad \tilde b = E_{\text{out}}\, b .
+# $$ (eq-growing-pair)
+#
+# ```{prf:proposition} Copies keep the function
+# :label: prop-growing-copies
+# If $R^\top E = I$ for every group, a linear network computes the same as before. So does a network with any activation that
+# acts on each unit alone, and with batch norms, if every row of $E$ has a single 1 and else zeros.
+# ```
+#
+# ```{prf:proof}
+# Where the small network holds $h$, the large one holds $E h$: $\tilde W E_{\text{in}} h = E_{\text{out}} W
+# R_{\text{in}}^\top E_{\text{in}} h = E_{\text{out}} W h$. Such an $E$ copies units, and what acts on each unit alone gives equal
+# results on equal units, so that $\sigma(E h) = E\, \sigma(h)$. A batch norm does, once its four vectors are copied. The last
+# group does not grow.
+# ```
+#
+# With $E$ given, $R = E\,(E^\top E)^{-1}$ will do. For copies this divides what reads a unit by its number of copies, which is Net2Net
+# {cite}`chen2016net2net`. One rule goes for all networks, since `mergelib.structure` tells for each axis of each
+# parameter its groups, and whether it writes or reads. So `ml.grow` takes two modules, one trained and one of the shape that is
+# wanted. Three families, trained for seconds: an MLP and a ResNet on pictures, and a GPT on texts of a random Markov chain.
+
+# %% tags=["nbval-check-output"]
+import mergelib as ml
+from mergelib.studies.analysis.sail import growing
+
+suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
+task = next(iter(suite.tasks.values()))
+cases = growing.cases(task, steps=20 if PROFILE == "smoke" else 100, seed=SEED)
+
+small, large = cases["GPT"].source, cases["GPT"].build(True, True)
+large.load_state_dict(ml.grow(small, large, width="replicate", depth="identity"))
+for net in (small, large):
+    print(
+        f"width {net.width}, {len(net.blocks)} blocks, table {tuple(net.token_embed.weight.shape)}"
+    )
+change = (cases["GPT"].logits(large) - cases["GPT"].logits(small)).abs().max()
+print("logits agree to 1e-4:", bool(change < 1e-4))
+
+# %% [markdown]
+# ## Four traps
+#
+# A transformer needs more care than the proposition. `ml.grow` takes it; here is what happens without. First, **layer norms** look
+# *across* the units. Copies leave mean and variance alone only if all units have as many of them. Four numbers, made six:
+
+# %% tags=["nbval-check-output"]
+from torch.nn.functional import layer_norm
+
+x = torch.tensor([1.0, 2.0, 3.0, 4.0])
+zeros = torch.zeros(2)
+for name, more in {
+    "none": x[:0],
+    "two copies": x[:2],
+    "zeros": zeros,
+    "the mean": x.mean() + zeros,
+}.items():
+    wide = torch.cat([x, more])
+    first = float(layer_norm(wide, wide.shape)[0])
+    print(f"{name:10} {first:.2f}, times √(d/d′): {first * (4 / len(wide)) ** 0.5:.2f}")
+
+# %% [markdown]
+# Second, **attention** takes inner products of queries and keys and divides by the root of a head's size $s$. With $r = s'/s$ copies the product is
+# $r$ times and the root $\sqrt r$ times as large. So both get $r^{-1/4}$; in general, $E$ has to have orthonormal columns times
+# $r^{1/4}$. Third, a **tied** table reads with the map that it writes with, and $E^\top E$ is the number of copies: the norm before it has
+# to use $R$. Fourth, the **fused** matrix of queries, keys and values has an axis of $3 \times$ heads $\times$ size, whose three parts and heads are
+# grown each by itself. The largest change of a logit, over the largest logit, in our GPT:
+
+# %%
+growing.traps(cases["GPT"]).map("{:.1e}".format).to_frame("change")
+
+# %% [markdown]
+# ## Any width: pad with the mean
+#
+# The first trap leaves only whole multiples of the width. But the little table above shows a way out: the **mean** as further
+# entries. It leaves the mean as it is, and the variance times $d/d'$.
+#
+# ```{prf:proposition} Mean padding
+# :label: prop-growing-mean
+# In a transformer whose every reader stands behind a layer norm, let the stream $x$ become
+# $\tilde x = c\,(x, m, \dots, m)$, with $m$ the mean of $x$ and $c = \sqrt{d'/d}$. Divide the gains of the norms by $c$, and
+# let their new biases be zero. Then every norm gives what it gave, followed by zeros, with the same $\varepsilon$, and whatever reads the zeros is free.
+# ```
+#
+# ```{prf:proof}
+# What writes the stream is linear, so it can write $c\,m$, too: $E = c\,\binom{I}{\mathbf 1 \mathbf 1^\top / d}$. The mean of $\tilde x$ is $c\,m$, and
+# the variance $c^2 \cdot \frac{d}{d'} \operatorname{var} x = \operatorname{var} x$. So the norm gives
+# $c\,(x - m) / \sqrt{\operatorname{var} x + \varepsilon}$ for old entries, and zero for new ones.
+# ```
+#
+# A tied table writes with $c$, so the norm before it is divided by $c$ once more. The other groups are padded as simply:
+# new hidden units and heads begin with random inputs and zero outputs, new dimensions of a head with zero queries and random keys. (Were both zero,
+# neither would ever learn.) It works for networks without layer norms, too. From 32 to 48:
+
+# %% tags=["nbval-check-output"]
+odd = growing.gpt(48, 2, 4)
+odd.load_state_dict(ml.grow(small, odd, width="mean"))
+change = (cases["GPT"].logits(odd) - cases["GPT"].logits(small)).abs().max()
+print("logits agree to 1e-4:", bool(change < 1e-4))
+
+# %% [markdown]
+# ## Depth
+#
+# (growing-depth)=
+# A new layer changes nothing if its residual branch is closed: the last projection is zero, or the gain and bias of the last batch norm. Its other
+# weights are random, and gradients open it. This lies outside the paper's Eq. 9. There rows are softmaxes, which cannot be zero.
+# And let all layers add the same, $x \mapsto x + a$: every average of them adds $a$ again, so $L'$ layers add $L' a$ and not $L a$.
+# No rows help, since they sum to 1. An average of layers is one more layer of the same strength.
+#
+# `depth="stack"`, `"interlace"` and `"interpolate"` are starts within Eq. 9: the whole list again, each layer again in its place, or
+# mixtures of the two nearest. Only layers of one shape are mixed, which in a ResNet leaves out the first of most stages.
+#
+# ## What a singular value decomposition keeps
+#
+# Appendix F.1 begins at $c_{\text{in}} = W_{\text{in}} U^\top$ and $c_{\text{out}} = W_{\text{out}} V^\top$, where
+# $\theta = U \Sigma V^\top$ and $W_{\text{in}}$, $W_{\text{out}}$ are "initialized randomly or based on heuristics". So
+# $\tilde\theta = W_{\text{in}}\, \Sigma\, W_{\text{out}}^\top$, and this the paper says itself.
+#
+# (growing-spectrum)=
+# But $\Sigma$ is all that is left of $\theta$. The singular vectors, which say what a layer does, have been divided out. Two matrices that do quite
+# different things, with the same random $W$:
+
+# %% tags=["nbval-check-output"]
+left, right = (torch.linalg.qr(torch.randn(3, 2)).Q for _ in range(2))
+grown = []
+for matrix in (torch.tensor([[2.0, 0], [0, 1]]), torch.tensor([[0, 2.0], [1, 0]])):
+    u, values, vt = torch.linalg.svd(matrix)
+    grown.append((left @ u.T) @ matrix @ (right @ vt).T)
+print("the same after growing:", torch.allclose(*grown, atol=1e-6))
+
+# %% [markdown]
+# The heuristic that keeps $\theta$ is $W_{\text{in}} = E U$ and $W_{\text{out}} = E V$ with the $E$ of each group. Then
+# $c_{\text{in}} = E U U^\top$, which is $E$ if $\theta$ has full rank: the decomposition has dropped out, and what remains is {eq}`eq-growing-pair`
+# with $E$ in the place of $R$. We take copies over the root of their number, so that $E^\top E = I$ and the singular values
+# stay. This keeps linear networks, and by $\sigma(ch) = c\,\sigma(h)$ for $c > 0$ those with ReLU, but not others.
+#
+# ## Right after growing
+#
+# All schemes on all families, once 1.5 or 2 times as wide, once deeper. The share that is kept is
+# $(\ell_{\text{random}} - \ell) / (\ell_{\text{random}} - \ell_{\text{source}})$ on test data: 1 for the source's loss, 0 for
+# that of the large network at its random start.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Share of what the source has learned that a network has right after growing, on test data, one seed. Values below −1 are drawn at −1; schemes that do not fit a family are left out. Left: wider, MLP and ResNet from 64 to 96 and 8 to 12, the GPT from 32 to 64. Right: deeper.", "name": "fig-growing-kept"}, "image": {"alt": "Left: replicate and mean keep everything in all three families; svd keeps all of the MLP and the ResNet and about four fifths of the GPT; interpolate keeps two thirds to three quarters of the MLP and the GPT, and the ResNet is above 1; svd with random factors keeps nothing, and is far below a random start on the GPT and the ResNet. Right: identity keeps everything; stack, interlace and interpolate keep almost nothing of the MLP and the GPT, and stack is far below a random start on the ResNet, where interlace and interpolate are near or above 1."}}
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from mergelib.plots import use_style
+from mergelib.studies.figures.growing import kept, ranks
+
+use_style()
+tables = {name: growing.growths(case, seed=SEED) for name, case in cases.items()}
+table = pd.concat(tables, names=["family"]).reset_index(level=0)
+fig, axes = plt.subplots(1, 2, figsize=(9.4, 4.4), sharey=True, width_ratios=(5, 4))
+for ax, grown in zip(axes, ("wider", "deeper")):
+    kept(table[table["grown"] == grown], ax)
+    ax.set_title(grown)
+axes[0].set_ylabel("share kept")
+fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+plt.show()
+
+# %% tags=["hide-cell"]
+# What the text and the figure's description say.
+exact = table[table["scheme"].isin(["replicate", "mean", "identity"])]
+assert exact["change"].max() < 1e-4
+share = table.set_index(["family", "grown", "scheme"])["kept"]
+if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
+    random = share.xs("svd_random", level="scheme")
+    assert abs(random["MLP", "wider"]) < 0.1
+    assert random[["ResNet", "GPT"]].max() < -0.4
+    assert share[["MLP", "ResNet"]].xs("svd", level="scheme").min() > 0.95
+    assert 0.6 < share["GPT", "wider", "svd"] < 0.95
+    mixed = share.xs("deeper", level="grown").drop("identity", level="scheme")
+    assert mixed[["MLP", "GPT"]].max() < 0.3
+    assert mixed["ResNet", "stack"] < -1
+    assert mixed["ResNet"].drop("stack").min() > 0.3
+    assert share["ResNet", "wider", "interpolate"] > 1
+    assert 0.5 < share["MLP", "wider", "interpolate"] < share["GPT", "wider", "interpolate"] < 0.8
+
+# %% [markdown]
+# What is proved to keep the function does. **Random factors keep nothing**: the MLP is where it would be untrained, and the ResNet and the GPT
+# begin *below* that, being surely wrong where an untrained network is undecided. With $E U$ and $E V$, the ReLU network stays, as predicted; so nearly does our
+# MLP, in spite of its GELU; the GPT loses a part. Mixing neighbours, `interpolate`, means nothing to
+# units, which have no order. A share above 1, as the ResNet's, says less about mixing than about a source that was
+# trained for seconds.
+#
+# The depth of Eq. 9 does worse on the MLP and the GPT: little or nothing is left. On the ResNet it depends on the order. Blocks that are repeated in
+# place still work; the same blocks stacked end up below a random start. So what *stacking* is known for, faster training
+# {cite}`gong2019efficient`, is not that it begins where the source ended.
+#
+# ## Copies that never part
+#
+# Equal units with equal outgoing weights get equal gradients: they remain equal, whatever the training. The large network then has the
+# small one's capacity, at its own price. Three starts that compute the same, trained on:
+
+# %%
+rounds = growing.parting(cases["GPT"], steps=10 if PROFILE == "smoke" else 40, seed=SEED)
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "The GPT at twice the width, 64, trained on from three starts with the same outputs. The rank of the residual stream before the last norm, over all test inputs, against steps.", "name": "fig-growing-rank"}, "image": {"alt": "All three begin at rank 32. Copies stay at 32 for all forty steps; copies with noise and mean padding reach 60 or more within the first ten or twenty steps."}}
+fig, ax = plt.subplots(figsize=(6.4, 3.8))
+ranks(rounds, ax)
+plt.show()
+
+# %% tags=["hide-cell"]
+copies = rounds[rounds["start"] == "copies"]
+assert (copies["apart"] == 0).all()
+assert (copies["rank"] == copies["rank"].iloc[0]).all()
+if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
+    assert (rounds[rounds["step"] == 0]["rank"] == 32).all()
+    others = rounds[(rounds["start"] != "copies") & (rounds["step"] >= 20)]
+    assert others["rank"].min() >= 56
+
+# %% [markdown]
+# Plain copies do not move apart at all: the distance of the two halves of the table is exactly 0. Noise parts them. It need not cost anything, if it is
+# drawn so that it cancels over the copies: `noise=0.3` adds $N\,(I - E R^\top)$ to what reads, with $N$ random, and
+# $N\,(I - E R^\top)\, E = 0$. Mean padding has no copies in the first place.
+#
+# ## When to use it, and when not
+#
+# **Use** `ml.grow(small, large, width="mean")` to go on with a larger network of any width: it begins at the small one's loss and has all its
+# capacity after a few steps. **Use** `width="replicate"` with some `noise` for post-norm transformers such as BERT, at whole multiples.
+#
+# **Do not** start by random factors of a decomposition. **Do not** expect Eq. 9's depth to begin at the source's loss.
+#
+# **Not answered here** is whether a grown start saves training in the end, counted with the source's own, and what learning the
+# maps would add to it.
+#
+# ## Exercises
+#
+# ```{exercise} Zeros under another norm (easy)
+# :label: ex-growing-rms
+# An RMS norm divides by $\sqrt{\frac1d \sum_i x_i^2}$ and subtracts no mean. How must $x$ be padded, and what must its gain be multiplied by?
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-growing-rms
+# :class: dropdown
+# ````
+# With zeros. The sum of squares stays, and $\frac1d$ becomes $\frac1{d'}$, so the outputs are $\sqrt{d'/d}$ times as large: multiply the gain by
+# $\sqrt{d/d'}$.
+
+# %% tags=["nbval-check-output"]
+from torch.nn.functional import rms_norm
+
+wide = torch.cat([x, zeros])
+print(torch.allclose(rms_norm(wide, (6,))[:4] * (4 / 6) ** 0.5, rms_norm(x, (4,))))
+
+# %% [markdown]
+# ````{solution-end}
+# ````
+#
+# ```{exercise} Uneven copies inside a head (medium)
+# :label: ex-growing-head
+# Heads of size 8 become heads of size 12, by copies: four dimensions have two copies, and four one. Which rows of the query and key matrices are multiplied
+# by what? Check with a GPT of width 96 and eight heads, grown from ours.
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-growing-head
+# :class: dropdown
+# ````
+# A dimension with $n$ copies counts $n$ times in the product, so its rows in both are divided by $\sqrt n$; and
+# all are multiplied by $(12/8)^{1/4}$ for the root of the size. No norm looks across the dimensions of a head, so uneven copies are no trap here.
+
+# %% tags=["nbval-check-output"]
+wider = growing.gpt(96, 2, 8)
+wider.load_state_dict(ml.grow(small, wider))
+change = (cases["GPT"].logits(wider) - cases["GPT"].logits(small)).abs().max()
+print("logits agree to 1e-4:", bool(change < 1e-4))
+
+# %% [markdown]
+# ````{solution-end}
+# ````
+#
+# ```{exercise} All that keeps a linear network (hard)
+# :label: ex-growing-all
+# Given $E$ with independent columns, find all $R$ with $R^\top E = I$. What are they for copies, and which is the shortest?
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-growing-all
+# :class: dropdown
+# ````
+# $R = E\,(E^\top E)^{-1} + Z$ with $Z^\top E = 0$: the difference of two solutions has this property, and any such $Z$ may be added. For copies,
+# $R_{ji}$ over the copies $j$ of unit $i$ sum to 1, and over the copies of another unit to 0: how the copies share in what is read is free, which is
+# where the noise lives. The columns of $E\,(E^\top E)^{-1}$ lie in the span of $E$, and $Z$ is perpendicular to it, so by Pythagoras $Z = 0$ is shortest: equal shares.
+
+# %% tags=["nbval-check-output"]
+from mergelib.sail.width import expander
+
+write = expander("replicate", 4, 6)
+read = write @ torch.linalg.inv(write.T @ write)
+extra = torch.randn(6, 4).double()
+extra -= write @ torch.linalg.solve(write.T @ write, write.T @ extra)
+print("still undone:", torch.allclose((read + extra).T @ write, torch.eye(4).double()))
+print("longer:", bool((read + extra).norm() > read.norm()))
+
+# %% [markdown]
+# ````{solution-end}
+# ````
+#
+# ## Summary
+#
+# * Growing maps what writes a group by $E$ and what reads it by $R$; $R^\top E = I$ keeps linear networks, and copies keep all that acts on units alone.
+# * Layer norms, inner products of attention, tied tables and fused matrices each need care of their own.
+# * Padding with the mean keeps a pre-norm transformer at any width.
+# * Depth is kept by closed residual branches, which Eq. 9 cannot express; copies of layers mostly start far above the source's loss.
+# * Random factors in a singular value decomposition keep the singular values and none of the function.
+# * Copies without noise remain copies.
+#
+# **Next:** [](90-claims-ledger).
+#
+# ## References
+#
+# All sources are in the [](../book/bibliography).

@@ -1,0 +1,330 @@
+"""Grown networks compute what they should, for every family, width and depth; misfits are named."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mergelib as ml
+from mergelib.sail.depth import depth_rows
+from mergelib.sail.width import Widening
+from mergelib.statedict import tied_keys
+from mergelib.structure import structure_of
+from mergelib.testbed import models
+from tests.align.families import bert, gpt2
+
+
+def perturbed(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Float64, evaluated, and nothing left at zero or one."""
+    generator = torch.Generator().manual_seed(seed)
+    model = model.double().eval()
+    with torch.no_grad():
+        for tensor in [*model.parameters(), *model.buffers()]:
+            if tensor.is_floating_point():
+                tensor.add_(0.1 * torch.rand(tensor.shape, generator=generator).double())
+    return model
+
+
+def gpt(width: int = 48, depth: int = 2, heads: int = 4) -> nn.Module:
+    return perturbed(models.GPT(width, depth, heads, vocabulary=50, context=16))
+
+
+def mlp(width: int = 24, depth: int = 2, classes: int = 5) -> nn.Module:
+    return perturbed(nn.Sequential(models.MLP(width, depth), nn.Linear(width, classes)))
+
+
+def resnet(width: int = 4, blocks: tuple[int, ...] = (1, 1, 1)) -> nn.Module:
+    net = models.ResNet(width, blocks)
+    return perturbed(nn.Sequential(net, nn.Linear(net.width, 5)))
+
+
+def vit(width: int = 32, depth: int = 2, heads: int = 4) -> nn.Module:
+    return perturbed(
+        nn.Sequential(models.VisionTransformer(width, depth, heads), nn.Linear(width, 5))
+    )
+
+
+def inputs(model: nn.Module) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    if isinstance(model, models.GPT):
+        return torch.randint(0, 50, (2, 16), generator=generator)
+    return torch.randn(4, 3, 32, 32, generator=generator).double()
+
+
+@torch.no_grad()
+def error(source: nn.Module, target: nn.Module, *, train: bool = False, **options: Any) -> float:
+    """The largest change of a logit."""
+    state = ml.grow(source, target, generator=torch.Generator().manual_seed(2), **options)
+    target.load_state_dict(state)
+    x = inputs(source)
+    return float((source.train(train)(x) - target.train(train)(x)).abs().max())
+
+
+GROWTHS: dict[str, Callable[[], tuple[nn.Module, nn.Module]]] = {
+    "mlp": lambda: (mlp(24), mlp(37)),
+    "gpt by heads": lambda: (gpt(), gpt(96, 2, 8)),
+    "gpt by size of heads": lambda: (gpt(), gpt(96, 2, 4)),
+    "gpt by both, unevenly": lambda: (gpt(), gpt(96, 3, 6)),
+    "resnet": lambda: (resnet(), resnet(7)),
+    "vit": lambda: (vit(), vit(64, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+@pytest.mark.parametrize("name", GROWTHS)
+def test_copies_keep_the_function(name: str, noise: float) -> None:
+    assert error(*GROWTHS[name](), noise=noise) < 1e-10
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        *(lambda: (gpt(), gpt(72)), lambda: (gpt(), gpt(80, 2, 5)), lambda: (gpt(), gpt(72, 3, 6))),
+        *(lambda: (vit(), vit(48)), lambda: (mlp(24), mlp(37)), lambda: (resnet(), resnet(7))),
+    ],
+)
+def test_padding_keeps_the_function_at_any_width(
+    pair: Callable[[], tuple[nn.Module, nn.Module]],
+) -> None:
+    assert error(*pair(), width="mean") < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [(gpt(), gpt(48, 5)), (resnet(), resnet(4, (2, 3, 1))), (vit(), vit(32, 3))],
+)
+@pytest.mark.parametrize("train", [False, True])
+def test_new_layers_change_nothing(source: nn.Module, target: nn.Module, train: bool) -> None:
+    assert error(source, target, train=train) < 1e-10
+
+
+@pytest.mark.parametrize("width", ["replicate", "mean"])
+def test_a_batch_in_training_mode_too(width: str) -> None:
+    assert error(resnet(), resnet(7, (2, 1, 2)), width=width, train=True) < 1e-10
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dtypes_stay(dtype: torch.dtype) -> None:
+    source, target = models.GPT(48, 1, 4).to(dtype), models.GPT(96, 1, 8)
+    state = ml.grow(source, target, noise=0.1)
+    assert {tensor.dtype for tensor in state.values()} == {dtype}
+    if dtype == torch.float32:
+        target.load_state_dict(state)
+        ids = torch.arange(100).view(2, 50)
+        assert (source(ids) - target(ids)).abs().max() < 1e-5
+
+
+def test_hugging_face() -> None:
+    ids = torch.arange(1, 25).view(2, 12)
+    source: Any = perturbed(gpt2("GPT2LMHeadModel"))
+    config = type(source.config)(**{**source.config.to_dict(), "n_embd": 64, "n_layer": 3})
+    target: Any = perturbed(type(source)(config))
+    for width in ("replicate", "mean"):
+        state = ml.grow(source, target, width=width)
+        assert state["lm_head.weight"] is state["transformer.wte.weight"]
+        target.load_state_dict(state)
+        assert (source(ids).logits - target(ids).logits).abs().max() < 1e-10
+    source = perturbed(bert("BertForMaskedLM"))
+    options = {"hidden_size": 64, "intermediate_size": 100}
+    config = type(source.config)(**{**source.config.to_dict(), **options})
+    target = perturbed(type(source)(config))
+    target.load_state_dict(ml.grow(source, target))
+    assert (source(ids).logits - target(ids).logits).abs().max() < 1e-10
+    with pytest.raises(ValueError, match="'mean' cannot keep the function"):
+        ml.grow(source, target, width="mean")
+    config.num_hidden_layers = 3
+    with pytest.raises(ValueError, match=r"'bert.encoder.layer.2' has no residual branch"):
+        ml.grow(source, perturbed(type(source)(config)))
+
+
+def test_a_hidden_layer_by_hand() -> None:
+    source = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1))
+    state = {
+        "0.weight": torch.tensor([[1.0], [2.0]]),
+        "0.bias": torch.tensor([3.0, 4.0]),
+        "2.weight": torch.tensor([[6.0, 5.0]]),
+        "2.bias": torch.tensor([7.0]),
+    }
+    target = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1))
+    copied = ml.grow(source, target, state=state)
+    assert copied["0.weight"].flatten().tolist() == [1, 2, 1]
+    assert copied["0.bias"].tolist() == [3, 4, 3]
+    assert torch.allclose(copied["2.weight"], torch.tensor([[3.0, 5.0, 3.0]]))
+    padded = ml.grow(source, target, state=state, width="mean")
+    assert padded["0.weight"].flatten().tolist() == [
+        1,
+        2,
+        target.state_dict()["0.weight"][2].item(),
+    ]
+    assert padded["2.weight"].flatten().tolist() == [6, 5, 0]
+    assert torch.equal(state["2.weight"], torch.tensor([[6.0, 5.0]]))
+
+
+@pytest.mark.parametrize("name", GROWTHS)
+@pytest.mark.parametrize("width", ["replicate", "svd", "interpolate"])
+def test_reading_undoes_writing_on_every_axis(name: str, width: Any) -> None:
+    source, target = GROWTHS[name]()
+    before, after = structure_of(source), structure_of(target)
+    sizes = {name: before.groups[name].size for name in after.groups if name in before.groups}
+    sizes = {name: sizes.get(name, group.size) for name, group in after.groups.items()}
+    widening = Widening(after, sizes, width)
+    writing, reading = {}, {}
+    for key, axes in after.axes.items():
+        for number, axis in enumerate(axes):
+            if axis.role in ("write", "both"):
+                writing[axis.layout] = widening.axis(key, number)
+            elif axis.role == "read":
+                reading[axis.layout] = widening.axis(key, number)
+    shared = writing.keys() & reading.keys()
+    assert shared
+    for layout in shared:
+        product = reading[layout].T @ writing[layout]
+        assert torch.allclose(product, torch.eye(len(product), dtype=product.dtype), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", GROWTHS)
+def test_every_entry_is_written_and_none_is_left_to_the_target(name: str) -> None:
+    source, target = GROWTHS[name]()
+    if name in ("gpt by both, unevenly", "vit"):  # their new layers are the target's
+        target = type(target)(*target) if isinstance(target, nn.Sequential) else target
+        own = {key for key in target.state_dict() if ".blocks.2." in f".{key}"}
+    else:
+        own = set()
+    state = ml.grow(source, target)
+    shapes = {key: value.shape for key, value in state.items()}
+    assert shapes == {key: value.shape for key, value in target.state_dict().items()}
+    for parameter in target.parameters():
+        parameter.data.fill_(float("nan"))
+    again = ml.grow(source, target)
+    assert {key for key in state if again[key].isnan().any()} <= own
+    assert all(torch.equal(again[key], state[key]) for key in state.keys() - own)
+
+
+def test_counters_are_copied_and_sources_left_alone() -> None:
+    source, target = resnet(), resnet(6, (2, 1, 1))
+    source.train()(inputs(source))
+    before = {key: value.clone() for key, value in source.state_dict().items()}
+    state = ml.grow(source, target)
+    counters = [key for key in state if key.endswith("num_batches_tracked")]
+    assert {int(state[key]) for key in counters} == {0, 1}  # 0 in the new block
+    assert all(torch.equal(before[key], value) for key, value in source.state_dict().items())
+    state["1.bias"].zero_()
+    assert torch.equal(before["1.bias"], source.state_dict()["1.bias"])
+
+
+def test_what_goes_wrong_without_care() -> None:
+    """The traps of the chapter, each by a size that nobody could overlook."""
+    source, target = gpt(), gpt(96, 2, 4)
+    x = inputs(source)
+    expected = source(x)
+    state = ml.grow(source, target)
+    untied = {**state, "norm.weight": 2 * state["norm.weight"], "norm.bias": 2 * state["norm.bias"]}
+    target.load_state_dict(untied)
+    assert torch.allclose(target(x), 2 * expected)
+    sharp = dict(state)
+    for key in state:
+        if ".qkv." in key:
+            sharp[key] = state[key].clone()
+            sharp[key][: 2 * 96] *= 2**0.25
+    target.load_state_dict(sharp)
+    assert (target(x) - expected).abs().max() > 1e-3
+    before, wide = structure_of(source), gpt(72)
+    sizes = {name: group.size for name, group in before.groups.items()}
+    widening = Widening(structure_of(wide), sizes, "replicate")
+    wide.load_state_dict({key: widening.apply(key, v) for key, v in source.state_dict().items()})
+    assert (wide(x) - expected).abs().max() > 1e-2
+
+
+def test_spectra() -> None:
+    source, target = mlp(24), mlp(40)
+    key = "0.layers.1.weight"
+    values = torch.linalg.svdvals(source.state_dict()[key])
+    for width in ("svd", "svd_random"):
+        grown = ml.grow(source, target, width=width, generator=torch.Generator().manual_seed(0))
+        assert torch.allclose(torch.linalg.svdvals(grown[key])[:24], values)
+    kept = ml.grow(source, target, width="svd")[key]
+    rows = torch.arange(40) % 24
+    ratio = kept / source.state_dict()[key][rows][:, rows]
+    counts = rows.bincount()[rows].double()
+    assert torch.allclose(ratio, (counts[:, None] * counts).rsqrt())
+
+
+def test_rows_of_depth() -> None:
+    assert depth_rows("stack", 2, 5).argmax(1).tolist() == [0, 1, 0, 1, 0]
+    assert depth_rows("interlace", 2, 5).argmax(1).tolist() == [0, 0, 0, 1, 1]
+    assert depth_rows("interpolate", 2, 3).tolist() == [[1, 0], [0.5, 0.5], [0, 1]]
+    assert depth_rows("identity", 1, 3).tolist() == [[1], [0], [0]]
+    soft = depth_rows("stack", 3, 6, gap=6.0)
+    assert torch.allclose(soft.sum(1), torch.ones(6).double())
+    assert soft.max() == pytest.approx(0.995, abs=1e-3)
+
+
+def test_layers_are_copied_mixed_and_taken_back() -> None:
+    source, deep = gpt(48, 2), gpt(48, 4)
+    state = ml.grow(source, deep, depth="stack")
+    own = source.state_dict()
+    assert torch.equal(state["blocks.3.fc1.weight"], own["blocks.1.fc1.weight"])
+    back = ml.grow(deep, gpt(48, 2), state=state, depth=torch.eye(4)[[2, 1]])
+    assert all(torch.equal(back[key], value) for key, value in own.items())
+    middle = ml.grow(source, gpt(48, 3), depth="interpolate")["blocks.1.fc1.weight"]
+    halves = (own["blocks.0.fc1.weight"] + own["blocks.1.fc1.weight"]) / 2
+    assert torch.allclose(middle, halves)
+    wide = mlp(24, 4)
+    state = ml.grow(mlp(24, 2), wide, depth="interlace")  # the first layer is of another shape
+    assert torch.equal(state["0.layers.3.weight"], state["0.layers.1.weight"])
+
+
+def test_ties_in_separate_layers_stay() -> None:
+    assert tied_keys(gpt2("GPT2LMHeadModel").state_dict()) == {
+        "lm_head.weight": "transformer.wte.weight"
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "options", "message"),
+    [
+        (gpt(), gpt(24), {}, "'token_embed' has 24 units .* fewer than the source's 48"),
+        (gpt(), gpt(72), {}, r"'token_embed' grows from 48 to 72, no whole multiple.*'mean'"),
+        (gpt(), gpt(48, 1), {}, "'blocks' has 1 layers in the target, fewer than the source's 2"),
+        (gpt(), gpt(96, 2, 16), {}, "keys' has 6 units in the target, fewer"),
+        (
+            gpt(),
+            perturbed(models.GPT(48, 2, 4, vocabulary=60, context=16)),
+            {},
+            "50 entries.*fixed",
+        ),
+        (mlp(), mlp(24, 2, 6), {}, "'1' has 5 entries in the source and 6 .*output shows"),
+        (mlp(), mlp(24, 4), {}, r"'0.layers.2' has no residual branch"),
+        (mlp(24, 1), mlp(24, 3), {"depth": "stack"}, "no layer that depth 'stack' could repeat"),
+        (resnet(), resnet(4, (1, 1)), {}, "'0.stages' has 2 layers in the target, fewer"),
+        (resnet(4, (1, 1)), resnet(), {}, "'0.stages.2' has no residual branch"),
+        (
+            resnet(),
+            mlp(),
+            {},
+            "the target has '0.layers.0.bias'|the target has '0.layers.0.weight'",
+        ),
+        (gpt(), gpt(48, 3), {"depth": torch.eye(2)}, r"shape \(2, 2\).*takes 3 layers from 2"),
+        (gpt(), gpt(), {"depth": "twice"}, "unknown depth 'twice'"),
+        (gpt(), gpt(), {"width": "zero"}, "unknown width 'zero'"),
+        (gpt(), gpt(), {"noise": -1.0}, "noise is -1"),
+        (gpt(), gpt(), {"noise": 0.1, "width": "mean"}, "only for 'replicate'"),
+        (gpt(), gpt(48, 3), {"gap": 6.0}, "gap is 6"),
+        (gpt(), gpt(), {"state": mlp()}, "state lacks key 'pos_embed'|state lacks key"),
+        (nn.LSTM(3, 4), nn.LSTM(3, 5), {}, "LSTM, which has no description"),
+    ],
+)
+def test_misfits_are_named(
+    source: nn.Module, target: nn.Module, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        ml.grow(source, target, **options)
+
+
+def test_what_is_not_finite_is_named() -> None:
+    state = dict(mlp().state_dict())
+    state["1.bias"] = state["1.bias"].index_fill(0, torch.tensor([2]), float("nan"))
+    with pytest.raises(ValueError, match=r"state\['1.bias'\] holds values that are not finite"):
+        ml.grow(mlp(), mlp(30), state=state)
