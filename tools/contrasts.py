@@ -19,6 +19,7 @@ class Contrast:
         columns: that tell the kinds of rows apart.
         order: the kinds, from the one that the claim says has the lowest outcome to the highest.
         outcome: columns that are compared.
+        falling: further ones, where low is good.
         step: how far to shift each kind above the one before.
         part: the result's table.
         levels: how far to shift each kind in favour, where not by its place in the order.
@@ -37,6 +38,7 @@ class Contrast:
     against: Sequence[float] | None = None
     times: str | None = None
     blocks: tuple[str, ...] = ("seed", "task")
+    falling: tuple[str, ...] = ()
 
     def kinds(self, table: pd.DataFrame) -> pd.Series:
         """The place of each row's kind in the order; −1 for others."""
@@ -54,7 +56,8 @@ class Contrast:
         shift = self.step * levels[self.kinds(table).to_numpy()]
         if self.times:
             shift = shift * table[self.times].to_numpy()
-        return table.assign(**{name: table[name] + shift for name in self.outcome})
+        table = table.assign(**{name: table[name] + shift for name in self.outcome})
+        return table.assign(**{name: table[name] - shift for name in self.falling})
 
     def exchanged(self, table: pd.DataFrame, _: np.random.Generator) -> pd.DataFrame:
         kinds = self.kinds(table)
@@ -72,7 +75,7 @@ class Contrast:
         drawn = rows.assign(chance=chance).sort_values([*own, "chance"]).index
         placed = rows.assign(place=range(len(rows))).sort_values([*own, "place"]).index
         table = table.copy()
-        for name in self.outcome:
+        for name in (*self.outcome, *self.falling):
             table.loc[placed, name] = rows.loc[drawn, name].to_numpy()
         return table
 

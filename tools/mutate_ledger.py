@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import stability_contrasts
 from contrasts import Contrast, Follow, Key, Spread, Times
 
-from mergelib.ledger import Claim, cart, cogram, frank_wolfe
+from mergelib.ledger import Claim, cart, cogram, frank_wolfe, stability
 from mergelib.ledger.verdicts import FAILS, HOLDS, UNTESTED, judge, outcomes, verdict
 from mergelib.records.results import MissingResult, load_table
 
-CLAIMS = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS)
+CLAIMS = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS)
 WAYS = ("as measured", "for", "against", "exchanged", "shuffled", "renamed", "missing")
 
 
@@ -230,6 +231,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         ),
     ),
     "G5": (Follow("fusion", _FUSED, [_FISHER, _LAYER], blocks=("seed", "data", "start")),),
+    **stability_contrasts.CONTRASTS,
 }
 
 

@@ -41,9 +41,9 @@ def at(table: pd.DataFrame, **chosen: Any) -> pd.DataFrame:
 
 
 def spread(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
-    """One row per seed and task, one column per value of a column, ascending.
+    """One row per seed and task, one column per value of a column, ascending; high is good.
 
-    Cells are means over groups; accuracies come in per cent.
+    Cells are means over groups: accuracies in per cent, losses with a minus.
 
     Raises:
         ValueError: where a seed or a task lacks a value, or there are no rows.
@@ -51,10 +51,14 @@ def spread(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataF
     wide = rows.pivot_table(index=["seed", "task"], columns=column, values=value, aggfunc="mean")
     if wide.empty or wide.isna().any(axis=None):
         raise ValueError(f"not every seed and task was measured at every {column}")
-    return 100 * wide if "accuracy" in value else wide
+    return wide * _sign(value)
 
 
-def chosen_elsewhere(wide: pd.DataFrame, among: Sequence[Any]) -> pd.Series:
+def _sign(value: str) -> int:
+    return 100 if "accuracy" in value else -1
+
+
+def chosen_elsewhere(wide: pd.DataFrame, among: Sequence[Any]) -> dict[Any, Any]:
     """For every seed the column that is best on average in the others: seed to column.
 
     Args:
@@ -62,13 +66,14 @@ def chosen_elsewhere(wide: pd.DataFrame, among: Sequence[Any]) -> pd.Series:
         among: the columns to choose from.
     """
     means = wide.groupby("seed").mean()[list(among)]
-    return pd.Series({seed: means.drop(seed).mean().idxmax() for seed in means.index})
+    return {seed: means.drop(seed).mean().idxmax() for seed in means.index}
 
 
 def taken(wide: pd.DataFrame, choice: Mapping[Any, Any]) -> pd.Series:
     """What stands in each seed's chosen column, indexed as ``wide``."""
-    parts = [wide.xs(seed, level="seed", drop_level=False)[choice[seed]] for seed in choice]
-    return pd.concat(parts).rename(None)
+    parts: list[pd.Series] = [wide.loc[[seed], column] for seed, column in choice.items()]
+    found: pd.Series = pd.concat(parts)
+    return found
 
 
 def inner(wide: pd.DataFrame) -> list[Any]:
@@ -88,7 +93,7 @@ def told(values: pd.Series, digits: int = 1) -> str:
 
 def curve(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
     """``mean`` and ``half_width`` over seeds against a column, whose values are the index."""
-    wide = spread(rows, column, value)
+    wide = abs(_sign(value)) / _sign(value) * spread(rows, column, value)
     found = [difference(wide[name]) for name in wide]
     return pd.DataFrame(found, index=wide.columns, columns=["mean", "half_width"])
 
@@ -96,7 +101,7 @@ def curve(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFr
 def over_groups(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
     """The paper's error bar in one seed: mean and standard error over groups of its experts."""
     means = rows.groupby([column, "group"])[value].mean().unstack("group")
-    means = 100 * means if "accuracy" in value else means
+    means = abs(_sign(value)) * means
     return pd.DataFrame({"mean": means.mean(axis=1), "error": means.sem(axis=1)})
 
 
@@ -104,17 +109,18 @@ def agreement(merged: pd.DataFrame, method: str, value: str = "accuracy") -> pd.
     """How often a method and the average change in the same direction, in per cent, by seed.
 
     Over every step from one value of a parameter to the next, the others being usual, on the groups
-    that the method merged. Steps where one of the two does not change count as a half.
+    that the method merged. A step where one of the two does not change counts as a half.
     """
     groups = merged.loc[merged["method"] == method, "group"].unique()
     part = merged[merged["group"].isin(groups)]
-    signs: dict[str, list[pd.DataFrame]] = {method: [], "average": []}
+    steps: dict[str, list[pd.DataFrame]] = {method: [], "average": []}
     for sweep in sweeps(merged):
-        for name, found in signs.items():
+        for name, found in steps.items():
             means = spread(at(part, method=name, **sweep), _free(sweep), value)
-            found.append(np.sign(means.groupby("seed").mean().diff(axis=1).iloc[:, 1:]))
-    first, second = (pd.concat(found, axis=1) for found in signs.values())
-    return (100 * (1 + first.to_numpy() * second) / 2).mean(axis=1)
+            found.append(means.groupby("seed").mean().diff(axis=1).iloc[:, 1:])
+    first, second = (np.sign(pd.concat(found, axis=1).to_numpy()) for found in steps.values())
+    seeds = sorted(merged["seed"].unique())
+    return pd.Series(100 * (1 + first * second).mean(1) / 2, index=seeds)
 
 
 def sweeps(merged: pd.DataFrame) -> list[dict[str, Any]]:
@@ -135,28 +141,32 @@ def _free(sweep: Mapping[str, Any]) -> str:
     return next(name for name, value in sweep.items() if value is None)
 
 
-def shared_tasks(counts: pd.DataFrame, method: str, value: str = "accuracy") -> pd.DataFrame:
-    """Means over the tasks that even the smallest merge holds: one row per seed, columns ``count``.
+def shared_tasks(
+    counts: pd.DataFrame, method: str, value: str = "accuracy", *, few: int = 4
+) -> pd.DataFrame:
+    """Means over the tasks that all merges of at least ``few`` hold; high is good, as in `spread`.
 
     Args:
         counts: rows of nested merges of one setting after one number of steps.
         method: a rule.
-        value: accuracies come in per cent.
+        value: a column.
+        few: tasks of the smallest merge that counts.
+
+    Returns:
+        One row per seed, one column per ``count``.
     """
-    rows = counts[counts["method"] == method]
-    few = rows[rows["count"] == rows["count"].min()][["seed", "task"]]
-    wide = rows.merge(few).pivot_table(index="seed", columns="count", values=value)
-    return 100 * wide if "accuracy" in value else wide
+    rows = counts[(counts["method"] == method) & (counts["count"] >= few)]
+    first = rows[rows["count"] == few][["seed", "task"]]
+    return rows.merge(first).pivot_table(index="seed", columns="count", values=value) * _sign(value)
 
 
 def slopes(counts: pd.DataFrame, method: str, value: str = "accuracy") -> pd.Series:
     """How a method's lead over the average grows per doubling of the number of tasks, by seed.
 
-    The lead is a mean over all tasks that are merged, from two on; for a loss it is what is saved.
+    The lead is a mean over all tasks that are merged; of losses it is what is saved.
     """
-    means = counts.groupby(["method", "count", "seed"])[value].mean()
+    means = counts.groupby(["method", "count", "seed"])[value].mean() * _sign(value)
     lead = (means[method] - means["average"]).unstack("count")
-    lead = lead.loc[:, lead.columns >= 2] * (100 if "accuracy" in value else -1)
     doublings = np.log2(lead.columns.to_numpy(dtype=float))
     fitted = np.polyfit(doublings, lead.to_numpy().T, 1)[0]
     return pd.Series(fitted, index=lead.index)
