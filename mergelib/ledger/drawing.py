@@ -188,6 +188,13 @@ def _interval(check: Any) -> str:
     return f"{number(check)} [{_digits(ends[0])}, {_digits(ends[1])}]"
 
 
+def lines(checks: pd.DataFrame) -> str:
+    """Checks as plain text, one line each, for a chapter's cell: value, interval and outcome."""
+    return "\n".join(
+        f"{check.what}: {_interval(check)}, {check.outcome}" for check in checks.itertuples()
+    )
+
+
 def _listed(checks: pd.DataFrame) -> list[str]:
     lines = []
     for role, heading in ROLES.items():

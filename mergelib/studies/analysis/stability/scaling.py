@@ -10,14 +10,24 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from mergelib.records.statistics import interval, plus_minus
 from mergelib.studies.papers.scaling import scaling
 from mergelib.studies.runner import REGISTERED
+from mergelib.theory.stability import bounds
+from mergelib.theory.stability.steps import Training
 
 SETTING = ("learning_rate", "batch_size", "share")
 USUAL = {name: REGISTERED[scaling.__name__].settings[name] for name in SETTING}
-PARTS = {"generalisation": "E_G", "train_loss": "E_O"}
+EXAMPLES = 3400  # in the middle of the training sets
+# What changes, from and to, where all else is usual.
+CHANGES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({"steps": 100}, {"steps": 800}),
+    ({"steps": 100, "learning_rate": 1e-4}, {"steps": 100, "learning_rate": 1.6e-3}),
+    ({"steps": 200, "batch_size": 8}, {"steps": 200, "batch_size": 64}),
+    ({"steps": 400, "share": 0.25}, {"steps": 400, "share": 1.0}),
+)
 
 
 def apart(table: pd.DataFrame) -> pd.DataFrame:
@@ -96,6 +106,55 @@ def curve(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFr
     wide = abs(_sign(value)) / _sign(value) * spread(rows, column, value)
     found = [difference(wide[name]) for name in wide]
     return pd.DataFrame(found, index=wide.columns, columns=["mean", "half_width"])
+
+
+def stability_factors(
+    before: Mapping[str, Any], after: Mapping[str, Any], *, noise: float = 1.0
+) -> tuple[float, float]:
+    """By what an expert's stability s grows between two settings, as printed and as repaired.
+
+    Args:
+        before: ``steps``, and what is not usual.
+        after: likewise.
+        noise: σ, where ζ is 1.
+
+    Returns:
+        The quotients of Lemma 3's bound and of `bounds.local_stability` for convex losses.
+    """
+    known = bounds.Losses(1.0, torch.full((1,), noise), torch.ones(1))
+    found = []
+    for own in ({**USUAL, **after}, {**USUAL, **before}):
+        examples = round(EXAMPLES * own["share"])
+        size = {"batch": own["batch_size"], "examples": examples}
+        plan = Training.alike(1, own["steps"], own["learning_rate"], **size)
+        printed = bounds.printed_local_stability(known, plan)
+        repaired = bounds.local_stability(known, plan, convex=True)
+        found.append([float(printed), float(repaired)])
+    (printed_after, repaired_after), (printed_before, repaired_before) = found
+    return printed_after / printed_before, repaired_after / repaired_before
+
+
+def beside_theory(merged: pd.DataFrame) -> pd.DataFrame:
+    """For each of `CHANGES`, by what the bounds let stability grow, and what E_G and E_O do.
+
+    Args:
+        merged: averages, of all settings.
+    """
+    split, rows = apart(merged), {}
+    for before, after in CHANGES:
+        ends = [at(split, **own) for own in (before, after)]
+        row: dict[str, Any] = dict(
+            zip(("printed", "repaired"), stability_factors(before, after), strict=True)
+        )
+        for value, name in (("generalisation", "E_G"), ("train_loss", "E_O")):
+            first, second = (
+                end.groupby(["seed", "task"])[value].mean().rename(value) for end in ends
+            )
+            row[f"{name} before"] = float(first.groupby("seed").mean().mean())
+            row[f"{name}, change"] = told(second - first, 3)
+        changed = max(after, key=lambda key: key != "steps")
+        rows[f"{changed} {before[changed]:g} → {after[changed]:g}"] = row
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def over_groups(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:

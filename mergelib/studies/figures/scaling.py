@@ -1,0 +1,118 @@
+"""The figures of the chapter on measured scaling laws: curves over one parameter of training."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from mergelib.plots import colour, label
+from mergelib.studies.analysis.stability import scaling as sweep
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PARTS = {
+    "loss": ("test loss", "#000000", "o-"),
+    "train_loss": ("training loss: optimisation", "#0072b2", "s--"),
+    "generalisation": ("difference: generalisation", "#d55e00", "^-"),
+}
+SHADES = ("#56b4e9", "#0072b2", "#e69f00", "#d55e00")  # of rates, from small to large
+
+
+def loss_parts(rows: pd.DataFrame, column: str, ax: "Axes", start: Mapping[str, float]) -> None:
+    """Test loss, training loss and their difference against a parameter, with intervals over seeds.
+
+    Args:
+        rows: of one model each, e.g. averages, where nothing but the parameter changes.
+        column: the parameter; its axis is logarithmic.
+        ax: where to draw.
+        start: the same parts of the pretrained model, as lines.
+    """
+    split = sweep.apart(rows)
+    for value, (text, shade, style) in PARTS.items():
+        curve = sweep.curve(split, column, value)
+        _bars(curve, ax, text, shade, style)
+        ax.axhline(start[value], color=shade, lw=1, ls=":")
+    _axis(ax, sorted(rows[column].unique()))
+
+
+def live_parts(tables: Mapping[float, Mapping[str, Any]], axes: Sequence["Axes"]) -> None:
+    """The same of one seed: a panel for each learning rate, the experts' test loss beside it.
+
+    Args:
+        tables: rate to what the study `scaling` returns.
+        axes: one for each rate.
+    """
+    for ax, (rate, found) in zip(axes, tables.items(), strict=True):
+        split = sweep.apart(pd.DataFrame(found["merged"])).groupby("steps").mean(numeric_only=True)
+        for value, (text, shade, style) in PARTS.items():
+            ax.plot(split.index, split[value], style, color=shade, ms=5, label=text)
+        alone = pd.DataFrame(found["experts"]).query("steps > 0").groupby("steps")["loss"].mean()
+        ax.plot(alone.index, alone, ":", color="#8c8c8c", label="experts, test loss")
+        _axis(ax, list(split.index))
+        ax.set(title=f"η = {rate:g}", xlabel="steps K")
+
+
+def rate_curves(rows: pd.DataFrame, value: str, axes: Sequence["Axes"]) -> None:
+    """One curve per learning rate, against K on the left and against ηK on the right.
+
+    Args:
+        rows: of every rate and K, the others usual.
+        value: a column; accuracies are drawn in per cent.
+        axes: two.
+    """
+    for shade, (rate, own) in zip(SHADES, rows.groupby("learning_rate"), strict=False):
+        curve = sweep.curve(own, "steps", value)
+        for ax, factor in zip(axes, (1.0, own["learning_rate"].iloc[0]), strict=True):
+            moved = curve.set_axis(curve.index * factor)
+            _bars(moved, ax, f"η = {rate:g}", shade, "o-")
+            ax.set(xscale="log")
+    axes[0].set(xlabel="steps K")
+    axes[1].set(xlabel="ηK")
+
+
+def method_curves(rows: pd.DataFrame, column: str, value: str, ax: "Axes") -> None:
+    """One curve per merging method against a parameter.
+
+    Args:
+        rows: with ``method``.
+        column: the parameter; its axis is logarithmic.
+        value: a column; accuracies are drawn in per cent.
+        ax: where to draw.
+    """
+    for method in rows["method"].unique():
+        curve = sweep.curve(rows[rows["method"] == method], column, value)
+        _bars(curve, ax, label(method), colour(method), "o-")
+    _axis(ax, sorted(rows[column].unique()))
+
+
+def both_bars(rows: pd.DataFrame, ax: "Axes") -> None:
+    """Accuracy against K with two kinds of error bars: over groups of one seed, and over seeds.
+
+    Args:
+        rows: averages of the usual setting, at every K.
+        ax: where to draw.
+    """
+    one = sweep.over_groups(rows[rows["seed"] == rows["seed"].min()], "steps")
+    ax.errorbar(
+        one.index * 0.97,
+        one["mean"],
+        one["error"],
+        fmt="s--",
+        color="#8c8c8c",
+        capsize=4,
+        label="one seed, standard error over groups",
+    )
+    _bars(sweep.curve(rows, "steps"), ax, "all seeds, 95 % interval", colour("average"), "o-")
+    _axis(ax, sorted(rows["steps"].unique()))
+
+
+def _bars(curve: pd.DataFrame, ax: "Axes", text: str, shade: str, style: str) -> None:
+    bars: dict[str, Any] = {"fmt": style, "color": shade, "capsize": 3, "label": text, "ms": 5}
+    ax.errorbar(curve.index, curve["mean"], curve["half_width"], **bars)
+
+
+def _axis(ax: "Axes", values: Sequence[float]) -> None:
+    ax.set(xscale="log")
+    ax.set_xticks(values, labels=[f"{value:g}" for value in values])
+    ax.minorticks_off()
