@@ -90,8 +90,6 @@ def _counts() -> pd.DataFrame:
 def test_shared_tasks_are_those_of_the_smallest_merge() -> None:
     found = sweep.shared_tasks(_counts(), "average")
     assert found.loc[0].to_dict() == pytest.approx({4: 90.0, 8: 80.0, 16: 70.0})
-    later = sweep.shared_tasks(_counts(), "average", few=8)
-    assert later.loc[0].to_dict() == pytest.approx({8: 65.0, 16: 60.0})
 
 
 def test_slopes_are_per_doubling() -> None:
