@@ -27,9 +27,9 @@ def _at(
 # they run backwards.
 _SWEPT = (
     *((_at(steps), place) for place, steps in enumerate(_STEPS[:3])),
-    *((_at(100, 1e-4), 1), (_at(100, batch=8), 1), (_at(200, share=0.25), 1)),
+    *((_at(100, 1e-4), 1), (_at(200, batch=8), 2), (_at(400, share=0.25), 2)),
     (_at(100, 1.6e-3), 3),
-    *((_at(200, share=0.5), 2), (_at(100, batch=64), 3), (_at(100, 3.2e-3), 4)),
+    *((_at(400, share=0.5), 3), (_at(200, batch=64), 4), (_at(100, 3.2e-3), 4)),
     *((_at(steps), place + 3) for place, steps in enumerate(_STEPS[3:])),
 )
 _UP = [float(place) for _, place in _SWEPT]
@@ -45,11 +45,11 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     "T2": (
         _MERGES(
             [
-                *(_at(100, batch=8), _at(100, 1.6e-3, 64)),
-                *(_at(100, 1.6e-3, 8), _at(100, batch=64)),
+                *(_at(200, batch=8), _at(100, batch=8), _at(100, 1.6e-3, 64)),
+                *(_at(100, 1.6e-3, 8), _at(100, batch=64), _at(200, batch=64)),
             ],
-            levels=(0, 0, 1, 1),
-            against=(1, 1, 0, 0),
+            levels=(0, 0, 0, 1, 1, 1),
+            against=(1, 1, 1, 0, 0, 0),
         ),
     ),
     "T3": (
@@ -59,12 +59,12 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             against=(1, 0, 0, 0),
         ),
     ),
-    "T4": (_MERGES([_at(200, share=share) for share in (0.25, 0.5, 1.0)]),),
+    "T4": (_MERGES([_at(400, share=share) for share in (0.25, 0.5, 1.0)]),),
     "T5": (
         Contrast(
             "scaling",
             ("method", "count"),
-            [("average", count) for count in (8, 6, 4, 2)],
+            [("average", count) for count in range(8, 1, -1)],
             part="counts",
             step=10.0,
             falling=("loss",),

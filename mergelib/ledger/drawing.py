@@ -188,11 +188,16 @@ def _interval(check: Any) -> str:
     return f"{number(check)} [{_digits(ends[0])}, {_digits(ends[1])}]"
 
 
-def lines(checks: pd.DataFrame) -> str:
-    """Checks as plain text, one line each, for a chapter's cell: value, interval and outcome."""
-    return "\n".join(
-        f"{check.what}: {_interval(check)}, {check.outcome}" for check in checks.itertuples()
-    )
+def lines(checks: pd.DataFrame, claim: str, role: str = "primary") -> str:
+    """A claim's checks of one role as plain text for a chapter's cell, one line each.
+
+    Args:
+        checks: as of `judge`.
+        claim: its key.
+        role: ``"primary"``, ``"secondary"`` or ``"control"``.
+    """
+    own = checks[(checks["claim"] == claim) & (checks["role"] == role)]
+    return "\n".join(f"{row.outcome:5}  {_interval(row)}  {row.what}" for row in own.itertuples())
 
 
 def _listed(checks: pd.DataFrame) -> list[str]:

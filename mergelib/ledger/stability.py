@@ -18,8 +18,8 @@ from mergelib.plots import label
 from mergelib.studies.analysis.stability import scaling as sweep
 
 RESULT = "vision8-scaling-vit_small"
-LATE = 400  # steps that all rates but the largest have
-MIDDLE = 200  # steps that all shares of the data have
+LATE = 400  # steps that all shares of the data have
+MIDDLE = 200  # steps that all batches have
 EARLY = 100  # steps that all settings have
 BATCHES = (8, 64)
 LARGE = 1.6e-3  # a rate at which batches were changed as well
@@ -67,8 +67,8 @@ def _batch(load: Load) -> list[Check]:
 
     usual = sweep.USUAL["learning_rate"]
     for value, unit in UNITS.items():
-        what = f"{value}: batches of {BATCHES[1]} better than {BATCHES[0]}, both K = {EARLY}"
-        checks.append(Check(what, matrix(gain(value, usual, EARLY)), unit=unit))
+        what = f"{value}: batches of {BATCHES[1]} better than {BATCHES[0]}, both K = {MIDDLE}"
+        checks.append(Check(what, matrix(gain(value, usual, MIDDLE)), unit=unit))
         what = f"{value}: that gain is larger than at rate {LARGE:g}, both K = {EARLY}"
         more = gain(value, usual, EARLY) - gain(value, LARGE, EARLY)
         checks.append(Check(what, matrix(more), unit=unit))
@@ -111,13 +111,13 @@ def _line(load: Load, value: str, rate: float, steps: int) -> pd.Series:
 def _data(load: Load) -> list[Check]:
     checks = []
     for value, unit in UNITS.items():
-        wide = sweep.spread(_merged(load, share=None, steps=MIDDLE), "share", value)
+        wide = sweep.spread(_merged(load, share=None, steps=LATE), "share", value)
         for less, more in pairwise(wide.columns):
             what = f"{value}: {100 * more:g} % of the data better than {100 * less:g} %"
             checks.append(above(what, wide[more], wide[less], unit=unit))
             sides = []
             for share in (more, less):
-                count = round(float(share) * MIDDLE)
+                count = round(float(share) * LATE)
                 rows = _merged(load, share=share, steps=count)
                 sides.append(sweep.spread(rows, "steps", value)[count])
             what = f"{value}, equal passes: {100 * more:g} % better than {100 * less:g} %"

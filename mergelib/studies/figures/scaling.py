@@ -19,21 +19,20 @@ PARTS = {
 SHADES = ("#56b4e9", "#0072b2", "#e69f00", "#d55e00")  # of rates, from small to large
 
 
-def loss_parts(rows: pd.DataFrame, column: str, ax: "Axes", start: Mapping[str, float]) -> None:
+def loss_parts(rows: pd.DataFrame, column: str, ax: "Axes", *, unit: float = 1.0) -> None:
     """Test loss, training loss and their difference against a parameter, with intervals over seeds.
 
     Args:
-        rows: of one model each, e.g. averages, where nothing but the parameter changes.
+        rows: as of `sweep.gained`, where nothing but the parameter changes.
         column: the parameter; its axis is logarithmic.
-        ax: where to draw.
-        start: the same parts of the pretrained model, as lines.
+        ax: where to draw; its zero is the pretrained model.
+        unit: of the parameter's ticks.
     """
-    split = sweep.apart(rows)
+    ax.axhline(0, color="#8c8c8c", lw=1.2, ls="--")
     for value, (text, shade, style) in PARTS.items():
-        curve = sweep.curve(split, column, value)
-        _bars(curve, ax, text, shade, style)
-        ax.axhline(start[value], color=shade, lw=1, ls=":")
-    _axis(ax, sorted(rows[column].unique()))
+        curve = sweep.curve(rows, column, value)
+        _bars(curve.set_axis(curve.index / unit), ax, text, shade, style)
+    _axis(ax, sorted(rows[column].unique() / unit))
 
 
 def live_parts(tables: Mapping[float, Mapping[str, Any]], axes: Sequence["Axes"]) -> None:
@@ -57,18 +56,20 @@ def rate_curves(rows: pd.DataFrame, value: str, axes: Sequence["Axes"]) -> None:
     """One curve per learning rate, against K on the left and against ηK on the right.
 
     Args:
-        rows: of every rate and K, the others usual.
-        value: a column; accuracies are drawn in per cent.
-        axes: two.
+        rows: as of `sweep.gained`, of every rate and K, the others usual.
+        value: a column; accuracies are drawn in points.
+        axes: two; their zero is the pretrained model.
     """
     for shade, (rate, own) in zip(SHADES, rows.groupby("learning_rate"), strict=False):
         curve = sweep.curve(own, "steps", value)
         for ax, factor in zip(axes, (1.0, own["learning_rate"].iloc[0]), strict=True):
             moved = curve.set_axis(curve.index * factor)
             _bars(moved, ax, f"η = {rate:g}", shade, "o-")
-            ax.set(xscale="log")
+    for ax in axes:
+        ax.axhline(0, color="#8c8c8c", lw=1.2, ls="--")
+    _axis(axes[0], sorted(rows["steps"].unique()))
     axes[0].set(xlabel="steps K")
-    axes[1].set(xlabel="ηK")
+    axes[1].set(xscale="log", xlabel="ηK")
 
 
 def method_curves(rows: pd.DataFrame, column: str, value: str, ax: "Axes") -> None:

@@ -41,6 +41,17 @@ def test_spread_is_a_mean_over_groups_with_high_for_good() -> None:
         sweep.spread(sweep.at(table, batch_size=8), "steps")
 
 
+def test_gained_is_the_difference_on_the_same_examples() -> None:
+    """Other shares of the data have other training examples, and a start of their own."""
+    columns = {"seed": 0, "task": "a", "loss": [2.0, 2.0, 1.5], "train_loss": [1.8, 1.7, 1.0]}
+    table = pd.DataFrame({**sweep.USUAL, **columns, "accuracy": [0.2, 0.2, 0.5]})
+    table = sweep.apart(table.assign(share=[1.0, 0.5, 1.0], steps=[0, 0, 9]))
+    found = sweep.gained(table[table["steps"] == 9], table).iloc[0]
+    assert found["accuracy"] == pytest.approx(0.3)
+    assert found["generalisation"] == pytest.approx(0.5 - 0.2)
+    assert found["train_loss"] == pytest.approx(-0.8)
+
+
 def test_a_curve_has_students_interval_and_losses_their_sign() -> None:
     table = rows(seed=[0, 1], task=["a", "a"], steps=[5, 5], loss=[1.0, 3.0])
     curve = sweep.curve(table, "steps", "loss")

@@ -25,14 +25,28 @@ EXAMPLES = 3700  # in the middle of the training sets
 CHANGES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"steps": 100}, {"steps": 800}),
     ({"steps": 100, "learning_rate": 1e-4}, {"steps": 100, "learning_rate": 1.6e-3}),
-    ({"steps": 100, "batch_size": 8}, {"steps": 100, "batch_size": 64}),
-    ({"steps": 200, "share": 0.25}, {"steps": 200, "share": 1.0}),
+    ({"steps": 200, "batch_size": 8}, {"steps": 200, "batch_size": 64}),
+    ({"steps": 400, "share": 0.25}, {"steps": 400, "share": 1.0}),
 )
 
 
 def apart(table: pd.DataFrame) -> pd.DataFrame:
     """The table with ``generalisation``, E_G, beside ``train_loss``, which is E_O and the floor."""
     return table.assign(generalisation=table["loss"] - table["train_loss"])
+
+
+def gained(rows: pd.DataFrame, experts: pd.DataFrame) -> pd.DataFrame:
+    """What rows differ by from the pretrained model, on the same seed, task and examples.
+
+    Args:
+        rows: with the parts of `apart`.
+        experts: likewise; those of 0 steps are the pretrained model.
+    """
+    parts = ["accuracy", "loss", "train_loss", "generalisation"]
+    keys = ["seed", "task"]
+    start = experts[experts["steps"] == 0].groupby([*keys, *SETTING])[parts].first()
+    own = start.loc[pd.MultiIndex.from_frame(rows[[*keys, *SETTING]])].to_numpy()
+    return rows.assign(**{name: rows[name] - own[:, i] for i, name in enumerate(parts)})
 
 
 def at(table: pd.DataFrame, **chosen: Any) -> pd.DataFrame:
