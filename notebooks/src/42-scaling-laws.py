@@ -166,9 +166,10 @@ plt.show()
 
 # %%
 from mergelib import ledger
-from mergelib.ledger import drawing, stability
+from mergelib.ledger import drawing
+from mergelib.ledger.stability import scaling as claims
 
-verdicts, checks = ledger.judge(stability.CLAIMS)
+verdicts, checks = ledger.judge(claims.CLAIMS)
 print(drawing.lines(checks, "T9"))
 
 # %% [markdown]
