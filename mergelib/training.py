@@ -7,6 +7,7 @@ the batches, which `shuffled` gives by epochs or by steps; a rate without a sche
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -16,6 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 Batch = TypeVar("Batch")
 OPTIMISERS = ("adamw", "adam", "sgd")
+TINY = 1e-12  # beside the length of a gradient
 
 
 def train(
@@ -26,6 +28,7 @@ def train(
     *,
     schedule: LRScheduler | None = None,
     penalty: Callable[[nn.Module], Tensor] | None = None,
+    radius: float = 0.0,
     clip: float | None = None,
     on_step: Callable[[int, float], object] | None = None,
 ) -> list[float]:
@@ -39,6 +42,8 @@ def train(
         schedule: of the rate, advanced by one each step; the rate is constant without.
         penalty: from the model to a scalar that is added to the loss, e.g. a squared distance from
             where training started.
+        radius: ρ of sharpness-aware training (Foret et al., 2021): each step's gradient is that at
+            θ + ρ g/‖g‖, where g is the gradient at θ. It takes two passes; 0 is plain training.
         clip: the largest Euclidean norm of a step's whole gradient; longer ones are scaled to it.
         on_step: called after each step with its number, from 0, and its loss: for learning curves,
             checkpoints (the model is at hand) and progress bars.
@@ -48,12 +53,17 @@ def train(
 
     Raises:
         FloatingPointError: a loss that is not finite; the step is not taken.
+        ValueError: a negative radius.
     """
+    if not radius >= 0:
+        raise ValueError(f"radius is {radius}, expected at least 0")
+
+    def whole(batch: Batch) -> Tensor:
+        return loss(batch) if penalty is None else loss(batch) + penalty(model)
+
     losses: list[float] = []
     for step, batch in enumerate(batches):
-        value = loss(batch)
-        if penalty is not None:
-            value = value + penalty(model)
+        value = whole(batch)
         if not torch.isfinite(value):
             rate = optimiser.param_groups[0]["lr"]
             raise FloatingPointError(
@@ -61,6 +71,8 @@ def train(
             )
         optimiser.zero_grad()
         value.backward()
+        if radius:
+            _look_around(model, partial(whole, batch), radius)
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimiser.step()
@@ -70,6 +82,22 @@ def train(
         if on_step is not None:
             on_step(step, losses[-1])
     return losses
+
+
+def _look_around(model: nn.Module, loss: Callable[[], Tensor], radius: float) -> None:
+    """Put the gradient at the steepest point within a radius in the place of that at hand."""
+    moving = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    start = [parameter.detach().clone() for parameter in moving]
+    length = nn.utils.get_total_norm([p.grad for p in moving if p.grad is not None])
+    with torch.no_grad():
+        for parameter in moving:
+            assert parameter.grad is not None
+            parameter.add_(parameter.grad, alpha=float(radius / (length + TINY)))
+            parameter.grad = None
+    loss().backward()
+    with torch.no_grad():
+        for parameter, value in zip(moving, start, strict=True):
+            parameter.copy_(value)
 
 
 def shuffled(

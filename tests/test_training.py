@@ -33,6 +33,36 @@ def test_gradient_descent_on_a_parabola_has_a_closed_form() -> None:
     assert losses == pytest.approx([0.5 * 0.9 ** (2 * step) for step in range(5)])
 
 
+def test_sharpness_aware_steps_take_the_gradient_further_up() -> None:
+    """On x²/2 the gradient a radius ρ up the slope is x + ρ, here for x > 0."""
+    point = Point()
+    for _ in range(3):
+        train(point, [0], lambda _: parabola(point), sgd(point, 0.1), radius=0.2)
+    at = 1.0
+    for _ in range(3):
+        at -= 0.1 * (at + 0.2)
+    assert point.at.item() == pytest.approx(at)
+
+
+def length(weights: nn.ParameterList) -> Tensor:
+    squares: Tensor = torch.stack([weight.square().sum() for weight in weights]).sum()
+    return squares.sqrt()
+
+
+def test_a_radius_is_a_length_over_all_parameters() -> None:
+    """Of the gradient (3, 4), of length 5, ρ = 1 adds (0.6, 0.8); ρ = 0 is plain descent."""
+    ends = []
+    for radius in (0.0, 1.0):
+        pair = nn.ParameterList([torch.tensor([3.0]), torch.tensor([4.0])])
+        optimiser = torch.optim.SGD(pair.parameters(), lr=0.5)
+        train(pair, [pair], lambda own: 0.5 * length(own) ** 2, optimiser, radius=radius)
+        ends.append([weight.item() for weight in pair])
+    assert ends[0] == [1.5, 2.0]
+    assert ends[1] == pytest.approx([3 - 0.5 * 3.6, 4 - 0.5 * 4.8])
+    with pytest.raises(ValueError, match="radius is -1"):
+        train(pair, [pair], length, optimiser, radius=-1)
+
+
 def test_a_proximal_penalty_moves_the_minimum() -> None:
     """x²/2 + μ (x - 1)²/2 is least at μ / (1 + μ); the loss returned has the penalty in it."""
     point, mu = Point(), 3.0

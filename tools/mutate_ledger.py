@@ -15,12 +15,11 @@ import pandas as pd
 import stability_contrasts
 from contrasts import Contrast, Follow, Key, Spread, Times
 
-from mergelib.ledger import Claim, cart, cogram, frank_wolfe
-from mergelib.ledger.stability import scaling
+from mergelib.ledger import Claim, cart, cogram, frank_wolfe, stability
 from mergelib.ledger.verdicts import FAILS, HOLDS, UNTESTED, judge, outcomes, verdict
 from mergelib.records.results import MissingResult, load_table
 
-CLAIMS = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *scaling.CLAIMS)
+CLAIMS = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS)
 WAYS = ("as measured", "for", "against", "exchanged", "shuffled", "renamed", "missing")
 
 
@@ -43,6 +42,12 @@ _PAIRS = partial(Contrast, "fusion", _FUSED, blocks=("seed", "data", "start"))
 _LAYER: Key = ("cogram", "geometric", "layer", 1.0)
 _FINE: Key = ("cogram", "geometric", cogram.FINEST, 1.0)
 _FISHER: Key = ("fisher", "", "", "")
+_MASKED = partial(Contrast, "variance", ("operator", "density"), blocks=("seed", "scale", "task"))
+_MASKS: list[Key] = [
+    *((kind, d) for d in (0.05, 0.2) for kind in ("trim", "drop", "trim, elect")),
+    ("elect", 1.0),
+    ("none", 1.0),
+]
 _TUNED = ("accuracy", "accuracy_a", "accuracy_b")
 
 CONTRASTS: dict[str, tuple[Contrast, ...]] = {
@@ -231,9 +236,17 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             blocks=("seed", "data", "start"),
         ),
     ),
+    "T6": (
+        _MASKED(_MASKS, ("relative",), part="variance"),
+        _MASKED(_MASKS, ("loss",), against=range(-20, len(_MASKS) - 20)),
+    ),
+    "T12": (_MASKED([("trim, elect", 0.2), ("drop", 0.2), ("none", 1.0)], ("loss",)),),
     "G5": (Follow("fusion", _FUSED, [_FISHER, _LAYER], blocks=("seed", "data", "start")),),
     **stability_contrasts.CONTRASTS,
 }
+
+ASIDE = ("digits", "glyphs")  # no primary check reads these,
+RENDERED = ("T6", "T12")  # but those of these claims
 
 
 @cache
@@ -250,8 +263,8 @@ def _stored(name: Any, *part: str) -> pd.DataFrame:
 
 def _touched(key: str, name: Any, part: Sequence[str]) -> Iterator[Contrast]:
     """The contrasts of a claim in that table."""
-    if not callable(name) and name.startswith(("digits", "glyphs")):
-        return  # no primary check reads these
+    if not callable(name) and name.startswith(ASIDE) and key not in RENDERED:
+        return
     for contrast in CONTRASTS[key]:
         known = name.__name__ if callable(name) else name.split("-")[1]
         if contrast.result == known and (callable(name) or contrast.part == (part or ("test",))[0]):

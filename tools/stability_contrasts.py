@@ -4,7 +4,6 @@ from functools import partial
 
 from contrasts import Contrast, Key
 
-_PRINTED = ("ties_printed", "dare_printed")
 _STEPS = (25, 50, 100, 200, 400, 800)
 _TRAINED = ("learning_rate", "batch_size", "share", "steps")
 _MERGES = partial(
@@ -94,7 +93,6 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             against=[*(-place for place in _UP), *(-place for place in reversed(_UP))],
         ),
     ),
-    "T12": (_MERGES([_at(400, method=name) for name in ("average", *_PRINTED)]),),
     "T13": (
         Contrast(
             "scaling",

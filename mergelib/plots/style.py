@@ -11,6 +11,7 @@ LABELS = {
     "low_rank_task_arithmetic": "low-rank task arithmetic",
     "ties": "TIES",
     "dare": "DARE",
+    "fednova": "FedNova",
     "slerp": "SLERP",
     "model_stock": "Model Stock",
     "breadcrumbs": "Breadcrumbs",

@@ -5,35 +5,24 @@ Raffel, 2022, Eq. 4): F = E_x E_{y ~ p(y|x)} [(∂ log p(y|x) / ∂θ)²]. The s
 example by itself; squaring the gradient of a batch would be another, much noisier quantity.
 """
 
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mergelib.problems.calling import (
-    Transform,
-    call_with,
-    evaluating,
-    tied_names,
-    transform_of,
-    transformed,
-)
+from mergelib.problems.calling import Transform, evaluating, transform_of, transformed
 from mergelib.problems.checks import check_choice, check_finite, check_positive
 from mergelib.problems.examples import IGNORED, MASK, Examples, Inputs, as_examples
+from mergelib.problems.gradients import ExampleGradients, example_loss
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted, averaged, complete
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict, check_keys
-
-Tensors = dict[str, Tensor]
-_Loss = Callable[[Tensors, Inputs, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -86,12 +75,13 @@ def fisher(problem: Problem, settings: FisherSettings) -> Adapted:
     sums: dict[str, Tensor] = {}
     weights: dict[str, Tensor] = {}
     information: StateDict
-    gradients = _ExampleGradients()
+    gradients = ExampleGradients()
     for name, expert in progress(problem.experts.items(), desc="fisher", leave=False):
         if name in problem.statistics:
             information = problem.statistics[name]
         else:
-            information = gradients.squares(
+            information = _squares(
+                gradients,
                 problem.model,
                 expert,
                 problem.heads[name],
@@ -151,7 +141,8 @@ def diagonal_fisher(
         UserWarning: if PyTorch cannot vectorise the model, so that examples go one by one.
     """
     examples = Examples(as_examples(inputs).inputs, targets)
-    return _ExampleGradients().squares(
+    return _squares(
+        ExampleGradients(),
         model,
         state,
         nn.Identity() if head is None else head,
@@ -162,82 +153,32 @@ def diagonal_fisher(
     )
 
 
-class _ExampleGradients:
-    """Gradients of single examples: vectorised, or one by one once that has failed."""
-
-    def __init__(self) -> None:
-        self._one_by_one = False
-
-    def squares(
-        self,
-        model: nn.Module,
-        state: StateDict,
-        head: nn.Module,
-        examples: Examples,
-        *,
-        batch_size: int,
-        generator: torch.Generator | None,
-        transform: Transform | None,
-    ) -> dict[str, Tensor]:
-        """Their squares, averaged; see `diagonal_fisher`."""
-        device = next(model.parameters()).device
-        names = [name for name, _ in model.named_parameters()]
-        parameters = {name: state[name].detach().float().to(device) for name in names}
-        known = {*parameters, *tied_names(model)}
-        rest = {key: value.to(device) for key, value in state.items() if key not in known}
-
-        def loss(weights: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
-            logits = head(call_with(model, {**rest, **weights}, _alone(x)))
-            return F.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="sum")
-
-        squares = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        # vmap has no rule for fused attention, and would fall back to a loop
-        with evaluating(model), sdpa_kernel(SDPBackend.MATH):
-            for batch in examples.batches(batch_size):
-                moved = batch.to(device)
-                x, y = transformed(moved.inputs, transform), moved.labels
-                if y is None:
-                    logits = head(call_with(model, {**rest, **parameters}, x))
-                    y = _judged(_draw(logits, generator), x)
-                for name, gradient in self._batch(loss, parameters, x, y).items():
-                    squares[name] += gradient
-        return {name: total / len(examples) for name, total in squares.items()}
-
-    def _batch(self, loss: _Loss, weights: Tensors, x: Inputs, y: Tensor) -> Tensors:
-        """The sum of the squared gradients of a batch's examples, by parameter."""
-        if not self._one_by_one:
-            try:
-                gradients = vmap(grad(loss), in_dims=(None, 0, 0))(weights, x, y)
-                return {name: g.detach().square().sum(0) for name, g in gradients.items()}
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as error:
-                reason = str(error).strip().split("\n")[0]
-        sums = {name: torch.zeros_like(value) for name, value in weights.items()}
-        for i in range(len(y)):
-            for name, gradient in grad(loss)(weights, _row(x, i), y[i]).items():
-                sums[name] += gradient.detach().square()
-        if not self._one_by_one:  # after the loop, which meets errors of the model itself as well
-            self._one_by_one = True
-            warnings.warn(
-                f"the model's examples cannot be vectorised, so they go one by one: {reason}",
-                stacklevel=2,
-            )
-        return sums
-
-
-def _row(inputs: Inputs, row: int) -> Inputs:
-    """One example, without the dimension that counts them."""
-    if isinstance(inputs, Tensor):
-        return inputs[row]
-    return {name: x[row] for name, x in inputs.items()}
-
-
-def _alone(example: Inputs) -> Inputs:
-    """One example as a batch."""
-    if isinstance(example, Tensor):
-        return example[None]
-    return {name: x[None] for name, x in example.items()}
+def _squares(
+    gradients: ExampleGradients,
+    model: nn.Module,
+    state: StateDict,
+    head: nn.Module,
+    examples: Examples,
+    *,
+    batch_size: int,
+    generator: torch.Generator | None,
+    transform: Transform | None,
+) -> dict[str, Tensor]:
+    """The squared gradients, averaged; see `diagonal_fisher`."""
+    summed = partial(F.cross_entropy, reduction="sum")
+    parameters, loss = example_loss(model, state, head, summed)
+    device = next(model.parameters()).device
+    squares = {name: torch.zeros_like(value) for name, value in parameters.items()}
+    # vmap has no rule for fused attention, and would fall back to a loop
+    with evaluating(model), sdpa_kernel(SDPBackend.MATH):
+        for batch in examples.batches(batch_size):
+            moved = batch.to(device)
+            x, y = transformed(moved.inputs, transform), moved.labels
+            if y is None:
+                y = _judged(_draw(loss.logits(parameters, x), generator), x)
+            for name, gradient in gradients(loss, parameters, x, y).items():
+                squares[name] += gradient.square().sum(0)
+    return {name: total / len(examples) for name, total in squares.items()}
 
 
 @torch.no_grad()

@@ -1,7 +1,8 @@
 """Linear rules: weight averaging and task arithmetic.
 
 Wortsman et al. (2022) average the weights of models fine-tuned from one pretrained model;
-Ilharco et al. (2023) add up task vectors τ_t = θ_t − θ_0, scaled, on top of it.
+Ilharco et al. (2023) add up task vectors τ_t = θ_t − θ_0, scaled, on top of it; Wang et al. (2020)
+divide them by the steps they took.
 """
 
 import math
@@ -53,6 +54,42 @@ def task_arithmetic(experts: Sequence[Tensor], pretrained: Tensor, *, scale: flo
     merged = pretrained * (1 - scale * len(experts))
     for expert in experts:
         merged.add_(expert, alpha=scale)
+    return merged
+
+
+@rule(paper="wang2020tackling", elementwise=True, linear=True)
+def fednova(
+    experts: Sequence[Tensor],
+    pretrained: Tensor,
+    *,
+    steps: Sequence[float] | None = None,
+    scale: float = 1.0,
+) -> Tensor:
+    """Normalised averaging: θ_0 + scale · τ/T · Σ_t (θ_t − θ_0) / τ_t, with τ the mean of the τ_t.
+
+    Every task vector is divided by the steps that it took, so that no task has more say for having
+    trained longer (FedNova, Wang et al., 2020, with equal weights of the tasks).
+
+    Args:
+        experts: T tensors of one shape.
+        pretrained: θ_0, of the same shape.
+        steps: τ_t, T positive numbers in any unit: steps, or their sum weighted by learning rates
+            (η ‖a_t‖₁ in `mergelib.theory.stability.steps`). Equal ones, as by default, give the
+            average at scale 1.
+        scale: of the merged task vector; 1 goes as far as the average does.
+
+    Raises:
+        ValueError: if there are not as many steps as experts, or one is not positive.
+    """
+    taken = [1.0] * len(experts) if steps is None else list(steps)
+    if len(taken) != len(experts):
+        raise ValueError(f"steps has {len(taken)} entries, expected {len(experts)}, one per expert")
+    if not all(is_finite_number(step) and step > 0 for step in taken):
+        raise ValueError(f"steps is {taken}, expected positive finite numbers")
+    shares = [scale * math.fsum(taken) / len(taken) ** 2 / step for step in taken]
+    merged = pretrained * (1 - math.fsum(shares))
+    for expert, share in zip(experts, shares, strict=True):
+        merged.add_(expert, alpha=share)
     return merged
 
 

@@ -1,17 +1,13 @@
 """All studies by name. Importing this module registers them, a module for each paper."""
 
-from mergelib.studies.papers import (
-    cart,
-    cogram,
-    convolutions,
-    frank_wolfe,
-    geometry,
-    scaling,
-    surface,
-)
+from mergelib.studies.papers import cart, cogram, convolutions, frank_wolfe, geometry, surface
+from mergelib.studies.papers.stability import constants, remedies, retraining, scaling, variance
 from mergelib.studies.runner import REGISTERED, Study
 
-PAPERS = (cart, surface, geometry, convolutions, frank_wolfe, cogram, scaling)
+PAPERS = (
+    *(cart, surface, geometry, convolutions, frank_wolfe, cogram),
+    *(constants, retraining, scaling, variance, remedies),
+)
 
 
 def get_study(name: str) -> Study:

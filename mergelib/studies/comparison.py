@@ -14,6 +14,8 @@ import pandas as pd
 from torch import Tensor
 
 from mergelib.merging import merge
+from mergelib.problems.examples import Examples
+from mergelib.problems.problem import Problem
 from mergelib.procedures import Adapted, adapt
 from mergelib.records.measure import measured
 from mergelib.records.results import Rows
@@ -347,6 +349,13 @@ def judged(zoo: Zoo, method: str, result: Adapted) -> Rows:
     heads = {**zoo.heads, **result.heads}
     table = evaluate(zoo.model, result.state, heads, zoo.suite, autocast=True)
     return records(table[["task", "accuracy", "loss"]].assign(method=method))
+
+
+def problem_of(zoo: Zoo, count: int) -> Problem:
+    """The zoo with the first so many training examples of every task, as procedures take it."""
+    data = {name: Examples(*pair) for name, pair in examples_of(zoo, count).items()}
+    transforms = zoo.suite.transforms
+    return Problem(zoo.experts, zoo.pretrained, zoo.model, data, zoo.heads, transforms)
 
 
 def examples_of(zoo: Zoo, count: int | None, split: SplitName | Literal["train"] = "train") -> Data:

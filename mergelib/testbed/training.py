@@ -75,6 +75,7 @@ def fine_tune(
     *,
     transform: Transform,
     loss: Loss = cross_entropy,
+    radius: float = 0.0,
     seed: int = 0,
     on_step: Callable[[int, float], object] | None = None,
 ) -> dict[str, Tensor]:
@@ -87,6 +88,7 @@ def fine_tune(
         recipe: optimiser, rate, length.
         transform: from a batch of inputs to what the model takes.
         loss: from the head's outputs and the labels to what is lowered.
+        radius: as for `mergelib.training.train`.
         seed: draws the order of the examples.
         on_step: as for `mergelib.training.train`.
 
@@ -99,9 +101,10 @@ def fine_tune(
     train(
         network,
         shuffled(len(split), recipe.batch_size, generator, epochs=recipe.epochs),
-        _loss_of_rows(network, head, split, transform, loss),
+        loss_of_rows(network, head, split, transform, loss),
         optimiser,
         schedule=recipe.schedule_of(optimiser, len(split)),
+        radius=radius,
         on_step=on_step,
     )
     return _copied(network)
@@ -154,7 +157,7 @@ def checkpoints(
     train(
         network,
         shuffled(len(split), batch_size, generator, steps=max(steps)),
-        _loss_of_rows(network, head, split, transform, loss),
+        loss_of_rows(network, head, split, transform, loss),
         make_optimiser(
             network, optimiser, learning_rate, momentum=0.0, fused=optimiser == "adam" or None
         ),
@@ -163,7 +166,7 @@ def checkpoints(
     return kept
 
 
-def _loss_of_rows(
+def loss_of_rows(
     network: nn.Module, head: nn.Module, split: Split, transform: Transform, loss: Loss
 ) -> Callable[[Tensor], Tensor]:
     """The loss of a network under a frozen copy of a head, from the numbers of a batch's rows."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from mergelib.merging import IsMatrix
 from mergelib.rules.arithmetic import average
 from mergelib.rules.low_rank import rank_of
 from mergelib.statedict import StateDict, is_matrix
@@ -146,7 +147,11 @@ def task_matrices(experts: Sequence[Tensor], pretrained: Tensor, *, centred: boo
 
 @torch.no_grad()
 def interference_curves(
-    experts: Mapping[str, StateDict], pretrained: StateDict, rank_ratios: Sequence[float]
+    experts: Mapping[str, StateDict],
+    pretrained: StateDict,
+    rank_ratios: Sequence[float],
+    *,
+    is_matrix: IsMatrix = is_matrix,
 ) -> "pd.DataFrame":
     """I(k) and R(k) of every matrix, centred and not, at some shares of the full rank.
 
@@ -154,6 +159,7 @@ def interference_curves(
         experts: task to state dict.
         pretrained: θ_0.
         rank_ratios: k = ceil(ratio · r), in 0..1; I(0) counts as 0.
+        is_matrix: tells from key and tensor which count; a convolution's kernel is folded.
 
     Returns:
         A row a layer, ratio and centring: ``layer``, ``rank_ratio``, ``k``, ``centred``,
@@ -167,14 +173,13 @@ def interference_curves(
         if not is_matrix(layer, origin):
             continue
         for centred in (False, True):
-            tuned = [expert[layer].float() for expert in experts.values()]
-            spectra = [
-                spectrum(matrix) for matrix in task_matrices(tuned, origin.float(), centred=centred)
-            ]
+            tuned = [expert[layer].float().flatten(1) for expert in experts.values()]
+            matrices = task_matrices(tuned, origin.float().flatten(1), centred=centred)
+            spectra = list(map(spectrum, matrices))
             kept, whole = (interference(spectra, norm=norm) for norm in ("kept", "all"))
             cut = reconstruction_error(spectra)
             for ratio in rank_ratios:
-                k = rank_of(origin.shape, ratio, "ceil")
+                k = rank_of(matrices[0].shape, ratio, "ceil")
                 row = {"layer": layer, "rank_ratio": ratio, "k": k, "centred": centred}
                 row["interference"] = float(kept[k - 1]) if k else 0.0
                 row["interference_all"] = float(whole[k - 1]) if k else 0.0

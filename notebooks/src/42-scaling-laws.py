@@ -53,7 +53,7 @@ DEVICE = "cpu"
 
 # %%
 import mergelib as ml
-from mergelib.studies.papers.scaling import scaling
+from mergelib.studies.papers.stability.scaling import scaling
 from mergelib.testbed.zoo import load_beginning
 
 scripts = ["greek", "arrows", "braille", "hebrew"]

@@ -17,11 +17,11 @@ from mergelib.ledger import (
     frank_wolfe,
     judge,
     outcomes,
+    stability,
     verdict,
 )
 from mergelib.ledger.cart_settings import SUITES
 from mergelib.ledger.checks import Role, pick
-from mergelib.ledger.stability import scaling
 from mergelib.records.results import MissingResult, load_result
 
 UP, DOWN, OPEN = (
@@ -115,7 +115,7 @@ def test_keys_are_unique_and_in_order() -> None:
     assert [each.key for each in cart.CLAIMS] == [f"C{i}" for i in range(1, 11)]
     assert [each.key for each in frank_wolfe.CLAIMS] == [f"F{i}" for i in range(1, 9)]
     assert [each.key for each in cogram.CLAIMS] == [f"G{i}" for i in range(1, 6)]
-    numbers = [int(each.key.removeprefix("T")) for each in scaling.CLAIMS]
+    numbers = [int(each.key.removeprefix("T")) for each in stability.CLAIMS]
     assert numbers == sorted({*numbers})
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.spatial import geometric_slerp
 from torch import Tensor
 
-from mergelib.rules.arithmetic import average, model_stock, slerp, task_arithmetic
+from mergelib.rules.arithmetic import average, fednova, model_stock, slerp, task_arithmetic
 
 
 def tensors(*rows: list[float]) -> list[Tensor]:
@@ -45,6 +45,36 @@ def test_both_against_numpy(seed: int, count: int, scale: float) -> None:
     expected = base + scale * (stack - base).sum(0)
     merged = task_arithmetic(experts, torch.from_numpy(base), scale=scale)
     np.testing.assert_allclose(merged, expected, atol=1e-12)
+
+
+def test_fednova_by_hand() -> None:
+    """Task vectors (0, 1), (2, 5) after 1 and 3 steps, 2 in the mean."""
+    experts, (base,) = tensors([1, 2], [3, 6]), tensors([1, 1])
+    merged = fednova(experts, base, steps=[1, 3])
+    assert merged.tolist() == pytest.approx([1 + 2 / 2 * 2 / 3, 1 + 2 / 2 * 8 / 3])
+    assert fednova(experts, base, steps=[10, 30]).tolist() == pytest.approx(merged.tolist())
+    half = fednova(experts, base, steps=[1, 3], scale=0.5)
+    assert half.tolist() == pytest.approx([1 + 1 / 3, 1 + 4 / 3])
+    assert fednova(experts, base).tolist() == pytest.approx(average(experts).tolist())
+
+
+def test_fednova_undoes_the_length_of_training_on_straight_ways() -> None:
+    """Experts that walk straight, t times their step: the merge walks the mean of the steps."""
+    generator = torch.Generator().manual_seed(0)
+    base, ways = torch.randn(5, generator=generator), torch.randn(3, 5, generator=generator)
+    taken = [2.0, 7.0, 30.0]
+    experts = [base + count * way for count, way in zip(taken, ways, strict=True)]
+    torch.testing.assert_close(fednova(experts, base, steps=taken), base + 13 * ways.mean(0))
+
+
+@pytest.mark.parametrize(
+    ("taken", "message"),
+    [([1, 2, 3], "3 entries"), ([1, 0], "positive"), ([1, math.inf], "finite")],
+)
+def test_fednova_refuses(taken: list[float], message: str) -> None:
+    experts, (base,) = tensors([1, 2], [3, 6]), tensors([1, 1])
+    with pytest.raises(ValueError, match=message):
+        fednova(experts, base, steps=taken)
 
 
 def on_sphere(generator: np.random.Generator, size: int) -> np.ndarray:

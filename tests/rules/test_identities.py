@@ -63,6 +63,7 @@ def test_equal_experts_give_themselves(family: Family, count: int, ratio: float,
         ("low_rank_task_arithmetic", {"scale": 1 / count, "rank_ratio": 1.0}),
         ("dare", {"scale": 1 / count, "drop_rate": 0}),
         ("dare", {"drop_rate": 0, "combine": "ties"}),
+        ("fednova", {}),
         ("ties", {"density": 1.0}),
         ("ties", {"density": 1.0, "trim": "tensor"}),
         ("ties", {"density": 1.0, "reduce": "sum", "scale": 1 / count}),
@@ -92,6 +93,7 @@ ORDERLESS: list[tuple[str, dict[str, Any]]] = [
     ("ties", {"density": 0.5, "trim": "tensor", "reduce": "sum"}),
     ("cart", {"rank_ratio": 0.4}),
     ("low_rank_task_arithmetic", {"rank_ratio": 0.4, "scale": 0.7}),
+    ("fednova", {"scale": 0.7}),
 ]
 
 
@@ -113,6 +115,7 @@ def test_order_of_experts_is_irrelevant(
 
 SCALED: list[tuple[str, dict[str, Any]]] = [
     ("task_arithmetic", {}),
+    ("fednova", {}),
     ("ties", {}),
     ("ties", {"trim": "tensor", "reduce": "sum"}),
     ("dare", {}),

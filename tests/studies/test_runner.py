@@ -33,6 +33,11 @@ from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.training import Recipe
 from mergelib.testbed.zoo import Zoo
 
+SEARCHES_NOTHING = {
+    *("ranks", "interference", "surface", "geometry", "concrete"),
+    *("stability", "retraining", "variance", "scaling"),
+}
+
 
 @pytest.fixture(scope="module")
 def methods() -> dict[str, dict[str, list[Any]]]:
@@ -261,6 +266,8 @@ def test_studies_use_no_method_that_they_do_not_name(
         "compression": {"rank_ratios": [0.5], "mask_scales": [0.4]},
         "surface": {"rank_ratios": [0.5], "scales": [1.0, 2.0], "inputs": 3, "pictures": 20},
         "geometry": {"rank_ratios": [0.5]},
+        "variance": {"densities": [0.5], "multiples": [1.0], "pictures": 20},
+        "remedies": {"epochs": 2, "radii": [0.1]},
         "scaling": {"steps": [1], "groups": 1, "size": 2, "compared": 1, "pictures": 5, "seen": 5},
         "kernels": {"grids": {"average": {}, "cart": {"scale": [1.0]}}},
         "adaptation": {"steps": 1},
@@ -271,6 +278,8 @@ def test_studies_use_no_method_that_they_do_not_name(
         "granular": {"examples": 2},
         "irrelevant": {"counts": [0], "examples": 2, "steps": 1},
         "relevant": {"counts": [2], "examples": 2, "steps": 1, "pictures": 20},
+        "stability": {"pictures": 8, "curved": 2, "singles": 2, "products": 2, "adam": 2},
+        "retraining": {"tasks": 1, "pairs": 2, "steps": [1], "examples": 16, "counts": [16]},
     }
     # They train long, take pairs, or need BatchNorm.
     left_out = {"calibration", "fusion", "thresholds", "tuning", "batch_norm"}
@@ -283,7 +292,7 @@ def test_studies_use_no_method_that_they_do_not_name(
         assert study.methods is not None
         assert looked_up <= {*study.methods, *methods_in(complete)}, name
         assert json.loads(json.dumps(tables, allow_nan=False)) == tables, name
-        if name not in ("ranks", "interference", "surface", "geometry", "concrete", "scaling"):
+        if name not in SEARCHES_NOTHING:
             assert tables["chosen"], f"{name} searches, and tells what it chose"
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import functional_call, grad
 
 from mergelib import flatten, merge
-from mergelib.studies.papers.scaling import draw_groups, scaling
+from mergelib.studies.papers.stability.scaling import draw_groups, scaling
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.tasks import Split, Zoo
 from mergelib.testbed.training import checkpoints
@@ -137,7 +137,7 @@ def test_the_share_is_a_prefix_and_changes_nothing_else(
         seen.append(split)
         return checkpoints(model, head, split, *rest, **options)
 
-    monkeypatch.setattr("mergelib.studies.papers.scaling.checkpoints", watched)
+    monkeypatch.setattr("mergelib.studies.papers.stability.scaling.checkpoints", watched)
     half, whole = (scaling(tiny_zoo, **QUICK, share=share) for share in (0.5, 1.0))
     for part, task in zip(seen, tiny_zoo.suite.tasks.values(), strict=False):
         assert len(part) == round(len(task.train) / 2)
@@ -187,6 +187,6 @@ def test_counts_are_nested(tiny_zoo: Zoo) -> None:
 def test_what_cannot_be_merged_is_refused_before_any_training(
     tiny_zoo: Zoo, wrong: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mergelib.studies.papers.scaling.checkpoints", pytest.fail)
+    monkeypatch.setattr("mergelib.studies.papers.stability.scaling.checkpoints", pytest.fail)
     with pytest.raises(ValueError, match=message):
         scaling(tiny_zoo, **{**QUICK, **wrong})

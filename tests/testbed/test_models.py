@@ -4,8 +4,10 @@ from typing import cast
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
 
+import mergelib as ml
 from mergelib.statedict import is_matrix
 from mergelib.testbed.backbones import build_model
 from mergelib.testbed.models import (
@@ -15,6 +17,7 @@ from mergelib.testbed.models import (
     Attention,
     Block,
     Head,
+    Linearised,
     VisionTransformer,
     scale_pixels,
     to_tokens,
@@ -131,3 +134,60 @@ def test_head_is_a_scaled_cosine() -> None:
     torch.testing.assert_close(head(7 * features), head(features))
     assert not list(head.parameters()), "nothing to train"
     assert list(head.state_dict()) == ["weight"]
+
+
+@pytest.fixture
+def pair() -> tuple[nn.Module, Linearised]:
+    torch.manual_seed(0)
+    net = VisionTransformer(width=24, depth=2, heads=3).eval()
+    return net, Linearised(net)
+
+
+def moved(network: Linearised, by: float, seed: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        key: value + by * torch.randn(value.shape, generator=generator)
+        for key, value in network.state_dict().items()
+    }
+
+
+def test_expansion_is_the_network_at_its_start_and_its_tangent(
+    pair: tuple[nn.Module, Linearised],
+) -> None:
+    net, expansion = pair
+    net, expansion = net.double(), expansion.double()
+    x = torch.randn(2, 3, 32, 32, dtype=torch.double)
+    torch.testing.assert_close(expansion(x), net(x))
+    assert list(expansion.state_dict()) == [f"net.{key}" for key in net.state_dict()]
+    errors = []
+    for by in (1e-3, 1e-4):
+        there = {key: value.double() for key, value in moved(expansion, by, 1).items()}
+        bare = {key.removeprefix("net."): value for key, value in there.items()}
+        exact = functional_call(net, bare, (x,))
+        errors.append(float((functional_call(expansion, there, (x,)) - exact).detach().norm()))
+    assert errors[1] == pytest.approx(errors[0] / 100, rel=0.1)  # of second order
+
+
+def test_expansion_of_an_average_is_the_average(pair: tuple[nn.Module, Linearised]) -> None:
+    _, expansion = pair
+    x = torch.randn(2, 3, 32, 32)
+    ends = [moved(expansion, 0.05, seed) for seed in (1, 2)]
+    outs = [functional_call(expansion, end, (x,)) for end in ends]
+    middle = functional_call(expansion, ml.merge("average", ends), (x,))
+    torch.testing.assert_close(middle, (outs[0] + outs[1]) / 2, atol=1e-4, rtol=1e-4)
+
+
+def test_expansion_is_trained_at_its_weights_and_keeps_its_start(
+    pair: tuple[nn.Module, Linearised],
+) -> None:
+    """The features are linear in the weights, so the gradient does not depend on them."""
+    _, expansion = pair
+    x = torch.randn(2, 3, 32, 32)
+    gradients = []
+    for by in (0.0, 0.05):
+        expansion.load_state_dict(moved(expansion, by, 3))
+        expansion.zero_grad()
+        expansion(x).sum().backward()
+        gradients.append([p.grad.clone() for p in expansion.parameters() if p.grad is not None])
+    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-3)
+    assert any(float(gradient.norm()) > 0 for gradient in gradients[0])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mergelib.numerics.linalg import low_rank
+from mergelib.statedict import is_kernel
 from mergelib.theory.interference import (
     interference,
     interference_bound,
@@ -99,6 +100,18 @@ def test_curves() -> None:
     row = table.query("k == 2 and not centred").iloc[0]
     assert row["interference"] == pytest.approx(plain(uncentred, 2, "kept"), rel=1e-5)
     assert row["interference_all"] == pytest.approx(plain(uncentred, 2, "all"), rel=1e-5)
+
+
+def test_a_kernel_has_the_curves_of_its_folded_matrix() -> None:
+    base = {"conv.weight": torch.randn(6, 3, 2, 2)}
+    experts = {name: {"conv.weight": torch.randn(6, 3, 2, 2)} for name in "ab"}
+    folded, *others = (
+        {"conv.weight": s["conv.weight"].flatten(1)} for s in (base, *experts.values())
+    )
+    expected = interference_curves(dict(zip("ab", others, strict=True)), folded, [0.2, 0.7])
+    assert interference_curves(experts, base, [0.2, 0.7]).empty
+    found = interference_curves(experts, base, [0.2, 0.7], is_matrix=is_kernel)
+    assert found.equals(expected)
 
 
 def test_bad_norm() -> None:

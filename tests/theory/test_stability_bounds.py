@@ -11,10 +11,7 @@ from mergelib.theory.stability import bounds
 from mergelib.theory.stability.bounds import Losses
 from mergelib.theory.stability.quadratics import Quadratics, errors
 from mergelib.theory.stability.steps import Training, chi_square, momentum, sgd
-
-
-def many(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+from tests.theory.quadratics import many, random_quadratics
 
 
 def constants(smoothness: float = 2.0, tasks: int = 3) -> Losses:
@@ -29,16 +26,6 @@ def uneven(rate: float = 0.01, weights: Tensor | None = None) -> Training:
 
 def one_task(steps: int, rate: float, *, examples: int, batch: int) -> Training:
     return Training.alike(1, steps, rate, batch=batch, examples=examples)
-
-
-def random_quadratics(seed: int, tasks: int = 3, size: int = 2) -> Quadratics:
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    roots, spreads, scale = draw(tasks, size, size), draw(tasks, size, size), draw(1).exp()
-    return Quadratics(roots @ roots.mT, draw(tasks, size), scale * spreads @ spreads.mT, draw(size))
 
 
 def random_training(seed: int, smoothness: float, reach: float) -> Training:

@@ -1,1 +1,7 @@
-"""The claims of the stability framework (Li et al., 2026), a module for each kind of study."""
+"""The claims of the stability framework (Li et al., 2026), in order of their numbers."""
+
+from mergelib.ledger.stability import scaling, variance
+
+CLAIMS = tuple(
+    sorted((*variance.CLAIMS, *scaling.CLAIMS), key=lambda claim: int(claim.key.removeprefix("T")))
+)

@@ -174,25 +174,6 @@ def _trends(load: Load) -> list[Check]:
     ]
 
 
-def _sparse(load: Load) -> list[Check]:
-    checks = []
-    cases: tuple[tuple[str, str, Role], ...] = (
-        ("ties_printed", "loss", "primary"),
-        ("dare_printed", "loss", "primary"),
-        ("ties", "loss", "secondary"),
-        ("dare", "loss", "secondary"),
-        ("ties", "accuracy", "secondary"),
-        ("dare", "accuracy", "secondary"),
-    )
-    for method, value, role in cases:
-        rows = sweep.at(load(RESULT, "merged"), steps=LATE)
-        groups = rows.loc[rows["method"] == method, "group"].unique()
-        wide = sweep.spread(rows[rows["group"].isin(groups)], "method", value)
-        what = f"{value}: {_name(method)} better than the average"
-        checks.append(above(what, wide[method], wide["average"], role=role, unit=UNITS[value]))
-    return checks
-
-
 def _needed(load: Load) -> list[Check]:
     table = load(RESULT, "counts")
     return [
@@ -313,15 +294,6 @@ CLAIMS = (
         method="every step of every sweep, on the same groups of tasks: how often a method changes "
         "in the same direction as the average; chance is our bound",
         test=_trends,
-    ),
-    _claim(
-        key="T12",
-        place="Corollary 1, Eq. 9",
-        statement="sparsified merges have a lower excess risk than the average",
-        reported="derived from a lower heterogeneity",
-        method=f"K = {LATE}; Σ λ M(Δ) with λ = 1/N, as printed. Secondary: TIES at its default, "
-        "DARE at λ = 2/N",
-        test=_sparse,
     ),
     _claim(
         key="T13",

@@ -53,16 +53,17 @@ def chosen_ranks() -> "pd.Series[int]":
     )
 
 
-def centred_excess(column: str) -> pd.DataFrame:
+def centred_excess(column: str, suite: str = "vision8") -> pd.DataFrame:
     """By how much row-space interference is higher for centred vectors, in per cent.
 
     Args:
         column: ``interference`` (norm over the kept values) or ``interference_all``.
+        suite: whose experts.
 
     Returns:
         Means over the seeds: one row per layer, one column per positive rank ratio.
     """
-    table = load_table("vision8-interference", "curves").query("rank_ratio > 0")
+    table = load_table(f"{suite}-interference", "curves").query("rank_ratio > 0")
     wide = table.pivot_table(index=["layer", "rank_ratio"], columns="centred", values=column)
     return (100 * (wide[True] / wide[False] - 1)).unstack("rank_ratio")
 

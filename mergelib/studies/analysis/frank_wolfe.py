@@ -105,6 +105,21 @@ def procedures_table() -> pd.DataFrame:
     return pd.concat([load_table("vision8-procedures"), labels, masked], ignore_index=True)
 
 
+def on_networks() -> dict[str, pd.DataFrame]:
+    """`RIVALS` and `KINDS` on our network and a real pretrained one: `both_intervals`, in points.
+
+    Only the differences that were measured on both, and none of RegMean, which acts on linear
+    layers: EfficientNet has none.
+    """
+    tables = {
+        "our ViT": load_table("vision8-procedures"),
+        "EfficientNet-Lite0": load_table("imagenet8-procedures"),
+    }
+    known = set.intersection(*(set(table["method"]) for table in tables.values())) - {"regmean"}
+    pairs = {name: pair for name, pair in (RIVALS | KINDS).items() if known.issuperset(pair)}
+    return {name: 100 * both_intervals(table, pairs) for name, table in tables.items()}
+
+
 def block_shares(coefficients: pd.DataFrame) -> pd.DataFrame:
     """Coefficients of a walk, averaged over the tensors of every block: one column per block.
 

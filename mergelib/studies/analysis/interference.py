@@ -19,14 +19,14 @@ from scipy.stats import norm
 from torch import Tensor
 
 from mergelib.merging import merge
-from mergelib.numerics.selection import magnitude_thresholds
 from mergelib.records.results import load_table
 from mergelib.records.statistics import both_intervals
-from mergelib.rules.sparse import drop_and_rescale, trim_below
+from mergelib.rules.sparse import drop_and_rescale
 from mergelib.statedict import StateDict, flatten, unflatten
 from mergelib.studies.comparison import accuracies, individual
 from mergelib.testbed.evaluation import SplitName
 from mergelib.testbed.tasks import Zoo
+from mergelib.theory.stability.variance import trim_rows
 
 
 def task_vectors(zoo: Zoo, start: StateDict | None = None) -> Tensor:
@@ -41,12 +41,6 @@ def merge_rows(method: str, rows: Tensor, **hyperparameters: Any) -> Tensor:
     zeros = {"all": torch.zeros_like(rows[0])}
     merged: Tensor = merge(method, experts, pretrained=zeros, **hyperparameters)["all"]
     return merged
-
-
-def trim_rows(rows: Tensor, density: float) -> Tensor:
-    """Every row with its largest entries alone, a share ``density`` of them, in (0, 1]."""
-    bounds = magnitude_thresholds(lambda: [(list(rows), None)], density)
-    return torch.stack([trim_below(row, bound) for row, bound in zip(rows, bounds, strict=True)])
 
 
 def conflict_shares(rows: Tensor, densities: Sequence[float]) -> pd.DataFrame:

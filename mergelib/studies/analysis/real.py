@@ -32,6 +32,12 @@ SIZES = {
     3.4: "imagenet8-baselines",
     22.6: "sentences8-baselines",
 }
+# The same network at 32 pixels after two ways of pretraining, and ours after the second.
+PRETRAININGS = {
+    "Lite0 after ImageNet": "lite8-baselines",
+    "Lite0 after our pretraining": "lite8-baselines-lite0_small",
+    "our ViT after our pretraining": "vision8-baselines",
+}
 METHODS = (
     *("pretrained", "average", "task_arithmetic", "ties"),
     *("consensus", "cart", "tsv", "iso_c"),
@@ -56,9 +62,12 @@ def normalised(file: str, methods: Sequence[str] = METHODS) -> pd.DataFrame:
     return rows
 
 
-def plane(suite: str) -> pd.DataFrame:
-    """CART's mean accuracy in per cent, rank ratios by scales, from the study ``surface``."""
-    table = _plane_of(suite)
+def plane(suite: str, part: str = "") -> pd.DataFrame:
+    """CART's mean accuracy in per cent, rank ratios by scales, from the study ``surface``.
+
+    ``part`` ends the result's name where fewer tasks were merged, as in ``"-4"``.
+    """
+    table = _plane_of(suite, part)
     means: pd.Series[float] = table.groupby(["rank_ratio", "scale"])["accuracy"].mean()
     return 100 * means.unstack("scale")
 
@@ -122,11 +131,35 @@ def picked(suite: str) -> pd.DataFrame:
     return over_seeds(pd.DataFrame(rows), "quantity", "lost")
 
 
-def _plane_of(suite: str) -> pd.DataFrame:
-    """The points of CART's plane with all tasks, without the average."""
-    table: pd.DataFrame = load_table(f"{suite}-surface").query("method == 'cart' and scale > 0")
-    whole: pd.DataFrame = table[table["count"] == table["count"].max()]
-    return whole
+def _plane_of(suite: str, part: str = "") -> pd.DataFrame:
+    """The points of CART's plane, without the average."""
+    table = load_table(f"{suite}-surface{part}")
+    points: pd.DataFrame = table.query("method == 'cart' and scale > 0")
+    return points
+
+
+def best_cell(wide: pd.DataFrame) -> tuple[int, int]:
+    """Row and column of the largest value."""
+    return divmod(int(wide.to_numpy().argmax()), wide.shape[1])
+
+
+def peaks() -> pd.DataFrame:
+    """Where CART's plane is highest with four and with eight tasks, and at scale 1, to read."""
+    rows = {}
+    for name, suite in PRETRAINED.items():
+        for count, part in ((4, "-4"), (8, "")):
+            wide = plane(suite, part)
+            ranks, scales = (axis.to_numpy(float) for axis in (wide.index, wide.columns))
+            row, column = best_cell(wide)
+            at_one = wide[1.0].to_numpy()
+            rows[f"{name}, {count} tasks"] = {
+                "best rank": f"{ranks[row]:.0%}",
+                "best scale": f"{scales[column]:g}",
+                "accuracy": f"{wide.to_numpy().max():.1f}",
+                "best rank at scale 1": f"{ranks[at_one.argmax()]:.0%}",
+                "accuracy there": f"{at_one.max():.1f}",
+            }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def adapted_gains(suite: str, bases: Sequence[str] = BASES) -> dict[str, pd.DataFrame]:

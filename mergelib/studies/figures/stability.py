@@ -1,9 +1,13 @@
-"""The figures of chapter 40: exact errors and bounds of a merge, against the experts' steps."""
+"""The figures of chapter 40: exact errors and bounds of a merge, and measured stability."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
+from mergelib.records.statistics import interval
+from mergelib.studies.analysis.stability.networks import sweeps
 from mergelib.theory.stability.bounds import PAPERS_DOMAIN, REPAIRED_DOMAIN
 
 if TYPE_CHECKING:
@@ -19,6 +23,20 @@ BOUNDS = {
     "best_gamma": ("with γ*", "#e69f00"),
     "repaired": ("repaired", "#009e73"),
     "truth": ("truth", "#000000"),
+}
+SWEPT = {
+    "steps": ("steps, first pass", "steps, later passes"),
+    "rate": ("rate",),
+    "batch": ("batch, one pass", "batch, many"),
+    "examples": ("examples, one pass", "examples, many"),
+}
+LAWS = {"printed": ("--", "#d55e00"), "repaired": (":", "#009e73")}
+LABELS = {"printed": "Lemma 3", "repaired": "repaired bound"}
+WORDS = {
+    "steps": "steps K",
+    "rate": "learning rate η",
+    "batch": "batch b",
+    "examples": "training examples n",
 }
 
 
@@ -53,3 +71,37 @@ def bound_curves(table: pd.DataFrame, start: float, progress: float, ax: "Axes")
         ax.plot(table["steps"], table[name], ":", color=shade, lw=1.3)
         ax.plot(table["steps"], table[name].where(proved), "-", color=shade, label=text)
     ax.set(xscale="log", yscale="log", xlabel="steps K")
+
+
+def law_panels(table: pd.DataFrame, axes: "Sequence[Axes]") -> None:
+    """Measured stability against K, η, b and n, each in a panel, and both laws as lines.
+
+    Points are geometric means over seeds with 95 % intervals. Where b and n vary, the lighter
+    series is after one pass over the usual data, the darker after the last step.
+
+    Args:
+        table: as from `mergelib.studies.analysis.stability.networks.moves_with_laws`.
+        axes: four.
+    """
+    parts = sweeps(table)
+    for ax, (column, names) in zip(axes, SWEPT.items(), strict=True):
+        for name in names:
+            alpha = 0.45 if name.endswith("one pass") else 1.0
+            logs = parts[name][1].set_index(column)[["stability", *LAWS]].apply(np.log)
+            centres = logs.groupby(level=0).mean()
+            ends = [interval(own.tolist())[1] for _, own in logs.groupby(level=0)["stability"]]
+            middle = np.exp(centres["stability"])
+            spread = [middle - np.exp(centres["stability"] - ends)]
+            spread.append(np.exp(centres["stability"] + ends) - middle)
+            ax.errorbar(
+                middle.index, middle, spread, fmt="o-", color="#000000", ms=4, lw=1.3, alpha=alpha
+            )
+            for law, (style, shade) in LAWS.items():
+                ax.plot(centres.index, np.exp(centres[law]), style, color=shade, alpha=alpha)
+        ax.set(xscale="log", yscale="log", xlabel=WORDS[column])
+        values = sorted({value for name in names for value in parts[name][1][column]})
+        ax.set_xticks(values, [f"{value:g}" for value in values])
+        ax.minorticks_off()
+    axes[0].plot([], [], "o-", color="#000000", ms=4, label="measured")
+    for law, (style, shade) in LAWS.items():
+        axes[0].plot([], [], style, color=shade, label=LABELS[law])

@@ -185,7 +185,7 @@ def interference(
 
     Returns:
         ``curves``, see `interference_curves`; and ``outputs``, see `output_interference`, on what
-        the layers of the average get to see of so many validation pictures of each task.
+        the linear layers of the average get to see of so many validation inputs of each task.
     """
     device = next(zoo.model.parameters()).device
     average = merge_zoo("average", zoo)
@@ -197,7 +197,7 @@ def interference(
     }
     positive = [ratio for ratio in rank_ratios if ratio > 0]
     outputs = output_interference(zoo.experts, zoo.pretrained, inputs, positive)
-    curves = interference_curves(zoo.experts, zoo.pretrained, rank_ratios)
+    curves = interference_curves(zoo.experts, zoo.pretrained, rank_ratios, is_matrix=zoo.is_matrix)
     return {"curves": records(curves), "outputs": records(outputs)}
 
 

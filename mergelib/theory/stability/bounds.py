@@ -171,14 +171,15 @@ def local_stability(
 
     Args:
         losses: L, and σ_t with ‖∇ℓ(θ; z) − ∇f_t(θ)‖ ≤ σ_t for *every* example of either data set.
-        training: constant rates; n of at least 2.
+        training: SGD, of whose rates each expert's largest counts; n of at least 2.
         epochs: whole shuffled epochs in place of batches drawn anew at every step: K²/n² alone.
         convex: losses are convex and η ≤ 2/L: growth is 1, otherwise (1 + ηL)^(2K−2).
 
     Returns:
         Shape ``(T,)``.
     """
-    counts, steps, rate = training.examples, training.steps, training.learning_rate
+    counts, steps = training.examples, training.steps
+    rate = training.learning_rate * torch.stack([vector.max() for vector in training.vectors])
     drawn = steps**2 / counts**2
     if not epochs:
         drawn = drawn + steps * (1 - training.batch / counts) / (training.batch * counts)
@@ -223,6 +224,37 @@ def descent_bound(
     }
 
 
+def weighted_descent_bound(
+    opening: tuple[float, float, float, float], losses: Losses, training: Training
+) -> dict[str, float]:
+    """A bound of E f at the merge, whatever its weights and its experts' steps, in parts to add.
+
+    f(θ_0) − u/2 ‖∇f(θ_0)‖² + u² L Σω²σ²‖a‖₂²/(b‖a‖₁²) + u/2 (δ + √P)², where u = η τ_eff, and
+    P = η²L² [3 Σωσ²A/b + 6 m² max A₃] bounds how far the experts leave their first gradients.
+    `descent_bound` speaks of f̃ = Σ ω_t f_t; this one of the mean f, and δ is what that costs.
+    Under the same conditions, and never larger where both apply.
+
+    Args:
+        opening: f, ‖∇f‖², δ² = ‖∇f − ∇f̃‖² and m² = Σ ω_t ‖∇f_t‖², all at θ_0.
+        losses: L, and σ_t in the mean square of Assumption 2. ζ is not needed.
+        training: how the experts were trained.
+    """
+    value, gradient, apart, second_moment = opening
+    total, surrogate = training.surrogate
+    length, smooth = training.learning_rate * total, losses.smoothness
+    share, second, third = accumulation(training)
+    noise = losses.noise**2 / training.batch
+    left = 3 * float((surrogate * noise) @ second) + 6 * second_moment * float(third.max())
+    left *= (training.learning_rate * smooth) ** 2
+    return {
+        "start": value,
+        "descent": -length / 2 * gradient,
+        "noise": length**2 * smooth * float((surrogate**2 * noise) @ share),
+        "another objective": length / 2 * apart,
+        "tasks pull apart": length * (left / 2 + math.sqrt(max(apart, 0) * left)),
+    }
+
+
 def excess_bound(
     parts: Mapping[str, float], floor: float, stability: float, smoothness: float
 ) -> dict[str, float]:
@@ -231,7 +263,8 @@ def excess_bound(
     V ≤ 2 L f for losses that are not negative, so that the same bound of f serves twice.
 
     Args:
-        parts: of f at the merge: for experts with equal weights and ‖a_t‖₁, where f̃ is f.
+        parts: of f at the merge: `descent_bound`'s for equal weights and ‖a_t‖₁, where f̃ is f, or
+            `weighted_descent_bound`'s.
         floor: f(θ̂).
         stability: S or a bound, such as `merged_stability` of `local_stability`.
         smoothness: L.

@@ -3,16 +3,17 @@
 Task t has the loss ℓ(θ; z) = ½ (θ − z)ᵀ H_t (θ − z) on examples z of mean c_t and covariance C_t.
 Plain SGD with a constant rate, on batches drawn without replacement anew at every step, is then
 linear in the examples, so that the means and covariances of experts and merge, and with them every
-error, follow without any sampling. With A_t = I − η H_t, the expert after K steps has
+error, follow without any sampling. With A_t = I − η_t H_t, the expert after K steps has
 
     mean        c_t + A_t^K (θ_0 − c_t),
-    covariance  R_t C_t R_tᵀ / n + η² (1 − b/n)/b Σ_{k<K} A_t^k H_t C_t H_t A_t^k,
+    covariance  R_t C_t R_tᵀ / n + η_t² (1 − b/n)/b Σ_{k<K} A_t^k H_t C_t H_t A_t^k,
 
 with R_t = I − A_t^K, what training has covered of the way. The first part comes from the draw of
 the training set, the second from that of the batches.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -39,17 +40,17 @@ class Quadratics(Brief):
     covariances: Tensor
     start: Tensor
 
-    @property
+    @cached_property
     def smoothness(self) -> float:
         """L: the largest eigenvalue of any H_t, which is that of every example's loss, too."""
         return float(torch.linalg.eigvalsh(self.hessians).max())
 
-    @property
+    @cached_property
     def pl_constant(self) -> float:
         """C = 1/(2μ), μ the least eigenvalue of the mean H (Li et al., 2026, Assumption 5)."""
         return 1 / (2 * float(torch.linalg.eigvalsh(self.hessians.mean(0)).min()))
 
-    @property
+    @cached_property
     def noise(self) -> Tensor:
         """σ_t: root of the expected squared distance of an example's gradient from its mean."""
         return _trace(self.hessians @ self.covariances @ self.hessians).sqrt()
@@ -63,7 +64,7 @@ class Quadratics(Brief):
     def floor(self, examples: Tensor) -> float:
         """E f(θ̂): the expected least mean training loss, over draws of n_t examples a task."""
         average = self.hessians.mean(0)
-        best = self._joint()
+        best = self.minimum
         apart = 0.5 * _form(self.hessians, best - self.centres).mean()
         spread = _trace(self.hessians @ self.covariances)
         pull = torch.linalg.solve(average, self.hessians) / len(self.hessians)
@@ -75,7 +76,7 @@ class Quadratics(Brief):
 
         Args:
             training: its ``examples`` count.
-            objective: p_t, ``(T,)``, of sum 1.
+            objective: p_t, ``(T,)``, of sum 1; for f̃ and its gradient any numbers.
         """
         slopes = self._slopes(self.start)
         spread = _trace(self.hessians @ self.covariances)
@@ -88,7 +89,9 @@ class Quadratics(Brief):
     def _slopes(self, point: Tensor) -> Tensor:
         return (self.hessians @ (point - self.centres)[..., None])[..., 0]
 
-    def _joint(self) -> Tensor:
+    @cached_property
+    def minimum(self) -> Tensor:
+        """Where the mean expected loss is least, ``(d,)``."""
         pulls = (self.hessians @ self.centres[..., None]).sum(0)[:, 0]
         best: Tensor = torch.linalg.solve(self.hessians.sum(0), pulls)
         return best
@@ -127,12 +130,13 @@ def covered(tasks: Quadratics, training: Training) -> tuple[Tensor, Tensor]:
     """R_t and the batches' part of the covariance of every expert, both ``(T, d, d)``.
 
     Raises:
-        ValueError: training that is not plain SGD with a constant rate.
+        ValueError: training that is not plain SGD with a constant rate η_t = η a_t of each expert.
     """
-    if any(not bool((vector == 1).all()) for vector in training.vectors):
-        raise ValueError("vectors of ones only: quadratics know plain SGD with a constant rate")
+    if any(not bool((vector == vector[0]).all()) for vector in training.vectors):
+        raise ValueError("constant vectors only: quadratics know plain SGD with a constant rate")
+    pace = training.learning_rate * torch.stack([vector[0] for vector in training.vectors])
     values, axes = torch.linalg.eigh(tasks.hessians)
-    rates, steps = 1 - training.learning_rate * values, training.steps[:, None]
+    rates, steps = 1 - pace[:, None] * values, training.steps[:, None]
     reach = axes * (1 - rates**steps)[:, None] @ axes.mT
     inner = axes.mT @ tasks.hessians @ tasks.covariances @ tasks.hessians @ axes
     ratio = rates[:, :, None] * rates[:, None, :]
@@ -140,7 +144,7 @@ def covered(tasks: Quadratics, training: Training) -> tuple[Tensor, Tensor]:
     powers = (1 - ratio ** steps[..., None]) / torch.where(flat, 1, 1 - ratio)
     sums = torch.where(flat, steps[..., None], powers)
     share = (1 - training.batch / training.examples) / training.batch
-    scale = training.learning_rate**2 * share[:, None, None]
+    scale = (pace**2 * share)[:, None, None]
     return reach, scale * (axes @ (inner * sums) @ axes.mT)
 
 
@@ -149,7 +153,8 @@ def errors(tasks: Quadratics, training: Training, objective: Tensor | None = Non
 
     Args:
         tasks: the tasks and θ_0.
-        training: plain SGD; batches are drawn without replacement, anew at every step.
+        training: plain SGD; batches are drawn without replacement, anew at every step. The merge
+            is θ_0 + Σ w_t (θ_t − θ_0), whatever the sum of its weights.
         objective: weights p_t of the tasks in ``empirical`` alone; uniform where None.
 
     Raises:
@@ -161,7 +166,7 @@ def errors(tasks: Quadratics, training: Training, objective: Tensor | None = Non
     reach, batches = covered(tasks, training)
     gap = (tasks.start - tasks.centres)[..., None]
     experts = tasks.centres + gap[..., 0] - (reach @ gap)[..., 0]
-    mean = weights @ experts
+    mean = tasks.start + weights @ (experts - tasks.start)
     per_expert = reach @ tasks.covariances @ reach.mT / counts + batches
     spread = (weights[:, None, None] ** 2 * per_expert).sum(0)  # of the merge
     joint = weights[:, None, None] * reach @ tasks.covariances / counts  # with the data's mean
@@ -172,7 +177,7 @@ def errors(tasks: Quadratics, training: Training, objective: Tensor | None = Non
     apart = weights[:, None, None] * reach - pull
     residual = apart @ tasks.covariances @ apart.mT / counts
     residual = (residual + weights[:, None, None] ** 2 * batches).sum(0)
-    ahead = mean - tasks._joint()
+    ahead = mean - tasks.minimum
     moment = torch.outer(ahead, ahead) + residual
 
     away = mean - tasks.centres

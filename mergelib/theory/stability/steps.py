@@ -80,11 +80,16 @@ def effective(weights: Tensor, vectors: Sequence[Tensor]) -> tuple[float, Tensor
     Raises:
         ValueError: weights that are none.
     """
-    if not bool((weights >= 0).all()) or abs(float(weights.sum()) - 1) > TOLERANCE:
-        raise ValueError("weights must not be negative, and sum to 1")
+    check_weights(weights)
     lengths = torch.stack([vector.abs().sum() for vector in vectors])
     total = float(weights @ lengths)
     return total, weights * lengths / total
+
+
+def check_weights(weights: Tensor) -> None:
+    """Refuse merging weights, ``(T,)``, that are negative or do not sum to 1 (Assumption 4)."""
+    if not bool((weights >= 0).all()) or abs(float(weights.sum()) - 1) > TOLERANCE:
+        raise ValueError("weights must not be negative, and sum to 1")
 
 
 def chi_square(weights: Tensor) -> float:

@@ -20,11 +20,6 @@ def test_rows_are_merged_as_models_are(tiny_zoo: Zoo) -> None:
     assert torch.allclose(ours, flatten(merged) - flatten(tiny_zoo.pretrained), atol=1e-6)
 
 
-def test_trimming_keeps_the_largest_of_every_row() -> None:
-    kept = [[4.0, 0, -3, 0], [2, -5, 0, 0], [-5, 0, 2, 0]]
-    assert interference.trim_rows(ROWS, 0.5).tolist() == kept
-
-
 def test_shares_of_a_case_worked_by_hand() -> None:
     shares = interference.conflict_shares(ROWS, [0.5]).loc[0.5]
     assert shares["shared"] == pytest.approx(2 / 4)  # the first coordinate and the third

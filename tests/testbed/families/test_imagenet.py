@@ -15,8 +15,9 @@ from mergelib.testbed.families.imagenet import (
     EfficientNetLite0,
     enlarged,
     is_dense_kernel,
+    pretrain_lite,
 )
-from mergelib.testbed.tasks import Split, Suite, Task, Zoo
+from mergelib.testbed.tasks import PretrainingSet, Split, Suite, Task, Zoo
 from mergelib.testbed.training import Recipe, fine_tune
 
 
@@ -89,6 +90,18 @@ def test_statistics_are_frozen_or_follow_the_batches(frozen: bool, pictures: Ten
     statistics = {key for key in before if key.endswith(("running_mean", "running_var"))}
     assert (statistics <= same) is frozen
     assert "net.bn1.weight" not in same
+
+
+def test_statistics_follow_the_batches_while_it_is_pretrained(pictures: Tensor) -> None:
+    model = EfficientNetLite0()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    split = Split(pictures, torch.tensor([0, 1, 0, 1]))
+    sets = [PretrainingSet("set", ("a", "b"), split, split, "")]
+    log = pretrain_lite(model, sets, Recipe(epochs=1, batch_size=2))
+    assert [record["epoch"] for record in log] == [1]
+    assert model.frozen, "as it was"
+    after = model.state_dict()
+    assert not torch.equal(after["net.bn1.running_mean"], before["net.bn1.running_mean"])
 
 
 def test_depthwise_filters_are_no_matrices(backbone: nn.Module) -> None:

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from mergelib.records.statistics import interval, plus_minus
-from mergelib.studies.papers.scaling import scaling
+from mergelib.studies.papers.stability.scaling import scaling
 from mergelib.studies.runner import REGISTERED
 from mergelib.theory.stability import bounds
 from mergelib.theory.stability.steps import Training

@@ -1,0 +1,98 @@
+"""Corollary 1 of the stability framework (Li et al., 2026): claims T6 and T12.
+
+Both are tested on the study ``variance`` in ``results/``: masks at density 0.2, with the
+corollary's weights 1/T and at the scale of least validation loss. That election lowers the variance
+is a theorem, and that a summed variance falls when entries are pruned says nothing: neither
+decides.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from mergelib.ledger.checks import Check, Role, above, matrix, pick
+from mergelib.ledger.verdicts import Claim, Load
+from mergelib.studies.analysis.stability.corollary import MEASURES, SCALES, beside_losses, links
+
+SUITES: tuple[tuple[str, Role], ...] = (("glyphs8", "primary"), ("sentences8", "secondary"))
+DENSITY = 0.2
+MASKS = {"trimming": "trim", "DARE": "drop", "TIES": "trim, elect"}
+WORDS = {
+    "raw": "summed variance",
+    "relative": "share of the mean square",
+    "printed": "weights 1/T",
+    "chosen": "best scale",
+}
+
+
+def _heterogeneity(load: Load) -> list[Check]:
+    checks = []
+    for suite, own in SUITES:
+        table = load(f"{suite}-variance", "variance")
+        for name, operator in MASKS.items():
+            for measure in MEASURES:
+                aside = measure == "raw" or name == "TIES"
+                role: Role = "secondary" if aside else own
+                what = f"{suite}: {name} lowers the {WORDS[measure]}"
+                plain, masked = (
+                    np.log(pick(table, measure, keys=("seed",), operator=kind, density=density))
+                    for kind, density in (("none", 1.0), (operator, DENSITY))
+                )
+                checks.append(above(what, plain, masked, role=role, unit="log ratio"))
+        correlations = links(beside_losses(table, load(f"{suite}-variance", "test")))
+        for scale in SCALES:
+            for measure in MEASURES:
+                decides: Role = "secondary" if measure == "raw" else own
+                what = f"{suite}, {WORDS[scale]}: with a lower {WORDS[measure]} goes a lower loss"
+                values = matrix(correlations[scale, measure])
+                checks.append(Check(what, values, role=decides, unit="rank correlation"))
+    return checks
+
+
+def _risk(load: Load) -> list[Check]:
+    checks = []
+    for suite, own in SUITES:
+        table = load(f"{suite}-variance", "test")
+        for scale in SCALES:
+            for name, operator in MASKS.items():
+                role: Role = "control" if name == "trimming" else own
+                what = f"{suite}, {WORDS[scale]}: {name} below the average"
+                average, masked = (
+                    pick(table, "loss", scale=scale, operator=kind, density=density)
+                    for kind, density in (("none", 1.0), (operator, DENSITY))
+                )
+                checks.append(above(what, average, masked, role=role, unit="nats"))
+    return checks
+
+
+_claim = partial(Claim, paper="li2026unified", page="notebooks/41-corollary-one")
+_DATA = "labelled validation data chose the scale, where it is not 1/T"
+_OURS = (
+    f"equal weights, density {DENSITY}, our ViT on eight rendered scripts; secondary: a sentence "
+    "encoder. The paper states neither density nor scale"
+)
+
+CLAIMS = (
+    _claim(
+        key="T6",
+        place="Corollary 1, Eq. 8 and 10",
+        statement="masks lower the heterogeneity of task vectors, and so the excess risk",
+        reported="a proof; no measurement",
+        method="the variance as a share of the mean square, which no scale can lower, before and "
+        "after; and Spearman's correlation, over operators and densities, of its log ratio with "
+        f"the change in test loss. Secondary: the summed variance, and TIES, whose election lowers "
+        f"either by a theorem; {_OURS}",
+        data=_DATA,
+        test=_heterogeneity,
+    ),
+    _claim(
+        key="T12",
+        place="Corollary 1, Eq. 9",
+        statement="sparsified merges have a lower excess risk than the average",
+        reported="a proof; no measurement",
+        method="test loss of the average less that of TIES and of DARE, both at weights 1/T and "
+        f"each at its best scale; control: trimming alone; {_OURS}",
+        data=_DATA,
+        test=_risk,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Studies of the stability framework (Li et al., 2026)."""

@@ -1,0 +1,146 @@
+"""The stability framework's constants on networks (Li et al., 2026, Assumptions 1 to 5)."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Generator, Tensor
+
+from mergelib.hashing import stable_seed
+from mergelib.problems.examples import Examples
+from mergelib.records.results import Rows, Tables
+from mergelib.studies.comparison import merge_zoo, problem_of
+from mergelib.studies.papers.stability.retraining import descend
+from mergelib.studies.runner import study
+from mergelib.testbed.tasks import Task, Zoo
+from mergelib.theory.stability import estimators
+from mergelib.theory.stability.adam import adam_steps
+from mergelib.theory.stability.task_loss import TaskLoss, task_losses
+from mergelib.training import shuffled
+
+
+@study(methods=["average"])
+def stability(
+    zoo: Zoo,
+    *,
+    points: Sequence[str] = ("pretrained", "average", "experts"),
+    pictures: int = 128,
+    curved: int = 16,
+    singles: int = 6,
+    parts: int = 8,
+    products: int = 20,
+    adam: int = 20,
+    learning_rate: float = 2e-4,
+) -> Tables:
+    """The constants that the framework's bounds take, where a merge begins and ends.
+
+    At the pretrained model, at every expert and at the average: curvature, gradient noise, the
+    distances of the tasks' gradients, and f over its squared gradient. All on training examples.
+
+    Args:
+        zoo: experts and their suite.
+        points: where: at ``pretrained``, ``average``, and all ``experts``.
+        pictures: training examples of each task, whose gradients are taken.
+        curved: of these, so many are behind curvatures.
+        singles: of these, so many have a curvature of their own taken.
+        parts: into which each task's examples are cut for estimates without bias, at least 3.
+        products: with each Hessian, at most; half as many for single examples.
+        adam: steps that Adam takes from the pretrained model, to see what it makes of gradients.
+        learning_rate: of these.
+
+    Returns:
+        ``curvature``: rows of ``point``, ``of`` (``mean``, ``task`` or ``example``), ``task`` and
+        ``smoothness``. ``gradients``: rows of ``point``, ``task``, ``loss`` and, with half widths,
+        ``noise`` σ² and ``heterogeneity`` ζ² (``plugged_in`` is the biased one); ``largest`` σ.
+        ``points``: rows of ``point``, ``loss`` f, ``squared`` ‖∇f‖² on these examples and
+        ``unbiased``, ``dissimilarity`` κ² for equal weights. ``adam``: rows of ``task``,
+        ``steps``, ``residual`` and ``spread``, see `AdamSteps`.
+    """
+    generator = Generator().manual_seed(stable_seed("stability", zoo.suite.seed))
+    problem = problem_of(zoo, pictures)
+    known = {"pretrained": zoo.pretrained, "average": merge_zoo("average", zoo), **zoo.experts}
+    chosen = [*points, *(zoo.experts if "experts" in points else ())]
+    states = {name: state for name, state in known.items() if name in chosen}
+    tables: Tables = {"curvature": [], "gradients": [], "points": [], "adam": []}
+    for point, state in states.items():
+        losses = task_losses(problem, state)
+        own = {point: losses[point]} if point in losses else losses
+        own = {name: loss[:curved] for name, loss in own.items()}
+        tables["curvature"] += [
+            {"point": point, **row} for row in _curvatures(own, singles, products, generator)
+        ]
+        rows, summary = _gradients(losses, parts)
+        tables["gradients"] += [{"point": point, **row} for row in rows]
+        tables["points"].append({"point": point, **summary})
+    for name, task in zoo.suite.tasks.items():
+        steps = _recorded(zoo, name, task, adam, learning_rate)
+        tables["adam"] += [{"task": name, **row} for row in steps]
+    return tables
+
+
+def _curvatures(
+    losses: Mapping[str, TaskLoss], singles: int, products: int, generator: Generator
+) -> Iterator[dict[str, str | float]]:
+    """Of the mean of the tasks, or of the one task there is, and of single examples."""
+    name = next(iter(losses)) if len(losses) == 1 else ""
+    value = estimators.smoothness([*losses.values()], steps=products, generator=generator)
+    yield {"of": "task" if name else "mean", "task": name, "smoothness": value}
+    for task, loss in losses.items():
+        each = estimators.example_smoothness(
+            loss[:singles], steps=products // 2, generator=generator
+        )
+        for value in each.tolist():
+            yield {"of": "example", "task": task, "smoothness": value}
+
+
+def _gradients(losses: Mapping[str, TaskLoss], parts: int) -> tuple[Rows, dict[str, float]]:
+    """What gradients tell at one point: of every task, and of all together."""
+    table = estimators.gradient_products([*losses.values()], parts)
+    apart = estimators.heterogeneity(table)
+    rows: Rows = []
+    for (name, loss), distance in zip(losses.items(), apart, strict=True):
+        noise = estimators.gradient_noise(loss)
+        rows.append(
+            {
+                "task": name,
+                "loss": float(loss.values().mean()),
+                "noise": noise.square.value,
+                "noise_half_width": noise.square.half_width,
+                "largest": noise.largest,
+                "heterogeneity": distance.value,
+                "heterogeneity_half_width": distance.half_width,
+                "plugged_in": distance.plug_in,
+            }
+        )
+    even = torch.full((len(losses),), 1 / len(losses), dtype=torch.float64)
+    gradient = estimators.squared_length(table, even)
+    kappa = estimators.dissimilarity(table, even)
+    return rows, {
+        "loss": sum(row["loss"] for row in rows) / len(rows),
+        "squared": gradient.plug_in,
+        "unbiased": gradient.value,
+        "unbiased_half_width": gradient.half_width,
+        "dissimilarity": kappa.value,
+        "dissimilarity_half_width": kappa.half_width,
+    }
+
+
+def _recorded(
+    zoo: Zoo, name: str, task: Task, steps: int, rate: float
+) -> Iterator[dict[str, float]]:
+    """What Adam made of its gradients, after one step, a few, and all."""
+    network = copy.deepcopy(zoo.model)
+    network.load_state_dict(zoo.pretrained)
+    gradients: list[Tensor] = []
+
+    def keep(*_: object) -> None:
+        moved = (p.grad for p in network.parameters() if p.grad is not None)
+        gradients.append(torch.cat([g.flatten() for g in moved]))
+
+    generator = Generator().manual_seed(stable_seed("adam", name, zoo.suite.seed))
+    batches = shuffled(len(task.train), min(32, len(task.train)), generator, steps=steps)
+    everything = Examples(task.train.inputs, task.train.labels)
+    descend(network, zoo.heads[name], task, everything, batches, "adam", rate, keep)
+    for count in sorted({1, max(1, steps // 5), steps}):
+        seen = adam_steps(torch.stack(gradients[:count]))
+        yield {"steps": count, "residual": seen.residual, "spread": float(seen.spread.mean())}

@@ -1,0 +1,151 @@
+"""A task's mean loss as a function of a model's parameters: its values and derivatives.
+
+Derivatives are taken of single examples and added up, so that a network, a quadratic or any other
+function of parameters and one example will do.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from mergelib.messages.brief import Brief
+from mergelib.problems.calling import transform_of, transformed
+from mergelib.problems.examples import Examples, Inputs
+from mergelib.problems.gradients import (
+    Criterion,
+    ExampleGradients,
+    LossOfOne,
+    Tensors,
+    example_loss,
+)
+from mergelib.problems.problem import Problem
+from mergelib.statedict import StateDict, flatten, unflatten
+
+Derivative = Callable[[Tensors, Inputs, Tensor], Tensors]
+
+exact_attention = partial(sdpa_kernel, SDPBackend.MATH)  # the fused one has no second derivative
+
+
+@dataclass(frozen=True, repr=False)
+class TaskLoss(Brief):
+    """The mean loss f_t of a task's examples, as a function of a model's parameters.
+
+    Attributes:
+        point: θ, the parameters by name.
+        loss: of one example, from parameters, its inputs and its label.
+        examples: with labels; inputs as ``loss`` takes them.
+        batch_size: examples at once; each takes the memory of one gradient.
+    """
+
+    point: Tensors
+    loss: LossOfOne
+    examples: Examples
+    batch_size: int = 32
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, rows: Tensor | slice) -> "TaskLoss":
+        """The mean loss of some of the examples."""
+        return TaskLoss(self.point, self.loss, self.examples[rows], self.batch_size)
+
+    def values(self) -> Tensor:
+        """The loss of every example at θ, ``(n,)``."""
+        with torch.no_grad():
+            return torch.cat([self._losses(self.point, *batch) for batch in self._batches()])
+
+    def gradient(self) -> Tensor:
+        """∇f_t(θ), ``(d,)``."""
+        return self._sum(grad(self._total))
+
+    def curvature(self, direction: Tensor) -> Tensor:
+        """∇²f_t(θ) v for a direction v, ``(d,)``."""
+        parts = unflatten(direction, self.point)
+
+        def along(point: Tensors, x: Inputs, y: Tensor) -> Tensor:
+            return _inner(grad(self._total)(point, x, y), parts)
+
+        return self._sum(grad(along))
+
+    def example_gradients(self) -> Iterator[Tensor]:
+        """∇ℓ(θ; z) of all examples, batch by batch ``(B, d)``."""
+        gradients = ExampleGradients()
+        for x, y in self._batches():
+            with exact_attention():
+                yield _rows(gradients(self.loss, self.point, x, y))
+
+    def example_curvatures(self, directions: Tensor, rows: slice) -> Tensor:
+        """∇²ℓ(θ; z) v of some examples, each along a direction of its own: ``(B, d)`` to the same.
+
+        Args:
+            directions: ``(B, d)``.
+            rows: the examples, B of them.
+        """
+
+        def along(direction: Tensor, x: Inputs, y: Tensor) -> Tensor:
+            parts = unflatten(direction, self.point)
+            slope = grad(self.loss)
+            return flatten(grad(lambda point: _inner(slope(point, x, y), parts))(self.point))
+
+        batch = self.examples[rows].to(directions.device)
+        with exact_attention():
+            found: Tensor = vmap(along)(directions, batch.inputs, batch.pair[1])
+        return found.detach()
+
+    def _losses(self, point: Tensors, x: Inputs, y: Tensor) -> Tensor:
+        with exact_attention():
+            return vmap(self.loss, in_dims=(None, 0, 0))(point, x, y)
+
+    def _total(self, point: Tensors, x: Inputs, y: Tensor) -> Tensor:
+        return self._losses(point, x, y).sum()
+
+    def _sum(self, derivative: Derivative) -> Tensor:
+        """The mean over examples of a derivative of their total, flat."""
+        parts = [flatten(derivative(self.point, *batch)) for batch in self._batches()]
+        return torch.stack(parts).sum(0).detach() / len(self)
+
+    def _batches(self) -> Iterator[tuple[Inputs, Tensor]]:
+        device = next(iter(self.point.values())).device
+        for batch in self.examples.batches(self.batch_size):
+            moved = batch.to(device)
+            yield moved.inputs, moved.pair[1]
+
+
+def task_losses(
+    problem: Problem,
+    state: StateDict,
+    *,
+    criterion: Criterion = F.cross_entropy,
+    batch_size: int = 32,
+) -> dict[str, TaskLoss]:
+    """The loss of every task with data in a problem, around a state, in evaluation mode.
+
+    Args:
+        problem: with model, labelled data and heads.
+        state: θ and the model's buffers.
+        criterion: from logits ``(M, C)`` and labels ``(M,)`` of one example to a scalar.
+        batch_size: examples at once; each takes the memory of one gradient.
+    """
+    model = copy.deepcopy(problem.model).eval()
+    found = {}
+    for task, examples in problem.data.items():
+        point, loss = example_loss(model, state, problem.heads[task], criterion)
+        ready = transformed(examples.inputs, transform_of(problem.transform, task))
+        found[task] = TaskLoss(point, loss, Examples(ready, examples.labels), batch_size)
+    return found
+
+
+def _inner(a: Tensors, b: Tensors) -> Tensor:
+    return torch.stack([(a[name] * b[name]).sum() for name in a]).sum()
+
+
+def _rows(gradients: Tensors) -> Tensor:
+    """Gradients of a batch as vectors, ``(B, d)``."""
+    return torch.cat([value.flatten(1) for value in gradients.values()], dim=1)
