@@ -189,7 +189,7 @@ def _interval(check: Any) -> str:
 
 
 def lines(checks: pd.DataFrame, claim: str, role: str = "primary") -> str:
-    """A claim's checks of one role as plain text for a chapter's cell, one line each.
+    """A claim's checks of one role as plain text for a chapter's cell.
 
     Args:
         checks: as of `judge`.
@@ -197,7 +197,13 @@ def lines(checks: pd.DataFrame, claim: str, role: str = "primary") -> str:
         role: ``"primary"``, ``"secondary"`` or ``"control"``.
     """
     own = checks[(checks["claim"] == claim) & (checks["role"] == role)]
-    return "\n".join(f"{row.outcome:5}  {_interval(row)}  {row.what}" for row in own.itertuples())
+    shown = [f"{row.outcome:5}  {_interval(row)}  " for row in own.itertuples()]
+    width = max(map(len, shown), default=0)
+    indent = " " * width
+    return "\n".join(
+        textwrap.fill(what, 88, initial_indent=f"{start:{width}}", subsequent_indent=indent)
+        for start, what in zip(shown, own["what"], strict=True)
+    )
 
 
 def _listed(checks: pd.DataFrame) -> list[str]:

@@ -52,24 +52,29 @@ def live_parts(tables: Mapping[float, Mapping[str, Any]], axes: Sequence["Axes"]
         ax.set(title=f"η = {rate:g}", xlabel="steps K")
 
 
-def rate_curves(rows: pd.DataFrame, value: str, axes: Sequence["Axes"]) -> None:
-    """One curve per learning rate, against K on the left and against ηK on the right.
+def two_clocks(
+    rows: pd.DataFrame, column: str, axes: Sequence["Axes"], names: tuple[str, str], power: int = 1
+) -> None:
+    """Test loss, one curve per value of a parameter, against K and against K times a power of it.
 
     Args:
-        rows: as of `sweep.gained`, of every rate and K, the others usual.
-        value: a column; accuracies are drawn in points.
+        rows: as of `sweep.gained`, of every value and K, all else usual.
+        column: the parameter.
         axes: two; their zero is the pretrained model.
+        names: of the parameter, and of the right axis.
+        power: 1 or −1.
     """
-    for shade, (rate, own) in zip(SHADES, rows.groupby("learning_rate"), strict=False):
-        curve = sweep.curve(own, "steps", value)
-        for ax, factor in zip(axes, (1.0, own["learning_rate"].iloc[0]), strict=True):
+    for shade, (_, own) in zip(SHADES, rows.groupby(column), strict=False):
+        chosen = float(own[column].iloc[0])
+        curve = sweep.curve(own, "steps", "loss")
+        for ax, factor in zip(axes, (1.0, chosen**power), strict=True):
             moved = curve.set_axis(curve.index * factor)
-            _bars(moved, ax, f"η = {rate:g}", shade, "o-")
+            _bars(moved, ax, f"{names[0]} = {chosen:g}", shade, "o-")
     for ax in axes:
         ax.axhline(0, color="#8c8c8c", lw=1.2, ls="--")
     _axis(axes[0], sorted(rows["steps"].unique()))
-    axes[0].set(xlabel="steps K")
-    axes[1].set(xscale="log", xlabel="ηK")
+    axes[0].set(xlabel="steps K", ylabel="test loss above the pretrained, nats")
+    axes[1].set(xscale="log", xlabel=names[1])
 
 
 def method_curves(rows: pd.DataFrame, column: str, value: str, ax: "Axes") -> None:
@@ -85,27 +90,6 @@ def method_curves(rows: pd.DataFrame, column: str, value: str, ax: "Axes") -> No
         curve = sweep.curve(rows[rows["method"] == method], column, value)
         _bars(curve, ax, label(method), colour(method), "o-")
     _axis(ax, sorted(rows[column].unique()))
-
-
-def both_bars(rows: pd.DataFrame, ax: "Axes") -> None:
-    """Accuracy against K with two kinds of error bars: over groups of one seed, and over seeds.
-
-    Args:
-        rows: averages of the usual setting, at every K.
-        ax: where to draw.
-    """
-    one = sweep.over_groups(rows[rows["seed"] == rows["seed"].min()], "steps")
-    ax.errorbar(
-        one.index * 0.97,
-        one["mean"],
-        one["error"],
-        fmt="s--",
-        color="#8c8c8c",
-        capsize=4,
-        label="one seed, standard error over groups",
-    )
-    _bars(sweep.curve(rows, "steps"), ax, "all seeds, 95 % interval", colour("average"), "o-")
-    _axis(ax, sorted(rows["steps"].unique()))
 
 
 def _bars(curve: pd.DataFrame, ax: "Axes", text: str, shade: str, style: str) -> None:

@@ -122,20 +122,18 @@ def curve(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFr
     return pd.DataFrame(found, index=wide.columns, columns=["mean", "half_width"])
 
 
-def stability_factors(
-    before: Mapping[str, Any], after: Mapping[str, Any], *, noise: float = 1.0
-) -> tuple[float, float]:
+def stability_factors(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float, float]:
     """By what an expert's stability s grows between two settings, as printed and as repaired.
 
     Args:
         before: ``steps``, and what is not usual.
         after: likewise.
-        noise: σ, where ζ is 1.
 
     Returns:
-        The quotients of Lemma 3's bound and of `bounds.local_stability` for convex losses.
+        The quotients of Lemma 3's bound and of `bounds.local_stability` for convex losses, where σ
+        and ζ are equal.
     """
-    known = bounds.Losses(1.0, torch.full((1,), noise), torch.ones(1))
+    known = bounds.Losses(1.0, torch.ones(1), torch.ones(1))
     found = []
     for own in ({**USUAL, **after}, {**USUAL, **before}):
         examples = round(EXAMPLES * own["share"])
@@ -164,7 +162,6 @@ def beside_theory(merged: pd.DataFrame) -> pd.DataFrame:
             first, second = (
                 end.groupby(["seed", "task"])[value].mean().rename(value) for end in ends
             )
-            row[f"{name} before"] = float(first.groupby("seed").mean().mean())
             row[f"{name}, change"] = told(second - first, 3)
         changed = max(after, key=lambda key: key != "steps")
         rows[f"{changed} {before[changed]:g} → {after[changed]:g}"] = row
