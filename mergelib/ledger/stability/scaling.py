@@ -288,7 +288,8 @@ CLAIMS = (
         "explodes while the optimisation error falls",
         reported="not measured: test losses only",
         method="of the average: test minus training loss, and training loss, from the best value "
-        "(by test loss on the other seeds) to the largest. Secondary: K, by other methods and with a quarter of the data",
+        "(by test loss on the other seeds) to the largest. Secondary: K, by other methods and "
+        "with a quarter of the data",
         test=_explosion,
     ),
     _claim(
