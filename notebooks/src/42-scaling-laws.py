@@ -306,8 +306,9 @@ assert rising[64, 25] < rising[8, 200]
 assert rising[64, 50] < rising[8, 400]
 
 # %% [markdown]
-# More data are better in every row, though each by too little for three seeds. The figure shows more. **The curves turn after
-# equal numbers of passes, not of steps**: with a quarter of the data at 100 steps, with a half at 200, with all at 400.
+# More data are better in every row, though each by too little for three seeds. The figure shows more. In the mean over
+# seeds, **the curves turn after equal numbers of passes, not of steps**: with a quarter of the data at 100 steps, with a
+# half at 200, with all at 400.
 #
 # ## The printed laws beside the measurement
 #
@@ -317,13 +318,12 @@ assert rising[64, 50] < rising[8, 400]
 # $\sigma = \zeta$; and by how much $E_G$ and the training loss of the average, $E_O$, change, in nats.
 
 # %%
-table = sweep.beside_theory(average)
-table.style.format(precision=2).set_uuid("scaling")
+sweep.beside_theory(average).round(2)
 
 # %% [markdown]
 # The last row is the law that measurements confirm best, mechanism included: more data lower $E_G$, and leave $E_O$ as it is.
-# $E_G$ also rises with the steps. Of the rate, on which stability is said to depend most, it takes no notice. With the batch
-# it rises a little, but not at equal pictures: an expert that has seen more fits more.
+# $E_G$ also rises with the steps. Of the rate, on which stability is said to depend most, it shows no trace, though the
+# interval is wide. With the batch it rises a little, but not at equal pictures: an expert that has seen more fits more.
 #
 # ## The number of tasks
 #
@@ -482,7 +482,7 @@ for name in ("distance", "progress"):
 #   and no accuracy. Its loss turns after a number of passes over the data.
 # * A large rate ruins merges through the training loss, while their experts recover.
 # * Larger batches help at equal steps, more so at a large rate, and not at equal pictures.
-# * More data help through $E_G$ alone, and more tasks hurt. TIES and DARE lose most by long training.
+# * More data help through $E_G$ alone; more tasks hurt. TIES and DARE lose most by long training.
 #
 # **Next:** [](43-choosing-by-the-bound).
 #

@@ -183,10 +183,10 @@ def _needed(load: Load) -> list[Check]:
     table = load(RESULT, "counts")
     return [
         Check(
-            f"{value}: the lead of {_name(method)} over the average grows with N",
+            f"{value}: the lead of {_name(method)} over the average grows with log₂ N",
             matrix(sweep.slopes(table, method, value)),
             role="primary" if method == "ties" else "secondary",
-            unit=f"{unit} per doubling",
+            unit=unit,
         )
         for method in ("ties", "ties_printed", "dare")
         for value, unit in UNITS.items()
