@@ -44,9 +44,9 @@ class Contrast:
         """The place of each row's kind in the order; −1 for others."""
         columns = list(self.columns)
         order = pd.DataFrame(list(self.order), columns=columns).astype(object)
-        places = order.assign(kind=range(len(order)))
+        places = order.assign(_place=range(len(order)))
         found = table[columns].astype(object).merge(places, how="left", on=columns)
-        return found["kind"].fillna(-1).astype(int).set_axis(table.index)
+        return found["_place"].fillna(-1).astype(int).set_axis(table.index)
 
     def shifted(self, table: pd.DataFrame, sign: int) -> pd.DataFrame:
         last = len(self.order) - 1

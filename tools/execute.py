@@ -34,8 +34,10 @@ QUIET = {
     "PYTHONHASHSEED": "0",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     # What would land on a page with a machine's path: tqdm's word where ipywidgets is not, and what
-    # chapters say in their own words, about convolutions and about networks that are strangers.
-    "PYTHONWARNINGS": "ignore:IProgress,ignore:convolutions (,ignore:unrelated models",
+    # chapters say in their own words, about convolutions and about networks that are strangers; and
+    # PyTorch's, of its own first forward derivative.
+    "PYTHONWARNINGS": "ignore:IProgress,ignore:convolutions (,ignore:unrelated models,"
+    "ignore:`torch.jit.script` is deprecated",
 }
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import remedies_contrasts
 import stability_contrasts
 from contrasts import Contrast, Follow, Key, Spread, Times
 
@@ -243,10 +244,11 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     "T12": (_MASKED([("trim, elect", 0.2), ("drop", 0.2), ("none", 1.0)], ("loss",)),),
     "G5": (Follow("fusion", _FUSED, [_FISHER, _LAYER], blocks=("seed", "data", "start")),),
     **stability_contrasts.CONTRASTS,
+    **remedies_contrasts.CONTRASTS,
 }
 
 ASIDE = ("digits", "glyphs")  # no primary check reads these,
-RENDERED = ("T6", "T12")  # but those of these claims
+RENDERED = ("T6", "T12", *remedies_contrasts.CONTRASTS)  # but those of these claims
 
 
 @cache

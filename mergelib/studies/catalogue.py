@@ -1,12 +1,22 @@
 """All studies by name. Importing this module registers them, a module for each paper."""
 
 from mergelib.studies.papers import cart, cogram, convolutions, frank_wolfe, geometry, surface
-from mergelib.studies.papers.stability import constants, remedies, retraining, scaling, variance
+from mergelib.studies.papers.stability import (
+    constants,
+    mechanisms,
+    rebasin,
+    remedies,
+    retraining,
+    scaling,
+    uneven,
+    variance,
+)
 from mergelib.studies.runner import REGISTERED, Study
 
 PAPERS = (
     *(cart, surface, geometry, convolutions, frank_wolfe, cogram),
     *(constants, retraining, scaling, variance, remedies),
+    *(uneven, mechanisms, rebasin),
 )
 
 

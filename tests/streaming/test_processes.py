@@ -14,7 +14,7 @@ from mergelib.io import save_state_dict
 from mergelib.registry import method_names
 
 KILLED = """
-import os, shutil, signal, sys, time, torch
+import os, shutil, signal, sys, threading, time, torch, tqdm
 from pathlib import Path
 from mergelib.io import load_state_dict
 from mergelib.registry import rule
@@ -28,6 +28,8 @@ def slow(experts):
 folder, output, size = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]) or None
 source = folder / "in.safetensors"
 torch.set_num_threads(1)
+# Its own lock is shared with forked children: one killed while it holds it stops all others.
+tqdm.tqdm.set_lock(threading.RLock())
 
 def merge():
     merge_files("slow", [source], output, max_shard_size=size, overwrite=True)

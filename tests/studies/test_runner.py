@@ -36,6 +36,7 @@ from mergelib.testbed.zoo import Zoo
 SEARCHES_NOTHING = {
     *("ranks", "interference", "surface", "geometry", "concrete"),
     *("stability", "retraining", "variance", "scaling"),
+    *("uneven", "mechanisms", "rebasin"),
 }
 
 
@@ -269,6 +270,9 @@ def test_studies_use_no_method_that_they_do_not_name(
         "variance": {"densities": [0.5], "multiples": [1.0], "pictures": 20},
         "remedies": {"epochs": 2, "radii": [0.1]},
         "scaling": {"steps": [1], "groups": 1, "size": 2, "compared": 1, "pictures": 5, "seen": 5},
+        "uneven": {"lengths": [[1, 3]], "rates": {"sgd": 0.01}, "draws": 2, "pictures": 5},
+        "mechanisms": {"examples": 6, "parts": 3, "steps": 1, "mending": 1, "pictures": 5},
+        "rebasin": {"epochs": 1, "examples": 6, "parts": 3, "pictures": 5},
         "kernels": {"grids": {"average": {}, "cart": {"scale": [1.0]}}},
         "adaptation": {"steps": 1},
         "coefficients": {"rates": [0.1], "steps": 1},

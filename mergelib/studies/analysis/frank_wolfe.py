@@ -37,6 +37,11 @@ POOLED = {
     "average": ("average", "#56b4e9", "x-"),
 }
 SUITES = {"vision20": "photographs and scans", "glyphs20": "rendered signs"}
+# Networks that the procedures ran on, and the results that have them.
+NETWORKS = {
+    "our ViT": ("vision8-procedures",),
+    "EfficientNet-Lite0": ("imagenet8-procedures", "imagenet8-procedures-others"),
+}
 
 # Differences of `vision8-procedures` that the chapter speaks of: name to the two methods.
 RIVALS: dict[str, tuple[str, str]] = {
@@ -112,8 +117,10 @@ def on_networks() -> dict[str, pd.DataFrame]:
     layers: EfficientNet has none.
     """
     tables = {
-        "our ViT": load_table("vision8-procedures"),
-        "EfficientNet-Lite0": load_table("imagenet8-procedures"),
+        name: pd.concat([load_table(file) for file in files]).drop_duplicates(
+            ["seed", "method", "task"]
+        )
+        for name, files in NETWORKS.items()
     }
     known = set.intersection(*(set(table["method"]) for table in tables.values())) - {"regmean"}
     pairs = {name: pair for name, pair in (RIVALS | KINDS).items() if known.issuperset(pair)}

@@ -170,7 +170,7 @@ def adapted_gains(suite: str, bases: Sequence[str] = BASES) -> dict[str, pd.Data
 
 
 def networks() -> pd.DataFrame:
-    """What else differs between the pretrained networks, to read: "mean ± half width" over seeds.
+    """What else differs between the networks, to read: "mean ± half width" over seeds.
 
     Returns:
         A column per network: its parameters; the mean length of task vectors, and cosine between
@@ -178,12 +178,13 @@ def networks() -> pd.DataFrame:
         scale 1.
     """
     rows = {}
-    for name, suite in PRETRAINED.items():
+    for name, suite in SUITES.items():
         tasks, pairs, spectra = (
             load_table(f"{suite}-geometry", part) for part in ("tasks", "pairs", "spectra")
         )
         spectra = spectra.query("centred and rank_ratio == 0.08")
-        at_one = _plane_of(suite).query("scale == 1")
+        ranks = _plane_of(suite) if suite in PRETRAINED.values() else load_table(f"{suite}-ranks")
+        at_one = ranks.query("method == 'cart' and scale == 1")
         means = at_one.groupby("rank_ratio")["accuracy"].mean()
         best = float(means.index[int(means.argmax())])
         rows[name] = {

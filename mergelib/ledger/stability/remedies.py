@@ -1,0 +1,217 @@
+"""Remark 4 of the stability framework (Li et al., 2026): claims T14, T15, T16 and T19.
+
+The remark explains methods by terms of the bound that they lower. Each claim asks whether a method
+does lower what it is said to lower, and whether the merge gains. T19 is about Theorem 2's χ² κ².
+"""
+
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from mergelib.ledger.checks import Check, Role, above, matrix, pick
+from mergelib.ledger.verdicts import Claim, Load
+from mergelib.studies.analysis.stability.remedies import (
+    OPTIMISERS,
+    PLAIN,
+    by_matching,
+    by_way,
+    correlations,
+    errors,
+)
+
+TRAINED = "vision8-remedies-vit_small"
+REORDERED = "glyphs8-rebasin-mlp"
+UNEVEN = "glyphs8-uneven-vit_small"
+EXPLAINED = "glyphs8-mechanisms"
+
+UNITS = {"accuracy": "points", "loss": "nats"}
+NEAR_NATS = 0.05  # of a generalisation error that is left as it is
+NEAR_SUM = 0.1  # of coefficients that sum to 1
+REMEDIES = {"sharpness-aware, 0.05": "SAM", "linearised": "linearised fine-tuning"}
+
+
+def _gain(what: str, table: pd.DataFrame, better: str, worse: str, value: str, role: Role) -> Check:
+    """The check that one method is better than another, in accuracy or in loss."""
+    sides = [pick(table, value, method=name) for name in (better, worse)]
+    if value == "loss":
+        sides.reverse()
+    return above(f"{what}, {value}", *sides, role=role, unit=UNITS[value])
+
+
+def _trained(load: Load) -> list[Check]:
+    test, sharp = load(TRAINED, "test"), load(TRAINED, "sharpness")
+    checks = []
+    for kind, name in REMEDIES.items():
+        sides = [np.log(pick(sharp, "sharpness", kind=each)) for each in ("plain", kind)]
+        what = f"{name}: less curvature at the experts"
+        checks.append(above(what, *sides, unit="log ratio"))
+    cases = [(kind, "plain", "at equal cost") for kind in (*REMEDIES, "sharpness-aware, 0.2")]
+    cases += [(kind, "plain, half as long", "in as many steps") for kind in REMEDIES]
+    for (kind, other, how), method, value in product(cases, ("average", "individual"), UNITS):
+        runs = test[test["method"] == method]
+        sides = [pick(runs, value, kind=each) for each in (kind, other)]
+        if value == "loss":
+            sides.reverse()
+        role: Role = "secondary"
+        if method == "individual":
+            role = "control"
+        elif (other, value) == ("plain", "accuracy") and kind in REMEDIES:
+            role = "primary"
+        subject = "expert" if method == "individual" else "average"
+        what = f"{REMEDIES.get(kind, 'SAM, a larger ball')}, {how}: a better {subject}, {value}"
+        checks.append(above(what, *sides, role=role, unit=UNITS[value]))
+    return checks
+
+
+def _reordered(load: Load) -> list[Check]:
+    checks = []
+    pairs = load(REORDERED, "pairs")
+    for pair, name in (("two tasks", "two tasks"), ("same task", "one task")):
+        table = by_matching(pairs, pair)
+        role: Role = "primary" if pair == "two tasks" else "secondary"
+        before, after = (
+            np.log(pick(table, "distance", method=way)) for way in ("as trained", "matched")
+        )
+        what = f"Re-Basin, {name}: networks nearer"
+        checks.append(above(what, before, after, role="secondary", unit="log ratio"))
+        if pair == "two tasks":
+            sides = [
+                pick(table, "heterogeneity", method=way).groupby("seed").mean().map(np.log)
+                for way in ("as trained", "matched")
+            ]
+            what = "Re-Basin, two tasks: gradients at the average nearer to each other"
+            checks.append(above(what, *sides, unit="log ratio"))
+        else:
+            sides = [pick(table, "barrier", method=way) for way in ("as trained", "matched")]
+            what = f"Re-Basin, {name}: a lower barrier"
+            checks.append(above(what, *sides, role=role, unit="nats"))
+        for value in UNITS:
+            own: Role = role if value == "accuracy" else "secondary"
+            what = f"Re-Basin, {name}: a better average"
+            checks.append(_gain(what, table, "matched", "as trained", value, own))
+    return checks
+
+
+def _before(load: Load) -> list[Check]:
+    return [*_trained(load), *_reordered(load)]
+
+
+def _uneven(load: Load) -> list[Check]:
+    checks = []
+    merged = load(UNEVEN, "merged")
+    few = sorted(merged["few"].unique())[::-1]
+    names = {"average": "average", "task_arithmetic": "task arithmetic", "ties": "TIES"}
+    for optimiser, count, value in product(OPTIMISERS, few, UNITS):
+        for rule, name in names.items():
+            if rule != "average" and count != few[0]:
+                continue
+            own = merged[(merged["optimiser"] == optimiser) & (merged["few"] == count)]
+            table = by_way(own, method=rule)
+            first: Role = "primary" if (rule, count) == ("average", few[0]) else "secondary"
+            many = int(own["many"].iloc[0])
+            words = f"{OPTIMISERS[optimiser]}, {count} and {many} steps, {name}"
+            checks.append(
+                _gain(f"{words}: per step better", table, "per step", PLAIN, value, first)
+            )
+            if first == "primary":
+                for way in ("per length", "equal steps"):
+                    what = f"{words}: {way} better"
+                    checks.append(_gain(what, table, way, PLAIN, value, "control"))
+    return checks
+
+
+def _outliers(load: Load) -> list[Check]:
+    table = load(EXPLAINED, "coefficients")
+    checks = []
+    cases: dict[str, Role] = {"task": "primary", "layer": "secondary"}
+    for fine, role in cases.items():
+        values = -matrix(correlations(table, fine, "heterogeneity"))
+        what = f"coefficients by {fine}: −λ rises with ζ over the tasks"
+        checks.append(Check(what, values, role=role, unit="rank correlation"))
+        total = table[table["granularity"] == fine].groupby("seed")["coefficient"].sum()
+        what = f"coefficients by {fine}: sum to 1"
+        sums = matrix(total)
+        checks.append(Check(what, sums, role="control", bound=1.0, tolerance=NEAR_SUM, unit=""))
+    return checks
+
+
+def _mended(load: Load) -> list[Check]:
+    table = errors(load(EXPLAINED, "test"))
+    checks = []
+    cases: dict[str, Role] = {"test": "primary", "validation": "secondary", "train": "secondary"}
+    for split, role in cases.items():
+        name = f"surgery, {split}"
+        after, before = (
+            {part: pick(table, part, method=each) for part in ("optimisation", "generalisation")}
+            for each in (name, "average")
+        )
+        words = f"by {split} inputs"
+        change = {part: after[part] - before[part] for part in after}
+        what = f"{words}: the optimisation error falls"
+        checks.append(Check(what, matrix(-change["optimisation"]), role=role, unit="nats"))
+        what = f"{words}: the generalisation error stays"
+        stays = matrix(change["generalisation"])
+        checks.append(Check(what, stays, role=role, tolerance=NEAR_NATS, unit="nats"))
+        for value in UNITS:
+            what = f"{words}: a better merge"
+            checks.append(_gain(what, table, name, "average", value, "control"))
+    return checks
+
+
+_claim = partial(Claim, paper="li2026unified", page="notebooks/44-remedies")
+_REPORTED = "an interpretation; no measurement"
+
+CLAIMS = (
+    _claim(
+        key="T14",
+        place="Remark 4",
+        statement="AdaMerging gives outliers, tasks of a large heterogeneity, less weight",
+        reported=_REPORTED,
+        method="Spearman's correlation over eight tasks, in each seed, of the learned coefficients "
+        "with ζ² at the pretrained model, estimated without bias; one coefficient per task. "
+        "Secondary: by layer, the mean over tensors; control: whether coefficients sum to 1",
+        data="unlabelled test inputs, as in AdaMerging's paper; labelled training examples for ζ",
+        test=_outliers,
+    ),
+    _claim(
+        key="T15",
+        place="Remark 4",
+        statement="flat minima, linearised fine-tuning and Git Re-Basin lower curvature or "
+        "heterogeneity, and the merge gains",
+        reported=_REPORTED,
+        method="curvature of a task's loss at its expert (Hessian's largest eigenvalue, in its own "
+        "network), and accuracy of the average, against plain experts that cost as many gradients; "
+        "the distance of two tasks' gradients at the average of perceptrons from two starts, and "
+        "its accuracy. Secondary: losses, equal steps, a larger ball, distance, and networks of "
+        "one task; controls: the experts alone",
+        data="labelled training examples; no setting of the merges is chosen",
+        test=_before,
+    ),
+    _claim(
+        key="T16",
+        place="Remark 4",
+        statement="Surgery lowers the optimisation error that a merge leaves, and not its "
+        "generalisation error",
+        reported=_REPORTED,
+        method="training loss of the average, and test less training loss, with and without "
+        f"Surgery's modules; {NEAR_NATS} nats count as no change. Secondary: modules learned from "
+        "validation or training inputs; controls: test accuracy and loss",
+        data="unlabelled inputs, of the test split in primary checks, as in Surgery's paper",
+        test=_mended,
+    ),
+    _claim(
+        key="T19",
+        place="Theorem 2, Eq. 7",
+        statement="unequal numbers of steps cost the average χ² κ², which merging task vectors per "
+        "step avoids",
+        reported="a bound; all experts of a merge are trained alike",
+        method="half of eight experts, drawn at random, take eight times the steps of the others; "
+        "the average of task vectors over their steps (FedNova) against that of task vectors as "
+        "they are. Secondary: task arithmetic, TIES, a quarter of the steps; controls: task "
+        "vectors over their lengths, and experts of equal steps",
+        data="no setting of the merges is chosen",
+        test=_uneven,
+    ),
+)

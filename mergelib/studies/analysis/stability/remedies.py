@@ -1,0 +1,131 @@
+"""What chapter 44 and the ledger read out of the studies of Remark 4 of Li et al. (2026).
+
+The studies are ``remedies``, ``rebasin``, ``uneven`` and ``mechanisms``.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from mergelib.records.statistics import both_intervals
+
+PLAIN, WAYS = "as they are", ("per step", "per length")  # of the study `uneven`
+OPTIMISERS = {"adam": "Adam", "sgd": "SGD"}
+KINDS = ("plain, half as long", "sharpness-aware, 0.05", "sharpness-aware, 0.2", "linearised")
+
+
+def training_gains(
+    test: pd.DataFrame, method: str, value: str = "accuracy", *, base: str = "plain"
+) -> pd.DataFrame:
+    """How other kinds of training differ from plain experts that cost the same: `both_intervals`.
+
+    Args:
+        test: the table of that name from the study ``remedies``.
+        method: a merge, or ``individual``.
+        value: a column.
+        base: the kind to compare with.
+    """
+    runs = test[test["method"] == method].drop(columns="method").rename(columns={"kind": "method"})
+    return both_intervals(runs, {kind: (kind, base) for kind in KINDS if kind != base}, value)
+
+
+def by_way(
+    merged: pd.DataFrame, *, own: Literal["few", "many"] | None = None, **chosen: Any
+) -> pd.DataFrame:
+    """Means over draws, with the ways of treating task vectors as ``method``.
+
+    Args:
+        merged: the table of that name from the study ``uneven``.
+        own: only tasks whose expert took few steps, or many.
+        **chosen: columns to the value that they shall have: ``optimiser``, ``few``, ``method``.
+
+    Returns:
+        Rows of ``method``, ``seed``, ``task``, ``accuracy`` and ``loss``.
+    """
+    for name, value in chosen.items():
+        merged = merged[merged[name] == value]
+    if own is not None:
+        merged = merged[merged["steps"] == merged[own]]
+    means = merged.groupby(["way", "seed", "task"], sort=False)[["accuracy", "loss"]].mean()
+    return means.reset_index().rename(columns={"way": "method"})
+
+
+def way_gains(
+    merged: pd.DataFrame, *, own: Literal["few", "many"] | None = None, few: int, method: str
+) -> pd.DataFrame:
+    """Accuracy that rescaled task vectors gain over those as they are: `both_intervals`, in points.
+
+    Args:
+        merged: as for `by_way`.
+        own: as for `by_way`.
+        few: steps of the short experts.
+        method: the rule.
+
+    Returns:
+        A row for each optimiser and way.
+    """
+    found = {}
+    for optimiser, name in OPTIMISERS.items():
+        table = by_way(merged, own=own, optimiser=optimiser, few=few, method=method)
+        pairs = {f"{name}, {way}": (way, PLAIN) for way in WAYS}
+        found[optimiser] = 100 * both_intervals(table, pairs)
+    return pd.concat(found.values())
+
+
+def growth(experts: pd.DataFrame) -> pd.DataFrame:
+    """Slope of log ‖θ_t − θ_0‖ against log K, fitted in every seed and task, means over tasks.
+
+    Args:
+        experts: the table of that name from the study ``uneven``.
+
+    Returns:
+        One row per seed, one column per optimiser.
+    """
+    keys = ["seed", "optimiser", "task"]
+    logs = experts.assign(**{name: np.log(experts[name]) for name in ("steps", "distance")})
+    slopes = {
+        key: np.polyfit(part["steps"], part["distance"], 1)[0] for key, part in logs.groupby(keys)
+    }
+    table = pd.Series(slopes).rename_axis(keys)
+    return table.groupby(["seed", "optimiser"]).mean().unstack()
+
+
+def correlations(coefficients: pd.DataFrame, granularity: str, column: str) -> pd.Series:
+    """Spearman's correlation of λ_t with another column over tasks, by seed.
+
+    Args:
+        coefficients: the table of that name from the study ``mechanisms``.
+        granularity: of AdaMerging's coefficients.
+        column: ``heterogeneity``, ``loss`` or ``distance``.
+    """
+    own = coefficients[coefficients["granularity"] == granularity]
+    found = {
+        seed: part["coefficient"].corr(part[column], method="spearman")
+        for seed, part in own.groupby("seed")
+    }
+    return pd.Series(found).rename_axis("seed")
+
+
+def errors(test: pd.DataFrame) -> pd.DataFrame:
+    """The two errors of a model, as far as they can differ between models (nats).
+
+    Args:
+        test: the table of that name from the study ``mechanisms``.
+
+    Returns:
+        Its rows with ``of`` put behind ``method``, ``optimisation``, the training loss, which is
+        E_O but for a constant, and ``generalisation``, test loss less training loss, E_G.
+    """
+    names = test["method"] + test["of"].map(lambda of: f", {of}" if of else "")
+    gap = test["loss"] - test["train_loss"]
+    return test.assign(method=names, optimisation=test["train_loss"], generalisation=gap)
+
+
+def by_matching(pairs: pd.DataFrame, pair: str) -> pd.DataFrame:
+    """Rows of the study ``rebasin`` of one kind of pair, with ``method`` to compare.
+
+    ``method`` is ``matched`` or ``as trained``.
+    """
+    own = pairs[pairs["pair"] == pair]
+    return own.assign(method=own["matched"].map({True: "matched", False: "as trained"}))

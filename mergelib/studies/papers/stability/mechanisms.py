@@ -1,0 +1,127 @@
+"""Whether AdaMerging and Surgery work as Remark 4 of Li et al. (2026) explains them.
+
+AdaMerging is said to give outliers, tasks of a large heterogeneity ζ_t, less weight; Surgery to
+lower the optimisation error of a merge and to leave its generalisation error.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+from mergelib.procedures.common import Adapted, unlabelled
+from mergelib.records.results import Rows, Tables
+from mergelib.statedict import flatten
+from mergelib.studies.comparison import adapted, examples_of, merge_zoo, problem_of
+from mergelib.studies.runner import study
+from mergelib.testbed.evaluation import evaluate
+from mergelib.testbed.tasks import Split, Zoo
+from mergelib.theory.stability.estimators import gradient_products, heterogeneity
+from mergelib.theory.stability.task_loss import task_losses
+
+Granularity = Literal["task", "layer"]
+Part = Literal["train", "validation", "test"]
+
+
+@study(methods=["average", "adamerging", "surgery"])
+def mechanisms(
+    zoo: Zoo,
+    *,
+    examples: int = 400,
+    parts: int = 8,
+    granularities: Sequence[Granularity] = get_args(Granularity),
+    steps: int = 100,
+    learning_rate: float = 0.01,
+    mending: int = 1000,
+    pictures: int = 300,
+) -> Tables:
+    """AdaMerging's coefficients beside ζ at θ_0, and a merge's errors before and after Surgery.
+
+    AdaMerging takes all test inputs, as its paper does. Surgery mends the average by the inputs of
+    one split, the test split in its paper.
+
+    Args:
+        zoo: experts and their suite.
+        examples: training examples of each task whose gradients are taken.
+        parts: into which these are cut for estimates without bias, at least 3.
+        granularities: of AdaMerging's coefficients.
+        steps: of AdaMerging.
+        learning_rate: of AdaMerging.
+        mending: steps of Surgery for each task.
+        pictures: Surgery sees, and models are judged on, the first so many examples of a split.
+
+    Returns:
+        ``coefficients``: rows of ``granularity``, ``task``, ``coefficient`` (λ_t, by layer the mean
+        over tensors), ``heterogeneity`` ζ_t² at θ_0 with its ``half_width`` over parts, the task's
+        ``loss`` there (nats) and its expert's ``distance`` ‖θ_t − θ_0‖. ``test``: rows of
+        ``method`` (``average``, ``adamerging``, ``surgery``, ``individual``), ``of`` (AdaMerging's
+        granularity, or the split whose inputs Surgery saw), ``task``, ``accuracy`` (0..1) and
+        ``loss`` (nats) on test examples, ``train_accuracy`` and ``train_loss`` on training ones.
+    """
+    short = _shortened(zoo, pictures)
+    inputs = unlabelled(examples_of(zoo, None, "test"))
+    known, tables = _known(zoo, examples, parts), Tables(coefficients=[], test=[])
+    for fine in granularities:
+        options = {"steps": steps, "learning_rate": learning_rate, "granularity": fine}
+        result = adapted(zoo, "adamerging", inputs, **options)
+        means = result.coefficients.mean(axis=1)
+        tables["coefficients"] += [
+            {"granularity": fine, "coefficient": float(means[row["task"]]), **row} for row in known
+        ]
+        tables["test"] += _judged(short, result, method="adamerging", of=fine)
+    average = merge_zoo("average", zoo)
+    tables["test"] += _judged(short, Adapted(average), method="average", of="")
+    for split in get_args(Part):
+        seen = unlabelled(examples_of(short, None, split))
+        result = adapted(zoo, "surgery", seen, start=average, steps=mending)
+        tables["test"] += _judged(short, result, method="surgery", of=split)
+    for name, expert in zoo.experts.items():
+        tables["test"] += _judged(short, Adapted(expert), [name], method="individual", of="")
+    return tables
+
+
+def _shortened(zoo: Zoo, count: int) -> Zoo:
+    """The zoo with the first rows of every split; splits are in random order."""
+    splits = {split: examples_of(zoo, count, split) for split in get_args(Part)}
+    tasks = {
+        name: replace(task, **{split: Split(*rows[name]) for split, rows in splits.items()})  # type: ignore[arg-type]
+        for name, task in zoo.suite.tasks.items()
+    }
+    return replace(zoo, suite=replace(zoo.suite, tasks=tasks))
+
+
+def _known(zoo: Zoo, examples: int, parts: int) -> Rows:
+    """What there is to know of a task before merging."""
+    losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
+    apart = heterogeneity(gradient_products([*losses.values()], parts))
+    start = flatten(zoo.pretrained)
+    return [
+        {
+            "task": name,
+            "heterogeneity": zeta.value,
+            "half_width": zeta.half_width,
+            "loss": float(loss.values().mean()),
+            "distance": float((flatten(zoo.experts[name]) - start).norm()),
+        }
+        for (name, loss), zeta in zip(losses.items(), apart, strict=True)
+    ]
+
+
+def _judged(
+    zoo: Zoo, result: Adapted, tasks: Sequence[str] | None = None, **named: str
+) -> Iterator[dict[str, Any]]:
+    """On test and training examples, one row per task."""
+    heads = {**zoo.heads, **result.heads}
+    names: Mapping[str, Any] = {"": "test", "train_": "train"}
+    found = {
+        prefix: evaluate(
+            zoo.model, result.state, heads, zoo.suite, split=split, tasks=tasks, autocast=True
+        ).set_index("task")
+        for prefix, split in names.items()
+    }
+    for task in found[""].index:
+        scores = {
+            f"{prefix}{column}": float(table[column][task])
+            for prefix, table in found.items()
+            for column in ("accuracy", "loss")
+        }
+        yield {**named, "task": task, **scores}

@@ -1,0 +1,512 @@
+# %% tags=["remove-cell"]
+# Where mergelib is missing, as on Colab, install it: published copies name its address here.
+import importlib.util
+import subprocess
+import sys
+
+SOURCE = ""
+if importlib.util.find_spec("mergelib") is None:
+    if not SOURCE:
+        raise ModuleNotFoundError("install mergelib first: see 'How to run' in the book")
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", SOURCE])
+
+# %% [markdown]
+# # Remedies examined
+#
+# **In one sentence:** the framework explains methods by the term of its bound that each is said to lower; measured, SAM
+# lowers its term and does not help the merge, AdaMerging and Git Re-Basin help and do not lower theirs, dividing by steps
+# does harm, and Surgery does what is said if it learns from the right inputs.
+#
+# All chapters so far take methods as they come. The stability framework {cite}`li2026unified` says why they should work:
+# flat minima and linearised training lower curvature, Git Re-Basin lowers heterogeneity, AdaMerging gives outliers less
+# weight, Surgery lowers the optimisation error alone, and equal effective steps avoid a term $\chi^2 \kappa^2$. The paper
+# measures none of this. Each section here takes one explanation, measures the quantity in it, and then the merge.
+# [](41-corollary-one) has done so for masks.
+#
+# **After this chapter you can**
+#
+# * train an expert sharpness-aware or on a linearised network, say what each costs, and compare at equal cost;
+# * say what reordering the units of a network changes, and what it cannot;
+# * merge experts of unequal length without spoiling the long ones;
+# * tell an explanation from a method that works, by measuring the quantity in between.
+#
+# **Before you start:** [](40-stability), [](20-adapting-with-data). **Time:** 15 minutes to read, half a minute to
+# run; what takes longer is read from `results/`.
+
+# %% tags=["parameters"]
+SUITE = "glyphs8"
+PROFILE = "default"
+SEED = 0
+DEVICE = "cpu"
+
+# %% [markdown]
+# ## Two ways to train
+#
+# **Sharpness-aware minimisation** {cite}`foret2021sharpness`, SAM, lowers the loss at the worst point nearby. Each step
+# takes the gradient at $\theta$, goes uphill to the edge of a ball of radius $\rho$, and uses the gradient *there*:
+#
+# $$
+# \theta \leftarrow \theta - \eta\, \nabla \ell\Bigl(\theta + \rho\, \frac{\nabla \ell(\theta)}{\lVert \nabla \ell(\theta) \rVert}\Bigr) .
+# $$ (eq-remedies-sam)
+#
+# In mergelib that is the argument `radius` of `mergelib.training.train`.
+#
+# **Linearised fine-tuning** {cite}`ortiz2023task` replaces the network by its tangent at the pretrained weights,
+#
+# $$
+# f_{\text{lin}}(x; \theta) = f(x; \theta_0) + \nabla_\theta f(x; \theta_0) \cdot (\theta - \theta_0) ,
+# $$ (eq-remedies-tangent)
+#
+# and trains that. The product is one forward pass with `torch.func.jvp`, as in `mergelib.testbed.models.Linearised`.
+# Features are now linear in $\theta$, so the average of experts has the average of their features:
+
+# %% tags=["nbval-check-output"]
+import torch
+from torch.func import functional_call
+
+import mergelib as ml
+from mergelib.testbed.models import Linearised
+
+suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
+zoo = ml.load_zoo(suite, device=DEVICE)
+task = next(iter(suite.tasks.values()))
+batch = task.transform(task.test.inputs[:50].to(DEVICE))
+first_two = list(zoo.experts.values())[:2]
+inner = [{f"net.{key}": value for key, value in expert.items()} for expert in first_two]
+for name, model, ends in (
+    ("network", zoo.model, first_two),
+    ("tangent", Linearised(zoo.model), inner),
+):
+    with torch.no_grad():
+        outs = [functional_call(model, end, (batch,)) for end in ends]
+        middle = functional_call(model, ml.merge("average", ends), (batch,))
+    apart = (middle - sum(outs) / 2).norm() / (outs[0] - outs[1]).norm()
+    print(f"{name}: the average of features comes out:", bool(apart < 1e-4))
+
+# %% [markdown]
+# Remark 4 says that linearising makes the Hessian nearly zero. It does so for the *features*. The loss of linear features
+# still curves ({ref}`exercise <ex-remedies-tangent>`).
+#
+# Both remedies take about two gradients where plain training takes one. So at equal cost they get half of the epochs, and
+# plain experts of that length stand beside them.
+#
+# ## Flatter experts, no better merges
+#
+# `mergelib study remedies` trains the eight tasks of `vision8` on the network of 0.4 million parameters, from one pretrained
+# start, with the same heads, rates and orders of pictures. Curvature is the largest eigenvalue of the Hessian of a task's
+# training loss at its expert.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Against plain experts that cost the same. Left: curvature at the experts, log ratio; to the left is flatter. Middle and right: points of accuracy of experts on their own tasks, and of their average. Thick: 95 % intervals over three seeds. Thin: bootstrap over seeds and tasks.", "name": "fig-remedies-training"}, "image": {"alt": "Left: sharpness-aware experts are flatter, the more so the larger the ball; linearised ones less clearly; half as much plain training changes nothing. Middle: all rows are left of zero, the remedies further than plain training of half the length. Right: the averages are left of zero too, by about a point, those of the larger ball by three; only there is the thick interval clear of zero."}}
+import matplotlib.pyplot as plt
+import numpy as np
+
+from mergelib.plots import forest, use_style
+from mergelib.records.results import load_table
+from mergelib.studies.analysis.stability import remedies
+
+use_style()
+FILE = "vision8-remedies-vit_small"
+test, sharp = load_table(FILE), load_table(FILE, "sharpness")
+logs = sharp.assign(method="", sharpness=np.log(sharp["sharpness"]))
+parts = {
+    "Curvature": remedies.training_gains(logs, "", "sharpness"),
+    "Experts": 100 * remedies.training_gains(test, "individual"),
+    "Their average": 100 * remedies.training_gains(test, "average"),
+}
+fig, axes = plt.subplots(1, 3, figsize=(9.2, 3.2), sharey=True)
+for ax, (title, rows) in zip(axes, parts.items()):
+    forest({title: rows}, ax, ["#8c8c8c", "#d55e00", "#d55e00", "#0072b2"])
+    ax.axvline(0, color="black", lw=1)
+    ax.set(title=title, xlabel="log ratio" if title == "Curvature" else "points")
+plt.show()
+
+# %% tags=["hide-cell"]
+# What the text and the figure's description say of this result.
+flat, alone, merged = (part["mean"] for part in parts.values())
+SAM = ["sharpness-aware, 0.05", "sharpness-aware, 0.2"]
+assert flat[SAM[1]] < flat[SAM[0]] < -0.7
+assert flat[SAM[0]] < flat["linearised"]
+assert abs(flat["plain, half as long"]) < 0.4
+assert (parts["Experts"]["high"] < 0).all()
+assert alone[[*SAM, "linearised"]].max() < alone["plain, half as long"]
+assert merged[SAM[1]] < -2 < merged[[SAM[0], "linearised"]].min() < 0
+clear = parts["Their average"]["mean"] + parts["Their average"]["half_width"] < 0
+assert clear[clear].index.tolist() == [SAM[1]]
+
+# %% [markdown]
+# The first half of the claim holds for SAM: its experts lie where the loss curves a third as much. The second half does
+# not show: at equal cost no remedy has a better average, and with the larger ball, where experts are flattest, it is worse by
+# three points. Against plain experts of *as many steps*, which cost half:
+
+# %%
+from mergelib.records.statistics import both_intervals, interval, written_both
+
+half = {
+    name: 100 * remedies.training_gains(test, name, base="plain, half as long")
+    for name in ("individual", "average")
+}
+for name, gain in half.items():
+    print(name)
+    print(written_both(gain).to_string(), end="\n\n")
+
+# %% tags=["hide-cell"]
+assert (half["individual"]["high"] < 0).all()
+assert half["average"]["mean"][[SAM[0], "linearised"]].abs().max() < 0.5
+assert half["average"]["mean"][SAM[1]] < -1
+
+# %% [markdown]
+# With $\rho = 0.05$, and linearised, experts are two points worse on their own, and their average is level. So these
+# remedies do narrow the gap between experts and merge, from above. Who wants the merge can have as good a one for half of the
+# price.
+#
+# ## Networks that start apart
+#
+# Git Re-Basin {cite}`ainsworth2023git` permutes the hidden units of one network so that they match those of another. In
+# Remark 4 it lowers $\zeta_t$. It cannot: $\zeta_t$ bounds $\lVert \nabla f_t - \nabla f \rVert$ over *all* $\theta$, and
+# contains no expert. At a reordered network the gradients are the old ones, reordered
+# ({ref}`exercise <ex-corollary-rebasin>`). What a permutation does change is where the *average* lies, and so the
+# gradients there.
+#
+# `mergelib study rebasin` trains perceptrons on each script of `glyphs8` from two random starts, and averages two of them:
+# of one task from both starts, of two tasks from both starts, and of two tasks from one start.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Two perceptrons from two random starts, before and after Git Re-Basin, and two from one start. From left to right: their distance over the length of one; test loss of their average; squared distance of two tasks' gradients from their mean at the average, without bias. Means over eight pairs; bars are 95 % intervals over five seeds.", "name": "fig-remedies-rebasin"}, "image": {"alt": "Left: distances of 1.4 fall to 1.3 by matching; from one start it is 0.6. Middle: the loss of the average falls by a third of a nat for one task, by a tenth for two tasks, where one start is as much better again. Right: the intervals before and after matching overlap; from one start it is lower than before."}}
+from mergelib.studies.figures import remedies as draw
+
+pairs = load_table("glyphs8-rebasin-mlp", "pairs")
+titles = {
+    "distance": "Distance",
+    "loss": "Loss of the average",
+    "heterogeneity": "ζ² at the average",
+}
+fig, axes = plt.subplots(1, 3, figsize=(9.2, 3.6))
+for ax, (value, title) in zip(axes, titles.items()):
+    draw.matching_points(pairs, value, ax)
+    ax.set_title(title)
+axes[0].legend(fontsize=10)
+plt.show()
+
+# %%
+change = {"matched": ("matched", "as trained")}
+for pair, value, unit in (
+    ("same task", "barrier", "nats"),
+    ("two tasks", "loss", "nats"),
+    ("two tasks", "accuracy", ""),
+    ("two tasks", "heterogeneity", ""),
+    ("two tasks", "end", ""),
+):
+    own = remedies.by_matching(pairs, pair)
+    row = both_intervals(own, change, value).iloc[0]
+    print(f"{pair}, {value}: {row['mean']:+.3f} [{row.low:+.3f}, {row.high:+.3f}] {unit}")
+
+# %% [markdown]
+# Matching brings strangers hardly nearer, by a tenth or less, but takes three quarters off the barrier between
+# networks of one task, the height of the loss at the average above that at its ends. Two tasks gain a third as much.
+# The heterogeneity at the average (`heterogeneity`) is no lower for certain, and at the reordered expert itself (`end`) the
+# same to the last digits.
+#
+# What is left of the claim: networks from two starts are farther apart than tasks make them, and permutations are a part of it.
+# Experts of one pretrained model have no such part. There matching finds nothing to do, live for two experts of the zoo:
+
+# %% tags=["nbval-check-output"]
+from mergelib.align import git_rebasin
+
+found = git_rebasin(*first_two, zoo.model)
+orders = found.permutations.values()
+moved = sum(int((order != torch.arange(order.shape[-1])).sum()) for order in orders)
+print(f"{moved} of {sum(order.numel() for order in orders)} units change place")
+
+# %% tags=["hide-cell"]
+one, two = (remedies.by_matching(pairs, pair) for pair in ("same task", "two tasks"))
+ends = two.pivot(index=["seed", "task"], columns="matched", values="end")
+assert np.allclose(ends[True], ends[False], rtol=1e-3)
+gap = both_intervals(two, change, "heterogeneity").iloc[0]
+assert gap.low < 0 < gap.high
+assert both_intervals(one, change, "loss").iloc[0].high < -0.15
+assert -0.2 < both_intervals(two, change, "loss").iloc[0]["mean"] < -0.05
+barrier = one.groupby("method")["barrier"].mean()
+assert 0.6 < 1 - barrier["matched"] / barrier["as trained"] < 0.85
+assert (pairs.loc[pairs["pair"] == "one start", "moved"] == 0).all()
+
+# %% [markdown]
+# ## Experts of unequal length
+#
+# The paper's title promises heterogeneous settings, and its bound has a price for them: for unequal numbers of steps the
+# average descends a surrogate loss, and the term $\chi^2 \kappa^2$ stays. Dividing task vectors by their steps, at the same
+# total length (FedNova {cite}`wang2020tackling`), would avoid it. On quadratics it does, while experts are short
+# ([](43-choosing-by-the-bound)).
+#
+# `mergelib study uneven` lets half of the eight experts, drawn at random, train for 800 steps and the others for 100, all at
+# one constant rate. Each task is short as often as long. Task vectors are merged as they are, **per step**, or **per
+# length**: times the mean length over their own.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: distance of an expert from the pretrained model against its steps, logarithmic axes; dashed: in proportion to steps. Right: points of accuracy that the average gains when task vectors are brought to equal steps or equal lengths, on all tasks, and on those whose expert was short or long; thick and thin intervals as above.", "name": "fig-remedies-uneven"}, "image": {"alt": "Left: with eight times the steps experts are two to three times as far, well below the dashed lines. Right: per step, the mean over all tasks is left of zero, with SGD by about ten points; tasks of long experts lose most. Per length, tasks of short experts gain less than those of long experts lose, or as much, and the mean is near zero."}}
+merged, experts = (load_table("glyphs8-uneven-vit_small", name) for name in ("merged", "experts"))
+sets = {"all": None, "short": "few", "long": "many"}
+gains = {
+    name: remedies.way_gains(merged, own=own, few=100, method="average")
+    for name, own in sets.items()
+}
+fig, (left, right) = plt.subplots(1, 2, figsize=(9.2, 4.0), width_ratios=(2, 3))
+draw.growth_curves(experts, left)
+left.legend(fontsize=10)
+forest(gains, right, ["#0072b2", "#56b4e9", "#d55e00", "#e69f00"])
+right.axvline(0, color="black", lw=1)
+right.set_xlabel("points")
+right.legend(fontsize=10)
+plt.show()
+
+# %%
+for few, rule in ((100, "average"), (25, "average"), (100, "task_arithmetic"), (100, "ties")):
+    print(f"{few} and {8 * few} steps, {rule}")
+    print(written_both(remedies.way_gains(merged, few=few, method=rule)).to_string(), end="\n\n")
+
+# %% tags=["hide-cell"]
+rows = {name: table["mean"] for name, table in gains.items()}
+assert (gains["all"]["high"][["Adam, per step", "SGD, per step"]] < 0).all()
+assert (rows["all"][["Adam, per length", "SGD, per length"]].abs() < 1).all()
+assert (rows["long"] < rows["short"]).all()
+assert (rows["long"] < 0).all()
+assert (rows["short"][["Adam, per length", "SGD, per length"]] > 0).all()
+assert remedies.growth(experts).to_numpy().max() < 0.6
+for few, rule in ((25, "average"), (100, "task_arithmetic"), (100, "ties")):
+    other = remedies.way_gains(merged, few=few, method=rule)
+    assert (other["high"][["Adam, per step", "SGD, per step"]] < 0).all()
+
+# %% [markdown]
+# **Dividing by steps harms the merge**, for both optimisers and all rules, and at a quarter of the steps, too. The left panel says
+# why: eight times the steps are not eight times the way. Experts slow down as they learn, so that a division by steps
+# blows the short ones up and takes the long ones away. Brought to equal *lengths*, short experts gain at most what long
+# ones lose.
+#
+# That unequal steps cost something is right: experts that all took 450 steps, the mean, merge better than the mixture. The
+# remedy is to train them alike, not to divide afterwards.
+
+# %%
+for optimiser, name in remedies.OPTIMISERS.items():
+    table = remedies.by_way(merged, optimiser=optimiser, few=100, method="average")
+    row = 100 * both_intervals(table, {name: ("equal steps", remedies.PLAIN)})
+    print(written_both(row).to_string(header=False))
+
+# %% [markdown]
+# ## What AdaMerging weighs
+#
+# Remark 4: AdaMerging {cite}`yang2024adamerging` learns coefficients $\lambda_t$ that give outliers, tasks of a large
+# $\zeta_t$, less weight. We let it learn one coefficient per task, by the entropy of its predictions, and put them beside $\zeta_t^2$
+# at the pretrained model, estimated without bias.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "AdaMerging's coefficients against the squared distance of a task's gradient from the mean gradient at the pretrained model, logarithmic axis: one coefficient per task, and one per task and tensor, of which the mean is shown. Eight tasks, five seeds.", "name": "fig-remedies-adamerging"}, "image": {"alt": "In both panels the cloud of points rises to the right, from about 0.2 to 0.5. Braille lies below the others at its place, in one seed below zero."}}
+weights = load_table("glyphs8-mechanisms", "coefficients")
+fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.6), sharey=True)
+for ax, fine in zip(axes, ("task", "layer")):
+    draw.coefficient_points(weights[weights["granularity"] == fine], ax)
+    ax.set(title=f"By {fine}", xlabel="ζ² at the pretrained model")
+axes[0].set_ylabel("coefficient λ")
+axes[1].legend(fontsize=10, loc="center left", bbox_to_anchor=(1, 0.5))
+plt.show()
+
+# %%
+for fine in ("task", "layer"):
+    total = weights[weights["granularity"] == fine].groupby("seed")["coefficient"].sum()
+    print(f"by {fine}: sum of coefficients {total.mean():.2f}; rank correlation over tasks with")
+    for column in ("heterogeneity", "loss", "distance"):
+        mean, width = interval(remedies.correlations(weights, fine, column).tolist())
+        print(f"  {column:13} {mean:+.2f} ± {width:.2f}")
+
+# %%
+judged = remedies.errors(load_table("glyphs8-mechanisms"))
+better = {fine: (f"adamerging, {fine}", "average") for fine in ("task", "layer")}
+print(written_both(100 * both_intervals(judged, better)).to_string())
+
+# %% tags=["hide-cell"]
+assert (both_intervals(judged, better)["mean"] > 0.01).all()
+follows = {
+    fine: remedies.correlations(weights, fine, "heterogeneity") for fine in ("task", "layer")
+}
+assert (follows["task"] > 0.3).all()
+assert np.subtract(*interval(follows["layer"].tolist())) > 0
+ours = weights[weights["granularity"] == "task"]
+assert 2 < ours.groupby("seed")["coefficient"].sum().mean() < 3.5
+assert ours.loc[ours["coefficient"] < 0, "task"].tolist() == ["braille"]
+for column in ("loss", "distance"):  # neither explains the order by task
+    mean, width = interval(remedies.correlations(weights, "task", column).tolist())
+    assert abs(mean) < width
+
+# %% [markdown]
+# Its merge gains on the average, as printed last, in points of accuracy. But the weights are the other way round: **outliers
+# get more**, in every seed. The task's loss at the pretrained model (`loss`) and
+# the length of its task vector (`distance`) do not explain the order of the coefficients by task. A likely reason is that the
+# objective, entropy, rewards whoever changes most: where a task's gradient is long, a step towards its expert moves its
+# predictions far. That is our reading, not a measurement. Entropy has other ways, too: it takes braille, the script that the
+# pretrained model reads worst, out of one merge altogether.
+#
+# The coefficients also sum to between two and three, which Assumption 4 does not allow. So AdaMerging does not trade one
+# task against another on a simplex: it goes farther with most of them.
+#
+# ## What Surgery mends
+#
+# Remark 4: Surgery {cite}`yang2024representation` leaves the merged weights alone, to "strictly cap" the generalisation
+# error, and its small modules take up what optimisation error is left. With the floor $f(\hat\theta)$ the same for all,
+# $E_O$ is the training loss and $E_G$ test loss less training loss. Modules learn from unlabelled inputs. Surgery's
+# paper takes the test inputs; we also take training and validation inputs, three hundred per task.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Optimisation and generalisation error of the average, of the average with Surgery's modules learned from three splits, and of the experts, each on its own task; means over tasks, with 95 % intervals over five seeds. On a dotted line the test loss is the same.", "name": "fig-remedies-surgery"}, "image": {"alt": "All three versions of Surgery lie far to the left of the average, by more than half a nat. Learned from validation inputs, it is about as high as the average; learned from test inputs it lies lower, and learned from training inputs about as high as the experts, well above."}}
+fig, ax = plt.subplots(figsize=(7.2, 4.2))
+draw.error_points(judged, ax)
+ax.legend(fontsize=10, loc="center left", bbox_to_anchor=(1, 0.5))
+plt.show()
+
+# %%
+for part in ("optimisation", "generalisation"):
+    changes = {split: (f"surgery, {split}", "average") for split in ("test", "validation", "train")}
+    print(f"change of the {part} error, nats")
+    print(written_both(both_intervals(judged, changes, part), 2).to_string(), end="\n\n")
+
+# %% tags=["hide-cell"]
+less, gap = (both_intervals(judged, changes, part) for part in ("optimisation", "generalisation"))
+assert less["high"].max() < -0.3
+assert gap["mean"]["test"] < -0.03
+assert gap["mean"]["train"] > 0.08
+assert abs(gap["mean"]["validation"]) < 0.05
+
+# %% [markdown]
+# The optimisation error falls, as the remark says. Whether the generalisation error stays depends on what the modules learn
+# from. From validation inputs it about stays. From training inputs it doubles: the modules imitate experts where experts have
+# seen the answers. From test inputs it *falls*, because they were fitted to the very inputs that judge them. A frozen
+# backbone caps nothing; the modules are a part of the model.
+#
+# ## When to use it, and when not
+#
+# **Use Re-Basin** for networks from different starts, and expect a part of the barrier to stay. Experts of one
+# pretrained model do not need it. **Use Surgery** with inputs that neither trained the experts nor judge the merge. **Use
+# AdaMerging** where some tasks are far from the pretrained model, and check the others, whose weight it takes.
+#
+# **Do not train sharpness-aware or linearised** for the merge alone, without comparing with plain training at the same cost.
+# **Do not divide by steps**, unless experts are so short that they move in proportion to them; look at the lengths of task
+# vectors first.
+#
+# The networks here are small, of 0.4 to 1.4 million parameters, and equal cost is a hard rule. Linearised training has
+# helped task arithmetic on CLIP's towers, at its full cost {cite}`ortiz2023task`.
+#
+# ## Exercises
+#
+# ```{exercise} Where SAM ends (easy)
+# :label: ex-remedies-sam
+# On $\ell = \frac12 h \theta^2$ the iteration {eq}`eq-remedies-sam` does not come to rest at 0. Between which two
+# points does it jump in the end? How does this depend on $h$?
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-remedies-sam
+# :class: dropdown
+# ````
+# At $\theta > 0$ the step goes to $\theta - \eta h (\theta + \rho)$. It jumps between $\theta$ and $-\theta$ where
+# this is $-\theta$, so at $\theta = \eta h \rho / (2 - \eta h)$. The sharper the bowl, the farther from its bottom SAM
+# is kept: in a narrow valley it cannot settle.
+
+# %%
+from torch import nn
+
+from mergelib.training import train
+
+rate, radius = 0.1, 0.05
+for h in (0.5, 2.0, 8.0):
+    bowl = nn.Linear(1, 1, bias=False)
+    side = torch.full((1, 1), h**0.5)
+    sgd = torch.optim.SGD(bowl.parameters(), lr=rate)
+    train(bowl, [side] * 400, lambda x, net=bowl: net(x).square().sum() / 2, sgd, radius=radius)
+    ends = abs(bowl.weight.item())
+    print(f"h = {h}: {ends:.5f}, predicted {rate * h * radius / (2 - rate * h):.5f}")
+    assert abs(ends - rate * h * radius / (2 - rate * h)) < 1e-5
+
+# %% [markdown]
+# ````{solution-end}
+# ````
+#
+# ```{exercise} Which power of the steps? (medium)
+# :label: ex-remedies-power
+# Suppose that an expert's distance from $\theta_0$ grows like $K^p$. Which division of task vectors brings experts to equal lengths?
+# Find $p$ in the study, and say what FedNova assumes.
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-remedies-power
+# :class: dropdown
+# ````
+# Division by $K^p$. The slope of the logarithms, in every task and seed, is about 0.4 for both optimisers or less.
+# FedNova assumes $p = 1$, a straight walk at constant speed. A random walk has $p = \frac12$.
+
+# %%
+for optimiser, slopes in remedies.growth(experts).items():
+    mean, width = interval(slopes.tolist())
+    print(f"{optimiser}: {mean:.3f} ± {width:.3f}")
+
+# %% [markdown]
+# ````{solution-end}
+# ````
+#
+# ```{exercise} The Hessian of a tangent (hard)
+# :label: ex-remedies-tangent
+# Remark 4 says that linearisation enforces a Hessian near 0. Let $J$ be the Jacobian of the outputs at $\theta_0$, and
+# $H_\ell$ the Hessian of the loss as a function of the outputs. What is the Hessian of a linearised network's loss? When is
+# it zero? Check it against `TaskLoss.curvature` on a small network.
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-remedies-tangent
+# :class: dropdown
+# ````
+# The outputs $f_{\text{lin}}$ have the constant derivative $J$. So the loss has the gradient $J^\top \nabla \ell$ and the
+# Hessian $J^\top H_\ell J$, the **Gauss-Newton matrix**, taken at $\theta_0$ whatever $\theta$ is. What disappears is the other
+# part of a network's Hessian, $\sum_c \frac{\partial \ell}{\partial f_c} \nabla^2 f_c$. For cross-entropy
+# $H_\ell = \operatorname{diag}(p) - p p^\top$, which is zero only where predictions are certain. At $\theta_0$ they are not.
+
+# %%
+torch.manual_seed(SEED)
+small = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4))
+inputs, labels = torch.randn(20, 3), torch.randint(4, (20,))
+start = {key: value.detach() for key, value in small.named_parameters()}
+point = {key: value + 0.3 * torch.randn_like(value) for key, value in start.items()}
+inside = {f"net.{key}": value for key, value in point.items()}
+tangent, direction = Linearised(small), torch.randn_like(ml.flatten(point))
+with torch.no_grad():
+    chances = functional_call(tangent, inside, (inputs,)).softmax(1)
+    outputs, back = torch.func.vjp(lambda w: functional_call(small, w, (inputs,)), start)
+    rows = torch.stack([ml.flatten(back(unit)[0]) for unit in torch.eye(80).view(80, 20, 4)])
+jacobian = rows.view(20, 4, -1)
+curve = torch.diag_embed(chances) - chances[:, :, None] * chances[:, None]
+newton = torch.einsum("ncp,ncd,ndq,q->p", jacobian, curve, jacobian, direction) / 20
+
+# %%
+from mergelib.problems.examples import Examples
+from mergelib.problems.problem import Problem
+from mergelib.theory.stability.task_loss import task_losses
+
+data, heads = {"all": Examples(inputs, labels)}, {"all": nn.Identity()}
+for name, model, state in (("network", small, point), ("tangent", tangent, inside)):
+    problem = Problem({}, model=model, data=data, heads=heads)
+    measured = task_losses(problem, state)["all"].curvature(direction)
+    apart = float((measured - newton).norm() / newton.norm())
+    print(f"{name}: differs from Gauss-Newton by {apart:.0e} of its length")
+
+# %% tags=["remove-cell"]
+assert apart < 1e-4 < newton.norm()
+
+# %% [markdown]
+# ````{solution-end}
+# ````
+#
+# ## Summary
+#
+# * SAM flattens experts, and linearised training makes features average exactly. At equal cost neither gives a better merge.
+# * Re-Basin takes most of the barrier between strangers away without touching $\zeta$; experts of one start have nothing to reorder.
+# * Unequal steps cost a little; dividing by steps costs more, since eight times the steps are less than three times
+#   the way.
+# * AdaMerging gives outliers more weight, not less.
+# * Surgery lowers the optimisation error. The generalisation error stays, falls or doubles with the inputs it learns from.
+#
+# **Next:** the [](90-claims-ledger), where the papers' claims meet measurements.
+#
+# ## References
+#
+# All sources are in the [](../book/bibliography).
