@@ -1,0 +1,204 @@
+"""How far two data distributions are apart, which SAIL turns into weights (Anonymous, 2025).
+
+The paper's theorems use total variation, its one experiment with a number the maximum mean
+discrepancy (MMD), its appendix D the total variation of two samples. MMD is the distance of the
+mean embeddings of two distributions in a kernel's space (Gretton et al., 2012); the kernel here is
+k(x, y) = exp(−‖x − y‖² / 2h²) with the bandwidth h.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+SUBSAMPLE = 1000  # points of each sample at most that the median distance is taken over
+
+
+def total_variation(first: Tensor, second: Tensor) -> Tensor:
+    """½ Σ |p − q| of two histograms, in 0..1.
+
+    Args:
+        first: counts or shares over finitely many bins, ``(…, bins)``; normalised here. For tokens
+            that is ``torch.bincount(tokens, minlength=vocabulary)``.
+        second: likewise, over the same bins.
+
+    Raises:
+        ValueError: other bins, a count that is negative or not finite, or no counts at all.
+    """
+    if first.shape[-1] != second.shape[-1]:
+        raise ValueError(f"histograms of {first.shape[-1]} and {second.shape[-1]} bins")
+    shares = []
+    for counts in (first.double(), second.double()):
+        total = counts.sum(-1, keepdim=True)
+        if not bool(torch.isfinite(counts).all() and (counts >= 0).all() and (total > 0).all()):
+            raise ValueError("a histogram has no counts, or one that is negative or not finite")
+        shares.append(counts / total)
+    distance: Tensor = ((shares[0] - shares[1]).abs().sum(-1) / 2).clamp(max=1)
+    return distance
+
+
+def empirical_variation(first: Tensor, second: Tensor) -> float:
+    """Total variation of two samples, each distinct row an atom (SAIL's appendix D).
+
+    Of two samples of continuous features it is 1, however near their distributions are, as no two
+    rows are equal. For an estimate, put the rows into bins first.
+
+    Args:
+        first: ``(m, …)``.
+        second: ``(n, …)``, rows of the same shape.
+    """
+    _, places = torch.unique(torch.cat([first, second]), dim=0, return_inverse=True)
+    own, other = places[: len(first)], places[len(first) :]
+    bins = int(places.max()) + 1
+    counts = (torch.bincount(part, minlength=bins) for part in (own, other))
+    return float(total_variation(*counts))
+
+
+def mahalanobis(first: Tensor, second: Tensor, covariance: Tensor) -> Tensor:
+    """Δ = √((a − b)ᵀ Σ⁻¹ (a − b)) of two means ``(…, d)``, for Σ ``(d, d)``, positive definite.
+
+    Raises:
+        ValueError: a covariance that is not positive definite.
+    """
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if int(failed):
+        raise ValueError("the covariance is not positive definite")
+    white = torch.linalg.solve_triangular(factor, (first - second)[..., None], upper=False)
+    distance: Tensor = white[..., 0].norm(dim=-1)
+    return distance
+
+
+def gaussian_variation(distance: Tensor | float) -> Tensor:
+    """2Φ(Δ/2) − 1: total variation of two Gaussians of one covariance, at Mahalanobis Δ ≥ 0."""
+    return torch.erf(torch.as_tensor(distance, dtype=torch.float64) / math.sqrt(8))
+
+
+def distance_of_variation(variation: Tensor | float) -> Tensor:
+    """The Mahalanobis distance that `gaussian_variation` came from: 2Φ⁻¹((1 + TV)/2).
+
+    Infinite at 1: what saturated cannot be recovered.
+
+    Raises:
+        ValueError: outside 0..1.
+    """
+    share = torch.as_tensor(variation, dtype=torch.float64)
+    if not bool(((share >= 0) & (share <= 1)).all()):
+        raise ValueError("total variation lies in 0..1")
+    return math.sqrt(8) * torch.erfinv(share)
+
+
+def median_distance(samples: Sequence[Tensor]) -> float:
+    """The usual bandwidth: median distance of two points of the pooled samples.
+
+    Args:
+        samples: each ``(count, d)``; of each, evenly spread rows, `SUBSAMPLE` at most.
+
+    Raises:
+        ValueError: more than half of all pairs coincide, so that the median is 0.
+    """
+    pooled = torch.cat([rows[:: -(-len(rows) // SUBSAMPLE)] for rows in _checked(samples)])
+    middle = float(torch.pdist(pooled).median())
+    if not middle > 0:
+        raise ValueError("most points coincide: the median distance is 0, pass a bandwidth")
+    return middle
+
+
+def squared_mmd(
+    first: Tensor,
+    second: Tensor,
+    *,
+    bandwidth: float | None = None,
+    unbiased: bool = False,
+    batch: int = 2048,
+) -> float:
+    """MMD² of two samples.
+
+    Args:
+        first: features, ``(m, d)``, at least two rows.
+        second: ``(n, d)``.
+        bandwidth: h; by default `median_distance`.
+        unbiased: leave out each point's kernel with itself (the U-statistic), so that the mean over
+            draws is right and values can be negative; for reports and tests. The default
+            (the V-statistic) is never negative, and the one to make weights of: tables of it are
+            squared Euclidean distances.
+        batch: rows at a time; changes memory only.
+
+    Raises:
+        ValueError: features that do not match, NaN or Inf, or a bandwidth that is not positive.
+    """
+    table = mmd_table([first, second], bandwidth=bandwidth, unbiased=unbiased, batch=batch)
+    return float(table[0, 1])
+
+
+def mmd_table(
+    samples: Sequence[Tensor],
+    *,
+    bandwidth: float | None = None,
+    unbiased: bool = False,
+    batch: int = 2048,
+) -> Tensor:
+    """MMD² of each sample with each, ``(count, count)``, zero diagonal; see `squared_mmd`."""
+    rows = _checked(samples)
+    width = median_distance(rows) if bandwidth is None else bandwidth
+    if not 0 < width < math.inf:
+        raise ValueError(f"bandwidth is {width}, expected a positive number")
+    means = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    for i, own in enumerate(rows):
+        for j, other in enumerate(rows[: i + 1]):
+            total = sum(float(_kernel(part, other, width).sum()) for part in own.split(batch))
+            pairs = len(own) * len(other)
+            if i == j and unbiased:
+                total, pairs = total - len(own), pairs - len(own)
+            means[i, j] = means[j, i] = total / pairs
+    return (means.diagonal()[:, None] + means.diagonal() - 2 * means).fill_diagonal_(0)
+
+
+def permutation_p(
+    first: Tensor,
+    second: Tensor,
+    *,
+    bandwidth: float | None = None,
+    permutations: int = 199,
+    seed: int = 0,
+) -> float:
+    """Probability, if both samples have one distribution, of an MMD² as large as theirs.
+
+    The pooled rows are dealt out anew; the observed deal counts as one of the draws, so that
+    the result is at least 1/(permutations + 1), and rejecting at p ≤ α errs in at most α of cases.
+
+    Args:
+        first: features, ``(m, d)``.
+        second: ``(n, d)``; m + n rows are held as one square matrix.
+        bandwidth: as in `squared_mmd`.
+        permutations: further deals, at least 1.
+        seed: of the deals.
+    """
+    if permutations < 1:
+        raise ValueError(f"permutations is {permutations}, expected at least 1")
+    pooled = torch.cat(_checked([first, second]))
+    width = median_distance([first, second]) if bandwidth is None else bandwidth
+    kernel = _kernel(pooled, pooled, width)
+    signs = torch.full((len(pooled),), -1 / len(second), dtype=torch.float64)
+    signs[: len(first)] = 1 / len(first)
+    generator = torch.Generator().manual_seed(seed)
+    deals = [torch.randperm(len(pooled), generator=generator) for _ in range(permutations)]
+    dealt = signs[torch.stack([torch.arange(len(pooled)), *deals])]
+    values = ((dealt @ kernel) * dealt).sum(1)
+    return float((values >= values[0] * (1 - 1e-12)).double().mean())
+
+
+def _kernel(own: Tensor, other: Tensor, bandwidth: float) -> Tensor:
+    return torch.exp(torch.cdist(own, other).square() / (-2 * bandwidth**2))
+
+
+def _checked(samples: Sequence[Tensor]) -> list[Tensor]:
+    """The samples in double precision and around one point, if they can be compared."""
+    for rows in samples:
+        if rows.dim() != 2 or len(rows) < 2 or rows.shape[1] != samples[0].shape[1]:
+            shapes = [tuple(part.shape) for part in samples]
+            raise ValueError(f"samples of shapes {shapes}, expected (rows ≥ 2, features) alike")
+        if not bool(torch.isfinite(rows).all()):
+            raise ValueError("a sample holds NaN or Inf")
+    origin = samples[0].double().mean(0)
+    return [rows.double() - origin for rows in samples]

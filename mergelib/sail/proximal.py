@@ -1,0 +1,301 @@
+"""Weights of the proximal parameter θ^P = Σ γ_i θ_i, from distances (Anonymous, 2025, Theorem 3).
+
+With δ_i = θ_i − θ*, the distance to an optimum θ* is ‖Σ γ_i δ_i‖² = ½ γᵀHγ where Σ γ_i = 1, and
+
+    H_ij = a_i² + a_j² − a_ij² = 2 ⟨δ_i, δ_j⟩
+
+needs squared distances alone: a_i² of source i to the target, a_ij² of two sources. SAIL puts
+distances of *data* in their place. θ^P itself is ``mergelib.merge("average", …, weights=γ)``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mergelib.messages.brief import Brief
+from mergelib.numerics.linalg import simplex_projection
+from mergelib.sail.divergences import median_distance, mmd_table, permutation_p
+from mergelib.statedict import StateDict, check_compatible, flatten, name_experts
+
+Constraint = Literal["simplex", "affine"]
+
+ENUMERATED = 12  # sources up to which every support is tried
+NEGLIGIBLE = 1e-10  # of the largest entry of H: what counts as zero
+STEPS = 20_000  # of projected gradient at most
+
+IMPOSSIBLE = (
+    "no distances have these squares: one is negative, or their roots break the triangle inequality"
+)
+INDEFINITE = (
+    "no points of a Euclidean space have these distances between sources: H is not positive "
+    "semidefinite where weights sum to 0"
+)
+NEGATIVE = "the predicted squared distance is negative: no Euclidean space has such a target"
+NOT_UNIQUE = (
+    "other weights do as well: H is singular where weights sum to 0; of the best, the shortest"
+)
+LOCAL = "more than {} sources and an indefinite H: projected gradient may have missed the minimum"
+SAME = "no two sources differ significantly ({} permutations, p > {}): uniform weights"
+
+
+@dataclass(frozen=True, repr=False)
+class Proximal(Brief):
+    """Weights, and what is known about them.
+
+    Attributes:
+        weights: γ, ``(n,)``, float64, of sum 1.
+        squared_distance: ½ γᵀHγ: predicted for θ^P to the target, in the unit of what was given.
+        support: the sources whose weight is not 0.
+        euclidean: whether H is positive semidefinite where weights sum to 0, so that the weights
+            are a minimum and no saddle.
+        notes: in words, what the reader of the weights should know; most often nothing.
+    """
+
+    weights: Tensor
+    squared_distance: float
+    support: tuple[int, ...]
+    euclidean: bool
+    notes: tuple[str, ...] = ()
+
+
+def squared_distances(sources: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared Euclidean distances of points, as `proximal_weights` takes them.
+
+    Args:
+        sources: ``(n, d)``.
+        target: ``(d,)``.
+
+    Returns:
+        To the target, ``(n,)``, and between sources, ``(n, n)``, float64.
+    """
+    offsets = sources.double() - target.double()
+    gram = offsets @ offsets.T
+    squares = gram.diagonal()
+    return squares, (squares[:, None] + squares - 2 * gram).fill_diagonal_(0)
+
+
+def interactions(squared_to_target: Tensor, squared_pairwise: Tensor) -> Tensor:
+    """H of SAIL's Eq. 13, ``(n, n)``: a_i² + a_j² − a_ij², float64.
+
+    Args:
+        squared_to_target: a_i², ``(n,)``. An unbiased MMD² may be negative.
+        squared_pairwise: a_ij², ``(n, n)``, symmetric, zero diagonal.
+
+    Raises:
+        ValueError: shapes, NaN or Inf, or a table that is not symmetric or has a diagonal.
+    """
+    own, between = squared_to_target.double(), squared_pairwise.double()
+    count = len(own) if own.dim() == 1 else 0
+    if count < 1 or between.shape != (count, count):
+        shapes = f"{tuple(own.shape)} and {tuple(between.shape)}"
+        raise ValueError(f"shapes {shapes}, expected (n,) to the target and (n, n) between sources")
+    if not bool(torch.isfinite(own).all() and torch.isfinite(between).all()):
+        raise ValueError("a distance is NaN or Inf")
+    slack = 1e-9 * float(between.abs().max())
+    if float((between - between.T).abs().max()) > slack:
+        raise ValueError("squared_pairwise is not symmetric")
+    if float(between.diagonal().abs().max()) > slack:
+        raise ValueError("squared_pairwise has a diagonal that is not 0")
+    return own[:, None] + own - (between + between.T) / 2
+
+
+def proximal_weights(
+    squared_to_target: Tensor, squared_pairwise: Tensor, constraint: Constraint = "simplex"
+) -> Proximal:
+    """γ of least ½ γᵀHγ: the paper's Theorem 3, for any number of sources and any H.
+
+    For two sources that is Eq. 11, on the simplex clipped to 0..1. Eq. 12, H⁻¹e / eᵀH⁻¹e, agrees
+    where H is positive definite and that is positive; it fails where a source equals the target,
+    and where H is indefinite it is a saddle.
+
+    Args:
+        squared_to_target: a_i², ``(n,)``, *squared* distances of sources and target.
+        squared_pairwise: a_ij², ``(n, n)``, of two sources.
+        constraint: ``"simplex"`` (γ_i ≥ 0, Σ γ_i = 1; exact up to `ENUMERATED` sources) or
+            ``"affine"`` (Σ γ_i = 1).
+
+    Plain distances in place of squared ones give other weights, and nothing can tell: the roots of
+    Euclidean distances are Euclidean distances, too (Schoenberg, 1938).
+
+    Raises:
+        ValueError: what `interactions` refuses, another constraint, and affine weights where the
+            objective has no minimum, as distances are not Euclidean.
+    """
+    if constraint not in ("simplex", "affine"):
+        raise ValueError(f"constraint is {constraint!r}, expected 'simplex' or 'affine'")
+    matrix = interactions(squared_to_target, squared_pairwise)
+    scale = float(matrix.abs().max())
+    unit = matrix / scale if scale > 0 else matrix
+    flat = _curvatures(unit)
+    euclidean = bool((flat >= -NEGLIGIBLE).all())
+    notes = [] if euclidean else [INDEFINITE]
+    if constraint == "affine":
+        weights = _affine(unit, euclidean)
+        if bool((flat.abs() <= NEGLIGIBLE).any()):
+            notes.append(NOT_UNIQUE)
+    elif len(unit) <= ENUMERATED:
+        weights = _enumerated(unit)
+    else:
+        weights = _descended(unit)
+        notes += [] if euclidean else [LOCAL.format(ENUMERATED)]
+    squared = float(weights @ matrix @ weights) / 2
+    if squared < -NEGLIGIBLE * scale:
+        notes.append(NEGATIVE)
+    if not _are_squares(squared_to_target.double(), squared_pairwise.double()):
+        notes.append(IMPOSSIBLE)
+    support = tuple(weights.nonzero().flatten().tolist())
+    return Proximal(weights, squared, support, euclidean, tuple(notes))
+
+
+def oracle_gamma(
+    states: Mapping[str, StateDict] | Sequence[StateDict],
+    optimum: StateDict,
+    constraint: Constraint = "simplex",
+) -> Proximal:
+    """Weights of the sources whose mean lies nearest to a known optimum: SAIL's Eq. 4 and 10.
+
+    Args:
+        states: sources of the optimum's keys and shapes. All floating tensors count, statistics
+            of BatchNorm too.
+        optimum: θ*. Distances say something only where it was trained from the sources' start.
+        constraint: as in `proximal_weights`.
+
+    Raises:
+        ValueError: no sources, or sources that do not match.
+    """
+    sources = name_experts(states)
+    check_compatible(optimum, sources, "the optimum")
+    rows = torch.stack([flatten(state).double() for state in sources.values()])
+    return proximal_weights(*squared_distances(rows, flatten(optimum)), constraint)
+
+
+def weights_from_samples(
+    target: Tensor,
+    sources: Sequence[Tensor],
+    constraint: Constraint = "simplex",
+    *,
+    bandwidth: float | None = None,
+    level: float = 0.05,
+    permutations: int = 199,
+    seed: int = 0,
+) -> Proximal:
+    """SAIL's weights from features of data: `proximal_weights` of MMD² (V-statistics).
+
+    Eq. 11 divides by the distance of the sources. Where that is noise, so are the weights; they are
+    uniform where no two sources differ by a permutation test, at ``level`` over all pairs.
+
+    Args:
+        target: features, ``(m, d)``, of data of the target.
+        sources: features, ``(n_i, d)``, of each source's data.
+        constraint: as in `proximal_weights`.
+        bandwidth: of the kernel; by default the median distance of the pooled samples.
+        level: of all tests together (Bonferroni).
+        permutations: of each test; the p-value is never below 1/(permutations + 1).
+        seed: of the permutations.
+    """
+    samples = [target, *sources]
+    width = median_distance(samples) if bandwidth is None else bandwidth
+    table = mmd_table(samples, bandwidth=width)
+    result = proximal_weights(table[0, 1:], table[1:, 1:], constraint)
+    pairs = list(combinations(sources, 2))
+    each = level / max(len(pairs), 1)
+    if any(
+        permutation_p(*pair, bandwidth=width, permutations=permutations, seed=seed) <= each
+        for pair in pairs
+    ):
+        return result
+    uniform = torch.full_like(result.weights, 1 / len(sources))
+    squared = float(uniform @ interactions(table[0, 1:], table[1:, 1:]) @ uniform) / 2
+    notes = (*result.notes, SAME.format(permutations, each))
+    return Proximal(uniform, squared, tuple(range(len(sources))), result.euclidean, notes)
+
+
+def _curvatures(matrix: Tensor) -> Tensor:
+    """Eigenvalues of H on directions of sum 0, ``(n − 1,)``."""
+    count = len(matrix)
+    basis = torch.linalg.qr(
+        torch.cat([matrix.new_ones(count, 1), torch.eye(count, count - 1, dtype=matrix.dtype)], 1)
+    ).Q[:, 1:]
+    values: Tensor = torch.linalg.eigvalsh(basis.T @ matrix @ basis)
+    return values
+
+
+def _stationary(matrices: Tensor) -> Tensor:
+    """Shortest γ of sum 1 where γᵀHγ is stationary among those, ``(…, k)``, by least squares."""
+    count = matrices.shape[-1]
+    system = matrices.new_ones(*matrices.shape[:-2], count + 1, count + 1)
+    system[..., :-1, :-1] = matrices
+    system[..., -1, -1] = 0
+    inverse: Tensor = torch.linalg.pinv(system, rtol=1e-13, hermitian=True)
+    return inverse[..., :-1, -1]
+
+
+def _affine(matrix: Tensor, euclidean: bool) -> Tensor:
+    weights = _stationary(matrix)
+    slopes = matrix @ weights
+    level = float((slopes - slopes.mean()).abs().max() + (weights.sum() - 1).abs())
+    if not euclidean or level > 1e-6:
+        raise ValueError(
+            "no affine weights are best: the distances are not Euclidean, and the objective falls "
+            "without end; use constraint='simplex'"
+        )
+    return weights / weights.sum()
+
+
+def _enumerated(matrix: Tensor) -> Tensor:
+    """The least over the simplex: of the stationary points of all faces, the best that is in it.
+
+    On the face that holds a minimum inside, that is one of them; of equal values the one of the
+    largest support wins.
+    """
+    count = len(matrix)
+    candidates = []
+    for size in range(count, 0, -1):
+        rows = torch.tensor(list(combinations(range(count), size)))
+        found = _stationary(matrix[rows[:, :, None], rows[:, None, :]])
+        inside = (found >= -NEGLIGIBLE).all(1) & ((found.sum(1) - 1).abs() < 1e-6)
+        full = matrix.new_zeros(int(inside.sum()), count)
+        candidates.append(full.scatter(1, rows[inside], _tidy(found[inside])))
+    weights = torch.cat(candidates)
+    values = ((weights @ matrix) * weights).sum(1)
+    best: Tensor = weights[(values <= values.min() + NEGLIGIBLE).nonzero()[0, 0]]
+    return best
+
+
+def _descended(matrix: Tensor) -> Tensor:
+    """A least over the simplex by projected gradient, then exactly on the support found."""
+    weights = matrix.new_full((len(matrix),), 1 / len(matrix))
+    step = 1 / float(torch.linalg.eigvalsh(matrix).abs().max())
+    for _ in range(STEPS):
+        slopes = matrix @ weights
+        if float(weights @ slopes - slopes.min()) < 1e-12:
+            break
+        weights = simplex_projection(weights - step * slopes)
+    chosen = (weights > 1e-6).nonzero().flatten()
+    exact = torch.zeros_like(weights)
+    exact[chosen] = _stationary(matrix[chosen[:, None], chosen])
+    better = bool((exact >= 0).all()) and float(exact @ matrix @ exact) <= float(
+        weights @ matrix @ weights
+    )
+    return _tidy(exact if better else weights)
+
+
+def _tidy(weights: Tensor) -> Tensor:
+    """Rounding errors taken for what they are: zeros, and a sum of 1."""
+    kept = torch.where(weights > NEGLIGIBLE, weights, 0)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def _are_squares(to_target: Tensor, between: Tensor) -> bool:
+    """Whether the roots of these numbers are distances, as far as triangles can tell."""
+    table = torch.zeros(len(between) + 1, len(between) + 1, dtype=torch.float64)
+    table[0, 1:] = table[1:, 0] = to_target
+    table[1:, 1:] = between
+    roots = table.clamp(min=0).sqrt()
+    detours = (roots[:, :, None] + roots[None]).amin(1)
+    slack = 1e-6 * float(roots.max())
+    return bool((table >= -slack * slack).all() and (roots <= detours + slack).all())

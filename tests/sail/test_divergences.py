@@ -1,0 +1,144 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from mergelib.sail.divergences import (
+    distance_of_variation,
+    empirical_variation,
+    gaussian_variation,
+    mahalanobis,
+    median_distance,
+    mmd_table,
+    permutation_p,
+    squared_mmd,
+    total_variation,
+)
+
+
+def drawn(count: int, size: int = 3, *, seed: int = 0, shift: float = 0.0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, size, generator=generator) + shift
+
+
+def test_total_variation_is_the_largest_difference_of_any_event() -> None:
+    counts = torch.tensor([[3.0, 1, 0, 4, 2], [1, 1, 5, 2, 3]])
+    shares = counts / counts.sum(1, keepdim=True)
+    events = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 5)
+    brute = (events @ (shares[0] - shares[1])).abs().max()
+    assert float(total_variation(*counts)) == pytest.approx(float(brute), abs=1e-7)
+
+
+def test_samples_of_tokens_are_histograms_and_continuous_ones_are_apart() -> None:
+    first, second = torch.tensor([0, 0, 1, 2]), torch.tensor([0, 1, 1, 1, 3])
+    counts = [torch.bincount(tokens, minlength=4) for tokens in (first, second)]
+    assert empirical_variation(first, second) == pytest.approx(float(total_variation(*counts)))
+    assert empirical_variation(drawn(500), drawn(500, seed=1)) == 1
+
+
+def test_gaussian_variation_against_integration() -> None:
+    for delta in (0.0, 0.3, 2.0, 6.0):
+        grid = np.linspace(-12, 18, 300_001)
+        apart = np.abs(stats.norm.pdf(grid) - stats.norm.pdf(grid, delta))
+        brute = np.trapezoid(apart, grid) / 2
+        assert float(gaussian_variation(delta)) == pytest.approx(brute, abs=1e-9)
+        assert float(distance_of_variation(gaussian_variation(delta))) == pytest.approx(delta)
+    assert float(distance_of_variation(1.0)) == math.inf
+
+
+def test_gaussians_in_several_dimensions_differ_along_one() -> None:
+    covariance = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    means = torch.tensor([[0.3, -1.0], [1.0, 0.4]], dtype=torch.float64)
+    distance = mahalanobis(means[0], means[1], covariance)
+    difference = (means[0] - means[1]).numpy()
+    solved = np.linalg.inv(covariance.numpy()) @ difference
+    assert float(distance) == pytest.approx(math.sqrt(difference @ solved))
+    points = np.random.default_rng(0).multivariate_normal(
+        means[0].numpy(), covariance.numpy(), 200_000
+    )
+    logs = [
+        stats.multivariate_normal(mean, covariance.numpy()).logpdf(points) for mean in means.numpy()
+    ]
+    monte_carlo = np.clip(1 - np.exp(logs[1] - logs[0]), 0, None).mean()
+    assert float(gaussian_variation(distance)) == pytest.approx(monte_carlo, abs=0.005)
+
+
+def by_loops(first: Tensor, second: Tensor, width: float, *, unbiased: bool) -> float:
+    def mean(own: Tensor, other: Tensor) -> float:
+        values = [
+            math.exp(-float((x - y).square().sum()) / (2 * width**2))
+            for i, x in enumerate(own)
+            for j, y in enumerate(other)
+            if not (unbiased and own is other and i == j)
+        ]
+        return sum(values) / len(values)
+
+    first, second = first.double(), second.double()
+    return mean(first, first) + mean(second, second) - 2 * mean(first, second)
+
+
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_mmd_against_a_double_loop(unbiased: bool) -> None:
+    first, second = drawn(12), drawn(9, seed=1, shift=0.5)
+    width = median_distance([first, second])
+    assert width == pytest.approx(float(torch.pdist(torch.cat([first, second]).double()).median()))
+    value = squared_mmd(first, second, unbiased=unbiased)
+    assert value == pytest.approx(by_loops(first, second, width, unbiased=unbiased), abs=1e-12)
+    far = squared_mmd(first + 1e4, second + 1e4, bandwidth=width, unbiased=unbiased)
+    assert far == pytest.approx(value, abs=1e-4)  # float32 features
+
+
+def test_batches_do_not_change_mmd() -> None:
+    first, second = drawn(90), drawn(70, seed=1)
+    values = [squared_mmd(first, second, batch=batch) for batch in (1000, 17, 1)]
+    assert values == pytest.approx([values[0]] * 3, abs=1e-12)
+
+
+def test_a_table_is_of_pairs_and_euclidean() -> None:
+    samples = [drawn(30 + 5 * i, seed=i, shift=0.2 * i) for i in range(5)]
+    table = mmd_table(samples, bandwidth=1.5)
+    assert float(table[1, 3]) == squared_mmd(samples[1], samples[3], bandwidth=1.5)
+    centred = torch.eye(5).double() - 0.2
+    assert float(torch.linalg.eigvalsh(-centred @ table @ centred).min()) > -1e-12
+
+
+def test_the_unbiased_estimate_is_zero_on_average_and_often_negative() -> None:
+    values = [
+        squared_mmd(drawn(20, seed=2 * i), drawn(20, seed=2 * i + 1), unbiased=True)
+        for i in range(100)
+    ]
+    assert abs(np.mean(values)) < 3 * np.std(values) / 10
+    assert min(values) < 0
+
+
+def test_p_values_are_uniform_without_a_difference_and_small_with_one() -> None:
+    null = [
+        permutation_p(drawn(15, seed=2 * i), drawn(15, seed=2 * i + 1), seed=i) for i in range(200)
+    ]
+    assert stats.kstest(null, "uniform").pvalue > 0.01
+    assert permutation_p(drawn(40), drawn(40, seed=1, shift=1.0)) == 1 / 200
+
+
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match="bins"):
+        total_variation(torch.ones(3), torch.ones(4))
+    for counts in ([0.0, 0.0], [-1.0, 2.0], [math.nan, 1.0]):
+        with pytest.raises(ValueError, match="no counts"):
+            total_variation(torch.tensor(counts), torch.ones(2))
+    with pytest.raises(ValueError, match="positive definite"):
+        mahalanobis(torch.zeros(2), torch.ones(2), torch.diag(torch.tensor([1.0, -1.0])))
+    with pytest.raises(ValueError, match=r"0\.\.1"):
+        distance_of_variation(1.5)
+    with pytest.raises(ValueError, match="coincide"):
+        squared_mmd(torch.zeros(5, 2), torch.zeros(5, 2))
+    with pytest.raises(ValueError, match="shapes"):
+        squared_mmd(drawn(5), drawn(5, 4))
+    with pytest.raises(ValueError, match="NaN"):
+        squared_mmd(drawn(5), drawn(5) * math.nan)
+    with pytest.raises(ValueError, match="bandwidth"):
+        squared_mmd(drawn(5), drawn(5), bandwidth=0.0)
+    with pytest.raises(ValueError, match="permutations"):
+        permutation_p(drawn(5), drawn(5), permutations=0)
