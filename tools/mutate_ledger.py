@@ -13,19 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import remedies_contrasts
+import stability_contrasts
 from contrasts import Contrast, Follow, Key, Spread, Times
 
-from mergelib.ledger import Claim, cart, cogram, frank_wolfe, stability, stability_variance
+from mergelib.ledger import Claim, cart, cogram, frank_wolfe, stability
 from mergelib.ledger.verdicts import FAILS, HOLDS, UNTESTED, judge, outcomes, verdict
 from mergelib.records.results import MissingResult, load_table
 
-CLAIMS = (
-    *cart.CLAIMS,
-    *frank_wolfe.CLAIMS,
-    *cogram.CLAIMS,
-    *stability_variance.CLAIMS,
-    *stability.CLAIMS,
-)
+CLAIMS = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS)
 WAYS = ("as measured", "for", "against", "exchanged", "shuffled", "renamed", "missing")
 
 
@@ -248,6 +243,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     ),
     "T12": (_MASKED([("trim, elect", 0.2), ("drop", 0.2), ("none", 1.0)], ("loss",)),),
     "G5": (Follow("fusion", _FUSED, [_FISHER, _LAYER], blocks=("seed", "data", "start")),),
+    **stability_contrasts.CONTRASTS,
     **remedies_contrasts.CONTRASTS,
 }
 

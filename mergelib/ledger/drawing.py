@@ -188,6 +188,24 @@ def _interval(check: Any) -> str:
     return f"{number(check)} [{_digits(ends[0])}, {_digits(ends[1])}]"
 
 
+def lines(checks: pd.DataFrame, claim: str, role: str = "primary") -> str:
+    """A claim's checks of one role as plain text for a chapter's cell.
+
+    Args:
+        checks: as of `judge`.
+        claim: its key.
+        role: ``"primary"``, ``"secondary"`` or ``"control"``.
+    """
+    own = checks[(checks["claim"] == claim) & (checks["role"] == role)]
+    shown = [f"{row.outcome:5}  {_interval(row)}  " for row in own.itertuples()]
+    width = max(map(len, shown), default=0)
+    indent = " " * width
+    return "\n".join(
+        textwrap.fill(what, 88, initial_indent=f"{start:{width}}", subsequent_indent=indent)
+        for start, what in zip(shown, own["what"], strict=True)
+    )
+
+
 def _listed(checks: pd.DataFrame) -> list[str]:
     lines = []
     for role, heading in ROLES.items():

@@ -766,8 +766,8 @@ assert (means["stability"] < means["printed"]).all()
 # quadratics that generalisation hardly matters: it is a statement about this chapter's tasks, with fifty examples in six
 # dimensions. Networks have fewer examples than weights; what they do is a question for measurements.
 #
-# Its scaling experiments are not treated here. [](41-corollary-one) looks at masks, [](43-choosing-by-the-bound) asks whether
-# a bound that is far off can still choose. All errors are listed in the [](../book/errata).
+# [](41-corollary-one) looks at masks, [](42-scaling-laws) repeats the paper's scaling experiments, and
+# [](43-choosing-by-the-bound) asks whether a bound that is far off can still choose. All errors are listed in the [](../book/errata).
 #
 # ## Exercises
 #

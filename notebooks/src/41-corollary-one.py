@@ -453,7 +453,7 @@ print(f"heterogeneity {found['heterogeneity']:.3f} and {found['heterogeneity, re
 # * At the best scale of each mask, a smaller share goes with a lower loss on one suite and not on the other, and masks differ by
 #   hundredths of a nat.
 #
-# **Next:** [](43-choosing-by-the-bound).
+# **Next:** [](42-scaling-laws).
 #
 # ## References
 #

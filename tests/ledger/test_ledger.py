@@ -17,7 +17,7 @@ from mergelib.ledger import (
     frank_wolfe,
     judge,
     outcomes,
-    stability_variance,
+    stability,
     verdict,
 )
 from mergelib.ledger.cart_settings import SUITES
@@ -115,7 +115,8 @@ def test_keys_are_unique_and_in_order() -> None:
     assert [each.key for each in cart.CLAIMS] == [f"C{i}" for i in range(1, 11)]
     assert [each.key for each in frank_wolfe.CLAIMS] == [f"F{i}" for i in range(1, 9)]
     assert [each.key for each in cogram.CLAIMS] == [f"G{i}" for i in range(1, 6)]
-    assert [each.key for each in stability_variance.CLAIMS] == ["T6", "T12"]
+    numbers = [int(each.key.removeprefix("T")) for each in stability.CLAIMS]
+    assert numbers == sorted({*numbers})
 
 
 def ladder(accuracies: dict[str, float]) -> pd.DataFrame:
@@ -232,6 +233,7 @@ def test_entries_name_verdict_paper_and_every_check() -> None:
     assert "[A page](../page)" in text
     assert "* it: 1.1 points [" in text
     assert "against a tolerance of 3.0; **holds**" in text
+    assert drawing.lines(rows, "A", "control") == "holds  1.1 points [0.97, 1.2]  half"
     line = "**● Holds**\n\n* **A** it helps (it: 1.1 points ["
     summary = drawing.summary(table, rows)
     assert summary.startswith(line)

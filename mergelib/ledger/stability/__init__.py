@@ -1,5 +1,10 @@
 """The claims of the stability framework (Li et al., 2026), in order of their numbers."""
 
-from mergelib.ledger.stability import remedies
+from mergelib.ledger.stability import remedies, scaling, variance
 
-CLAIMS = tuple(sorted(remedies.CLAIMS, key=lambda claim: int(claim.key.removeprefix("T"))))
+CLAIMS = tuple(
+    sorted(
+        (*variance.CLAIMS, *scaling.CLAIMS, *remedies.CLAIMS),
+        key=lambda claim: int(claim.key.removeprefix("T")),
+    )
+)

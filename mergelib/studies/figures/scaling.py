@@ -1,0 +1,103 @@
+"""The figures of the chapter on measured scaling laws: curves over one parameter of training."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from mergelib.plots import colour, label
+from mergelib.studies.analysis.stability import scaling as sweep
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PARTS = {
+    "loss": ("test loss", "#000000", "o-"),
+    "train_loss": ("training loss: optimisation", "#0072b2", "s--"),
+    "generalisation": ("difference: generalisation", "#d55e00", "^-"),
+}
+SHADES = ("#56b4e9", "#0072b2", "#e69f00", "#d55e00")  # of rates, from small to large
+
+
+def loss_parts(rows: pd.DataFrame, column: str, ax: "Axes", *, unit: float = 1.0) -> None:
+    """Test loss, training loss and their difference against a parameter, with intervals over seeds.
+
+    Args:
+        rows: as of `sweep.gained`, where nothing but the parameter changes.
+        column: the parameter; its axis is logarithmic.
+        ax: where to draw; its zero is the pretrained model.
+        unit: of the parameter's ticks.
+    """
+    ax.axhline(0, color="#8c8c8c", lw=1.2, ls="--")
+    for value, (text, shade, style) in PARTS.items():
+        curve = sweep.curve(rows, column, value)
+        _bars(curve.set_axis(curve.index / unit), ax, text, shade, style)
+    _axis(ax, sorted(rows[column].unique() / unit))
+
+
+def live_parts(tables: Mapping[float, Mapping[str, Any]], axes: Sequence["Axes"]) -> None:
+    """The same of one seed: a panel for each learning rate, the experts' test loss beside it.
+
+    Args:
+        tables: rate to what the study `scaling` returns.
+        axes: one for each rate.
+    """
+    for ax, (rate, found) in zip(axes, tables.items(), strict=True):
+        split = sweep.apart(pd.DataFrame(found["merged"])).groupby("steps").mean(numeric_only=True)
+        for value, (text, shade, style) in PARTS.items():
+            ax.plot(split.index, split[value], style, color=shade, ms=5, label=text)
+        alone = pd.DataFrame(found["experts"]).query("steps > 0").groupby("steps")["loss"].mean()
+        ax.plot(alone.index, alone, ":", color="#8c8c8c", label="experts, test loss")
+        _axis(ax, list(split.index))
+        ax.set(title=f"η = {rate:g}", xlabel="steps K")
+
+
+def two_clocks(
+    rows: pd.DataFrame, column: str, axes: Sequence["Axes"], names: tuple[str, str], power: int = 1
+) -> None:
+    """Test loss, one curve per value of a parameter, against K and against K times a power of it.
+
+    Args:
+        rows: as of `sweep.gained`, of every value and K, all else usual.
+        column: the parameter.
+        axes: two; their zero is the pretrained model.
+        names: of the parameter, and of the right axis.
+        power: 1 or −1.
+    """
+    for shade, (_, own) in zip(SHADES, rows.groupby(column), strict=False):
+        chosen = float(own[column].iloc[0])
+        curve = sweep.curve(own, "steps", "loss")
+        for ax, factor in zip(axes, (1.0, chosen**power), strict=True):
+            moved = curve.set_axis(curve.index * factor)
+            _bars(moved, ax, f"{names[0]} = {chosen:g}", shade, "o-")
+    for ax in axes:
+        ax.axhline(0, color="#8c8c8c", lw=1.2, ls="--")
+    _axis(axes[0], sorted(rows["steps"].unique()))
+    axes[0].set(xlabel="steps K", ylabel="test loss above the pretrained, nats")
+    axes[1].set(xscale="log", xlabel=names[1])
+
+
+def method_curves(rows: pd.DataFrame, column: str, value: str, ax: "Axes") -> None:
+    """One curve per merging method against a parameter.
+
+    Args:
+        rows: with ``method``.
+        column: the parameter; its axis is logarithmic.
+        value: a column; accuracies are drawn in per cent.
+        ax: where to draw.
+    """
+    for method in rows["method"].unique():
+        curve = sweep.curve(rows[rows["method"] == method], column, value)
+        _bars(curve, ax, label(method), colour(method), "o-")
+    _axis(ax, sorted(rows[column].unique()))
+
+
+def _bars(curve: pd.DataFrame, ax: "Axes", text: str, shade: str, style: str) -> None:
+    bars: dict[str, Any] = {"fmt": style, "color": shade, "capsize": 3, "label": text, "ms": 5}
+    ax.errorbar(curve.index, curve["mean"], curve["half_width"], **bars)
+
+
+def _axis(ax: "Axes", values: Sequence[float]) -> None:
+    ax.set(xscale="log")
+    ax.set_xticks(values, labels=[f"{value:g}" for value in values])
+    ax.minorticks_off()
