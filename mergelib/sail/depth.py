@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from mergelib.messages.brief import Brief
 from mergelib.statedict import is_statistic
 from mergelib.structure import Structure
 
@@ -23,8 +24,8 @@ DEPTHS: tuple[Depth, ...] = ("identity", "stack", "interlace", "interpolate")
 Origin = tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True)
-class GrownList:
+@dataclass(frozen=True, repr=False)
+class GrownList(Brief):
     """A list of modules that has another length in the target.
 
     Attributes:

@@ -122,8 +122,9 @@ real.networks()
 
 # %% [markdown]
 # More parameters alone do not help, nor does ImageNet: on the same pictures EfficientNet keeps no more than our
-# own network by most methods. Nor is it geometry: on both real networks task vectors are short, nearly orthogonal, and as much
-# of low rank. But MiniLM begins closer to its goal: untouched it reaches three quarters of its experts, the other two about half.
+# own network by most methods. Nor is it geometry: on all three task vectors are nearly orthogonal and as much of low rank, and
+# EfficientNet's are much shorter than ours. But MiniLM begins closer to its goal: untouched it reaches three quarters of its
+# experts, the other two about half.
 #
 # Is it pretraining or the network? The same EfficientNet on the pictures as they are, of 32 pixels: once from ImageNet's
 # weights, and once pretrained as our own network was, on the same sets for half of the epochs.

@@ -104,3 +104,8 @@ def test_a_backbone_and_heads_are_enough(tiny: str) -> None:
     assert not zoo.experts
     assert flatten(zoo.pretrained).tolist() == flatten(dict(zoo.model.named_parameters())).tolist()
     assert {*zoo.heads} == {*zoo.suite.tasks}
+
+
+def test_unknown_points_are_refused(tiny_zoo: Zoo) -> None:
+    with pytest.raises(ValueError, match="unknown point 'end'; known: pretrained, average"):
+        stability(tiny_zoo, points=["pretrained", "end"])

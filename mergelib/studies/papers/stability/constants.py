@@ -18,12 +18,14 @@ from mergelib.theory.stability.adam import adam_steps
 from mergelib.theory.stability.task_loss import TaskLoss, task_losses
 from mergelib.training import shuffled
 
+POINTS = ("pretrained", "average", "experts")
+
 
 @study(methods=["average"])
 def stability(
     zoo: Zoo,
     *,
-    points: Sequence[str] = ("pretrained", "average", "experts"),
+    points: Sequence[str] = POINTS,
     pictures: int = 128,
     curved: int = 16,
     singles: int = 6,
@@ -55,7 +57,13 @@ def stability(
         ``points``: rows of ``point``, ``loss`` f, ``squared`` ‖∇f‖² on these examples and
         ``unbiased``, ``dissimilarity`` κ² for equal weights. ``adam``: rows of ``task``,
         ``steps``, ``residual`` and ``spread``, see `AdamSteps`.
+
+    Raises:
+        ValueError: an unknown point.
     """
+    for point in points:
+        if point not in POINTS:
+            raise ValueError(f"unknown point {point!r}; known: {', '.join(POINTS)}")
     generator = Generator().manual_seed(stable_seed("stability", zoo.suite.seed))
     problem = problem_of(zoo, pictures)
     known = {"pretrained": zoo.pretrained, "average": merge_zoo("average", zoo), **zoo.experts}
