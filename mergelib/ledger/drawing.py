@@ -201,7 +201,7 @@ def lines(checks: pd.DataFrame, claim: str, role: str = "primary") -> str:
     width = max(map(len, shown), default=0)
     indent = " " * width
     return "\n".join(
-        textwrap.fill(what, 88, initial_indent=f"{start:{width}}", subsequent_indent=indent)
+        textwrap.fill(what, 78, initial_indent=f"{start:{width}}", subsequent_indent=indent)
         for start, what in zip(shown, own["what"], strict=True)
     )
 

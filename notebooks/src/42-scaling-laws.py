@@ -237,10 +237,13 @@ assert largest.is_monotonic_decreasing
 # %%
 alone = experts[experts["steps"] > 0].assign(method="individual")
 both = sweep.gained(pd.concat([alone, merged]), experts)
+after = {}
 for who in ("individual", "average"):
     rows = sweep.at(both[both["method"] == who], learning_rate=None, steps=100)
-    found = sweep.spread(rows, "learning_rate")
-    print(f"{who:10}", *(f"{rate:g}: {sweep.told(found[rate])}," for rate in found))
+    after[who] = {
+        rate: sweep.told(ends) for rate, ends in sweep.spread(rows, "learning_rate").items()
+    }
+pd.DataFrame(after).rename_axis("learning rate")
 
 # %% [markdown]
 # At the largest rate experts are about as good as at the smallest, and their average is below the model that they began

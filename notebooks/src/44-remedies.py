@@ -120,7 +120,7 @@ for ax, (title, rows) in zip(axes, parts.items()):
     ax.set(title=title, xlabel="log ratio" if title == "Curvature" else "points")
 plt.show()
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 # What the text and the figure's description say of this result.
 flat, alone, merged = (part["mean"] for part in parts.values())
 SAM = ["sharpness-aware, 0.05", "sharpness-aware, 0.2"]
@@ -149,7 +149,7 @@ for name, gain in half.items():
     print(name)
     print(written_both(gain).to_string(), end="\n\n")
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 assert (half["individual"]["high"] < 0).all()
 assert half["average"]["mean"][[SAM[0], "linearised"]].abs().max() < 0.5
 assert half["average"]["mean"][SAM[1]] < -1
@@ -216,7 +216,7 @@ orders = found.permutations.values()
 moved = sum(int((order != torch.arange(order.shape[-1])).sum()) for order in orders)
 print(f"{moved} of {sum(order.numel() for order in orders)} units change place")
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 one, two = (remedies.by_matching(pairs, pair) for pair in ("same task", "two tasks"))
 ends = two.pivot(index=["seed", "task"], columns="matched", values="end")
 assert np.allclose(ends[True], ends[False], rtol=1e-3)
@@ -261,7 +261,7 @@ for few, rule in ((100, "average"), (25, "average"), (100, "task_arithmetic"), (
     print(f"{few} and {8 * few} steps, {rule}")
     print(written_both(remedies.way_gains(merged, few=few, method=rule)).to_string(), end="\n\n")
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 rows = {name: table["mean"] for name, table in gains.items()}
 assert (gains["all"]["high"][["Adam, per step", "SGD, per step"]] < 0).all()
 assert (rows["all"][["Adam, per length", "SGD, per length"]].abs() < 1).all()
@@ -318,7 +318,7 @@ judged = remedies.errors(load_table("glyphs8-mechanisms"))
 better = {fine: (f"adamerging, {fine}", "average") for fine in ("task", "layer")}
 print(written_both(100 * both_intervals(judged, better)).to_string())
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 assert (both_intervals(judged, better)["mean"] > 0.01).all()
 follows = {
     fine: remedies.correlations(weights, fine, "heterogeneity") for fine in ("task", "layer")
@@ -362,7 +362,7 @@ for part in ("optimisation", "generalisation"):
     print(f"change of the {part} error, nats")
     print(written_both(both_intervals(judged, changes, part), 2).to_string(), end="\n\n")
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 less, gap = (both_intervals(judged, changes, part) for part in ("optimisation", "generalisation"))
 assert less["high"].max() < -0.3
 assert gap["mean"]["test"] < -0.03

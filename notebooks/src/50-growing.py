@@ -230,7 +230,7 @@ axes[0].set_ylabel("share kept")
 fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
 plt.show()
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 # What the text and the figure's description say.
 exact = table[table["scheme"].isin(["replicate", "mean", "identity"])]
 assert exact["change"].max() < 1e-4
@@ -272,7 +272,7 @@ fig, ax = plt.subplots(figsize=(6.4, 3.8))
 ranks(rounds, ax)
 plt.show()
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 copies = rounds[rounds["start"] == "copies"]
 assert (copies["apart"] == 0).all()
 assert (copies["rank"] == copies["rank"].iloc[0]).all()

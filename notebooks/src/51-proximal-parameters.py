@@ -168,10 +168,12 @@ print("source = target:", weights.abs().round(decimals=6).tolist())
 # it and ⅓ to each other. Their predicted squared distance to the target is below zero:
 
 # %% tags=["nbval-check-output"]
+from textwrap import fill
+
 found = proximal_weights(torch.full((4,), 0.25), square.square())
-print("square:", [round(w, 2) for w in found.weights.tolist()], "|", *found.notes)
 star = proximal_weights(torch.full((3,), 1 / 36), 4 / 36 * (1 - torch.eye(3)))
-print(f"star: {star.squared_distance:.4f}", "|", *star.notes)
+print("square:", [round(w, 2) for w in found.weights.tolist()], fill(*found.notes, 78), sep="\n")
+print(f"star: {star.squared_distance:.4f}", fill(*star.notes, 78), sep="\n")
 
 # %% [markdown]
 # So `proximal_weights` solves the quadratic programme: exactly, by trying every support, for at most twelve sources,
@@ -266,7 +268,7 @@ ax.set_ylabel("estimated γ₁")
 ax.legend(fontsize=9, loc="upper left")
 plt.show()
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 spread = estimates.groupby(["kind", "share"])["weight"].agg(["mean", "std"])
 for kind in ("MMD² (V)", "MMD² (U)", "TV of bins"):
     assert (abs(spread.loc[kind, "mean"] - list(SHARES)) < 0.08).all()
@@ -365,7 +367,7 @@ print(
     scripts.set_index(["pair", "share"])[["loss", "curved"]].unstack("share").round(2).to_string()
 )
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 # What the text and the figure's description say of this seed.
 if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
     inner = perceptrons[perceptrons["share"].between(0.1, 0.9)]
@@ -411,7 +413,7 @@ from mergelib.studies.analysis.sail.proximal import thirds
 cuts = thirds()
 print(cuts.round(2).to_string(index=False))
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 assert cuts["equation_11"].between(-0.5, 0.2).all()
 assert (cuts["printed"] > 0.8).all()
 
@@ -479,7 +481,7 @@ print(table.rename(index={True: "one start", False: "own starts"}).round(0).to_s
 again = perceptrons[~perceptrons["shared"] & (perceptrons["share"] == 1)]["nearest_source"].min()
 print(f"same data, other seed: {again:.0f}")
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 if (PROFILE, SEED) == ("default", 0):
     for row, sign in ((True, 1), (False, -1)):
         assert sign * (table.loc[row, "PyTorch's start"] - table.loc[row, "nearest source"]) > 0
@@ -524,7 +526,7 @@ print(
     f"half the excess saves {steps_saved(0.5, known['rate'], known['mu']):.0f} steps of the bound"
 )
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 assert (paths["excess"] <= paths["bound"] * (1 + 1e-9)).all()
 saved = [(wide[c] < 1e-5).idxmax() for c in ("proximal", "random")]
 assert saved[0] < saved[1]
@@ -586,7 +588,7 @@ handles = figures.named_once(axes[0], axes[2])
 fig.legend(handles.values(), handles, loc="outside lower center", ncols=4, fontsize=10)
 plt.show()
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 from mergelib.theory.proximal import proximity_bound
 
 assert stats.chi2(1).sf(0.01 / 0.5) < proximity_bound(0.01, 1, 0.0, alpha=0.5)
