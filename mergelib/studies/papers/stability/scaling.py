@@ -91,22 +91,14 @@ def scaling(
     teams = draw_groups(names, groups, size, zoo.suite.seed)
     trained = _trained_on(zoo.suite, share)
     judged = replace(zoo, suite=_judged_on(trained, pictures, seen))
-    kept: dict[int, dict[str, dict[str, Tensor]]] = {count: {} for count in steps}
-    for name, task in trained.tasks.items():
-        states = checkpoints(
-            zoo.model,
-            zoo.heads[name],
-            task.train,
-            steps,
-            optimiser=optimiser,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            transform=task.transform,
-            loss=task.loss,
-            seed=zoo.suite.seed,
-        )
-        for count, state in states.items():
-            kept[count][name] = state
+    found = trained_checkpoints(
+        replace(zoo, suite=trained),
+        steps,
+        optimiser=optimiser,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+    )
+    kept = {count: {name: found[name][count] for name in names} for count in steps}
     where = {"learning_rate": learning_rate, "batch_size": batch_size, "share": share}
     experts = _experts(judged, kept)
     tables = {
@@ -118,6 +110,27 @@ def scaling(
         "stopped": _stopped(judged, kept, teams, experts),
     }
     return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
+
+
+def trained_checkpoints(
+    zoo: Zoo, steps: Sequence[int], *, optimiser: str, learning_rate: float, batch_size: int
+) -> dict[str, dict[int, dict[str, Tensor]]]:
+    """The expert of each task after several numbers of steps, see `checkpoints`: task to steps."""
+    return {
+        name: checkpoints(
+            zoo.model,
+            zoo.heads[name],
+            task.train,
+            steps,
+            optimiser=optimiser,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            transform=task.transform,
+            loss=task.loss,
+            seed=zoo.suite.seed,
+        )
+        for name, task in zoo.suite.tasks.items()
+    }
 
 
 def _check(

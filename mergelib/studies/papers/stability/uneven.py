@@ -15,11 +15,10 @@ from mergelib.hashing import stable_seed
 from mergelib.records.results import Tables
 from mergelib.statedict import StateDict, flatten, lerp
 from mergelib.studies.comparison import cut, individual, merge_zoo, records
-from mergelib.studies.papers.stability.scaling import RULES
+from mergelib.studies.papers.stability.scaling import RULES, trained_checkpoints
 from mergelib.studies.runner import beginning_of, study
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.tasks import Zoo
-from mergelib.testbed.training import checkpoints
 
 Checkpoints = Mapping[str, Mapping[int, dict[str, Tensor]]]  # by task, then by number of steps
 
@@ -72,7 +71,9 @@ def uneven(
     tables: Tables = {"experts": [], "merged": []}
     for optimiser, rate in rates.items():
         wanted = {count for few, many in lengths for count in (few, _middle(few, many), many)}
-        kept = _trained(zoo, sorted(wanted), optimiser, rate, batch_size)
+        kept = trained_checkpoints(
+            zoo, sorted(wanted), optimiser=optimiser, learning_rate=rate, batch_size=batch_size
+        )
         tables["experts"] += [
             {"optimiser": optimiser, "steps": count, **row}
             for count in sorted(wanted)
@@ -112,26 +113,6 @@ def rescaled(zoo: Zoo, amounts: Mapping[str, float]) -> Zoo:
 
 def _middle(few: int, many: int) -> int:
     return (few + many) // 2
-
-
-def _trained(
-    zoo: Zoo, steps: Sequence[int], optimiser: str, rate: float, batch_size: int
-) -> Checkpoints:
-    return {
-        name: checkpoints(
-            zoo.model,
-            zoo.heads[name],
-            task.train,
-            steps,
-            optimiser=optimiser,
-            learning_rate=rate,
-            batch_size=batch_size,
-            transform=task.transform,
-            loss=task.loss,
-            seed=zoo.suite.seed,
-        )
-        for name, task in zoo.suite.tasks.items()
-    }
 
 
 def _taken(kept: Checkpoints, steps: Mapping[str, int]) -> dict[str, dict[str, Tensor]]:
