@@ -216,13 +216,15 @@ def test_unconstrained_coefficients_reach_the_affine_minimum(quadratic: Any) -> 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from Linux's /proc")
 @pytest.mark.parametrize("variant", ["hard", "soft"])
 def test_memory_does_not_grow_with_the_experts(tmp_path: Path, variant: str) -> None:
-    """Twenty files of 16 MB against four; the allocator adds noise, hence the best of three."""
+    """Twenty files of 16 MB against four; the allocator adds noise of tens of MB."""
     write_experts(tmp_path, 20, rows=1024)
+    more = sum(file.stat().st_size for file in sorted(tmp_path.iterdir())[4:])
     peaks = [
         min(cast("int", peak_bytes(tmp_path, count, variant)) for _ in range(3))
         for count in (4, 20)
     ]
-    assert peaks[1] <= 1.3 * peaks[0], peaks
+    assert more > 250e6
+    assert peaks[1] - peaks[0] < 0.3 * more, peaks
 
 
 class Case:
