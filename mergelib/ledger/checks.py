@@ -18,6 +18,7 @@ from mergelib.records.statistics import pitman_morgan, resampled_means, resampli
 
 Role = Literal["primary", "secondary", "control"]
 
+UNITS = {"accuracy": "points", "loss": "nats"}
 LEVEL = 0.95
 POWER = 0.8
 DRAWS = 5000

@@ -74,20 +74,6 @@ def gaussian_variation(distance: Tensor | float) -> Tensor:
     return torch.erf(torch.as_tensor(distance, dtype=torch.float64) / math.sqrt(8))
 
 
-def distance_of_variation(variation: Tensor | float) -> Tensor:
-    """The Mahalanobis distance that `gaussian_variation` came from: 2Φ⁻¹((1 + TV)/2).
-
-    Infinite at 1: what saturated cannot be recovered.
-
-    Raises:
-        ValueError: outside 0..1.
-    """
-    share = torch.as_tensor(variation, dtype=torch.float64)
-    if not bool(((share >= 0) & (share <= 1)).all()):
-        raise ValueError("total variation lies in 0..1")
-    return math.sqrt(8) * torch.erfinv(share)
-
-
 def median_distance(samples: Sequence[Tensor]) -> float:
     """The usual bandwidth: median distance of two points of the pooled samples.
 

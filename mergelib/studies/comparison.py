@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any, Literal
 
 import pandas as pd
-from torch import Tensor
+from torch import Tensor, nn
 
 from mergelib.merging import merge
 from mergelib.problems.examples import Examples
@@ -20,9 +20,9 @@ from mergelib.procedures import Adapted, adapt
 from mergelib.records.measure import measured
 from mergelib.records.results import Rows
 from mergelib.registry import get_method
-from mergelib.statedict import StateDict, lerp
+from mergelib.statedict import StateDict, flatten, lerp
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many, normalised_accuracy
-from mergelib.testbed.tasks import Split, Suite, Zoo
+from mergelib.testbed.tasks import Suite, Zoo
 
 Grid = Mapping[str, Sequence[Any]]
 Data = dict[str, tuple[Tensor, Tensor]]
@@ -291,13 +291,9 @@ def cut(zoo: Zoo, pictures: int) -> Zoo:
 
     Splits are in random order, so what is left is a random part of them.
     """
-
-    def first(split: Split, count: int) -> Split:
-        return Split(split.inputs[:count], split.labels[:count])
-
     tasks = {
         name: replace(
-            task, validation=first(task.validation, pictures // 2), test=first(task.test, pictures)
+            task, validation=task.validation.first(pictures // 2), test=task.test.first(pictures)
         )
         for name, task in zoo.suite.tasks.items()
     }
@@ -349,6 +345,33 @@ def judged(zoo: Zoo, method: str, result: Adapted) -> Rows:
     heads = {**zoo.heads, **result.heads}
     table = evaluate(zoo.model, result.state, heads, zoo.suite, autocast=True)
     return records(table[["task", "accuracy", "loss"]].assign(method=method))
+
+
+def scores(
+    zoo: Zoo,
+    state: StateDict,
+    heads: Mapping[str, nn.Module],
+    tasks: Sequence[str],
+    splits: Mapping[str, SplitName],
+) -> Iterator[dict[str, Any]]:
+    """Accuracy and loss (nats) of each task on each split, whose key begins the columns' names."""
+    found = {
+        prefix: evaluate(
+            zoo.model, state, heads, zoo.suite, split=split, tasks=tasks, autocast=True
+        ).set_index("task")
+        for prefix, split in splits.items()
+    }
+    for task in tasks:
+        yield {"task": task} | {
+            f"{prefix}{column}": float(table[column][task])
+            for prefix, table in found.items()
+            for column in ("accuracy", "loss")
+        }
+
+
+def distance(zoo: Zoo, state: StateDict) -> float:
+    """‖θ − θ_0‖ from the pretrained model."""
+    return float((flatten(state) - flatten(zoo.pretrained)).norm())
 
 
 def problem_of(zoo: Zoo, count: int) -> Problem:

@@ -84,7 +84,7 @@ def make_pair(seed: int, source: str, kind: str, *, shared: bool) -> Pair:
     """
     data = SOURCES[source](seed, kind == "heterogeneous")
     if kind == "unequal":
-        data = replace(data, b=Split(data.b.inputs[:FEW], data.b.labels[:FEW]))
+        data = replace(data, b=data.b.first(FEW))
     return train_and_merge(data, seed, shared=shared)
 
 

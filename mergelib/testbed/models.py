@@ -239,6 +239,17 @@ class ResNet(nn.Module):
         return features
 
 
+def started_anew(model: nn.Module, seed: int) -> nn.Module:
+    """A copy of a network whose layers start anew, each as PyTorch starts it."""
+    network = copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for module in network.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d | nn.LayerNorm):
+                module.reset_parameters()
+    return network
+
+
 class Linearised(nn.Module):
     """A network's first-order expansion in its weights: f(x; θ_0) + ∂f/∂θ (x; θ_0) · (θ − θ_0).
 

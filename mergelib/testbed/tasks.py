@@ -80,6 +80,10 @@ class Split(Brief):
     def __len__(self) -> int:
         return len(self.labels)
 
+    def first(self, count: int) -> "Split":
+        """At most so many examples, the first ones."""
+        return Split(self.inputs[:count], self.labels[:count])
+
 
 @dataclass(frozen=True, repr=False)
 class Task(Brief):

@@ -7,7 +7,6 @@ from scipy import stats
 from torch import Tensor
 
 from mergelib.sail.divergences import (
-    distance_of_variation,
     empirical_variation,
     gaussian_variation,
     mahalanobis,
@@ -45,8 +44,6 @@ def test_gaussian_variation_against_integration() -> None:
         apart = np.abs(stats.norm.pdf(grid) - stats.norm.pdf(grid, delta))
         brute = np.trapezoid(apart, grid) / 2
         assert float(gaussian_variation(delta)) == pytest.approx(brute, abs=1e-9)
-        assert float(distance_of_variation(gaussian_variation(delta))) == pytest.approx(delta)
-    assert float(distance_of_variation(1.0)) == math.inf
 
 
 def test_gaussians_in_several_dimensions_differ_along_one() -> None:
@@ -130,8 +127,6 @@ def test_refusals() -> None:
             total_variation(torch.tensor(counts), torch.ones(2))
     with pytest.raises(ValueError, match="positive definite"):
         mahalanobis(torch.zeros(2), torch.ones(2), torch.diag(torch.tensor([1.0, -1.0])))
-    with pytest.raises(ValueError, match=r"0\.\.1"):
-        distance_of_variation(1.5)
     with pytest.raises(ValueError, match="coincide"):
         squared_mmd(torch.zeros(5, 2), torch.zeros(5, 2))
     with pytest.raises(ValueError, match="shapes"):

@@ -7,13 +7,16 @@ import torch
 from mergelib import flatten
 from mergelib.align import permute, random_permutations
 from mergelib.structure import structure_of
-from mergelib.studies.papers.stability.rebasin import _compared, drawn, rebasin
+from mergelib.studies.papers.stability.rebasin import _compared, rebasin
+from mergelib.testbed.models import started_anew
 from mergelib.testbed.tasks import Zoo
 
 
 def test_starts_are_drawn(tiny_zoo: Zoo) -> None:
     before, random = flatten(tiny_zoo.model.state_dict()), torch.get_rng_state()
-    one, same, other = (flatten(drawn(tiny_zoo.model, seed).state_dict()) for seed in (1, 1, 2))
+    one, same, other = (
+        flatten(started_anew(tiny_zoo.model, seed).state_dict()) for seed in (1, 1, 2)
+    )
     assert torch.equal(one, same)
     assert (one - other).norm() > 0.5 * one.norm()
     assert torch.equal(flatten(tiny_zoo.model.state_dict()), before)

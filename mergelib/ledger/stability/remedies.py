@@ -6,11 +6,12 @@ does lower what it is said to lower, and whether the merge gains. T19 is about T
 
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mergelib.ledger.checks import Check, Role, above, matrix, pick
+from mergelib.ledger.checks import UNITS, Check, Role, above, matrix, pick
 from mergelib.ledger.verdicts import Claim, Load
 from mergelib.studies.analysis.stability.remedies import (
     OPTIMISERS,
@@ -26,15 +27,23 @@ REORDERED = "glyphs8-rebasin-mlp"
 UNEVEN = "glyphs8-uneven-vit_small"
 EXPLAINED = "glyphs8-mechanisms"
 
-UNITS = {"accuracy": "points", "loss": "nats"}
 NEAR_NATS = 0.05  # of a generalisation error that is left as it is
 NEAR_SUM = 0.1  # of coefficients that sum to 1
 REMEDIES = {"sharpness-aware, 0.05": "SAM", "linearised": "linearised fine-tuning"}
 
 
-def _gain(what: str, table: pd.DataFrame, better: str, worse: str, value: str, role: Role) -> Check:
-    """The check that one method is better than another, in accuracy or in loss."""
-    sides = [pick(table, value, method=name) for name in (better, worse)]
+def _gain(
+    what: str,
+    table: pd.DataFrame,
+    better: str,
+    worse: str,
+    value: str,
+    role: Role,
+    column: str = "method",
+) -> Check:
+    """The check that one kind of rows is better than another, in accuracy or in loss."""
+    kinds: list[dict[str, Any]] = [{column: name} for name in (better, worse)]
+    sides = [pick(table, value, **kind) for kind in kinds]
     if value == "loss":
         sides.reverse()
     return above(f"{what}, {value}", *sides, role=role, unit=UNITS[value])
@@ -50,18 +59,15 @@ def _trained(load: Load) -> list[Check]:
     cases = [(kind, "plain", "at equal cost") for kind in (*REMEDIES, "sharpness-aware, 0.2")]
     cases += [(kind, "plain, half as long", "in as many steps") for kind in REMEDIES]
     for (kind, other, how), method, value in product(cases, ("average", "individual"), UNITS):
-        runs = test[test["method"] == method]
-        sides = [pick(runs, value, kind=each) for each in (kind, other)]
-        if value == "loss":
-            sides.reverse()
         role: Role = "secondary"
         if method == "individual":
             role = "control"
         elif (other, value) == ("plain", "accuracy") and kind in REMEDIES:
             role = "primary"
         subject = "expert" if method == "individual" else "average"
-        what = f"{REMEDIES.get(kind, 'SAM, a larger ball')}, {how}: a better {subject}, {value}"
-        checks.append(above(what, *sides, role=role, unit=UNITS[value]))
+        what = f"{REMEDIES.get(kind, 'SAM, a larger ball')}, {how}: a better {subject}"
+        runs = test[test["method"] == method]
+        checks.append(_gain(what, runs, kind, other, value, role, "kind"))
     return checks
 
 

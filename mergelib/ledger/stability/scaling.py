@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from mergelib.ledger.checks import Check, Role, above, matrix
+from mergelib.ledger.checks import UNITS, Check, Role, above, matrix
 from mergelib.ledger.verdicts import Claim, Load
 from mergelib.plots import label
 from mergelib.studies.analysis.stability import scaling as sweep
@@ -25,7 +25,6 @@ BATCHES = (8, 64)
 LARGE = 1.6e-3  # a rate at which batches were changed as well
 NEAR = 1.0  # points
 CHANCE = 50.0  # per cent
-UNITS = {"accuracy": "points", "loss": "nats"}
 
 
 def _merged(load: Load, **chosen: Any) -> pd.DataFrame:
@@ -34,7 +33,7 @@ def _merged(load: Load, **chosen: Any) -> pd.DataFrame:
 
 def _best(wide: pd.DataFrame, *, last: bool = True) -> pd.Series:
     """What is best in the other seeds, between both ends; or of all but the largest value."""
-    among = list(wide.columns)[1:-1] if last else list(wide.columns)[:-1]
+    among = sweep.inner(wide) if last else list(wide.columns)[:-1]
     return sweep.taken(wide, sweep.chosen_elsewhere(wide, among))
 
 

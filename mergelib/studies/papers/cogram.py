@@ -4,12 +4,10 @@ The latter are functions of a seed and a source, see `mergelib.studies.pairs`, a
 data of both networks.
 """
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import nn
 
@@ -33,6 +31,7 @@ from mergelib.studies.comparison import (
 )
 from mergelib.studies.pairs import Pair, draw_pairs, pair_of
 from mergelib.studies.runner import study
+from mergelib.testbed.models import started_anew
 from mergelib.testbed.tasks import Zoo
 
 # What `thresholds` searches on validation data; the steepness stays at the paper's 5.5.
@@ -227,13 +226,7 @@ def tuning(seed: int, source: str = "synthetic", *, learning_rate: float = 1e-3)
     for names, pair in draw_pairs(seed, source):
         merged = pair.cogram(pair.fisher, pair.prototypes("arithmetic")).state
         states = {"a": pair.a, "b": pair.b, "fisher": pair.fisher, "cogram": merged}
-        fresh = copy.deepcopy(pair.model)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stable_seed("scratch", seed))
-            for module in fresh.modules():
-                if isinstance(module, nn.Linear):
-                    module.reset_parameters()
-        states["scratch"] = fresh.state_dict()
+        states["scratch"] = started_anew(pair.model, stable_seed("scratch", seed)).state_dict()
         half = len(pair.data.test) // 2
         for method, state in states.items():
             for training in ("none", "fine-tuning", "kickoff"):

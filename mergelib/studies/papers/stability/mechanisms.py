@@ -4,17 +4,22 @@ AdaMerging is said to give outliers, tasks of a large heterogeneity ζ_t, less w
 lower the optimisation error of a merge and to leave its generalisation error.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from mergelib.procedures.common import Adapted, unlabelled
 from mergelib.records.results import Rows, Tables
-from mergelib.statedict import flatten
-from mergelib.studies.comparison import adapted, examples_of, merge_zoo, problem_of
+from mergelib.studies.comparison import (
+    adapted,
+    distance,
+    examples_of,
+    merge_zoo,
+    problem_of,
+    scores,
+)
 from mergelib.studies.runner import study
-from mergelib.testbed.evaluation import evaluate
-from mergelib.testbed.tasks import Split, Zoo
+from mergelib.testbed.tasks import Zoo
 from mergelib.theory.stability.estimators import gradient_products, heterogeneity
 from mergelib.theory.stability.task_loss import task_losses
 
@@ -81,9 +86,13 @@ def mechanisms(
 
 def _shortened(zoo: Zoo, count: int) -> Zoo:
     """The zoo with the first rows of every split; splits are in random order."""
-    splits = {split: examples_of(zoo, count, split) for split in get_args(Part)}
     tasks = {
-        name: replace(task, **{split: Split(*rows[name]) for split, rows in splits.items()})  # type: ignore[arg-type]
+        name: replace(
+            task,
+            train=task.train.first(count),
+            validation=task.validation.first(count),
+            test=task.test.first(count),
+        )
         for name, task in zoo.suite.tasks.items()
     }
     return replace(zoo, suite=replace(zoo.suite, tasks=tasks))
@@ -93,14 +102,13 @@ def _known(zoo: Zoo, examples: int, parts: int) -> Rows:
     """What there is to know of a task before merging."""
     losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
     apart = heterogeneity(gradient_products([*losses.values()], parts))
-    start = flatten(zoo.pretrained)
     return [
         {
             "task": name,
             "heterogeneity": zeta.value,
             "half_width": zeta.half_width,
             "loss": float(loss.values().mean()),
-            "distance": float((flatten(zoo.experts[name]) - start).norm()),
+            "distance": distance(zoo, zoo.experts[name]),
         }
         for (name, loss), zeta in zip(losses.items(), apart, strict=True)
     ]
@@ -110,18 +118,6 @@ def _judged(
     zoo: Zoo, result: Adapted, tasks: Sequence[str] | None = None, **named: str
 ) -> Iterator[dict[str, Any]]:
     """On test and training examples, one row per task."""
-    heads = {**zoo.heads, **result.heads}
-    names: Mapping[str, Any] = {"": "test", "train_": "train"}
-    found = {
-        prefix: evaluate(
-            zoo.model, result.state, heads, zoo.suite, split=split, tasks=tasks, autocast=True
-        ).set_index("task")
-        for prefix, split in names.items()
-    }
-    for task in found[""].index:
-        scores = {
-            f"{prefix}{column}": float(table[column][task])
-            for prefix, table in found.items()
-            for column in ("accuracy", "loss")
-        }
-        yield {**named, "task": task, **scores}
+    heads, names = {**zoo.heads, **result.heads}, [*(tasks or zoo.suite.tasks)]
+    for row in scores(zoo, result.state, heads, names, {"": "test", "train_": "train"}):
+        yield {**named, **row}

@@ -4,13 +4,11 @@ There it is said to lower the heterogeneity ζ_t of tasks. ζ_t belongs to the l
 their gradients at every θ; what can be measured is ‖∇f_t − ∇f‖ at one θ, so at a merge.
 """
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from mergelib.align import git_rebasin
 from mergelib.hashing import stable_seed
@@ -19,6 +17,7 @@ from mergelib.statedict import StateDict, flatten, lerp
 from mergelib.studies.comparison import cut, problem_of, sub_zoo
 from mergelib.studies.runner import beginning_of, study
 from mergelib.testbed.evaluation import evaluate
+from mergelib.testbed.models import started_anew
 from mergelib.testbed.tasks import Zoo
 from mergelib.testbed.training import Recipe, fine_tune
 from mergelib.theory.stability.estimators import gradient_products, heterogeneity
@@ -78,7 +77,7 @@ def rebasin(
 
 def _trained(zoo: Zoo, recipe: Recipe, start: int) -> dict[str, dict[str, torch.Tensor]]:
     """A network for every task, all from one random start, in orders of their own."""
-    network = drawn(zoo.model, stable_seed("start", start, zoo.suite.seed))
+    network = started_anew(zoo.model, stable_seed("start", start, zoo.suite.seed))
     return {
         name: fine_tune(
             network,
@@ -91,17 +90,6 @@ def _trained(zoo: Zoo, recipe: Recipe, start: int) -> dict[str, dict[str, torch.
         )
         for name, task in zoo.suite.tasks.items()
     }
-
-
-def drawn(model: nn.Module, seed: int) -> nn.Module:
-    """A copy of a network whose layers start anew, each as PyTorch starts it."""
-    network = copy.deepcopy(model)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for module in network.modules():
-            if isinstance(module, nn.Linear | nn.Conv2d | nn.LayerNorm):
-                module.reset_parameters()
-    return network
 
 
 def _compared(

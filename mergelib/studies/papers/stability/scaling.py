@@ -17,11 +17,11 @@ from torch import Tensor
 
 from mergelib.hashing import stable_seed
 from mergelib.records.results import Rows, Tables
-from mergelib.statedict import StateDict, flatten
-from mergelib.studies.comparison import merge_zoo, only
+from mergelib.statedict import StateDict
+from mergelib.studies.comparison import distance, merge_zoo, only, scores
 from mergelib.studies.runner import beginning_of, study
-from mergelib.testbed.evaluation import SplitName, evaluate
-from mergelib.testbed.tasks import Split, Suite, Task, Zoo
+from mergelib.testbed.evaluation import SplitName
+from mergelib.testbed.tasks import Suite, Task, Zoo
 from mergelib.testbed.training import checkpoints
 
 Checkpoints = Mapping[int, Mapping[str, dict[str, Tensor]]]  # by number of steps, then by task
@@ -175,7 +175,7 @@ def _trained_on(suite: Suite, share: float) -> Suite:
         raise ValueError(f"share is {share}, expected a number above 0 and at most 1")
 
     def cut(task: Task) -> Task:
-        return replace(task, train=_first(task.train, max(1, round(share * len(task.train)))))
+        return replace(task, train=task.train.first(max(1, round(share * len(task.train)))))
 
     return replace(suite, tasks={name: cut(task) for name, task in suite.tasks.items()})
 
@@ -184,32 +184,10 @@ def _judged_on(suite: Suite, pictures: int, seen: int) -> Suite:
     """The suite with the first rows of each split; splits are in random order."""
 
     def cut(task: Task) -> Task:
-        validation, test = _first(task.validation, pictures), _first(task.test, pictures)
-        return replace(task, train=_first(task.train, seen), validation=validation, test=test)
+        validation, test = task.validation.first(pictures), task.test.first(pictures)
+        return replace(task, train=task.train.first(seen), validation=validation, test=test)
 
     return replace(suite, tasks={name: cut(task) for name, task in suite.tasks.items()})
-
-
-def _first(split: Split, count: int) -> Split:
-    return Split(split.inputs[:count], split.labels[:count])
-
-
-def _scores(
-    zoo: Zoo, state: StateDict, tasks: Sequence[str], splits: Mapping[str, SplitName]
-) -> Iterator[dict[str, Any]]:
-    """Accuracy and loss of each task on each split, whose key begins the columns' names."""
-    found = {
-        prefix: evaluate(
-            zoo.model, state, zoo.heads, zoo.suite, split=split, tasks=tasks, autocast=True
-        ).set_index("task")
-        for prefix, split in splits.items()
-    }
-    for task in tasks:
-        row: dict[str, Any] = {"task": task}
-        for prefix, table in found.items():
-            row[f"{prefix}accuracy"] = round(float(table["accuracy"][task]), 4)
-            row[f"{prefix}loss"] = round(float(table["loss"][task]), 4)
-        yield row
 
 
 BOTH: dict[str, SplitName] = {"": "test", "train_": "train"}
@@ -277,11 +255,20 @@ def _judged(
     method, settings = RULES[rule](len(states))
     part = replace(zoo, suite=only(zoo.suite, list(states)), experts=dict(states))
     state = merge_zoo(method, part, **settings)
-    distance = _distance(zoo, state)
+    far = _distance(zoo, state)
     for row in _scores(part, state, list(states), BOTH):
-        yield {"distance": distance, **row}
+        yield {"distance": far, **row}
+
+
+def _scores(
+    zoo: Zoo, state: StateDict, tasks: Sequence[str], splits: Mapping[str, SplitName]
+) -> Iterator[dict[str, Any]]:
+    """`scores` to four decimals."""
+    for row in scores(zoo, state, zoo.heads, tasks, splits):
+        task = row.pop("task")
+        yield {"task": task} | {name: round(value, 4) for name, value in row.items()}
 
 
 def _distance(zoo: Zoo, state: StateDict) -> float:
-    """‖θ − θ_0‖, to four digits."""
-    return float(f"{float((flatten(state) - flatten(zoo.pretrained)).norm()):.4g}")
+    """`distance` to four digits."""
+    return float(f"{distance(zoo, state):.4g}")

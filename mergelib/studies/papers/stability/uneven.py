@@ -13,8 +13,8 @@ from torch import Tensor
 
 from mergelib.hashing import stable_seed
 from mergelib.records.results import Tables
-from mergelib.statedict import StateDict, flatten, lerp
-from mergelib.studies.comparison import cut, individual, merge_zoo, records
+from mergelib.statedict import lerp
+from mergelib.studies.comparison import cut, distance, individual, merge_zoo, records
 from mergelib.studies.papers.stability.scaling import RULES, trained_checkpoints
 from mergelib.studies.runner import beginning_of, study
 from mergelib.testbed.evaluation import evaluate
@@ -121,7 +121,7 @@ def _taken(kept: Checkpoints, steps: Mapping[str, int]) -> dict[str, dict[str, T
 
 def _alone(zoo: Zoo) -> Iterator[dict[str, Any]]:
     for row in records(individual(zoo, autocast=True)[COLUMNS]):
-        yield {"distance": _distance(zoo, zoo.experts[row["task"]]), **row}
+        yield {"distance": distance(zoo, zoo.experts[row["task"]]), **row}
 
 
 def _merged(
@@ -132,7 +132,7 @@ def _merged(
     alike = dict.fromkeys(kept, _middle(few, many))
     for draw, steps in enumerate(plans):
         own = replace(zoo, experts=_taken(kept, steps))
-        lengths = {name: _distance(zoo, expert) for name, expert in own.experts.items()}
+        lengths = {name: distance(zoo, expert) for name, expert in own.experts.items()}
         yield from _judged(own, rule, steps, draw=draw, way="as they are")
         yield from _judged(rescaled(own, steps), rule, steps, draw=draw, way="per step")
         yield from _judged(rescaled(own, lengths), rule, steps, draw=draw, way="per length")
@@ -148,7 +148,3 @@ def _judged(
     table = evaluate(zoo.model, state, zoo.heads, zoo.suite, autocast=True)
     for row in records(table[COLUMNS]):
         yield {**named, "method": rule, "steps": steps[row["task"]], **row}
-
-
-def _distance(zoo: Zoo, state: StateDict) -> float:
-    return float((flatten(state) - flatten(zoo.pretrained)).norm())
