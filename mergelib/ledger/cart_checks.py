@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mergelib.ledger.cart_settings import (
+    COMPRESSED,
     GLUE,
     INDEXING,
     LADDER,
@@ -31,7 +32,7 @@ def order(load: Load) -> list[Check]:
     """C1: CART against the strongest of the other four, chosen afterwards, in their favour."""
     checks = []
     for setting in SETTINGS:
-        for suite, words in setting.suites():
+        for suite, words in setting.suites(setting.counts):
             table = load(f"{suite}-baselines{setting.ending}")
             checks += _order(table, words, setting.role, TABLE.get(suite, ()))
     return checks
@@ -279,7 +280,7 @@ def compression(load: Load) -> list[Check]:
     is: results without the column ``rest`` have it.
     """
     checks = []
-    for suite, words in SUITES:
+    for suite, words in COMPRESSED:
         table = with_rest(load(f"{suite}-compression"))
         kept = {
             rest: pick(table, method="cart_indexing", setting="rank_ratio=0.08", rest=rest)

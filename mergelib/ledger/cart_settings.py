@@ -1,6 +1,6 @@
 """What CART's claims are tested on (Choi et al., 2025), and the figures of the paper's tables."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mergelib.ledger.checks import Role
@@ -22,7 +22,8 @@ INDEXING = {
     "vision20": {"cart_indexing": 90.1, "individual": 90.5, "emr": 86.3, "tall_masks": 90.2},
 }
 # The same pictures.
-TABLE["imagenet8"], INDEXING["imagenet8"] = TABLE["vision8"], INDEXING["vision8"]
+TABLE |= {f"imagenet{count}": TABLE[f"vision{count}"] for count in (8, 14, 20)}
+INDEXING["imagenet8"] = INDEXING["vision8"]
 
 
 class Setting(NamedTuple):
@@ -34,6 +35,7 @@ class Setting(NamedTuple):
         role: the part that its checks play.
         plane: the study that has accuracy over ranks and scales.
         counts: of tasks.
+        compressed: those that compression was measured with.
         ending: of results' names.
     """
 
@@ -42,20 +44,22 @@ class Setting(NamedTuple):
     role: Role
     plane: str = "surface"
     counts: tuple[int, ...] = (8,)
+    compressed: tuple[int, ...] = (8,)
     ending: str = ""
 
-    def suites(self) -> Iterator[tuple[str, str]]:
-        """The suites, each with words for network and tasks."""
-        for count in self.counts:
+    def suites(self, counts: Sequence[int]) -> Iterator[tuple[str, str]]:
+        """The suites of so many tasks, each with words for network and tasks."""
+        for count in counts:
             yield f"{self.suite}{count}", f"{self.words}{count} tasks"
 
 
+ALL = (8, 14, 20)
 SETTINGS = (
-    Setting("vision", "", "primary", "ranks", (8, 14, 20)),
-    Setting("imagenet", "ImageNet network, ", "primary"),
+    Setting("vision", "", "primary", "ranks", ALL, ALL),
+    Setting("imagenet", "ImageNet network, ", "primary", counts=ALL),
     Setting("sentences", "sentences, ", "primary"),
-    Setting("vision", "small network, ", "secondary", "ranks", (8, 14, 20), "-vit_small"),
+    Setting("vision", "small network, ", "secondary", "ranks", ALL, ending="-vit_small"),
 )
-SUITES = tuple(
-    pair for setting in SETTINGS if setting.role == "primary" for pair in setting.suites()
-)
+_DECIDING = [setting for setting in SETTINGS if setting.role == "primary"]
+SUITES = tuple(pair for setting in _DECIDING for pair in setting.suites(setting.counts))
+COMPRESSED = tuple(pair for setting in _DECIDING for pair in setting.suites(setting.compressed))

@@ -16,9 +16,9 @@ from mergelib.theory.frank_wolfe import printed_gaps
 SOFT, HARD = "frank_wolfe soft, by task", "frank_wolfe hard, by layer"
 FREE = "frank_wolfe soft, by task, unconstrained"
 OTHERS = ("average", "task_arithmetic", "ties", "adamerging")
-# Where the study `procedures` ran on pictures. With a quarter of the examples, fewer steps and
-# three seeds, no check on the ImageNet network is primary.
-NETWORKS = {"vision8": "", "imagenet8": "ImageNet network: "}
+# Where the study `procedures` ran. With a quarter of the examples and less, fewer steps and three
+# seeds, no check on a real pretrained network is primary.
+NETWORKS = {"vision8": "", "imagenet8": "ImageNet network: ", "sentences8": "sentences: "}
 SUITES: tuple[tuple[str, Role], ...] = (("vision20", "primary"), ("glyphs20", "secondary"))
 ROUNDING = 1e-5  # of an iterate that its coefficients give back
 STEADY = 1.0  # points: our reading of "stable"

@@ -20,7 +20,7 @@ from mergelib.ledger import (
     stability,
     verdict,
 )
-from mergelib.ledger.cart_settings import SUITES
+from mergelib.ledger.cart_settings import COMPRESSED, SUITES
 from mergelib.ledger.checks import Role, pick
 from mergelib.records.results import MissingResult, load_result
 
@@ -208,7 +208,7 @@ def test_compressions_with_each_tasks_own_rest_decide_where_there_are_any(
     table = compressions(rests) if rests else compressions(["average"]).drop(columns="rest")
     checks = {check.what: check for check in cart_checks.compression(lambda *_: table)}
     deciding = [what for what, check in checks.items() if check.role == "primary"]
-    assert deciding == [f"{words}: within 2 points of the experts" for _, words in SUITES]
+    assert deciding == [f"{words}: within 2 points of the experts" for _, words in COMPRESSED]
     assert [checks[what].value for what in deciding] == pytest.approx([primary] * 5)
     aside = [check for what, check in checks.items() if what.startswith("rest averaged, ")]
     assert [check.value for check in aside] == pytest.approx(averaged)

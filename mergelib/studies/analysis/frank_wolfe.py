@@ -41,7 +41,10 @@ SUITES = {"vision20": "photographs and scans", "glyphs20": "rendered signs"}
 NETWORKS = {
     "our ViT": ("vision8-procedures",),
     "EfficientNet-Lite0": ("imagenet8-procedures", "imagenet8-procedures-others"),
+    "MiniLM": ("sentences8-procedures",),
 }
+
+NO_LINEAR = "EfficientNet-Lite0"  # RegMean, which acts on linear layers, is the average there
 
 # Differences of `vision8-procedures` that the chapter speaks of: name to the two methods.
 RIVALS: dict[str, tuple[str, str]] = {
@@ -74,6 +77,7 @@ KINDS: dict[str, tuple[str, str]] = {
         "task_arithmetic",
     ),
 }
+PAIRS = RIVALS | KINDS
 
 
 def short(method: str) -> str:
@@ -111,20 +115,19 @@ def procedures_table() -> pd.DataFrame:
 
 
 def on_networks() -> dict[str, pd.DataFrame]:
-    """`RIVALS` and `KINDS` on our network and a real pretrained one: `both_intervals`, in points.
+    """`RIVALS` and `KINDS` on our network and real pretrained ones: `both_intervals`, in points.
 
-    Only the differences that were measured on both, and none of RegMean, which acts on linear
-    layers: EfficientNet has none.
+    Rows are the differences that were measured on two networks at least; NaN where one lacks it.
     """
-    tables = {
-        name: pd.concat([load_table(file) for file in files]).drop_duplicates(
-            ["seed", "method", "task"]
-        )
-        for name, files in NETWORKS.items()
-    }
-    known = set.intersection(*(set(table["method"]) for table in tables.values())) - {"regmean"}
-    pairs = {name: pair for name, pair in (RIVALS | KINDS).items() if known.issuperset(pair)}
-    return {name: 100 * both_intervals(table, pairs) for name, table in tables.items()}
+    found = {}
+    for network, files in NETWORKS.items():
+        rows = pd.concat([load_table(file) for file in files])
+        table = rows.drop_duplicates(["seed", "method", "task"])
+        methods = set(table["method"]) - ({"regmean"} if network == NO_LINEAR else set())
+        known = {name: pair for name, pair in PAIRS.items() if methods.issuperset(pair)}
+        found[network] = 100 * both_intervals(table, known)
+    shared = [name for name in PAIRS if sum(name in rows.index for rows in found.values()) > 1]
+    return {name: rows.reindex(shared) for name, rows in found.items()}
 
 
 def block_shares(coefficients: pd.DataFrame) -> pd.DataFrame:

@@ -38,6 +38,8 @@ PRETRAININGS = {
     "Lite0 after our pretraining": "lite8-baselines-lite0_small",
     "our ViT after our pretraining": "vision8-baselines",
 }
+COUNTS = (8, 14, 20)
+FAMILIES = {"our ViT": "vision", "EfficientNet-Lite0": "imagenet"}
 METHODS = (
     *("pretrained", "average", "task_arithmetic", "ties"),
     *("consensus", "cart", "tsv", "iso_c"),
@@ -60,6 +62,12 @@ def normalised(file: str, methods: Sequence[str] = METHODS) -> pd.DataFrame:
     table = load_table(file).query("method in @methods")
     rows: pd.DataFrame = 100 * over_seeds(table, "method", "normalised").loc[list(methods)]
     return rows
+
+
+def by_count(family: str) -> pd.DataFrame:
+    """`normalised` with 8, 14 and 20 tasks: rows of method and count."""
+    parts = {count: normalised(f"{family}{count}-baselines") for count in COUNTS}
+    return pd.concat(parts, names=["count"]).swaplevel()
 
 
 def plane(suite: str, part: str = "") -> pd.DataFrame:
