@@ -90,8 +90,9 @@ def _powers(load: Load) -> list[Check]:
         else:
             printed = PRINTED[parameter]
             what = f"{name}: about {printed:g}"
-            near = {"bound": printed, "tolerance": NEAR_POWER}
-            checks.append(Check(what, exponent, role=role, unit="", **near))
+            checks.append(
+                Check(what, exponent, role=role, bound=printed, tolerance=NEAR_POWER, unit="")
+            )
         apart = exponent - own["repaired"].to_numpy()
         what = f"{name}: less that of the repaired law, about 0"
         checks.append(Check(what, apart, role="control", tolerance=NEAR_POWER, unit=""))

@@ -142,10 +142,10 @@ def settings(
     table["progress"] = table["learning_rate"] * table["steps"]
     tasks = int(rows.groupby([*keys, "group"]).size().max())
     known, said = starts(record, tasks, curvature), []
-    for row in table.itertuples():
-        size = {"batch": int(row.batch_size), "examples": round(EXAMPLES * row.share)}
-        plan = Training.alike(tasks, int(row.steps), float(row.learning_rate), **size)
-        said.append(totals(known[int(row.seed)], plan))
+    for row in table.to_dict("records"):
+        size = {"batch": row["batch_size"], "examples": round(EXAMPLES * row["share"])}
+        plan = Training.alike(tasks, row["steps"], row["learning_rate"], **size)
+        said.append(totals(known[row["seed"]], plan))
     return table.join(pd.DataFrame(said))
 
 
@@ -189,11 +189,11 @@ def regrets(table: pd.DataFrame) -> pd.DataFrame:
     others = (accuracy.sum(axis=1).to_frame().to_numpy() - accuracy) / (accuracy.shape[1] - 1)
     lengths = np.log(full["progress"]).unstack("seed")
     usual = pd.Series({seed: lengths.loc[others[seed].idxmax(), seed] for seed in others})
-    costs = {guide: full[guide].unstack("seed") for guide in GUIDES}
+    costs: dict[str, pd.DataFrame] = {guide: full[guide].unstack("seed") for guide in GUIDES}
     costs[HABIT] = (lengths - usual).abs().round(6)
     costs["search"], costs["elsewhere"] = -full["train_accuracy"].unstack("seed"), -others
-    default = [(*USUAL.values(), DEFAULT_STEPS) == place for place in accuracy.index]
-    costs["default"] = accuracy.mul(0).sub(np.asarray(default, dtype=float), axis=0)
+    default = pd.Series([(*USUAL.values(), DEFAULT_STEPS) == place for place in accuracy.index])
+    costs["default"] = accuracy.mul(0).sub(default.to_numpy(dtype=float), axis=0)
     costs["random"] = accuracy.mul(0)
     taken = {name: accuracy.where(cost == cost.min()).mean() for name, cost in costs.items()}
     return pd.DataFrame({name: accuracy.max() - mean for name, mean in taken.items()})
