@@ -186,7 +186,8 @@ def regrets(table: pd.DataFrame) -> pd.DataFrame:
     """
     full = table[table["share"] == 1].set_index(["seed", *SETTING, "steps"])
     accuracy = full["accuracy"].unstack("seed")
-    others = (accuracy.sum(axis=1).to_frame().to_numpy() - accuracy) / (accuracy.shape[1] - 1)
+    seeds = accuracy.shape[1]
+    others = accuracy.rsub(accuracy.sum(axis=1), axis=0) / (seeds - 1)
     lengths = np.log(full["progress"]).unstack("seed")
     usual = pd.Series({seed: lengths.loc[others[seed].idxmax(), seed] for seed in others})
     costs: dict[str, pd.DataFrame] = {guide: full[guide].unstack("seed") for guide in GUIDES}
