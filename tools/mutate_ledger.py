@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
+import bound_contrasts
 import numpy as np
 import pandas as pd
 import remedies_contrasts
@@ -244,11 +245,12 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     "T12": (_MASKED([("trim, elect", 0.2), ("drop", 0.2), ("none", 1.0)], ("loss",)),),
     "G5": (Follow("fusion", _FUSED, [_FISHER, _LAYER], blocks=("seed", "data", "start")),),
     **stability_contrasts.CONTRASTS,
+    **bound_contrasts.CONTRASTS,
     **remedies_contrasts.CONTRASTS,
 }
 
 ASIDE = ("digits", "glyphs")  # no primary check reads these,
-RENDERED = ("T6", "T12", *remedies_contrasts.CONTRASTS)  # but those of these claims
+RENDERED = ("T6", "T10", "T12", *remedies_contrasts.CONTRASTS)  # but those of these claims
 
 
 @cache

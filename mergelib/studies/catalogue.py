@@ -6,6 +6,7 @@ from mergelib.studies.papers.stability import (
     mechanisms,
     rebasin,
     remedies,
+    repeats,
     retraining,
     scaling,
     uneven,
@@ -15,7 +16,7 @@ from mergelib.studies.runner import REGISTERED, Study
 
 PAPERS = (
     *(cart, surface, geometry, convolutions, frank_wolfe, cogram),
-    *(constants, retraining, scaling, variance, remedies),
+    *(constants, retraining, scaling, repeats, variance, remedies),
     *(uneven, mechanisms, rebasin),
 )
 

@@ -35,7 +35,7 @@ from mergelib.testbed.zoo import Zoo
 
 SEARCHES_NOTHING = {
     *("ranks", "interference", "surface", "geometry", "concrete"),
-    *("stability", "retraining", "variance", "scaling"),
+    *("stability", "retraining", "variance", "scaling", "repeats"),
     *("uneven", "mechanisms", "rebasin"),
 }
 

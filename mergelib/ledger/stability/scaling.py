@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from mergelib.ledger.checks import UNITS, Check, Role, above, matrix
+from mergelib.ledger.checks import UNITS, Check, Role, above, matrix, pick
 from mergelib.ledger.verdicts import Claim, Load
 from mergelib.plots import label
 from mergelib.studies.analysis.stability import scaling as sweep
@@ -24,6 +24,8 @@ EARLY = 100  # steps that all settings have
 BATCHES = (8, 64)
 LARGE = 1.6e-3  # a rate at which batches were changed as well
 NEAR = 1.0  # points
+REPEATED = "glyphs8-repeats-mlp"
+MARGINS = {"accuracy": NEAR, "loss": 0.05}  # what counts as no decline
 CHANCE = 50.0  # per cent
 
 
@@ -134,6 +136,19 @@ def _tasks(load: Load) -> list[Check]:
             role: Role = "primary" if (few, many) == (least, most) else "secondary"
             what = f"{value} of the first {least} tasks: better with {few} merged than {many}"
             checks.append(Check(what, matrix(means[few] - means[many]), role=role, unit=unit))
+    repeated = load(REPEATED, "test")
+    fewest, largest = 2, int(repeated["count"].max())
+    for value, unit in UNITS.items():
+        for kind in ("same", "different"):
+            ends = [pick(repeated, value, kind=kind, count=count) for count in (largest, fewest)]
+            gain = matrix(ends[0] - ends[1]) * (1 if value == "accuracy" else -1)
+            if kind == "same":
+                what = f"{value}, experts of one task: no worse with {largest} merged than {fewest}"
+                bound = -MARGINS[value]
+            else:
+                what = f"{value}, different tasks likewise: better with {fewest} than {largest}"
+                gain, bound = -gain, 0.0
+            checks.append(Check(what, gain, role="control", bound=bound, unit=unit))
     return checks
 
 
@@ -277,7 +292,9 @@ CLAIMS = (
         statement="merges get worse with the number of tasks",
         reported="N of 6 to 12: a consistent decline",
         method="nested sets of tasks; accuracy and loss of the two that all merges hold, so that "
-        "the tasks judged stay the same. Secondary: every step",
+        "the tasks judged stay the same. Secondary: every step; controls: perceptrons of one task, "
+        f"trained on halves of its rows, of which many may be {MARGINS['accuracy']:g} point or "
+        f"{MARGINS['loss']} nats below two, and of different tasks, on rendered scripts",
         test=_tasks,
     ),
     _claim(

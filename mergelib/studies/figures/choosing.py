@@ -136,6 +136,23 @@ def search_curve(searched: pd.DataFrame, regrets: pd.DataFrame, ax: "Axes") -> N
     name_ticks(ax, searched["candidates"])
 
 
+def setting_points(table: pd.DataFrame, column: str, ax: "Axes") -> None:
+    """Test loss of measured settings, means over seeds, against what is known of them beforehand.
+
+    Args:
+        table: from `mergelib.studies.analysis.stability.guides.settings`.
+        column: such as ``theorem_3`` or ``progress``.
+        ax: where to draw.
+    """
+    keys = ["learning_rate", "batch_size", "share", "steps"]
+    means = table.groupby(keys)[[column, "loss"]].mean()
+    shades = ("#56b4e9", "#0072b2", "#e69f00", "#d55e00")
+    rates = means.groupby(level="learning_rate")
+    for (rate, part), shade, marker in zip(rates, shades, "osD^", strict=True):
+        ax.scatter(part[column], part["loss"], color=shade, marker=marker, label=f"η = {rate:g}")
+    ax.set(xscale="log")
+
+
 def uneven_curves(table: pd.DataFrame, ax: "Axes") -> None:
     """Excess error of merges of unequal experts against their mean length of training.
 

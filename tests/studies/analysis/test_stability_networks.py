@@ -9,6 +9,7 @@ import pytest
 
 from mergelib.studies.analysis.stability.networks import (
     constants,
+    fits,
     moves_with_laws,
     slopes,
     sweeps,
@@ -43,6 +44,16 @@ def test_slopes_of_powers_are_the_powers() -> None:
     for name, row in table.iterrows():
         assert row["measured"] == pytest.approx(powers[str(name).split(",")[0]])
         assert row["half_width"] == pytest.approx(0, abs=1e-9)
+
+
+def test_what_rounding_may_do_is_left_out() -> None:
+    record = retrained({"steps": 1.3, "rate": 2.0})
+    for row in record["moves"]:
+        if row["steps"] == 16:
+            row["stability"], row["chaos"] = 1e-9, 2e-9
+    table = fits(moves_with_laws(record))["stability"]
+    assert table["steps, later passes"].tolist() == pytest.approx([1.3, 1.3])
+    assert table["rate"].tolist() == pytest.approx([2.0, 2.0])
 
 
 def test_laws_have_the_slopes_that_they_are_said_to_have() -> None:

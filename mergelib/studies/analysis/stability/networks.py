@@ -157,26 +157,36 @@ def sweeps(table: pd.DataFrame) -> dict[str, tuple[str, pd.DataFrame]]:
     return {name: (column, table[rows]) for name, (column, rows) in parts.items()}
 
 
-def slopes(table: pd.DataFrame) -> pd.DataFrame:
-    """Slopes of log s against the log of what varies, by `sweeps`, each fitted in every seed.
+def fits(table: pd.DataFrame) -> pd.DataFrame:
+    """Slopes of log s against the log of what varies, by `sweeps`, fitted in every seed.
+
+    A distance that is not above ``chaos``, what rounding alone may do, is left out.
 
     Args:
         table: of `moves_with_laws`.
 
     Returns:
-        ``measured`` and its ``half_width`` over seeds (95 %, Student); ``printed`` and
-        ``repaired``, the laws' slopes over the same points.
+        ``stability``, and the laws' slopes over the same points, ``printed`` and ``repaired``;
+        indexed by sweep and ``seed``.
+    """
+    fitted = {
+        (name, seed): {which: _slope(own[column], own[which]) for which in ("stability", *LAWS)}
+        for name, (column, part) in sweeps(table).items()
+        for seed, own in part[part["stability"] > part["chaos"]].groupby("seed")
+    }
+    return pd.DataFrame(fitted).T.rename_axis(["sweep", "seed"])
+
+
+def slopes(table: pd.DataFrame) -> pd.DataFrame:
+    """`fits` over seeds: the mean of s as ``measured``, its ``half_width`` (95 %, Student), laws.
+
+    Args:
+        table: of `moves_with_laws`.
     """
     rows = {}
-    for name, (column, part) in sweeps(table).items():
-        fitted = pd.DataFrame(
-            {
-                which: [_slope(own[column], own[which]) for _, own in part.groupby("seed")]
-                for which in ("stability", *LAWS)
-            }
-        )
-        mean, half = interval(fitted["stability"].tolist())
-        rows[name] = {"measured": mean, "half_width": half, **fitted[[*LAWS]].mean().to_dict()}
+    for name, own in fits(table).groupby(level="sweep", sort=False):
+        mean, half = interval(own["stability"].tolist())
+        rows[name] = {"measured": mean, "half_width": half, **own[[*LAWS]].mean().to_dict()}
     return pd.DataFrame(rows).T
 
 

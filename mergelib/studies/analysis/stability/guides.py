@@ -1,0 +1,200 @@
+"""Do bounds rank and choose the settings of real experts? What chapter 43 reads from two studies.
+
+Settings and merges are those of the study `scaling`, constants those of `stability` at the
+pretrained model: they are known before any expert is trained. The unit is the seed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mergelib.studies.analysis.stability.choosing import HABIT
+from mergelib.studies.analysis.stability.scaling import EXAMPLES, SETTING, USUAL
+from mergelib.theory.stability import bounds
+from mergelib.theory.stability.estimators import pl_constant
+from mergelib.theory.stability.steps import Training
+
+Curvature = Literal["example", "mean"]
+
+GUIDES = ("printed", "theorem_3", "best_gamma", "repaired")
+RIVALS = ("progress", "distance")
+DEFAULT_STEPS = 400
+
+
+@dataclass(frozen=True)
+class Start:
+    """What bounds take from θ_0, each task having the mean σ² and ζ² of all.
+
+    Attributes:
+        losses: L, and σ and ζ in the mean square.
+        largest: the same with the largest σ of each task.
+        loss: f, ``squared`` ‖∇f‖² on the same examples, and ``unbiased``, its estimate for all.
+        dissimilarity: κ² of equal weights.
+    """
+
+    losses: bounds.Losses
+    largest: bounds.Losses
+    loss: float
+    squared: float
+    unbiased: float
+    dissimilarity: float
+
+
+def starts(
+    record: Mapping[str, pd.DataFrame], tasks: int, curvature: Curvature = "example"
+) -> dict[int, Start]:
+    """By seed, for merges of so many tasks.
+
+    Args:
+        record: ``curvature``, ``gradients`` and ``points`` of the study `stability`.
+        tasks: T.
+        curvature: L is the largest of single examples, as the assumption has it, or of the mean.
+    """
+    parts = [record[name] for name in ("curvature", "gradients", "points")]
+    curved, gradients, points = (part[part["point"] == "pretrained"] for part in parts)
+    found = {}
+    for seed, row in points.set_index("seed").iterrows():
+        bent, own = curved[curved["seed"] == seed], gradients[gradients["seed"] == seed]
+        smooth = float(bent.loc[bent["of"] == curvature, "smoothness"].max())
+        means = [own["noise"], own["largest"] ** 2, own["heterogeneity"].clip(lower=0)]
+        noise, largest, apart = (
+            torch.full((tasks,), float(part.mean()) ** 0.5, dtype=torch.float64) for part in means
+        )
+        found[int(str(seed))] = Start(
+            bounds.Losses(smooth, noise, apart),
+            bounds.Losses(smooth, largest, apart),
+            *(float(row[name]) for name in ("loss", "squared")),
+            *(max(0.0, float(row[name])) for name in ("unbiased", "dissimilarity")),
+        )
+    return found
+
+
+def totals(start: Start, plan: Training) -> dict[str, float]:
+    """What each of `GUIDES` says of a merge with equal steps and weights.
+
+    ``printed`` is Theorem 3 with its own rate √(T/K) in ε and γ = 1; ``theorem_3`` has the rate of
+    ``plan`` there, and ``best_gamma`` γ* besides. ``repaired`` is `excess_bound`, with the factor
+    of convex losses, which favours it. The least loss is taken for 0.
+    """
+    known, smooth = start.losses, start.losses.smoothness
+    values, squares = (torch.tensor([value]) for value in (start.loss, start.squared))
+    pl = pl_constant(values, squares, smooth)
+    moved = bounds.printed_stability(plan, bounds.printed_local_stability(known, plan))
+    own, free = (
+        sum(
+            bounds.printed_gradient_bound(
+                bounds.printed_gradient_terms(known, plan, start.loss, own_rate=own_rate),
+                known,
+                plan,
+            )
+        )
+        for own_rate in (True, False)
+    )
+    cases = {
+        "printed": (own, 1.0),
+        "theorem_3": (free, 1.0),
+        "best_gamma": (free, bounds.best_gamma(free, moved)),
+    }
+    found = {
+        name: sum(
+            bounds.printed_excess(
+                gradient, moved, smooth, max(pl.constant, pl.least), gamma
+            ).values()
+        )
+        for name, (gradient, gamma) in cases.items()
+    }
+    opening = (start.loss, start.unbiased, start.dissimilarity)
+    parts = bounds.descent_bound(opening, known, plan)
+    local = bounds.local_stability(start.largest, plan, convex=True)
+    repaired = bounds.excess_bound(parts, 0.0, bounds.merged_stability(plan, local), smooth)
+    return {**found, "repaired": sum(repaired.values())}
+
+
+def settings(
+    merged: pd.DataFrame,
+    experts: pd.DataFrame,
+    record: Mapping[str, pd.DataFrame],
+    curvature: Curvature = "example",
+) -> pd.DataFrame:
+    """Every setting that was measured, with its average and what is said of it beforehand.
+
+    Args:
+        merged: of the study `scaling`; averages count.
+        experts: likewise.
+        record: see `starts`.
+        curvature: see `starts`.
+
+    Returns:
+        One row per seed and setting: `SETTING`, ``steps``; means over groups and tasks of
+        ``loss``, ``accuracy`` and ``train_accuracy`` (per cent); ``progress`` ηK; ``distance``, the
+        mean ‖τ_t‖ of the experts; and `GUIDES`.
+    """
+    keys = ["seed", *SETTING, "steps"]
+    rows = merged[merged["method"] == "average"]
+    table = rows.groupby(keys)[["loss", "accuracy", "train_accuracy"]].mean()
+    table[["accuracy", "train_accuracy"]] *= 100
+    table["distance"] = experts.groupby(keys)["distance"].mean()
+    table = table.reset_index()
+    table["progress"] = table["learning_rate"] * table["steps"]
+    tasks = int(rows.groupby([*keys, "group"]).size().max())
+    known, said = starts(record, tasks, curvature), []
+    for row in table.to_dict("records"):
+        size = {"batch": row["batch_size"], "examples": round(EXAMPLES * row["share"])}
+        plan = Training.alike(tasks, row["steps"], row["learning_rate"], **size)
+        said.append(totals(known[row["seed"]], plan))
+    return table.join(pd.DataFrame(said))
+
+
+def correlations(table: pd.DataFrame) -> pd.DataFrame:
+    """Spearman's correlation over settings of test loss with `GUIDES` and `RIVALS`, by seed.
+
+    A rival has no direction of its own: it counts in the one that fits the other seeds.
+
+    Args:
+        table: from `settings`.
+    """
+    names = [*GUIDES, *RIVALS]
+    found = pd.DataFrame(
+        {
+            seed: own[names].corrwith(own["loss"], method="spearman")
+            for seed, own in table.groupby("seed")
+        }
+    ).T.rename_axis("seed")
+    for rival in RIVALS:
+        others = (found[rival].sum() - found[rival]) / (len(found) - 1)
+        found[rival] = found[rival] * np.sign(others)
+    return found
+
+
+def regrets(table: pd.DataFrame) -> pd.DataFrame:
+    """What each way to choose a setting loses against the best on test examples, in points.
+
+    With all data only, as nobody would choose less. Settings that a guide does not tell apart
+    count by their mean.
+
+    Args:
+        table: from `settings`.
+
+    Returns:
+        One row per seed: `GUIDES`; `HABIT`, the ηK that was best in the other seeds; ``search``, by
+        the accuracy of all merges on training examples; ``elsewhere``, by the test accuracy of
+        other seeds' merges; ``default``, the study's, after `DEFAULT_STEPS`; ``random``, the mean.
+    """
+    full = table[table["share"] == 1].set_index(["seed", *SETTING, "steps"])
+    accuracy = full["accuracy"].unstack("seed")
+    seeds = accuracy.shape[1]
+    others = accuracy.rsub(accuracy.sum(axis=1), axis=0) / (seeds - 1)
+    lengths = np.log(full["progress"]).unstack("seed")
+    usual = pd.Series({seed: lengths.loc[others[seed].idxmax(), seed] for seed in others})
+    costs: dict[str, pd.DataFrame] = {guide: full[guide].unstack("seed") for guide in GUIDES}
+    costs[HABIT] = (lengths - usual).abs().round(6)
+    costs["search"], costs["elsewhere"] = -full["train_accuracy"].unstack("seed"), -others
+    default = pd.Series([(*USUAL.values(), DEFAULT_STEPS) == place for place in accuracy.index])
+    costs["default"] = accuracy.mul(0).sub(default.to_numpy(dtype=float), axis=0)
+    costs["random"] = accuracy.mul(0)
+    taken = {name: accuracy.where(cost == cost.min()).mean() for name, cost in costs.items()}
+    return pd.DataFrame({name: accuracy.max() - mean for name, mean in taken.items()})

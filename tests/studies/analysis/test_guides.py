@@ -1,0 +1,110 @@
+"""Bounds beside measured settings, on constants and merges with known answers."""
+
+from itertools import product
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from mergelib.studies.analysis.stability import guides
+from mergelib.studies.analysis.stability.choosing import HABIT
+from mergelib.theory.stability.bounds import Losses
+from mergelib.theory.stability.steps import Training
+
+NONE = torch.zeros(2, dtype=torch.float64)
+
+
+def test_bounds_without_noise_and_differences_are_what_is_left_of_them() -> None:
+    """With f = 3, ‖∇f‖² = 2, L = 1, so C = 1.5; 25 steps of 0.04, so ηK = 1."""
+    known = Losses(1.0, NONE, NONE + 1e-9)  # γ* needs some stability
+    start = guides.Start(known, known, loss=3.0, squared=2.0, unbiased=1.5, dissimilarity=4.0)
+    found = guides.totals(start, Training.alike(2, 25, 0.04, batch=4, examples=100))
+    gradient = 2 * 4 * 3.0  # 2 · 4Δ/(ηK)
+    assert found["theorem_3"] == pytest.approx((0.5 + 1.5) * gradient)
+    assert found["best_gamma"] == pytest.approx(1.5 * gradient)  # γ* is large
+    assert found["printed"] == pytest.approx((0.5 + 1.5) * gradient / (2 / 25) ** 0.5 / 25)
+    assert found["repaired"] == pytest.approx(3 - 1.5 / 4 + 3 * 0.04**2 * 4 * 25 * 24)
+
+
+def record(smoothness: float = 2.0) -> dict[str, pd.DataFrame]:
+    curvature = [("example", smoothness), ("example", smoothness / 2), ("mean", smoothness / 10)]
+    gradients = [(4.0, 5.0, 1.0), (8.0, 1.0, -3.0)]  # the last is an unbiased estimate below 0
+    where = {"seed": 0, "point": "pretrained"}
+    return {
+        "curvature": pd.DataFrame([{**where, "of": of, "smoothness": v} for of, v in curvature]),
+        "gradients": pd.DataFrame(
+            [{**where, "noise": a, "largest": b, "heterogeneity": c} for a, b, c in gradients]
+        ),
+        "points": pd.DataFrame(
+            [{**where, "loss": 3.0, "squared": 2.0, "unbiased": -1.0, "dissimilarity": 4.0}]
+        ),
+    }
+
+
+def test_every_task_has_the_mean_constants() -> None:
+    start = guides.starts(record(), 5)[0]
+    assert start.losses.smoothness == 2.0
+    assert guides.starts(record(), 5, "mean")[0].losses.smoothness == pytest.approx(0.2)
+    for vector, square in (
+        (start.losses.noise, 6.0),
+        (start.largest.noise, 13.0),
+        (start.losses.heterogeneity, 0.5),
+    ):
+        torch.testing.assert_close(vector**2, torch.full((5,), square, dtype=torch.float64))
+    assert (start.unbiased, start.dissimilarity) == (0.0, 4.0)
+
+
+def measured(accuracies: dict[tuple[float, int], list[float]]) -> pd.DataFrame:
+    """Settings of ``rate`` and steps with a value for each seed; the guides rise with ηK."""
+    rows: list[dict[str, Any]] = []
+    for ((rate, steps), values), seed in product(accuracies.items(), range(3)):
+        progress = rate * steps
+        where = {"seed": seed, "learning_rate": rate, "batch_size": 32, "share": 1.0}
+        own = {"accuracy": values[seed], "train_accuracy": -values[seed], "loss": -values[seed]}
+        said = dict.fromkeys(guides.GUIDES, progress)
+        rows.append(
+            {**where, "steps": steps, "progress": progress, "distance": 1 / progress} | own | said
+        )
+    return pd.DataFrame(rows)
+
+
+def test_regrets_by_hand() -> None:
+    """The best of seed 2 is another; ηK of 0.4 is at two places, and the guides take the least."""
+    table = measured(
+        {
+            (4e-4, 100): [50.0, 50.0, 50.0],
+            (4e-4, 400): [60.0, 64.0, 60.0],
+            (4e-4, 1000): [70.0, 70.0, 62.0],
+            (4e-3, 100): [66.0, 66.0, 66.0],
+        }
+    )
+    found = guides.regrets(table)
+    assert found["theorem_3"].tolist() == [20.0, 20.0, 16.0]
+    assert found["default"].tolist() == [10.0, 6.0, 6.0]
+    assert found["random"].tolist() == [8.5, 7.5, 6.5]
+    assert found["search"].tolist() == [20.0, 20.0, 16.0]
+    assert found["elsewhere"].tolist() == [2.0, 2.0, 4.0]  # two places are equally good elsewhere
+    assert found[HABIT].tolist() == [2.0, 2.0, 2.0]  # (70 + 66)/2, and (62 + 66)/2
+
+
+def test_less_data_is_no_choice() -> None:
+    table = measured({(4e-4, 100): [50.0] * 3, (4e-4, 400): [60.0] * 3})
+    less = measured({(4e-4, 50): [90.0] * 3}).assign(share=0.5)
+    both = pd.concat([table, less])
+    pd.testing.assert_frame_equal(guides.regrets(both), guides.regrets(table))
+
+
+def test_a_rival_takes_its_direction_from_other_seeds() -> None:
+    """In seed 2 alone loss rises with ηK, so there its direction is wrong; a bound's is fixed."""
+    table = measured(
+        {
+            (4e-4, 100): [50.0, 50.0, 70.0],
+            (4e-4, 400): [60.0, 60.0, 60.0],
+            (4e-4, 800): [70.0, 70.0, 50.0],
+        }
+    )
+    found = guides.correlations(table)
+    assert found["theorem_3"].tolist() == pytest.approx([-1.0, -1.0, 1.0])
+    assert found["progress"].tolist()[2] == pytest.approx(-1.0)
+    assert found["distance"].tolist() == pytest.approx(found["progress"].tolist())
