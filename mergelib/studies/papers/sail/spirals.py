@@ -17,9 +17,9 @@ from mergelib.sail.proximal import oracle_gamma, proximal_weights
 from mergelib.sail.retraining import Curve, retrain, steps_to
 from mergelib.statedict import StateDict, flatten, lerp
 from mergelib.studies.runner import Loaded, Run, study
-from mergelib.testbed import spirals as world
+from mergelib.testbed.families import spirals as world
+from mergelib.testbed.families.spirals import Spirals, perceptron, scores, side_by_side, taken_apart
 from mergelib.testbed.models import started_anew
-from mergelib.testbed.spirals import Spirals, perceptron, scores, side_by_side, taken_apart
 from mergelib.testbed.tasks import Split
 
 GAMMAS = tuple(round(-1 + 0.1 * i, 1) for i in range(31))
@@ -65,7 +65,7 @@ def spirals(
     Args:
         seed: of points and initial weights.
         gammas: weights of the first source.
-        readings: names in `mergelib.testbed.spirals.readings`.
+        readings: names in `mergelib.testbed.families.spirals.readings`.
         epochs: of sources and of retraining, one step each.
         learning_rate: of Adam.
         every: steps between evaluations.
@@ -87,8 +87,8 @@ def spirals(
     data = world.spirals(seed)
     parts = {name: world.readings(data, seed)[name] for name in readings}
     names = ("common", "second", "fresh", "further")
-    starts = {name: _initial(name, seed) for name in names}
-    trained = _sources(data, parts, starts, epochs, learning_rate)
+    starts = {name: initial(name, seed) for name in names}
+    trained = sources_of(data, parts, starts, epochs, learning_rate)
     tables: Tables = {"arms": [], "sources": [], "weights": []}
 
     def measured(states: list[StateDict]) -> tuple[list[dict[str, Any]], list[dict[str, Tensor]]]:
@@ -188,7 +188,7 @@ def tuned_goals(
         )
         for part in ("train", "validation")
     )
-    model = side_by_side([_initial("fresh", seed) for seed in seeds])
+    model = side_by_side([initial("fresh", seed) for seed in seeds])
     curve = trained_on(model, train, validation, epochs, learning_rate, epochs // 10)
     return {
         name: round(float(curve.loss[tenth].median()), 3)
@@ -196,18 +196,27 @@ def tuned_goals(
     }
 
 
-def _initial(name: str, seed: int) -> StateDict:
+def initial(name: str, seed: int) -> StateDict:
+    """Weights as PyTorch draws them, by name and seed."""
     return started_anew(perceptron(), stable_seed("start", name, seed)).state_dict()
 
 
-def _sources(
+def sources_of(
     data: Spirals,
     parts: Mapping[str, tuple[Tensor, Tensor]],
     starts: Mapping[str, StateDict],
     epochs: int,
     learning_rate: float,
 ) -> dict[str, Sources]:
-    """Both sources of every reading by the kind of start, all trained as one model."""
+    """Both sources of every reading by the kind of start, all trained as one model.
+
+    Args:
+        data: points.
+        parts: rows of D_1 and D_2 by reading, as many in all.
+        starts: initial weights, ``common`` and ``second``.
+        epochs: of training.
+        learning_rate: of Adam.
+    """
     rows = [part for one, two in parts.values() for part in (one, two, two)]
     begun = [starts[name] for _ in parts for name in ("common", "common", "second")]
     model = side_by_side(begun)
