@@ -86,7 +86,10 @@ def study(
     name: Annotated[str, typer.Argument(help="What to measure; see mergelib.studies.catalogue.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")],
     suite: Annotated[
-        str, typer.Option(help="A suite; for fusion, thresholds, tuning: synthetic or digits.")
+        str,
+        typer.Option(
+            help="A suite; of fusion, thresholds, tuning: synthetic or digits; or spirals."
+        ),
     ] = "vision8",
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 5,
     first: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,

@@ -17,6 +17,7 @@ from mergelib.ledger import (
     frank_wolfe,
     judge,
     outcomes,
+    sail,
     stability,
     verdict,
 )
@@ -115,8 +116,9 @@ def test_keys_are_unique_and_in_order() -> None:
     assert [each.key for each in cart.CLAIMS] == [f"C{i}" for i in range(1, 11)]
     assert [each.key for each in frank_wolfe.CLAIMS] == [f"F{i}" for i in range(1, 9)]
     assert [each.key for each in cogram.CLAIMS] == [f"G{i}" for i in range(1, 6)]
-    numbers = [int(each.key.removeprefix("T")) for each in stability.CLAIMS]
-    assert numbers == sorted({*numbers})
+    for letter, claims in (("T", stability.CLAIMS), ("S", sail.CLAIMS)):
+        numbers = [int(each.key.removeprefix(letter)) for each in claims]
+        assert numbers == sorted({*numbers})
 
 
 def ladder(accuracies: dict[str, float]) -> pd.DataFrame:

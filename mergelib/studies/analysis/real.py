@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mergelib.plots import label
-from mergelib.records.results import load_table
+from mergelib.records.results import load_result, load_table
 from mergelib.records.statistics import (
     both_intervals,
     interval,
@@ -175,6 +175,17 @@ def adapted_gains(suite: str, bases: Sequence[str] = BASES) -> dict[str, pd.Data
     pairs = {label(base): (f"adamerging+{base}", base) for base in bases}
     parts = by_granularity(load_table(f"{suite}-adaptation"))
     return {f"by {kind}": 100 * both_intervals(part, pairs) for kind, part in parts.items()}
+
+
+def adapted_slowly() -> pd.DataFrame:
+    """AdaMerging's gains by layer on CART on EfficientNet, in few large and many small steps."""
+    pair = {"": ("adamerging+cart", "cart")}
+    rows = {}
+    for file in ("imagenet8-adaptation", "imagenet8-adaptation-500"):
+        used = load_result(file)["provenance"]["settings"]
+        name = f"{used['steps']} steps of {used['learning_rate']:g}"
+        rows[name] = 100 * both_intervals(by_granularity(load_table(file))["layer"], pair)
+    return pd.concat(rows).droplevel(1)
 
 
 def networks() -> pd.DataFrame:

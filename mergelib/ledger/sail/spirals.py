@@ -1,0 +1,156 @@
+"""Checks of SAIL's claims on two spirals: its start is the average by Theorem 3's weights."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from mergelib.ledger.checks import Check, Role, above, matrix, pick
+from mergelib.ledger.verdicts import Load
+from mergelib.sail.retraining import Account
+from mergelib.studies.analysis.sail import spirals
+
+NEAR_POINTS = 0.5  # of accuracy: "maintains"
+ENOUGH = 0.8  # of seeds in which both sides reach a goal
+WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, matched"}
+CELLS = tuple(product(spirals.READINGS, spirals.STARTS))
+_SEED = ("seed",)
+
+
+def _named(reading: str, start: str) -> str:
+    return f"spirals, {reading}, {WORDS[start]}"
+
+
+def _sides(
+    table: pd.DataFrame, column: str, reading: str, start: str, methods: Sequence[str]
+) -> list[pd.Series]:
+    cell = {"reading": reading, "start": start}
+    return [pick(table, column, keys=_SEED, method=name, **cell) for name in methods]
+
+
+def faster(load: Load) -> list[Check]:
+    """S1: log₂ speed-up over scratch."""
+    table = load(spirals.compared)
+    cases: list[tuple[str, Account, Role]] = [("theorem", "B", "primary")]
+    cases += [("theorem", "A", "secondary"), ("theorem", "C", "secondary")]
+    cases += [("nearest source", "B", "control")]
+    checks = []
+    for (method, account, role), goal in product(cases, ("easy", "hard")):
+        rows = spirals.speed_ups(table, goal, account, method)
+        for reading, start in CELLS:
+            what = f"{_named(reading, start)}: {method} faster, {goal} goal, account {account}"
+            values = pick(rows, "speed", keys=_SEED, reading=reading, start=start)
+            checks.append(above(what, values, 0.0, role=role, unit="log₂ ratio"))
+    return checks
+
+
+def spike(load: Load) -> list[Check]:
+    """S3: the loss at γ = ½ above the mean of both ends."""
+    table = load(spirals.barriers)
+    checks = []
+    for start, (reading, steps) in product(
+        WORDS, product(spirals.READINGS, table["steps"].unique())
+    ):
+        role: Role = "primary" if start == "own" else "secondary"
+        chosen = {"reading": reading, "start": start, "steps": steps}
+        sides = [
+            pick(table, "loss", keys=_SEED, place=place, **chosen) for place in ("middle", "ends")
+        ]
+        what = f"{_named(reading, start)}: a barrier after {steps} steps"
+        checks.append(above(what, *sides, role=role, unit="nats"))
+    return checks
+
+
+def better(load: Load) -> list[Check]:
+    """S10: test accuracy after the full budget."""
+    table = load(spirals.compared)
+    checks = []
+    for reading, start in CELLS:
+        sides = _sides(table, "accuracy", reading, start, ("theorem", "scratch"))
+        words = _named(reading, start)
+        checks.append(above(f"{words}: better than scratch in the end", *sides))
+        what = f"{words}: as good as scratch in the end"
+        checks.append(above(what, *sides, role="secondary", tolerance=NEAR_POINTS))
+    return checks
+
+
+def calmer(load: Load) -> list[Check]:
+    """S12: log gradient norm of scratch less SAIL's, at equal steps and at equal loss.
+
+    At equal loss over the seeds in which both come down to the easy goal, where these are `ENOUGH`.
+    """
+    table = load(spirals.compared)
+    checks = []
+    for reading, start in CELLS:
+        words = _named(reading, start)
+        methods = ("scratch", "theorem")
+        sides = _sides(table, "gradient", reading, start, methods)
+        what = f"{words}: smaller gradients in the first tenth of steps"
+        checks.append(above(what, *sides, unit="log ratio"))
+        steps = _sides(table, "easy", reading, start, methods)
+        own, rival = (side.between(1, spirals.EPOCHS - 1) for side in steps)
+        both = own & rival
+        sides = _sides(table, "gradient_easy", reading, start, methods)
+        if both.mean() >= ENOUGH:
+            what = f"{words}: smaller gradients at the easy goal"
+            checks.append(above(what, *(side[both] for side in sides), unit="log ratio"))
+    return checks
+
+
+def nearer(load: Load) -> list[Check]:
+    """S14: log squared distance of fresh weights to an optimum, less that of sources."""
+    table = load(spirals.nearness)
+    checks = []
+    for reading, start in CELLS:
+        chosen = {"reading": reading, "start": start}
+        sides = [
+            pick(table, "log", keys=("seed", "source"), point=point, **chosen)
+            .groupby("seed")
+            .mean()
+            for point in ("random", "source")
+        ]
+        what = f"{_named(reading, start)}: sources nearer to the optimum"
+        checks.append(above(what, *sides, unit="log ratio"))
+    return checks
+
+
+def near_ends(load: Load) -> list[Check]:
+    """S15: share of readings whose best γ is near 0 or 1, above the share of the grid."""
+    table = load(spirals.sweep)
+    chance = float(spirals.is_near(pd.Series(table["gamma"].unique())).mean())
+    checks = []
+    roles: dict[str, Role] = {"loss_50": "primary", "loss_0": "secondary", "loss_200": "secondary"}
+    for (column, role), start in product(roles.items(), spirals.STARTS):
+        best = spirals.best_weights(table, column)
+        shares = best[best["start"] == start].groupby("seed")["near"].mean() - chance
+        steps = column.removeprefix("loss_")
+        what = f"spirals, {WORDS[start]}: best γ near 0 or 1 after {steps} steps, more than by lot"
+        checks.append(above(what, shares, 0.0, role=role, unit="share"))
+    return checks
+
+
+def together(load: Load) -> list[Check]:
+    """S16: test loss of the nearest source alone, retrained, less that of SAIL."""
+    table = load(spirals.compared)
+    checks = []
+    for reading, start in CELLS:
+        sides = _sides(table, "loss", reading, start, ("nearest source", "theorem"))
+        what = f"{_named(reading, start)}: lower final loss than the nearest source alone"
+        checks.append(above(what, *sides, unit="nats"))
+    return checks
+
+
+def chained(load: Load) -> list[Check]:
+    """S18: each link of the chain ranks a seed's six sources as the one before."""
+    table = load(spirals.chain)
+    checks = []
+    names = {"data": "data distance", "parameters": "parameter distance"}
+    names |= {"before": "loss before", "after": "loss after retraining"}
+    for start, (first, second) in product(
+        spirals.STARTS, zip(spirals.LINKS, spirals.LINKS[1:], strict=False)
+    ):
+        values = matrix(spirals.rank_correlations(table, start, (first, second)))
+        what = f"spirals, {WORDS[start]}: {names[second]} rises with {names[first]}"
+        checks.append(Check(what, np.asarray(values), unit="rank correlation"))
+    return checks

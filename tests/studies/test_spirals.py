@@ -1,0 +1,57 @@
+"""The study of spirals: its ends are the sources, and its rows are complete."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from mergelib.studies.catalogue import get_study
+from mergelib.studies.papers.sail.spirals import GAMMAS, drawn_for, spirals
+from mergelib.studies.runner import Run
+
+GOALS = {"easy": 100.0, "hard": 0.0}
+
+
+def test_all_arms_of_a_reading() -> None:
+    tables = spirals(
+        0, gammas=(0.0, 0.5, 1.0), readings=("random",), epochs=50, every=10, goals=GOALS
+    )
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+    arms = pd.DataFrame(tables["arms"])
+    assert arms["easy"].eq(0).all(), "below 100 from the start"
+    assert arms["hard"].eq(50).all(), "never below 0"
+    counts = arms.groupby(["arm", "start"]).size().to_dict()
+    assert counts == {
+        ("sweep", "shared"): 3,
+        ("sweep", "own"): 3,
+        ("sweep", "re-basin"): 1,
+        ("proximal", "shared"): 1,
+        ("proximal", "own"): 1,
+        ("scratch", "common"): 1,
+        ("scratch", "fresh"): 1,
+    }
+    sweep = arms[arms["arm"] == "sweep"]
+    values = ["accuracy", "loss", "gradient", "loss_0", "loss_50"]
+    first = sweep.loc[sweep["gamma"].eq(1.0), values]
+    assert len(first) == 2
+    assert len(first.drop_duplicates()) == 1, "one source, however the other began"
+    assert sweep.loc[sweep["gamma"].eq(0.5), "loss_0"].nunique() == 3
+    sources = pd.DataFrame(tables["sources"])
+    assert sources.groupby("start").size().to_dict() == {"own": 2, "shared": 2}
+    assert sources.groupby("source")["mmd"].nunique().eq(1).all(), "of data, not of networks"
+    weights = pd.DataFrame(tables["weights"])
+    assert weights["gamma"].between(0, 1).all()
+
+
+def test_the_grid_has_both_ends_and_the_middle() -> None:
+    assert len(GAMMAS) == 31
+    assert {-1.0, 0.0, 0.5, 1.0, 2.0} <= {*GAMMAS}
+
+
+def test_it_takes_a_seed_and_no_suite_of_tasks() -> None:
+    study = get_study("spirals")
+    assert drawn_for(Run(study, "spirals", 3)).arguments == (3,)
+    with pytest.raises(ValueError, match="only 'spirals'"):
+        drawn_for(Run(study, "glyphs8", 0))
+    with pytest.raises(ValueError, match="no model"):
+        drawn_for(Run(study, "spirals", 0, model="mlp"))
