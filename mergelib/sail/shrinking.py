@@ -9,7 +9,6 @@ that there are.
 from collections.abc import Mapping
 
 import torch
-from scipy.linalg import qr
 from torch import Tensor, nn
 
 from mergelib.activations import layer_inputs
@@ -135,6 +134,8 @@ def _mixed(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 def _selected(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """E that selects units and R that estimates all from these, both (size, units)."""
+    from scipy.linalg import qr
+
     triangle = torch.linalg.qr(rows).R
     _, order = qr(triangle.numpy(), mode="r", pivoting=True)
     kept = torch.as_tensor(order[:size].copy()).long().sort().values
