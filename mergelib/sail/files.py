@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _FUNCTION = (
     *("activation_function", "hidden_act", "layer_norm_epsilon", "layer_norm_eps", "is_decoder"),
     *("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "position_embedding_type"),
+    "tie_word_embeddings",
 )
 
 

@@ -119,7 +119,7 @@ class Transformation(nn.Module):
             lists[path] = replace(lists[path], rows=torch.softmax(logits, 1))
         maps = {**self._maps, **dict(zip(self._uses, self.maps, strict=True))}
         plan = replace(self._plan, lists=lists, widening=self._plan.widening.replaced(maps))
-        state = {}
+        state: dict[str, Tensor] = {}
         for key, start in self._start.items():
             first = self._plan.ties.get(key)
             if first is not None:
@@ -209,9 +209,9 @@ def learn_growth(
         optimiser = make_optimiser(together, "adam", learning_rate)
         order = torch.Generator().manual_seed(seed)
         batches = shuffled(len(examples), batch_size, order, steps=steps)
-        batches = progress(batches, f"growth, {mode}", steps, leave=False)
+        bar = progress(batches, f"growth, {mode}", steps, leave=False)
         with evaluating(target):
-            return train(together, batches, risk, optimiser)
+            return train(together, bar, risk, optimiser)
 
     if mode == "joint":
         history = {"joint": learn(list(maps.values()), gamma)}

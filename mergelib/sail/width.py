@@ -176,6 +176,8 @@ class Widening:
 
     def _first_map(self, name: str, use: Use) -> Tensor:
         before, now = self.sizes[name], self.structure.groups[name].size
+        if before == now:
+            return torch.eye(now, dtype=torch.float64)
         write = expander(self.scheme, before, now)
         if self._mean_padded(name):
             c = math.sqrt(now / before)
