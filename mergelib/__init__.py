@@ -9,7 +9,7 @@ from mergelib.io import Checkpoint, load_state_dict, save_state_dict
 from mergelib.merging import merge
 from mergelib.procedures import adapt
 from mergelib.registry import methods, rule
-from mergelib.sail import grow
+from mergelib.sail import grow, grow_files, learn_growth, shrink
 from mergelib.statedict import add, flatten, is_kernel, lerp, nbytes, scale, subtract, unflatten
 from mergelib.streaming import merge_files
 from mergelib.version import __version__
@@ -48,7 +48,9 @@ __all__ = [
     "evaluate_many",
     "flatten",
     "grow",
+    "grow_files",
     "is_kernel",
+    "learn_growth",
     "lerp",
     "load_compressed",
     "load_state_dict",
@@ -62,6 +64,7 @@ __all__ = [
     "rule",
     "save_state_dict",
     "scale",
+    "shrink",
     "subtract",
     "unflatten",
 ]

@@ -37,7 +37,7 @@ from mergelib.merging import IsMatrix, Source, merge_tensors
 from mergelib.messages.refusals import check_device
 from mergelib.parts import Missing, Parts, Patterns, select
 from mergelib.progress import progress
-from mergelib.registry import Method, get_method
+from mergelib.registry import get_method
 from mergelib.statedict import StateDict, is_matrix, named
 from mergelib.version import __version__
 
@@ -130,7 +130,7 @@ def merge_files(
     output, single = Path(output), Path(output).suffix == ".safetensors"
     if single and max_shard_size is not None:
         raise ValueError(f"max_shard_size needs a folder as output, not the file {output}")
-    _check_output(output, inputs, folder=not single, overwrite=overwrite)
+    check_output(output, inputs, folder=not single, overwrite=overwrite)
     header = reference.layout
     layout = {key: header[key] for key in source}
     shards = _split(reference, layout, max_shard_size)
@@ -138,7 +138,7 @@ def merge_files(
         "format": "pt",
         **{key: text for key, text in reference.metadata.items() if key != TIED},
         **note_ties({key: first for key, first in source.aliases.items() if key in layout}),
-        **_provenance(chosen, hyperparameters, parts, inputs),
+        **provenance(method, {**chosen.hyperparameters, **hyperparameters}, parts, inputs),
     }
     merged = merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix)
     merged = _with_progress(merged, method, layout)
@@ -147,13 +147,13 @@ def merge_files(
             write_tensors(target, layout, merged, metadata)
         else:
             _write_shards(target, layout, shards, merged, metadata)
-            _copy_companions(reference.path, target)
+            copy_companions(reference.path, target)
         for checkpoint in inputs.values():
             checkpoint.check()
     return output
 
 
-def _check_output(
+def check_output(
     output: Path, inputs: Mapping[str, Checkpoint], *, folder: bool, overwrite: bool
 ) -> None:
     """Refuse, before anything is computed, an output that must not or cannot be written."""
@@ -229,13 +229,13 @@ def _bytes(size: int | str) -> int:
     return int(float(match[1]) * units[match[2]])
 
 
-def _provenance(
-    method: Method,
+def provenance(
+    method: str,
     hyperparameters: Mapping[str, Any],
     parts: Parts,
     inputs: Mapping[str, Checkpoint],
 ) -> dict[str, str]:
-    """What made the merged file, as metadata."""
+    """What made a file, as metadata."""
     files = [file for checkpoint in inputs.values() for file in checkpoint.shards]
     with ThreadPoolExecutor() as pool:
         hashing = progress(pool.map(sha256_of, files), "hashing", len(files), leave=False)
@@ -247,10 +247,9 @@ def _provenance(
             continue
         listing = "".join(f"{digests[file]}  {file.name}\n" for file in sorted(checkpoint.shards))
         hashes[name] = hashlib.sha256(listing.encode()).hexdigest()
-    options = {**method.hyperparameters, **hyperparameters}
     return {
-        "mergelib.method": method.name,
-        "mergelib.hyperparameters": json.dumps(options, default=_plain),
+        "mergelib.method": method,
+        "mergelib.hyperparameters": json.dumps(hyperparameters, default=_plain),
         **({} if parts == Parts() else {"mergelib.parts": json.dumps(asdict(parts))}),
         "mergelib.inputs": json.dumps(hashes),
         "mergelib.version": __version__,
@@ -294,7 +293,7 @@ def _write_shards(
         (folder / "model.safetensors.index.json").write_text(index + "\n")
 
 
-def _copy_companions(origin: Path, folder: Path) -> None:
+def copy_companions(origin: Path, folder: Path) -> None:
     """Copy what a model folder holds besides weights: configuration, tokenizer, licence."""
     if origin.is_dir():
         for file in origin.iterdir():

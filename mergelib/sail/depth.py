@@ -20,8 +20,8 @@ from mergelib.structure import Structure
 Depth = Literal["identity", "stack", "interlace", "interpolate"]
 DEPTHS: tuple[Depth, ...] = ("identity", "stack", "interlace", "interpolate")
 
-# Keys of the source with their coefficients; none for a layer that is new.
-Origin = tuple[tuple[str, float], ...]
+# Keys of the source with their coefficients, a scalar each; none for a layer that is new.
+Origin = tuple[tuple[str, Tensor], ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -203,10 +203,10 @@ def _origin(key: str, lists: Mapping[str, GrownList]) -> Origin:
                 break
             return tuple(
                 (f"{path}.{grown.first + i}.{rest}", share)
-                for i, share in enumerate(grown.rows[place].tolist())
+                for i, share in enumerate(grown.rows[place])
                 if share
             )
-    return ((key, 1.0),)
+    return ((key, torch.ones(())),)
 
 
 def _inside(key: str, path: str) -> bool:

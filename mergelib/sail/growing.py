@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from mergelib.io import Model, as_state
 from mergelib.merging import tied_keys
-from mergelib.sail.depth import DEPTHS, Depth, Origin, closed_keys, grown_lists, origins
+from mergelib.messages.brief import Brief
+from mergelib.sail.depth import DEPTHS, Depth, GrownList, Origin, closed_keys, grown_lists, origins
 from mergelib.sail.width import WIDTHS, Widening, Width, shuffled_directions
 from mergelib.statedict import StateDict, is_finite
 from mergelib.structure import Structure, structure_of
@@ -58,62 +61,109 @@ def grow(
             norm; layers that cannot be closed; weights that do not fit or are not finite. The
             message names module, group or key.
     """
-    _check_choices(width, depth, gap, noise)
+    _check_noise(noise, width)
+    plan = planned(source, target, state=state, width=width, depth=depth, gap=gap)
+    grown: dict[str, Tensor] = {}
+    for key, start in plan.fresh.items():
+        if key in plan.ties:
+            grown[key] = grown[plan.ties[key]]
+        elif not plan.origins[key]:
+            grown[key] = torch.zeros_like(start) if key in plan.closed else start.clone()
+        elif not start.is_floating_point():
+            nearest = max(plan.origins[key], key=lambda part: float(part[1]))
+            grown[key] = plan.weights[nearest[0]].clone()
+        else:
+            wide = _finished(plan, key, noise, generator)
+            kind = plan.weights[plan.origins[key][0][0]].dtype
+            grown[key] = wide.to(kind, copy=True).contiguous()
+    return grown
+
+
+@dataclass(frozen=True, repr=False)
+class Plan(Brief):
+    """What a larger network's entries are made of.
+
+    Attributes:
+        weights: the smaller network's.
+        fresh: the larger one's own, at its start.
+        lists: of `mergelib.sail.depth.grown_lists`.
+        widening: the maps of width.
+    """
+
+    weights: StateDict
+    fresh: StateDict
+    lists: Mapping[str, GrownList]
+    widening: Widening
+
+    @cached_property
+    def origins(self) -> dict[str, Origin]:
+        """Where every entry comes from."""
+        return origins(self.weights, self.fresh, self.lists)
+
+    @cached_property
+    def closed(self) -> set[str]:
+        """Entries of new layers that are to be zero."""
+        return closed_keys(self.widening.structure, self.lists)
+
+    @cached_property
+    def ties(self) -> dict[str, str]:
+        """Entries that are one with an earlier one."""
+        return tied_keys(self.fresh)
+
+    def mapped(self, key: str) -> Tensor:
+        """A floating entry that has an origin, by Eq. 9 and then Eq. 8; float32 at least."""
+        return self.widening.apply(key, _mix(self.weights, self.origins[key]))
+
+
+def planned(
+    source: nn.Module,
+    target: nn.Module,
+    *,
+    state: Model | None,
+    width: Width,
+    depth: Depth | Tensor,
+    gap: float,
+) -> Plan:
+    """How `grow` goes about it; arguments and errors are described there."""
+    _check_choices(width, depth, gap)
     before, after = structure_of(source), structure_of(target)
     weights = as_state(source if state is None else state)
     before.check(weights, "state")
     for key, tensor in weights.items():
         if tensor.is_floating_point() and not is_finite(tensor):
             raise ValueError(f"state[{key!r}] holds values that are not finite")
-    fresh = target.state_dict()
+    fresh: StateDict = target.state_dict()
     lists = grown_lists(source, target, depth, gap)
-    sources = origins(weights, fresh, lists)
-    closed = closed_keys(after, lists)
-    widening = Widening(after, _sizes(before, after, sources), width)
-    _check_growth(widening)
-    grown: dict[str, Tensor] = {}
-    tied = tied_keys(fresh)
-    for key, start in fresh.items():
-        if key in tied:
-            grown[key] = grown[tied[key]]
-        elif not sources[key]:
-            grown[key] = torch.zeros_like(start) if key in closed else start.clone()
-        elif not start.is_floating_point():
-            grown[key] = weights[max(sources[key], key=lambda part: part[1])[0]].clone()
-        else:
-            mixed = _mix(weights, sources[key])
-            wide = _wider(widening, key, mixed, start, noise, generator)
-            grown[key] = wide.to(mixed.dtype, copy=True).contiguous()
-    return grown
+    sizes = group_sizes(before, after, origins(weights, fresh, lists))
+    plan = Plan(weights, fresh, lists, Widening(after, sizes, width))
+    _check_growth(plan.widening)
+    return plan
 
 
-def _check_choices(width: str, depth: str | Tensor, gap: float, noise: float) -> None:
+def _check_choices(width: str, depth: str | Tensor, gap: float) -> None:
     if width not in WIDTHS:
         raise ValueError(f"unknown width {width!r}; known: {', '.join(WIDTHS)}")
     if isinstance(depth, str) and depth not in DEPTHS:
         raise ValueError(f"unknown depth {depth!r}; known: {', '.join(DEPTHS)}")
     if not gap > 0 or (not math.isinf(gap) and (isinstance(depth, Tensor) or depth == "identity")):
         raise ValueError(f"gap is {gap}, expected a positive number, and depth by a pattern")
+
+
+def _check_noise(noise: float, width: str) -> None:
     if not noise >= 0 or (noise and width != "replicate"):
         raise ValueError(f"noise is {noise}, expected at least 0, and more only for 'replicate'")
 
 
-def _wider(
-    widening: Widening,
-    key: str,
-    tensor: Tensor,
-    start: Tensor,
-    noise: float,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """One parameter at its new shape; `start` is what the target has there."""
-    wide = widening.apply(key, tensor)
+def _finished(plan: Plan, key: str, noise: float, generator: torch.Generator | None) -> Tensor:
+    """One mapped parameter with what is free in it, random or noise."""
+    widening, start, wide = plan.widening, plan.fresh[key], plan.mapped(key)
     if widening.scheme == "mean":
         return torch.where(widening.new(key).to(wide.device), start.to(wide), wide)
     if widening.scheme == "svd_random" and widening.structure.is_matrix(key, start):
-        if wide.shape == tensor.shape:
+        mixed = _mix(plan.weights, plan.origins[key])
+        if wide.shape == mixed.shape:
             return wide
-        return shuffled_directions(widening.structure, key, tensor, wide, generator)
+        return shuffled_directions(widening.structure, key, mixed, wide, generator)
     if noise:
         wide = wide + noise * wide.square().mean().sqrt() * widening.spread(key, wide, generator)
     return wide
@@ -127,7 +177,9 @@ def _mix(weights: StateDict, origin: Origin) -> Tensor:
     return torch.stack(parts).sum(0).to(weights[origin[0][0]].dtype)
 
 
-def _sizes(before: Structure, after: Structure, sources: Mapping[str, Origin]) -> dict[str, int]:
+def group_sizes(
+    before: Structure, after: Structure, sources: Mapping[str, Origin]
+) -> dict[str, int]:
     """How many units each group of the target had in the source."""
     sizes: dict[str, int] = {}
     for key, axes in after.axes.items():

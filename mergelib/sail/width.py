@@ -11,6 +11,7 @@ inner products, divided by the root of a head's size: there E is made orthonorma
 And the stream of a pre-norm transformer is read through layer norms, see `mean` in `Widening`.
 """
 
+import copy
 import math
 from collections.abc import Mapping
 from functools import cached_property
@@ -20,10 +21,17 @@ import torch
 from torch import Tensor
 
 from mergelib.statedict import is_statistic
-from mergelib.structure import Axis, Group, Structure
+from mergelib.structure import Axis, Structure
+from mergelib.structure.groups import Role
+
+Use = Literal["write", "read", "scale", "shift", "tied scale", "tied shift"]
 
 Width = Literal["replicate", "mean", "svd", "svd_random", "interpolate"]
 WIDTHS: tuple[Width, ...] = ("replicate", "mean", "svd", "svd_random", "interpolate")
+
+# Mean padding multiplies the stream by c; what stands behind a norm is divided by this power of c.
+_POWERS: dict[Use, int] = {"read": 0, "shift": 0, "scale": 1, "tied shift": 1, "tied scale": 2}
+_TIED: dict[Role, Use] = {"scale": "tied scale", "shift": "tied shift"}
 
 
 def expander(scheme: Width, source: int, target: int) -> Tensor:
@@ -61,11 +69,27 @@ class Widening:
         structure: of the wider network.
         sizes: how many units each of its groups had before.
         scheme: see `expander`.
+
+    Attributes:
+        maps: the map of each group for each use, shape (target, source), float64; E is that for
+            ``"write"``, also of what norms hold, where they need none of their own. A map is here
+            from its first application on.
     """
 
     def __init__(self, structure: Structure, sizes: Mapping[str, int], scheme: Width) -> None:
         self.structure, self.sizes, self.scheme = structure, sizes, scheme
+        self.maps: dict[tuple[str, Use], Tensor] = {}
         self._known: dict[tuple[Axis, bool], Tensor] = {}
+
+    def replaced(self, maps: Mapping[tuple[str, Use], Tensor]) -> "Widening":
+        """The same with other maps in the place of its own."""
+        other = copy.copy(self)
+        other.maps, other._known = {**self.maps, **maps}, {}
+        return other
+
+    def grows(self, name: str) -> bool:
+        """Whether a group has another size than before."""
+        return self.sizes[name] != self.structure.groups[name].size
 
     def axis(self, key: str, number: int) -> Tensor:
         """The map of one axis of a parameter, shape (target, source), float64.
@@ -77,7 +101,7 @@ class Widening:
         tied = key.rpartition(".")[0] in self._before_tied
         if (axis, tied) not in self._known:
             parts = [
-                _product([self._group(self.structure.groups[n], axis, tied) for n in factors])
+                _product([self._map(name, axis.role, tied) for name in factors])
                 for factors in axis.layout
             ]
             self._known[axis, tied] = torch.block_diag(*parts)
@@ -123,8 +147,7 @@ class Widening:
         return mask
 
     def _grows(self, axis: Axis) -> bool:
-        names = {name for factors in axis.layout for name in factors}
-        return any(self.sizes[name] != self.structure.groups[name].size for name in names)
+        return any(self.grows(name) for factors in axis.layout for name in factors)
 
     def _free(self, key: str, axis: Axis) -> Tensor:
         parts = []
@@ -142,22 +165,35 @@ class Widening:
             parts.append((whole == 0) & free)
         return torch.cat(parts)
 
-    def _group(self, group: Group, axis: Axis, tied: bool) -> Tensor:
-        before, now, role = self.sizes[group.name], group.size, axis.role
+    def _map(self, name: str, role: Role, tied: bool) -> Tensor:
+        """The map of a group for a parameter of this role."""
+        use: Use = "read" if role == "read" or tied else "write"
+        if self._mean_padded(name) and (role == "scale" or role == "shift"):
+            use = _TIED[role] if tied else role
+        if (name, use) not in self.maps:
+            self.maps[name, use] = self._first_map(name, use)
+        return self.maps[name, use]
+
+    def _first_map(self, name: str, use: Use) -> Tensor:
+        before, now = self.sizes[name], self.structure.groups[name].size
+        if before == now:
+            return torch.eye(now, dtype=torch.float64)
         write = expander(self.scheme, before, now)
-        if self.scheme == "mean" and group.norm == "layer":
+        if self._mean_padded(name):
             c = math.sqrt(now / before)
-            if role in ("write", "both"):
+            if use == "write":
                 mean = torch.full((now - before, before), 1 / before, dtype=torch.float64)
                 return c * torch.cat([torch.eye(before, dtype=torch.float64), mean])
-            power = (role == "scale") + (tied and role in ("scale", "shift"))
-            return write / c**power
-        if group.name in self._scores:
+            return write / c ** _POWERS[use]
+        if name in self._scores:
             return orthonormal(write) * math.sqrt(math.sqrt(now / before))
-        if role == "read" or tied:
+        if use == "read":
             reading: Tensor = write @ torch.linalg.inv(write.T @ write)
             return reading
         return write
+
+    def _mean_padded(self, name: str) -> bool:
+        return self.scheme == "mean" and self.structure.groups[name].norm == "layer"
 
     @cached_property
     def _scores(self) -> set[str]:

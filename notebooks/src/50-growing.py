@@ -291,10 +291,18 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # **Use** `ml.grow(small, large, width="mean")` to go on with a larger network of any width: it begins at the small one's loss and has all its
 # capacity after a few steps. **Use** `width="replicate"` with some `noise` for post-norm transformers such as BERT, at whole multiples.
 #
+# **For folders** of Hugging Face's GPT-2 and BERT, `ml.grow_files(source, config, output)` does the same: the larger model's configuration
+# tells its sizes, and `from_pretrained` loads the output. One of another family, activation or epsilon is refused.
+#
+# **The way back** is `ml.shrink(large, small, inputs)`, for hidden layers between linear ones. It asks what the units do on some inputs. Where nothing stands between
+# two layers it keeps the leading principal directions; elsewhere rotations do not commute with what acts on each unit, so it keeps a
+# choice of units, and estimates the others from these.
+#
 # **Do not** start by random factors of a decomposition. **Do not** expect Eq. 9's depth to begin at the source's loss.
 #
 # **Not answered here** is whether a grown start saves training in the end, counted with the source's own, and what learning the
-# maps would add to it.
+# maps would add to it. `ml.learn_growth` learns them, on the target's data and with frozen sources, as {cite}`wang2023learning` do for one source: $E$ and $R$ of each
+# group, and the logits of each row of $d_{ki}$. Plain copies would get equal gradients there too, so it begins with mean padding.
 #
 # ## Exercises
 #

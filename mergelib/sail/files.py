@@ -1,0 +1,141 @@
+"""Growing the models of Hugging Face folders: `grow_files`."""
+
+import copy
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from mergelib.io import AnyPath, Checkpoint, save_state_dict, staged
+from mergelib.parts import Parts
+from mergelib.problems.calling import tied_names
+from mergelib.sail.depth import Depth
+from mergelib.sail.growing import grow
+from mergelib.sail.width import Width
+from mergelib.statedict import StateDict
+from mergelib.streaming import check_output, copy_companions, provenance
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+# What a configuration says about the function, beside sizes, as GPT-2 and BERT call it.
+_FUNCTION = (
+    *("activation_function", "hidden_act", "layer_norm_epsilon", "layer_norm_eps", "is_decoder"),
+    *("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "position_embedding_type"),
+    "tie_word_embeddings",
+)
+
+
+def grow_files(
+    source: AnyPath,
+    target: "AnyPath | PretrainedConfig",
+    output: AnyPath,
+    *,
+    width: Width = "replicate",
+    depth: Depth = "identity",
+    gap: float = math.inf,
+    noise: float = 0.0,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> Path:
+    """Grow the model of a Hugging Face folder, as `mergelib.grow` does in memory.
+
+    Needs transformers, and no network. Both models are held in memory whole.
+
+    Args:
+        source: a folder with ``config.json`` and weights, of GPT-2 or BERT alone or with a head.
+            The configuration names the class under ``architectures``.
+        target: configuration of the larger model: a ``config.json``, a folder that has one, or one
+            of transformers. It differs from the source's in widths, heads and numbers of layers.
+        output: a folder, which `from_pretrained` reads: weights in the source's precision, the
+            target's configuration, and what else lies beside the source's weights.
+        width: see `mergelib.grow`.
+        depth: see `mergelib.grow`.
+        gap: see `mergelib.grow`.
+        noise: see `mergelib.grow`.
+        seed: draws noise, random directions, and the target's start, of which new layers and what
+            ``"mean"`` leaves free are made.
+        overwrite: replace an output that mergelib wrote.
+
+    Returns:
+        The output's path. The file's metadata say what it was made of, as after `merge_files`.
+
+    Raises:
+        FileNotFoundError: no source, or no configuration.
+        ValueError: what `mergelib.grow` refuses, as other vocabularies, heads that shrink or
+            families without a description; a configuration of another family, or of another
+            function than the source's; an output in the way. Nothing is written then.
+        ImportError: without transformers.
+    """
+    checkpoint, output = Checkpoint(source), Path(output)
+    before, after = _config(source), copy.deepcopy(_config(target))
+    _check_configs(before, after)
+    after.architectures = before.architectures
+    check_output(output, {"source": checkpoint}, folder=True, overwrite=overwrite)
+    with torch.device("meta"):
+        small = _network(before)
+    weights = _complete(checkpoint.load(), small)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        large = _network(after)
+    kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
+    large = large.to(kinds.pop()) if len(kinds) == 1 else large
+    options: dict[str, Any] = {"width": width, "depth": depth, "gap": gap, "noise": noise}
+    generator = torch.Generator().manual_seed(seed)
+    state = grow(small, large, state=weights, generator=generator, **options)
+    notes = provenance("grow", {**options, "seed": seed}, Parts(), {"source": checkpoint})
+    with staged(output, folder=True) as folder:
+        copy_companions(checkpoint.path, folder)
+        save_state_dict(state, folder / "model.safetensors", notes)
+        after.save_pretrained(folder)
+        checkpoint.check()
+    return output
+
+
+def _config(given: "AnyPath | PretrainedConfig") -> "PretrainedConfig":
+    """A configuration, read if it is in a file."""
+    from transformers import AutoConfig, PretrainedConfig
+
+    if isinstance(given, PretrainedConfig):
+        return given
+    path = Path(given) / "config.json" if Path(given).is_dir() else Path(given)
+    if not path.is_file():
+        raise FileNotFoundError(f"no such configuration: {path}")
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{path} is no configuration of transformers: {error}") from error
+    return config
+
+
+def _check_configs(before: "PretrainedConfig", after: "PretrainedConfig") -> None:
+    """One family, and one function but for the sizes."""
+    if before.model_type != after.model_type:
+        raise ValueError(f"the source is a {before.model_type}, the target a {after.model_type}")
+    for name in _FUNCTION:
+        old, new = getattr(before, name, None), getattr(after, name, None)
+        if old != new:
+            raise ValueError(f"{name} is {old!r} in the source and {new!r} in the target")
+
+
+def _network(config: "PretrainedConfig") -> nn.Module:
+    """A model of the class that the configuration names, at its start."""
+    import transformers
+
+    names = config.architectures or []
+    if len(names) != 1 or not hasattr(transformers, names[0]):
+        raise ValueError(f"the source's architectures are {names}, expected one of transformers")
+    network: nn.Module = getattr(transformers, names[0])(config)
+    return network
+
+
+def _complete(weights: StateDict, network: nn.Module) -> StateDict:
+    """Weights with every name of what the network ties; folders often hold it under one."""
+    known = dict(weights)
+    for key, first in tied_names(network).items():
+        for name, other in ((key, first), (first, key)):
+            if other in known:
+                known.setdefault(name, known[other])
+    return known

@@ -1,0 +1,262 @@
+"""Growth whose maps are learned on the target's data, with frozen sources: `learn_growth`.
+
+SAIL's Eq. 8 and 9 in appendix F's words: W̃ = E_out W R_inᵀ, θ̃^k = Σ_i softmax(s_k)_i θ^i, and E, R
+and s descend the loss of the grown network. LiGO (Wang et al., 2023) is this for one source. A
+group of units has one E and one R in the whole network, and a list of layers one s.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mergelib.messages.brief import Brief
+from mergelib.problems.calling import call_with, evaluating
+from mergelib.problems.checks import check_choice, check_positive, check_steps
+from mergelib.problems.examples import read_examples
+from mergelib.progress import progress
+from mergelib.sail.depth import Depth
+from mergelib.sail.growing import grow, planned
+from mergelib.sail.width import Width
+from mergelib.statedict import is_statistic, tied_keys
+from mergelib.training import make_optimiser, shuffled, train
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Mode = Literal["joint", "alone"]
+Criterion = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, repr=False)
+class LearnedGrowth(Brief):
+    """What `learn_growth` gives back.
+
+    Attributes:
+        state: Σ γ_i T_i(θ_i), for the target to be trained on from.
+        states: source to T_i(θ_i).
+        history: the loss before every step; a column for each source, or one called ``joint``.
+        passes: forward and backward passes of the target through a batch, over all sources.
+        learned: how many numbers were learned.
+    """
+
+    state: dict[str, Tensor]
+    states: dict[str, dict[str, Tensor]]
+    history: "pd.DataFrame"
+    passes: int
+    learned: int
+
+
+class Transformation(nn.Module):
+    """T of one source, with the maps E and R and the depth logits s as parameters.
+
+    It begins at what `grow` makes. What no map reaches there is fixed: noise, what ``"mean"``
+    leaves free, and new layers that are closed.
+
+    Args:
+        source: the smaller network, which is left alone.
+        target: the larger one, which is left alone too.
+        width: a scheme of `grow`, but ``"svd_random"``.
+        depth: a pattern of `grow`; ``"identity"`` has no logits.
+        gap: of the softmax at the start, finite; not for ``"identity"``.
+        noise: see `grow`.
+        generator: see `grow`.
+
+    Raises:
+        ValueError: what `grow` refuses; batch norms, naming the key; ``"svd_random"``; rows of
+            depth that no softmax gives; a target without a wider group or a longer list.
+    """
+
+    def __init__(
+        self,
+        source: nn.Module,
+        target: nn.Module,
+        *,
+        width: Width = "mean",
+        depth: Depth = "identity",
+        gap: float = 6.0,
+        noise: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if width == "svd_random":
+            raise ValueError("'svd_random' has directions of each weight, and no maps of groups")
+        how: dict[str, Any] = {"width": width, "depth": depth}
+        how["gap"] = math.inf if depth == "identity" else gap
+        plan = self._plan = planned(source, target, state=None, **how)
+        self._start = grow(source, target, **how, noise=noise, generator=generator)
+        self._rest: dict[str, Tensor] = {}
+        for key, value in self._start.items():
+            if plan.origins[key] and value.is_floating_point() and key not in plan.ties:
+                if is_statistic(key):
+                    raise ValueError(
+                        f"{key!r} is a statistic of a batch norm, through which PyTorch gives no "
+                        "gradients, so maps cannot be learned: use grow"
+                    )
+                mapped = plan.mapped(key)
+                self._rest[key] = value.to(mapped) - mapped
+        device = next(iter(self._start.values())).device
+        self._maps = {use: matrix.to(device) for use, matrix in plan.widening.maps.items()}
+        self._uses = [use for use in self._maps if plan.widening.grows(use[0])]
+        self.maps = nn.ParameterList(self._maps[use].clone() for use in self._uses)
+        mixed = {path: grown.rows for path, grown in plan.lists.items() if grown.rows.any(1).all()}
+        for path, rows in mixed.items():
+            if not rows.all():
+                raise ValueError(f"rows of {path!r} hold a 0, which no softmax gives: lower gap")
+        self._lists = list(mixed)
+        self.logits = nn.ParameterList(rows.log().to(device) for rows in mixed.values())
+        if not self._uses and not self._lists:
+            raise ValueError("nothing to learn: no group of the target is wider, no list mixed")
+
+    def forward(self) -> dict[str, Tensor]:
+        """T(θ), a state dict with a graph; in the dtypes of the source."""
+        lists = dict(self._plan.lists)
+        for path, logits in zip(self._lists, self.logits, strict=True):
+            lists[path] = replace(lists[path], rows=torch.softmax(logits, 1))
+        maps = {**self._maps, **dict(zip(self._uses, self.maps, strict=True))}
+        plan = replace(self._plan, lists=lists, widening=self._plan.widening.replaced(maps))
+        state: dict[str, Tensor] = {}
+        for key, start in self._start.items():
+            first = self._plan.ties.get(key)
+            if first is not None:
+                state[key] = state[first]
+            elif key in self._rest:
+                state[key] = (plan.mapped(key) + self._rest[key]).to(start.dtype)
+            else:
+                state[key] = start
+        return state
+
+
+def learn_growth(
+    sources: Mapping[str, nn.Module] | Sequence[nn.Module],
+    target: nn.Module,
+    data: Any,
+    *,
+    mode: Mode = "joint",
+    weights: Sequence[float] | Tensor | None = None,
+    width: Width = "mean",
+    depth: Depth = "identity",
+    gap: float = 6.0,
+    noise: float = 0.0,
+    steps: int = 100,
+    batch_size: int = 64,
+    learning_rate: float = 1e-3,
+    loss: Criterion = F.cross_entropy,
+    seed: int = 0,
+) -> LearnedGrowth:
+    """Grow networks by maps that are learned on the target's data (SAIL, appendices F.1 and F.2).
+
+    Adam moves E and R of every group that grows, and the logits of every list of layers that is
+    mixed, from where `mergelib.grow` begins; sources and target stay. The target runs in evaluation
+    mode, so there is no dropout. Networks with batch norms are refused: their statistics at rest
+    would have to be mapped too, and PyTorch gives no gradients through these.
+
+    Args:
+        sources: the smaller networks, by name or as a list; each of the target's family, their
+            sizes may differ.
+        target: the larger network, whose shapes are wanted.
+        data: of the target, inputs with labels, as `mergelib.adapt` reads those of a task.
+        mode: ``"joint"`` learns all T_i by the loss of Σ γ_i T_i(θ_i), ``"alone"`` each by that of
+            T_i(θ_i), which may leave the T_i without a common basis for the average.
+        weights: γ, one for each source, of sum 1 (some may be negative); uniform by default.
+        width: where the maps begin, see `mergelib.grow`; all schemes but ``"svd_random"``. Plain
+            copies get equal gradients and remain copies: give ``"replicate"`` some ``noise``.
+        depth: where the logits begin; ``"identity"`` has none, as its new layers are no mixtures.
+        gap: of the softmax over the pattern of another ``depth``, finite.
+        noise: see `mergelib.grow`; it is drawn once and stays.
+        steps: of Adam, for each source in the mode ``"alone"``.
+        batch_size: examples of a step.
+        learning_rate: of Adam, constant.
+        loss: from outputs ``(M, C)`` and labels ``(M,)`` to a scalar; positions of sequences are
+            rows of their own.
+        seed: of noise and batches; each source alone sees the same batches.
+
+    Returns:
+        See `LearnedGrowth`; without steps its states are those of `mergelib.grow`.
+
+    Raises:
+        ValueError: what `mergelib.grow` refuses, and `Transformation`; no sources, data without
+            labels, weights that do not fit; settings out of range.
+        FloatingPointError: a loss that is not finite.
+    """
+    import pandas as pd
+
+    check_choice("mode", mode, ("joint", "alone"))
+    check_steps(steps, batch_size)
+    check_positive("learning_rate", learning_rate)
+    given = sources if isinstance(sources, Mapping) else dict(_numbered(sources))
+    gamma = _checked_weights(weights, len(given))
+    examples = read_examples("target", data)
+    if examples.labels is None:
+        raise ValueError("learning a growth needs labels: pass (inputs, labels) as data")
+    options: dict[str, Any] = {"width": width, "depth": depth, "gap": gap, "noise": noise}
+    options["generator"] = torch.Generator().manual_seed(seed)
+    maps = {name: Transformation(net, target, **options) for name, net in given.items()}
+
+    def learn(moving: list[Transformation], shares: Sequence[float]) -> list[float]:
+        def risk(rows: Tensor) -> Tensor:
+            state = _averaged([transformation() for transformation in moving], shares)
+            batch = examples[rows].to(next(iter(state.values())).device)
+            outputs, labels = batch.rows_of(call_with(target, state, batch.inputs))
+            assert labels is not None
+            return loss(outputs, labels)
+
+        together = nn.ModuleList(moving)
+        optimiser = make_optimiser(together, "adam", learning_rate)
+        order = torch.Generator().manual_seed(seed)
+        batches = shuffled(len(examples), batch_size, order, steps=steps)
+        bar = progress(batches, f"growth, {mode}", steps, leave=False)
+        with evaluating(target):
+            return train(together, bar, risk, optimiser)
+
+    if mode == "joint":
+        history = {"joint": learn(list(maps.values()), gamma)}
+    else:
+        history = {name: learn([own], [1.0]) for name, own in maps.items()}
+    with torch.no_grad():
+        states = {name: own() for name, own in maps.items()}
+        state = _averaged(list(states.values()), gamma)
+    return LearnedGrowth(
+        state,
+        states,
+        pd.DataFrame(history),
+        passes=sum(map(len, history.values())),
+        learned=sum(p.numel() for own in maps.values() for p in own.parameters()),
+    )
+
+
+def _numbered(sources: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    return ((f"source {number}", source) for number, source in enumerate(sources))
+
+
+def _checked_weights(weights: Sequence[float] | Tensor | None, count: int) -> list[float]:
+    """γ as numbers, uniform where there are none."""
+    if not count:
+        raise ValueError("nothing to grow: there are no sources")
+    if weights is None:
+        return [1 / count] * count
+    gamma = [float(weight) for weight in weights]
+    if len(gamma) != count or not abs(sum(gamma) - 1) < 1e-6:
+        raise ValueError(f"weights are {gamma}, expected {count}, one per source, of sum 1")
+    return gamma
+
+
+def _averaged(states: Sequence[dict[str, Tensor]], gamma: Sequence[float]) -> dict[str, Tensor]:
+    """Σ γ_i θ_i; integers are the first's, and ties stay."""
+    if len(states) == 1:
+        return states[0]
+    mixed: dict[str, Tensor] = {}
+    ties = tied_keys(states[0])
+    for key, tensor in states[0].items():
+        if key in ties:
+            mixed[key] = mixed[ties[key]]
+        elif tensor.is_floating_point():
+            parts = (share * state[key] for share, state in zip(gamma, states, strict=True))
+            mixed[key] = torch.stack([*parts]).sum(0)
+        else:
+            mixed[key] = tensor
+    return mixed
