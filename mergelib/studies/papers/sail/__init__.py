@@ -1,0 +1,1 @@
+"""Studies of SAIL (Anonymous, 2025)."""
