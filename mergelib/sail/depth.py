@@ -113,8 +113,8 @@ def origins(
 def closed_keys(structure: Structure, lists: Mapping[str, GrownList]) -> set[str]:
     """Entries of new layers that are to be zero, so that the layers change nothing.
 
-    Where a batch norm ends the residual branch these are its gain and bias, else all that writes
-    the stream.
+    Where a batch norm ends the residual branch these are its gain and bias; where a gate does, all
+    of the gate; else all that writes the stream.
 
     Args:
         structure: of the target.
@@ -139,13 +139,15 @@ def closed_keys(structure: Structure, lists: Mapping[str, GrownList]) -> set[str
 
 def _branch_ends(structure: Structure, layer: str) -> set[str]:
     """What ends the residual branches of a layer that stays on one stream; else nothing."""
-    own = [key for key in structure.axes if _inside(key, layer)]
-    names = {n for key in own for axis in structure.axes[key] for f in axis.layout for n in f}
+    own = {key: axes for key, axes in structure.axes.items() if _inside(key, layer)}
+    axes = [axis for row in own.values() for axis in row]
+    names = {n for axis in axes if axis.role != "read" for f in axis.layout for n in f}
     if sum(structure.groups[name].kind == "stream" for name in names) != 1:
         return set()
     roles = {key: _on_stream(structure, key) for key in own}
-    norms = {_owner(key) for key, role in roles.items() if role and is_statistic(key)}
-    ends = {key for key in roles if _owner(key) in norms and not is_statistic(key)}
+    gates = structure.gates()
+    last = {_owner(k) for k, role in roles.items() if role and (is_statistic(k) or k in gates)}
+    ends = {key for key in roles if _owner(key) in last and not is_statistic(key)}
     return ends or {key for key, role in roles.items() if role == "write"}
 
 

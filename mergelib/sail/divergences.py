@@ -140,6 +140,43 @@ def mmd_table(
     return (means.diagonal()[:, None] + means.diagonal() - 2 * means).fill_diagonal_(0)
 
 
+def frechet_distance(first: Tensor, second: Tensor) -> float:
+    """‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2 (Σ₁ Σ₂)^½), as if both samples were Gaussian.
+
+    Heusel et al. (2017) take it of features of an Inception network; a number depends on the
+    features and, as it is biased upwards, on the numbers of rows.
+
+    Args:
+        first: features, ``(m, d)``; as many rows as the second, if numbers are to be compared.
+        second: ``(n, d)``.
+    """
+    rows = _checked([first, second])
+    means, covariances = [part.mean(0) for part in rows], [torch.cov(part.T) for part in rows]
+    values, vectors = torch.linalg.eigh(covariances[0])
+    root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+    shared = torch.linalg.eigvalsh(root @ covariances[1] @ root).clamp(min=0).sqrt().sum()
+    spread = covariances[0].trace() + covariances[1].trace() - 2 * shared
+    return float((means[0] - means[1]).square().sum() + spread)
+
+
+def kernel_distance(first: Tensor, second: Tensor) -> float:
+    """Unbiased MMD² with the kernel (x·y/d + 1)³ (KID, Bińkowski et al., 2018); can be negative.
+
+    Args:
+        first: features, ``(m, d)``; m × n kernels are held at once.
+        second: ``(n, d)``.
+    """
+    own, other = (rows.double() for rows in (first, second))
+    _checked([own, other])
+    means = []
+    for a, b in ((own, own), (other, other), (own, other)):
+        kernel = (a @ b.T / a.shape[1] + 1) ** 3
+        same = a is b
+        total = kernel.sum() - (kernel.diagonal().sum() if same else 0)
+        means.append(total / (len(a) * (len(b) - same)))
+    return float(means[0] + means[1] - 2 * means[2])
+
+
 def permutation_p(
     first: Tensor,
     second: Tensor,

@@ -198,6 +198,8 @@ def group_sizes(
 
 def _check_growth(widening: Widening) -> None:
     """Every group grows that does, and may, in this scheme."""
+    gates = widening.structure.gates().items()
+    gated = {name: key for key, axis in gates for factors in axis.layout for name in factors}
     for name, group in widening.structure.groups.items():
         old, new = widening.sizes[name], group.size
         if old == new:
@@ -216,7 +218,13 @@ def _check_growth(widening: Widening) -> None:
         if widening.scheme == "replicate" and group.norm != "none" and new % old:
             raise ValueError(
                 f"{name!r} grows from {old} to {new}, no whole multiple, but a norm looks across "
-                "its units, which must all have as many copies; use width='mean'"
+                "its units, which must all have as many copies"
+                + ("" if name in gated else "; use width='mean'")
+            )
+        if widening.scheme == "mean" and name in gated:
+            raise ValueError(
+                f"{name!r} is multiplied unit by unit by what {gated[name]!r} makes: width 'mean' "
+                "cannot keep the function; use 'replicate'"
             )
         if widening.scheme == "mean" and group.norm == "other":
             raise ValueError(

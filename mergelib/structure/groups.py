@@ -58,8 +58,8 @@ class Axis:
         layout: parts one after the other, each a product of groups, the last varying fastest.
         role: what the parameter does there: ``"write"`` (outputs of a map, biases, the vectors of a
             table), ``"read"`` (inputs of a map), ``"both"`` (a tied table), ``"scale"`` (one factor
-            or statistic per unit, as in norms), ``"shift"`` (what norms add), ``"index"`` (rows of
-            a table), ``"kernel"``.
+            or statistic per unit, as in norms, or the outputs of a map that are such factors),
+            ``"shift"`` (what norms add), ``"index"`` (rows of a table), ``"kernel"``.
         behind: for what reads, the layer norm that it stands behind, if any.
     """
 
@@ -120,6 +120,15 @@ class Structure(Brief):
     def inside(self, name: str) -> tuple[str, ...]:
         """The groups of dimensions inside the heads of this group."""
         return tuple(group.name for group in self.groups.values() if group.within == name)
+
+    def gates(self) -> dict[str, Axis]:
+        """The maps whose outputs multiply features, one by one: key of the weight to that axis."""
+        return {
+            key: axis
+            for key, axes in self.axes.items()
+            for axis in axes
+            if axis.role == "scale" and any(other.role == "read" for other in axes)
+        }
 
     def part_sizes(self, axis: Axis) -> Iterator[tuple[tuple[str, ...], int]]:
         """The parts of an axis and how many indices each has."""

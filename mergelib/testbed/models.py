@@ -102,11 +102,15 @@ class VisionTransformer(nn.Module):
         _initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
+        return self.tokens(images).mean(1)
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """The normalised tokens ``(B, 16, width)``, row by row of the 4x4 patches."""
         x = self.stem(images).flatten(2).transpose(1, 2) + self.pos_embed
         for block in self.blocks:
             x = block(x)
-        features: Tensor = self.norm(x).mean(1)
-        return features
+        tokens: Tensor = self.norm(x)
+        return tokens
 
 
 class GPT(nn.Module):
