@@ -1,6 +1,7 @@
 """All studies by name. Importing this module registers them, a module for each paper."""
 
 from mergelib.studies.papers import cart, cogram, convolutions, frank_wolfe, geometry, surface
+from mergelib.studies.papers.sail import text
 from mergelib.studies.papers.stability import (
     constants,
     mechanisms,
@@ -16,7 +17,7 @@ from mergelib.studies.runner import REGISTERED, Study
 PAPERS = (
     *(cart, surface, geometry, convolutions, frank_wolfe, cogram),
     *(constants, retraining, scaling, variance, remedies),
-    *(uneven, mechanisms, rebasin),
+    *(uneven, mechanisms, rebasin, text),
 )
 
 

@@ -1,0 +1,1 @@
+"""Studies of Structured-Initialization Learning (Anonymous, 2025)."""

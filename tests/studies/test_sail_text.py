@@ -1,0 +1,114 @@
+"""Studies of SAIL in text, on a text of a few hundred words."""
+
+import json
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from mergelib.data.texts import encode, encode_pairs
+from mergelib.studies.papers.sail import text as studies
+from mergelib.studies.papers.sail.training import Corpus, load_corpus, planned
+from mergelib.studies.runner import REGISTERED, Run
+
+SMALL: dict[str, Any] = {
+    "width": 8,
+    "depth": 1,
+    "context": 16,
+    "batch_size": 4,
+    "source_steps": 3,
+    "block": 40,
+    "gammas": (0.0, 0.5, 1.0),
+    "reads": (0, 2),
+    "judged": 6,
+}
+
+
+def words(seed: int) -> str:
+    generator = torch.Generator().manual_seed(seed)
+    letters = torch.randint(97, 123, (3000,), generator=generator).tolist()
+    return "".join(map(chr, letters))
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    return load_corpus([words(0), words(1)], planned(SMALL), seed=4)
+
+
+def test_nobody_trains_on_what_is_held_out(corpus: Corpus) -> None:
+    assert corpus.sizes == (75, 75)
+    assert corpus.held.sum() == 30
+    parts = corpus.parted(corpus.rows_of_text(1))
+    assert corpus.held[torch.cat([parts.choose, parts.judge])].all()
+    assert not corpus.held[parts.train].any()
+    assert parts.choose.max() < parts.judge.min(), "two stretches"
+    split = corpus.windows(parts.train[:1])
+    block = encode(words(1)).view(75, 40)[parts.train[0] - 75]
+    assert split.inputs.flatten().tolist() == [*block[:16].tolist(), *block[17:33].tolist()]
+    assert torch.equal(split.labels[:, :-1], split.inputs[:, 1:])
+    with pytest.raises(ValueError, match="0 blocks of a part are held out"):
+        corpus.parted(parts.train)
+
+
+def test_ends_of_a_sweep_are_the_sources(corpus: Corpus) -> None:
+    parts = corpus.parted(corpus.rows_of_text(0))
+    target = corpus.target(parts)
+    one, two = (corpus.source(corpus.model(name), parts.train, name) for name in ("a", "b"))
+    rows = pd.DataFrame(corpus.swept(one, two, target)).set_index(["gamma", "step"])
+    for gamma, source in ((1.0, one), (0.0, two)):
+        alone = pd.DataFrame(corpus.retrained(source, target)).set_index("step")
+        assert rows.loc[gamma].equals(alone), "bit for bit"
+        logits = corpus.model("shared")
+        logits.load_state_dict(source)
+        with torch.no_grad():
+            outputs = logits(target.judge.inputs)
+        loss = torch.nn.functional.cross_entropy(
+            outputs.flatten(0, 1), target.judge.labels.flatten()
+        )
+        assert alone.loc[0, "judge"] == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_sweeps_are_whole_and_repeat_themselves() -> None:
+    text = {"a": words(0), "b": words(1)}
+    one = {"a": text["a"]}
+    for name, texts, settings, rows in (
+        ("gamma_sweep", one, {}, 3),
+        ("overlap", one, {"cells": [[0, 0], [1, 1]]}, 2),
+        ("mixture", text, {"others": ["b"], "shares": [0.25]}, 2),
+        ("cross_corpus", text, {"others": ["b"]}, 1),
+    ):
+        study = REGISTERED[name].function
+        tables = study(0, texts, plan=SMALL, **settings)
+        assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+        assert len(tables["curves"]) == rows * 3 * 2, name
+        assert study(0, texts, plan=SMALL, **settings)["curves"] == tables["curves"]
+
+
+def test_sources_of_the_same_blocks_differ_by_their_orders_alone() -> None:
+    whole = {**SMALL, "source_steps": 1, "batch_size": 10**4}
+    tables = studies.overlap(0, {"a": words(0)}, cells=[[1, 1], [0, 0]], plan=whole)
+    start = pd.DataFrame(tables["curves"]).query("step == 0")
+    same, apart = (rows for _, rows in start.groupby("alpha", sort=False)["judge"])
+    assert same.max() - same.min() < 1e-4, "one step on all windows knows no order"
+    assert apart.max() - apart.min() > 1e-4
+
+
+def test_byte_pairs_come_by_frequency_and_lose_nothing() -> None:
+    pytest.importorskip("tokenizers")
+    text = "aaab " * 200 + "xyz "
+    (codes,) = encode_pairs([text], 260)
+    assert codes.max() < 260
+    assert len(codes) < len(text) / 2
+    assert codes.bincount(minlength=260)[256:].sum() > 0
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ValueError, match="a plan has no steps; it has: width"):
+        planned({"steps": 3})
+    with pytest.raises(ValueError, match=r"expected 0, 0\.5 and 1 among them"):
+        planned({"gammas": [0.0, 1.0]})
+    with pytest.raises(ValueError, match="holds no window"):
+        planned({"block": 64})
+    with pytest.raises(ValueError, match="studies of texts take no model, got 'gpt'"):
+        studies.texts_of(Run(REGISTERED["overlap"], "names", 0, model="gpt"))
