@@ -1,4 +1,4 @@
-"""Splits of a text into blocks: thirds by mean token value, overlap, mixtures (Anonymous, 2025).
+"""Splits of a text into blocks: thirds by mean token value, overlap (Anonymous, 2025).
 
 SAIL's section 4.4 and appendix H.1 cut a corpus into blocks of 1,024 tokens, sort these by the mean
 of their token numbers, and make D_1, D_2 and D_t of the lowest, middle and highest third. Parts are
@@ -105,22 +105,6 @@ def overlapped(parts: Sequence[Tensor], alpha: float, beta: float, seed: int) ->
     known = [target[:everywhere], target[seen : 2 * seen - everywhere]]
     second = [*known, common, two[outside - half : outside - half + alone]]
     return [torch.cat(first), torch.cat(second), target]
-
-
-def mix(first: Tensor, second: Tensor, share: float, seed: int) -> Tensor:
-    """Rows of ρ D_1 + (1 − ρ) D_2, as many as the smaller part has, drawn without replacement.
-
-    Args:
-        first: rows of D_1.
-        second: rows of D_2.
-        share: ρ, 0..1.
-        seed: draws the rows.
-    """
-    size = min(len(first), len(second))
-    count = round(share * size)
-    generator = torch.Generator().manual_seed(seed)
-    one, two = (rows[torch.randperm(len(rows), generator=generator)] for rows in (first, second))
-    return torch.cat([one[:count], two[: size - count]])
 
 
 def histograms(blocks: Tensor, vocabulary: int) -> Tensor:

@@ -53,12 +53,6 @@ def test_overlap_is_what_was_asked_for(alpha: float, beta: float) -> None:
     assert {*target.tolist()} == {*thirds[2].tolist()}
 
 
-def test_mixtures_have_the_share() -> None:
-    mixed = blocks.mix(torch.arange(40), torch.arange(100, 120), 0.25, seed=1)
-    assert len(mixed.unique()) == len(mixed) == 20
-    assert (mixed < 100).sum() == 5
-
-
 def test_histograms_count() -> None:
     table = blocks.histograms(torch.tensor([[0, 2, 2, 3]], dtype=torch.uint8), 5)
     assert table.tolist() == [[0.25, 0, 0.5, 0.25, 0]]

@@ -33,18 +33,17 @@ def words(seed: int) -> str:
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
-    return load_corpus([words(0), words(1)], planned(SMALL), seed=4)
+    return load_corpus(words(0), planned(SMALL), seed=4)
 
 
 def test_nobody_trains_on_what_is_held_out(corpus: Corpus) -> None:
-    assert corpus.sizes == (75, 75)
-    assert corpus.held.sum() == 30
-    parts = corpus.parted(corpus.rows_of_text(1))
+    assert corpus.held.sum() == 15
+    parts = corpus.parted(torch.arange(75))
     assert corpus.held[torch.cat([parts.choose, parts.judge])].all()
     assert not corpus.held[parts.train].any()
     assert parts.choose.max() < parts.judge.min(), "two stretches"
     split = corpus.windows(parts.train[:1])
-    block = encode(words(1)).view(75, 40)[parts.train[0] - 75]
+    block = encode(words(0)).view(75, 40)[parts.train[0]]
     assert split.inputs.flatten().tolist() == [*block[:16].tolist(), *block[17:33].tolist()]
     assert torch.equal(split.labels[:, :-1], split.inputs[:, 1:])
     with pytest.raises(ValueError, match="0 blocks of a part are held out"):
@@ -52,7 +51,7 @@ def test_nobody_trains_on_what_is_held_out(corpus: Corpus) -> None:
 
 
 def test_ends_of_a_sweep_are_the_sources(corpus: Corpus) -> None:
-    parts = corpus.parted(corpus.rows_of_text(0))
+    parts = corpus.parted(torch.arange(75))
     target = corpus.target(parts)
     one, two = (corpus.source(corpus.model(name), parts.train, name) for name in ("a", "b"))
     rows = pd.DataFrame(corpus.swept(one, two, target)).set_index(["gamma", "step"])
@@ -69,35 +68,26 @@ def test_ends_of_a_sweep_are_the_sources(corpus: Corpus) -> None:
         assert alone.loc[0, "judge"] == pytest.approx(loss.item(), rel=1e-5)
 
 
-def test_sweeps_are_whole_and_repeat_themselves() -> None:
-    text = {"a": words(0), "b": words(1)}
-    one = {"a": text["a"]}
-    for name, texts, settings, rows in (
-        ("gamma_sweep", one, {}, 3),
-        ("overlap", one, {"cells": [[0, 0], [1, 1]]}, 2),
-        ("mixture", text, {"others": ["b"], "shares": [0.25]}, 2),
-        ("cross_corpus", text, {"others": ["b"]}, 1),
-    ):
-        study = REGISTERED[name].function
-        tables = study(0, texts, plan=SMALL, **settings)
-        assert json.loads(json.dumps(tables, allow_nan=False)) == tables
-        assert len(tables["curves"]) == rows * 3 * 2, name
-        assert study(0, texts, plan=SMALL, **settings)["curves"] == tables["curves"]
-
-
-def test_sources_of_the_same_blocks_differ_by_their_orders_alone() -> None:
-    whole = {**SMALL, "source_steps": 1, "batch_size": 10**4}
-    tables = studies.overlap(0, {"a": words(0)}, cells=[[1, 1], [0, 0]], plan=whole)
-    start = pd.DataFrame(tables["curves"]).query("step == 0")
-    same, apart = (rows for _, rows in start.groupby("alpha", sort=False)["judge"])
-    assert same.max() - same.min() < 1e-4, "one step on all windows knows no order"
-    assert apart.max() - apart.min() > 1e-4
+def test_the_sweep_is_whole_and_repeats_itself() -> None:
+    tables = studies.gamma_sweep(0, words(0), plan=SMALL)
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+    assert studies.gamma_sweep(0, words(0), plan=SMALL) == tables
+    curves = pd.DataFrame(tables["curves"])
+    assert curves.groupby(["start", "gamma", "step"]).size().tolist() == [1] * 3 * 3 * 2
+    first = curves[curves["gamma"] == 1.0].groupby("step")["judge"]
+    assert (first.nunique() == 1).all(), "the first source is the same for all starts"
+    second = curves[(curves["gamma"] == 0.0) & (curves["step"] == 0)].set_index("start")["judge"]
+    assert second["re-basin"] == pytest.approx(second["own"], rel=1e-5), "an order is no function"
+    assert abs(second["shared"] - second["own"]) > 1e-4
+    assert {row["start"] for row in tables["references"]} == {"random", "target"}
+    distances = pd.DataFrame(tables["distances"]).set_index(["split", "features"])
+    assert (distances.loc["thirds", "gamma"] < 0.5).all(), "the second third is nearer"
 
 
 def test_byte_pairs_come_by_frequency_and_lose_nothing() -> None:
     pytest.importorskip("tokenizers")
     text = "aaab " * 200 + "xyz "
-    (codes,) = encode_pairs([text], 260)
+    codes = encode_pairs(text, 260)
     assert codes.max() < 260
     assert len(codes) < len(text) / 2
     assert codes.bincount(minlength=260)[256:].sum() > 0
@@ -111,4 +101,4 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="holds no window"):
         planned({"block": 64})
     with pytest.raises(ValueError, match="studies of texts take no model, got 'gpt'"):
-        studies.texts_of(Run(REGISTERED["overlap"], "names", 0, model="gpt"))
+        studies.texts_of(Run(REGISTERED["gamma_sweep"], "names", 0, model="gpt"))

@@ -1,4 +1,4 @@
-"""What the studies of SAIL in text share: blocks, sources, and the sweep over γ.
+"""The ground of SAIL's study in text: blocks, sources, and the sweep over γ.
 
 Two language models are trained on parts D_1 and D_2 of a text, the start γ θ_1 + (1 − γ) θ_2 is
 trained on a target D_t, and its loss is read on a stretch of the text that no training saw. One
@@ -23,7 +23,6 @@ from mergelib.testbed.tasks import Split, cross_entropy
 from mergelib.testbed.training import checkpoints
 
 GAMMAS = (-1.0, -0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 2.0)
-COARSE = (-0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
 STATE = dict[str, Tensor]
 
 
@@ -91,26 +90,19 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Corpus(Brief):
-    """Texts as blocks.
+    """A text as blocks.
 
     Attributes:
         plan: the sizes.
-        blocks: of all texts, one after the other, ``(n, block)``.
-        sizes: blocks of each text.
-        held: which blocks are held out, bool ``(n,)``, a stretch of each text.
+        blocks: of tokens, ``(n, block)``, int64.
+        held: which blocks are held out, bool ``(n,)``, one stretch.
         seed: of all that is drawn.
     """
 
     plan: Plan
     blocks: Tensor
-    sizes: tuple[int, ...]
     held: Tensor
     seed: int
-
-    def rows_of_text(self, place: int) -> Tensor:
-        """Rows of one of the texts."""
-        first = sum(self.sizes[:place])
-        return torch.arange(first, first + self.sizes[place])
 
     def parted(self, rows: Tensor) -> Rows:
         """Rows of a part, those that are held out apart, cut in the middle.
@@ -198,23 +190,16 @@ class Corpus(Brief):
                 yield {"gamma": gamma, **row}
 
 
-def load_corpus(texts: Sequence[str], plan: Plan, seed: int) -> Corpus:
-    """Texts as blocks of tokens, a stretch of each held out.
-
-    Byte pairs are learned on all of these texts together.
-    """
-    codes = encode_pairs(texts, plan.pairs) if plan.pairs else [encode(text) for text in texts]
-    tables = [cut_blocks(tokens, plan.block).long() for tokens in codes]
-    held = [
-        held_stretch(len(table), plan.held, stable_seed("held", place, seed))
-        for place, table in enumerate(tables)
-    ]
-    sizes = tuple(len(table) for table in tables)
-    return Corpus(plan, torch.cat(tables), sizes, torch.cat(held), seed)
+def load_corpus(text: str, plan: Plan, seed: int) -> Corpus:
+    """A text as blocks of tokens, a stretch of it held out; byte pairs are learned on all of it."""
+    tokens = encode_pairs(text, plan.pairs) if plan.pairs else encode(text)
+    blocks = cut_blocks(tokens, plan.block).long()
+    held = held_stretch(len(blocks), plan.held, stable_seed("held", seed))
+    return Corpus(plan, blocks, held, seed)
 
 
-def planned(changes: Mapping[str, Any], **usual: Any) -> Plan:
-    """A study's own sizes, with changes that were asked for.
+def planned(changes: Mapping[str, Any]) -> Plan:
+    """The usual sizes, with changes that were asked for.
 
     Raises:
         ValueError: a size that there is not.
@@ -223,7 +208,7 @@ def planned(changes: Mapping[str, Any], **usual: Any) -> Plan:
     if unknown:
         known = ", ".join(Plan.__dataclass_fields__)
         raise ValueError(f"a plan has no {', '.join(sorted(unknown))}; it has: {known}")
-    return Plan(**{**usual, **changes})
+    return Plan(**changes)
 
 
 def _losses(model: nn.Module, state: StateDict, target: Target) -> dict[str, float]:
