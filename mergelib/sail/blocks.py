@@ -125,4 +125,5 @@ def without(features: Tensor, statistic: Tensor) -> Tensor:
     values = values / values.std()
     powers = torch.stack([values**k for k in range(4)], 1)
     basis = torch.linalg.qr(powers).Q
-    return features.double() - basis @ (basis.T @ features.double())
+    rest: Tensor = features.double() - basis @ (basis.T @ features.double())
+    return rest
