@@ -240,7 +240,7 @@ for wanted in (0.0, 0.5, 1.0):
 # ## When to use it
 #
 # Average models of different starts only after reordering, and even then expect a barrier. Models of one start can be
-# averaged at no loss, which is no gain yet: compare with the nearest source, and with each source. Use a weight by
+# averaged at hardly a loss, which is no gain yet: compare with the nearest source, and with each source. Use a weight by
 # distances where the parts are known to differ for the loss; a classifier does not tell.
 #
 # These are three seeds of a network of 30 thousand parameters, on one text, in characters, trained for 300 steps:
