@@ -77,6 +77,29 @@ def decode(codes: Tensor) -> str:
     return "".join(CHARACTERS[code] for code in codes.tolist())
 
 
+def encode_pairs(text: str, vocabulary: int) -> Tensor:
+    """Codes of byte pairs that are learned on the text itself, int64 of shape ``(N,)``.
+
+    Bytes come first, merges follow in the order in which they were learned, so frequent ones before
+    rare ones (Sennrich et al., 2016). Needs the package ``tokenizers``, which comes with
+    ``mergelib[real]``.
+
+    Args:
+        text: what to learn on, and to encode.
+        vocabulary: size of the vocabulary, above 256.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([text], trainer)
+    return torch.tensor(tokenizer.encode(text).ids)
+
+
 def windows(text: str) -> tuple[Tensor, Tensor]:
     """Inputs uint8 and labels int64, both ``(N, 128)``: windows of a text, in its order.
 

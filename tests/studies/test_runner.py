@@ -270,6 +270,7 @@ def test_studies_use_no_method_that_they_do_not_name(
         "variance": {"densities": [0.5], "multiples": [1.0], "pictures": 20},
         "remedies": {"epochs": 2, "radii": [0.1]},
         "scaling": {"steps": [1], "groups": 1, "size": 2, "compared": 1, "pictures": 5, "seen": 5},
+        "repeats": {"tasks": 1, "counts": [1, 2], "steps": 1},
         "uneven": {"lengths": [[1, 3]], "rates": {"sgd": 0.01}, "draws": 2, "pictures": 5},
         "mechanisms": {"examples": 6, "parts": 3, "steps": 1, "mending": 1, "pictures": 5},
         "rebasin": {"epochs": 1, "examples": 6, "parts": 3, "pictures": 5},
@@ -287,8 +288,9 @@ def test_studies_use_no_method_that_they_do_not_name(
         "stability": {"pictures": 8, "curved": 2, "singles": 2, "products": 2, "adam": 2},
         "retraining": {"tasks": 1, "pairs": 2, "steps": [1], "examples": 16, "counts": [16]},
     }
-    # They train long, take pairs or points, or need BatchNorm.
-    left_out = {"calibration", "fusion", "thresholds", "tuning", "batch_norm", "spirals"}
+    # They train long, take pairs, points or a text, or need BatchNorm.
+    left_out = {"calibration", "fusion", "thresholds", "tuning", "batch_norm"}
+    left_out |= {"spirals", "gamma_sweep"}
     assert {*quick, *left_out} == set(REGISTERED)
     for name, settings in quick.items():
         study = get_study(name)
