@@ -63,7 +63,7 @@ def test_patches_come_back_where_they_were() -> None:
         net.embed.weight.copy_(torch.eye(16))
         net.pos_embed.zero_()
         net.out.weight.copy_(torch.eye(16))
-    net.norm = nn.Identity()
+    net.norm = nn.Identity()  # type: ignore[assignment]
     assert torch.allclose(
         net(*(part.float() if part.is_floating_point() else part for part in BATCH)),
         BATCH[0].float(),
@@ -78,8 +78,10 @@ def test_a_sit_grows_by_whole_multiples_and_in_depth(width: int, depth: int, hea
     target.load_state_dict(ml.grow(source, target, noise=0.1))
     assert torch.allclose(target(*BATCH), source(*BATCH), atol=1e-12)
     target(*BATCH).square().mean().backward()
-    for block in target.blocks:
-        assert bool(block.modulation.weight.grad.any()), "a new block is closed, and not for ever"
+    for number in range(depth):
+        gradient = target.get_parameter(f"blocks.{number}.modulation.weight").grad
+        assert gradient is not None
+        assert bool(gradient.any()), "a new block is closed, and not for ever"
 
 
 def test_a_sit_does_not_grow_where_its_function_would_be_lost() -> None:
@@ -175,7 +177,8 @@ def test_alignment_collapses_if_its_target_learns_too() -> None:
     both = nn.ModuleList([represent, project])
 
     def learned(_: int) -> Tensor:
-        return (project(tokens) - represent(latents)).square().mean()
+        gap: Tensor = project(tokens) - represent(latents)
+        return gap.square().mean()
 
     spread = float(represent(latents).detach().std())
     losses = train(both, range(200), learned, make_optimiser(both, "adam", 1e-2))

@@ -91,6 +91,8 @@ class SiT(nn.Module):
     shaped as the latents.
     """
 
+    pos_embed: Tensor
+
     def __init__(
         self, width: int = 96, depth: int = 6, heads: int = 6, mlp_ratio: int = 4, classes: int = 10
     ) -> None:

@@ -8,7 +8,8 @@ way of SAIL's section 4 stands beside it: a SiT grown from a smaller one.
 import copy
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,8 @@ from mergelib.testbed.diffusion.networks import CHANNELS, SIDE, AutoEncoder, SiT
 from mergelib.testbed.models import VisionTransformer
 from mergelib.testbed.tasks import Zoo
 from mergelib.training import make_optimiser, shuffled, train
+
+Net = TypeVar("Net", bound=nn.Module)
 
 HEAD = 16  # dimensions of a head
 DROPPED = 0.1  # share of labels that training hides
@@ -148,7 +151,7 @@ def diffusion(
         TypeError: a backbone that is no vision transformer.
     """
     world, floor, before = _prepare(zoo, task, samples, prepared, printed)
-    fixed = {"batch_size": batch_size, "learning_rate": learning_rate}
+    learn = partial(_trained, batch_size=batch_size, learning_rate=learning_rate)
     tables: Tables = {"quality": [], "losses": [], "cost": [], "floor": [floor]}
 
     start, small = _parts(world, width, depth), _parts(world, *source)
@@ -164,8 +167,8 @@ def diffusion(
         max(0, int((step * flops["REPA"] - before) // flops["REPA + J"])): share
         for step, share in read.items()
     }
-    grown = _trained(small, world, ARMS["SiT"], steps, {steps}, **fixed)[0][steps]
-    _trained(start, world, alone, aligned, (), **fixed)
+    grown = learn(small, world, ARMS["SiT"], steps, {steps})[0][steps]
+    learn(start, world, alone, aligned, ())
     small.network.load_state_dict(grown)
     starts = {
         "REPA + J": start,
@@ -174,7 +177,7 @@ def diffusion(
     for arm, weights in ARMS.items():
         parts = starts.get(arm) or _parts(world, width, depth)
         bought = {step: s for step, s in afford.items() if step} if arm == "REPA + J" else {}
-        kept, velocities = _trained(parts, world, weights, steps, {*read, *bought}, **fixed)
+        kept, velocities = learn(parts, world, weights, steps, {*read, *bought})
         tables["losses"] += [
             {"arm": arm, "step": step, "velocity": value}
             for step, value in enumerate(velocities)
@@ -192,11 +195,12 @@ def _prepare(
     zoo: Zoo, task: str, samples: int, steps: int, printed: bool
 ) -> tuple[World, dict[str, float], int]:
     """What all arms share, the distances of real pictures, and the FLOPs that f_P took."""
-    if not isinstance(zoo.model, VisionTransformer):
-        raise TypeError(f"the backbone is a {type(zoo.model).__name__}, expected VisionTransformer")
+    model = zoo.model
+    if not isinstance(model, VisionTransformer):
+        raise TypeError(f"the backbone is a {type(model).__name__}, expected VisionTransformer")
     data, seed = zoo.suite.tasks[task], stable_seed("diffusion", zoo.suite.seed)
     pictures, shown = (data.transform(part.inputs) for part in (data.train, data.test))
-    backbone, expert = copy.deepcopy(zoo.model).eval(), copy.deepcopy(zoo.model).eval()
+    backbone, expert = copy.deepcopy(model).eval(), copy.deepcopy(model).eval()
     backbone.load_state_dict(zoo.pretrained)
     expert.load_state_dict(zoo.experts[task])
 
@@ -231,7 +235,7 @@ def _prepare(
     return world, {**_distances(own, world.real[:count]), "pictures": count}, flops
 
 
-def _built(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+def _built(make: Callable[[], Net], seed: int) -> Net:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
@@ -244,7 +248,7 @@ def _parts(world: World, width: int, depth: int) -> Parts:
         network = SiT(width, depth, width // HEAD, classes=world.classes)
         return Parts(network, world.wanted.shape[-1])
 
-    return cast(Parts, _built(make, world.seed))
+    return _built(make, world.seed)
 
 
 def _fit(model: nn.Module, inputs: Tensor, targets: Tensor, steps: int, seed: int) -> int:
