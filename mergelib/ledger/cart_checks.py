@@ -19,7 +19,7 @@ from mergelib.ledger.cart_settings import (
 )
 from mergelib.ledger.checks import Check, Role, above, matrix, pick
 from mergelib.ledger.verdicts import Load
-from mergelib.studies.analysis.cart import by_granularity, with_rest
+from mergelib.studies.analysis.cart.experiments import by_granularity, with_rest
 
 SPECTRAL = ("tsv", "iso_c", "iso_cts")
 PAPERS_RANK = 0.08

@@ -5,9 +5,9 @@ folder, and `learn_growth` learns the maps from data; `shrink` goes the other wa
 weights for the average of several, from distances between data sets.
 """
 
-from mergelib.sail.files import grow_files
-from mergelib.sail.growing import grow
-from mergelib.sail.learning import learn_growth
-from mergelib.sail.shrinking import shrink
+from mergelib.sail.growth.files import grow_files
+from mergelib.sail.growth.growing import grow
+from mergelib.sail.growth.learning import learn_growth
+from mergelib.sail.growth.shrinking import shrink
 
 __all__ = ["grow", "grow_files", "learn_growth", "shrink"]

@@ -136,7 +136,7 @@ print(inspect.getsource(cart))
 
 # %%
 from mergelib.statedict import is_matrix
-from mergelib.studies.analysis.centring import energy_and_cancellation, largest_gap
+from mergelib.studies.analysis.cart.centring import energy_and_cancellation, largest_gap
 
 keys = [key for key, value in zoo.pretrained.items() if is_matrix(key, value)]
 both = [energy_and_cancellation([expert[key] for expert in zoo.experts.values()]) for key in keys]
@@ -364,7 +364,7 @@ print(f"At 8 % of the rank: energy {energy[k - 1]:.0%}, left after cancelling {c
 # %%
 import math
 
-from mergelib.studies.analysis.centring import linear_model
+from mergelib.studies.analysis.cart.centring import linear_model
 from mergelib.theory.interference import interference_bound, task_interference
 
 SIGMA, COUNT, TASKS = torch.tensor([1.0, 0.5, 0.2]), 400, 4
@@ -614,7 +614,7 @@ for r in (10, 100, 128, 160, 768):
 # tensor, and are added to the average at scale 2.
 
 # %%
-from mergelib.studies.analysis.centring import centred_trim
+from mergelib.studies.analysis.cart.centring import centred_trim
 
 densities = [0.02, 0.08, 0.2, 0.5]
 trimmed = {density: centred_trim(zoo.experts, keys, density, scale=2.0) for density in densities}

@@ -365,7 +365,7 @@ print("logits agree to 1e-4:", bool(change < 1e-4))
 # where the noise lives. The columns of $E\,(E^\top E)^{-1}$ lie in the span of $E$, and $Z$ is perpendicular to it, so by Pythagoras $Z = 0$ is shortest: equal shares.
 
 # %% tags=["nbval-check-output"]
-from mergelib.sail.width import expander
+from mergelib.sail.growth.width import expander
 
 write = expander("replicate", 4, 6)
 read = write @ torch.linalg.inv(write.T @ write)

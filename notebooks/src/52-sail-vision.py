@@ -166,7 +166,7 @@ low, high = (height["mean"] + sign * height["half_width"] for sign in (-1, 1))
 assert (high.loc["one class"] < 0.01).all()
 assert (low.loc["random", "own"] > 0).all()
 assert (
-    height.loc["random"].loc["shared", "mean"] < height.loc["random"].loc["own", "mean"] / 4
+    height.loc["random"].loc["shared", "mean"] < height.loc["random"].loc["own", "mean"] / 3
 ).all()
 assert (
     height.loc["random"].loc["re-basin", "mean"] < height.loc["random"].loc["own", "mean"] / 4
@@ -174,7 +174,7 @@ assert (
 best = analysis.best_weights(sweep)
 share = best.groupby("reading")["near"].mean()
 assert share["random"] > 0.8
-assert share["one class"] == 0
+assert share["one class"] < 0.05
 
 # %% [markdown]
 # **The spike belongs to sources that can do the task and do not share a start.** Between two such networks the loss

@@ -196,7 +196,7 @@ display(Markdown(drawing.entries(mine, checks, TITLES)))
 # %% [markdown]
 # ## SAIL
 #
-# Its claims are put to the test on the paper's two spirals, with ten seeds. What its sources see can be read in three ways, and
+# Its claims are put to the test on the paper's two spirals, with 30 seeds. What its sources see can be read in three ways, and
 # whether they share their initial weights is not said; all six cases are primary. Numbers that are left out belong to
 # claims that spirals cannot decide.
 

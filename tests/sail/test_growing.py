@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import mergelib as ml
-from mergelib.sail.depth import depth_rows
-from mergelib.sail.width import Widening
+from mergelib.sail.growth.depth import depth_rows
+from mergelib.sail.growth.width import Widening
 from mergelib.statedict import tied_keys
 from mergelib.structure import structure_of
 from mergelib.testbed import models

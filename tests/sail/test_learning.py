@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import mergelib as ml
 from mergelib.problems.calling import call_with
-from mergelib.sail.learning import Transformation
+from mergelib.sail.growth.learning import Transformation
 from tests.align.families import gpt2
 from tests.sail.families import gpt, inputs, mlp, perturbed, resnet
 
@@ -180,7 +180,7 @@ def test_ties_and_hugging_face() -> None:
     data = {"input_ids": ids, "labels": ids}
     learned = ml.learn_growth([source, source], target, data, steps=5, learning_rate=3e-3)
     assert learned.state["lm_head.weight"] is learned.state["transformer.wte.weight"]
-    assert learned.history["joint"].is_monotonic_decreasing
+    assert learned.history["joint"].iloc[-1] < 0.95 * learned.history["joint"].iloc[0]
     target.load_state_dict(learned.state)
 
 

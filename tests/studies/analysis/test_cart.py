@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from mergelib.studies.analysis import cart
+from mergelib.studies.analysis.cart import experiments as cart
 
 
 def ranks() -> pd.DataFrame:

@@ -8,7 +8,7 @@ import torch
 from mergelib import merge
 from mergelib.numerics.linalg import low_rank
 from mergelib.statedict import is_matrix
-from mergelib.studies.analysis.centring import (
+from mergelib.studies.analysis.cart.centring import (
     centred_trim,
     energy_and_cancellation,
     largest_gap,

@@ -8,7 +8,7 @@ import torch
 
 from mergelib import merge
 from mergelib.statedict import flatten
-from mergelib.studies.analysis import landscape
+from mergelib.studies.analysis.cart import landscape
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.tasks import Zoo
 from mergelib.theory.plane import Plane

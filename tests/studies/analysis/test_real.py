@@ -8,7 +8,7 @@ import pytest
 
 from mergelib.ledger.cart_settings import EXPERTS, TABLE
 from mergelib.records.results import load_table
-from mergelib.studies.analysis import real
+from mergelib.studies.analysis.cart import real
 
 RATIOS, SCALES = (0.04, 0.08, 0.16), (1.0, 2.0, 3.0)
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from mergelib.messages.brief import Brief
 from mergelib.sail import grow
-from mergelib.sail.depth import DEPTHS
-from mergelib.sail.width import WIDTHS, Widening
+from mergelib.sail.growth.depth import DEPTHS
+from mergelib.sail.growth.width import WIDTHS, Widening
 from mergelib.structure import structure_of
 from mergelib.testbed import models
 from mergelib.testbed.tasks import Task, cross_entropy

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergelib.hashing import stable_seed
+from mergelib.messages.brief import Brief
 from mergelib.records.results import Tables
 from mergelib.sail import grow
 from mergelib.sail.divergences import frechet_distance, kernel_distance
@@ -68,8 +69,8 @@ class Parts(nn.Module):
         self.block = max(1, len(network.blocks) // 3)  # whose tokens are aligned
 
 
-@dataclass(frozen=True)
-class World:
+@dataclass(frozen=True, repr=False)
+class World(Brief):
     """What all arms share.
 
     Attributes:

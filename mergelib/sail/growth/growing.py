@@ -11,8 +11,16 @@ from torch import Tensor, nn
 from mergelib.io import Model, as_state
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
-from mergelib.sail.depth import DEPTHS, Depth, GrownList, Origin, closed_keys, grown_lists, origins
-from mergelib.sail.width import WIDTHS, Widening, Width, shuffled_directions
+from mergelib.sail.growth.depth import (
+    DEPTHS,
+    Depth,
+    GrownList,
+    Origin,
+    closed_keys,
+    grown_lists,
+    origins,
+)
+from mergelib.sail.growth.width import WIDTHS, Widening, Width, shuffled_directions
 from mergelib.statedict import StateDict, is_finite
 from mergelib.structure import Structure, structure_of
 
@@ -44,8 +52,8 @@ def grow(
         depth: what becomes of lists of layers that are longer in the target. ``"identity"`` adds
             layers whose residual branch is closed, which keeps the function. ``"stack"``,
             ``"interlace"`` and ``"interpolate"`` fill them by Eq. 9, see
-            `mergelib.sail.depth.depth_rows`; so do rows of your own, of shape (target layers,
-            source layers), by which lists may also get shorter.
+            `mergelib.sail.growth.depth.depth_rows`; so do rows of your own, of shape (target
+            layers, source layers), by which lists may also get shorter.
         gap: of the softmax over Eq. 9's rows; by default there is none.
         noise: of ``"replicate"``, over the root mean square of a weight: added to copies so that it
             cancels in what they write together. It keeps the function and lets copies part.
@@ -86,7 +94,7 @@ class Plan(Brief):
     Attributes:
         weights: the smaller network's.
         fresh: the larger one's own, at its start.
-        lists: of `mergelib.sail.depth.grown_lists`.
+        lists: of `mergelib.sail.growth.depth.grown_lists`.
         widening: the maps of width.
     """
 

@@ -140,12 +140,12 @@ def closed_keys(structure: Structure, lists: Mapping[str, GrownList]) -> set[str
 def _branch_ends(structure: Structure, layer: str) -> set[str]:
     """What ends the residual branches of a layer that stays on one stream; else nothing."""
     own = {key: axes for key, axes in structure.axes.items() if _inside(key, layer)}
-    axes = [axis for row in own.values() for axis in row]
-    names = {n for axis in axes if axis.role != "read" for f in axis.layout for n in f}
+    gates = structure.gates()
+    axes = [a for key, row in own.items() for a in row if key not in gates or a.role != "read"]
+    names = {name for axis in axes for factors in axis.layout for name in factors}
     if sum(structure.groups[name].kind == "stream" for name in names) != 1:
         return set()
     roles = {key: _on_stream(structure, key) for key in own}
-    gates = structure.gates()
     last = {_owner(k) for k, role in roles.items() if role and (is_statistic(k) or k in gates)}
     ends = {key for key in roles if _owner(key) in last and not is_statistic(key)}
     return ends or {key for key, role in roles.items() if role == "write"}

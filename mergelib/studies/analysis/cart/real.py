@@ -13,10 +13,11 @@ from mergelib.records.statistics import (
     both_intervals,
     interval,
     over_seeds,
+    paired,
     plus_minus,
     resampled_means,
 )
-from mergelib.studies.analysis.cart import by_granularity
+from mergelib.studies.analysis.cart.experiments import by_granularity
 from mergelib.studies.comparison import ADAPTED
 
 # Each network, by what it is called on the page, and the suite that it is judged on.
@@ -62,6 +63,12 @@ def normalised(file: str, methods: Sequence[str] = METHODS) -> pd.DataFrame:
     table = load_table(file).query("method in @methods")
     rows: pd.DataFrame = 100 * over_seeds(table, "method", "normalised").loc[list(methods)]
     return rows
+
+
+def lead(suite: str) -> pd.DataFrame:
+    """CART's lead over `METHODS` in points: `paired`."""
+    pairs = {f"CART − {label(other)}": ("cart", other) for other in METHODS if other != "cart"}
+    return 100 * paired(load_table(f"{suite}-baselines"), pairs)
 
 
 def by_count(family: str) -> pd.DataFrame:

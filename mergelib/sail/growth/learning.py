@@ -19,9 +19,9 @@ from mergelib.problems.calling import call_with, evaluating
 from mergelib.problems.checks import check_choice, check_positive, check_steps
 from mergelib.problems.examples import read_examples
 from mergelib.progress import progress
-from mergelib.sail.depth import Depth
-from mergelib.sail.growing import grow, planned
-from mergelib.sail.width import Width
+from mergelib.sail.growth.depth import Depth
+from mergelib.sail.growth.growing import grow, planned
+from mergelib.sail.growth.width import Width
 from mergelib.statedict import is_statistic, tied_keys
 from mergelib.training import make_optimiser, shuffled, train
 

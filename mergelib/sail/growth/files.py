@@ -11,9 +11,9 @@ from torch import nn
 from mergelib.io import AnyPath, Checkpoint, save_state_dict, staged
 from mergelib.parts import Parts
 from mergelib.problems.calling import tied_names
-from mergelib.sail.depth import Depth
-from mergelib.sail.growing import grow
-from mergelib.sail.width import Width
+from mergelib.sail.growth.depth import Depth
+from mergelib.sail.growth.growing import grow
+from mergelib.sail.growth.width import Width
 from mergelib.statedict import StateDict
 from mergelib.streaming import check_output, copy_companions, provenance
 

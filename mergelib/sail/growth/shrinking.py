@@ -16,9 +16,9 @@ from mergelib.io import Model, as_state
 from mergelib.merging import tied_keys
 from mergelib.problems.calling import evaluating, tied_names
 from mergelib.problems.checks import check_finite
-from mergelib.sail.depth import origins
-from mergelib.sail.growing import group_sizes
-from mergelib.sail.width import Use, Widening
+from mergelib.sail.growth.depth import origins
+from mergelib.sail.growth.growing import group_sizes
+from mergelib.sail.growth.width import Use, Widening
 from mergelib.statedict import StateDict
 from mergelib.structure import Structure, structure_of
 

@@ -1,0 +1,1 @@
+"""What the chapters on CART show."""
