@@ -74,7 +74,7 @@ CLAIMS = (
         place="Section 4.4",
         statement="the best weight is near 0 or 1",
         reported="−0.1244",
-        method=f"{_SETTING}. Share of readings whose best of 31 weights after 50 steps is within "
+        method=f"{_SETTING}. Share of seeds whose best of 31 weights after 50 steps is within "
         "0.15 of 0 or 1, less the share of such weights in the grid. Secondary: before retraining, "
         "and after 200 steps",
         data=_DATA,
