@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -12,6 +13,8 @@ from torch.func import functional_call, grad
 
 from mergelib import flatten, merge
 from mergelib.studies.papers.stability.scaling import draw_groups, scaling
+from mergelib.studies.runner import measure_study
+from mergelib.studies.sweep import Backend
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.tasks import Split, Zoo
 from mergelib.testbed.training import checkpoints
@@ -190,3 +193,31 @@ def test_what_cannot_be_merged_is_refused_before_any_training(
     monkeypatch.setattr("mergelib.studies.papers.stability.scaling.checkpoints", pytest.fail)
     with pytest.raises(ValueError, match=message):
         scaling(tiny_zoo, **{**QUICK, **wrong})
+
+
+@pytest.mark.slow
+def test_two_nodes_of_ray_measure_the_same_sweep(tmp_path: Path, two_nodes: Any) -> None:
+    """Two settings, two seeds: as this process measures them by itself, with as many threads."""
+    threads = torch.get_num_threads()
+    small = {**QUICK, "steps": [1, 2], "batch_size": 4, "pictures": 8, "seen": 8}
+
+    def sweep(backend: Backend) -> dict[str, Any]:
+        record = measure_study(
+            scaling,
+            "digits2",
+            range(2),
+            model="vit_small",
+            settings=small,
+            points=[{"learning_rate": rate} for rate in (1e-3, 4e-3)],
+            backend=backend,
+            folder=tmp_path / backend,
+            profile="smoke",
+        )
+        assert len(list((tmp_path / backend).glob("*.json"))) == 4
+        return {name: rows for name, rows in record.items() if name != "provenance"}
+
+    torch.set_num_threads(1)
+    try:
+        assert sweep("ray") == sweep("serial")
+    finally:
+        torch.set_num_threads(threads)

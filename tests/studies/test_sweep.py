@@ -169,31 +169,18 @@ def test_what_a_sweep_refuses(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_nodes_of_ray_give_the_same_table(tmp_path: Path) -> None:
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    size: dict[str, Any] = {"num_cpus": 1, "object_store_memory": sweep.OBJECT_STORE}
-    cluster = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
-    try:
-        cluster.add_node(**size)
-        ray.init(address=cluster.address, logging_level="ERROR")
-        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-        runs = squares(tmp_path, 6, seconds=0.3)
-        broken = tmp_path / "broken"
-        broken.touch()
-        runs[2] = Square(2, tmp_path / "log", broken=broken)
-        outcomes = sweep.map(runs, folder=tmp_path / "ray", backend="ray")
-        assert "nothing known of 2" in str(outcomes[2].error)
-        assert len(list((tmp_path / "ray").glob("*.json"))) == 5
-        broken.unlink()
-        outcomes = sweep.map(runs, folder=tmp_path / "ray", backend="ray")
-        assert ray.is_initialized(), "a cluster that was there is left alone"
-        nodes = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-        assert len(nodes) == 2
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+def test_two_nodes_of_ray_give_the_same_table(tmp_path: Path, two_nodes: Any) -> None:
+    two_nodes.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    runs = squares(tmp_path, 6, seconds=0.3)
+    broken = tmp_path / "broken"
+    broken.touch()
+    runs[2] = Square(2, tmp_path / "log", broken=broken)
+    outcomes = sweep.map(runs, folder=tmp_path / "ray", backend="ray")
+    assert "nothing known of 2" in str(outcomes[2].error)
+    assert len(list((tmp_path / "ray").glob("*.json"))) == 5
+    broken.unlink()
+    outcomes = sweep.map(runs, folder=tmp_path / "ray", backend="ray")
+    assert two_nodes.is_initialized(), "a cluster that was there is left alone"
     assert measured(tmp_path) == {str(number): 1 + (number == 2) for number in range(6)}
     serial = sweep.map(squares(tmp_path, 6), folder=tmp_path / "serial", backend="serial")
     assert table(outcomes) == table(serial) == expected(6)
