@@ -7,6 +7,7 @@ the batches, which `shuffled` gives by epochs or by steps; a rate without a sche
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -18,6 +19,14 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 Batch = TypeVar("Batch")
 OPTIMISERS = ("adamw", "adam", "sgd")
 TINY = 1e-12  # beside the length of a gradient
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Inside, PyTorch draws from this seed on the CPU, as for a module's start; not outside."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def train(

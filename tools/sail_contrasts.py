@@ -5,8 +5,8 @@ from functools import partial
 import pandas as pd
 from contrasts import Contrast
 
-from mergelib.studies.analysis.sail.spirals import LINKS, READINGS, is_near
-from mergelib.studies.papers.sail.spirals import GAMMAS
+from mergelib.studies.analysis.sail.spirals import LINKS, is_near
+from mergelib.studies.papers.sail.spirals import GAMMAS, READINGS
 
 _ARMS = partial(Contrast, "compared", ("method",), blocks=("seed", "reading", "start"))
 _NEAR = [near for near in GAMMAS if is_near(pd.Series([near])).all()]

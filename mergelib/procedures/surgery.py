@@ -21,6 +21,7 @@ from mergelib.procedures.objectives import batch_rows
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict
+from mergelib.training import seeded
 
 
 class Surgery(nn.Module):
@@ -109,8 +110,7 @@ def _mend(
     task: str, merged: Tensor, wanted: Tensor, settings: SurgerySettings
 ) -> tuple[Surgery, list[float]]:
     """A module that takes the merged model's features to the expert's, and its distances."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+    with seeded(settings.seed):
         module = Surgery(merged.shape[-1], settings.rank).to(merged)
     batches = batch_rows({task: len(merged)}, settings.batch_size, settings.seed)
     optimiser = torch.optim.Adam(module.parameters(), lr=settings.learning_rate)

@@ -7,11 +7,14 @@ k(x, y) = exp(−‖x − y‖² / 2h²) with the bandwidth h.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
+
+Kernel = Callable[[Tensor, Tensor], Tensor]
 
 SUBSAMPLE = 1000  # points of each sample at most that the median distance is taken over
 
@@ -130,14 +133,27 @@ def mmd_table(
     width = median_distance(rows) if bandwidth is None else bandwidth
     if not 0 < width < math.inf:
         raise ValueError(f"bandwidth is {width}, expected a positive number")
-    means = torch.zeros(len(rows), len(rows), dtype=torch.float64)
-    for i, own in enumerate(rows):
-        for j, other in enumerate(rows[: i + 1]):
-            total = sum(float(_kernel(part, other, width).sum()) for part in own.split(batch))
-            pairs = len(own) * len(other)
-            if i == j and unbiased:
-                total, pairs = total - len(own), pairs - len(own)
-            means[i, j] = means[j, i] = total / pairs
+    return _table(rows, partial(_kernel, bandwidth=width), unbiased, batch)
+
+
+def _table(
+    samples: Sequence[Tensor],
+    kernel: Callable[[Tensor, Tensor], Tensor],
+    unbiased: bool,
+    batch: int,
+) -> Tensor:
+    """`mmd_table` in a kernel, from two tables of rows to that of all pairs."""
+    means = torch.zeros(len(samples), len(samples), dtype=torch.float64)
+    for i, own in enumerate(samples):
+        for j, other in enumerate(samples[: i + 1]):
+            alone = i == j and unbiased
+            total = 0.0
+            for place, part in enumerate(own.split(batch)):
+                values = kernel(part, other)
+                total += float(values.sum())
+                if alone:
+                    total -= float(values.diagonal(place * batch).sum())
+            means[i, j] = means[j, i] = total / (len(own) * (len(other) - alone))
     return (means.diagonal()[:, None] + means.diagonal() - 2 * means).fill_diagonal_(0)
 
 
@@ -160,22 +176,21 @@ def frechet_distance(first: Tensor, second: Tensor) -> float:
     return float((means[0] - means[1]).square().sum() + spread)
 
 
-def kernel_distance(first: Tensor, second: Tensor) -> float:
+def kernel_distance(first: Tensor, second: Tensor, *, batch: int = 2048) -> float:
     """Unbiased MMD² with the kernel (x·y/d + 1)³ (KID, Bińkowski et al., 2018); can be negative.
 
     Args:
-        first: features, ``(m, d)``; m × n kernels are held at once.
+        first: features, ``(m, d)``.
         second: ``(n, d)``.
+        batch: rows at a time; changes memory only.
     """
-    own, other = (rows.double() for rows in (first, second))
-    _checked([own, other])
-    means = []
-    for a, b in ((own, own), (other, other), (own, other)):
-        kernel = (a @ b.T / a.shape[1] + 1) ** 3
-        same = a is b
-        total = kernel.sum() - (kernel.diagonal().sum() if same else 0)
-        means.append(total / (len(a) * (len(b) - same)))
-    return float(means[0] + means[1] - 2 * means[2])
+    _checked([first, second])
+
+    def cubic(own: Tensor, other: Tensor) -> Tensor:
+        return (own @ other.T / own.shape[1] + 1) ** 3
+
+    table = _table([first.double(), second.double()], cubic, True, batch)
+    return float(table[0, 1])
 
 
 def permutation_p(

@@ -20,7 +20,7 @@ from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
 from mergelib.procedures import Adapted, adapt
 from mergelib.statedict import StateDict
-from mergelib.studies.runner import Loaded, Run
+from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings
 from mergelib.testbed.families.synthetic import SyntheticPair, synthetic_pair, train_pair
 from mergelib.testbed.tasks import Split
 
@@ -157,9 +157,6 @@ def pair_of(run: Run) -> Loaded:
     """
     if run.suite not in SOURCES:
         raise ValueError(f"unknown source {run.suite!r}; known: {', '.join(SOURCES)}")
-    refused = {"model": run.model, "recipe": run.recipe, **run.options}
-    for name, value in refused.items():
-        if value is not None:
-            raise ValueError(f"pairs of networks take no {name}, got {value!r}")
+    refuse_zoo_settings(run, "pairs of networks")
     sources = {name: load_arrays(name).sha256 for name in FILES[run.suite]}
     return Loaded((run.seed, run.suite), {"sources": sources})

@@ -60,6 +60,21 @@ def beginning_of(run: "Run") -> Loaded:
     return loaded._replace(inputs={**loaded.inputs, "trained": trained})
 
 
+def refuse_zoo_settings(run: "Run", what: str) -> None:
+    """For studies that work on something else than a zoo.
+
+    Args:
+        run: of such a study.
+        what: it works on, in the plural.
+
+    Raises:
+        ValueError: a setting of zoos, naming it.
+    """
+    for name, value in {"model": run.model, "recipe": run.recipe, **run.options}.items():
+        if value is not None:
+            raise ValueError(f"{what} take no {name}, got {value!r}")
+
+
 def _loaded(zoo: Zoo) -> Loaded:
     suite = zoo.suite
     inputs: dict[str, Any] = {

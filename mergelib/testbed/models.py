@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from mergelib.training import seeded
+
 
 def scale_pixels(pictures: Tensor) -> Tensor:
     """Pictures as the models want them: from uint8 of any shape to float32 in -1..1.
@@ -246,8 +248,7 @@ class ResNet(nn.Module):
 def started_anew(model: nn.Module, seed: int) -> nn.Module:
     """A copy of a network whose layers start anew, each as PyTorch starts it."""
     network = copy.deepcopy(model)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         for module in network.modules():
             if isinstance(module, nn.Linear | nn.Conv2d | nn.LayerNorm):
                 module.reset_parameters()

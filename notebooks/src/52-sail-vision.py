@@ -134,10 +134,12 @@ plt.show()
 # −1 to 2 does not have 0, 0.5 or 1; ours of 31 does.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Validation loss against the weight of the first source, before retraining (above) and after 50 epochs (below). Means and 95 % intervals over seeds.", "name": "fig-spirals-valley"}, "image": {"alt": "One class: a narrow valley at one half, for both kinds of start. Inner and outer: lowest between 0 and one half, rising steeply towards the outer source. Random: lowest at 0 and 1; own starts have a high hump between them, a shared start a low one."}}
+from mergelib.studies.papers.sail.spirals import READINGS
+
 sweep = analysis.sweep()
 fig, axes = plt.subplots(2, 3, figsize=(9.4, 5.6), sharex=True)
 for row, column in zip(axes, ("loss_0", "loss_50")):
-    for ax, reading in zip(row, analysis.READINGS):
+    for ax, reading in zip(row, READINGS):
         draw.valley(sweep[sweep["reading"] == reading], column, ax)
         ax.set(title=reading if column == "loss_0" else "", xlabel="")
 for ax in axes[1]:

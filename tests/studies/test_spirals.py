@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from mergelib.studies.catalogue import get_study
+from mergelib.studies.papers.sail import spirals as study
 from mergelib.studies.papers.sail.spirals import GAMMAS, drawn_for, spirals
 from mergelib.studies.runner import Run
 
@@ -55,3 +56,9 @@ def test_it_takes_a_seed_and_no_suite_of_tasks() -> None:
         drawn_for(Run(study, "glyphs8", 0))
     with pytest.raises(ValueError, match="no model"):
         drawn_for(Run(study, "spirals", 0, model="mlp"))
+
+
+def test_goals_are_those_of_other_seeds() -> None:
+    """Trainings of 300 steps go apart in the last digits of a machine."""
+    assert study.tuned_goals() == pytest.approx(study.GOALS, abs=0.01)
+    assert not set(study.TUNING) & set(range(100)), "no seed that anybody measures"

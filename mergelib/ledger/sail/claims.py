@@ -5,7 +5,6 @@ from functools import partial
 from mergelib.ledger.sail import spirals
 from mergelib.ledger.verdicts import Claim
 
-_claim = partial(Claim, paper="anonymous2025structured", page="notebooks/52-sail-vision")
 _DATA = (
     "inputs of the target and of both sources for the weights; goals are set on other seeds; "
     "losses on validation points, accuracy and final losses on test points"
@@ -13,6 +12,9 @@ _DATA = (
 _SETTING = (
     "two spirals, sources on 40 % of the points by three readings, from a shared start or own "
     "ones; SAIL's start is the average with Theorem 3's weights, by MMD of inputs"
+)
+_claim = partial(
+    Claim, paper="anonymous2025structured", page="notebooks/52-sail-vision", data=_DATA
 )
 
 CLAIMS = (
@@ -25,7 +27,6 @@ CLAIMS = (
         "two difficulties, divergences counted (account B); who never gets there counts as if at "
         "the end. Secondary: retraining alone (A), sources counted (C); control: the nearest "
         "source alone",
-        data=_DATA,
         test=spirals.faster,
     ),
     _claim(
@@ -35,7 +36,6 @@ CLAIMS = (
         reported="a figure, on a grid that does not have 0.5",
         method=f"{_SETTING}. Loss at γ = ½ less the mean of both ends, before retraining and on "
         "the way. Secondary: sources that share their start, and sources matched by Git Re-Basin",
-        data=_DATA,
         test=spirals.spike,
     ),
     _claim(
@@ -45,7 +45,6 @@ CLAIMS = (
         reported="a higher final accuracy; no number",
         method=f"{_SETTING}. Test accuracy after 300 epochs. Secondary: whether it is within "
         f"{spirals.NEAR_POINTS} points",
-        data=_DATA,
         test=spirals.better,
     ),
     _claim(
@@ -55,7 +54,6 @@ CLAIMS = (
         reported="curves without numbers",
         method=f"{_SETTING}. Mean log ratio of gradient norms over the first tenth of steps, and "
         "at equal loss, where at least four seeds in five reach it from both starts",
-        data=_DATA,
         test=spirals.calmer,
     ),
     _claim(
@@ -66,7 +64,6 @@ CLAIMS = (
         method=f"{_SETTING}. Log ratio of squared distances, against weights as PyTorch draws "
         "them. The optimum is trained from the sources' start where they share it, and else from a "
         "fresh one",
-        data=_DATA,
         test=spirals.nearer,
     ),
     _claim(
@@ -77,7 +74,6 @@ CLAIMS = (
         method=f"{_SETTING}. Share of seeds whose best of 31 weights after 50 steps is within "
         "0.15 of 0 or 1, less the share of such weights in the grid. Secondary: before retraining, "
         "and after 200 steps",
-        data=_DATA,
         test=spirals.near_ends,
     ),
     _claim(
@@ -87,7 +83,6 @@ CLAIMS = (
         reported="stated as what is new; the nearest source alone is no baseline of the paper",
         method=f"{_SETTING}. Test loss of the nearest source alone after retraining, less that of "
         "SAIL's start; both cost the same",
-        data=_DATA,
         test=spirals.together,
     ),
     _claim(
@@ -98,7 +93,6 @@ CLAIMS = (
         reported="what the theorems need; no measurement",
         method="Spearman's correlation, in each seed, over two sources of three readings: MMD² to "
         "the target, squared distance to its optimum, loss before and after retraining",
-        data=_DATA,
         test=spirals.chained,
     ),
 )

@@ -1,6 +1,6 @@
 """Checks of SAIL's claims on two spirals: its start is the average by Theorem 3's weights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
@@ -10,11 +10,12 @@ from mergelib.ledger.checks import Check, Role, above, matrix, pick
 from mergelib.ledger.verdicts import Load
 from mergelib.sail.retraining import Account
 from mergelib.studies.analysis.sail import spirals
+from mergelib.studies.papers.sail.spirals import EPOCHS, READINGS
 
 NEAR_POINTS = 0.5  # of accuracy: "maintains"
 ENOUGH = 0.8  # of seeds in which both sides reach a goal
 WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, matched"}
-CELLS = tuple(product(spirals.READINGS, spirals.STARTS))
+CELLS = tuple(product(READINGS, spirals.STARTS))
 _SEED = ("seed",)
 
 
@@ -23,10 +24,13 @@ def _named(reading: str, start: str) -> str:
 
 
 def _sides(
-    table: pd.DataFrame, column: str, reading: str, start: str, methods: Sequence[str]
-) -> list[pd.Series]:
-    cell = {"reading": reading, "start": start}
-    return [pick(table, column, keys=_SEED, method=name, **cell) for name in methods]
+    table: pd.DataFrame, column: str, *methods: str
+) -> Iterator[tuple[str, list["pd.Series[float]"]]]:
+    """What methods have in a column in each cell, by seed."""
+    for reading, start in CELLS:
+        cell = {"reading": reading, "start": start}
+        sides = [pick(table, column, keys=_SEED, method=name, **cell) for name in methods]
+        yield _named(reading, start), sides
 
 
 def faster(load: Load) -> list[Check]:
@@ -49,9 +53,7 @@ def spike(load: Load) -> list[Check]:
     """S3: the loss at γ = ½ above the mean of both ends."""
     table = load(spirals.barriers)
     checks = []
-    for start, (reading, steps) in product(
-        WORDS, product(spirals.READINGS, table["steps"].unique())
-    ):
+    for start, (reading, steps) in product(WORDS, product(READINGS, table["steps"].unique())):
         role: Role = "primary" if start == "own" else "secondary"
         chosen = {"reading": reading, "start": start, "steps": steps}
         sides = [
@@ -64,11 +66,8 @@ def spike(load: Load) -> list[Check]:
 
 def better(load: Load) -> list[Check]:
     """S10: test accuracy after the full budget."""
-    table = load(spirals.compared)
     checks = []
-    for reading, start in CELLS:
-        sides = _sides(table, "accuracy", reading, start, ("theorem", "scratch"))
-        words = _named(reading, start)
+    for words, sides in _sides(load(spirals.compared), "accuracy", "theorem", "scratch"):
         checks.append(above(f"{words}: better than scratch in the end", *sides))
         what = f"{words}: as good as scratch in the end"
         checks.append(above(what, *sides, role="secondary", tolerance=NEAR_POINTS))
@@ -82,16 +81,13 @@ def calmer(load: Load) -> list[Check]:
     """
     table = load(spirals.compared)
     checks = []
-    for reading, start in CELLS:
-        words = _named(reading, start)
-        methods = ("scratch", "theorem")
-        sides = _sides(table, "gradient", reading, start, methods)
+    columns = ("gradient", "easy", "gradient_easy")
+    cells = (_sides(table, column, "scratch", "theorem") for column in columns)
+    for (words, early), (_, steps), (_, sides) in zip(*cells, strict=True):
         what = f"{words}: smaller gradients in the first tenth of steps"
-        checks.append(above(what, *sides, unit="log ratio"))
-        steps = _sides(table, "easy", reading, start, methods)
-        own, rival = (side.between(1, spirals.EPOCHS - 1) for side in steps)
+        checks.append(above(what, *early, unit="log ratio"))
+        own, rival = (side.between(1, EPOCHS - 1) for side in steps)
         both = own & rival
-        sides = _sides(table, "gradient_easy", reading, start, methods)
         if both.mean() >= ENOUGH:
             what = f"{words}: smaller gradients at the easy goal"
             checks.append(above(what, *(side[both] for side in sides), unit="log ratio"))
@@ -134,13 +130,10 @@ def near_ends(load: Load) -> list[Check]:
 
 def together(load: Load) -> list[Check]:
     """S16: test loss of the nearest source alone, retrained, less that of SAIL."""
-    table = load(spirals.compared)
-    checks = []
-    for reading, start in CELLS:
-        sides = _sides(table, "loss", reading, start, ("nearest source", "theorem"))
-        what = f"{_named(reading, start)}: lower final loss than the nearest source alone"
-        checks.append(above(what, *sides, unit="nats"))
-    return checks
+    return [
+        above(f"{words}: lower final loss than the nearest source alone", *sides, unit="nats")
+        for words, sides in _sides(load(spirals.compared), "loss", "nearest source", "theorem")
+    ]
 
 
 def chained(load: Load) -> list[Check]:

@@ -16,6 +16,7 @@ from mergelib.testbed.evaluation import SplitName, evaluate_many
 from mergelib.testbed.models import Head
 from mergelib.testbed.tasks import Suite
 from mergelib.testbed.training import Recipe, fine_tune
+from mergelib.training import seeded
 
 POSITIONS = tuple(np.linspace(0, 1, 9).tolist())
 WIDTH = 128
@@ -133,8 +134,7 @@ def train_trio(
 
 def _perceptron(seed: int) -> nn.Module:
     """768 averaged pixels, two hidden layers; torch's own start, drawn by the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return nn.Sequential(
             nn.AvgPool2d(2),
             nn.Flatten(),

@@ -17,7 +17,6 @@ PARTS = {"D₁": "#0072b2", "D₂": "#d55e00"}
 STARTS = {
     "shared": ("shared start", "#0072b2", "o"),
     "own": ("own starts", "#d55e00", "s"),
-    "re-basin": ("own, matched", "#009e73", "^"),
 }
 METHODS = {
     "theorem": ("Theorem 3", "#0072b2", "o"),
@@ -82,19 +81,15 @@ def way(table: pd.DataFrame, ax: "Axes") -> None:
     ax.set_xticks([0, 1, 2], ["random", "θᴾ", "θ*"])
 
 
-def valley(
-    sweep: pd.DataFrame, column: str, ax: "Axes", *, starts: Sequence[str] = ("shared", "own")
-) -> None:
-    """Loss against γ, means over seeds with 95 % intervals, for each kind of start.
+def valley(sweep: pd.DataFrame, column: str, ax: "Axes") -> None:
+    """Loss against γ, means over seeds with 95 % intervals, for shared and own starts.
 
     Args:
         sweep: rows of one reading, as from `mergelib.studies.analysis.sail.spirals.sweep`.
         column: the loss; the axis is logarithmic.
         ax: where to draw.
-        starts: keys of `STARTS`.
     """
-    for start in starts:
-        text, shade, mark = STARTS[start]
+    for start, (text, shade, mark) in STARTS.items():
         rows = over_seeds(sweep[sweep["start"] == start], "gamma", column).sort_index()
         ax.plot(rows.index, rows["mean"], f"{mark}-", color=shade, ms=3, lw=1.4, label=text)
         ends = (rows["mean"] - rows["half_width"], rows["mean"] + rows["half_width"])

@@ -20,6 +20,7 @@ from mergelib.data.sampling import balanced_labels
 from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
 from mergelib.testbed.tasks import Split
+from mergelib.training import seeded
 
 # The tangent's argument stays within ±1.25, off the poles at ±π/2: it is at most tan 1.25 = 3.
 _LIMIT = 1.25
@@ -212,8 +213,7 @@ def train_pair(
     models, states = [], []
     for name, split in (("a", pair.a), ("b", pair.b)):
         start = "a" if shared_start else name
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stable_seed("start", start, seed))
+        with seeded(stable_seed("start", start, seed)):
             model = nn.Sequential(
                 nn.Linear(dimensions, hidden), nn.ReLU(), nn.Linear(hidden, classes)
             )

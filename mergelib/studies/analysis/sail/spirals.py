@@ -14,7 +14,15 @@ import torch
 from mergelib.records.results import load_table
 from mergelib.sail.retraining import Account, Costs, mmd_flops, perceptron_flops, speed_up
 from mergelib.statedict import lerp
-from mergelib.studies.papers.sail.spirals import GAMMAS, initial, sources_of, trained_on
+from mergelib.studies.papers.sail.spirals import (
+    EPOCHS,
+    EVERY,
+    GAMMAS,
+    RATE,
+    initial,
+    sources_of,
+    trained_on,
+)
 from mergelib.testbed.families.spirals import (
     SHARE,
     SIZES,
@@ -27,10 +35,8 @@ from mergelib.testbed.families.spirals import (
 )
 
 FILE = "spirals-spirals"
-READINGS = ("one class", "inner, outer", "random")
 STARTS = ("shared", "own")
 MERGED = ("theorem", "uniform", "nearest source")
-EPOCHS, EVERY, RATE = 300, 5, 5e-3
 TIMES = (0, 50, 100, 200)  # steps at which a sweep is looked at
 NEAR = 0.15  # of γ to 0 or 1: "near"
 

@@ -1,6 +1,6 @@
 """What the chapter on SAIL in text computes: what thirds of a text are, and the choice of γ."""
 
-from itertools import combinations
+from itertools import combinations, product
 from pydoc_data.topics import topics
 
 import pandas as pd
@@ -44,14 +44,13 @@ def split_blocks(blocks: Tensor, seed: int) -> dict[str, list[Tensor]]:
 
 def separation(blocks: Tensor, seed: int) -> pd.DataFrame:
     """How well a classifier tells thirds apart: the AUC of each pair, by split and features."""
-    rows = []
-    for split, thirds in split_blocks(blocks, seed).items():
-        for name, features in described(blocks).items():
-            parts = [features[rows.sort().values] for rows in thirds]
-            pairs = combinations(zip(PARTS, parts, strict=True), 2)
-            found = {f"{a}, {b}": classifier_auc(one, two) for (a, one), (b, two) in pairs}
-            rows.append({"split": split, "features": name, **found})
-    return pd.DataFrame(rows)
+    table, splits = [], split_blocks(blocks, seed).items()
+    for (split, thirds), (name, features) in product(splits, described(blocks).items()):
+        parts = [features[rows.sort().values] for rows in thirds]
+        pairs = combinations(zip(PARTS, parts, strict=True), 2)
+        found = {f"{a}, {b}": classifier_auc(one, two) for (a, one), (b, two) in pairs}
+        table.append({"split": split, "features": name, **found})
+    return pd.DataFrame(table)
 
 
 def barriers(curves: pd.DataFrame) -> pd.DataFrame:

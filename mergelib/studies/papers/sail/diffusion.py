@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,9 +32,7 @@ from mergelib.testbed.diffusion.flow import draw, on_the_way, velocity_loss
 from mergelib.testbed.diffusion.networks import CHANNELS, SIDE, AutoEncoder, SiT
 from mergelib.testbed.models import VisionTransformer
 from mergelib.testbed.tasks import Zoo
-from mergelib.training import make_optimiser, shuffled, train
-
-Net = TypeVar("Net", bound=nn.Module)
+from mergelib.training import make_optimiser, seeded, shuffled, train
 
 HEAD = 16  # dimensions of a head
 DROPPED = 0.1  # share of labels that training hides
@@ -163,21 +161,22 @@ def diffusion(
     flops["source, before training"] = steps * _flops(small, world, ARMS["SiT"], batch_size)
     tables["cost"] = [{"part": part, "flops": count} for part, count in flops.items()]
 
-    read = {round(share * steps): share for share in reads}
+    read = {max(1, round(share * steps)): share for share in reads}
     afford = {
-        max(0, int((step * flops["REPA"] - before) // flops["REPA + J"])): share
-        for step, share in read.items()
+        (step * flops["REPA"] - before) // flops["REPA + J"]: share for step, share in read.items()
     }
+    afford = {step: share for step, share in afford.items() if step > 0}
     grown = learn(small, world, ARMS["SiT"], steps, {steps})[0][steps]
     learn(start, world, alone, aligned, ())
-    small.network.load_state_dict(grown)
-    starts = {
-        "REPA + J": start,
-        "REPA, grown": _grown(small.network, _parts(world, width, depth), world.seed),
-    }
+    large = _parts(world, width, depth)
+    generator = torch.Generator().manual_seed(world.seed)
+    large.network.load_state_dict(
+        grow(small.network, large.network, state=grown, noise=NOISE, generator=generator)
+    )
+    starts = {"REPA + J": start, "REPA, grown": large}
     for arm, weights in ARMS.items():
         parts = starts.get(arm) or _parts(world, width, depth)
-        bought = {step: s for step, s in afford.items() if step} if arm == "REPA + J" else {}
+        bought = afford if arm == "REPA + J" else {}
         kept, velocities = learn(parts, world, weights, steps, {*read, *bought})
         tables["losses"] += [
             {"arm": arm, "step": step, "velocity": value}
@@ -209,7 +208,8 @@ def _prepare(
         features = expert(rows)
         return features, zoo.heads[task](features).argmax(1)
 
-    coder = _built(AutoEncoder, seed)
+    with seeded(seed):
+        coder = AutoEncoder()
     _fit(coder, pictures, pictures, steps, seed)
     codes = _by_rows(coder.encode, pictures)
     spread, middle = torch.std_mean(codes, (0, 2, 3), keepdim=True)
@@ -217,7 +217,8 @@ def _prepare(
     tokens = _by_rows(backbone.tokens, pictures)
     spread_of, middle_of = torch.std_mean(tokens, (0, 1))
     wanted = (tokens - middle_of) / spread_of
-    represent = _built(lambda: LatentToRepresentation(wanted.shape[-1]), seed)
+    with seeded(seed):
+        represent = LatentToRepresentation(wanted.shape[-1])
     flops = _fit(represent, latents, wanted, steps, seed)
     world = World(
         latents,
@@ -236,20 +237,11 @@ def _prepare(
     return world, {**_distances(own, world.real[:count]), "pictures": count}, flops
 
 
-def _built(make: Callable[[], Net], seed: int) -> Net:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return make()
-
-
 def _parts(world: World, width: int, depth: int) -> Parts:
     """A new SiT with projectors; equal sizes begin with equal weights."""
-
-    def make() -> Parts:
+    with seeded(world.seed):
         network = SiT(width, depth, width // HEAD, classes=world.classes)
         return Parts(network, world.wanted.shape[-1])
-
-    return _built(make, world.seed)
 
 
 def _fit(model: nn.Module, inputs: Tensor, targets: Tensor, steps: int, seed: int) -> int:
@@ -311,7 +303,7 @@ def _trained(
     """Train in place; moving averages of the SiT's weights after some steps, and losses."""
     velocities: list[float] = []
     average = {key: value.clone() for key, value in parts.network.state_dict().items()}
-    kept = {0: dict(average)} if 0 in wanted else {}
+    kept: dict[int, dict[str, Tensor]] = {}
 
     def keep(step: int, _: float) -> None:
         with torch.no_grad():
@@ -329,12 +321,6 @@ def _trained(
         on_step=keep,
     )
     return kept, velocities
-
-
-def _grown(source: SiT, parts: Parts, seed: int) -> Parts:
-    generator = torch.Generator().manual_seed(seed)
-    parts.network.load_state_dict(grow(source, parts.network, noise=NOISE, generator=generator))
-    return parts
 
 
 def _flops(parts: Parts, world: World, weights: Weights, batch_size: int) -> int:

@@ -16,13 +16,15 @@ from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import oracle_gamma, proximal_weights
 from mergelib.sail.retraining import Curve, retrain, steps_to
 from mergelib.statedict import StateDict, flatten, lerp
-from mergelib.studies.runner import Loaded, Run, study
+from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings, study
 from mergelib.testbed.families import spirals as world
 from mergelib.testbed.families.spirals import Spirals, perceptron, scores, side_by_side, taken_apart
 from mergelib.testbed.models import started_anew
 from mergelib.testbed.tasks import Split
 
 GAMMAS = tuple(round(-1 + 0.1 * i, 1) for i in range(31))
+READINGS = ("one class", "inner, outer", "random")
+EPOCHS, EVERY, RATE = 300, 5, 5e-3  # of trainings; steps between evaluations; of Adam
 MIDDLE = 0.5  # the only weight after re-basin: the ends are the sources'
 TUNING = range(1000, 1010)
 GOALS = {"easy": 0.278, "hard": 0.142}  # nats, as `tuned_goals` finds them
@@ -40,9 +42,7 @@ def drawn_for(run: Run) -> Loaded:
     """
     if run.suite != "spirals":
         raise ValueError(f"the study of spirals has no suite {run.suite!r}, only 'spirals'")
-    for name, value in {"model": run.model, "recipe": run.recipe, **run.options}.items():
-        if value is not None:
-            raise ValueError(f"spirals take no {name}, got {value!r}")
+    refuse_zoo_settings(run, "spirals")
     return Loaded((run.seed,), {"sources": {}})
 
 
@@ -51,10 +51,10 @@ def spirals(
     seed: int,
     *,
     gammas: Sequence[float] = GAMMAS,
-    readings: Sequence[str] = ("one class", "inner, outer", "random"),
-    epochs: int = 300,
-    learning_rate: float = 5e-3,
-    every: int = 5,
+    readings: Sequence[str] = READINGS,
+    epochs: int = EPOCHS,
+    learning_rate: float = RATE,
+    every: int = EVERY,
     goals: Mapping[str, float] = GOALS,
 ) -> Tables:
     """Two sources, their weighted averages γ θ_1 + (1 − γ) θ_2 retrained on D*, and scratch.
@@ -177,7 +177,7 @@ def summaries(
 
 
 def tuned_goals(
-    seeds: Sequence[int] = TUNING, *, epochs: int = 300, learning_rate: float = 5e-3
+    seeds: Sequence[int] = TUNING, *, epochs: int = EPOCHS, learning_rate: float = RATE
 ) -> dict[str, float]:
     """Median validation loss of scratch after half and nine tenths of its steps, on other seeds."""
     worlds = [world.spirals(seed) for seed in seeds]

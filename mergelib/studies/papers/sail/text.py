@@ -28,7 +28,7 @@ from mergelib.studies.papers.sail.training import (
     load_corpus,
     planned,
 )
-from mergelib.studies.runner import Loaded, Run, study
+from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings, study
 
 STARTS = ("shared", "own", "re-basin")
 
@@ -39,10 +39,7 @@ def texts_of(run: Run) -> Loaded:
     Raises:
         ValueError: an unknown text, or a setting of zoos.
     """
-    refused = {"model": run.model, "recipe": run.recipe, **run.options}
-    for name, value in refused.items():
-        if value is not None:
-            raise ValueError(f"studies of texts take no {name}, got {value!r}: see plan")
+    refuse_zoo_settings(run, "studies of texts")
     text, source = load_text(run.suite)
     return Loaded((run.seed, text), {"sources": {f"text/{run.suite}": source}})
 

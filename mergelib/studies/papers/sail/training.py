@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from mergelib.data.texts import CHARACTERS, encode, encode_pairs
@@ -21,9 +20,10 @@ from mergelib.statedict import StateDict, lerp
 from mergelib.testbed.models import GPT, to_tokens
 from mergelib.testbed.tasks import Split, cross_entropy
 from mergelib.testbed.training import checkpoints
+from mergelib.training import seeded
 
 GAMMAS = (-1.0, -0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 2.0)
-STATE = dict[str, Tensor]
+State = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,11 @@ class Corpus(Brief):
     def model(self, *names: object) -> nn.Module:
         """A GPT at a random start of that name."""
         plan = self.plan
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stable_seed("start", *names, self.seed))
+        with seeded(stable_seed("start", *names, self.seed)):
             size = {"vocabulary": plan.vocabulary, "context": plan.context}
             return GPT(plan.width, plan.depth, 4, **size)
 
-    def source(self, model: nn.Module, rows: Tensor, *names: object) -> STATE:
+    def source(self, model: nn.Module, rows: Tensor, *names: object) -> State:
         """A source: a model after training on some blocks, in an order of that name."""
         steps = self.plan.source_steps
         rate = self.plan.source_rate
@@ -151,7 +150,7 @@ class Corpus(Brief):
 
     def _trained(
         self, model: nn.Module, split: Split, steps: Sequence[int], rate: float, *names: object
-    ) -> dict[int, STATE]:
+    ) -> dict[int, State]:
         return checkpoints(
             model,
             nn.Identity(),
