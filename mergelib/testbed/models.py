@@ -2,9 +2,9 @@
 
 Heads for pictures belong to tasks, are frozen and never merged, so such a model ends at its
 features. The default is a small vision transformer with a convolutional stem; ResNet-18
-(torchvision's, with the usual 3x3 stem for 32x32 pictures) and an MLP stand beside it. The language
-model is a GPT over characters, made of the same blocks; its output layer is its token table, and
-merged with the rest.
+(torchvision's, with the usual 3x3 stem for 32x32 pictures), one of a quarter of its width, and an
+MLP stand beside it. The language model is a GPT over characters, made of the same blocks; its
+output layer is its token table, and merged with the rest.
 """
 
 import copy
@@ -297,6 +297,7 @@ PICTURE_MODELS: dict[str, Callable[[], nn.Module]] = {
     "vit_small": lambda: VisionTransformer(width=96, depth=3, heads=3),
     "vit_large": lambda: VisionTransformer(width=256, depth=8, heads=8),
     "resnet18": ResNet18,
+    "resnet18_narrow": ResNet,
     "mlp": MLP,
 }
 TEXT_MODELS: dict[str, Callable[[], nn.Module]] = {"gpt": GPT}
