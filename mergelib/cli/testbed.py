@@ -25,17 +25,20 @@ def zoo_build(
 def zoo_pretrain(
     output: Annotated[Path, typer.Option("--output", "-o", help="The .safetensors file to write.")],
     model: Annotated[str, typer.Option(help="Which model, e.g. vit, vit_small or gpt.")] = "vit",
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the data.", show_default="the model's usual")
+    ] = None,
     seed: Seed = 0,
     device: Device = "cpu",
 ) -> None:
-    """Pretrain a backbone as the shipped one was: half an hour on two cores.
+    """Pretrain a backbone as the shipped ones were: half an hour on two cores.
 
     Uses tiny_imagenet32 and omniglot_small from the data folder where they are, and rendered
     scripts, or wikitext2_valid for the language model; none of them is a task of a suite.
     """
     from mergelib.testbed.backbones import write_backbone
 
-    write_backbone(output, model, seed=seed, device=device)
+    write_backbone(output, model, epochs=epochs, seed=seed, device=device)
     typer.echo(f"Wrote {output} and {output.with_suffix('.json')}")
 
 

@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ def write_backbone(
     sets: Sequence[PretrainingSet] | None = None,
     recipe: Recipe | None = None,
     *,
+    epochs: int | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> None:
@@ -72,6 +73,7 @@ def write_backbone(
         name: of the model.
         sets: what to train on; by default what the model's family says.
         recipe: how to train; likewise.
+        epochs: instead of the recipe's.
         seed: draws the initial weights, order and augmentation.
         device: where to train.
 
@@ -81,6 +83,7 @@ def write_backbone(
     pretraining = _pretraining(name)
     sets = pretraining.sets(None) if sets is None else sets
     recipe = recipe or pretraining.recipe
+    recipe = replace(recipe, epochs=recipe.epochs if epochs is None else epochs)
     torch.manual_seed(seed)
     model = build_model(name).to(device)
     log = pretraining.train(model, sets, recipe, seed=seed)

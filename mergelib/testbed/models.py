@@ -2,7 +2,7 @@
 
 Heads for pictures belong to tasks, are frozen and never merged, so such a model ends at its
 features. The default is a small vision transformer with a convolutional stem; ResNet-18
-(torchvision's, with the usual 3x3 stem for 32x32 pictures), one of a quarter of its width, and an
+(torchvision's, with the usual 3x3 stem for 32x32 pictures), one of an eighth of its width, and an
 MLP stand beside it. The language model is a GPT over characters, made of the same blocks; its
 output layer is its token table, and merged with the rest.
 """
@@ -297,7 +297,7 @@ PICTURE_MODELS: dict[str, Callable[[], nn.Module]] = {
     "vit_small": lambda: VisionTransformer(width=96, depth=3, heads=3),
     "vit_large": lambda: VisionTransformer(width=256, depth=8, heads=8),
     "resnet18": ResNet18,
-    "resnet18_narrow": ResNet,
+    "resnet18_narrow": lambda: ResNet(width=8),
     "mlp": MLP,
 }
 TEXT_MODELS: dict[str, Callable[[], nn.Module]] = {"gpt": GPT}

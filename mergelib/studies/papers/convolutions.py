@@ -6,10 +6,11 @@ Each is a function of a zoo that returns tables, lists of rows. See `mergelib.st
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from mergelib.activations import recalibrate
 from mergelib.records.results import Tables
-from mergelib.statedict import is_kernel
+from mergelib.statedict import StateDict, is_kernel
 from mergelib.studies.comparison import (
     FIRST_GRIDS,
     Grid,
@@ -80,18 +81,23 @@ def batch_norm(
     rows = records(
         individual(zoo, autocast=True)[COLUMNS].assign(method="individual", statistics="merged")
     )
-    parts = [task.transform(task.train.inputs[:examples]) for task in zoo.suite.tasks.values()]
-    generator = torch.Generator().manual_seed(zoo.suite.seed)
-    inputs = torch.cat(parts)
-    inputs = inputs[torch.randperm(len(inputs), generator=generator)]
     chosen = []
     for method in methods:
         best = choose_wide(zoo, method, FIRST_GRIDS[method])[0]
         chosen += choices({method: best})
         merged = merge_zoo(method, zoo, **best)
-        measured = recalibrate(zoo.model, merged, inputs.split(200))
+        measured = measured_anew(zoo, merged, examples)
         for statistics, state in (("merged", merged), ("measured", measured)):
             named = {"method": method, "statistics": statistics}
             table = evaluate(zoo.model, state, zoo.heads, zoo.suite, autocast=True)
             rows += records(table[COLUMNS].assign(**named))
     return {"test": rows, "chosen": chosen}
+
+
+def measured_anew(zoo: Zoo, state: StateDict, examples: int = 100) -> dict[str, Tensor]:
+    """`recalibrate` on the first so many training inputs of every task, mixed, 200 at a time."""
+    parts = [task.transform(task.train.inputs[:examples]) for task in zoo.suite.tasks.values()]
+    generator = torch.Generator().manual_seed(zoo.suite.seed)
+    inputs = torch.cat(parts)
+    inputs = inputs[torch.randperm(len(inputs), generator=generator)]
+    return recalibrate(zoo.model, state, inputs.split(200))

@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from mergelib.hashing import stable_seed
+from mergelib.procedures.common import unlabelled
 from mergelib.records.results import Rows, Tables
 from mergelib.statedict import StateDict
-from mergelib.studies.comparison import distance, merge_zoo, only, scores
+from mergelib.studies.comparison import adapted, distance, examples_of, merge_zoo, only, scores
+from mergelib.studies.papers.convolutions import measured_anew
 from mergelib.studies.runner import beginning_of, study
 from mergelib.testbed.evaluation import SplitName
 from mergelib.testbed.tasks import Suite, Task, Zoo
@@ -26,14 +28,41 @@ from mergelib.testbed.training import checkpoints
 
 Checkpoints = Mapping[int, Mapping[str, dict[str, Tensor]]]  # by number of steps, then by task
 
-# Every method at one scale, for T tasks. The printed ones are Σ λ M(Δ) with λ = 1/T.
-RULES: dict[str, Callable[[int], tuple[str, dict[str, Any]]]] = {
-    "average": lambda _: ("average", {}),
-    "task_arithmetic": lambda tasks: ("task_arithmetic", {"scale": 2 / tasks}),
-    "ties": lambda _: ("ties", {}),
-    "dare": lambda tasks: ("dare", {"scale": 2 / tasks}),
-    "ties_printed": lambda tasks: ("ties", {"scale": 1 / tasks, "reduce": "sum"}),
-    "dare_printed": lambda tasks: ("dare", {"scale": 1 / tasks}),
+Rule = Callable[[Zoo], StateDict]
+
+ADAPTING: dict[str, Any] = {"steps": 50, "learning_rate": 0.01}  # AdaMerging, by layer
+
+
+def _scaled(method: str, total: float | None = None, **settings: Any) -> Rule:
+    """A merging method on a zoo of T experts, at the scale ``total`` / T or at its default."""
+
+    def merged(zoo: Zoo) -> StateDict:
+        scale = {} if total is None else {"scale": total / len(zoo.experts)}
+        return merge_zoo(method, zoo, **scale, **settings)
+
+    return merged
+
+
+def _adamerging(zoo: Zoo) -> StateDict:
+    inputs = unlabelled(examples_of(zoo, None, "validation"))
+    return adapted(zoo, "adamerging", inputs, **ADAPTING).state
+
+
+def _recalibrated(zoo: Zoo) -> StateDict:
+    return measured_anew(zoo, merge_zoo("average", zoo))
+
+
+# Every method at one scale. The printed ones are Σ λ M(Δ) with λ = 1/T; AdaMerging learns from the
+# inputs of validation examples; the recalibrated average has BatchNorm measured on training ones.
+RULES: dict[str, Rule] = {
+    "average": _scaled("average"),
+    "task_arithmetic": _scaled("task_arithmetic", 2),
+    "ties": _scaled("ties"),
+    "dare": _scaled("dare", 2),
+    "ties_printed": _scaled("ties", 1, reduce="sum"),
+    "dare_printed": _scaled("dare", 1),
+    "adamerging": _adamerging,
+    "average_recalibrated": _recalibrated,
 }
 
 
@@ -252,9 +281,8 @@ def _judged(
     zoo: Zoo, rule: str, states: Mapping[str, dict[str, Tensor]]
 ) -> Iterator[dict[str, Any]]:
     """What a rule makes of these experts, one row per task."""
-    method, settings = RULES[rule](len(states))
     part = replace(zoo, suite=only(zoo.suite, list(states)), experts=dict(states))
-    state = merge_zoo(method, part, **settings)
+    state = RULES[rule](part)
     far = _distance(zoo, state)
     for row in _scores(part, state, list(states), BOTH):
         yield {"distance": far, **row}

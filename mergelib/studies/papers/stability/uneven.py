@@ -14,7 +14,7 @@ from torch import Tensor
 from mergelib.hashing import stable_seed
 from mergelib.records.results import Tables
 from mergelib.statedict import lerp
-from mergelib.studies.comparison import cut, distance, individual, merge_zoo, records
+from mergelib.studies.comparison import cut, distance, individual, records
 from mergelib.studies.papers.stability.scaling import RULES, trained_checkpoints
 from mergelib.studies.runner import beginning_of, study
 from mergelib.testbed.evaluation import evaluate
@@ -143,8 +143,6 @@ def _merged(
 def _judged(
     zoo: Zoo, rule: str, steps: Mapping[str, int], **named: Any
 ) -> Iterator[dict[str, Any]]:
-    method, settings = RULES[rule](len(zoo.experts))
-    state = merge_zoo(method, zoo, **settings)
-    table = evaluate(zoo.model, state, zoo.heads, zoo.suite, autocast=True)
+    table = evaluate(zoo.model, RULES[rule](zoo), zoo.heads, zoo.suite, autocast=True)
     for row in records(table[COLUMNS]):
         yield {**named, "method": rule, "steps": steps[row["task"]], **row}
