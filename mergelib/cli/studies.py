@@ -146,3 +146,21 @@ def study(
     )
     write_result(output, record)
     typer.echo(f"Wrote {output}")
+
+
+@app.command()
+def join(
+    files: Annotated[list[Path], typer.Argument(help="What study wrote, each for other seeds.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")],
+) -> None:
+    """Put the results of one study together that were measured with different seeds.
+
+    They may come from several machines; study, suite, model, settings and code have to be the same.
+
+    Example: mergelib join first.json second.json -o both.json
+    """
+    from mergelib.records.results import read_result, write_result
+    from mergelib.studies.joining import join as joined
+
+    write_result(output, joined([read_result(file) for file in files]))
+    typer.echo(f"Wrote {output}")

@@ -25,6 +25,7 @@ from mergelib.records.dependencies import code_key, methods_in
 from mergelib.records.provenance import provenance
 from mergelib.records.results import Tables
 from mergelib.studies import sweep
+from mergelib.studies.joining import said_once, stacked
 from mergelib.testbed.suites import load_suite, usual_model, usual_recipe
 from mergelib.testbed.tasks import Zoo
 from mergelib.testbed.training import Recipe
@@ -312,17 +313,11 @@ def _assembled(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> dic
     parts: dict[str, list[dict[str, Any]]] = {}
     for run, record in zip(runs, records, strict=True):
         parts.setdefault(str(run.seed), []).append(record["provenance"])
-    for name in parts[str(first.seed)][0]:
-        values = {seed: _agreed([part[name] for part in group]) for seed, group in parts.items()}
-        same = all(value == values[str(first.seed)] for value in values.values())
-        said_once = same and name not in ("sources", "zoo")
-        common[name] = values[str(first.seed)] if said_once else values
-    tables: Tables = {}
-    for record in records:
-        for name, rows in record.items():
-            if name != "provenance":
-                tables.setdefault(name, []).extend(rows)
-    return {"provenance": common, **tables}
+    made = {
+        seed: {name: _agreed([part[name] for part in group]) for name in group[0]}
+        for seed, group in parts.items()
+    }
+    return {"provenance": {**common, **said_once(made)}, **stacked(records)}
 
 
 def _agreed(values: Sequence[Any]) -> Any:
