@@ -11,14 +11,14 @@ from functools import partial
 import pandas as pd
 
 from mergelib.ledger.checks import Check, Role, above, matrix
-from mergelib.ledger.stability import scaling
+from mergelib.ledger.stability import scaling_checks
 from mergelib.ledger.verdicts import Claim, Load
 from mergelib.studies.analysis.stability import guides
 from mergelib.studies.analysis.stability.choosing import HABIT
 from mergelib.studies.analysis.stability.networks import fits, moves_with_laws
 
 CONSTANTS = "vision8-stability-vit_small"
-NEAR = scaling.NEAR
+NEAR = scaling_checks.NEAR
 FORMS: Mapping[str, tuple[str, Role]] = {
     "theorem_3": ("Theorem 3", "primary"),
     "best_gamma": ("the bound with γ*", "primary"),
@@ -34,7 +34,7 @@ SYMBOLS = {"rate": "η", "steps": "K", "batch": "b", "examples": "n"}
 
 def _settings(load: Load, curvature: guides.Curvature = "example") -> pd.DataFrame:
     record = {name: load(CONSTANTS, name) for name in ("curvature", "gradients", "points")}
-    merged, experts = (load(scaling.RESULT, name) for name in ("merged", "experts"))
+    merged, experts = (load(scaling_checks.RESULT, name) for name in ("merged", "experts"))
     return guides.settings(merged, experts, record, curvature)
 
 

@@ -1,0 +1,307 @@
+"""What the claims of the stability framework on measured merges are tested by.
+
+All read one sweep, a small vision transformer with Adam on eight tasks, where each parameter is
+changed while the others are usual; some read another, a narrow ResNet-18 with SGD, as well. What is
+best is chosen on the other seeds, among values that leave one to compare with.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Any
+
+import pandas as pd
+
+from mergelib.ledger.checks import UNITS, Check, Role, above, matrix, pick
+from mergelib.ledger.verdicts import Load
+from mergelib.plots import label
+from mergelib.studies.analysis.stability import scaling as sweep
+
+RESULT = "vision8-scaling-vit_small"
+ADAPTED = "vision8-scaling-adamerging"
+LATE = 400  # steps that all shares of the data have
+EARLY = 100  # steps that all settings have
+BATCHES = (8, 64)
+LARGE = 1.6e-3  # a rate at which batches were changed as well
+NEAR = 1.0  # points
+REPEATED = "glyphs8-repeats-mlp"
+MARGINS = {"accuracy": NEAR, "loss": 0.05}  # what counts as no decline
+CHANCE = 50.0  # per cent
+
+
+@dataclass(frozen=True)
+class Network:
+    """A sweep.
+
+    Attributes:
+        result: its name.
+        words: what the network is called in checks.
+        rate: its usual learning rate.
+        middle: steps that all its batches have.
+        role: of its checks, where they are not more than those of the first network.
+    """
+
+    result: str
+    words: str
+    rate: float
+    middle: int
+    role: Role
+
+    def merged(self, load: Load, **chosen: Any) -> pd.DataFrame:
+        """Averages at the usual setting, but for what is chosen, see `sweep.at`."""
+        usual = {"method": "average", "learning_rate": self.rate}
+        return sweep.at(load(self.result, "merged"), **{**usual, **chosen})
+
+    def untouched(self, load: Load) -> pd.DataFrame:
+        """The pretrained model, on every task."""
+        experts = load(self.result, "experts")
+        return sweep.at(experts, learning_rate=self.rate, steps=0)
+
+
+VIT = Network(RESULT, "", sweep.USUAL["learning_rate"], 200, "primary")
+RESNET = Network("vision8-scaling-resnet18_narrow", "ResNet, ", 0.1, 100, "secondary")
+NETWORKS = (VIT, RESNET)
+
+
+def _merged(load: Load, **chosen: Any) -> pd.DataFrame:
+    return VIT.merged(load, **chosen)
+
+
+def _best(wide: pd.DataFrame, *, last: bool = True) -> pd.Series:
+    """What is best in the other seeds, between both ends; or of all but the largest value."""
+    among = sweep.inner(wide) if last else list(wide.columns)[:-1]
+    return sweep.taken(wide, sweep.chosen_elsewhere(wide, among))
+
+
+def _name(method: str) -> str:
+    return f"{label(method.removesuffix('_printed'))}{', as printed' * method.endswith('_printed')}"
+
+
+def steps(load: Load) -> list[Check]:
+    """T1: the best number of steps against both ends."""
+    checks = []
+    cases: list[tuple[Network, str, dict[str, Any], Role]] = [(VIT, "average", {}, "primary")]
+    for name in ("task_arithmetic", "ties", "dare"):
+        cases.append((VIT, name, {"method": name}, "secondary"))
+    cases.append((VIT, f"average at rate {LARGE:g}", {"learning_rate": LARGE}, "secondary"))
+    cases.append((RESNET, "average", {}, "secondary"))
+    for net, words, chosen, role in cases:
+        for value, unit in UNITS.items():
+            wide = sweep.spread(net.merged(load, steps=None, **chosen), "steps", value)
+            first, last, best = wide.columns[0], wide.columns[-1], _best(wide)
+            for end in (last, first):
+                what = (
+                    f"{net.words}{_name(words)}, {value}: the best K between better than K = {end}"
+                )
+                checks.append(above(what, best, wide[end], role=role, unit=unit))
+    return checks
+
+
+def batch(load: Load) -> list[Check]:
+    """T2: batches at a small rate and at a large one."""
+    checks = []
+
+    def gain(value: str, rate: float, steps: int) -> pd.Series:
+        rows = _merged(load, batch_size=None, learning_rate=rate, steps=steps)
+        wide = sweep.spread(rows, "batch_size", value)
+        return wide[BATCHES[1]] - wide[BATCHES[0]]
+
+    usual = sweep.USUAL["learning_rate"]
+    for value, unit in UNITS.items():
+        for net in NETWORKS:
+            what = (
+                f"{net.words}{value}: batches of {BATCHES[1]} better than {BATCHES[0]}, both K = "
+            )
+            sizes = sweep.spread(
+                net.merged(load, batch_size=None, steps=net.middle), "batch_size", value
+            )
+            ends = [sizes[size] for size in BATCHES[::-1]]
+            checks.append(above(f"{what}{net.middle}", *ends, role=net.role, unit=unit))
+        what = f"{value}: that gain is larger than at rate {LARGE:g}, both K = {EARLY}"
+        more = gain(value, usual, EARLY) - gain(value, LARGE, EARLY)
+        checks.append(Check(what, matrix(more), unit=unit))
+        for few in (EARLY // 4, EARLY // 2):
+            many = few * BATCHES[1] // BATCHES[0]
+            sides = [
+                sweep.spread(_merged(load, batch_size=size, steps=count), "steps", value)[count]
+                for size, count in zip(BATCHES[::-1], (few, many), strict=True)
+            ]
+            what = f"{value}, equal pictures: {few} batches of {BATCHES[1]} better than {many}"
+            checks.append(above(what, *sides, role="control", unit=unit))
+    return checks
+
+
+def rate(load: Load) -> list[Check]:
+    """T3: a large rate against the best other one, and against no training."""
+    checks = []
+    for net, (value, unit) in product(NETWORKS, UNITS.items()):
+        rows = net.merged(load, learning_rate=None, steps=EARLY)
+        wide = sweep.spread(rows, "learning_rate", value)
+        largest = wide.columns[-1]
+        ends = {
+            f"the best other rate better than {largest:g}, both K = {EARLY}": _best(
+                wide, last=False
+            ),
+            f"the pretrained model better than the average at rate {largest:g}": sweep.spread(
+                net.untouched(load), "steps", value
+            )[0],
+        }
+        for what, better in ends.items():
+            what = f"{net.words}{value}: {what}"
+            checks.append(above(what, better, wide[largest], role=net.role, unit=unit))
+    usual = sweep.USUAL["learning_rate"]
+    middle = _line(load, "accuracy", usual, EARLY)
+    for rate, count in ((usual / 4, 4 * EARLY), (4 * usual, EARLY // 4)):
+        what = f"equal ηK: rate {rate:g} with K = {count} within a point of {usual:g} with {EARLY}"
+        other = matrix(_line(load, "accuracy", rate, count) - middle)
+        checks.append(Check(what, other, role="control", tolerance=NEAR))
+    return checks
+
+
+def _line(load: Load, value: str, rate: float, steps: int) -> pd.Series:
+    return sweep.spread(_merged(load, learning_rate=rate, steps=steps), "steps", value)[steps]
+
+
+def data(load: Load) -> list[Check]:
+    """T4: shares of the data, at equal steps and at equal passes."""
+    checks = []
+    for net, (value, unit) in product(NETWORKS, UNITS.items()):
+        wide = sweep.spread(net.merged(load, share=None, steps=LATE), "share", value)
+        for less, more in pairwise(wide.columns):
+            what = f"{100 * more:g} % of the data better than {100 * less:g} %"
+            ends = wide[more], wide[less]
+            checks.append(above(f"{net.words}{value}: {what}", *ends, role=net.role, unit=unit))
+            sides = []
+            for share in (more, less):
+                count = round(float(share) * LATE)
+                rows = net.merged(load, share=share, steps=count)
+                sides.append(sweep.spread(rows, "steps", value)[count])
+            what = (
+                f"{net.words}{value}, equal passes: {100 * more:g} % better than {100 * less:g} %"
+            )
+            checks.append(above(what, *sides, role="control", unit=unit))
+    return checks
+
+
+def tasks(load: Load) -> list[Check]:
+    """T5: nested merges, judged on the tasks that all of them hold."""
+    checks = []
+    table = load(RESULT, "counts")
+    for value, unit in UNITS.items():
+        means = sweep.shared_tasks(table, "average", value)
+        least, most = means.columns[0], means.columns[-1]
+        for few, many in ((least, most), *pairwise(means.columns)):
+            role: Role = "primary" if (few, many) == (least, most) else "secondary"
+            what = f"{value} of the first {least} tasks: better with {few} merged than {many}"
+            checks.append(Check(what, matrix(means[few] - means[many]), role=role, unit=unit))
+    repeated = load(REPEATED, "test")
+    fewest, largest = 2, int(repeated["count"].max())
+    for value, unit in UNITS.items():
+        for kind in ("same", "different"):
+            ends = [pick(repeated, value, kind=kind, count=count) for count in (largest, fewest)]
+            gain = matrix(ends[0] - ends[1]) * (1 if value == "accuracy" else -1)
+            if kind == "same":
+                what = f"{value}, experts of one task: no worse with {largest} merged than {fewest}"
+                bound = -MARGINS[value]
+            else:
+                what = f"{value}, different tasks likewise: better with {fewest} than {largest}"
+                gain, bound = -gain, 0.0
+            checks.append(Check(what, gain, role="control", bound=bound, unit=unit))
+    return checks
+
+
+def explosion(load: Load) -> list[Check]:
+    """T9: both errors, from the best value to the largest."""
+    checks = []
+    cases: list[tuple[Network, str, str, dict[str, Any], Role]] = [
+        (net, "", words, chosen, net.role)
+        for net in NETWORKS
+        for words, chosen in (
+            ("K", {"steps": None}),
+            ("rate", {"learning_rate": None, "steps": EARLY}),
+        )
+    ]
+    for name in ("task_arithmetic", "ties", "dare"):
+        cases.append((VIT, f"{_name(name)}, ", "K", {"steps": None, "method": name}, "secondary"))
+    cases.append((VIT, "25 % of the data, ", "K", {"steps": None, "share": 0.25}, "secondary"))
+    for net, method, words, chosen, role in cases:
+        column = next(name for name, value in chosen.items() if value is None)
+        split = sweep.apart(net.merged(load, **chosen))
+        loss = sweep.spread(split, column, "loss")
+        among = list(loss.columns)[1 if words == "K" else 0 : -1]
+        best, end = sweep.chosen_elsewhere(loss, among), loss.columns[-1]
+        place = f"{net.words}{method}from the best {words} to {end:g}"
+        for value, what, sign in (
+            ("generalisation", "the generalisation error rises", -1),
+            ("train_loss", "the optimisation error falls", 1),
+        ):
+            wide = sweep.spread(split, column, value)  # with a minus
+            change = sign * (wide[end] - sweep.taken(wide, best))
+            checks.append(Check(f"{place}: {what}", matrix(change), role=role, unit="nats"))
+    return checks
+
+
+def trends(load: Load) -> list[Check]:
+    """T11: how often a method changes in the direction of the average."""
+    tables = {name: load(name, "merged") for name in (RESULT, ADAPTED)}
+    return [
+        Check(
+            f"{label(method)}, {value}: changes like the average more often than by chance",
+            matrix(sweep.agreement(tables[name], method, value)),
+            role="primary" if method in ("ties", "dare") else "secondary",
+            bound=CHANCE,
+            unit="% of steps",
+        )
+        for method, name in (
+            *(("ties", RESULT), ("dare", RESULT), ("task_arithmetic", RESULT)),
+            ("adamerging", ADAPTED),
+        )
+        for value in UNITS
+    ]
+
+
+def needed(load: Load) -> list[Check]:
+    """T13: the lead over the average against the number of tasks."""
+    table = load(RESULT, "counts")
+    return [
+        Check(
+            f"{value}: the lead of {_name(method)} over the average grows with log₂ N",
+            matrix(sweep.slopes(table, method, value)),
+            role="primary" if method == "ties" else "secondary",
+            unit=unit,
+        )
+        for method in ("ties", "ties_printed", "dare")
+        for value, unit in UNITS.items()
+    ]
+
+
+def stopped(load: Load) -> list[Check]:
+    """T17: experts that stopped at their least validation loss."""
+    checks = []
+    stopped = sweep.at(load(RESULT, "stopped"))
+    for value, unit in UNITS.items():
+        wide = sweep.spread(_merged(load, steps=None), "steps", value)
+        own = sweep.spread(stopped.assign(all=0), "all", value)[0]
+        last = wide.columns[-1]
+        what = f"{value}: experts stopped by validation merge better than all after K = {last}"
+        checks.append(above(what, own, wide[last], unit=unit))
+    return checks
+
+
+def opposite(load: Load) -> list[Check]:
+    """T18: what experts and their average do after the best number of steps."""
+    checks = []
+    for value, unit in UNITS.items():
+        wide = sweep.spread(_merged(load, steps=None), "steps", value)
+        experts = sweep.at(load(RESULT, "experts"), steps=None)
+        alone = sweep.spread(experts[experts["steps"] > 0], "steps", value)
+        best = sweep.chosen_elsewhere(wide, sweep.inner(wide))
+        last = wide.columns[-1]
+        role: Role = "primary" if value == "accuracy" else "secondary"
+        gain, fall = (
+            alone[last] - sweep.taken(alone, best),
+            sweep.taken(wide, best) - wide[last],
+        )
+        for what, change in (("the experts improve", gain), ("the average declines", fall)):
+            what = f"{value}, from the average's best K to {last}: {what}"
+            checks.append(Check(what, matrix(change), role=role, unit=unit))
+    return checks
