@@ -116,8 +116,13 @@ def told(values: pd.Series, digits: int = 1) -> str:
 
 
 def curve(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
-    """``mean`` and ``half_width`` over seeds against a column, whose values are the index."""
+    """``mean`` and ``half_width`` over seeds against a column, whose values are the index.
+
+    Half widths of one seed are NaN.
+    """
     wide = abs(_sign(value)) / _sign(value) * spread(rows, column, value)
+    if rows["seed"].nunique() == 1:
+        return pd.DataFrame({"mean": wide.mean(), "half_width": np.nan})
     found = [difference(wide[name]) for name in wide]
     return pd.DataFrame(found, index=wide.columns, columns=["mean", "half_width"])
 
