@@ -142,7 +142,7 @@ print("all seeds, interval:", sweep.told(sweep.spread(last, "steps")[400]), "%")
 # rate it says that it causes "catastrophic generalization failure regardless of optimization convergence". These are
 # claims about two curves that can be measured.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss of the average and its two parts, as differences from the pretrained model on the same examples, against the steps at the usual rate (left) and against the rate after 100 steps (right); means and intervals over seeds.", "name": "fig-scaling-parts"}, "image": {"alt": "Left: the training loss falls throughout, the difference rises slowly from zero to about 0.1, and the test loss has a shallow minimum at 400 steps. Right: training and test loss lie on each other, are lowest at the two middle rates and jump at the largest, with intervals of more than half a nat; the difference does not rise."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss of the average and its two parts, as differences from the pretrained model on the same examples, against the steps at the usual rate (left) and against the rate after 100 steps (right); means and intervals over seeds.", "name": "fig-scaling-parts"}, "image": {"alt": "Left: the training loss falls throughout, the difference rises slowly from zero to about 0.1, and the test loss has a shallow minimum at 400 steps. Right: training and test loss lie on each other, are lowest at the two middle rates and jump at the largest, with intervals of a quarter of a nat; the difference does not rise."}}
 gains = sweep.gained(average, experts)
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 4.2), sharey=True)
 figures.loss_parts(sweep.at(gains, steps=None), "steps", axes[0])
@@ -173,21 +173,21 @@ by_steps = sweep.at(gains, steps=None).groupby("steps")[parts].mean()
 assert by_steps["train_loss"].is_monotonic_decreasing
 both = [sweep.at(gains, steps=end).groupby("seed")[parts].mean() for end in (400, 800)]
 late = both[1] - both[0]
-assert late["loss"].between(0.01, 0.05).all()
+assert late["loss"].between(0.01, 0.06).all()
 assert (late["generalisation"] > 0.01).all()
 assert (late["train_loss"] < 0).all()
 both = [by_rate[by_rate["learning_rate"] == end].groupby("seed")[parts] for end in (4e-4, 3.2e-3)]
 jump = both[1].mean() - both[0].mean()
 assert (jump["train_loss"] > 0.3).all()
-assert (jump["generalisation"] < 0).all()
+assert (jump["generalisation"] < 0.1 * jump["train_loss"]).all()
 
 # %% [markdown]
-# Three seeds decide none of these rows, as they differ in how far. In direction all three agree. With the steps, the parts
-# move as the paper says: after 400 steps the training loss still falls a little, the generalisation error rises by more, and
-# the test loss turns. But nothing explodes: the last doubling of the steps costs a few hundredths of a nat.
+# With the steps, the parts move as the paper says: after 400 steps the training loss still falls, in all five seeds though by
+# little, the generalisation error rises by more, and the test loss turns. But nothing explodes: the last doubling of the
+# steps costs a few hundredths of a nat.
 #
 # With the rate it is the other way round. The training loss jumps, by a third of a nat or more in every seed, and the
-# generalisation error falls. **Where a large rate ruins merges, they are bad on the examples that their experts were
+# generalisation error does not rise. **Where a large rate ruins merges, they are bad on the examples that their experts were
 # trained on.** Over-fitting is not the reason, and more data would be no cure.
 #
 # Steps cost more where a method goes further from the pretrained model, or where data are few:
@@ -226,9 +226,9 @@ largest = sweep.at(average, learning_rate=3.2e-3, steps=None).groupby("steps")["
 assert largest.is_monotonic_decreasing
 
 # %% [markdown]
-# The average improves, and then declines by little or, in accuracy, not at all. A large rate hurts sharply, as the paper
-# says, though with Holm's correction three seeds leave that open. But it does not hurt as $\eta^2 K$ does: at the largest
-# rate more steps *repair* the merge.
+# The average improves, and then declines by so little that five seeds leave it open, and in accuracy not at all. A large rate
+# hurts sharply, as the paper says. But it does not hurt as $\eta^2 K$ does: at the largest rate more steps *repair* the
+# merge.
 #
 # At the two smallest rates only $\eta K$ counts: on the right their curves are one. For large rates it is no sufficient
 # coordinate. Adam's first steps have the same length whatever the gradient is, so they throw an expert off before its
@@ -265,7 +265,7 @@ print(drawing.lines(checks, "T17"))
 # %% [markdown]
 # Experts gain four times as much as their average, and still gain at the end. TIES and DARE decline meanwhile, the average
 # does not. So there is little that stopping could save: experts that each stopped at their least validation loss
-# merge a trifle better in loss, and no better in accuracy.
+# merge a trifle better in loss, and rather worse in accuracy.
 #
 # ## Batches and data
 #
@@ -309,8 +309,8 @@ assert rising[64, 25] < rising[8, 200]
 assert rising[64, 50] < rising[8, 400]
 
 # %% [markdown]
-# More data are better in every row, though each by too little for three seeds. The figure shows more. In the mean over
-# seeds, **the curves turn after equal numbers of passes, not of steps**: with a quarter of the data at 100 steps, with a
+# More data are better in every row, at equal steps as at equal passes, and all but one are clear. The figure shows more. In
+# the mean over seeds, **the curves turn after equal numbers of passes, not of steps**: with a quarter of the data at 100 steps, with a
 # half at 200, with all at 400.
 #
 # ## The printed laws beside the measurement
@@ -347,11 +347,19 @@ plt.show()
 
 # %%
 print(drawing.lines(checks, "T5"))
+print("experts of one task, and of different ones:")
+print(drawing.lines(checks, "T5", "control"))
+
+# %% [markdown]
+# More tasks hurt, and not because there are more experts. Perceptrons that were trained on *one* task, on other halves of its
+# rows and in other orders, can be averaged by eights at no loss. What costs is that tasks differ.
+
+# %%
 print(drawing.lines(checks, "T13"))
 
 # %% [markdown]
-# More tasks hurt. That sparse methods are needed the more is undecided, and depends on the measure: with the number of
-# tasks the lead of TIES over the average shrinks in accuracy and grows in loss.
+# That sparse methods are needed the more shows in the loss, where the lead of TIES over the average grows with the number of
+# tasks; in accuracy it does not.
 #
 # All methods are said to follow the same trends. We count how often a method changes in the same direction as the
 # average, from each value of a parameter to the next:
@@ -361,6 +369,8 @@ print(drawing.lines(checks, "T11"))
 
 # %% [markdown]
 # In loss nine of ten steps agree, in accuracy fewer.
+#
+# TODO-NETWORKS
 #
 # ## When to use it, and when not
 #
@@ -380,7 +390,7 @@ print(drawing.lines(checks, "T11"))
 # says where the pictures come from.
 #
 # ```bash
-# mergelib study scaling --suite vision8 --model vit_small --seeds 3 \
+# mergelib study scaling --suite vision8 --model vit_small --seeds 5 \
 #   --set pictures=200 --set seen=100 --set size=5 --set groups=8 \
 #   --at "steps=25,50,100,200,400,800 counts=2,3,4,5,6,7,8 \
 #         rivals=task_arithmetic,ties,dare,ties_printed,dare_printed" \

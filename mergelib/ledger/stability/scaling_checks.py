@@ -35,6 +35,7 @@ class Network:
     Attributes:
         result: its name.
         words: what the network is called in checks.
+        method: how it is averaged.
         rate: its usual learning rate.
         middle: steps that all its batches have.
         role: of its checks, where they are not more than those of the first network.
@@ -42,13 +43,14 @@ class Network:
 
     result: str
     words: str
+    method: str
     rate: float
     middle: int
     role: Role
 
     def merged(self, load: Load, **chosen: Any) -> pd.DataFrame:
         """Averages at the usual setting, but for what is chosen, see `sweep.at`."""
-        usual = {"method": "average", "learning_rate": self.rate}
+        usual = {"method": self.method, "learning_rate": self.rate}
         return sweep.at(load(self.result, "merged"), **{**usual, **chosen})
 
     def untouched(self, load: Load) -> pd.DataFrame:
@@ -57,8 +59,11 @@ class Network:
         return sweep.at(experts, learning_rate=self.rate, steps=0)
 
 
-VIT = Network(RESULT, "", sweep.USUAL["learning_rate"], 200, "primary")
-RESNET = Network("vision8-scaling-resnet18_narrow", "ResNet, ", 0.1, 100, "secondary")
+VIT = Network(RESULT, "", "average", sweep.USUAL["learning_rate"], 200, "primary")
+RESNET = Network(
+    *("vision8-scaling-resnet18_narrow", "recalibrated ResNet, ", "average_recalibrated"),
+    *(0.01, 100, "secondary"),
+)
 NETWORKS = (VIT, RESNET)
 
 

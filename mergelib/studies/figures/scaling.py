@@ -16,6 +16,7 @@ PARTS = {
     "train_loss": ("training loss: optimisation", "#0072b2", "s--"),
     "generalisation": ("difference: generalisation", "#d55e00", "^-"),
 }
+GAINED = "test loss above the pretrained, nats"
 SHADES = ("#56b4e9", "#0072b2", "#e69f00", "#d55e00")  # of rates, from small to large
 
 
@@ -64,17 +65,31 @@ def two_clocks(
         names: of the parameter, and of the right axis.
         power: 1 or −1.
     """
+    for ax, factor in zip(axes, (0, power), strict=True):
+        curves(rows, column, ax, names[0], factor)
+    axes[0].set(ylabel=GAINED)
+    axes[1].set(xscale="log", xlabel=names[1])
+
+
+def curves(rows: pd.DataFrame, column: str, ax: "Axes", name: str, power: int = 0) -> None:
+    """Test loss, one curve per value of a parameter, against K times a power of the value.
+
+    Args:
+        rows: as for `two_clocks`.
+        column: the parameter.
+        ax: where to draw.
+        name: of the parameter.
+        power: 0 for K itself, else 1 or −1.
+    """
     for shade, (_, own) in zip(SHADES, rows.groupby(column), strict=False):
         chosen = float(own[column].iloc[0])
         curve = sweep.curve(own, "steps", "loss")
-        for ax, factor in zip(axes, (1.0, chosen**power), strict=True):
-            moved = curve.set_axis(curve.index * factor)
-            _bars(moved, ax, f"{names[0]} = {chosen:g}", shade, "o-")
-    for ax in axes:
-        ax.axhline(0, color="#8c8c8c", lw=1.2, ls="--")
-    _axis(axes[0], sorted(rows["steps"].unique()))
-    axes[0].set(xlabel="steps K", ylabel="test loss above the pretrained, nats")
-    axes[1].set(xscale="log", xlabel=names[1])
+        moved = curve.set_axis(curve.index * chosen**power)
+        _bars(moved, ax, f"{name} = {chosen:g}", shade, "o-")
+    ax.axhline(0, color="#8c8c8c", lw=1.2, ls="--")
+    if not power:
+        _axis(ax, sorted(rows["steps"].unique()))
+        ax.set(xlabel="steps K")
 
 
 def method_curves(rows: pd.DataFrame, column: str, value: str, ax: "Axes") -> None:
