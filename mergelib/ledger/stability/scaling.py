@@ -44,8 +44,8 @@ CLAIMS = (
         statement="large learning rates hurt sharply",
         reported="a collapse of all merges of ResNet-18 at ten times the usual rate",
         method="eight times the usual rate against the best other one, chosen on the other seeds, "
-        "and against the pretrained model. Secondary: a narrow ResNet-18 with SGD, BatchNorm measured "
-        "anew. Control: whether rates with equal ηK merge alike, which the paper does not say",
+        "and against the pretrained model. Secondary: a narrow ResNet-18 with SGD, BatchNorm "
+        "measured anew. Control: whether rates with equal ηK merge alike, which the paper does not say",
         test=checks.rate,
     ),
     _claim(
