@@ -45,7 +45,8 @@ CLAIMS = (
         reported="a collapse of all merges of ResNet-18 at ten times the usual rate",
         method="eight times the usual rate against the best other one, chosen on the other seeds, "
         "and against the pretrained model. Secondary: a narrow ResNet-18 with SGD, BatchNorm "
-        "measured anew. Control: whether rates with equal ηK merge alike, which the paper does not say",
+        "measured anew. Control: whether rates with equal ηK merge alike, on which the paper is "
+        "silent",
         test=checks.rate,
     ),
     _claim(
@@ -86,8 +87,7 @@ CLAIMS = (
         statement="sparsifying methods follow the same trends as linear ones",
         reported="shown as curves that closely follow the prediction",
         method="every step of every sweep, on the same groups of tasks: how often a method changes "
-        "in the same direction as the average; chance is our bound. Secondary: task arithmetic; "
-        "AdaMerging in a sweep of its own",
+        "in the same direction as the average; chance is our bound",
         test=checks.trends,
     ),
     _claim(
