@@ -25,6 +25,36 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             blocks=("seed", "reading", "steps"),
         ),
     ),
+    "S7": (
+        Contrast(
+            "kept",
+            ("width", "mode"),
+            [
+                ("svd_random", "grown"),
+                ("", "grown"),
+                ("svd", "alone"),
+                ("", "alone"),
+                ("svd", "grown"),
+            ],
+            ("kept",),
+            100.0,
+            part="starts",
+            levels=[0, 0, 1, 1, 1],
+            against=[1, 1, -1, -1, -1],
+            blocks=("seed", "family", "grown", "depth", "sources"),
+        ),
+    ),
+    "S9": (
+        Contrast(
+            "risk",
+            ("form",),
+            [("repaired",), ("printed",)],
+            ("tells",),
+            2.0,
+            part="bounds",
+            blocks=("seed", "examples"),
+        ),
+    ),
     "S10": (_ARMS([("scratch",), ("theorem",)]),),
     "S12": (_ARMS([("theorem",), ("scratch",)], ("gradient", "gradient_easy"), 10.0),),
     "S14": (
@@ -63,6 +93,17 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             levels=[*3 * [0, 1, 2, 3, 4, 5], 5, 4, 3, 2, 1, 0],
             against=[0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0, *2 * [0, 1, 2, 3, 4, 5]],
             blocks=("seed", "start"),
+        ),
+    ),
+    "S20": (
+        Contrast(
+            "clusters",
+            ("split", "features"),
+            [("random", "histogram without mean"), ("thirds", "histogram without mean")],
+            ("auc",),
+            10.0,
+            part="separation",
+            blocks=("seed", "pair"),
         ),
     ),
 }
