@@ -97,3 +97,14 @@ def test_what_is_refused() -> None:
         module.ground_of(Run(REGISTERED["kept"], "glyphs8", 0, model="mlp"))
     with pytest.raises(ValueError, match="in any way that is known"):
         module._plain([])
+
+
+def test_training_that_harms_is_stopped_before_it_begins() -> None:
+    ground = shades()
+    settings: dict[str, Any] = {"steps": 1, "map_rates": [1e-3], "further": 4}
+    harmful = module.Bench(ground, ground.builds["MLP"], 0, rates=[1.0], **settings)
+    model = harmful.source("common", 0, 20, 3e-3)
+    start = harmful.loss(model)
+    assert harmful._after(model, {2, 8}) == {2: pytest.approx(start), 8: pytest.approx(start)}
+    gentle = module.Bench(ground, ground.builds["MLP"], 0, rates=[1.0, 1e-3], **settings)
+    assert gentle._after(model, {8})[8] < start

@@ -48,10 +48,11 @@ CLAIMS = (
         "was trained for 300 steps. Share of its learning right after growing, (random − loss)/"
         f"(random − source), above {growing.HALF}: by singular vectors as they are, and learned "
         "from there by 100 steps of Adam (maps and softmax; not for the ResNet's batch norms). "
-        "Secondary: what they begin from, two sources, and the loss after 100 more steps against a "
-        "start that keeps the function, trained for as many FLOPs; control: random factors",
-        data="target examples for maps and training, validation examples for their rates; test "
-        "examples for all shares and losses",
+        "Secondary: what they begin from, two sources, and the loss after 100 more steps, or "
+        "fewer, against a start that keeps the function and has as many FLOPs; control: random "
+        "factors",
+        data="target examples for maps and training, validation examples for their rates and for "
+        "where to stop; test examples for all shares and losses",
         page="notebooks/50-growing",
         test=growing.kept,
     ),

@@ -44,12 +44,11 @@ LEARNED = (  # what is grown, and where the maps of width and the logits of dept
     ("wider", "mean", ""),
     ("wider", "svd", ""),
     ("deeper", "", "stack"),
-    ("both", "mean", "identity"),
     ("both", "svd", "stack"),
 )
 PAIRED = LEARNED[0]  # what is learned for two sources as well
 NORMED = ("ResNet",)  # by batches: there maps have no gradients
-SIZES: dict[str, Any] = {"train_size": 6000, "validation_size": 500, "test_size": 1000}  # pictures
+SIZES: dict[str, Any] = {"train_size": 6000, "validation_size": 500, "test_size": 500}  # pictures
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,9 +143,9 @@ def kept(
     source_steps: int = 300,
     source_rate: float = 3e-3,
     steps: int = 100,
-    map_rates: Sequence[float] = (1e-3, 3e-3, 1e-2),
+    map_rates: Sequence[float] = (3e-4, 1e-3, 1e-2, 1e-1),
     further: int = 100,
-    rates: Sequence[float] = (1e-3, 3e-3),
+    rates: Sequence[float] = (3e-4, 1e-3, 3e-3),
 ) -> Tables:
     """Share of a source's learning that a larger network begins with, by scheme and family.
 
@@ -161,8 +160,9 @@ def kept(
         source_rate: of every such step.
         steps: of Adam, for maps.
         map_rates: of these; the one with the lowest loss on ``choose`` is taken.
-        further: steps of training from the start that was learned.
-        rates: of these, and of those from the plain start; likewise chosen, for each start.
+        further: steps of training from the start that was learned, at most.
+        rates: of these, and of those from the plain start. For each start, ``choose`` takes the
+            rate and where to stop, a multiple of a quarter of ``further``.
 
     Returns:
         ``starts``: rows of ``family``, ``grown`` (`GROWN`), ``width`` and ``depth`` (schemes;
@@ -171,9 +171,9 @@ def kept(
         as `grow` gives it; ``alone``, ``joint``: learned), ``loss`` and ``kept``. ``trained``:
         the learned ones again, with the ``rate`` of maps (of the first source's, where each has
         its own), ``flops`` (of learning at that rate), ``extra`` (steps of training that cost as
-        much), ``after`` (loss after ``further`` steps), and ``plain`` (after ``further`` +
-        ``extra`` steps from one source grown by ``mean`` and ``identity``, or ``stack`` where no
-        layer can be closed). Losses in nats.
+        much), ``after`` (loss after at most ``further`` steps), and ``plain`` (after at most
+        ``further`` + ``extra``, from one source grown by ``mean`` and ``identity``, or ``stack``
+        where no layer can be closed). Losses in nats.
     """
     tables: Tables = {"starts": [], "trained": []}
     for family, build in ground.builds.items():
@@ -332,15 +332,20 @@ class Bench(Brief):
         flops = once + (self.steps - 1) * (twice - once)
         return Start(_words(width, depth, mode="alone"), best[rate], rate, flops)
 
-    def _after(self, model: nn.Module, steps: Collection[int]) -> dict[int, float]:
-        """Loss after so many steps on D*, each at the rate that is best by then."""
-        found: dict[int, list[tuple[float, float]]] = {count: [] for count in steps}
+    def _after(self, model: nn.Module, budgets: Collection[int]) -> dict[int, float]:
+        """Loss after at most so many steps on D*, at the rate and the step that are best."""
+        every = max(1, self.further // 4)
+        stops = [*range(every, max(budgets) + 1, every), *budgets]
+        reached = [(0, self.loss(model, self.ground.choose), self.loss(model))]
         for rate in self.rates:
-            states = self._checkpoints(model, self.ground.parts[2], [*steps], rate)
+            states = self._checkpoints(model, self.ground.parts[2], stops, rate)
             for count, state in states.items():
                 net = _loaded(model, state)
-                found[count].append((self.loss(net, self.ground.choose), self.loss(net)))
-        return {count: min(losses)[1] for count, losses in found.items()}
+                reached.append((count, self.loss(net, self.ground.choose), self.loss(net)))
+        return {
+            budget: min((told, judged) for count, told, judged in reached if count <= budget)[1]
+            for budget in budgets
+        }
 
     def _checkpoints(
         self, model: nn.Module, split: Split, steps: Sequence[int], rate: float
