@@ -9,6 +9,15 @@ from mergelib.studies.analysis.sail.spirals import LINKS, is_near
 from mergelib.studies.papers.sail.spirals import GAMMAS, READINGS
 
 _ARMS = partial(Contrast, "compared", ("method",), blocks=("seed", "reading", "start"))
+_SHARES = partial(
+    Contrast,
+    "kept",
+    ("width", "mode"),
+    outcome=("kept",),
+    step=100.0,
+    part="starts",
+    blocks=("seed", "family", "grown", "depth"),
+)
 _NEAR = [near for near in GAMMAS if is_near(pd.Series([near])).all()]
 _FAR = [gamma for gamma in GAMMAS if gamma not in _NEAR]
 _CELLS = [f"{reading} {source}" for reading in READINGS for source in (1, 2)]
@@ -26,23 +35,12 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         ),
     ),
     "S7": (
-        Contrast(
-            "kept",
-            ("width", "mode"),
-            [
-                ("svd_random", "grown"),
-                ("", "grown"),
-                ("svd", "alone"),
-                ("", "alone"),
-                ("svd", "grown"),
-            ],
-            ("kept",),
-            100.0,
-            part="starts",
-            levels=[0, 0, 1, 1, 1],
-            against=[1, 1, -1, -1, -1],
-            blocks=("seed", "family", "grown", "depth", "sources"),
+        _SHARES(
+            [("svd_random", "grown"), ("svd", "alone"), ("svd", "grown")],
+            levels=[0, 1, 1],
+            against=[1, -1, -1],
         ),
+        _SHARES([("", "alone")], levels=[1], against=[-1]),
     ),
     "S9": (
         Contrast(

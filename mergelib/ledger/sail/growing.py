@@ -46,7 +46,7 @@ def kept(load: Load) -> list[Check]:
         rows = load(result, "starts")
         values = pick(rows, "kept", keys=_SEED, family=family, sources="one", **chosen)
         what = f"{_named(family, *way)}: more than half is kept"
-        checks.append(above(what, values, HALF, role=role, unit="share"))
+        checks.append(above(what, values, 0.0, bound=HALF, role=role, unit="share"))
     return checks + _two_sources(load) + _bought(load)
 
 
@@ -59,7 +59,7 @@ def _two_sources(load: Load) -> list[Check]:
         values = pick(rows, "kept", keys=_SEED, family=family, **chosen)
         how = f"{_named(family, 'wider', 'mean', '', mode)}, average of two, {_STARTS[start]}"
         what = f"{how}: more than half is kept"
-        checks.append(above(what, values, HALF, role="secondary", unit="share"))
+        checks.append(above(what, values, 0.0, bound=HALF, role="secondary", unit="share"))
     return checks
 
 
@@ -90,7 +90,7 @@ def risks(load: Load) -> list[Check]:
         values = pick(table, column, keys=_SEED, form=form, examples=count)
         says = "true and below C" if column == "tells" else "true"
         what = f"{form}, n = {count}: {says} in {SURE:.0%} of draws"
-        checks.append(above(what, values, SURE, role=role, unit="share"))
+        checks.append(above(what, values, 0.0, bound=SURE, role=role, unit="share"))
     return checks
 
 
