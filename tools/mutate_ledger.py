@@ -253,7 +253,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
 }
 
 ASIDE = ("digits", "glyphs")  # no primary check reads these,
-RENDERED = ("T6", "T10", "T12", *remedies_contrasts.CONTRASTS)  # but those of these claims
+RENDERED = ("S7", "T6", "T10", "T12", *remedies_contrasts.CONTRASTS)  # but those of these claims
 
 
 @cache

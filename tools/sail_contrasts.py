@@ -9,6 +9,15 @@ from mergelib.studies.analysis.sail.spirals import LINKS, is_near
 from mergelib.studies.papers.sail.spirals import GAMMAS, READINGS
 
 _ARMS = partial(Contrast, "compared", ("method",), blocks=("seed", "reading", "start"))
+_SHARES = partial(
+    Contrast,
+    "kept",
+    ("width", "mode"),
+    outcome=("kept",),
+    step=100.0,
+    part="starts",
+    blocks=("seed", "family", "grown", "depth"),
+)
 _NEAR = [near for near in GAMMAS if is_near(pd.Series([near])).all()]
 _FAR = [gamma for gamma in GAMMAS if gamma not in _NEAR]
 _CELLS = [f"{reading} {source}" for reading in READINGS for source in (1, 2)]
@@ -23,6 +32,25 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             ("loss",),
             10.0,
             blocks=("seed", "reading", "steps"),
+        ),
+    ),
+    "S7": (
+        _SHARES(
+            [("svd_random", "grown"), ("svd", "alone"), ("svd", "grown")],
+            levels=[0, 1, 1],
+            against=[1, -1, -1],
+        ),
+        _SHARES([("", "alone")], levels=[1], against=[-1]),
+    ),
+    "S9": (
+        Contrast(
+            "risk",
+            ("form",),
+            [("repaired",), ("printed",)],
+            ("tells",),
+            2.0,
+            part="bounds",
+            blocks=("seed", "examples"),
         ),
     ),
     "S10": (_ARMS([("scratch",), ("theorem",)]),),
@@ -63,6 +91,17 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             levels=[*3 * [0, 1, 2, 3, 4, 5], 5, 4, 3, 2, 1, 0],
             against=[0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0, *2 * [0, 1, 2, 3, 4, 5]],
             blocks=("seed", "start"),
+        ),
+    ),
+    "S20": (
+        Contrast(
+            "clusters",
+            ("split", "features"),
+            [("random", "histogram without mean"), ("thirds", "histogram without mean")],
+            ("auc",),
+            10.0,
+            part="separation",
+            blocks=("seed", "pair"),
         ),
     ),
 }

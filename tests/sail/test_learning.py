@@ -211,6 +211,8 @@ def test_more_misfits() -> None:
         ml.learn_growth([], gpt(), data)
     with pytest.raises(ValueError, match="nothing to learn"):
         ml.learn_growth([source], gpt(), data)
+    with pytest.raises(ValueError, match="nothing to learn"):  # copies of one layer are no mixture
+        ml.learn_growth([mlp(24, 2)], mlp(24, 4), examples(mlp(24, 2)), depth="stack")
     with pytest.raises(ValueError, match="needs labels"):
         ml.learn_growth([source], gpt(96, 2, 8), data[0])
     with pytest.raises(ValueError, match="'blocks' hold a 0, which no softmax gives"):

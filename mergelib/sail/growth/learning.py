@@ -103,7 +103,8 @@ class Transformation(nn.Module):
         self._maps = {use: matrix.to(device) for use, matrix in plan.widening.maps.items()}
         self._uses = [use for use in self._maps if plan.widening.grows(use[0])]
         self.maps = nn.ParameterList(self._maps[use].clone() for use in self._uses)
-        mixed = {path: grown.rows for path, grown in plan.lists.items() if grown.rows.any(1).all()}
+        lists = {path: grown.rows for path, grown in plan.lists.items()}
+        mixed = {path: rows for path, rows in lists.items() if _is_mixed(rows)}
         for path, rows in mixed.items():
             if not rows.all():
                 raise ValueError(f"rows of {path!r} hold a 0, which no softmax gives: lower gap")
@@ -227,6 +228,11 @@ def learn_growth(
         passes=sum(map(len, history.values())),
         learned=sum(p.numel() for own in maps.values() for p in own.parameters()),
     )
+
+
+def _is_mixed(rows: Tensor) -> bool:
+    """Whether layers are averages of several, so that their rows can be learned."""
+    return rows.shape[1] > 1 and bool(rows.any(1).all())
 
 
 def _numbered(sources: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:

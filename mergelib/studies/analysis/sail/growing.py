@@ -4,24 +4,24 @@ A *case* is a family: a source that has been trained for seconds, larger network
 the data. The GPT reads texts of a random Markov chain, the others pictures of a task.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from mergelib.messages.brief import Brief
+from mergelib.records.results import load_result, load_table
 from mergelib.sail import grow
-from mergelib.sail.growth.depth import DEPTHS
-from mergelib.sail.growth.width import WIDTHS, Widening
+from mergelib.sail.growth.width import Widening
 from mergelib.structure import structure_of
+from mergelib.studies.papers.sail.kept import Build, picture_networks, ways
 from mergelib.testbed import models
 from mergelib.testbed.tasks import Task, cross_entropy
 from mergelib.training import make_optimiser, shuffled, train
 
 SYMBOLS = 12
+FILES = ("glyphs8-kept", "tinyshakespeare-kept")
 Examples = tuple[Tensor, Tensor]  # inputs of the model, labels
 
 
@@ -37,7 +37,7 @@ class Case(Brief):
     """
 
     source: nn.Module
-    build: Callable[[bool, bool], nn.Module]
+    build: Build
     train: Examples
     test: Examples
 
@@ -60,28 +60,19 @@ def cases(task: Task, *, steps: int, seed: int = 0) -> dict[str, Case]:
         steps: of 64 examples.
         seed: draws the starts, the texts and the order of examples.
     """
-    classes = len(task.class_names)
+    networks = picture_networks(len(task.class_names), (2, 4))
     pictures = [
         (task.transform(split.inputs[:count]), split.labels[:count])
         for split, count in ((task.train, None), (task.test, 200))
     ]
     texts = markov_texts(512, seed=seed), markov_texts(256, seed=seed, text_seed=1)
 
-    def mlp(wide: bool, deep: bool) -> nn.Module:
-        width = 96 if wide else 64
-        return nn.Sequential(models.MLP(width, 4 if deep else 2), nn.Linear(width, classes))
-
-    def resnet(wide: bool, deep: bool) -> nn.Module:
-        net = models.ResNet(12 if wide else 8, (3, 3) if deep else (2, 2))
-        return nn.Sequential(net, nn.Linear(net.width, classes))
-
     def language(wide: bool, deep: bool) -> nn.Module:
         return gpt(64 if wide else 32, 4 if deep else 2, 8 if wide else 4)
 
     found = {}
     for name, build, (training, test), factor in (
-        ("MLP", mlp, pictures, 1),
-        ("ResNet", resnet, pictures, 1),
+        *((name, build, pictures, 1) for name, build in networks.items()),
         ("GPT", language, texts, 4),
     ):
         torch.manual_seed(seed)
@@ -139,29 +130,33 @@ def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
     """
     expected, learned = case.logits(case.source), case.loss(case.source)
     rows = []
-    for grown, scheme, options in _schemes():
-        torch.manual_seed(seed)
-        target = case.build(grown == "wider", grown == "deeper")
-        start = case.loss(target)
-        try:
-            state = grow(
-                case.source, target, **options, generator=torch.Generator().manual_seed(seed)
-            )
-        except ValueError:
-            continue
-        target.load_state_dict(state)
-        loss = case.loss(target)
-        change = (case.logits(target) - expected).abs().max() / expected.abs().max()
+    for grown, width, depth, fresh, model in ways(
+        case.source, case.build, seed, ("wider", "deeper")
+    ):
+        start, loss = case.loss(fresh), case.loss(model)
+        change = (case.logits(model) - expected).abs().max() / expected.abs().max()
         kept = (start - loss) / (start - learned)
-        rows.append((grown, scheme, float(change), loss, kept))
+        rows.append((grown, width or depth, float(change), loss, kept))
     return pd.DataFrame(rows, columns=["grown", "scheme", "change", "loss", "kept"])
 
 
-def _schemes() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for width in WIDTHS:
-        yield "wider", width, {"width": width}
-    for depth in DEPTHS:
-        yield "deeper", depth, {"depth": depth}
+def measured(part: str) -> pd.DataFrame:
+    """A table of the study ``kept``, of pictures and text together.
+
+    Args:
+        part: ``"starts"`` or ``"trained"``; the latter gets ``gain``, the loss of as many FLOPs
+            of training less that of the learned start, and ``price``, what learning costs over
+            ``further`` steps of training.
+    """
+    tables = []
+    for name in FILES:
+        table = load_table(name, part)
+        if part == "trained":
+            further = load_result(name)["provenance"]["settings"]["further"]
+            gain, price = table["plain"] - table["after"], table["extra"] / further
+            table = table.assign(gain=gain, price=price)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
 
 
 def traps(case: Case) -> pd.Series:

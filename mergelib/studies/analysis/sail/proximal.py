@@ -188,7 +188,7 @@ def risks(
     Returns:
         Means over draws at the w of least empirical risk: ``truth`` (its risk on the target),
         ``printed`` (without λ, which would add to it) and ``repaired``; and the shares of draws in
-        which each holds for every w.
+        which each ``holds`` for every w, and ``tells`` something: holds and is below C at that w.
     """
     generator = torch.Generator().manual_seed(seed)
     angles = torch.arange(64) / 64 * 2 * math.pi
@@ -210,7 +210,9 @@ def risks(
             row = {"truth": float(target[best])}
             for name, value in extra.items():
                 row[name] = float(empirical[best]) + value
-                row[f"{name} holds"] = float((target <= empirical + value).all())
+                holds = bool((target <= empirical + value).all())
+                row[f"{name} holds"] = float(holds)
+                row[f"{name} tells"] = float(holds and row[name] < 1)
             found.append(row)
         rows.append({"examples": count} | pd.DataFrame(found).mean().to_dict())
     return pd.DataFrame(rows)

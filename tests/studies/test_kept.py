@@ -1,0 +1,110 @@
+"""What growing keeps: shares that must be 1, learning that must help, and steps that cost as much.
+
+On pictures of three shades, and on a text of random letters.
+"""
+
+import json
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from mergelib.records.results import Tables
+from mergelib.sail.retraining import perceptron_flops
+from mergelib.studies.papers.sail import kept as module
+from mergelib.studies.papers.sail.kept import Ground, kept, picture_ground, text_ground
+from mergelib.studies.runner import REGISTERED, Run
+from mergelib.testbed.tasks import Split, Task
+from tests.studies.test_sail_text import words
+
+QUICK: dict[str, Any] = {"source_steps": 20, "steps": 6, "further": 3, "map_rates": [1e-3, 1e-2]}
+
+
+def shades() -> Ground:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(48) % 3
+    pictures = torch.randn(48, 3, 32, 32, generator=generator) + labels[:, None, None, None]
+    split = Split(pictures, labels)
+    return picture_ground(Task("shades", ("dark", "grey", "bright"), split, split, split), 0)
+
+
+@pytest.fixture(scope="module")
+def tables() -> Tables:
+    return kept(shades(), 0, **QUICK, rates=[1e-3])
+
+
+def test_what_keeps_the_function_keeps_all(tables: Tables) -> None:
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+    rows = pd.DataFrame(tables["starts"])
+    keys = ["family", "grown", "width", "depth", "sources", "mode"]
+    assert not rows.duplicated(keys).any()
+    plain = rows[(rows["sources"] == "one") & (rows["mode"] == "grown")]
+    exact = plain["width"].isin(["replicate", "mean", ""]) & plain["depth"].isin(["identity", ""])
+    assert plain.loc[exact, "kept"].to_numpy() == pytest.approx(1, abs=1e-3)
+    assert exact.sum() == 2 + 2 + 1 + 2, "an MLP has no layers that can be closed"
+    assert plain.loc[plain["width"] == "svd_random", "kept"].max() < 0.5
+    learned = rows[rows["mode"] != "grown"]
+    assert set(learned["family"]) == {"MLP"}
+    assert learned.groupby(["sources", "mode"]).size().to_dict() == {
+        ("one", "alone"): 4,
+        **{(start, mode): 1 for start in ("own", "shared") for mode in ("alone", "joint")},
+    }
+
+
+def test_learning_lowers_the_loss_that_it_descends(tables: Tables) -> None:
+    rows = pd.DataFrame(tables["starts"])
+    chosen = rows[(rows["width"] == "svd") & (rows["grown"] == "wider") & (rows["family"] == "MLP")]
+    losses = chosen.set_index("mode")["loss"]
+    assert losses["alone"] < losses["grown"]
+    pairs = rows[rows["sources"] == "own"].set_index("mode")["loss"]
+    assert pairs["joint"] < pairs["grown"]
+
+
+def test_extra_steps_cost_as_much_as_learning(tables: Tables) -> None:
+    """Nearly all that maps add to a step is the first layer's product, and its half backwards.
+
+    The source's weights need no gradient. Before the first step and after the last one there are
+    three products more.
+    """
+    rows = pd.DataFrame(tables["trained"])
+    row = rows[(rows["grown"] == "wider") & (rows["width"] == "svd")].iloc[0]
+    step = perceptron_flops([3072, 96, 96, 96, 3], 16)
+    assert row["extra"] == round(row["flops"] / step)
+    first = 2 * 2 * 96 * 64 * 3072  # E W of the first layer, and the gradient of E
+    assert first < row["flops"] / QUICK["steps"] - step < 1.6 * first
+
+
+def test_seeds_repeat_and_differ() -> None:
+    ground = text_ground(words(0) * 20, 0)
+    assert ground.parts[0].inputs.dtype == torch.int64
+    assert not torch.equal(ground.judge.inputs, ground.choose.inputs)
+    bench = module.Bench(ground, ground.builds["GPT"], 0, 2, [1e-3], 1, [1e-3])
+    source = bench.source("common", 0, 3, 1e-3)
+    found = [
+        {
+            width: bench.loss(model)
+            for _, width, _, _, model in module.ways(source, bench.build, seed, ["wider"])
+        }
+        for seed in (0, 0, 1)
+    ]
+    assert found[0] == found[1] != found[2]
+    assert {*found[0]} == {"mean", "svd", "svd_random", "interpolate"}, "48 is no multiple of 32"
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ValueError, match="studies of growth take no model, got 'mlp'"):
+        module.ground_of(Run(REGISTERED["kept"], "glyphs8", 0, model="mlp"))
+    with pytest.raises(ValueError, match="in any way that is known"):
+        module._plain([])
+
+
+def test_training_that_harms_is_stopped_before_it_begins() -> None:
+    ground = shades()
+    settings: dict[str, Any] = {"steps": 1, "map_rates": [1e-3], "further": 4}
+    harmful = module.Bench(ground, ground.builds["MLP"], 0, rates=[1.0], **settings)
+    model = harmful.source("common", 0, 20, 3e-3)
+    start = harmful.loss(model)
+    assert harmful._after(model, {2, 8}) == {2: pytest.approx(start), 8: pytest.approx(start)}
+    gentle = module.Bench(ground, ground.builds["MLP"], 0, rates=[1.0, 1e-3], **settings)
+    assert gentle._after(model, {8})[8] < start

@@ -1,0 +1,47 @@
+"""Theorem 4's bounds over draws, and clusters that a sort by a statistic makes."""
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+from mergelib.studies.papers.sail.repeated import clusters, drawn_for, risk
+from mergelib.studies.runner import REGISTERED, Run
+
+
+def test_a_bound_that_tells_something_holds_and_is_small() -> None:
+    tables = risk(0, examples=[50, 2000], draws=10)
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+    rows = {(row["form"], row["examples"]): row for row in tables["bounds"]}
+    assert {key: row["tells"] for key, row in rows.items()} == {
+        ("printed", 50): 0,
+        ("printed", 2000): 0,
+        ("repaired", 50): 0,
+        ("repaired", 2000): 1,
+    }
+    assert rows["printed", 2000]["bound"] > 2, "whatever the number of examples"
+    assert rows["repaired", 50]["bound"] > 1 > rows["repaired", 2000]["bound"]
+    assert all(row["holds"] == 1 and row["bound"] > row["truth"] for row in rows.values())
+
+
+def test_blocks_that_differ_in_one_share_are_clusters_by_construction() -> None:
+    """As many a as the block has it, else b or c by lot: without the mean only the lot is left."""
+    generator = torch.Generator().manual_seed(0)
+    shares = torch.rand(90, 1, generator=generator) * 0.8 + 0.1
+    draws = torch.rand(2, 90, 1024, generator=generator)
+    codes = torch.where(draws[0] < shares, 0, 1 + (draws[1] < 0.5).int())
+    text = "".join("abc"[code] for code in codes.flatten().tolist())
+    tables = clusters(0, text)
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+    table = pd.DataFrame(tables["separation"])
+    auc = table.groupby(["split", "features"])["auc"]
+    assert auc.min()["thirds", "histogram"] > 0.95
+    assert auc.max()["random"].max() < 0.9
+    assert auc.mean()["thirds", "histogram without mean"] < 0.7
+    assert clusters(1, text) != tables
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ValueError, match="no suite 'glyphs8', only 'gaussians'"):
+        drawn_for(Run(REGISTERED["risk"], "glyphs8", 0))
