@@ -1,5 +1,6 @@
 """What the chapter on SAIL in text computes: what thirds of a text are, and the choice of γ."""
 
+from collections.abc import Sequence
 from itertools import combinations, product
 from pydoc_data.topics import topics
 
@@ -53,12 +54,29 @@ def separation(blocks: Tensor, seed: int) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def barriers(curves: pd.DataFrame) -> pd.DataFrame:
-    """ℓ(½) − ½(ℓ(0) + ℓ(1)) by start and step: mean and half width of the interval over seeds."""
+def heights(curves: pd.DataFrame) -> pd.DataFrame:
+    """ℓ(½) − ½(ℓ(0) + ℓ(1)), the ``height`` of a barrier, by ``start``, ``step`` and ``seed``."""
     table = curves.pivot(index=["start", "step", "seed"], columns="gamma", values="judge")
-    heights = table[0.5] - (table[0.0] + table[1.0]) / 2
-    rows = heights.rename("height").reset_index()
-    return over_seeds(rows, ["start", "step"], "height").reset_index()
+    rows = table[0.5] - (table[0.0] + table[1.0]) / 2
+    return rows.rename("height").reset_index()
+
+
+def barriers(curves: pd.DataFrame) -> pd.DataFrame:
+    """`heights` by start and step: mean and half width of the interval over seeds."""
+    return over_seeds(heights(curves), ["start", "step"], "height").reset_index()
+
+
+def last(curves: pd.DataFrame) -> pd.DataFrame:
+    """Rows after the last step."""
+    rows: pd.DataFrame = curves[curves["step"] == curves["step"].max()]
+    return rows
+
+
+def best(curves: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The row of least loss on the half that chooses, for each value of the keys."""
+    places = curves.groupby(list(keys), sort=False)["choose"].idxmin()
+    table: pd.DataFrame = curves.loc[places].reset_index(drop=True)
+    return table
 
 
 def chosen(curves: pd.DataFrame) -> pd.DataFrame:
@@ -68,14 +86,15 @@ def chosen(curves: pd.DataFrame) -> pd.DataFrame:
         By start and seed: ``gamma``, and what it is better by, in nats, than the nearer source
         alone, ``over_nearest``, and than the uniform average, ``over_half``.
     """
-    last = curves[curves["step"] == curves["step"].max()]
-    rows = []
-    for (start, seed), part in last.groupby(["start", "seed"], sort=False):
-        losses = part.set_index("gamma")
-        best = losses["choose"].idxmin()
-        judged = losses["judge"]
-        rows.append((start, seed, best, judged[0.0] - judged[best], judged[0.5] - judged[best]))
-    return pd.DataFrame(rows, columns=["start", "seed", "gamma", "over_nearest", "over_half"])
+    keys = ["start", "seed"]
+    final = last(curves)
+    table = best(final, keys).set_index(keys)
+    judged = final.pivot(index=keys, columns="gamma", values="judge").loc[table.index]
+    gains = {
+        name: judged[rival] - table["judge"]
+        for name, rival in (("over_nearest", 0.0), ("over_half", 0.5))
+    }
+    return table[["gamma"]].assign(**gains).reset_index()
 
 
 def paper_grid() -> Tensor:
