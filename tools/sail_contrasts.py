@@ -1,5 +1,6 @@
 """What SAIL's claims compare, for `mutate_ledger`: see `contrasts`."""
 
+from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
@@ -7,6 +8,22 @@ from contrasts import Contrast
 
 from mergelib.studies.analysis.sail.spirals import LINKS, is_near
 from mergelib.studies.papers.sail.spirals import GAMMAS, READINGS
+from mergelib.studies.papers.sail.text import SHARES
+
+
+@dataclass(frozen=True)
+class Match(Contrast):
+    """The best weights set to the theorem's, or to what these leave of 1."""
+
+    def shifted(self, table: pd.DataFrame, sign: int) -> pd.DataFrame:
+        keys = [*self.blocks, "share"]
+        own = table[table["kind"] == "theorem"].set_index(keys)["gamma"]
+        rows = table[table["kind"] == "best"]
+        weights = own.loc[list(rows[keys].itertuples(index=False, name=None))].to_numpy()
+        table = table.copy()
+        table.loc[rows.index, "gamma"] = weights if sign > 0 else 1 - weights
+        return table
+
 
 _ARMS = partial(Contrast, "compared", ("method",), blocks=("seed", "reading", "start"))
 _SHARES = partial(
@@ -18,12 +35,30 @@ _SHARES = partial(
     part="starts",
     blocks=("seed", "family", "grown", "depth"),
 )
+_DIRECTED = partial(Contrast, blocks=("seed", "source", "target", "start"))
 _NEAR = [near for near in GAMMAS if is_near(pd.Series([near])).all()]
 _FAR = [gamma for gamma in GAMMAS if gamma not in _NEAR]
 _CELLS = [f"{reading} {source}" for reading in READINGS for source in (1, 2)]
 
 CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     "S1": (_ARMS([("theorem",), ("scratch",)], ("easy", "hard"), 1000.0),),
+    "S2": (
+        Match(
+            "weights",
+            ("kind", "share"),
+            [("best", share) for share in SHARES],
+            ("gamma",),
+            blocks=("seed", "start"),
+        ),
+        Contrast(
+            "mixed",
+            ("method",),
+            [("theorem",), ("best",), ("nearest source",), ("uniform",)],
+            ("loss",),
+            10.0,
+            blocks=("seed", "start", "share"),
+        ),
+    ),
     "S3": (
         Contrast(
             "barriers",
@@ -52,6 +87,20 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             part="bounds",
             blocks=("seed", "examples"),
         ),
+    ),
+    "S4": (
+        Contrast(
+            "asymmetries",
+            ("alpha", "beta"),
+            [(alpha, beta) for alpha in (2 / 3, 1 / 3, 0.0) for beta in (0.5, 0.0)],
+            ("asymmetry",),
+            10.0,
+            blocks=("seed", "start", "step"),
+        ),
+    ),
+    "S5": (
+        _DIRECTED("crossed", ("method",), [("theorem",), ("scratch",)], ("easy", "hard"), 1000.0),
+        _DIRECTED("interiors", ("place",), [("interior",), ("end",)], ("loss",), 10.0),
     ),
     "S10": (_ARMS([("scratch",), ("theorem",)]),),
     "S12": (_ARMS([("theorem",), ("scratch",)], ("gradient", "gradient_easy"), 10.0),),

@@ -77,15 +77,15 @@ def decode(codes: Tensor) -> str:
     return "".join(CHARACTERS[code] for code in codes.tolist())
 
 
-def encode_pairs(text: str, vocabulary: int) -> Tensor:
-    """Codes of byte pairs that are learned on the text itself, int64 of shape ``(N,)``.
+def encode_pairs(texts: Sequence[str], vocabulary: int) -> list[Tensor]:
+    """Codes of byte pairs that are learned on the texts themselves, int64 ``(N,)`` each.
 
     Bytes come first, merges follow in the order in which they were learned, so frequent ones before
     rare ones (Sennrich et al., 2016). Needs the package ``tokenizers``, which comes with
     ``mergelib[real]``.
 
     Args:
-        text: what to learn on, and to encode.
+        texts: what to learn on, and to encode.
         vocabulary: size of the vocabulary, above 256.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -96,8 +96,8 @@ def encode_pairs(text: str, vocabulary: int) -> Tensor:
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator([text], trainer)
-    return torch.tensor(tokenizer.encode(text).ids)
+    tokenizer.train_from_iterator(texts, trainer)
+    return [torch.tensor(tokenizer.encode(text).ids) for text in texts]
 
 
 def windows(text: str) -> tuple[Tensor, Tensor]:

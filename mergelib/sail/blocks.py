@@ -107,6 +107,22 @@ def overlapped(parts: Sequence[Tensor], alpha: float, beta: float, seed: int) ->
     return [torch.cat(first), torch.cat(second), target]
 
 
+def mix(first: Tensor, second: Tensor, share: float, seed: int) -> Tensor:
+    """Rows of ρ D_1 + (1 − ρ) D_2, as many as the smaller part has, drawn without replacement.
+
+    Args:
+        first: rows of D_1.
+        second: rows of D_2.
+        share: ρ, 0..1.
+        seed: draws the rows.
+    """
+    size = min(len(first), len(second))
+    count = round(share * size)
+    generator = torch.Generator().manual_seed(seed)
+    one, two = (rows[torch.randperm(len(rows), generator=generator)] for rows in (first, second))
+    return torch.cat([one[:count], two[: size - count]])
+
+
 def histograms(blocks: Tensor, vocabulary: int) -> Tensor:
     """Shares of every token in every block, ``(n, vocabulary)``, float64."""
     counts = torch.zeros(len(blocks), vocabulary, dtype=torch.float64)

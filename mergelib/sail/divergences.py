@@ -227,7 +227,13 @@ def permutation_p(
     return float((values >= values[0] * (1 - 1e-12)).double().mean())
 
 
-def classifier_auc(first: Tensor, second: Tensor, *, folds: int = 5) -> float:
+def classifier_auc(
+    first: Tensor,
+    second: Tensor,
+    *,
+    given: tuple[Tensor, Tensor] | None = None,
+    folds: int = 5,
+) -> float:
     """How well a linear classifier tells two samples apart that it has not seen, 0..1; ½ is chance.
 
     A logistic regression on standardised features, cross-validated: the area under the ROC curve of
@@ -237,6 +243,9 @@ def classifier_auc(first: Tensor, second: Tensor, *, folds: int = 5) -> float:
     Args:
         first: features, ``(m, d)``.
         second: ``(n, d)``.
+        given: a statistic of both, ``(m,)`` and ``(n,)``, that shall not count. Features lose what
+            a cubic regression on it explains, fitted where the classifier is: fitted to all rows,
+            what is left in one fold would lean against the others.
         folds: at least 2.
     """
     from sklearn.linear_model import LogisticRegression
@@ -246,16 +255,27 @@ def classifier_auc(first: Tensor, second: Tensor, *, folds: int = 5) -> float:
     from sklearn.preprocessing import StandardScaler
 
     samples = [rows.numpy() for rows in _checked([first, second])]
+    known = None if given is None else [rows.double().numpy() for rows in given]
     scores = []
     splits = [list(KFold(folds).split(rows)) for rows in samples]
     for (train, test), (other_train, other_test) in zip(*splits, strict=True):
         model = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
         inputs = np.concatenate([samples[0][train], samples[1][other_train]])
-        model.fit(inputs, np.repeat([0, 1], [len(train), len(other_train)]))
         judged = np.concatenate([samples[0][test], samples[1][other_test]])
+        if known is not None:
+            at = np.concatenate([known[0][train], known[1][other_train]])
+            then = np.concatenate([known[0][test], known[1][other_test]])
+            slopes = np.linalg.lstsq(_cubic(at, at), inputs, rcond=None)[0]
+            inputs, judged = inputs - _cubic(at, at) @ slopes, judged - _cubic(then, at) @ slopes
+        model.fit(inputs, np.repeat([0, 1], [len(train), len(other_train)]))
         values = model.decision_function(judged)
         scores.append(roc_auc_score(np.repeat([0, 1], [len(test), len(other_test)]), values))
     return float(np.mean(scores))
+
+
+def _cubic(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """The powers 0 to 3 of values, in the unit of others."""
+    return np.vander((values - like.mean()) / like.std(), 4)
 
 
 def _kernel(own: Tensor, other: Tensor, bandwidth: float) -> Tensor:

@@ -91,9 +91,14 @@ def steps_to(curve: Curve, goal: float, *, patience: int = 3) -> Tensor:
     Returns:
         Int64, ``()`` or ``(M,)``; the budget, which is the last step, where that never happens.
     """
-    runs = (curve.loss < goal).unfold(0, patience, 1).all(-1)
-    first = torch.tensor(curve.steps)[runs.int().argmax(0)]
-    return torch.where(runs.any(0), first, curve.steps[-1])
+    return steps_below(curve.steps, curve.loss, goal, patience=patience)
+
+
+def steps_below(steps: Sequence[int], loss: Tensor, goal: float, *, patience: int = 3) -> Tensor:
+    """`steps_to`, of losses ``(E,)`` or ``(E, M)`` that were read at E steps."""
+    runs = (loss < goal).unfold(0, patience, 1).all(-1)
+    first = torch.tensor(steps)[runs.int().argmax(0)]
+    return torch.where(runs.any(0), first, steps[-1])
 
 
 @dataclass(frozen=True)

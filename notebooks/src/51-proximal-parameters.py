@@ -510,7 +510,8 @@ assert again > 1
 # In the middle of the figure is logistic regression with a penalty, labels from two sources mixed evenly:
 
 # %%
-from mergelib.studies.analysis.sail.proximal import descents, nearer_than_random, risks
+from mergelib.studies.analysis.sail.proximal import descents, nearer_than_random
+from mergelib.studies.papers.sail.risk import risks
 from mergelib.theory.proximal import steps_saved
 
 paths, known = descents(200, seed=SEED)

@@ -46,10 +46,11 @@ DEVICE = "cpu"
 
 # %%
 from mergelib.studies.analysis.sail import text
+from mergelib.studies.papers.sail import clusters
 
 blocks = text.help_blocks()
-features = text.described(blocks)
-splits = text.split_blocks(blocks, SEED)
+features = clusters.described(blocks)
+splits = clusters.split_blocks(blocks, SEED)
 print(len(blocks), "blocks, of which a third has", len(splits["thirds"][0]))
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Blocks of a text by t-SNE. Left: histograms of characters. Right: the same histograms less their regression on the mean. Shades are thirds by mean token value.", "name": "fig-text-thirds"}, "image": {"alt": "Left: thirds follow each other from right to left, D1, D2, Dt, without gaps; one small island holds only blocks of D1. Right: all three are mixed."}}
@@ -77,7 +78,7 @@ plt.show()
 # on stretches that it has not seen, for every pair of parts. Random thirds are the null.
 
 # %%
-separated = text.separation(blocks, SEED)
+separated = clusters.separation(blocks, SEED)
 print(separated.round(2).to_string(index=False))
 
 # %% tags=["remove-cell"]
@@ -89,8 +90,7 @@ assert auc.loc["random"].stack().between(0.3, 0.7).all()
 # %% [markdown]
 # (text-thirds)=
 # The map shows an order rather than three clusters. Thirds are told apart nearly without error, random thirds are not. But nothing of that is left once every feature has
-# lost what a cubic regression on the mean explains. (Values far below ½ are no separation: the regression was fitted
-# to all blocks, so that what is left in one stretch leans against the others.) **What looks like kinds of text is the cut.** Whatever
+# lost what a cubic regression on the mean explains, fitted where the classifier is. **What looks like kinds of text is the cut.** Whatever
 # statistic is cut into thirds, it and all that goes with it separate the parts, by construction. What the mean measures is
 # also the numbering's choice: our characters are in the order of ASCII, so that it rises with the share of letters
 # among blanks and signs; byte pairs are numbered nearly by frequency.

@@ -53,6 +53,15 @@ def test_overlap_is_what_was_asked_for(alpha: float, beta: float) -> None:
     assert {*target.tolist()} == {*thirds[2].tolist()}
 
 
+def test_mixtures_have_their_shares_and_no_row_twice() -> None:
+    first, second = torch.arange(10), torch.arange(10, 40)
+    rows = blocks.mix(first, second, 0.3, seed=0)
+    assert len(rows.unique()) == len(rows) == 10
+    assert int((rows < 10).sum()) == 3
+    assert blocks.mix(first, second, 1.0, seed=0).sort().values.tolist() == first.tolist()
+    assert not torch.equal(blocks.mix(first, second, 0.3, seed=1), rows)
+
+
 def test_histograms_count() -> None:
     table = blocks.histograms(torch.tensor([[0, 2, 2, 3]], dtype=torch.uint8), 5)
     assert table.tolist() == [[0.25, 0, 0.5, 0.25, 0]]

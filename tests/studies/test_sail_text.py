@@ -1,4 +1,4 @@
-"""Studies of SAIL in text, on a text of a few hundred words."""
+"""Studies of SAIL in text, on texts of a few hundred words."""
 
 import json
 from typing import Any
@@ -11,6 +11,7 @@ from mergelib.data.texts import encode, encode_pairs
 from mergelib.studies.papers.sail import text as studies
 from mergelib.studies.papers.sail.training import Corpus, load_corpus, planned
 from mergelib.studies.runner import REGISTERED, Run
+from mergelib.testbed.models import GPT
 
 SMALL: dict[str, Any] = {
     "width": 8,
@@ -33,17 +34,18 @@ def words(seed: int) -> str:
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
-    return load_corpus(words(0), planned(SMALL), seed=4)
+    return load_corpus([words(0), words(1)], planned(SMALL), seed=4)
 
 
 def test_nobody_trains_on_what_is_held_out(corpus: Corpus) -> None:
-    assert corpus.held.sum() == 15
-    parts = corpus.parted(torch.arange(75))
+    assert [len(rows) for rows in corpus.texts] == [75, 75]
+    assert [int(corpus.held[rows].sum()) for rows in corpus.texts] == [15, 15]
+    parts = corpus.parted(corpus.texts[1])
     assert corpus.held[torch.cat([parts.choose, parts.judge])].all()
     assert not corpus.held[parts.train].any()
     assert parts.choose.max() < parts.judge.min(), "two stretches"
     split = corpus.windows(parts.train[:1])
-    block = encode(words(0)).view(75, 40)[parts.train[0]]
+    block = encode(words(1)).view(75, 40)[parts.train[0] - 75]
     assert split.inputs.flatten().tolist() == [*block[:16].tolist(), *block[17:33].tolist()]
     assert torch.equal(split.labels[:, :-1], split.inputs[:, 1:])
     with pytest.raises(ValueError, match="0 blocks of a part are held out"):
@@ -51,7 +53,7 @@ def test_nobody_trains_on_what_is_held_out(corpus: Corpus) -> None:
 
 
 def test_ends_of_a_sweep_are_the_sources(corpus: Corpus) -> None:
-    parts = corpus.parted(torch.arange(75))
+    parts = corpus.parted(corpus.texts[0])
     target = corpus.target(parts)
     one, two = (corpus.source(corpus.model(name), parts.train, name) for name in ("a", "b"))
     swept = list(corpus.swept(one, two, target))
@@ -70,9 +72,9 @@ def test_ends_of_a_sweep_are_the_sources(corpus: Corpus) -> None:
 
 
 def test_the_sweep_is_whole_and_repeats_itself() -> None:
-    tables = studies.gamma_sweep(0, words(0), plan=SMALL)
+    tables = studies.gamma_sweep(0, {"a": words(0)}, plan=SMALL)
     assert json.loads(json.dumps(tables, allow_nan=False)) == tables
-    assert studies.gamma_sweep(0, words(0), plan=SMALL) == tables
+    assert studies.gamma_sweep(0, {"a": words(0)}, plan=SMALL) == tables
     curves = pd.DataFrame(tables["curves"])
     assert curves.groupby(["start", "gamma", "step"]).size().tolist() == [1] * 3 * 3 * 2
     first = curves[curves["gamma"] == 1.0].groupby("step")["judge"]
@@ -88,10 +90,11 @@ def test_the_sweep_is_whole_and_repeats_itself() -> None:
 def test_byte_pairs_come_by_frequency_and_lose_nothing() -> None:
     pytest.importorskip("tokenizers")
     text = "aaab " * 200 + "xyz "
-    codes = encode_pairs(text, 260)
+    codes, alone = encode_pairs([text, "xyz "], 260)
     assert codes.max() < 260
     assert len(codes) < len(text) / 2
     assert codes.bincount(minlength=260)[256:].sum() > 0
+    assert codes[-len(alone) :].tolist() == alone.tolist(), "one vocabulary"
 
 
 def test_what_is_refused() -> None:
@@ -103,3 +106,73 @@ def test_what_is_refused() -> None:
         planned({"block": 64})
     with pytest.raises(ValueError, match="studies of texts take no model, got 'gpt'"):
         studies.texts_of(Run(REGISTERED["gamma_sweep"], "names", 0, model="gpt"))
+    with pytest.raises(ValueError, match="start is 'common', expected one of: shared, own"):
+        studies.overlap(0, {"a": words(0)}, start="common", plan=SMALL)
+
+
+TEXTS = {"a": words(0), "b": words(1), "c": words(2)}
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "settings", "cells"),
+    [
+        ("overlap", 1, {"cells": [[0, 0], [1, 1]]}, 2),
+        ("mixture", 2, {"shares": [0.25, 0.5, 1.0]}, 3),
+        ("cross_corpus", 3, {"budget": 40}, 2),
+    ],
+)
+def test_sweeps_of_all_studies(name: str, count: int, settings: dict[str, Any], cells: int) -> None:
+    study, texts = REGISTERED[name].function, dict([*TEXTS.items()][:count])
+    shared, own = (
+        study(0, texts, start=start, plan=SMALL, **settings) for start in ("shared", "own")
+    )
+    assert json.loads(json.dumps(shared, allow_nan=False)) == shared
+    assert study(0, texts, start="own", plan=SMALL, **settings) == own
+    tables = [pd.DataFrame(run["curves"]) for run in (shared, own)]
+    if name == "mixture":
+        tables = [table[table["method"] == "sweep"] for table in tables]
+    for table in tables:
+        assert len(table) == cells * 3 * 2
+    begun = [table[table["step"] == 0].reset_index(drop=True) for table in tables]
+    same = (begun[0]["judge"] == begun[1]["judge"]).groupby(begun[0]["gamma"])
+    assert same.all().to_dict() == {0.0: False, 0.5: False, 1.0: True}, "θ_1 is one network"
+
+
+def test_the_theorem_is_an_arm_of_mixtures_at_its_own_weight() -> None:
+    tables = studies.mixture(0, {"a": words(0), "b": words(1)}, shares=[0.0, 1.0], plan=SMALL)
+    curves = pd.DataFrame(tables["curves"])
+    theorem = curves[curves["method"] == "theorem"].groupby("share")["gamma"].first()
+    found = pd.DataFrame(tables["distances"]).set_index("share")["gamma"]
+    assert theorem.tolist() == found.clip(0, 1).tolist()
+    digits, letters = "".join(map(str, range(10))) * 300, words(0)
+    tables = studies.mixture(0, {"a": digits, "b": letters}, plan=SMALL)
+    found = pd.DataFrame(tables["distances"]).set_index("share")["gamma"]
+    assert found.tolist() == pytest.approx(found.index.tolist(), abs=0.05), "γ = ρ"
+
+
+def test_arms_of_another_corpus() -> None:
+    tables = studies.cross_corpus(0, TEXTS, budget=20, plan=SMALL)
+    arms = pd.DataFrame(tables["arms"])
+    assert arms.groupby(["target", "method"])["step"].agg(list).map(tuple).unique().tolist() == [
+        (0, 10, 20)
+    ]
+    assert set(arms["target"]) == {"b", "c"}
+    start = arms[arms["step"] == 0].set_index(["target", "method"])["judge"]
+    curves = pd.DataFrame(tables["curves"])
+    middle = curves[(curves["step"] == 0) & (curves["gamma"] == 0.5)].set_index("target")["judge"]
+    assert start.loc[:, "uniform"].to_dict() == middle.to_dict()
+    costs = tables["costs"][0]
+    parameters = sum(p.numel() for p in GPT(8, 1, 4, vocabulary=128, context=16).parameters())
+    assert 0.7 < costs["step_flops"] / (6 * parameters * 4 * 16) < 1.3
+    assert costs["source_flops"] == 3 * costs["step_flops"]
+
+
+def test_goals_are_those_of_scratch_after_half_and_nine_tenths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    losses = [3.0 - 0.1 * i for i in range(studies.BUDGET // studies.EVERY + 1)]
+    monkeypatch.setattr(
+        Corpus, "from_scratch", lambda self, target: iter({"judge": loss} for loss in losses)
+    )
+    monkeypatch.setattr(studies, "load_text", lambda name: (words(0) * 20, ""))
+    assert studies.tuned_goals("a", seeds=[0, 1]) == {"easy": 2.0, "hard": 1.2}

@@ -7,7 +7,7 @@ import pandas as pd
 from torch import Tensor
 
 from mergelib.records.statistics import interval
-from mergelib.studies.analysis.sail.text import PARTS
+from mergelib.studies.papers.sail.clusters import PARTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

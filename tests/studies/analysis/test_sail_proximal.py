@@ -5,6 +5,7 @@ import torch
 from mergelib.sail.divergences import gaussian_variation
 from mergelib.sail.proximal import proximal_weights
 from mergelib.studies.analysis.sail import mixtures, proximal
+from mergelib.studies.papers.sail import risk
 from mergelib.theory.proximal import empirical_rademacher, risk_bound
 
 SHARES = (0.0, 0.25, 0.5, 1.0)
@@ -108,13 +109,13 @@ def test_descents_stay_below_theorem_2_and_save_a_number_of_steps() -> None:
 
 def test_the_clipped_risk_by_sampling() -> None:
     margins = 0.4 + 1.7 * torch.randn(400_000, generator=torch.Generator().manual_seed(0))
-    exact = float(proximal.clipped_risk(torch.tensor(0.4), 1.7))
+    exact = float(risk.clipped_risk(torch.tensor(0.4), 1.7))
     assert float((1 - margins).clamp(0, 1).mean()) == pytest.approx(exact, abs=0.003)
 
 
 def test_theorem_4_covers_and_only_repaired_says_something() -> None:
     """Two hundred draws with a known total variation, and all 64 directions of w."""
-    table = proximal.risks((100, 2000), draws=200).set_index("examples")
+    table = risk.risks((100, 2000), draws=200).set_index("examples")
     assert (table["repaired holds"] >= 0.95).all()
     assert (table["printed"] > 2).all()
     assert table["repaired"].iloc[-1] < 1
@@ -128,7 +129,7 @@ def test_without_its_distance_term_the_bound_fails_for_a_far_target() -> None:
     way = torch.tensor([2.0, 0.0])
     empirical = float((1 - signed @ way).clamp(0, 1).mean())
     rich = empirical_rademacher(signed, 2.0)
-    truth = float(proximal.clipped_risk(torch.tensor(-2.0), 2.0))
+    truth = float(risk.clipped_risk(torch.tensor(-2.0), 2.0))
     assert truth > risk_bound(empirical, 0.0, rich, 3000)
     far = float(gaussian_variation(2.0))
     assert truth < risk_bound(empirical, far, rich, 3000)

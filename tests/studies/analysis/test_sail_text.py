@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from mergelib.studies.analysis.sail import text
+from mergelib.studies.papers.sail import clusters
 
 
 @pytest.fixture
@@ -35,6 +36,6 @@ def test_rare_characters_are_left_out() -> None:
     generator = torch.Generator().manual_seed(0)
     blocks = torch.randint(60, 64, (12, 30), generator=generator)
     blocks[0, 0] = 5
-    features = text.described(blocks)
+    features = clusters.described(blocks)
     assert features["histogram"].shape == (12, 4)
     assert features["histogram"][1:].sum(1).tolist() == pytest.approx([1] * 11)

@@ -1,6 +1,5 @@
 """What chapter 51 computes beside mixtures: thirds of a text, worlds for Theorems 1, 2 and 4."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from pydoc_data.topics import topics
@@ -15,15 +14,12 @@ from mergelib.sail.divergences import gaussian_variation, mmd_table
 from mergelib.sail.proximal import oracle_gamma, proximal_weights
 from mergelib.theory.proximal import (
     convergence_bound,
-    empirical_rademacher,
     proximity_bound,
-    risk_bound,
     start_bound,
 )
 
 BLOCK = 1024  # tokens
 PENALTY = 0.005  # λ of the logistic regression, its μ
-RADIUS = 2.0  # B, the longest weights of the class of Theorem 4
 
 
 def saturated(distances: Tensor, scales: Sequence[float]) -> pd.DataFrame:
@@ -165,54 +161,3 @@ def _minimiser(inputs: Tensor, labels: Tensor) -> Tensor:
         hessian += PENALTY * torch.eye(len(point), dtype=point.dtype)
         point -= torch.linalg.solve(hessian, _logistic(inputs, labels, point)[1])
     return point
-
-
-def clipped_risk(margin: Tensor, deviation: float) -> Tensor:
-    """E[min(1, max(0, 1 − m))] of margins m ~ N(a, s²): the risk of the clipped hinge loss."""
-    law = torch.distributions.Normal(0.0, 1.0)
-    low, high = -margin / deviation, (1 - margin) / deviation
-    inside = (1 - margin) * (law.cdf(high) - law.cdf(low))
-    bend = deviation * (law.log_prob(low).exp() - law.log_prob(high).exp())
-    risk: Tensor = law.cdf(low) + inside - bend
-    return risk
-
-
-def risks(
-    examples: Sequence[int], *, draws: int = 200, apart: float = 0.2, seed: int = 0
-) -> pd.DataFrame:
-    """Theorem 4 for linear classifiers ‖w‖ ≤ 2 under the clipped hinge loss (C = 1), per n.
-
-    Classes are N(±μ, I) with μ = (1, 0) in the source and (1 − ``apart``, 0) in the target, so
-    that TV is known. 64 directions of w stand for all.
-
-    Returns:
-        Means over draws at the w of least empirical risk: ``truth`` (its risk on the target),
-        ``printed`` (without λ, which would add to it) and ``repaired``; and the shares of draws in
-        which each ``holds`` for every w, and ``tells`` something: holds and is below C at that w.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    angles = torch.arange(64) / 64 * 2 * math.pi
-    ways = RADIUS * torch.stack([angles.cos(), angles.sin()])
-    target = clipped_risk((1 - apart) * ways[0], RADIUS)
-    known = float(gaussian_variation(apart))
-    rows = []
-    for count in examples:
-        found = []
-        for draw in range(draws):
-            signed = torch.randn(count, 2, generator=generator) + torch.tensor([1.0, 0.0])
-            empirical = (1 - signed @ ways).clamp(0, 1).mean(0)
-            rich = empirical_rademacher(signed, RADIUS, draws=50, seed=draw)
-            extra = {
-                "printed": risk_bound(0.0, 1.0, rich, count, form="printed"),  # samples: TV = 1
-                "repaired": risk_bound(0.0, known, rich, count),
-            }
-            best = int(empirical.argmin())
-            row = {"truth": float(target[best])}
-            for name, value in extra.items():
-                row[name] = float(empirical[best]) + value
-                holds = bool((target <= empirical + value).all())
-                row[f"{name} holds"] = float(holds)
-                row[f"{name} tells"] = float(holds and row[name] < 1)
-            found.append(row)
-        rows.append({"examples": count} | pd.DataFrame(found).mean().to_dict())
-    return pd.DataFrame(rows)

@@ -1,19 +1,16 @@
 """What the chapter on SAIL in text computes: what thirds of a text are, and the choice of γ."""
 
-from itertools import combinations, product
+from collections.abc import Sequence
 from pydoc_data.topics import topics
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from mergelib.data.texts import CHARACTERS, encode
+from mergelib.data.texts import encode
 from mergelib.records.statistics import over_seeds
-from mergelib.sail.blocks import cut_blocks, histograms, mean_thirds, random_thirds, without
-from mergelib.sail.divergences import classifier_auc
-
-BLOCK = 1024  # characters
-PARTS = ("D1", "D2", "Dt")
+from mergelib.sail.blocks import cut_blocks
+from mergelib.studies.papers.sail.clusters import BLOCK
 
 
 def help_blocks() -> Tensor:
@@ -21,44 +18,29 @@ def help_blocks() -> Tensor:
     return cut_blocks(encode("\n".join(topics[name] for name in sorted(topics))), BLOCK)
 
 
-def described(blocks: Tensor) -> dict[str, Tensor]:
-    """Features of blocks: their mean, a histogram, and that less its regression on the mean.
-
-    Only characters of every second block at least are counted. One that a block alone has would
-    tell the mean after all: everywhere else its residual is the fit itself.
-    """
-    means = blocks.double().mean(1)
-    shares = histograms(blocks, len(CHARACTERS))
-    shares = shares[:, (shares > 0).double().mean(0) >= 0.5]
-    return {
-        "mean": means[:, None],
-        "histogram": shares,
-        "histogram without mean": without(shares, means),
-    }
-
-
-def split_blocks(blocks: Tensor, seed: int) -> dict[str, list[Tensor]]:
-    """Rows of D_1, D_2 and D_t: thirds by mean, and random ones."""
-    return {"thirds": mean_thirds(blocks), "random": random_thirds(len(blocks), seed)}
-
-
-def separation(blocks: Tensor, seed: int) -> pd.DataFrame:
-    """How well a classifier tells thirds apart: the AUC of each pair, by split and features."""
-    table, splits = [], split_blocks(blocks, seed).items()
-    for (split, thirds), (name, features) in product(splits, described(blocks).items()):
-        parts = [features[rows.sort().values] for rows in thirds]
-        pairs = combinations(zip(PARTS, parts, strict=True), 2)
-        found = {f"{a}, {b}": classifier_auc(one, two) for (a, one), (b, two) in pairs}
-        table.append({"split": split, "features": name, **found})
-    return pd.DataFrame(table)
+def heights(curves: pd.DataFrame) -> pd.DataFrame:
+    """ℓ(½) − ½(ℓ(0) + ℓ(1)), the ``height`` of a barrier, by ``start``, ``step`` and ``seed``."""
+    table = curves.pivot(index=["start", "step", "seed"], columns="gamma", values="judge")
+    rows = table[0.5] - (table[0.0] + table[1.0]) / 2
+    return rows.rename("height").reset_index()
 
 
 def barriers(curves: pd.DataFrame) -> pd.DataFrame:
-    """ℓ(½) − ½(ℓ(0) + ℓ(1)) by start and step: mean and half width of the interval over seeds."""
-    table = curves.pivot(index=["start", "step", "seed"], columns="gamma", values="judge")
-    heights = table[0.5] - (table[0.0] + table[1.0]) / 2
-    rows = heights.rename("height").reset_index()
-    return over_seeds(rows, ["start", "step"], "height").reset_index()
+    """`heights` by start and step: mean and half width of the interval over seeds."""
+    return over_seeds(heights(curves), ["start", "step"], "height").reset_index()
+
+
+def last(curves: pd.DataFrame) -> pd.DataFrame:
+    """Rows after the last step."""
+    rows: pd.DataFrame = curves[curves["step"] == curves["step"].max()]
+    return rows
+
+
+def best(curves: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The row of least loss on the half that chooses, for each value of the keys."""
+    places = curves.groupby(list(keys), sort=False)["choose"].idxmin()
+    table: pd.DataFrame = curves.loc[places].reset_index(drop=True)
+    return table
 
 
 def chosen(curves: pd.DataFrame) -> pd.DataFrame:
@@ -68,14 +50,15 @@ def chosen(curves: pd.DataFrame) -> pd.DataFrame:
         By start and seed: ``gamma``, and what it is better by, in nats, than the nearer source
         alone, ``over_nearest``, and than the uniform average, ``over_half``.
     """
-    last = curves[curves["step"] == curves["step"].max()]
-    rows = []
-    for (start, seed), part in last.groupby(["start", "seed"], sort=False):
-        losses = part.set_index("gamma")
-        best = losses["choose"].idxmin()
-        judged = losses["judge"]
-        rows.append((start, seed, best, judged[0.0] - judged[best], judged[0.5] - judged[best]))
-    return pd.DataFrame(rows, columns=["start", "seed", "gamma", "over_nearest", "over_half"])
+    keys = ["start", "seed"]
+    final = last(curves)
+    table = best(final, keys).set_index(keys)
+    judged = final.pivot(index=keys, columns="gamma", values="judge").loc[table.index]
+    gains = {
+        name: judged[rival] - table["judge"]
+        for name, rival in (("over_nearest", 0.0), ("over_half", 0.5))
+    }
+    return table[["gamma"]].assign(**gains).reset_index()
 
 
 def paper_grid() -> Tensor:

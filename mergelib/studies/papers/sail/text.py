@@ -1,14 +1,19 @@
-"""SAIL's sweep over γ in text (Anonymous, 2025, section 4.4, Figure 2b).
+"""SAIL's sweeps over γ in text (Anonymous, 2025, section 4.4, Figure 2).
 
-Where the paper has one curve, the study has one for every seed: a seed draws the held-out stretch,
-the starts, and the orders of training. It can be made larger by ``plan``. Rates are the best of
-three on a seed that the study does not use: for sources, of 1e-3, 3e-3 and 6e-3, for retraining the
-nearer source, of 3e-4, 1e-3 and 3e-3.
+Where the paper has one curve, each study has one for every seed: a seed draws the held-out
+stretches, the starts, and the orders of training. All can be made larger by ``plan``. Rates are the
+best on a seed that no study uses: for sources and scratch, of 1e-3, 3e-3 and 6e-3, for retraining
+the nearer source, of 3e-4, 1e-3 and 3e-3 on thirds, and of these and 6e-3 on mixtures and on
+another text, where 3e-3 is best.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
+from statistics import median
 from typing import Any
+
+from torch import Tensor
 
 from mergelib.align import git_rebasin
 from mergelib.data.texts import load_text
@@ -17,37 +22,55 @@ from mergelib.records.results import Tables
 from mergelib.sail.blocks import (
     histograms,
     mean_thirds,
+    mix,
+    overlapped,
     random_thirds,
 )
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import proximal_weights
-from mergelib.statedict import StateDict
+from mergelib.sail.retraining import count_flops, mmd_flops
+from mergelib.statedict import StateDict, lerp
 from mergelib.studies.papers.sail.training import (
+    GRIDS,
     Corpus,
     Rows,
+    State,
     load_corpus,
     planned,
 )
 from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings, study
 
 STARTS = ("shared", "own", "re-basin")
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+CELLS = (*product((0.0, 1 / 3, 2 / 3, 1.0), (0.0, 0.5)), (1.0, 1.0))  # all that have β ≤ (1 + α)/2
+CORPORA = ("tinyshakespeare", "wikitext2_test", "don_quijote_es")
+EVERY, BUDGET = 10, 200  # steps between readings of an arm; its last step
+TUNING = range(1000, 1005)
+GOALS = {  # nats, as `tuned_goals` finds them
+    "tinyshakespeare": {"easy": 2.8, "hard": 2.632},
+    "wikitext2_test": {"easy": 2.533, "hard": 2.387},
+    "don_quijote_es": {"easy": 2.548, "hard": 2.435},
+}
 
 
 def texts_of(run: Run) -> Loaded:
-    """Seed and text of a run: its suite is the name of a text.
+    """Seed and texts of a run: the one that its suite names, then its setting ``others``.
 
     Raises:
         ValueError: an unknown text, or a setting of zoos.
     """
     refuse_zoo_settings(run, "studies of texts")
-    text, source = load_text(run.suite)
-    return Loaded((run.seed, text), {"sources": {f"text/{run.suite}": source}})
+    texts = {name: load_text(name) for name in (run.suite, *run.settings.get("others", ()))}
+    sources = {f"text/{name}": source for name, (_, source) in texts.items()}
+    return Loaded(
+        (run.seed, {name: text for name, (text, _) in texts.items()}), {"sources": sources}
+    )
 
 
 @study(methods=[], load=texts_of)
 def gamma_sweep(
     seed: int,
-    text: str,
+    texts: Mapping[str, str],
     *,
     starts: Sequence[str] = STARTS,
     plan: Mapping[str, Any] = {},
@@ -56,7 +79,7 @@ def gamma_sweep(
 
     Args:
         seed: of a run.
-        text: to be cut into thirds.
+        texts: one, to be cut into thirds.
         starts: ``shared`` (both sources from one random start), ``own`` (each from its own) and
             ``re-basin`` (the latter, and θ_2 reordered to match θ_1).
         plan: sizes other than those of `mergelib.studies.papers.sail.training.Plan`.
@@ -68,7 +91,7 @@ def gamma_sweep(
         ``distances``: rows of ``split`` (``thirds``, ``random``), ``features``, MMD² ``first``
         (of D_1 and D_t), ``second`` and ``between``, and ``gamma``, γ_1 of Eq. 11.
     """
-    corpus = load_corpus(text, planned(plan), seed)
+    corpus = load_corpus([*texts.values()], planned(plan), seed)
     thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
     target = corpus.target(thirds[2])
     first = corpus.source(corpus.model("shared"), thirds[0].train, 1)
@@ -79,6 +102,196 @@ def gamma_sweep(
     references = [{"start": "random", **row} for row in corpus.from_scratch(target)]
     references += [{"start": "target", **row} for row in corpus.retrained(optimum, target)]
     return {"curves": curves, "references": references, "distances": [*_distances(corpus)]}
+
+
+@study(methods=[], load=texts_of)
+def overlap(
+    seed: int,
+    texts: Mapping[str, str],
+    *,
+    start: str = "shared",
+    cells: Sequence[Sequence[float]] = CELLS,
+    plan: Mapping[str, Any] = {},
+) -> Tables:
+    """The sweep where D_1 and D_2 share a part α of their blocks, and each β with D_t (Figure 2c).
+
+    Thirds are those of `gamma_sweep`, replaced as `mergelib.sail.blocks.overlapped` does.
+
+    Args:
+        seed: of a run.
+        texts: one, to be cut into thirds.
+        start: of the second source, ``shared`` or ``own``.
+        cells: α and β, with β ≤ (1 + α)/2.
+        plan: sizes other than the usual ones, with batches of 8, readings at 0 and 50 steps, and γ
+            of `mergelib.studies.papers.sail.training.GRIDS`.
+
+    Returns:
+        ``curves``: rows of ``start``, ``alpha``, ``beta``, ``gamma``, ``step``, ``choose``,
+        ``judge``.
+    """
+    corpus = _corpus(seed, texts, start, plan, 50, rate=1e-3)
+    thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
+    curves = []
+    for alpha, beta in cells:
+        drawn = stable_seed("overlap", seed)
+        parts = overlapped([rows.train for rows in thirds], alpha, beta, drawn)
+        one, two = _pair(corpus, start, parts[0], parts[1])
+        target = corpus.target(thirds[2]._replace(train=parts[2]))
+        cell = {"start": start, "alpha": alpha, "beta": beta}
+        curves += [{**cell, **row} for row in corpus.swept(one, two, target)]
+    return {"curves": curves}
+
+
+@study(methods=[], load=texts_of)
+def mixture(
+    seed: int,
+    texts: Mapping[str, str],
+    *,
+    others: Sequence[str] = ("wikitext2_test",),
+    start: str = "shared",
+    shares: Sequence[float] = SHARES,
+    plan: Mapping[str, Any] = {},
+) -> Tables:
+    """The sweep for targets ρ D_1 + (1 − ρ) D_2 of two texts, for which Theorem 3 says γ = ρ.
+
+    Sources train on every second block of a text, targets are mixed from the others; their held-out
+    blocks have the same shares.
+
+    Args:
+        seed: of a run.
+        texts: D_1 and D_2.
+        others: the name of D_2.
+        start: of the second source, ``shared`` or ``own``.
+        shares: values of ρ.
+        plan: as of `overlap`, but readings at 0 and 100 steps, and a rate of 3e-3.
+
+    Returns:
+        ``curves``: rows of ``start``, ``share``, ``method`` (``sweep``, or ``theorem`` for γ_1 by
+        MMD² of histograms, in 0..1), ``gamma``, ``step``, ``choose``, ``judge``. ``distances``:
+        rows of ``start``, ``share`` and what `gamma_sweep` has.
+    """
+    corpus = _corpus(seed, texts, start, plan, 100)
+    parts = [corpus.parted(rows) for rows in corpus.texts]
+    seen = [rows.train[::2] for rows in parts]
+    fresh = [rows._replace(train=rows.train[1::2]) for rows in parts]
+    first, second = _pair(corpus, start, *seen)
+    tables: Tables = {"curves": [], "distances": []}
+    for share in shares:
+        mixed = Rows(*(mix(one, two, share, seed) for one, two in zip(*fresh, strict=True)))
+        target = corpus.target(mixed)
+        cell = {"start": start, "share": share}
+        found = _weighed(corpus, [*seen, mixed.train], "histogram")
+        tables["distances"].append({**cell, **found})
+        weight = _clipped(found)
+        sweep = corpus.swept(first, second, target)
+        tables["curves"] += [{**cell, "method": "sweep", **row} for row in sweep]
+        rows = corpus.retrained(lerp(second, first, weight), target)
+        cell |= {"method": "theorem", "gamma": weight}
+        tables["curves"] += [{**cell, **row} for row in rows]
+    return tables
+
+
+@study(methods=[], load=texts_of)
+def cross_corpus(
+    seed: int,
+    texts: Mapping[str, str],
+    *,
+    others: Sequence[str] = CORPORA,
+    start: str = "shared",
+    budget: int = BUDGET,
+    plan: Mapping[str, Any] = {},
+) -> Tables:
+    """The sweep for sources of two thirds of one text and another text as target (Figure 2d).
+
+    Args:
+        seed: of a run.
+        texts: that of the sources, then the targets.
+        others: names of texts; that of the sources is no target.
+        start: of the second source, ``shared`` or ``own``.
+        budget: steps of the arms, read every `EVERY`.
+        plan: as of `mixture`.
+
+    Returns:
+        ``curves``: rows of ``start``, ``target``, ``gamma``, ``step``, ``choose``, ``judge``.
+        ``arms``: the same with a ``method``: ``theorem`` (γ_1 by MMD² of histograms, in 0..1),
+        ``nearest source`` (by MMD², alone), ``uniform``, and ``scratch``, whose γ is null.
+        ``distances``: rows of ``start``, ``target`` and what `gamma_sweep` has. ``costs``: rows of
+        ``start``, ``target``, and FLOPs of a step, of the distances and of a source.
+    """
+    corpus = _corpus(seed, texts, start, plan, 100)
+    longer = _read_often(corpus, budget)
+    parts = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks[corpus.texts[0]])][:2]
+    one, two = _pair(corpus, start, *(rows.train for rows in parts))
+    tables: Tables = {"curves": [], "arms": [], "distances": [], "costs": []}
+    for name, rows in zip([*texts][1:], corpus.texts[1:], strict=True):
+        cell = {"start": start, "target": name}
+        part = corpus.parted(rows)
+        target = corpus.target(part)
+        samples = [*(rows.train for rows in parts), part.train]
+        found = _weighed(corpus, samples, "histogram")
+        weights = {
+            "theorem": _clipped(found),
+            "nearest source": float(found["first"] < found["second"]),
+            "uniform": 0.5,
+        }
+        tables["curves"] += [{**cell, **row} for row in corpus.swept(one, two, target)]
+        for method, gamma in weights.items():
+            arm = {**cell, "method": method, "gamma": gamma}
+            run = longer.retrained(lerp(two, one, gamma), target)
+            tables["arms"] += [{**arm, **row} for row in run]
+        arm = {**cell, "method": "scratch", "gamma": None}
+        tables["arms"] += [{**arm, **row} for row in longer.from_scratch(target)]
+        tables["distances"].append({**cell, **found})
+        tables["costs"].append({**cell, **_costs(corpus, samples)})
+    return tables
+
+
+def tuned_goals(name: str, seeds: Sequence[int] = TUNING) -> dict[str, float]:
+    """Median loss of scratch after half and nine tenths of its steps on a text, on other seeds."""
+    texts = {name: load_text(name)[0]}
+    found: dict[str, list[float]] = {"easy": [], "hard": []}
+    for seed in seeds:
+        corpus = _read_often(_corpus(seed, texts, "shared", {}, 0), BUDGET)
+        rows = list(corpus.from_scratch(corpus.target(corpus.parted(corpus.texts[0]))))
+        for goal, tenths in (("easy", 5), ("hard", 9)):
+            found[goal].append(rows[tenths * BUDGET // 10 // EVERY]["judge"])
+    return {goal: round(median(losses), 3) for goal, losses in found.items()}
+
+
+def _corpus(
+    seed: int,
+    texts: Mapping[str, str],
+    start: str,
+    plan: Mapping[str, Any],
+    steps: int,
+    rate: float = 3e-3,
+) -> Corpus:
+    """Texts at the usual sizes of a sweep, read at its start and after so many steps."""
+    if start not in GRIDS:
+        raise ValueError(f"start is {start!r}, expected one of: {', '.join(GRIDS)}")
+    usual = {"batch_size": 8, "gammas": GRIDS[start], "reads": (0, steps), "rate": rate}
+    return load_corpus([*texts.values()], planned(plan, **usual), seed)
+
+
+def _read_often(corpus: Corpus, budget: int) -> Corpus:
+    return replace(corpus, plan=replace(corpus.plan, reads=range(0, budget + 1, EVERY)))
+
+
+def _pair(corpus: Corpus, start: str, first: Tensor, second: Tensor) -> tuple[State, State]:
+    """Sources of two parts, the second from the first one's start or from its own."""
+    return (
+        corpus.source(corpus.model("shared"), first, 1),
+        corpus.source(corpus.model(start), second, 2),
+    )
+
+
+def _costs(corpus: Corpus, samples: Sequence[Tensor]) -> dict[str, int]:
+    """FLOPs of a step, of MMD² of histograms of D_1, D_2 and D_t, and of a source."""
+    single = replace(corpus, plan=replace(corpus.plan, source_steps=1))
+    step = count_flops(lambda: single.source(single.model("shared"), samples[0], 1))
+    distances = mmd_flops([len(rows) for rows in samples], corpus.plan.vocabulary)
+    trained = corpus.plan.source_steps * step
+    return {"step_flops": step, "distance_flops": distances, "source_flops": trained}
 
 
 def _seconds(
@@ -99,23 +312,34 @@ def _seconds(
 
 def _distances(corpus: Corpus) -> Iterator[dict[str, Any]]:
     """MMD² of thirds by mean and of random thirds, and Eq. 11, in three features."""
-    blocks = corpus.blocks
-    features = {
-        "mean": blocks.double().mean(1, keepdim=True),
-        "tokens": blocks.double(),
-        "histogram": histograms(blocks, corpus.plan.vocabulary),
-    }
     splits = {
-        "thirds": mean_thirds(blocks),
-        "random": random_thirds(len(blocks), stable_seed("thirds", corpus.seed)),
+        "thirds": mean_thirds(corpus.blocks),
+        "random": random_thirds(len(corpus.blocks), stable_seed("thirds", corpus.seed)),
     }
-    for (split, thirds), (name, values) in product(splits.items(), features.items()):
-        table = mmd_table([values[rows] for rows in thirds])
-        weights = proximal_weights(table[2, :2], table[:2, :2], "affine").weights
-        squares = {"first": table[0, 2], "second": table[1, 2], "between": table[0, 1]}
-        numbers = {**squares, "gamma": weights[0]}
-        yield {
-            "split": split,
-            "features": name,
-            **{key: float(value) for key, value in numbers.items()},
-        }
+    for (split, thirds), name in product(splits.items(), ("mean", "tokens", "histogram")):
+        yield {"split": split, **_weighed(corpus, thirds, name)}
+
+
+def _weighed(corpus: Corpus, parts: Sequence[Tensor], name: str) -> dict[str, Any]:
+    """MMD² of D_1, D_2 and D_t, and Eq. 11, in features of that name."""
+    table = mmd_table([_described(corpus, name, rows) for rows in parts])
+    weights = proximal_weights(table[2, :2], table[:2, :2], "affine").weights
+    return {
+        "features": name,
+        "first": float(table[0, 2]),
+        "second": float(table[1, 2]),
+        "between": float(table[0, 1]),
+        "gamma": float(weights[0]),
+    }
+
+
+def _described(corpus: Corpus, name: str, rows: Tensor) -> Tensor:
+    blocks = corpus.blocks[rows].double()
+    if name == "histogram":
+        return histograms(blocks, corpus.plan.vocabulary)
+    return blocks.mean(1, keepdim=True) if name == "mean" else blocks
+
+
+def _clipped(found: Mapping[str, Any]) -> float:
+    """γ_1 on the simplex, which of two sources is that of Eq. 11 in 0..1."""
+    return min(max(float(found["gamma"]), 0.0), 1.0)

@@ -1,4 +1,4 @@
-"""The ground of SAIL's study in text: blocks, sources, and the sweep over γ.
+"""The ground of SAIL's studies in text: blocks, sources, and the sweep over γ.
 
 Two language models are trained on parts D_1 and D_2 of a text, the start γ θ_1 + (1 − γ) θ_2 is
 trained on a target D_t, and its loss is read on a stretch of the text that no training saw. One
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from mergelib.data.texts import CHARACTERS, encode, encode_pairs
@@ -23,6 +24,8 @@ from mergelib.testbed.training import checkpoints
 from mergelib.training import seeded
 
 GAMMAS = (-1.0, -0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 2.0)
+FINE = (-0.5, -0.25, 0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.25, 1.5)
+GRIDS = {"shared": FINE, "own": FINE[::2]}  # by how sources start; both as far beyond 0 as 1
 State = dict[str, Tensor]
 
 
@@ -90,17 +93,19 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Corpus(Brief):
-    """A text as blocks.
+    """Texts as blocks.
 
     Attributes:
         plan: the sizes.
-        blocks: of tokens, ``(n, block)``, int64.
-        held: which blocks are held out, bool ``(n,)``, one stretch.
+        blocks: of tokens, ``(n, block)``, int64, one text after the other.
+        texts: rows of each text.
+        held: which blocks are held out, bool ``(n,)``, one stretch of each text.
         seed: of all that is drawn.
     """
 
     plan: Plan
     blocks: Tensor
+    texts: tuple[Tensor, ...]
     held: Tensor
     seed: int
 
@@ -189,16 +194,18 @@ class Corpus(Brief):
                 yield {"gamma": gamma, **row}
 
 
-def load_corpus(text: str, plan: Plan, seed: int) -> Corpus:
-    """A text as blocks of tokens, a stretch of it held out; byte pairs are learned on all of it."""
-    tokens = encode_pairs(text, plan.pairs) if plan.pairs else encode(text)
-    blocks = cut_blocks(tokens, plan.block).long()
-    held = held_stretch(len(blocks), plan.held, stable_seed("held", seed))
-    return Corpus(plan, blocks, held, seed)
+def load_corpus(texts: Sequence[str], plan: Plan, seed: int) -> Corpus:
+    """Texts as blocks of tokens, a stretch of each held out; byte pairs are learned on them all."""
+    codes = encode_pairs(texts, plan.pairs) if plan.pairs else [encode(text) for text in texts]
+    tables = [cut_blocks(tokens, plan.block).long() for tokens in codes]
+    drawn = stable_seed("held", seed)
+    held = torch.cat([held_stretch(len(table), plan.held, drawn) for table in tables])
+    rows = torch.arange(len(held)).split([len(table) for table in tables])
+    return Corpus(plan, torch.cat(tables), rows, held, seed)
 
 
-def planned(changes: Mapping[str, Any]) -> Plan:
-    """The usual sizes, with changes that were asked for.
+def planned(changes: Mapping[str, Any], **usual: Any) -> Plan:
+    """A study's usual sizes, with changes that were asked for.
 
     Raises:
         ValueError: a size that there is not.
@@ -207,7 +214,7 @@ def planned(changes: Mapping[str, Any]) -> Plan:
     if unknown:
         known = ", ".join(Plan.__dataclass_fields__)
         raise ValueError(f"a plan has no {', '.join(sorted(unknown))}; it has: {known}")
-    return Plan(**changes)
+    return Plan(**{**usual, **changes})
 
 
 def _losses(model: nn.Module, state: StateDict, target: Target) -> dict[str, float]:

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 import torch
 
-from mergelib.studies.papers.sail.repeated import clusters, drawn_for, risk
+from mergelib.studies.papers.sail.clusters import clusters
+from mergelib.studies.papers.sail.risk import drawn_for, risk
 from mergelib.studies.runner import REGISTERED, Run
 
 
@@ -38,7 +39,7 @@ def test_blocks_that_differ_in_one_share_are_clusters_by_construction() -> None:
     auc = table.groupby(["split", "features"])["auc"]
     assert auc.min()["thirds", "histogram"] > 0.95
     assert auc.max()["random"].max() < 0.9
-    assert auc.mean()["thirds", "histogram without mean"] < 0.7
+    assert 0.35 < auc.mean()["thirds", "histogram without mean"] < 0.65
     assert clusters(1, text) != tables
 
 

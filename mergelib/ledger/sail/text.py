@@ -1,0 +1,125 @@
+"""Checks of SAIL's claims on texts: sweeps over γ for two GPTs, and their retraining."""
+
+from collections.abc import Iterator
+from itertools import product
+
+import pandas as pd
+
+from mergelib.ledger.checks import Check, Role, above, pick
+from mergelib.ledger.verdicts import Load
+from mergelib.sail.retraining import Account
+from mergelib.studies.analysis.sail import sweeps, text
+from mergelib.studies.analysis.sail.spirals import is_near
+
+SWEEP = "tinyshakespeare-gamma_sweep"
+WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, matched"}
+STARTS = ("shared", "own")
+SLOPE = 0.25  # of the best γ on the theorem's: how far from 1
+REGRET = 0.1  # of what the best γ gains over the even average
+ALIGNED = 0.2  # of γ: "closely aligns"
+_SEED = ("seed",)
+_SHARE = ("seed", "share")
+
+
+def followed(load: Load) -> list[Check]:
+    """S2: on mixtures, the best γ follows the theorem's; what the latter costs and gains."""
+    weights, losses = load(sweeps.weights), load(sweeps.mixed)
+    checks = []
+    for start in STARTS:
+        words = f"mixtures, {WORDS[start]}"
+        what = f"{words}: slope of the best γ on the theorem's"
+        slopes = sweeps.slopes(weights, start)
+        checks.append(above(what, slopes, 0.0, bound=1.0, tolerance=SLOPE, unit="slope"))
+        of = {
+            name: pick(losses, "loss", keys=_SHARE, method=name, start=start)
+            for name in (*sweeps.MERGED, "best")
+        }
+        allowed = REGRET * (of["uniform"] - of["best"])
+        regret = of["theorem"] - of["best"]
+        what = f"{words}: the theorem's γ costs less than a tenth of what the best γ gains over ½"
+        checks.append(above(what, allowed, regret, unit="nats"))
+        for rival in ("uniform", "nearest source"):
+            what = f"{words}: lower loss than {rival}"
+            checks.append(above(what, of[rival], of["theorem"], unit="nats"))
+    return [*checks, *_aligned(load)]
+
+
+def _aligned(load: Load) -> Iterator[Check]:
+    """The paper's own words: on thirds by mean token value, the best γ is that by MMD²."""
+    chosen = text.chosen(load(SWEEP, "curves"))
+    distances = load(SWEEP, "distances")
+    for start, features in product(STARTS, distances["features"].unique()):
+        best = pick(chosen, "gamma", keys=_SEED, start=start)
+        own = pick(distances, "gamma", keys=_SEED, split="thirds", features=features)
+        what = f"thirds, {WORDS[start]}: best γ less that by MMD² ({features})"
+        yield above(what, best, own, role="secondary", tolerance=ALIGNED, unit="γ")
+
+
+def spike(load: Load) -> list[Check]:
+    """S3, in text: the loss at γ = ½ above the mean of both ends."""
+    heights = text.heights(load(SWEEP, "curves"))
+    checks = []
+    for start, step in product(WORDS, heights["step"].unique()):
+        values = pick(heights, "height", keys=_SEED, start=start, step=step)
+        what = f"text, {WORDS[start]}: a barrier after {step} steps"
+        checks.append(above(what, values, 0.0, role="secondary", unit="nats"))
+    return checks
+
+
+def symmetric(load: Load) -> list[Check]:
+    """S4: asymmetry of the curves falls with overlap of the sources, and with the target."""
+    table = load(sweeps.asymmetries)
+    steps = sorted(table["step"].unique())
+    others = {"alpha": "of the sources", "beta": "with the target"}
+    checks = []
+    for start, step in product(STARTS, steps):
+        falls = sweeps.falls(table, start, step)
+        role: Role = "primary" if step == steps[-1] else "secondary"
+        for name, words in others.items():
+            what = f"overlap {words}, {WORDS[start]}: more symmetric curves after {step} steps"
+            checks.append(above(what, falls[name], 0.0, role=role, unit="share of the range"))
+    return checks
+
+
+def transferred(load: Load) -> list[Check]:
+    """S5: from one text to another, faster than scratch, and a best γ between the sources."""
+    crossed, interiors = load(sweeps.crossed), load(sweeps.interiors)
+    cases: list[tuple[str, Account, Role]] = [("theorem", "B", "primary")]
+    cases += [("theorem", "A", "secondary"), ("theorem", "C", "secondary")]
+    cases += [("nearest source", "B", "control")]
+    checks = []
+    for (method, account, role), goal in product(cases, ("easy", "hard")):
+        rows = sweeps.speed_ups(crossed, goal, account, method)
+        for words, cell in _directions(rows):
+            what = f"{words}: {method} faster, {goal} goal, account {account}"
+            values = pick(rows, "speed", keys=_SEED, **cell)
+            checks.append(above(what, values, 0.0, role=role, unit="log₂ ratio"))
+    for words, cell in _directions(interiors):
+        sides = [
+            pick(interiors, "loss", keys=_SEED, place=place, **cell)
+            for place in ("end", "interior")
+        ]
+        checks.append(above(f"{words}: a γ between 0 and 1 beats both ends", *sides, unit="nats"))
+    return checks
+
+
+def _directions(table: pd.DataFrame) -> Iterator[tuple[str, dict[str, str]]]:
+    """In words and as columns: from which text, to which, from which start."""
+    keys = ["source", "target", "start"]
+    for names in table[keys].drop_duplicates().itertuples(index=False, name=None):
+        source, target, start = names
+        yield f"{source} to {target}, {WORDS[start]}", dict(zip(keys, names, strict=True))
+
+
+def near_ends(load: Load) -> list[Check]:
+    """S15, in text: share of seeds whose best γ is near 0 or 1, above the share of the grid."""
+    curves = load(SWEEP, "curves")
+    chance = float(is_near(pd.Series(curves["gamma"].unique())).mean())
+    chosen = text.chosen(curves)
+    near = chosen.assign(near=is_near(chosen["gamma"]))
+    checks = []
+    for start in STARTS:
+        shares = pick(near, "near", keys=_SEED, start=start)
+        what = f"text, {WORDS[start]}: best γ near 0 or 1, not by lot"
+        checks.append(above(what, shares, chance, role="secondary", unit="share"))
+    return checks

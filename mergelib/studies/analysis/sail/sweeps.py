@@ -1,0 +1,170 @@
+"""What chapter 53 and the ledger read out of ``mixture``, ``overlap`` and ``cross_corpus``.
+
+All losses are those of the half that judges, in nats per token; where γ is chosen, the other half
+chooses it, after the last step.
+"""
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mergelib.records.results import load_table
+from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
+from mergelib.studies.analysis.sail.text import best, last
+from mergelib.studies.papers.sail.text import EVERY, GOALS
+
+MIXTURE, OVERLAP = "tinyshakespeare-mixture", "tinyshakespeare-overlap"
+SOURCES = ("tinyshakespeare", "wikitext2_test")  # of `cross_corpus`
+MERGED = ("theorem", "uniform", "nearest source")
+
+_CELL = ["seed", "start", "share"]
+_DIRECTION = ["seed", "source", "target", "start"]
+
+
+def weights() -> pd.DataFrame:
+    """γ of mixtures: a row per seed, start, share and ``kind``, ``theorem`` (MMD²) or ``best``."""
+    curves = last(load_table(MIXTURE, "curves"))
+    parts = {
+        "theorem": curves[curves["method"] == "theorem"],
+        "best": best(curves[curves["method"] == "sweep"], _CELL),
+    }
+    placed = [part[[*_CELL, "gamma"]].assign(kind=name) for name, part in parts.items()]
+    table: pd.DataFrame = pd.concat(placed, ignore_index=True)
+    return table
+
+
+def slopes(table: pd.DataFrame, start: str) -> pd.Series:
+    """Slope of the best γ on the theorem's over the shares of a seed, by seed: see `weights`."""
+    own = table[table["start"] == start]
+    wide = own.pivot(index=["seed", "share"], columns="kind", values="gamma")
+    found = {
+        seed: np.polyfit(part["theorem"], part["best"], 1)[0] for seed, part in wide.groupby("seed")
+    }
+    return pd.Series(found).rename_axis("seed")
+
+
+def mixed() -> pd.DataFrame:
+    """Losses on mixtures after the last step.
+
+    Returns:
+        A row per seed, start, share and ``method``, with ``loss``: those of `MERGED` and ``best``.
+    """
+    curves = last(load_table(MIXTURE, "curves"))
+    distances = load_table(MIXTURE, "distances")
+    nearer = (distances["first"] < distances["second"]).astype(float)
+    nearest = distances[_CELL].assign(gamma=nearer)
+    sweep = curves[curves["method"] == "sweep"]
+    parts = {
+        "theorem": curves[curves["method"] == "theorem"],
+        "best": best(sweep, _CELL),
+        "nearest source": sweep.merge(nearest, on=[*_CELL, "gamma"]),
+        "uniform": sweep[sweep["gamma"] == 0.5],
+    }
+    table: pd.DataFrame = pd.concat(
+        [part[[*_CELL, "judge"]].assign(method=name) for name, part in parts.items()],
+        ignore_index=True,
+    )
+    return table.rename(columns={"judge": "loss"})
+
+
+def asymmetries() -> pd.DataFrame:
+    """Mean |ℓ(γ) − ℓ(1 − γ)| over the range of ℓ in all cells of a seed and start.
+
+    Returns:
+        A row per seed, start, step, ``alpha`` and ``beta``, with ``asymmetry``.
+    """
+    keys = ["seed", "start", "step"]
+    parts = []
+    for _, curves in load_table(OVERLAP, "curves").groupby(keys):
+        wide = curves.pivot(index=[*keys, "alpha", "beta"], columns="gamma", values="judge")
+        losses = wide.to_numpy()
+        gaps = np.abs(losses - wide[1 - wide.columns].to_numpy()).mean(1)
+        parts.append(pd.Series(gaps / np.ptp(losses), wide.index, name="asymmetry"))
+    return pd.concat(parts).reset_index()
+
+
+def falls(table: pd.DataFrame, start: str, step: int) -> pd.DataFrame:
+    """How asymmetry falls with each overlap, in each seed: minus its slopes in a plane, α < 1.
+
+    At α = 1 both sources have the same data, and a curve is flat by construction.
+
+    Args:
+        table: as from `asymmetries`.
+        start: of the second source.
+        step: of retraining.
+
+    Returns:
+        Columns ``alpha`` and ``beta``, indexed by seed.
+    """
+    chosen = (table["start"] == start) & (table["step"] == step) & (table["alpha"] < 1)
+    found = {}
+    for seed, part in table[chosen].groupby("seed"):
+        overlaps = part[["alpha", "beta"]].to_numpy()
+        plane = np.column_stack([np.ones(len(part)), overlaps])
+        found[seed] = -np.linalg.lstsq(plane, part["asymmetry"].to_numpy(), rcond=None)[0][1:]
+    return pd.DataFrame.from_dict(found, orient="index", columns=["alpha", "beta"]).rename_axis(
+        "seed"
+    )
+
+
+def crossed() -> pd.DataFrame:
+    """Steps to the goals of a target in another text.
+
+    Returns:
+        A row per seed, ``source``, ``target``, start and ``method`` (those of `MERGED`, and
+        ``scratch``), with steps to each goal by its name, the last one where it was never reached.
+    """
+    keys = [*_DIRECTION, "method"]
+    rows = []
+    for names, arm in _crossing("arms").groupby(keys):
+        losses = arm.sort_values("step")
+        cell = dict(zip(keys, names, strict=True))
+        steps, values = losses["step"].tolist(), torch.tensor(losses["judge"].to_numpy())
+        goals = GOALS[str(cell["target"])].items()
+        rows.append(cell | {goal: int(steps_below(steps, values, nats)) for goal, nats in goals})
+    return pd.DataFrame(rows)
+
+
+def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> pd.DataFrame:
+    """log₂ speed-up of a start over scratch.
+
+    Args:
+        table: as from `crossed`.
+        goal: ``"easy"`` or ``"hard"``. Who never reaches it counts as if at the end.
+        account: what counts as cost.
+        method: one of `MERGED`.
+
+    Returns:
+        Rows of ``seed``, ``source``, ``target``, ``start`` and ``speed``.
+    """
+    steps = table.pivot(index=_DIRECTION, columns="method", values=goal).reset_index()
+    rows = []
+    for row in steps.merge(_crossing("costs"), on=_DIRECTION).to_dict("records"):
+        added = 0 if method == "uniform" else row["distance_flops"]
+        trained = row["source_flops"] * (1 if method == "nearest source" else 2)
+        rival, own = (torch.tensor(row[name]) for name in ("scratch", method))
+        costs = Costs(row["step_flops"], added, trained)
+        speed = speed_up(rival, Costs(row["step_flops"]), own, costs, account, least=EVERY)
+        rows.append({name: row[name] for name in _DIRECTION} | {"speed": float(speed)})
+    return pd.DataFrame(rows)
+
+
+def interiors() -> pd.DataFrame:
+    """The best γ strictly between 0 and 1 (``interior``), and the better end (``end``).
+
+    Returns:
+        A row per seed, ``source``, ``target``, start and ``place``, with ``gamma`` and ``loss``.
+    """
+    curves = last(_crossing("curves"))
+    inside = curves["gamma"].between(0, 1, inclusive="neither")
+    parts = {"interior": curves[inside], "end": curves[curves["gamma"].isin([0.0, 1.0])]}
+    table: pd.DataFrame = pd.concat(
+        [best(part, _DIRECTION).assign(place=name) for name, part in parts.items()],
+        ignore_index=True,
+    )
+    return table[[*_DIRECTION, "place", "gamma", "judge"]].rename(columns={"judge": "loss"})
+
+
+def _crossing(part: str) -> pd.DataFrame:
+    tables = [load_table(f"{name}-cross_corpus", part).assign(source=name) for name in SOURCES]
+    return pd.concat(tables, ignore_index=True)

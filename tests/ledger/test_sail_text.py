@@ -1,0 +1,92 @@
+"""SAIL's claims on texts: made-up results for and against them, and none."""
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import mutate_ledger
+import numpy as np
+import pandas as pd
+import pytest
+from mutate_ledger import WAYS, found, noticed
+
+from mergelib.ledger import judge, sail
+from mergelib.records.results import MissingResult
+from mergelib.studies.analysis.sail import sweeps
+from mergelib.studies.papers.sail.text import CELLS, CORPORA, EVERY, SHARES
+from mergelib.studies.papers.sail.training import GRIDS
+
+Tables = dict[str, list[dict[str, Any]]]
+KEYS = ("S2", "S4", "S5")
+
+
+def swept(draw: Callable[[], float], start: str, **cell: Any) -> Iterator[dict[str, Any]]:
+    for gamma, step in product(GRIDS[start], (0, 100)):
+        row = {"gamma": gamma, "step": step, "choose": draw(), "judge": draw()}
+        yield {"start": start, **cell, **row}
+
+
+def made(seed: int) -> dict[str, Tables]:
+    """Losses of a seed as if γ, overlap and method did nothing."""
+    generator = np.random.default_rng(seed)
+    tables: dict[str, Tables] = {}
+
+    def draw() -> float:
+        return float(generator.normal(2.5, 0.01))
+
+    def put(name: str, part: str, *rows: dict[str, Any]) -> None:
+        tables.setdefault(name, {}).setdefault(part, []).extend({"seed": seed, **r} for r in rows)
+
+    for start in GRIDS:
+        for alpha, beta in CELLS:
+            put(sweeps.OVERLAP, "curves", *swept(draw, start, alpha=alpha, beta=beta))
+        for share in SHARES:
+            cell = {"start": start, "share": share}
+            rows = swept(draw, start, share=share, method="sweep")
+            put(sweeps.MIXTURE, "curves", *rows)
+            theorem = {"method": "theorem", "gamma": share, "step": 100}
+            put(sweeps.MIXTURE, "curves", {**cell, **theorem, "choose": draw(), "judge": draw()})
+            put(sweeps.MIXTURE, "distances", {**cell, "first": 1 - share, "second": share})
+        for source, target in product(sweeps.SOURCES, CORPORA):
+            if source == target:
+                continue
+            name, cell = f"{source}-cross_corpus", {"start": start, "target": target}
+            put(name, "curves", *swept(draw, start, target=target))
+            for method, step in product((*sweeps.MERGED, "scratch"), range(0, 201, EVERY)):
+                put(name, "arms", {**cell, "method": method, "step": step, "judge": draw()})
+            flops = {"step_flops": 1e9, "distance_flops": 1e9, "source_flops": 1e11}
+            put(name, "costs", {**cell, **flops})
+    return tables
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    seeds = [made(seed) for seed in range(5)]
+
+    def load(name: str, part: str) -> pd.DataFrame:
+        return pd.DataFrame([row for tables in seeds for row in tables[name][part]])
+
+    monkeypatch.setattr(sweeps, "load_table", load)
+    for stored in (mutate_ledger._stored, mutate_ledger._favoured):
+        stored.cache_clear()
+    yield
+    for stored in (mutate_ledger._stored, mutate_ledger._favoured):
+        stored.cache_clear()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_made_up_results_decide(key: str, results: None) -> None:
+    claim = next(claim for claim in sail.CLAIMS if claim.key == key)
+    assert found(claim, "as measured") in ("undecided", "does not hold here")
+    verdicts = {way: found(claim, way) for way in WAYS[1:]}
+    assert {way: verdicts[way] for way in verdicts if not noticed(way, verdicts[way])} == {}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_claims_without_results_are_not_tested(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str, part: str) -> pd.DataFrame:
+        raise MissingResult(f"no result {name!r}")
+
+    monkeypatch.setattr(sweeps, "load_table", missing)
+    claim = next(claim for claim in sail.CLAIMS if claim.key == key)
+    assert judge([claim])[0]["verdict"].tolist() == ["not tested"]
