@@ -1,5 +1,6 @@
 """Are thirds of a text clusters (SAIL, Anonymous, 2025, Figures 2a and 4), or what a sort makes?"""
 
+from collections.abc import Mapping
 from itertools import combinations, product
 
 import pandas as pd
@@ -26,12 +27,12 @@ WITHOUT = "histogram without mean"
 
 
 @study(methods=[], load=texts_of)
-def clusters(seed: int, text: str, *, left_out: float = 0.2) -> Tables:
+def clusters(seed: int, texts: Mapping[str, str], *, left_out: float = 0.2) -> Tables:
     """How well a classifier tells thirds of a text apart, beside random thirds (Fig. 2a and 4).
 
     Args:
         seed: of the stretch that is left out, and of random thirds.
-        text: cut into blocks of 1,024 characters.
+        texts: one, to be cut into blocks of 1,024 characters.
         left_out: share of the text, one stretch, so that seeds differ in the text as well.
 
     Returns:
@@ -39,6 +40,7 @@ def clusters(seed: int, text: str, *, left_out: float = 0.2) -> Tables:
         ``features`` (``mean``, ``histogram``, ``histogram without mean``), ``pair`` of parts and
         ``auc``.
     """
+    (text,) = texts.values()
     blocks = cut_blocks(encode(text), BLOCK)
     own = blocks[~held_stretch(len(blocks), left_out, seed)]
     wide = separation(own, seed)

@@ -78,8 +78,8 @@ def ground_of(run: Run) -> Loaded:
     """
     if run.suite in TEXTS:
         loaded = texts_of(run)
-        seed, text = loaded.arguments
-        return Loaded((text_ground(text, seed), seed), loaded.inputs)
+        seed, texts = loaded.arguments
+        return Loaded((text_ground(texts[run.suite], seed), seed), loaded.inputs)
     refuse_zoo_settings(run, "studies of growth")
     first = next(iter(family_of(run.suite).suites[run.suite]))
     suite = load_suite(run.suite, seed=run.seed, tasks=[first], **SIZES)
@@ -121,7 +121,7 @@ def picture_networks(classes: int, layers: tuple[int, int]) -> dict[str, Build]:
 def text_ground(text: str, seed: int) -> Ground:
     """Blocks of a text in random thirds, for a GPT; a stretch of it is held out of all of them."""
     plan = Plan(batch_size=8)
-    corpus = load_corpus(text, plan, seed)
+    corpus = load_corpus([text], plan, seed)
     thirds = random_thirds(len(corpus.blocks), stable_seed("thirds", seed))
     rows = [corpus.parted(third) for third in thirds]
     target = corpus.target(rows[2])
