@@ -245,7 +245,8 @@ for wanted in (0.0, 0.5, 1.0):
 #
 # These are three seeds of a network of 30 thousand parameters, on one text, in characters, trained for 300 steps:
 # enough for the spike, too little to tell a hundredth of a nat. The study has settings for larger networks and for byte
-# pairs. The paper's cells of overlap and its second corpus are not measured here.
+# pairs. The studies `overlap`, `mixture` and `cross_corpus` are for the paper's cells of overlap, for targets whose weight
+# is known, and for a second corpus; they have not been run at full size, and the [](90-claims-ledger) says so.
 #
 # ## Exercises
 #

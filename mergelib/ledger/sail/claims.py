@@ -192,8 +192,8 @@ CLAIMS = (
         reported="pictures by t-SNE",
         method="blocks of 1,024 characters of two texts, another fifth left out in each seed. AUC "
         "of a cross-validated linear classifier, mean over the three pairs of thirds, less that on "
-        "random thirds; of histograms less their cubic regression on the mean, which the split is "
-        "made by. An AUC below ½ is no separation. Control: histograms as they are",
+        f"random thirds, above {growing.CLEAR}; of histograms less their cubic regression on the "
+        "mean, which the split is made by. Control: histograms as they are",
         data="all blocks, each judged by a classifier that has not seen its stretch",
         page="notebooks/53-sail-text",
         test=growing.clusters,

@@ -17,6 +17,7 @@ from mergelib.plots import label
 from mergelib.studies.analysis.stability import scaling as sweep
 
 RESULT = "vision8-scaling-vit_small"
+ADAPTED = "vision8-scaling-adamerging"
 LATE = 400  # steps that all shares of the data have
 EARLY = 100  # steps that all settings have
 BATCHES = (8, 64)
@@ -246,16 +247,19 @@ def explosion(load: Load) -> list[Check]:
 
 def trends(load: Load) -> list[Check]:
     """T11: how often a method changes in the direction of the average."""
-    table = load(RESULT, "merged")
+    tables = {name: load(name, "merged") for name in (RESULT, ADAPTED)}
     return [
         Check(
             f"{label(method)}, {value}: changes like the average more often than by chance",
-            matrix(sweep.agreement(table, method, value)),
-            role="secondary" if method == "task_arithmetic" else "primary",
+            matrix(sweep.agreement(tables[name], method, value)),
+            role="primary" if method in ("ties", "dare") else "secondary",
             bound=CHANCE,
             unit="% of steps",
         )
-        for method in ("ties", "dare", "task_arithmetic")
+        for method, name in (
+            *(("ties", RESULT), ("dare", RESULT), ("task_arithmetic", RESULT)),
+            ("adamerging", ADAPTED),
+        )
         for value in UNITS
     ]
 
