@@ -45,7 +45,7 @@ CLAIMS = (
         reported="a collapse of all merges of ResNet-18 at ten times the usual rate",
         method="eight times the usual rate against the best other one, chosen on the other seeds, "
         "and against the pretrained model. Secondary: a narrow ResNet-18 with SGD, BatchNorm "
-        "measured anew. Control: whether rates with equal ηK merge alike, on which the paper is "
+        "measured anew or not. Control: whether rates with equal ηK merge alike: the paper is "
         "silent",
         test=checks.rate,
     ),

@@ -5,7 +5,7 @@ changed while the others are usual; some read another, a narrow ResNet-18 with S
 best is chosen on the other seeds, among values that leave one to compare with.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -64,6 +64,7 @@ RESNET = Network(
     *("vision8-scaling-resnet18_narrow", "recalibrated ResNet, ", "average_recalibrated"),
     *(0.01, 100, "secondary"),
 )
+STALE = replace(RESNET, words="ResNet with averaged statistics, ", method="average")
 NETWORKS = (VIT, RESNET)
 
 
@@ -138,7 +139,7 @@ def batch(load: Load) -> list[Check]:
 def rate(load: Load) -> list[Check]:
     """T3: a large rate against the best other one, and against no training."""
     checks = []
-    for net, (value, unit) in product(NETWORKS, UNITS.items()):
+    for net, (value, unit) in product((*NETWORKS, STALE), UNITS.items()):
         rows = net.merged(load, learning_rate=None, steps=EARLY)
         wide = sweep.spread(rows, "learning_rate", value)
         largest = wide.columns[-1]
