@@ -2,10 +2,10 @@
 
 One small backbone is trained jointly on labelled sets that are no task of any suite (Tiny
 ImageNet at 32x32, Omniglot, rendered scripts), each under its own linear classifier, with small
-random affine maps and colour changes. The shipped file ``assets/vit.safetensors``
-holds it in float16; the log beside it tells what it was trained on and how, and likewise for smaller
-ones. The language model
-``assets/gpt.safetensors`` learns to predict the next character of Wikipedia articles.
+random affine maps and colour changes. The shipped file ``assets/vit.safetensors`` holds it in
+float16; the log beside it tells what it was trained on and how, and likewise for smaller ones. The
+language model ``assets/gpt.safetensors`` learns to predict the next character of Wikipedia
+articles.
 """
 
 import time
