@@ -36,7 +36,14 @@ def test_transforms() -> None:
 
 @pytest.mark.parametrize(
     ("name", "width"),
-    [("vit", 160), ("vit_small", 96), ("vit_large", 256), ("resnet18", 512), ("mlp", 128)],
+    [
+        ("vit", 160),
+        ("vit_small", 96),
+        ("vit_large", 256),
+        ("resnet18", 512),
+        ("resnet18_narrow", 64),
+        ("mlp", 128),
+    ],
 )
 def test_pictures_to_features(name: str, width: int) -> None:
     torch.manual_seed(0)
@@ -71,7 +78,8 @@ def test_untrained_language_model_knows_nothing() -> None:
 
 
 def test_all_models_are_tested() -> None:
-    assert set(PICTURE_MODELS) == {"vit", "vit_large", "resnet18", "mlp", "vit_small"}
+    pictures = {"vit", "vit_small", "vit_large", "resnet18", "resnet18_narrow", "mlp"}
+    assert set(PICTURE_MODELS) == pictures
     assert set(TEXT_MODELS) == {"gpt"}
     with pytest.raises(ValueError, match="unknown model 'vgg'; known: vit, vit_small, vit_large"):
         build_model("vgg")
