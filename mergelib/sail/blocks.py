@@ -137,9 +137,18 @@ def without(features: Tensor, statistic: Tensor) -> Tensor:
         features: ``(n, d)``.
         statistic: ``(n,)``, not constant.
     """
-    values = statistic.double() - statistic.double().mean()
-    values = values / values.std()
-    powers = torch.stack([values**k for k in range(4)], 1)
-    basis = torch.linalg.qr(powers).Q
-    rest: Tensor = features.double() - basis @ (basis.T @ features.double())
+    (rest,) = residuals((features, statistic))
     return rest
+
+
+def residuals(fitted: tuple[Tensor, Tensor], *others: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """`without` of several samples, features and statistic, by the regression of the first."""
+    features, statistic = (part.double() for part in fitted)
+    middle, width = statistic.mean(), statistic.std()
+
+    def powers(values: Tensor) -> Tensor:
+        scaled = (values.double() - middle) / width
+        return torch.stack([scaled**k for k in range(4)], 1)
+
+    slopes = torch.linalg.lstsq(powers(statistic), features).solution
+    return tuple(rows.double() - powers(values) @ slopes for rows, values in (fitted, *others))

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mergelib.sail.blocks import residuals
+
 Kernel = Callable[[Tensor, Tensor], Tensor]
 
 SUBSAMPLE = 1000  # points of each sample at most that the median distance is taken over
@@ -255,27 +257,21 @@ def classifier_auc(
     from sklearn.preprocessing import StandardScaler
 
     samples = [rows.numpy() for rows in _checked([first, second])]
-    known = None if given is None else [rows.double().numpy() for rows in given]
     scores = []
     splits = [list(KFold(folds).split(rows)) for rows in samples]
     for (train, test), (other_train, other_test) in zip(*splits, strict=True):
         model = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
         inputs = np.concatenate([samples[0][train], samples[1][other_train]])
         judged = np.concatenate([samples[0][test], samples[1][other_test]])
-        if known is not None:
-            at = np.concatenate([known[0][train], known[1][other_train]])
-            then = np.concatenate([known[0][test], known[1][other_test]])
-            slopes = np.linalg.lstsq(_cubic(at, at), inputs, rcond=None)[0]
-            inputs, judged = inputs - _cubic(at, at) @ slopes, judged - _cubic(then, at) @ slopes
+        if given is not None:
+            at = torch.cat([given[0][train], given[1][other_train]])
+            then = torch.cat([given[0][test], given[1][other_test]])
+            pairs = (torch.from_numpy(inputs), at), (torch.from_numpy(judged), then)
+            inputs, judged = (rest.numpy() for rest in residuals(*pairs))
         model.fit(inputs, np.repeat([0, 1], [len(train), len(other_train)]))
         values = model.decision_function(judged)
         scores.append(roc_auc_score(np.repeat([0, 1], [len(test), len(other_test)]), values))
     return float(np.mean(scores))
-
-
-def _cubic(values: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """The powers 0 to 3 of values, in the unit of others."""
-    return np.vander((values - like.mean()) / like.std(), 4)
 
 
 def _kernel(own: Tensor, other: Tensor, bandwidth: float) -> Tensor:

@@ -76,6 +76,26 @@ def refuse_zoo_settings(run: "Run", what: str) -> None:
             raise ValueError(f"{what} take no {name}, got {value!r}")
 
 
+def seed_alone(suite: str, what: str) -> Callable[["Run"], Loaded]:
+    """For studies that draw their examples themselves: what they work on is the seed.
+
+    Args:
+        suite: the only name a run's suite may have.
+        what: such a study is of, in the plural.
+
+    Returns:
+        What loads a run; it raises ValueError for another suite, or a setting of zoos.
+    """
+
+    def load(run: "Run") -> Loaded:
+        if run.suite != suite:
+            raise ValueError(f"the study of {what} has no suite {run.suite!r}, only {suite!r}")
+        refuse_zoo_settings(run, what)
+        return Loaded((run.seed,), {"sources": {}})
+
+    return load
+
+
 def _loaded(zoo: Zoo) -> Loaded:
     suite = zoo.suite
     inputs: dict[str, Any] = {

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mergelib.studies.papers.sail.clusters import clusters
-from mergelib.studies.papers.sail.risk import drawn_for, risk
+from mergelib.studies.papers.sail.risk import risk
 from mergelib.studies.runner import REGISTERED, Run
 
 
@@ -45,4 +45,4 @@ def test_blocks_that_differ_in_one_share_are_clusters_by_construction() -> None:
 
 def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="no suite 'glyphs8', only 'gaussians'"):
-        drawn_for(Run(REGISTERED["risk"], "glyphs8", 0))
+        REGISTERED["risk"].load(Run(REGISTERED["risk"], "glyphs8", 0))

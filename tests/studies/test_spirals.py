@@ -7,7 +7,7 @@ import pytest
 
 from mergelib.studies.catalogue import get_study
 from mergelib.studies.papers.sail import spirals as study
-from mergelib.studies.papers.sail.spirals import GAMMAS, drawn_for, spirals
+from mergelib.studies.papers.sail.spirals import GAMMAS, spirals
 from mergelib.studies.runner import Run
 
 GOALS = {"easy": 100.0, "hard": 0.0}
@@ -51,11 +51,11 @@ def test_the_grid_has_both_ends_and_the_middle() -> None:
 
 def test_it_takes_a_seed_and_no_suite_of_tasks() -> None:
     study = get_study("spirals")
-    assert drawn_for(Run(study, "spirals", 3)).arguments == (3,)
+    assert study.load(Run(study, "spirals", 3)).arguments == (3,)
     with pytest.raises(ValueError, match="only 'spirals'"):
-        drawn_for(Run(study, "glyphs8", 0))
+        study.load(Run(study, "glyphs8", 0))
     with pytest.raises(ValueError, match="no model"):
-        drawn_for(Run(study, "spirals", 0, model="mlp"))
+        study.load(Run(study, "spirals", 0, model="mlp"))
 
 
 def test_goals_are_those_of_other_seeds() -> None:

@@ -10,25 +10,13 @@ from torch import Tensor
 from mergelib.records.results import Tables
 from mergelib.sail.divergences import gaussian_variation
 from mergelib.studies.comparison import records
-from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings, study
+from mergelib.studies.runner import seed_alone, study
 from mergelib.theory.proximal import empirical_rademacher, risk_bound
 
 RADIUS = 2.0  # B, the longest weights of the class
 
 
-def drawn_for(run: Run) -> Loaded:
-    """The seed: examples are drawn by the study.
-
-    Raises:
-        ValueError: another suite than ``gaussians``, or a setting of zoos.
-    """
-    if run.suite != "gaussians":
-        raise ValueError(f"the study of risks has no suite {run.suite!r}, only 'gaussians'")
-    refuse_zoo_settings(run, "studies of risks")
-    return Loaded((run.seed,), {"sources": {}})
-
-
-@study(methods=[], load=drawn_for)
+@study(methods=[], load=seed_alone("gaussians", "risks"))
 def risk(
     seed: int, *, examples: Sequence[int] = (100, 300, 1000, 3000), draws: int = 200
 ) -> Tables:

@@ -16,7 +16,7 @@ from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import oracle_gamma, proximal_weights
 from mergelib.sail.retraining import Curve, retrain, steps_to
 from mergelib.statedict import StateDict, flatten, lerp
-from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings, study
+from mergelib.studies.runner import seed_alone, study
 from mergelib.testbed.families import spirals as world
 from mergelib.testbed.families.spirals import Spirals, perceptron, scores, side_by_side, taken_apart
 from mergelib.testbed.models import started_anew
@@ -34,19 +34,7 @@ DIGITS = 4
 Sources = dict[str, tuple[StateDict, StateDict]]
 
 
-def drawn_for(run: Run) -> Loaded:
-    """The seed: points are drawn by the study.
-
-    Raises:
-        ValueError: another suite than ``spirals``, or a setting of zoos.
-    """
-    if run.suite != "spirals":
-        raise ValueError(f"the study of spirals has no suite {run.suite!r}, only 'spirals'")
-    refuse_zoo_settings(run, "spirals")
-    return Loaded((run.seed,), {"sources": {}})
-
-
-@study(methods=[], load=drawn_for)
+@study(methods=[], load=seed_alone("spirals", "spirals"))
 def spirals(
     seed: int,
     *,
