@@ -135,7 +135,7 @@ class Study:
         return {part.name: part.default for part in parameters if part.kind is part.KEYWORD_ONLY}
 
     def complete(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All settings: those given, and the others' defaults.
+        """All settings: those given, and the others' defaults; where a list is asked, one is a list.
 
         Raises:
             ValueError: a setting that it does not have.
@@ -145,7 +145,12 @@ class Study:
             if name not in own:
                 known = ", ".join(f"{key}={value!r}" for key, value in own.items()) or "none"
                 raise ValueError(f"{self.name} has no setting {name!r}; it has: {known}")
-        return {**own, **settings}
+        lists = {name for name, value in own.items() if isinstance(value, (tuple, list))}
+        given = {
+            name: [value] if name in lists and isinstance(value, (str, int, float)) else value
+            for name, value in settings.items()
+        }
+        return {**own, **given}
 
     def code(self, settings: Mapping[str, Any]) -> str:
         """Hash of the code that it depends on under these settings."""

@@ -396,3 +396,8 @@ def test_what_is_unknown_is_named(tiny: str) -> None:
         get_study("rank")
     with pytest.raises(ValueError, match=r"ranks has no setting 'ratios'; it has: rank_ratios=\("):
         measure_study(ranks, "digits2", range(2), settings={"ratios": [1]})
+
+
+def test_one_value_is_a_list_of_one_where_a_list_is_asked() -> None:
+    complete = get_study("scaling").complete({"steps": 5, "rivals": "ties", "groups": 2})
+    assert (complete["steps"], complete["rivals"], complete["groups"]) == ([5], ["ties"], 2)
