@@ -6,6 +6,7 @@ from functools import partial
 import pandas as pd
 from contrasts import Contrast
 
+from mergelib.studies.analysis.sail.arms import BASELINES
 from mergelib.studies.analysis.sail.spirals import LINKS, is_near
 from mergelib.studies.papers.sail.spirals import GAMMAS, READINGS
 from mergelib.studies.papers.sail.text import SHARES
@@ -26,6 +27,7 @@ class Match(Contrast):
 
 
 _ARMS = partial(Contrast, "compared", ("method",), blocks=("seed", "reading", "start"))
+_STARTS = partial(Contrast, "starts", ("arm",), blocks=("seed", "modality", "start", "size"))
 _SHARES = partial(
     Contrast,
     "kept",
@@ -69,6 +71,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             blocks=("seed", "reading", "steps"),
         ),
     ),
+    "S6": (_STARTS([("SAIL",), *((name,) for name in BASELINES)], ("loss",), 10.0),),
     "S7": (
         _SHARES(
             [("svd_random", "grown"), ("svd", "alone"), ("svd", "grown")],
@@ -127,6 +130,8 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         ),
     ),
     "S16": (_ARMS([("theorem",), ("nearest source",)], ("loss",), 10.0),),
+    "S17": (_STARTS([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),),
+    "S19": (_STARTS([("SAIL, distilled",), ("SAIL",)], ("late",), 1000.0),),
     "S18": (  # exchanged, the inner two links run backwards and the outer two do not
         Contrast(
             "chain",

@@ -1,7 +1,7 @@
 """All studies by name. Importing this module registers them, a module for each paper."""
 
 from mergelib.studies.papers import cart, cogram, convolutions, frank_wolfe, geometry, surface
-from mergelib.studies.papers.sail import clusters, diffusion, kept, risk, spirals, text
+from mergelib.studies.papers.sail import arms, clusters, diffusion, kept, risk, spirals, text
 from mergelib.studies.papers.stability import (
     constants,
     mechanisms,
@@ -19,7 +19,7 @@ PAPERS = (
     *(cart, surface, geometry, convolutions, frank_wolfe, cogram),
     *(constants, retraining, scaling, repeats, variance, remedies),
     *(uneven, mechanisms, rebasin),
-    *(spirals, text, diffusion, kept, risk, clusters),
+    *(spirals, text, diffusion, kept, arms, risk, clusters),
 )
 
 

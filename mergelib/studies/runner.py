@@ -135,7 +135,7 @@ class Study:
         return {part.name: part.default for part in parameters if part.kind is part.KEYWORD_ONLY}
 
     def complete(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All settings: those given, and the others' defaults; where a list is asked, one is a list.
+        """All settings: those given (one value is a list of one), and the others' defaults.
 
         Raises:
             ValueError: a setting that it does not have.

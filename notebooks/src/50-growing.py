@@ -286,6 +286,39 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # drawn so that it cancels over the copies: `noise=0.3` adds $N\,(I - E R^\top)$ to what reads, with $N$ random, and
 # $N\,(I - E R^\top)\, E = 0$. Mean padding has no copies in the first place.
 #
+# ## What learning the maps buys
+#
+# Both appendices learn what we have set: $E$ and $R$ of each group, and the logits of each row of $d_{ki}$, by descent of the
+# target's loss with frozen sources. `ml.learn_growth` does it; for one source that is LiGO {cite}`wang2023learning`. A start that
+# loses much can recover much. But learning sees the target's data, and a step through the maps costs more than a step of
+# training. So the study `kept` gives the FLOPs of 100 such steps to a start that keeps the function (where no layer can be closed, to
+# the stack), as further training. Then both are trained for at most 100 steps. Validation data choose all rates and where to
+# stop; other data judge.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: share of the source's learning right after growing, before and after 100 steps of learning the maps. Values below −1 are drawn at −1. Right: loss of the start that keeps the function, with as many FLOPs of training, less that of the learned start, after at most 100 more steps; right of 0 learning has paid. Means and intervals over seeds.", "name": "fig-growing-learned"}, "image": {"alt": "ALT"}}
+from mergelib.studies.figures.growing import learning
+
+starts, trained = growing.measured("starts"), growing.measured("trained")
+alone = [part[part["sources"] == "one"] for part in (starts, trained)]
+fig, axes = plt.subplots(1, 2, figsize=(9.4, 4.4), sharey=True, width_ratios=(3, 2))
+learning(*alone, axes)
+fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+plt.show()
+
+# %%
+prices = trained.groupby(["family", "sources", "mode"], sort=False)["price"].mean()
+print("FLOPs of learning over those of 100 steps of training:")
+print(prices.unstack("family").round(1).to_string())
+
+# %% [markdown]
+# With two sources the maps are learned for each alone, or jointly for the loss of their even average:
+
+# %%
+pairs = starts[(starts["sources"] != "one") & (starts["grown"] == "wider")]
+shares = pairs.groupby(["family", "sources", "mode"], sort=False)["kept"].mean()
+print(shares.unstack("mode").round(2).to_string())
+
+# %% [markdown]
 # ## When to use it, and when not
 #
 # **Use** `ml.grow(small, large, width="mean")` to go on with a larger network of any width: it begins at the small one's loss and has all its
@@ -299,10 +332,6 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # choice of units, and estimates the others from these.
 #
 # **Do not** start by random factors of a decomposition. **Do not** expect Eq. 9's depth to begin at the source's loss.
-#
-# **Not answered here** is whether a grown start saves training in the end, counted with the source's own, and what learning the
-# maps would add to it. `ml.learn_growth` learns them, on the target's data and with frozen sources, as {cite}`wang2023learning` do for one source: $E$ and $R$ of each
-# group, and the logits of each row of $d_{ki}$. Plain copies would get equal gradients there too, so it begins with mean padding.
 #
 # ## Exercises
 #

@@ -12,12 +12,13 @@ from mutate_ledger import WAYS, found, noticed
 
 from mergelib.ledger import judge, sail
 from mergelib.records.results import MissingResult
-from mergelib.studies.analysis.sail import sweeps
+from mergelib.studies.analysis.sail import arms, sweeps
+from mergelib.studies.papers.sail.arms import ARMS
 from mergelib.studies.papers.sail.text import CELLS, CORPORA, EVERY, SHARES
 from mergelib.studies.papers.sail.training import GRIDS
 
 Tables = dict[str, list[dict[str, Any]]]
-KEYS = ("S2", "S4", "S5")
+KEYS = ("S2", "S4", "S5", "S6", "S17", "S19")
 
 
 def swept(draw: Callable[[], float], start: str, **cell: Any) -> Iterator[dict[str, Any]]:
@@ -56,6 +57,15 @@ def made(seed: int) -> dict[str, Tables]:
                 put(name, "arms", {**cell, "method": method, "step": step, "judge": draw()})
             flops = {"step_flops": 1e9, "distance_flops": 1e9, "source_flops": 1e11}
             put(name, "costs", {**cell, **flops})
+        for size, arm in product(("twice", "half wider"), ARMS):
+            cell = {"start": start, "size": size, "arm": arm}
+            if start == "own" and not ARMS[arm].matched and ARMS[arm].weights in ("", "nearest"):
+                continue  # measured with a shared start
+            for step in range(0, 401, 20):
+                row = {"step": step, "judge": draw(), "accuracy": 0.3}
+                put(arms.RESULTS["GPT"], "curves", {**cell, **row})
+            flops = {"step_flops": 1e9, "added_flops": 1e9, "source_flops": 1e11}
+            put(arms.RESULTS["GPT"], "costs", {**cell, **flops})
     return tables
 
 
@@ -66,7 +76,8 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def load(name: str, part: str) -> pd.DataFrame:
         return pd.DataFrame([row for tables in seeds for row in tables[name][part]])
 
-    monkeypatch.setattr(sweeps, "load_table", load)
+    for module in (sweeps, arms):
+        monkeypatch.setattr(module, "load_table", load)
     for stored in (mutate_ledger._stored, mutate_ledger._favoured):
         stored.cache_clear()
     yield
@@ -87,6 +98,7 @@ def test_claims_without_results_are_not_tested(key: str, monkeypatch: pytest.Mon
     def missing(name: str, part: str) -> pd.DataFrame:
         raise MissingResult(f"no result {name!r}")
 
-    monkeypatch.setattr(sweeps, "load_table", missing)
+    for module in (sweeps, arms):
+        monkeypatch.setattr(module, "load_table", missing)
     claim = next(claim for claim in sail.CLAIMS if claim.key == key)
     assert judge([claim])[0]["verdict"].tolist() == ["not tested"]

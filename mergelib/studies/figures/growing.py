@@ -1,8 +1,11 @@
 """The figures of chapter 50: what a network keeps when it is grown, and when copies part."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
+
+from mergelib.records.statistics import over_seeds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,6 +17,11 @@ STARTS = {
     "mean padding": ("#0072b2", "^"),
 }
 LOWEST = -1.0
+MODES = {  # a start of width, learned or not
+    ("svd_random", "grown"): ("random factors", "#8c8c8c", "x"),
+    ("", "grown"): ("as grown", "#e69f00", "s"),
+    ("", "alone"): ("learned", "#0072b2", "o"),
+}
 
 
 def kept(table: pd.DataFrame, ax: "Axes") -> None:
@@ -46,3 +54,42 @@ def ranks(table: pd.DataFrame, ax: "Axes") -> None:
         ax.plot(rows["step"], rows["rank"], f"{mark}-", color=shade, label=start)
     ax.set(xlabel="steps of training", ylabel="rank of the stream", ylim=(0, None))
     ax.legend()
+
+
+def learning(starts: pd.DataFrame, trained: pd.DataFrame, axes: "Sequence[Axes]") -> None:
+    """Shares kept before and after learning, and what learning gains, with 95 % intervals.
+
+    Args:
+        starts: of one source, as `mergelib.studies.analysis.sail.growing.measured` gives them.
+        trained: likewise.
+        axes: for the shares, below `LOWEST` drawn there, and for the gains.
+    """
+    keys = ["family", "grown", "width", "depth"]
+    gains = over_seeds(trained, keys, "gain")
+    for place, key in enumerate(gains.index):
+        _, _, width, depth = key
+        for shift, ((other, mode), (text, shade, mark)) in zip(
+            (0.2, 0, -0.2), MODES.items(), strict=True
+        ):
+            wanted = dict(
+                zip([*keys, "mode"], (*key[:2], other or width, depth, mode), strict=True)
+            )
+            rows = starts[(starts[list(wanted)] == pd.Series(wanted)).all(axis=1)]
+            if rows.empty or (other and "svd" not in width):
+                continue
+            middle, half = over_seeds(rows, keys, "kept").iloc[0]
+            label = text if place == 1 else None  # the first that begins by singular vectors
+            x = max(middle, LOWEST)
+            axes[0].errorbar(x, place + shift, xerr=half, fmt=mark, color=shade, ms=5, label=label)
+        middle, half = gains.loc[key]
+        axes[1].errorbar(middle, place, xerr=half, fmt="o", color="#0072b2", ms=5)
+    names = [
+        f"{family}, {grown}: {' + '.join(filter(None, (width, depth)))}"
+        for family, grown, width, depth in gains.index
+    ]
+    for ax, line in zip(axes, (1.0, 0.0), strict=True):
+        ax.axvline(line, color="#8c8c8c", lw=1, ls=":")
+        ax.set_yticks(range(len(names)), names)
+        ax.set_ylim(len(names) - 0.5, -0.5)
+    axes[0].set(xlabel="share kept", xlim=(LOWEST - 0.1, None))
+    axes[1].set(xlabel="nats below as much training")

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from torch import Tensor
 
-from mergelib.records.statistics import interval
+from mergelib.records.statistics import interval, over_seeds
 from mergelib.studies.papers.sail.clusters import PARTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHADES = ("#0072b2", "#e69f00", "#009e73")
+STARTS = {"shared": ("#0072b2", "o"), "own": ("#d55e00", "s")}
+RIVALS = {"nearest source": "#009e73", "uniform": "#e69f00", "best": "#8c8c8c"}
 STEPS = ("#000000", "#56b4e9", "#d55e00")
 
 
@@ -44,3 +46,36 @@ def sweep(curves: pd.DataFrame, ax: "Axes") -> None:
             groups.index, means, halves, color=shade, marker="o", ms=3, lw=1.2, label=f"{step}"
         )
     ax.set(xlabel="γ, weight of θ₁")
+
+
+def weights_of_mixtures(weights: pd.DataFrame, ax: "Axes") -> None:
+    """The best γ against a target's share of the first source, with intervals over seeds.
+
+    Args:
+        weights: as from `mergelib.studies.analysis.sail.sweeps.weights`.
+        ax: where to draw; a dotted line is the theorem.
+    """
+    own = weights[weights["kind"] == "best"]
+    for start, (shade, mark) in STARTS.items():
+        rows = over_seeds(own[own["start"] == start], "share", "gamma")
+        bars = {"color": shade, "fmt": f"{mark}-", "ms": 4, "lw": 1.2, "capsize": 2}
+        ax.errorbar(rows.index, rows["mean"], rows["half_width"], label=start, **bars)
+    ax.plot([0, 1], [0, 1], ":", color="black", label="theorem")
+    ax.set(xlabel="share of θ₁'s text", ylabel="γ, weight of θ₁")
+
+
+def losses_of_mixtures(losses: pd.DataFrame, ax: "Axes") -> None:
+    """What other starts have above the theorem's, against the share, with intervals over seeds.
+
+    Args:
+        losses: of one start, as from `mergelib.studies.analysis.sail.sweeps.mixed`.
+        ax: where to draw.
+    """
+    wide = losses.pivot(index=["seed", "share"], columns="method", values="loss")
+    for method, shade in RIVALS.items():
+        above = (wide[method] - wide["theorem"]).rename("loss").reset_index()
+        rows = over_seeds(above, "share", "loss")
+        bars = {"color": shade, "fmt": "o-", "ms": 4, "lw": 1.2, "capsize": 2}
+        ax.errorbar(rows.index, rows["mean"], rows["half_width"], label=method, **bars)
+    ax.axhline(0, color="black", lw=1, ls=":")
+    ax.set(xlabel="share of θ₁'s text")

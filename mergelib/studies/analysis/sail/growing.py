@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.messages.brief import Brief
+from mergelib.records.results import load_result, load_table
 from mergelib.sail import grow
 from mergelib.sail.growth.width import Widening
 from mergelib.structure import structure_of
@@ -20,6 +21,7 @@ from mergelib.testbed.tasks import Task, cross_entropy
 from mergelib.training import make_optimiser, shuffled, train
 
 SYMBOLS = 12
+FILES = ("glyphs8-kept", "tinyshakespeare-kept")
 Examples = tuple[Tensor, Tensor]  # inputs of the model, labels
 
 
@@ -136,6 +138,25 @@ def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
         kept = (start - loss) / (start - learned)
         rows.append((grown, width or depth, float(change), loss, kept))
     return pd.DataFrame(rows, columns=["grown", "scheme", "change", "loss", "kept"])
+
+
+def measured(part: str) -> pd.DataFrame:
+    """A table of the study ``kept``, of pictures and text together.
+
+    Args:
+        part: ``"starts"`` or ``"trained"``; the latter gets ``gain``, the loss of as many FLOPs
+            of training less that of the learned start, and ``price``, what learning costs over
+            ``further`` steps of training.
+    """
+    tables = []
+    for name in FILES:
+        table = load_table(name, part)
+        if part == "trained":
+            further = load_result(name)["provenance"]["settings"]["further"]
+            gain, price = table["plain"] - table["after"], table["extra"] / further
+            table = table.assign(gain=gain, price=price)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
 
 
 def traps(case: Case) -> pd.Series:

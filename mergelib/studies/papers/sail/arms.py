@@ -1,0 +1,381 @@
+"""Starts of a larger network compared (Anonymous, 2025, Table 2, Figures 3 and 5).
+
+Every start is trained on the target in one order; what differs is how it was made of two smaller
+networks. SAIL is compared with all baselines that it names, and with the one that it leaves out:
+the nearest source alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mergelib.align import git_rebasin
+from mergelib.messages.brief import Brief
+from mergelib.procedures import adapt
+from mergelib.records.results import Tables
+from mergelib.sail import grow
+from mergelib.sail.divergences import mmd_table
+from mergelib.sail.growth.learning import learn_growth
+from mergelib.sail.proximal import proximal_weights
+from mergelib.sail.retraining import count_flops, mmd_flops
+from mergelib.statedict import lerp
+from mergelib.studies.papers.sail.transfers import SMALL, TARGET, State, Transfer, transfer_of
+from mergelib.studies.runner import study
+from mergelib.testbed.tasks import Split
+
+LEARNING = 100  # steps in which maps are learned
+NOISE = 0.05  # added to copies of units
+TAUGHT = 0.5  # share of the teacher's answer in distilled labels
+EVERY = 20  # steps between readings
+GRID = (3e-4, 1e-3, 3e-3)  # rates of retraining that are tried
+MAPS = (1e-3, 1e-2)  # rates of maps
+
+
+class Arm(NamedTuple):
+    """How a start is made.
+
+    Attributes:
+        weights: γ: ``theorem`` (Theorem 3 by MMD²), ``nearest`` (the source with the least MMD²
+            alone), ``uniform``, ``greedy`` (the soup of Wortsman et al., 2022); none for scratch.
+        width: a scheme of `grow`; none for a network as small as the source.
+        depth: likewise.
+        mode: of `learn_growth`, where maps are learned.
+        noise: see `grow`.
+        matched: whether θ_2 is reordered to match θ_1.
+        distilled: whether training learns the nearest source's answers as well.
+    """
+
+    weights: str = ""
+    width: str = "mean"
+    depth: str = "identity"
+    mode: str = ""
+    noise: float = 0.0
+    matched: bool = False
+    distilled: bool = False
+
+
+ARMS = {
+    "scratch": Arm(),
+    "nearest source": Arm("nearest"),
+    "own size": Arm("nearest", ""),
+    "Net2Net": Arm("nearest", "replicate", noise=NOISE),
+    "stack": Arm("nearest", depth="stack"),
+    "LiGO": Arm("nearest", depth="stack", mode="alone"),
+    "uniform": Arm("uniform"),
+    "greedy soup": Arm("greedy"),
+    "SAIL": Arm("theorem"),
+    "SAIL, learned": Arm("theorem", "svd", "stack", mode="joint"),
+    "SAIL, matched": Arm("theorem", matched=True),
+    "SAIL, distilled": Arm("theorem", distilled=True),
+}
+
+
+class Rates(NamedTuple):
+    """Of Adam: for retraining, and for maps where they are learned."""
+
+    training: float
+    maps: float = 0.0
+
+
+# Both as `tuned_rates` and `tuned_goals` find them on seeds that no study uses.
+GOALS = {  # nats, by modality and size
+    "GPT": {
+        "twice": {"easy": 2.615, "hard": 2.513, "late": 2.209},
+        "half wider": {"easy": 2.653, "hard": 2.548, "late": 2.3},
+    },
+}
+RATES: dict[tuple[str, str], dict[str, Rates]] = {  # by modality and start
+    ("GPT", "shared"): {
+        **dict.fromkeys(("scratch", "nearest source", "Net2Net", "greedy soup"), Rates(1e-3)),
+        **dict.fromkeys(("own size", "stack", "uniform"), Rates(3e-3)),
+        **dict.fromkeys(("LiGO", "SAIL, learned"), Rates(1e-3, 1e-3)),
+        "SAIL": Rates(1e-3),
+        "SAIL, distilled": Rates(3e-3),
+    },
+    ("GPT", "own"): {
+        "SAIL": Rates(3e-3),
+        "SAIL, matched": Rates(1e-3),
+        "SAIL, distilled": Rates(3e-3),
+    },
+    ("ResNet", "shared"): dict.fromkeys(ARMS, Rates(3e-3)),
+    ("ResNet", "own"): {},
+}
+
+
+@study(methods=["greedy_soup"], load=transfer_of)
+def arms(
+    transfer: Transfer,
+    *,
+    others: Sequence[str] = ("wikitext2_test",),
+    target: str = "",
+    start: str = "shared",
+    size: str = "half wider",
+    only: Sequence[str] = (),
+    steps: int = 400,
+    rates: Mapping[str, Sequence[float]] = {},
+) -> Tables:
+    """Loss on the way from every start.
+
+    Args:
+        transfer: data, networks, trainings.
+        others: the second text; for texts alone.
+        target: a task of pictures, by default the suite's first.
+        start: of the second source, ``shared`` (the first one's) or ``own``.
+        size: of the larger network, one of the transfer's.
+        only: names of `ARMS`, by default all that the transfer and the start allow: answers in the
+            target's classes are needed for ``greedy soup`` and distillation, own starts for ``SAIL,
+            matched``, whole multiples for copies of a GPT's units, and blocks to repeat for stacks.
+        steps: of retraining, read every `EVERY`.
+        rates: by arm, for retraining and for maps; of others, those of `RATES`.
+
+    Returns:
+        Rows with ``start`` and ``size``. ``curves``: of each ``arm``, ``step``, ``choose`` and
+        ``judge`` (nats), ``accuracy``. ``costs``: of each ``arm``, ``step_flops``, ``added_flops``
+        (whatever the start takes beside its sources) and ``source_flops``. ``distances``: MMD²
+        ``first`` (of D_1 and D*), ``second`` and ``between``, and ``gamma``, θ_1's weight.
+
+    Raises:
+        ValueError: an unknown start, size or arm, or an arm that the transfer does not allow.
+    """
+    pair = Sources(transfer, start, size)
+    names = [*only] or pair.allowed()
+    pair.check(names)
+    reads = range(0, steps + 1, EVERY)
+    tables: Tables = {"curves": [], "costs": [], "distances": [dict(pair.distances)]}
+    for name in names:
+        own = Rates(*rates.get(name, pair.usual_rates(name)))
+        begun = pair.start(name, own.maps)
+        rows = transfer.retrained(begun.net, reads, own.training, begun.split)
+        tables["curves"] += [{"arm": name, **row} for row in rows]
+        tables["costs"].append({"arm": name, **begun.costs})
+    where = {"start": start, "size": size}
+    return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
+
+
+@dataclass(frozen=True, repr=False)
+class Start(Brief):
+    """What training begins with.
+
+    Attributes:
+        net: the network, head included.
+        costs: in FLOPs, as `arms` tells them.
+        split: what it is trained on, where that is not the target's data as they are.
+    """
+
+    net: nn.Module
+    costs: dict[str, int]
+    split: Split | None = None
+
+
+class Sources:
+    """The two sources of a transfer and all that is made of them.
+
+    Args:
+        transfer: data, networks, trainings.
+        start: of the second source.
+        size: of the larger network.
+
+    Raises:
+        ValueError: an unknown start or size.
+    """
+
+    def __init__(self, transfer: Transfer, start: str, size: str) -> None:
+        if start not in ("shared", "own"):
+            raise ValueError(f"start is {start!r}, expected 'shared' or 'own'")
+        larger = [name for name in transfer.builds if name != SMALL]
+        if size not in larger:
+            raise ValueError(f"size is {size!r}, expected one of: {', '.join(larger)}")
+        self.transfer, self.kind, self.size = transfer, start, size
+        self.nets = [transfer.source("shared", 0), transfer.source(start, 1)]
+        table = mmd_table(transfer.described)
+        weights = proximal_weights(table[2, :2], table[:2, :2]).weights
+        self.distances = {
+            "first": float(table[0, 2]),
+            "second": float(table[1, 2]),
+            "between": float(table[0, 1]),
+            "gamma": float(weights[0]),
+        }
+        self.nearest = int(table[1, 2] < table[0, 2])
+
+    def allowed(self) -> list[str]:
+        """Names of the arms that fit."""
+        return [name for name in ARMS if not self._refusal(name)]
+
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse arms that do not fit.
+
+        Raises:
+            ValueError: naming the first.
+        """
+        for name in names:
+            if name not in ARMS:
+                raise ValueError(f"unknown arm {name!r}; known: {', '.join(ARMS)}")
+            if refusal := self._refusal(name):
+                raise ValueError(f"arm {name!r} does not fit: {refusal}")
+
+    def _refusal(self, name: str) -> str:
+        arm = ARMS[name]
+        if arm.matched and self.kind == "shared":
+            return "sources that share their start need no matching"
+        if not self.transfer.answers and (arm.distilled or arm.weights == "greedy"):
+            return "the target has other classes than the sources"
+        if not self.transfer.answers and arm.depth == "stack":
+            return "a stage has no block to repeat but its first"
+        if arm.width == "replicate" and self.size not in self.transfer.copied:
+            return "a layer norm wants as many copies of every unit"
+        return ""
+
+    def usual_rates(self, name: str) -> Rates:
+        """Of an arm, from `RATES`; those that need one source are the same for both starts."""
+        shared, own = (RATES[self.transfer.name, start] for start in ("shared", self.kind))
+        return {**shared, **own}[name]
+
+    def start(self, name: str, map_rate: float = 0.0) -> Start:
+        """The start of an arm, and what it costs."""
+        arm, transfer = ARMS[name], self.transfer
+        if not arm.weights:
+            net = transfer.network(self.size, TARGET)
+            return Start(net, self._costs(net, 0, 0))
+        gammas, added = self._weights(arm)
+        count = 1 if arm.weights == "nearest" else 2
+        if not arm.width:
+            net = self.nets[self.nearest]
+            return Start(net, self._costs(net, added, count))
+        net = transfer.network(self.size, TARGET)
+        if arm.mode:
+            state, flops = self._learned(net, arm, map_rate, gammas)
+            added += flops
+        else:
+            one, two = self._grown(net, arm)
+            state = transfer.headed(net, lerp(two, one, gammas[0]))
+        net.load_state_dict(state)
+        if all(gammas):
+            added += transfer.measured_anew(net)
+        split = None
+        if arm.distilled:
+            split, flops = self._taught()
+            added += flops
+        return Start(net, self._costs(net, added, count), split)
+
+    def _costs(self, net: nn.Module, added: int, count: int) -> dict[str, int]:
+        """FLOPs of a start from so many sources."""
+        small = self.transfer.step_flops(self.nets[0]) * self.transfer.schedule.source_steps
+        step = self.transfer.step_flops(net)
+        return {"step_flops": step, "added_flops": added, "source_flops": count * small}
+
+    def _weights(self, arm: Arm) -> tuple[list[float], int]:
+        """γ of both sources, and what it takes to find them."""
+        described = self.transfer.described
+        told = mmd_flops([len(rows) for rows in described], described[0].shape[1])
+        if arm.weights == "nearest":
+            return [1.0 - self.nearest, float(self.nearest)], told
+        if arm.weights == "theorem":
+            return [self.distances["gamma"], 1 - self.distances["gamma"]], told
+        if arm.weights == "uniform":
+            return [0.5, 0.5], 0
+        return self._greedy(arm)
+
+    def _greedy(self, arm: Arm) -> tuple[list[float], int]:
+        net, choose = self.transfer.network(self.size, TARGET), self.transfer.choose
+        soup = adapt(
+            "greedy_soup",
+            dict(zip(("first", "second"), self._grown(net, arm), strict=True)),
+            pretrained=net.state_dict(),
+            model=net,
+            heads={"target": nn.Identity()},
+            data={"target": (choose.inputs.long(), choose.labels)},
+        )
+        passes = 2 * len(self.nets) - 1
+        flops = self.transfer.forward_flops(net, passes * len(choose))
+        return [float(weight) for weight in soup.coefficients["weight"]], flops
+
+    def _grown(self, net: nn.Module, arm: Arm) -> list[State]:
+        """Both sources in the larger network's shape."""
+        one, two = (source.state_dict() for source in self.nets)
+        if arm.matched:
+            two = git_rebasin(one, two, self.nets[0]).state
+        options: dict[str, Any] = {"width": arm.width, "depth": arm.depth, "noise": arm.noise}
+        return [
+            grow(
+                self.nets[0],
+                net,
+                state=state,
+                generator=torch.Generator().manual_seed(self.transfer.seed),
+                **options,
+            )
+            for state in (one, two)
+        ]
+
+    def _learned(
+        self, net: nn.Module, arm: Arm, rate: float, gammas: Sequence[float]
+    ) -> tuple[State, int]:
+        """Maps learned on the target's data, and the FLOPs of it."""
+        data, transfer = self.transfer.parts[TARGET], self.transfer
+        alone = arm.weights == "nearest"
+        sources = [self.nets[self.nearest]] if alone else self.nets
+
+        def learn(steps: int) -> State:
+            return learn_growth(
+                sources,
+                net,
+                (transfer.transform(data.inputs), data.labels),
+                mode=arm.mode,  # type: ignore[arg-type]  # checked there
+                weights=None if alone else gammas,
+                width=arm.width,  # type: ignore[arg-type]  # checked there
+                depth=arm.depth,  # type: ignore[arg-type]  # checked there
+                steps=steps,
+                learning_rate=rate,
+                batch_size=transfer.schedule.batch_size,
+                seed=transfer.seed,
+            ).state
+
+        once, twice = (count_flops(partial(learn, steps)) for steps in (1, 2))
+        return learn(LEARNING), once + (LEARNING - 1) * (twice - once)
+
+    def _taught(self) -> tuple[Split, int]:
+        """The target's data with labels that are half the nearest source's answer."""
+        transfer, data = self.transfer, self.transfer.parts[TARGET]
+        teacher = self.nets[self.nearest]
+        outputs = transfer.outputs(teacher, teacher.state_dict(), data)
+        truth = F.one_hot(data.labels, outputs.shape[-1])
+        labels: Tensor = TAUGHT * outputs.softmax(-1) + (1 - TAUGHT) * truth
+        return Split(data.inputs, labels), transfer.forward_flops(teacher, len(data))
+
+
+def tuned_rates(transfer: Transfer, start: str, size: str, steps: int) -> dict[str, Rates]:
+    """Of each arm the rates with the least ``choose`` loss after some steps, on a tuning seed."""
+    pair = Sources(transfer, start, size)
+    found = {}
+    for name in pair.allowed():
+        losses = {}
+        for maps in MAPS if ARMS[name].mode else (0.0,):
+            begun = pair.start(name, maps)
+            for rate in GRID:
+                (*_, last) = transfer.retrained(begun.net, (0, steps), rate, begun.split)
+                losses[Rates(rate, maps)] = last["choose"]
+        found[name] = min(losses, key=losses.__getitem__)
+    return found
+
+
+def tuned_goals(transfers: Sequence[Transfer], size: str, steps: int) -> dict[str, float]:
+    """Median losses on tuning seeds: two of scratch, and one that a source does not begin with.
+
+    ``easy`` and ``hard`` are what scratch has after half and nine tenths of its steps, ``late`` is
+    what the nearest source has after half of them.
+    """
+    goals = {"easy": ("scratch", steps // 2), "hard": ("scratch", 9 * steps // 10)}
+    goals["late"] = ("nearest source", steps // 2)
+    found: dict[str, list[float]] = {goal: [] for goal in goals}
+    for transfer in transfers:
+        pair = Sources(transfer, "shared", size)
+        for goal, (name, step) in goals.items():
+            rate = pair.usual_rates(name).training
+            (*_, last) = transfer.retrained(pair.start(name).net, (0, step), rate)
+            found[goal].append(last["judge"])
+    return {goal: round(median(losses), 3) for goal, losses in found.items()}

@@ -1,0 +1,48 @@
+"""Starts at equal cost, on numbers that can be worked out by hand."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from mergelib.studies.analysis.sail import arms
+
+GOAL = {"GPT": {"twice": {"easy": 2.5}}}
+
+
+@pytest.fixture(autouse=True)
+def result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scratch, a source alone that costs a step more, and SAIL at twice the cost of a step."""
+    losses = {"scratch": (4, 3, 2, 1), "nearest source": (3, 2, 1, 1), "SAIL": (2.5, 2, 2, 1)}
+    kinds = {"scratch": ("shared", 10, 0), "nearest source": ("shared", 10, 10)}
+    kinds["SAIL"] = ("own", 20, 10)
+    curves: list[dict[str, Any]] = []
+    costs: list[dict[str, Any]] = []
+    for arm, (start, step, added) in kinds.items():
+        where = {"seed": 0, "start": start, "size": "twice", "arm": arm}
+        flops = {"step_flops": step, "added_flops": added, "source_flops": 70}
+        costs.append({**where, **flops})
+        for place, loss in enumerate(losses[arm]):
+            curves.append({**where, "step": 20 * place, "judge": loss, "accuracy": 0.5})
+    tables = {"curves": pd.DataFrame(curves), "costs": pd.DataFrame(costs)}
+    monkeypatch.setattr(arms, "load_table", lambda name, part: tables[part])
+    monkeypatch.setattr(arms, "GOALS", GOAL)
+
+
+def test_losses_are_those_that_scratch_s_cost_buys() -> None:
+    table = arms.starts()
+    own = table[table["start"] == "own"].set_index("arm")
+    assert own["loss"].to_dict() == {"scratch": 1, "nearest source": 1, "SAIL": 2}
+    assert set(table.loc[table["start"] == "shared", "arm"]) == {"scratch", "nearest source"}
+    assert own["easy"].to_dict() == {"scratch": 60, "nearest source": 20, "SAIL": 20}
+
+
+def test_speed_is_told_in_flops() -> None:
+    """The nearest source: 20 steps of 10 and 10 before; SAIL: 20 of 20 and 10; scratch never."""
+    table = arms.starts()
+    rows = arms.speed_ups(table, "easy", "B", "SAIL", "nearest source")
+    assert 2 ** rows["speed"].item() == pytest.approx(210 / 410)
+    rows = arms.speed_ups(table, "easy", "C", "SAIL", "nearest source")
+    assert 2 ** rows["speed"].item() == pytest.approx(280 / 480)
+    rows = arms.speed_ups(table, "easy", "A", "SAIL")
+    assert 2 ** rows["speed"].item() == pytest.approx(600 / 400)

@@ -1,0 +1,189 @@
+"""Starts compared: what keeps the function begins at one loss, and every start pays for itself.
+
+On texts of random letters, and on pictures of six shades.
+"""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from mergelib.records.results import Tables
+from mergelib.statedict import lerp
+from mergelib.studies.papers.sail import arms as module
+from mergelib.studies.papers.sail.arms import ARMS, Rates, Sources, arms
+from mergelib.studies.papers.sail.transfers import (
+    TARGET,
+    Schedule,
+    Transfer,
+    picture_transfer,
+    text_transfer,
+    transfer_of,
+)
+from mergelib.studies.runner import REGISTERED, Run
+from mergelib.testbed.tasks import PretrainingSet, Split, Task
+from tests.studies.test_sail_text import words
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEARNING", 2)
+    monkeypatch.setattr(module, "EVERY", 2)
+
+
+@pytest.fixture(scope="module")
+def text() -> Transfer:
+    made = text_transfer([words(0) * 10, words(1) * 10], 0)
+    return replace(made, schedule=Schedule(8, 3e-3, 8))
+
+
+@pytest.fixture(scope="module")
+def tables(text: Transfer) -> Tables:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LEARNING", 2)
+        patch.setattr(module, "EVERY", 2)
+        return arms(text, start="own", size="twice", steps=2)
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Transfer:
+    return replace(picture_transfer(*shades(), 0), schedule=Schedule(3, 3e-3, 8))
+
+
+def shades() -> tuple[Task, PretrainingSet]:
+    labels = torch.arange(48) % 6
+    inputs = (40 * labels[:, None, None, None]).expand(48, 3, 32, 32).to(torch.uint8)
+    split, names = Split(inputs, labels), tuple("abcdef")
+    task = Task("shades", names, split, split, split, transform=lambda rows: rows / 100 - 1)
+    return task, PretrainingSet("known", names, split, split, "0")
+
+
+def loss_of(transfer: Transfer, body: torch.nn.Module, state: dict[str, Tensor]) -> float:
+    return transfer.judged(body, state)["judge"]
+
+
+def test_every_start_of_a_text(text: Transfer, tables: Tables) -> None:
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+    curves = pd.DataFrame(tables["curves"])
+    assert [*curves["arm"].unique()] == [*ARMS]
+    assert curves.groupby("arm")["step"].apply(list).map(tuple).unique().tolist() == [(0, 2)]
+    begun = curves[curves["step"] == 0].set_index("arm")["judge"]
+    same = ["own size", "Net2Net"]
+    assert begun[same].to_numpy() == pytest.approx(begun["nearest source"], abs=1e-4)
+    assert begun["SAIL, distilled"] == begun["SAIL"] != begun["SAIL, matched"]
+    pair = Sources(text, "own", "twice")
+    one, two = (body.state_dict() for body in pair.nets)
+    averages = {"uniform": 0.5, "SAIL": pair.distances["gamma"]}
+    assert 0 < averages["SAIL"] < 1 != averages["SAIL"]
+    for name, gamma in averages.items():
+        small = loss_of(text, pair.nets[0], lerp(two, one, gamma))
+        assert begun[name] == pytest.approx(small, abs=1e-4), "growing keeps the average's function"
+    after = curves[curves["step"] == 2].set_index("arm")["judge"]
+    assert after["SAIL, distilled"] != after["SAIL"]
+
+
+def test_every_start_pays(tables: Tables) -> None:
+    costs = pd.DataFrame(tables["costs"]).set_index("arm")
+    flops = {str(row["arm"]): int(row["source_flops"]) for row in tables["costs"]}
+    assert (
+        flops["scratch"] == costs["added_flops"]["scratch"] == costs["added_flops"]["uniform"] == 0
+    )
+    assert (costs["source_flops"] > 0).sum() == len(costs) - 1
+    assert flops["SAIL"] == 2 * flops["LiGO"]
+    added, step = costs["added_flops"], costs["step_flops"]
+    assert added["Net2Net"] == added["nearest source"] < added["greedy soup"]
+    assert step["own size"] < step["SAIL"] == step["LiGO"]
+    assert added["LiGO"] - added["stack"] > 2 * step["stack"], "two steps of learning maps"
+    assert added["SAIL, learned"] > added["LiGO"], "two sources' maps"
+    assert added["SAIL, distilled"] > added["SAIL"]
+
+
+def test_a_soup_is_no_worse_than_its_members(text: Transfer) -> None:
+    pair = Sources(text, "own", "twice")
+    (gammas, _) = pair._greedy(ARMS["greedy soup"])
+    assert sum(gammas) == 1
+    net = text.network("twice", TARGET)
+    states = pair._grown(net, ARMS["greedy soup"])
+    states.append(lerp(states[1], states[0], gammas[0]))
+    right = [
+        (text.outputs(net, state, text.choose).argmax(-1) == text.choose.labels).double().mean()
+        for state in states
+    ]
+    assert right[2] >= max(right[:2])
+
+
+def test_half_of_a_distilled_label_is_the_truth(text: Transfer) -> None:
+    split, flops = Sources(text, "shared", "twice")._taught()
+    data = text.parts[TARGET]
+    assert torch.equal(split.inputs, data.inputs)
+    assert split.labels.sum(-1).flatten().tolist() == pytest.approx([1.0] * data.labels.numel())
+    told = split.labels.gather(-1, data.labels[..., None])
+    assert (told >= 0.5).all()
+    assert flops == len(data) * text.forward_flops(text.network("small", TARGET), 1)
+
+
+def test_starts_of_pictures(pictures: Transfer) -> None:
+    """Sources know three classes each; all arms have the same new head."""
+    known = [split.inputs[:, 0, 0, 0].unique() for split in pictures.parts[:2]]
+    assert sorted(torch.cat(known).tolist()) == [0, 40, 80, 120, 160, 200]
+    assert all(set(split.labels.tolist()) == {0, 1, 2} for split in pictures.parts[:2])
+    tables = arms(pictures, start="own", size="half wider", steps=2)
+    found = pd.DataFrame(tables["curves"])["arm"].unique()
+    assert {*ARMS} - {*found} == {
+        *("stack", "LiGO", "greedy soup", "SAIL, learned", "SAIL, distilled")
+    }
+    pair = Sources(pictures, "own", "half wider")
+    starts = {name: pair.start(name) for name in ("scratch", "nearest source", "SAIL")}
+    heads = [start.net.state_dict()["1.weight"] for start in starts.values()]
+    assert torch.equal(heads[0], heads[1])
+    assert torch.equal(heads[0], heads[2])
+    assert 0 < pair.distances["gamma"] < 1
+    plain = starts["nearest source"].costs["added_flops"]
+    assert starts["SAIL"].costs["added_flops"] - plain == pictures.forward_flops(
+        starts["SAIL"].net, len(pictures.parts[TARGET])
+    ), "statistics measured anew"
+
+
+def test_rates_and_goals_are_those_of_least_loss(
+    text: Transfer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GRID", (1e-9, 3e-3))
+    monkeypatch.setattr(module, "MAPS", (1e-9, 1e-3))
+    few = {name: ARMS[name] for name in ("scratch", "nearest source", "LiGO")}
+    monkeypatch.setattr(module, "ARMS", few)
+    rates = module.tuned_rates(text, "shared", "twice", 2)
+    assert rates["scratch"] == Rates(3e-3)
+    assert rates["LiGO"].training == 3e-3
+    goals = module.tuned_goals([text], "twice", 20)
+    assert goals["hard"] < goals["easy"]
+    assert goals["late"] != goals["easy"]
+
+
+def test_what_is_refused(text: Transfer, pictures: Transfer) -> None:
+    def refused(words: str, transfer: Transfer, **settings: Any) -> None:
+        with pytest.raises(ValueError, match=words):
+            arms(transfer, steps=2, **settings)
+
+    refused("start is 'other', expected 'shared' or 'own'", text, start="other")
+    refused("size is 'small', expected one of: half wider, twice", text, size="small")
+    refused("unknown arm 'best'; known: scratch", text, only=["best"])
+    refused("'Net2Net' does not fit: a layer norm", text, only=["Net2Net"])
+    refused("'SAIL, matched' does not fit: sources that share", text, only=["SAIL, matched"])
+    refused("'LiGO' does not fit: a stage has no block", pictures, only=["LiGO"])
+    with pytest.raises(ValueError, match="studies of starts take no model, got 'mlp'"):
+        transfer_of(Run(REGISTERED["arms"], "glyphs8", 0, model="mlp"))
+    with pytest.raises(ValueError, match="1 texts, expected two"):
+        text_transfer([words(0) * 20], 0)
+
+
+def test_a_run_tells_its_sources() -> None:
+    complete = REGISTERED["arms"].complete({})
+    loaded = transfer_of(Run(REGISTERED["arms"], "glyphs8", 0, settings=complete))
+    (transfer,) = loaded.arguments
+    assert transfer.name == "ResNet"
+    assert [*loaded.inputs["sources"]][-1] == "pretraining/glyphs"
+    assert len(transfer.parts[TARGET].labels.unique()) > 2
