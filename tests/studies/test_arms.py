@@ -131,7 +131,8 @@ def test_starts_of_pictures(pictures: Transfer) -> None:
     known = [split.inputs[:, 0, 0, 0].unique() for split in pictures.parts[:2]]
     assert sorted(torch.cat(known).tolist()) == [0, 40, 80, 120, 160, 200]
     assert all(set(split.labels.tolist()) == {0, 1, 2} for split in pictures.parts[:2])
-    tables = arms(pictures, start="own", size="half wider", steps=2)
+    rates = {name: [3e-3] for name in ARMS}
+    tables = arms(pictures, start="own", size="half wider", steps=2, rates=rates)
     found = pd.DataFrame(tables["curves"])["arm"].unique()
     assert {*ARMS} - {*found} == {
         *("stack", "LiGO", "greedy soup", "SAIL, learned", "SAIL, distilled")
@@ -173,6 +174,7 @@ def test_what_is_refused(text: Transfer, pictures: Transfer) -> None:
     refused("unknown arm 'best'; known: scratch", text, only=["best"])
     refused("'Net2Net' does not fit: a layer norm", text, only=["Net2Net"])
     refused("'SAIL, matched' does not fit: sources that share", text, only=["SAIL, matched"])
+    refused("no rates of 'SAIL' are known for ResNet: pass them", pictures, only=["SAIL"])
     refused("'LiGO' does not fit: a stage has no block", pictures, only=["LiGO"])
     with pytest.raises(ValueError, match="studies of starts take no model, got 'mlp'"):
         transfer_of(Run(REGISTERED["arms"], "glyphs8", 0, model="mlp"))

@@ -87,7 +87,7 @@ class Rates(NamedTuple):
 GOALS = {  # nats, by modality and size
     "GPT": {
         "twice": {"easy": 2.615, "hard": 2.513, "late": 2.209},
-        "half wider": {"easy": 2.653, "hard": 2.548, "late": 2.3},
+        "half wider": {"easy": 2.663, "hard": 2.549, "late": 2.213},
     },
 }
 RATES: dict[tuple[str, str], dict[str, Rates]] = {  # by modality and start
@@ -103,8 +103,6 @@ RATES: dict[tuple[str, str], dict[str, Rates]] = {  # by modality and start
         "SAIL, matched": Rates(1e-3),
         "SAIL, distilled": Rates(3e-3),
     },
-    ("ResNet", "shared"): dict.fromkeys(ARMS, Rates(3e-3)),
-    ("ResNet", "own"): {},
 }
 
 
@@ -132,7 +130,8 @@ def arms(
             target's classes are needed for ``greedy soup`` and distillation, own starts for ``SAIL,
             matched``, whole multiples for copies of a GPT's units, and blocks to repeat for stacks.
         steps: of retraining, read every `EVERY`.
-        rates: by arm, for retraining and for maps; of others, those of `RATES`.
+        rates: by arm, for retraining and for maps; of others, those of `RATES`, which has none for
+            pictures.
 
     Returns:
         Rows with ``start`` and ``size``. ``curves``: of each ``arm``, ``step``, ``choose`` and
@@ -141,15 +140,18 @@ def arms(
         ``first`` (of D_1 and D*), ``second`` and ``between``, and ``gamma``, θ_1's weight.
 
     Raises:
-        ValueError: an unknown start, size or arm, or an arm that the transfer does not allow.
+        ValueError: an unknown start, size or arm, an arm that the transfer does not allow, or
+            rates that nobody knows.
     """
     pair = Sources(transfer, start, size)
     names = [*only] or pair.allowed()
     pair.check(names)
+    chosen = {
+        name: Rates(*rates[name]) if name in rates else pair.usual_rates(name) for name in names
+    }
     reads = range(0, steps + 1, EVERY)
     tables: Tables = {"curves": [], "costs": [], "distances": [dict(pair.distances)]}
-    for name in names:
-        own = Rates(*rates.get(name, pair.usual_rates(name)))
+    for name, own in chosen.items():
         begun = pair.start(name, own.maps)
         rows = transfer.retrained(begun.net, reads, own.training, begun.split)
         tables["curves"] += [{"arm": name, **row} for row in rows]
@@ -232,9 +234,17 @@ class Sources:
         return ""
 
     def usual_rates(self, name: str) -> Rates:
-        """Of an arm, from `RATES`; those that need one source are the same for both starts."""
-        shared, own = (RATES[self.transfer.name, start] for start in ("shared", self.kind))
-        return {**shared, **own}[name]
+        """Of an arm, from `RATES`; those that need one source are the same for both starts.
+
+        Raises:
+            ValueError: where none are known.
+        """
+        modality = self.transfer.name
+        shared, own = (RATES.get((modality, start), {}) for start in ("shared", self.kind))
+        known = {**shared, **own}
+        if name not in known:
+            raise ValueError(f"no rates of {name!r} are known for {modality}: pass them as rates")
+        return known[name]
 
     def start(self, name: str, map_rate: float = 0.0) -> Start:
         """The start of an arm, and what it costs."""
