@@ -246,6 +246,17 @@ def test_ties_in_separate_layers_stay() -> None:
     }
 
 
+def test_a_tie_that_the_source_lacks_is_refused() -> None:
+    target = gpt2("GPT2LMHeadModel")
+    state = {key: value.clone() for key, value in target.state_dict().items()}
+    assert torch.equal(
+        ml.grow(target, target, state=state)["lm_head.weight"], state["lm_head.weight"]
+    )
+    state["lm_head.weight"] += 1
+    with pytest.raises(ValueError, match=r"'lm_head\.weight' is tied to"):
+        ml.grow(target, target, state=state)
+
+
 @pytest.mark.parametrize(
     ("source", "target", "options", "message"),
     [

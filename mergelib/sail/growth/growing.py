@@ -66,8 +66,8 @@ def grow(
     Raises:
         ValueError: for a module without a description; networks that differ in more than widths and
             lengths of lists; an axis that shrinks or must not grow; uneven copies under a layer
-            norm; layers that cannot be closed; weights that do not fit or are not finite. The
-            message names module, group or key.
+            norm; layers that cannot be closed; weights that do not fit or are not finite, or
+            differ where the target ties them. The message names module, group or key.
     """
     _check_noise(noise, width)
     plan = planned(source, target, state=state, width=width, depth=depth, gap=gap)
@@ -145,6 +145,13 @@ def planned(
     sizes = group_sizes(before, after, origins(weights, fresh, lists))
     plan = Plan(weights, fresh, lists, Widening(after, sizes, width))
     _check_growth(plan.widening)
+    for key, first in plan.ties.items():
+        pair = [_mix(weights, plan.origins[name]) for name in (key, first) if plan.origins[name]]
+        if len(pair) == 2 and not torch.equal(*pair):
+            raise ValueError(
+                f"{key!r} is tied to {first!r} in the target, but they differ in the source: grow "
+                "into a target without that tie"
+            )
     return plan
 
 
