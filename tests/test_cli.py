@@ -193,6 +193,12 @@ def test_settings_are_json_else_text() -> None:
     assert cli.apps.read_settings(None) == {}
 
 
+def test_settings_of_a_point_may_hold_blanks() -> None:
+    parts = cli.apps.split_settings('  size=half wider only=["a b", "c"]  steps=2,4 ')
+    assert parts == ["size=half wider", 'only=["a b", "c"]', "steps=2,4"]
+    assert cli.apps.split_settings("") == []
+
+
 @pytest.mark.usefixtures("quick")
 def test_zoo_build_then_merge_then_evaluate(run: Run, tmp_path: Path) -> None:
     printed = succeed(run, "zoo", "build", "--suite", "digits2")

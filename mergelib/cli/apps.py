@@ -1,6 +1,7 @@
 """The tree of commands, and the options that several of them take."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,6 +90,11 @@ def read_settings(texts: Sequence[str] | None, option: str = "--set") -> dict[st
             raise ValueError(f"{option} takes name=value, got {text!r}")
         settings[name] = _read_value(value)
     return settings
+
+
+def split_settings(text: str) -> list[str]:
+    """Several ``name=value`` in one text; a value may hold blanks."""
+    return re.split(r"\s+(?=\w+=)", text.strip()) if text.strip() else []
 
 
 def _read_value(text: str) -> Any:

@@ -15,6 +15,7 @@ from mergelib.cli.apps import (
     app,
     load_suite_shown,
     read_settings,
+    split_settings,
     split_commas,
 )
 
@@ -139,7 +140,7 @@ def study(
         model=model,
         device=device,
         settings=read_settings(settings),
-        points=[read_settings(text.split(), "--at") for text in points or [""]],
+        points=[read_settings(split_settings(text), "--at") for text in points or [""]],
         backend=backend,  # type: ignore[arg-type]  # checked there
         jobs=jobs,
         **options,
