@@ -15,8 +15,8 @@ from mergelib.cli.apps import (
     app,
     load_suite_shown,
     read_settings,
-    split_settings,
     split_commas,
+    split_settings,
 )
 
 DEMO = ("average", "task_arithmetic", "ties", "cart")

@@ -391,7 +391,7 @@ print(f"sources: {costs.sources / costs.step:.0f} epochs, weights: {costs.added 
 #   faster if starts are not shared.
 # * Sources with their own starts are farther from an optimum than random weights are.
 #
-# **Next:** [](90-claims-ledger).
+# **Next:** [](53-sail-text).
 #
 # ## References
 #

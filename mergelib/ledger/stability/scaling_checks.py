@@ -1,8 +1,9 @@
 """What the claims of the stability framework on measured merges are tested by.
 
 All read one sweep, a small vision transformer with Adam on eight tasks, where each parameter is
-changed while the others are usual; some read another, a narrow ResNet-18 with SGD, as well. What is
-best is chosen on the other seeds, among values that leave one to compare with.
+changed while the others are usual; some read others as well: a narrow ResNet-18 with SGD, and the
+transformer on twenty tasks. What is best is chosen on the other seeds, among values that leave one
+to compare with.
 """
 
 from dataclasses import dataclass, replace
@@ -66,6 +67,10 @@ RESNET = Network(
 )
 STALE = replace(RESNET, words="ResNet with averaged statistics, ", method="average")
 NETWORKS = (VIT, RESNET)
+TWENTY = (
+    replace(VIT, result="vision20-scaling-vit_small", words="twenty tasks, ", role="secondary"),
+    replace(VIT, result="glyphs20-scaling-vit_small", words="twenty scripts, ", role="secondary"),
+)
 
 
 def _merged(load: Load, **chosen: Any) -> pd.DataFrame:
@@ -89,7 +94,7 @@ def steps(load: Load) -> list[Check]:
     for name in ("task_arithmetic", "ties", "dare"):
         cases.append((VIT, name, {"method": name}, "secondary"))
     cases.append((VIT, f"average at rate {LARGE:g}", {"learning_rate": LARGE}, "secondary"))
-    cases.append((RESNET, "average", {}, "secondary"))
+    cases += [(net, "average", {}, net.role) for net in (RESNET, *TWENTY)]
     for net, words, chosen, role in cases:
         for value, unit in UNITS.items():
             wide = sweep.spread(net.merged(load, steps=None, **chosen), "steps", value)
@@ -139,7 +144,7 @@ def batch(load: Load) -> list[Check]:
 def rate(load: Load) -> list[Check]:
     """T3: a large rate against the best other one, and against no training."""
     checks = []
-    for net, (value, unit) in product((*NETWORKS, STALE), UNITS.items()):
+    for net, (value, unit) in product((*NETWORKS, STALE, TWENTY[1]), UNITS.items()):
         rows = net.merged(load, learning_rate=None, steps=EARLY)
         wide = sweep.spread(rows, "learning_rate", value)
         largest = wide.columns[-1]
@@ -191,13 +196,13 @@ def data(load: Load) -> list[Check]:
 def tasks(load: Load) -> list[Check]:
     """T5: nested merges, judged on the tasks that all of them hold."""
     checks = []
-    table = load(RESULT, "counts")
-    for value, unit in UNITS.items():
-        means = sweep.shared_tasks(table, "average", value)
+    for net, (value, unit) in product((VIT, *TWENTY), UNITS.items()):
+        means = sweep.shared_tasks(load(net.result, "counts"), "average", value)
         least, most = means.columns[0], means.columns[-1]
-        for few, many in ((least, most), *pairwise(means.columns)):
-            role: Role = "primary" if (few, many) == (least, most) else "secondary"
-            what = f"{value} of the first {least} tasks: better with {few} merged than {many}"
+        pairs = [(least, most), *(pairwise(means.columns) if net is VIT else ())]
+        for few, many in pairs:
+            role: Role = net.role if (few, many) == (least, most) else "secondary"
+            what = f"{net.words}{value} of the first {least}: better with {few} merged than {many}"
             checks.append(Check(what, matrix(means[few] - means[many]), role=role, unit=unit))
     repeated = load(REPEATED, "test")
     fewest, largest = 2, int(repeated["count"].max())
@@ -229,6 +234,7 @@ def explosion(load: Load) -> list[Check]:
     for name in ("task_arithmetic", "ties", "dare"):
         cases.append((VIT, f"{_name(name)}, ", "K", {"steps": None, "method": name}, "secondary"))
     cases.append((VIT, "25 % of the data, ", "K", {"steps": None, "share": 0.25}, "secondary"))
+    cases += [(net, "", "K", {"steps": None}, net.role) for net in TWENTY]
     for net, method, words, chosen, role in cases:
         column = next(name for name, value in chosen.items() if value is None)
         split = sweep.apart(net.merged(load, **chosen))
@@ -267,16 +273,16 @@ def trends(load: Load) -> list[Check]:
 
 def needed(load: Load) -> list[Check]:
     """T13: the lead over the average against the number of tasks."""
-    table = load(RESULT, "counts")
+    cases = [(VIT, method) for method in ("ties", "ties_printed", "dare")]
+    cases += [(net, "ties") for net in TWENTY]
     return [
         Check(
-            f"{value}: the lead of {_name(method)} over the average grows with log₂ N",
-            matrix(sweep.slopes(table, method, value)),
-            role="primary" if method == "ties" else "secondary",
+            f"{net.words}{value}: the lead of {_name(method)} over the average grows with log₂ N",
+            matrix(sweep.slopes(load(net.result, "counts"), method, value)),
+            role=net.role if method == "ties" else "secondary",
             unit=unit,
         )
-        for method in ("ties", "ties_printed", "dare")
-        for value, unit in UNITS.items()
+        for (net, method), (value, unit) in product(cases, UNITS.items())
     ]
 
 

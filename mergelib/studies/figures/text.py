@@ -79,3 +79,17 @@ def losses_of_mixtures(losses: pd.DataFrame, ax: "Axes") -> None:
         ax.errorbar(rows.index, rows["mean"], rows["half_width"], label=method, **bars)
     ax.axhline(0, color="black", lw=1, ls=":")
     ax.set(xlabel="share of θ₁'s text")
+
+
+def crossing(curves: pd.DataFrame, ax: "Axes") -> None:
+    """Loss on another text against γ, a curve for each start, with intervals over seeds.
+
+    Args:
+        curves: of one source and target, rows of ``start``, ``gamma`` and ``judge``.
+        ax: where to draw.
+    """
+    for start, (shade, mark) in STARTS.items():
+        rows = over_seeds(curves[curves["start"] == start], "gamma", "judge")
+        bars = {"color": shade, "fmt": f"{mark}-", "ms": 4, "lw": 1.2, "capsize": 2}
+        ax.errorbar(rows.index, rows["mean"], rows["half_width"], label=start, **bars)
+    ax.set(xlabel="γ, weight of θ₁")

@@ -103,6 +103,14 @@ def test_shared_tasks_are_those_of_the_smallest_merge() -> None:
     assert found.loc[0].to_dict() == pytest.approx({4: 90.0, 8: 80.0, 16: 70.0})
 
 
+def test_changes_are_those_of_the_smallest_merges_tasks() -> None:
+    found = sweep.above_smallest(_counts())
+    assert set(found["task"]) == {"a"}
+    mean = found.groupby(["method", "count"])["accuracy"].mean()
+    assert mean["average"].tolist() == pytest.approx([0.0, -0.1, -0.2])
+    assert mean["ties"][16] - mean["average"][16] == pytest.approx(0.1)
+
+
 def test_slopes_are_per_doubling() -> None:
     """Leads of 0, 2.5 and 5 points at 4, 8 and 16 tasks, as half of the tasks show them."""
     table = _counts()

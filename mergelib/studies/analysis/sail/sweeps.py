@@ -155,7 +155,7 @@ def interiors() -> pd.DataFrame:
     Returns:
         A row per seed, ``source``, ``target``, start and ``place``, with ``gamma`` and ``loss``.
     """
-    curves = last(_crossing("curves"))
+    curves = crossing()
     inside = curves["gamma"].between(0, 1, inclusive="neither")
     parts = {"interior": curves[inside], "end": curves[curves["gamma"].isin([0.0, 1.0])]}
     table: pd.DataFrame = pd.concat(
@@ -163,6 +163,11 @@ def interiors() -> pd.DataFrame:
         ignore_index=True,
     )
     return table[[*_DIRECTION, "place", "gamma", "judge"]].rename(columns={"judge": "loss"})
+
+
+def crossing() -> pd.DataFrame:
+    """The sweeps over γ in another text after the last step, with ``source``."""
+    return last(_crossing("curves"))
 
 
 def _crossing(part: str) -> pd.DataFrame:

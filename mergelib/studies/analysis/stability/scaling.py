@@ -232,6 +232,19 @@ def shared_tasks(counts: pd.DataFrame, method: str, value: str = "accuracy") -> 
     return rows.merge(first).pivot_table(index="seed", columns="count", values=value) * _sign(value)
 
 
+def above_smallest(counts: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy on the tasks of the smallest merge, less that in its average; no printed rules.
+
+    Args:
+        counts: as for `shared_tasks`, with several methods.
+    """
+    rows = counts[~counts["method"].str.endswith("_printed")]
+    least = rows[(rows["method"] == "average") & (rows["count"] == rows["count"].min())]
+    keys = ["seed", "task"]
+    shown = rows.merge(least[[*keys, "accuracy"]], on=keys, suffixes=("", "_least"))
+    return shown.assign(accuracy=shown["accuracy"] - shown["accuracy_least"])
+
+
 def slopes(counts: pd.DataFrame, method: str, value: str = "accuracy") -> pd.Series:
     """How a method's lead over the average grows per doubling of the number of tasks, by seed.
 
