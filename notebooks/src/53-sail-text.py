@@ -335,7 +335,7 @@ print(f"AUC of D1 and D2: {classifier_auc(rest[low], rest[middle]):.2f}")
 # * Theorem 3's weight moves with the features. It names the nearer source; the farther one is as good here.
 # * 10.8866 is an untrained network. Not all overlaps exist, and 0, ½ and 1 were not on the grid.
 #
-# **Next:** [](90-claims-ledger).
+# **Next:** [](54-sail-diffusion).
 #
 # ## References
 #

@@ -3,7 +3,7 @@
 from functools import partial
 
 from mergelib.ledger.checks import Check
-from mergelib.ledger.sail import growing, spirals, text
+from mergelib.ledger.sail import diffusion, growing, spirals, text
 from mergelib.ledger.verdicts import Claim, Load
 
 _DATA = (
@@ -112,6 +112,25 @@ CLAIMS = (
         "where to stop; test examples for all shares and losses",
         page="notebooks/50-growing",
         test=growing.kept,
+    ),
+    Claim(
+        key="S8",
+        paper="anonymous2025structured",
+        place="Appendix J, Table 4",
+        statement="with SAIL's start and loss a SiT draws better pictures than with REPA alone",
+        reported="FID 67.6, 35.9, 19.8 and 12.2 against REPA's 78.2, 49.5, 33.2 and 24.4 after 50, "
+        "100, 200 and 400 thousand steps; what alignment takes before these is not counted",
+        method="SiTs of width 64 and four blocks on latents of Fashion-MNIST, aligned to tokens of "
+        "the suite's backbone; Fréchet distance of 1,000 drawn pictures from as many test pictures "
+        "in features of the task's expert, not those of Inception. Log distance of REPA's less "
+        "SAIL's at three reads, at equal steps, and at equal FLOPs, where the training of f_P and "
+        "the alignment beforehand count (account B). Secondary: REPA against the plain SiT, a SiT "
+        "grown from a smaller one against REPA, and an unbiased kernel distance; control: the "
+        "distance of training pictures",
+        data="training pictures with labels for all arms; the backbone's tokens of them for REPA "
+        "and for f_P; test pictures, and an expert that no arm has seen, judge",
+        page="notebooks/54-sail-diffusion",
+        test=diffusion.nearer,
     ),
     Claim(
         key="S9",
