@@ -80,6 +80,16 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         ),
         _SHARES([("", "alone")], levels=[1], against=[-1]),
     ),
+    "S8": (
+        Contrast(
+            "judged",
+            ("arm",),
+            [("REPA + J",), ("REPA",)],
+            ("log",),
+            10.0,
+            blocks=("seed", "read"),
+        ),
+    ),
     "S9": (
         Contrast(
             "risk",

@@ -1,7 +1,8 @@
 """All studies by name. Importing this module registers them, a module for each paper."""
 
 from mergelib.studies.papers import cart, cogram, convolutions, frank_wolfe, geometry, surface
-from mergelib.studies.papers.sail import arms, clusters, diffusion, kept, risk, spirals, text
+from mergelib.studies.papers.sail import clusters, diffusion, risk, spirals, text
+from mergelib.studies.papers.sail.larger import arms, kept
 from mergelib.studies.papers.stability import (
     constants,
     mechanisms,

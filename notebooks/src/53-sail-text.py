@@ -437,7 +437,7 @@ print(f"AUC of D1 and D2: {classifier_auc(rest[low], rest[middle]):.2f}")
 # * To another text one source carries over, and no average of two does better; Theorem 3 itself takes one alone.
 # * 10.8866 is an untrained network. Not all overlaps exist, and 0, ½ and 1 were not on the grid.
 #
-# **Next:** [](90-claims-ledger).
+# **Next:** [](54-sail-diffusion).
 #
 # ## References
 #

@@ -13,7 +13,7 @@ from mutate_ledger import WAYS, found, noticed
 from mergelib.ledger import judge, sail
 from mergelib.records.results import MissingResult
 from mergelib.studies.analysis.sail import arms, sweeps
-from mergelib.studies.papers.sail.arms import ARMS
+from mergelib.studies.papers.sail.larger.arms import ARMS
 from mergelib.studies.papers.sail.text import CELLS, CORPORA, EVERY, SHARES
 from mergelib.studies.papers.sail.training import GRIDS
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from mergelib.records.results import Tables
 from mergelib.statedict import lerp
-from mergelib.studies.papers.sail import arms as module
-from mergelib.studies.papers.sail.arms import ARMS, Rates, Sources, arms
-from mergelib.studies.papers.sail.transfers import (
+from mergelib.studies.papers.sail.larger import arms as module
+from mergelib.studies.papers.sail.larger.arms import ARMS, Rates, Sources, arms
+from mergelib.studies.papers.sail.larger.transfers import (
     TARGET,
     Schedule,
     Transfer,

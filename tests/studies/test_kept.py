@@ -12,8 +12,8 @@ import torch
 
 from mergelib.records.results import Tables
 from mergelib.sail.retraining import perceptron_flops
-from mergelib.studies.papers.sail import kept as module
-from mergelib.studies.papers.sail.kept import Ground, kept, picture_ground, text_ground
+from mergelib.studies.papers.sail.larger import kept as module
+from mergelib.studies.papers.sail.larger.kept import Ground, kept, picture_ground, text_ground
 from mergelib.studies.runner import REGISTERED, Run
 from mergelib.testbed.tasks import Split, Task
 from tests.studies.test_sail_text import words

@@ -392,7 +392,9 @@ def test_a_study_that_fails_for_one_seed(tiny: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_unknown_is_named(tiny: str) -> None:
-    with pytest.raises(ValueError, match="unknown study 'rank'; known: adaptation, baselines"):
+    with pytest.raises(
+        ValueError, match="unknown study 'rank'; known: adaptation, arms, baselines"
+    ):
         get_study("rank")
     with pytest.raises(ValueError, match=r"ranks has no setting 'ratios'; it has: rank_ratios=\("):
         measure_study(ranks, "digits2", range(2), settings={"ratios": [1]})

@@ -1,7 +1,7 @@
 """The figures of the chapter on SAIL in text: maps of blocks, and curves over γ."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from torch import Tensor
@@ -58,7 +58,7 @@ def weights_of_mixtures(weights: pd.DataFrame, ax: "Axes") -> None:
     own = weights[weights["kind"] == "best"]
     for start, (shade, mark) in STARTS.items():
         rows = over_seeds(own[own["start"] == start], "share", "gamma")
-        bars = {"color": shade, "fmt": f"{mark}-", "ms": 4, "lw": 1.2, "capsize": 2}
+        bars: dict[str, Any] = {"color": shade, "fmt": f"{mark}-", "ms": 4, "lw": 1.2, "capsize": 2}
         ax.errorbar(rows.index, rows["mean"], rows["half_width"], label=start, **bars)
     ax.plot([0, 1], [0, 1], ":", color="black", label="theorem")
     ax.set(xlabel="share of θ₁'s text", ylabel="γ, weight of θ₁")
@@ -75,7 +75,7 @@ def losses_of_mixtures(losses: pd.DataFrame, ax: "Axes") -> None:
     for method, shade in RIVALS.items():
         above = (wide[method] - wide["theorem"]).rename("loss").reset_index()
         rows = over_seeds(above, "share", "loss")
-        bars = {"color": shade, "fmt": "o-", "ms": 4, "lw": 1.2, "capsize": 2}
+        bars: dict[str, Any] = {"color": shade, "fmt": "o-", "ms": 4, "lw": 1.2, "capsize": 2}
         ax.errorbar(rows.index, rows["mean"], rows["half_width"], label=method, **bars)
     ax.axhline(0, color="black", lw=1, ls=":")
     ax.set(xlabel="share of θ₁'s text")
@@ -90,6 +90,6 @@ def crossing(curves: pd.DataFrame, ax: "Axes") -> None:
     """
     for start, (shade, mark) in STARTS.items():
         rows = over_seeds(curves[curves["start"] == start], "gamma", "judge")
-        bars = {"color": shade, "fmt": f"{mark}-", "ms": 4, "lw": 1.2, "capsize": 2}
+        bars: dict[str, Any] = {"color": shade, "fmt": f"{mark}-", "ms": 4, "lw": 1.2, "capsize": 2}
         ax.errorbar(rows.index, rows["mean"], rows["half_width"], label=start, **bars)
     ax.set(xlabel="γ, weight of θ₁")

@@ -27,7 +27,7 @@ class LatentToRepresentation(nn.Module):
         hidden: channels between.
     """
 
-    def __init__(self, size: int, hidden: int = 64) -> None:
+    def __init__(self, size: int, hidden: int = 32) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Conv2d(CHANNELS, hidden, 3, padding=1),

@@ -5,11 +5,10 @@ import torch
 
 from mergelib.records.results import load_table
 from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
-from mergelib.studies.papers.sail.arms import ARMS, EVERY, GOALS
+from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY, GOALS
 
 RESULTS = {"GPT": "tinyshakespeare-arms"}
 BASELINES = ("nearest source", "Net2Net", "stack", "LiGO", "uniform", "greedy soup")
-SIZE = {"GPT": "twice"}  # at which all arms are compared
 
 _CELL = ["modality", "seed", "start", "size"]
 _ONE_SOURCE = [name for name, arm in ARMS.items() if arm.weights in ("", "nearest")]

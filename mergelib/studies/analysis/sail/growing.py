@@ -15,7 +15,7 @@ from mergelib.records.results import load_result, load_table
 from mergelib.sail import grow
 from mergelib.sail.growth.width import Widening
 from mergelib.structure import structure_of
-from mergelib.studies.papers.sail.kept import Build, picture_networks, ways
+from mergelib.studies.papers.sail.larger.kept import Build, picture_networks, ways
 from mergelib.testbed import models
 from mergelib.testbed.tasks import Task, cross_entropy
 from mergelib.training import make_optimiser, shuffled, train

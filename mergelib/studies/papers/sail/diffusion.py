@@ -5,40 +5,29 @@ its alignment to f_P is trained (Eq. 14); this loss then stays beside the veloci
 way of SAIL's section 4 stands beside it: a SiT grown from a smaller one.
 """
 
-import copy
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mergelib.hashing import stable_seed
-from mergelib.messages.brief import Brief
 from mergelib.records.results import Tables
 from mergelib.sail import grow
-from mergelib.sail.divergences import frechet_distance, kernel_distance
 from mergelib.sail.retraining import count_flops
+from mergelib.studies.papers.sail.latents import World, prepare, quality
 from mergelib.studies.runner import study
-from mergelib.testbed.diffusion.alignment import (
-    LatentToRepresentation,
-    Projector,
-    align_loss,
-    repa_loss,
-)
-from mergelib.testbed.diffusion.flow import draw, on_the_way, velocity_loss
-from mergelib.testbed.diffusion.networks import CHANNELS, SIDE, AutoEncoder, SiT
-from mergelib.testbed.models import VisionTransformer
+from mergelib.testbed.diffusion.alignment import Projector, align_loss, repa_loss
+from mergelib.testbed.diffusion.flow import on_the_way, velocity_loss
+from mergelib.testbed.diffusion.networks import SiT
 from mergelib.testbed.tasks import Zoo
 from mergelib.training import make_optimiser, seeded, shuffled, train
 
 HEAD = 16  # dimensions of a head
 DROPPED = 0.1  # share of labels that training hides
-AVERAGED = 0.99  # what the moving average of weights keeps in a step
+AVERAGED = 0.99  # what the moving average of weights keeps in a step, in the end
 NOISE = 0.05  # added to copies of grown networks
-ROWS = 500  # pictures at a time, where nothing is trained
+EVERY = 10  # steps between losses that are told
 
 
 class Weights(NamedTuple):
@@ -49,51 +38,63 @@ class Weights(NamedTuple):
     align: float = 0.0
 
 
+PLAIN, REPA, ALIGNED, GROWN = "SiT", "REPA", "REPA + J", "REPA, grown"
 ARMS = {
-    "SiT": Weights(),
-    "REPA": Weights(repa=0.5),
-    "REPA + J": Weights(repa=0.5, align=0.5),
-    "REPA, grown": Weights(repa=0.5),
+    PLAIN: Weights(),
+    REPA: Weights(repa=0.5),
+    ALIGNED: Weights(repa=0.5, align=0.5),
+    GROWN: Weights(repa=0.5),
 }
+ALONE = Weights(velocity=0.0, align=1.0)  # Eq. 14
 
 
 class Parts(nn.Module):
-    """A SiT and what its tokens are projected by, which are trained together."""
+    """A SiT and what its tokens are projected by, which are trained together.
 
-    def __init__(self, network: SiT, size: int) -> None:
-        super().__init__()
-        self.network = network
-        self.repa, self.align = (Projector(network.width, size) for _ in range(2))
-        self.block = max(1, len(network.blocks) // 3)  # whose tokens are aligned
+    Equal sizes begin with equal weights.
 
-
-@dataclass(frozen=True, repr=False)
-class World(Brief):
-    """What all arms share.
-
-    Attributes:
-        latents: of the training pictures, ``(N, 4, 8, 8)``, each channel of mean 0, variance 1.
-        labels: theirs, ``(N,)``.
-        classes: how many there are.
-        wanted: the backbone's tokens, ``(N, 16, size)``, each feature of mean 0 and variance 1.
-        represent: f_P, frozen.
-        printed: whether f_P sees the noisy latent or the clean one.
-        picture: latents to pictures in -1..1.
-        judge: pictures to an expert's features and classes.
-        real: features of test pictures.
-        seed: of everything drawn.
+    Args:
+        world: of its latents, labels and representations.
+        width: of the SiT, a multiple of 16.
+        depth: its blocks.
     """
 
-    latents: Tensor
-    labels: Tensor
-    classes: int
-    wanted: Tensor
-    represent: nn.Module
-    printed: bool
-    picture: Callable[[Tensor], Tensor]
-    judge: Callable[[Tensor], tuple[Tensor, Tensor]]
-    real: Tensor
-    seed: int
+    def __init__(self, world: World, width: int, depth: int) -> None:
+        super().__init__()
+        with seeded(world.seed):
+            self.network = SiT(width, depth, width // HEAD, classes=len(world.names))
+            size = world.wanted.shape[-1]
+            self.repa, self.align = (Projector(width, size) for _ in range(2))
+        self.block = max(1, depth // 3)  # whose tokens are aligned
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How SiTs are trained: settings of `diffusion`."""
+
+    width: int
+    depth: int
+    source: tuple[int, int]
+    steps: int
+    aligned: int
+    batch_size: int
+    learning_rate: float
+
+
+class Arm(NamedTuple):
+    """A SiT at its start.
+
+    Attributes:
+        name: one of `ARMS`.
+        parts: to be trained.
+        step: FLOPs of a step of training.
+        before: FLOPs that the start has taken.
+    """
+
+    name: str
+    parts: Parts
+    step: int
+    before: int
 
 
 @study(methods=[])
@@ -107,8 +108,9 @@ def diffusion(
     steps: int = 1000,
     aligned: int = 100,
     prepared: int = 600,
+    represented: int = 300,
     batch_size: int = 64,
-    learning_rate: float = 1e-3,
+    learning_rate: float = 3e-3,
     printed: bool = True,
     reads: Sequence[float] = (0.2, 0.5, 1.0),
     samples: int = 1000,
@@ -119,7 +121,8 @@ def diffusion(
     ``SiT`` learns velocities; ``REPA`` pulls its tokens to those that the suite's backbone has of
     the clean picture, too; ``REPA + J`` begins where alignment alone has led and adds the alignment
     loss; ``REPA, grown`` begins with a smaller SiT, trained for as many steps. Pictures are judged
-    by features of the task's expert, which no arm sees.
+    by features of the task's expert, which no arm sees. The rate is the best one of 3e-4, 1e-3 and
+    3e-3 for ``SiT`` after 300 steps, on a seed that the study does not use.
 
     Args:
         zoo: experts and their suite, of pictures, on a vision transformer.
@@ -129,7 +132,8 @@ def diffusion(
         source: width and depth of the smaller one; its width divides the other.
         steps: of training.
         aligned: steps of alignment alone.
-        prepared: steps of the autoencoder and of f_P.
+        prepared: steps of the autoencoder.
+        represented: steps of f_P, by which latents give the backbone's tokens.
         batch_size: latents of a step.
         learning_rate: of AdamW, constant, without decay.
         printed: whether f_P sees the noisy latent, as Eq. 16 is printed, or the clean one.
@@ -138,129 +142,119 @@ def diffusion(
         euler: steps of drawing.
 
     Returns:
-        ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``, or
-        ``"cost"``: of ``REPA + J``, as many steps as REPA's cost buys, all told), ``frechet``,
-        ``kernel`` (unbiased) and ``accuracy``, the share of pictures that the expert takes for the
-        class asked for. ``losses``: rows of ``arm``, ``step`` and ``velocity``. ``cost``: rows of
-        ``part`` and ``flops``, of one step, or in all of what comes before training. ``floor``:
-        ``frechet`` and ``kernel`` of training against test pictures, and their number
-        ``pictures``.
+        ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``, or,
+        for arms whose start has a cost, ``"cost"``: after as many steps as REPA's FLOPs buy, all
+        told; none is the start itself), ``frechet``, ``kernel`` (unbiased) and ``accuracy``, the
+        share of pictures that the expert takes for the class asked for. ``losses``: rows of
+        ``arm``, ``step`` and ``velocity``. ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and
+        ``before`` the first. ``floor``: see `mergelib.studies.papers.sail.latents.World`.
 
     Raises:
         TypeError: a backbone that is no vision transformer.
     """
-    world, floor, before = _prepare(zoo, task, samples, prepared, printed)
-    learn = partial(_trained, batch_size=batch_size, learning_rate=learning_rate)
-    tables: Tables = {"quality": [], "losses": [], "cost": [], "floor": [floor]}
-
-    start, small = _parts(world, width, depth), _parts(world, *source)
-    flops = {arm: _flops(start, world, weights, batch_size) for arm, weights in ARMS.items()}
-    alone = Weights(velocity=0.0, align=1.0)
-    before += aligned * _flops(start, world, alone, batch_size)
-    flops["J, before training"] = before
-    flops["source, before training"] = steps * _flops(small, world, ARMS["SiT"], batch_size)
-    tables["cost"] = [{"part": part, "flops": count} for part, count in flops.items()]
-
-    read = {max(1, round(share * steps)): share for share in reads}
-    afford = {
-        (step * flops["REPA"] - before) // flops["REPA + J"]: share for step, share in read.items()
-    }
-    afford = {step: share for step, share in afford.items() if step > 0}
-    grown = learn(small, world, ARMS["SiT"], steps, {steps})[0][steps]
-    learn(start, world, alone, aligned, ())
-    large = _parts(world, width, depth)
-    generator = torch.Generator().manual_seed(world.seed)
-    large.network.load_state_dict(
-        grow(small.network, large.network, state=grown, noise=NOISE, generator=generator)
+    world = prepare(
+        zoo,
+        task,
+        samples=samples,
+        prepared=prepared,
+        represented=represented,
+        printed=printed,
     )
-    starts = {"REPA + J": start, "REPA, grown": large}
-    for arm, weights in ARMS.items():
-        parts = starts.get(arm) or _parts(world, width, depth)
-        bought = afford if arm == "REPA + J" else {}
-        kept, velocities = learn(parts, world, weights, steps, {*read, *bought})
+    plan = Plan(width, depth, source, steps, aligned, batch_size, learning_rate)
+    tables: Tables = {"quality": [], "losses": [], "cost": [], "floor": world.floor}
+    at = {share: max(1, round(share * steps)) for share in reads}
+    rival = step_flops(Parts(world, width, depth), world, ARMS[REPA], plan)
+    for arm in arms(world, plan):
+        accounts = {"steps": at}
+        if arm.before:
+            accounts["cost"] = {
+                share: max(0, (step * rival - arm.before) // arm.step) for share, step in at.items()
+            }
+        wanted = {step for account in accounts.values() for step in account.values()}
+        kept, velocities = trained(arm.parts, world, ARMS[arm.name], plan, wanted)
+        tables["cost"].append({"arm": arm.name, "step": arm.step, "before": arm.before})
         tables["losses"] += [
-            {"arm": arm, "step": step, "velocity": value}
+            {"arm": arm.name, "step": step, "velocity": value}
             for step, value in enumerate(velocities)
-            if step % 10 == 0
+            if step % EVERY == 0
         ]
-        for account, wanted in (("steps", read), ("cost", bought)):
-            for step, share in wanted.items():
-                parts.network.load_state_dict(kept[step])
-                row = {"arm": arm, "step": step, "read": share, "account": account}
-                tables["quality"].append(row | _quality(world, parts.network, samples, euler))
+        for account, read in accounts.items():
+            for share, step in read.items():
+                arm.parts.network.load_state_dict(kept[step])
+                row = {"arm": arm.name, "step": step, "read": share, "account": account}
+                tables["quality"].append(row | quality(world, arm.parts.network, samples, euler))
     return tables
 
 
-def _prepare(
-    zoo: Zoo, task: str, samples: int, steps: int, printed: bool
-) -> tuple[World, dict[str, float], int]:
-    """What all arms share, the distances of real pictures, and the FLOPs that f_P took."""
-    model = zoo.model
-    if not isinstance(model, VisionTransformer):
-        raise TypeError(f"the backbone is a {type(model).__name__}, expected VisionTransformer")
-    data, seed = zoo.suite.tasks[task], stable_seed("diffusion", zoo.suite.seed)
-    pictures, shown = (data.transform(part.inputs) for part in (data.train, data.test))
-    backbone, expert = copy.deepcopy(model).eval(), copy.deepcopy(model).eval()
-    backbone.load_state_dict(zoo.pretrained)
-    expert.load_state_dict(zoo.experts[task])
+def arms(world: World, plan: Plan) -> Iterator[Arm]:
+    """All of `ARMS` at their starts, each made when it is asked for."""
+    for name, weights in ARMS.items():
+        parts, before = Parts(world, plan.width, plan.depth), 0
+        if name == ALIGNED:
+            before = world.flops + plan.aligned * step_flops(parts, world, ALONE, plan)
+            trained(parts, world, ALONE, plan, (), steps=plan.aligned)
+        elif name == GROWN:
+            small = Parts(world, *plan.source)
+            before = plan.steps * step_flops(small, world, ARMS[PLAIN], plan)
+            state = trained(small, world, ARMS[PLAIN], plan, {plan.steps})[0][plan.steps]
+            draws = torch.Generator().manual_seed(world.seed)
+            grown = grow(small.network, parts.network, state=state, noise=NOISE, generator=draws)
+            parts.network.load_state_dict(grown)
+        yield Arm(name, parts, step_flops(parts, world, weights, plan), before)
 
-    def judge(rows: Tensor) -> tuple[Tensor, Tensor]:
-        features = expert(rows)
-        return features, zoo.heads[task](features).argmax(1)
 
-    with seeded(seed):
-        coder = AutoEncoder()
-    _fit(coder, pictures, pictures, steps, seed)
-    codes = _by_rows(coder.encode, pictures)
-    spread, middle = torch.std_mean(codes, (0, 2, 3), keepdim=True)
-    latents = (codes - middle) / spread
-    tokens = _by_rows(backbone.tokens, pictures)
-    spread_of, middle_of = torch.std_mean(tokens, (0, 1))
-    wanted = (tokens - middle_of) / spread_of
-    with seeded(seed):
-        represent = LatentToRepresentation(wanted.shape[-1])
-    flops = _fit(represent, latents, wanted, steps, seed)
-    world = World(
-        latents,
-        data.train.labels,
-        len(data.class_names),
-        wanted,
-        represent.requires_grad_(False),
-        printed,
-        lambda rows: coder.decode(rows * spread + middle).clamp(-1, 1),
-        judge,
-        _by_rows(lambda rows: judge(rows)[0], shown[:samples]),
-        seed,
+def trained(
+    parts: Parts,
+    world: World,
+    weights: Weights,
+    plan: Plan,
+    wanted: Collection[int],
+    *,
+    steps: int | None = None,
+) -> tuple[dict[int, dict[str, Tensor]], list[float]]:
+    """Train in place, all arms on the same batches, times and noise.
+
+    Args:
+        parts: at their start.
+        world: what all arms share.
+        weights: of the losses.
+        plan: how to train.
+        wanted: numbers of steps.
+        steps: of training; by default the plan's.
+
+    Returns:
+        Moving averages of the SiT's weights after the steps that are wanted, and the loss of
+        velocities before each step.
+    """
+    velocities: list[float] = []
+    average = {key: value.clone() for key, value in parts.network.state_dict().items()}
+    kept: dict[int, dict[str, Tensor]] = {}
+
+    def keep(step: int, _: float = 0.0) -> None:
+        share = min(AVERAGED, (step + 1) / (step + 10))  # the start shall not linger
+        for key, value in parts.network.state_dict().items():
+            average[key].lerp_(value, 1 - share)
+        if step + 1 in wanted:
+            kept[step + 1] = {key: value.clone() for key, value in average.items()}
+
+    keep(-1)
+    generator = torch.Generator().manual_seed(world.seed + 1)
+    length = plan.steps if steps is None else steps
+    train(
+        parts,
+        shuffled(len(world.latents), plan.batch_size, generator, steps=length),
+        _loss_of(parts, world, weights, velocities),
+        make_optimiser(parts, "adamw", plan.learning_rate, weight_decay=0.0),
+        on_step=keep,
     )
-    count = min(len(world.real), len(pictures))
-    own = _by_rows(lambda rows: judge(rows)[0], pictures[:count])
-    return world, {**_distances(own, world.real[:count]), "pictures": count}, flops
+    return kept, velocities
 
 
-def _parts(world: World, width: int, depth: int) -> Parts:
-    """A new SiT with projectors; equal sizes begin with equal weights."""
-    with seeded(world.seed):
-        network = SiT(width, depth, width // HEAD, classes=world.classes)
-        return Parts(network, world.wanted.shape[-1])
-
-
-def _fit(model: nn.Module, inputs: Tensor, targets: Tensor, steps: int, seed: int) -> int:
-    """Least squares by Adam; the FLOPs."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def loss(rows: Tensor) -> Tensor:
-        return F.mse_loss(model(inputs[rows]), targets[rows])
-
-    rows = torch.arange(min(64, len(inputs)))
-    flops = steps * count_flops(lambda: loss(rows).backward())
-    batches = shuffled(len(inputs), len(rows), generator, steps=steps)
-    train(model, batches, loss, make_optimiser(model, "adam", 1e-3))
-    return flops
-
-
-@torch.no_grad()
-def _by_rows(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    return torch.cat([function(part) for part in rows.split(ROWS)])
+def step_flops(parts: Parts, world: World, weights: Weights, plan: Plan) -> int:
+    """FLOPs of a step of training."""
+    loss = _loss_of(parts, world, weights, [])
+    rows = torch.arange(plan.batch_size) % len(world.latents)
+    return count_flops(lambda: loss(rows).backward())
 
 
 def _loss_of(
@@ -272,14 +266,16 @@ def _loss_of(
     def loss(rows: Tensor) -> Tensor:
         x, count = world.latents[rows], len(rows)
         hidden = torch.rand(count, generator=generator) < DROPPED
-        labels = world.labels[rows].masked_fill(hidden, world.classes)
+        labels = world.labels[rows].masked_fill(hidden, len(world.names))
         times = torch.rand(count, generator=generator)
         noise = torch.randn(x.shape, generator=generator)
         noisy = on_the_way(x, noise, times)
         moved, tokens = parts.network.with_tokens(noisy, times, labels, parts.block)
         value = velocity_loss(moved, x, noise)
         velocities.append(value.item())
-        total = weights.velocity * value
+        total = torch.zeros(())
+        if weights.velocity:  # else no gradient passes through the later blocks, nor is paid for
+            total = total + weights.velocity * value
         if weights.repa:
             total = total + weights.repa * repa_loss(parts.repa(tokens), world.wanted[rows])
         if weights.align:
@@ -288,64 +284,3 @@ def _loss_of(
         return total
 
     return loss
-
-
-def _trained(
-    parts: Parts,
-    world: World,
-    weights: Weights,
-    steps: int,
-    wanted: Collection[int],
-    *,
-    batch_size: int,
-    learning_rate: float,
-) -> tuple[dict[int, dict[str, Tensor]], list[float]]:
-    """Train in place; moving averages of the SiT's weights after some steps, and losses."""
-    velocities: list[float] = []
-    average = {key: value.clone() for key, value in parts.network.state_dict().items()}
-    kept: dict[int, dict[str, Tensor]] = {}
-
-    def keep(step: int, _: float) -> None:
-        with torch.no_grad():
-            for key, value in parts.network.state_dict().items():
-                average[key].lerp_(value, 1 - AVERAGED)
-        if step + 1 in wanted:
-            kept[step + 1] = {key: value.clone() for key, value in average.items()}
-
-    generator = torch.Generator().manual_seed(world.seed + 1)
-    train(
-        parts,
-        shuffled(len(world.latents), batch_size, generator, steps=steps),
-        _loss_of(parts, world, weights, velocities),
-        make_optimiser(parts, "adamw", learning_rate, weight_decay=0.0),
-        on_step=keep,
-    )
-    return kept, velocities
-
-
-def _flops(parts: Parts, world: World, weights: Weights, batch_size: int) -> int:
-    loss = _loss_of(parts, world, weights, [])
-    return count_flops(lambda: loss(torch.arange(batch_size) % len(world.latents)).backward())
-
-
-def _quality(world: World, network: SiT, samples: int, steps: int) -> dict[str, float]:
-    """How near drawn pictures are to real ones, and how many show what was asked for."""
-    generator = torch.Generator().manual_seed(world.seed + 2)
-    features, right = [], []
-    for labels in (torch.arange(samples) % world.classes).split(ROWS):
-        shape = (CHANNELS, SIDE, SIDE)
-        latents = draw(network.eval(), labels, shape, steps=steps, generator=generator)
-        with torch.no_grad():
-            seen, classes = world.judge(world.picture(latents))
-        features.append(seen)
-        right.append(classes == labels)
-    network.train()
-    accuracy = float(torch.cat(right).float().mean())
-    return {**_distances(torch.cat(features), world.real), "accuracy": accuracy}
-
-
-def _distances(first: Tensor, second: Tensor) -> dict[str, float]:
-    return {
-        "frechet": frechet_distance(first, second),
-        "kernel": kernel_distance(first, second),
-    }

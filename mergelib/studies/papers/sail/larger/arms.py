@@ -25,7 +25,13 @@ from mergelib.sail.growth.learning import learn_growth
 from mergelib.sail.proximal import proximal_weights
 from mergelib.sail.retraining import count_flops, mmd_flops
 from mergelib.statedict import lerp
-from mergelib.studies.papers.sail.transfers import SMALL, TARGET, State, Transfer, transfer_of
+from mergelib.studies.papers.sail.larger.transfers import (
+    SMALL,
+    TARGET,
+    State,
+    Transfer,
+    transfer_of,
+)
 from mergelib.studies.runner import study
 from mergelib.testbed.tasks import Split
 

@@ -1,0 +1,44 @@
+"""Checks of SAIL's claim on diffusion: log Fréchet distances of drawn pictures from real ones."""
+
+from itertools import product
+
+import pandas as pd
+
+from mergelib.ledger.checks import Check, Role, above, pick
+from mergelib.ledger.verdicts import Load
+from mergelib.studies.analysis.sail import diffusion
+from mergelib.studies.papers.sail.diffusion import ALIGNED, GROWN, PLAIN, REPA
+
+_WORDS = {"steps": "equal steps", "cost": "equal cost"}
+_CASES: tuple[tuple[str, str, str, Role], ...] = (  # who shall be nearer, to whom, by what account
+    (ALIGNED, REPA, "steps", "primary"),
+    (ALIGNED, REPA, "cost", "primary"),
+    (REPA, PLAIN, "steps", "secondary"),
+    (GROWN, REPA, "steps", "secondary"),
+    (GROWN, REPA, "cost", "secondary"),
+)
+
+
+def nearer(load: Load) -> list[Check]:
+    """S8: log Fréchet distance of a rival's pictures less one's own, at all reads."""
+    table = load(diffusion.judged)
+    reads = sorted(table["read"].unique())
+    checks = []
+    for (own, rival, account, role), read in product(_CASES, reads):
+        sides = (_side(table, name, account, read) for name in (rival, own))
+        what = f"{own} nearer to real pictures than {rival} after {read:.0%}, {_WORDS[account]}"
+        checks.append(above(what, *sides, role=role, unit="log ratio"))
+    for read in reads:
+        sides = (_side(table, arm, "steps", read, "kernel") for arm in (REPA, ALIGNED))
+        what = f"{ALIGNED} nearer than {REPA} by kernel distance after {read:.0%}, equal steps"
+        checks.append(above(what, *sides, role="secondary", unit="MMD²"))
+    floor = pick(load(diffusion.floor), "log", keys=("seed",), pictures="real")
+    what = f"{ALIGNED}, in the end: farther from test pictures than training pictures are"
+    drawn = _side(table, ALIGNED, "steps", reads[-1])
+    return [*checks, above(what, drawn, floor, role="control", unit="log ratio")]
+
+
+def _side(
+    table: pd.DataFrame, arm: str, account: str, read: float, column: str = "log"
+) -> "pd.Series[float]":
+    return pick(table, column, keys=("seed",), arm=arm, account=account, read=read)

@@ -1,0 +1,1 @@
+"""Studies of larger networks that begin with what smaller ones have learned."""

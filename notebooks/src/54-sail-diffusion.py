@@ -1,0 +1,395 @@
+# %% tags=["remove-cell"]
+# Where mergelib is missing, as on Colab, install it: published copies name its address here.
+import importlib.util
+import subprocess
+import sys
+
+SOURCE = ""
+if importlib.util.find_spec("mergelib") is None:
+    if not SOURCE:
+        raise ModuleNotFoundError("install mergelib first: see 'How to run' in the book")
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", SOURCE])
+
+
+# %% [markdown]
+# # SAIL in diffusion
+#
+# **In one sentence:** what the paper calls SAIL in diffusion merges nothing: it is a start by alignment alone and one more
+# loss, both towards a network that must be frozen, and whose training the paper's table does not count.
+#
+# Appendix J of SAIL {cite}`anonymous2025structured` reports its largest gains: on ImageNet a flow model, SiT
+# {cite}`ma2024sit`, has an FID of 12.2 with SAIL and 24.4 with REPA {cite}`yu2025representation`, which it builds
+# on. This chapter takes that method apart, and runs it at a size that a laptop can do.
+#
+# **After this chapter you can**
+#
+# * tell appendix J from the method of the paper's section 4;
+# * train a flow model, and draw with it;
+# * show how an alignment collapses, and what keeps it from that;
+# * judge drawn pictures by a distance, its floor, and an account of costs.
+#
+# **Before you start:** [](50-growing). **Time:** 15 minutes to read, a minute to run.
+
+# %% tags=["parameters"]
+SUITE = "digits2"
+PROFILE = "default"
+SEED = 0
+DEVICE = "cpu"
+
+# %% [markdown]
+# ## Another method under the same name
+#
+# SAIL as in section 4 transforms sources to the target's shape, averages them with weights $\gamma$, and trains on. In appendix J
+# there is no transformation, no average and no $\gamma$. Let $z$ be the latent of a picture and $h$ the tokens inside a SiT. There is a
+# network $f_P$ from latents to representations, pretrained, and a small one, $f_A$, from tokens to the same space. The start is
+#
+# $$
+# \theta^P = \arg\min_\theta \mathcal L_{\text{Align}}(\theta) , \qquad
+# \mathcal L_{\text{Align}} = \mathbb E\, \lVert f_P(z_t) - f_A(h_t) \rVert^2 ,
+# $$ (eq-diffusion-align)
+#
+# and training goes on with three losses,
+#
+# $$
+# \mathcal L = \mathcal L_{\text{Velocity}} + \lambda_{\text{REPA}}\, \mathcal L_{\text{REPA}} + \lambda_{\text{Align}}\, \mathcal L_{\text{Align}} .
+# $$ (eq-diffusion-total)
+#
+# REPA is older: it pulls the tokens, by their cosine, to those that a pretrained network has of the *clean picture*. So the
+# claim is about {eq}`eq-diffusion-align` and the last term. The other SAIL can be tried here, too: a SiT that is
+# *grown* from a smaller one ([](50-growing)). There are four arms:
+#
+# | arm | start | loss |
+# |---|---|---|
+# | SiT | random | velocity |
+# | REPA | random | velocity + ½ REPA |
+# | REPA + J | alignment alone | velocity + ½ REPA + ½ alignment |
+# | REPA, grown | a trained smaller SiT, grown | velocity + ½ REPA |
+#
+# ## A flow and its velocity
+#
+# (diffusion-flow)=
+# At time $t$ a latent $x$ has gone a part of the straight way to a noise $\varepsilon$,
+#
+# $$
+# x_t = (1 - t)\, x + t\, \varepsilon , \qquad \dot x_t = \varepsilon - x .
+# $$ (eq-diffusion-flow)
+#
+# A SiT is a transformer that learns this velocity from $x_t$, $t$ and a class. Many latents pass through the same
+# $x_t$, so what it learns is the *mean* velocity there. Following it backwards from pure noise, in small steps, draws a
+# new latent. The whole method is two functions:
+
+# %%
+import inspect
+
+from mergelib.testbed.diffusion import flow
+
+print(inspect.getsource(flow.on_the_way))
+print(inspect.getsource(flow.velocity_loss))
+
+# %% [markdown]
+# Our pictures are the handwritten digits 0 to 4 that come with scikit-learn. An autoencoder makes latents of $4 \times 8 \times 8$ of
+# them. The suite's pretrained backbone is the network whose tokens are aligned to, and $f_P$ learns these tokens from
+# latents. All four arms are trained now, on the same batches, times and noise, and REPA goes on for as long as what REPA + J costs
+# in all:
+
+# %%
+import mergelib as ml
+from mergelib.studies.analysis.sail import diffusion as analysis
+from mergelib.studies.papers.sail.diffusion import Plan
+from mergelib.studies.papers.sail.latents import prepare
+
+small, task = PROFILE == "smoke", "digits_low"
+suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE, tasks=[task])
+zoo = ml.load_zoo(suite, model="vit_small", device=DEVICE)
+steps = 10 if small else 150
+world = prepare(zoo, task, samples=200, prepared=steps, represented=20 if small else 200)
+plan = Plan(64, 2, (32, 1), steps=steps, aligned=steps // 5, batch_size=48, learning_rate=3e-3)
+compared = analysis.compare(world, plan, samples=200, euler=10)
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "One latent, decoded. Above: on its straight way to a noise. Below: the way back from the same noise of the REPA that was trained longest, with the same digit asked for.", "name": "fig-diffusion-flow"}, "image": {"alt": "Above, a digit fades into blotches from left to right. Below, from the same blotches at the right, strokes form towards the left and end in another shape than the one above."}}
+import matplotlib.pyplot as plt
+
+from mergelib.plots import use_style
+from mergelib.studies.figures import diffusion as figures
+
+use_style()
+there, back = analysis.paths(world, compared.networks[analysis.LONGER], 0, seed=SEED)
+fig, ax = plt.subplots(figsize=(6.6, 2.9))
+times = [f"t = {place / 4:g}" for place in range(5)]
+figures.rows_of({"there": there, "back": back}, ax, times)
+plt.show()
+
+# %% [markdown]
+# The way back does not end where the way there began: the noise does not tell which picture was lost in it.
+#
+# ## What keeps an alignment from collapsing
+#
+# (diffusion-collapse)=
+# Nothing in {eq}`eq-diffusion-align` says which of its networks is trained; "$\theta$" can be read as all of them. If $f_P$ may move as well,
+# $f_P = f_A = \text{const}$ has no loss at all, and says nothing of the picture. Both readings, from the same start:
+
+# %%
+from dataclasses import replace
+
+fates = analysis.collapse(world, replace(plan, steps=61))
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Alignment alone. Left: its loss. Right: the standard deviation of f_P over pictures and places.", "name": "fig-diffusion-collapse"}, "image": {"alt": "With f_P trained, the loss falls to nearly zero within twenty steps, and so does the spread; with f_P frozen the loss stays far above, and the spread is constant."}}
+fig, axes = plt.subplots(1, 2, figsize=(8.4, 3.2))
+figures.collapse(fates, axes)
+axes[0].set_ylabel("alignment loss")
+axes[1].set_ylabel("spread of $f_P$")
+axes[0].legend()
+plt.show()
+
+# %% [markdown]
+# A trained $f_P$ lowers the loss by telling less. So $f_P$ has to be frozen, here and in what follows. And **a low alignment loss is no
+# evidence**: it can be bought.
+#
+# ## Noisy latents
+#
+# (diffusion-noisy)=
+# Eq. 16 of the paper has $f_P(z_t)$, the *noisy* latent, where REPA has the clean picture. What does $f_P$, which was pretrained on
+# clean latents, say of a noisy one? Here is the share of the variance of the backbone's tokens that it explains, by $t$:
+
+# %%
+shares = analysis.explained(world, (0.0, 0.25, 0.5, 0.75, 1.0))
+print(shares.round(2).to_string())
+
+# %% tags=["remove-cell"]
+usual = (SUITE, PROFILE, SEED) == ("digits2", "default", 0)
+last = fates[fates["step"] == fates["step"].max()].set_index("f_P")
+if not small:
+    assert last.loc["trained", "loss"] < 0.1 * last.loc["frozen", "loss"]
+    assert last.loc["trained", "spread"] < 0.2 * last.loc["frozen", "spread"]
+    assert (shares.diff().dropna() < 0).all()
+    assert shares[1.0] < 0
+if usual:
+    assert 0.4 < shares[0.0] < 0.6
+    assert 0.1 < shares[0.5] < 0.3
+    assert shares[0.75] < 0
+
+# %% [markdown]
+# On clean latents it explains half, in the middle of the way a fifth, and near the noise it is worse than the mean of all pictures. So
+# the SiT is asked to imitate answers to inputs that $f_P$ was not made for. And $f_P(z_t)$ is a function of what the SiT
+# sees itself: it cannot bring in anything that the noise hides, as REPA's clean tokens do. With `printed=False` the study gives $f_P$
+# the clean latent.
+#
+# ## Four arms
+#
+# (diffusion-arms)=
+# Now the arms that were trained above. For a SiT this is the very beginning. The grown one starts far ahead, as it knows
+# what its source has learned, and has lost its lead after 100 steps.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "The loss of velocities over training, means of ten steps, all arms on the same batches, times and noise.", "name": "fig-diffusion-losses"}, "image": {"alt": "The plain SiT, REPA and REPA + J fall together from 1.7 to 0.6 in 150 steps, REPA + J a little below in the end. The grown SiT begins at 1.0 and meets the others after 100 steps. REPA goes on to 360 steps and 0.46."}}
+fig, ax = plt.subplots(figsize=(6.4, 3.4))
+figures.over_steps(compared.losses, "velocity", ax)
+ax.set_ylabel("velocity loss")
+ax.legend()
+plt.show()
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Each digit: a training picture, the same after the autoencoder, and what each arm draws from the same noise.", "name": "fig-diffusion-drawn"}, "image": {"alt": "Real and decoded digits look alike. All arms draw blotches of strokes in the right places; REPA at equal cost draws a ring for the zero, and the other arms none as clear."}}
+first = [int((world.labels == label).nonzero()[0]) for label in range(len(world.names))]
+data = suite.tasks[task]
+rows = {"real": data.transform(data.train.inputs[first])}
+rows["decoded"] = world.picture(world.latents[first])
+for name, network in compared.networks.items():
+    rows[name] = analysis.one_of_each(world, network, 20)
+fig, ax = plt.subplots(figsize=(5.2, 6.2))
+figures.rows_of(rows, ax)
+plt.show()
+
+# %% [markdown]
+# ## How drawn pictures are judged
+#
+# (diffusion-floor)=
+# The **Fréchet distance** compares drawn and real pictures as if a network's features of both were Gaussian
+# {cite}`heusel2017gans`,
+#
+# $$
+# \lVert \mu_1 - \mu_2 \rVert^2 + \operatorname{tr}\big(\Sigma_1 + \Sigma_2 - 2\, (\Sigma_1 \Sigma_2)^{1/2}\big) .
+# $$ (eq-diffusion-frechet)
+#
+# With the features of an Inception network it is the FID. Ours are those of the task's expert, which no arm sees, so **our numbers
+# are no FIDs**, and cannot be compared with the paper's. It also depends on how many pictures there are: even two
+# sets of *real* pictures are at a distance. That is the **floor**. The unbiased kernel distance {cite}`binkowski2018demystifying` is around zero there:
+
+# %%
+print(analysis.floors(world, (25, 50, 100)).round(3).to_string(index=False))
+
+# %% [markdown]
+# So each distance needs its number of pictures and its floor beside it. Here are 200 training pictures, the same decoded, and 200 of
+# each arm, against 200 test pictures; `accuracy` is the share that the expert takes for the digit asked for:
+
+# %%
+import pandas as pd
+
+lowest = pd.DataFrame(world.floor).set_index("pictures")
+judged = compared.judged
+print(pd.concat([lowest, judged])[["frechet", "kernel", "accuracy"]].round(2).to_string())
+
+# %% tags=["remove-cell"]
+frechet = judged["frechet"]
+if not small:
+    assert frechet.min() > 3 * lowest["frechet"].max()
+if usual:
+    assert 0.85 * frechet["REPA"] < frechet["REPA + J"] < 0.99 * frechet["REPA"]
+    assert frechet[analysis.LONGER] < 0.6 * frechet["REPA + J"]
+    assert abs(frechet[["SiT", "REPA, grown"]] / frechet["REPA"] - 1).max() < 0.05
+    curve = compared.losses.pivot(index="step", columns="arm", values="velocity")
+    assert curve.loc[10, "REPA, grown"] < 0.7 * curve.loc[10, "REPA"]
+    assert abs(curve.loc[150, "REPA, grown"] / curve.loc[150, "REPA"] - 1) < 0.05
+
+# %% [markdown]
+# After as many steps REPA + J is a little ahead of REPA, in this one training. But **REPA is at half its distance if it trains for as long
+# as REPA + J costs**. Next to that, the plain SiT, REPA and the grown SiT hardly differ, and all are far above the floor.
+#
+# ## What the table leaves out
+#
+# (diffusion-costs)=
+# The paper compares at equal "Iter.", steps of the last training. Before these, SAIL has trained alignment alone, and somebody has
+# trained $f_P$; and each of its steps has one more loss. In steps of REPA, counted as FLOPs:
+
+# %%
+print(compared.costs.round(2).to_string())
+
+# %% [markdown]
+# Before its first step REPA + J has cost as much as all 150 steps of REPA, most of it for $f_P$, and each of its steps costs 1.4 of
+# REPA's. A training as long as the paper's pays off the start, though not the factor of a step. How large both are there depends on
+# the sizes of $f_P$ and $f_A$, which are not given.
+
+# %% tags=["remove-cell"]
+if PROFILE == "default":
+    assert 135 < compared.costs.loc["REPA + J", "before"] < 165
+    assert 1.35 < compared.costs.loc["REPA + J", "step"] < 1.45
+
+# %% [markdown]
+# (diffusion-arrows)=
+# There is a slip in the same table, Table 4. An arrow says how far SAIL is below REPA:
+
+# %% tags=["nbval-check-output"]
+sfid = {"50K": (11.71, 16.19), "100K": (7.00, 7.02), "200K": (6.68, 6.15), "400K": (6.40, 5.90)}
+for iterations, (repa, sail) in sfid.items():
+    arrow = "↑" if sail > repa else "↓"
+    print(f"{iterations:>4}: {repa:5.2f} -> {sail:5.2f}  {arrow}{abs(sail - repa):.2f}")
+
+# %% [markdown]
+# At 100K the paper prints "↓0.02"; sFID rises there, as at 50K, while FID falls. There is one training of each kind and no interval.
+#
+# ## The measurement that counts
+#
+# The study `diffusion` has all this over seeds, at equal steps and at equal FLOPs, on Fashion-MNIST, with 1,000 pictures at three
+# points of training:
+#
+# ```
+# mergelib study diffusion --suite vision8 --tasks fashion_mnist --model vit_small --seeds 5 \
+#   -o results/vision8-diffusion-vit_small.json
+# ```
+#
+# It has not been run, so that S8 of the [](90-claims-ledger) is *not tested*. What is above is one seed on easy pictures: it shows how the
+# method works, and not yet whether it is better.
+#
+# ## When to use it, and when not
+#
+# **Freeze** $f_P$, or whatever tokens are aligned to. **Count** what it takes to make it, before preferring a start by alignment to more
+# steps of REPA. **Report** floor, number of pictures, features and the whole cost with every distance. **Grow** a smaller SiT if there is one:
+# this is the SAIL of section 4, and needs no encoder; but look how long its lead lasts.
+#
+# ## Exercises
+#
+# ```{exercise} One step (easy)
+# :label: ex-diffusion-step
+# The data are $-1$ and $1$, each half of the time. What is the exact velocity at $t = 1$? What does one step of Euler's method draw?
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-diffusion-step
+# :class: dropdown
+# ````
+# At $t = 1$, $x_1 = \varepsilon$ tells nothing of $x$, so the mean of $\varepsilon - x$ is $\varepsilon - 0$, and one step leads to
+# $\varepsilon - \varepsilon = 0$, the mean of the data. In general $\dot x_t = (x_t - \mathbb E[x \mid x_t])/t$ with
+# $\mathbb E[x \mid x_t] = \tanh\big((1 - t)\, x_t / t^2\big)$, and many steps find the data.
+
+# %% tags=["nbval-check-output"]
+import torch
+
+
+def exact(x, t, labels):
+    t = t[:, None]
+    return (x - torch.tanh((1 - t) * x / t**2)) / t
+
+
+for count in (1, 50):
+    generator = torch.Generator().manual_seed(SEED)
+    points = flow.draw(exact, torch.zeros(500), (1,), steps=count, generator=generator)
+    near = float(((points.abs() - 1).abs() < 0.1).float().mean())
+    print(f"steps: {count}, largest: {float(points.abs().max()):.1f}, near the data: {near:.0%}")
+
+# %% [markdown]
+# ````{solution-end}
+# ````
+#
+# ```{exercise} Does the cosine save it? (medium)
+# :label: ex-diffusion-cosine
+# REPA uses a cosine, which does not see lengths. Could its target be trained along, then?
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-diffusion-cosine
+# :class: dropdown
+# ````
+# No. Equal vectors at all places and for all pictures have a cosine of 1, which is the best there is. What helps is a frozen
+# target, or one that follows slowly and is asked through a predictor, as in BYOL.
+
+# %% tags=["nbval-check-output"]
+from mergelib.testbed.diffusion.alignment import repa_loss
+
+constant = torch.ones(3, 16, 8)
+print(f"{float(repa_loss(constant, 2 * constant)):.2f}")
+
+# %% [markdown]
+# ````{solution-end}
+# ````
+#
+# ```{exercise} The floor in closed form (hard)
+# :label: ex-diffusion-floor
+# Two samples of $n$ points each come from $\mathcal N(0, I)$ in $d$ dimensions. Show that their Fréchet distance is about
+# $\frac{2d}{n} + \frac{d(d+1)}{2n}$ on average, for large $n$. How many pictures does it take for a floor below 0.1 with $d = 96$?
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-diffusion-floor
+# :class: dropdown
+# ````
+# Each mean has the variance $\frac1n$ in each of $d$ dimensions, twice. For covariances $I + A$ and $I + B$ with small $A$ and $B$ the
+# second part of {eq}`eq-diffusion-frechet` is $\frac14 \lVert A - B \rVert_F^2$ to second order. Entries of $A$ have variance $\frac1n$ off
+# the diagonal and $\frac2n$ on it, together $\frac{d(d - 1) + 2d}{n} = \frac{d(d+1)}{n}$; twice that, times ¼, is the second term. For
+# $d = 96$ the sum is $4848/n$: nearly fifty thousand pictures, if features were like that. FIDs are taken with as many.
+
+# %% tags=["nbval-check-output"]
+from mergelib.sail.divergences import frechet_distance
+
+generator = torch.Generator().manual_seed(SEED)
+n, d = 2000, 10
+draws = torch.randn(20, 2, n, d, generator=generator)
+mean = sum(frechet_distance(*pair) for pair in draws) / 20
+print("within a tenth:", abs(mean / (2 * d / n + d * (d + 1) / (2 * n)) - 1) < 0.1)
+
+# %% [markdown]
+# ````{solution-end}
+# ````
+#
+# ## Summary
+#
+# * Appendix J merges nothing and transforms nothing: its start is alignment alone, and its loss has one more term.
+# * A flow model learns mean velocities between data and noise, and draws by going back along them.
+# * An alignment whose target is trained collapses; a low loss is no evidence.
+# * $f_P$, made for clean latents, knows little of the noisy ones that Eq. 16 gives it.
+# * A Fréchet distance is one of features, of a number of pictures, and above a floor.
+# * In our one training REPA + J is a little ahead of REPA at equal steps, and far behind at equal cost.
+# * The paper's table counts iterations alone, and marks a rise of sFID as a fall.
+#
+# **Next:** [](90-claims-ledger).
+#
+# ## References
+#
+# All sources are in the [](../book/bibliography).
