@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from mergelib.activations import recalibrate
 from mergelib.sail.retraining import count_flops, perceptron_flops
-from mergelib.testbed.byol import BYOL, train_byol, two_views
 from mergelib.testbed.heads import features
 from mergelib.testbed.models import ResNet, scale_pixels
-from mergelib.testbed.probing import linear_probe, neighbours_accuracy
 from mergelib.testbed.suites import load_suite
 from mergelib.testbed.tasks import Split
+from mergelib.testbed.unlabelled.byol import BYOL, train_byol, two_views
+from mergelib.testbed.unlabelled.probing import linear_probe, neighbours_accuracy
 from mergelib.training import seeded, shuffled
 
 

@@ -84,7 +84,7 @@ def compare(world: World, plan: Plan, *, samples: int, euler: int) -> Compared:
     unit = made[REPA].step
     parts = {name: (arm.before / unit, arm.step / unit) for name, arm in made.items()}
     costs = pd.DataFrame.from_dict(parts, orient="index", columns=["before", "step"])
-    costs = costs.eval("all = before + @plan.steps * step")
+    costs["all"] = costs["before"] + plan.steps * costs["step"]
     longer = round(costs["all"].to_dict()[ALIGNED])
     networks: dict[str, SiT] = {}
     losses: list[dict[str, Any]] = []

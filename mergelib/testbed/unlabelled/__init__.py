@@ -1,0 +1,1 @@
+"""Learning from pictures without labels, and judging what was learned."""
