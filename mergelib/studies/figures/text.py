@@ -93,3 +93,25 @@ def crossing(curves: pd.DataFrame, ax: "Axes") -> None:
         bars: dict[str, Any] = {"color": shade, "fmt": f"{mark}-", "ms": 4, "lw": 1.2, "capsize": 2}
         ax.errorbar(rows.index, rows["mean"], rows["half_width"], label=start, **bars)
     ax.set(xlabel="γ, weight of θ₁")
+
+
+def ends(table: pd.DataFrame, ax: "Axes") -> None:
+    """Final loss of every start above that of the nearest source, at equal cost, with intervals.
+
+    Args:
+        table: of one size, as from `mergelib.studies.analysis.sail.arms.starts`, without scratch.
+        ax: where to draw.
+    """
+    order = table.groupby("arm")["loss"].mean().sort_values().index.drop("nearest source")
+    for shift, (start, (shade, mark)) in zip((0.15, -0.15), STARTS.items(), strict=True):
+        wide = table[table["start"] == start].pivot(index="seed", columns="arm", values="loss")
+        above = wide.sub(wide["nearest source"], axis=0)
+        for place, arm in enumerate(order):
+            if arm in above:
+                middle, half = interval(above[arm].tolist())
+                bars: dict[str, Any] = {"color": shade, "fmt": mark, "ms": 5, "capsize": 2}
+                label = start if arm == order[-1] else None
+                ax.errorbar(middle, place + shift, xerr=half, label=label, **bars)
+    ax.axvline(0, color="black", lw=1, ls=":")
+    ax.set_yticks(range(len(order)), order)
+    ax.set(xlabel="nats above the nearest source", ylim=(len(order) - 0.5, -0.5))
