@@ -88,4 +88,4 @@ def speed_ups(
         steps = [torch.tensor(row[name]) for name in (f"{goal}_rival", goal)]
         speed = speed_up(steps[0], rivals, steps[1], costs, account, least=EVERY)
         rows.append({name: row[name] for name in _CELL} | {"speed": float(speed)})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=[*_CELL, "speed"])
