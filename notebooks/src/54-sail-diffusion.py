@@ -254,7 +254,7 @@ print(compared.costs.round(2).to_string())
 
 # %% [markdown]
 # Before its first step REPA + J has cost as much as all 150 steps of REPA, most of it for $f_P$, and each of its steps costs 1.4 of
-# REPA's. A training as long as the paper's pays off the start, though not the factor of a step. How large both are there depends on
+# REPA's. In a training as long as the paper's the start may weigh little; the factor of a step stays. How large both are there depends on
 # the sizes of $f_P$ and $f_A$, which are not given.
 
 # %% tags=["remove-cell"]
