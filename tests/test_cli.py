@@ -240,7 +240,7 @@ def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert made["sizes"] == {"digits_low": [48, 120], "digits_high": [48, 120]}
     assert len(made["backbone"]) == 64
     message = fail(run, "study", "nil", "-o", output)
-    assert "unknown study 'nil'; known: adaptation, baselines" in message
+    assert "unknown study 'nil'; known: adaptation, arms, baselines" in message
     refused = fail(run, "study", "concrete", *options, "-o", output)
     assert "concrete has no setting 'grids'; it has: steps=2000" in refused
 
