@@ -7,6 +7,7 @@ first axis, so that neither gradients nor Adam's steps mix them.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations_with_replacement, pairwise
 from typing import Literal, TypeVar
 
@@ -146,6 +147,17 @@ def count_flops(function: Callable[[], object]) -> int:
     with FlopCounterMode(display=False) as counter:
         function()
     return int(counter.get_total_flops())
+
+
+def loop_flops(run: Callable[[int], object], steps: int) -> int:
+    """FLOPs of a loop of equal steps, told by those of one step and of two.
+
+    Args:
+        run: takes the number of steps; what it does before and after them counts once.
+        steps: how many, at least 1.
+    """
+    once, twice = (count_flops(partial(run, count)) for count in (1, 2))
+    return once + (steps - 1) * (twice - once)
 
 
 def perceptron_flops(widths: Sequence[int], examples: int) -> int:

@@ -13,6 +13,7 @@ from mergelib.sail.retraining import (
     Costs,
     Curve,
     count_flops,
+    loop_flops,
     mmd_flops,
     perceptron_flops,
     retrain,
@@ -121,3 +122,15 @@ def test_the_gradients_norm_is_the_slope_in_its_own_direction() -> None:
     )
     assert (losses[0] - losses[1]) / 2e-5 == pytest.approx(float(norm), rel=1e-4)
     assert float(found.gradient[0, 0]) == pytest.approx(float(norm), rel=1e-3)
+
+
+def test_flops_of_a_loop_are_not_counted_step_by_step() -> None:
+    taken = []
+
+    def run(steps: int) -> None:
+        taken.append(steps)
+        for _ in range(steps + 3):  # three products around the loop
+            torch.ones(2, 3) @ torch.ones(3, 5)
+
+    assert loop_flops(run, 1000) == 1003 * 2 * 2 * 3 * 5
+    assert taken == [1, 2]

@@ -19,7 +19,7 @@ from mergelib.problems import calling
 from mergelib.sail.blocks import cut_blocks, held_stretch
 from mergelib.statedict import StateDict, lerp
 from mergelib.testbed.models import GPT, to_tokens
-from mergelib.testbed.tasks import Split, cross_entropy
+from mergelib.testbed.tasks import Loss, Split, Transform, as_stored, cross_entropy
 from mergelib.testbed.training import checkpoints
 from mergelib.training import seeded
 
@@ -156,13 +156,11 @@ class Corpus(Brief):
     def _trained(
         self, model: nn.Module, split: Split, steps: Sequence[int], rate: float, *names: object
     ) -> dict[int, State]:
-        return checkpoints(
+        return by_adam(
             model,
-            nn.Identity(),
             split,
             steps,
-            optimiser="adam",
-            learning_rate=rate,
+            rate,
             batch_size=self.plan.batch_size,
             transform=to_tokens,
             seed=stable_seed("order", *names, self.seed),
@@ -192,6 +190,32 @@ class Corpus(Brief):
         for gamma in self.plan.gammas:
             for row in self.retrained(lerp(two, one, gamma), target):
                 yield {"gamma": gamma, **row}
+
+
+def by_adam(
+    net: nn.Module,
+    split: Split,
+    steps: Sequence[int],
+    rate: float,
+    *,
+    batch_size: int,
+    transform: Transform = as_stored,
+    loss: Loss = cross_entropy,
+    seed: int,
+) -> dict[int, State]:
+    """`checkpoints` by Adam, of a network that has its head and trains it, too."""
+    return checkpoints(
+        net,
+        nn.Identity(),
+        split,
+        steps,
+        optimiser="adam",
+        learning_rate=rate,
+        batch_size=batch_size,
+        transform=transform,
+        loss=loss,
+        seed=seed,
+    )
 
 
 def load_corpus(texts: Sequence[str], plan: Plan, seed: int) -> Corpus:

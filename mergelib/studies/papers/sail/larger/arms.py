@@ -7,7 +7,6 @@ the nearest source alone.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -23,15 +22,15 @@ from mergelib.sail import grow
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.growth.learning import learn_growth
 from mergelib.sail.proximal import proximal_weights
-from mergelib.sail.retraining import count_flops, mmd_flops
+from mergelib.sail.retraining import loop_flops, mmd_flops
 from mergelib.statedict import lerp
 from mergelib.studies.papers.sail.larger.transfers import (
     SMALL,
     TARGET,
-    State,
     Transfer,
     transfer_of,
 )
+from mergelib.studies.papers.sail.training import State
 from mergelib.studies.runner import study
 from mergelib.testbed.tasks import Split
 
@@ -305,7 +304,7 @@ class Sources:
             pretrained=net.state_dict(),
             model=net,
             heads={"target": nn.Identity()},
-            data={"target": (choose.inputs.long(), choose.labels)},
+            data={"target": (self.transfer.transform(choose.inputs), choose.labels)},
         )
         passes = 2 * len(self.nets) - 1
         flops = self.transfer.forward_flops(net, passes * len(choose))
@@ -351,8 +350,7 @@ class Sources:
                 seed=transfer.seed,
             ).state
 
-        once, twice = (count_flops(partial(learn, steps)) for steps in (1, 2))
-        return learn(LEARNING), once + (LEARNING - 1) * (twice - once)
+        return learn(LEARNING), loop_flops(learn, LEARNING)
 
     def _taught(self) -> tuple[Split, int]:
         """The target's data with labels that are half the nearest source's answer."""

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mergelib.data.texts import TEXTS
 from mergelib.hashing import stable_seed
@@ -24,20 +24,18 @@ from mergelib.sail.blocks import random_thirds
 from mergelib.sail.growth.depth import DEPTHS
 from mergelib.sail.growth.learning import learn_growth
 from mergelib.sail.growth.width import WIDTHS
-from mergelib.sail.retraining import count_flops
+from mergelib.sail.retraining import count_flops, loop_flops
 from mergelib.statedict import lerp
 from mergelib.studies.papers.sail.text import texts_of
-from mergelib.studies.papers.sail.training import Plan, load_corpus
+from mergelib.studies.papers.sail.training import Plan, State, by_adam, load_corpus
 from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings, study
 from mergelib.testbed.families import family_of
 from mergelib.testbed.models import GPT, MLP, ResNet
 from mergelib.testbed.suites import load_suite
-from mergelib.testbed.tasks import Split, Task, as_stored, cross_entropy
-from mergelib.testbed.training import checkpoints
+from mergelib.testbed.tasks import Split, Task, cross_entropy
 from mergelib.training import seeded
 
 Build = Callable[[bool, bool], nn.Module]  # from whether it is wider, and whether deeper
-State = dict[str, Tensor]
 
 GROWN = {"wider": (True, False), "deeper": (False, True), "both": (True, True)}
 LEARNED = (  # what is grown, and where the maps of width and the logits of depth begin
@@ -260,7 +258,7 @@ class Bench(Brief):
         with seeded(stable_seed("start", start, self.seed)):
             net = self.build(False, False)
         split = self.ground.parts[part]
-        return _loaded(net, self._checkpoints(net, split, [steps], rate)[steps])
+        return _loaded(net, self._trained(net, split, [steps], rate)[steps])
 
     def fresh(self, grown: str) -> nn.Module:
         """A larger network at its random start."""
@@ -328,8 +326,7 @@ class Bench(Brief):
 
         best = {rate: _loaded(target, learn(self.steps, rate)) for rate in self.map_rates}
         rate = min(best, key=lambda rate: self.loss(best[rate], self.ground.choose))
-        once, twice = (count_flops(partial(learn, steps, rate)) for steps in (1, 2))
-        flops = once + (self.steps - 1) * (twice - once)
+        flops = loop_flops(partial(learn, rate=rate), self.steps)
         return Start(_words(width, depth, mode="alone"), best[rate], rate, flops)
 
     def _after(self, model: nn.Module, budgets: Collection[int]) -> dict[int, float]:
@@ -338,7 +335,7 @@ class Bench(Brief):
         stops = [*range(every, max(budgets) + 1, every), *budgets]
         reached = [(0, self.loss(model, self.ground.choose), self.loss(model))]
         for rate in self.rates:
-            states = self._checkpoints(model, self.ground.parts[2], stops, rate)
+            states = self._trained(model, self.ground.parts[2], stops, rate)
             for count, state in states.items():
                 net = _loaded(model, state)
                 reached.append((count, self.loss(net, self.ground.choose), self.loss(net)))
@@ -347,20 +344,11 @@ class Bench(Brief):
             for budget in budgets
         }
 
-    def _checkpoints(
+    def _trained(
         self, model: nn.Module, split: Split, steps: Sequence[int], rate: float
     ) -> dict[int, State]:
-        return checkpoints(
-            model,
-            nn.Identity(),
-            split,
-            steps,
-            optimiser="adam",
-            learning_rate=rate,
-            batch_size=self.ground.batch_size,
-            transform=as_stored,
-            seed=stable_seed("order", self.seed),
-        )
+        seed = stable_seed("order", self.seed)
+        return by_adam(model, split, steps, rate, batch_size=self.ground.batch_size, seed=seed)
 
 
 def _plain(starts: Sequence[Start]) -> nn.Module:

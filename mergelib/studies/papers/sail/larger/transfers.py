@@ -23,16 +23,14 @@ from mergelib.sail.blocks import histograms, mix
 from mergelib.sail.retraining import count_flops
 from mergelib.statedict import is_statistic
 from mergelib.studies.papers.sail.text import texts_of
-from mergelib.studies.papers.sail.training import Plan, Rows, load_corpus
+from mergelib.studies.papers.sail.training import Plan, Rows, State, by_adam, load_corpus
 from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings
 from mergelib.testbed.families import family_of, pictures
-from mergelib.testbed.models import GPT, ResNet
+from mergelib.testbed.models import GPT, ResNet, to_tokens
 from mergelib.testbed.suites import load_suite
 from mergelib.testbed.tasks import PretrainingSet, Split, Task, Transform, cross_entropy
-from mergelib.testbed.training import checkpoints
 from mergelib.training import seeded
 
-State = dict[str, Tensor]
 Build = Callable[[int], nn.Module]  # a network for a part: 0, 1, or `TARGET`
 
 SMALL, TARGET = "small", 2
@@ -110,14 +108,12 @@ class Transfer(Brief):
     def trained(
         self, net: nn.Module, split: Split, steps: Sequence[int], rate: float
     ) -> dict[int, State]:
-        """A network after some steps on a split, see `checkpoints`; all in the same order."""
-        return checkpoints(
+        """A network after some steps on a split, see `by_adam`; all in the same order."""
+        return by_adam(
             net,
-            nn.Identity(),
             split,
             steps,
-            optimiser="adam",
-            learning_rate=rate,
+            rate,
             batch_size=self.schedule.batch_size,
             transform=self.transform,
             loss=_to_labels,
@@ -238,7 +234,7 @@ def text_transfer(texts: Sequence[str], seed: int) -> Transfer:
         target.judge,
         [histograms(table, plan.vocabulary) for table in blocks],
         Schedule(1000, plan.source_rate, plan.batch_size),
-        lambda tokens: tokens.long(),
+        to_tokens,
         seed,
         answers=True,
         copied=("twice",),
