@@ -294,7 +294,7 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # loses much can recover much. But learning sees the target's data, and a step through the maps costs more than a step of
 # training. So the study `kept` gives the FLOPs of 100 such steps to a start that keeps the function (where no layer can be closed, to
 # the stack), as further training. Then both are trained for at most 100 steps. Validation data choose all rates and where to
-# stop; other data judge.
+# stop; other data judge. (`mergelib study kept --seeds 5`, on `glyphs8` and on `tinyshakespeare`.)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: share of the source's learning right after growing, before and after 100 steps of learning the maps. Values below −1 are drawn at −1. Right: loss of the start that keeps the function, with as many FLOPs of training, less that of the learned start, after at most 100 more steps; right of 0 learning has paid. Means and intervals over five seeds.", "name": "fig-growing-learned"}, "image": {"alt": "Left: learned from singular vectors or mean padding, an MLP keeps 1.3 and a GPT a little over 1, where growing alone gives 1. Stacked layers begin at −0.3 in the MLP and at 0.9 in the GPT; learning takes the GPT to 1 and the MLP to 0.1, or to 1.1 where it is made wider too. Random factors are at 0 and 0.3. Right: all rows of the GPT lie left of zero by about 0.05, those of the MLP reach across it."}}
 from mergelib.studies.figures.growing import learning
