@@ -65,9 +65,10 @@ Device = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="vit, vit_small, vit_large, resnet18, resnet18_narrow, mlp; efficientnet_lite0 for "
-        "imagenet8/14/20; gpt for text4, minilm for sentences8; clip-vit-base-patch32, "
-        "clip-vit-large-patch14 or a CLIP's folder for clip8/14/20; a RoBERTa for glue8.",
+        help="vit, vit_small, vit_large, resnet18, resnet18_strided, resnet18_narrow, mlp; "
+        "efficientnet_lite0 for imagenet8/14/20; gpt for text4, minilm for sentences8; "
+        "clip-vit-base-patch32, clip-vit-large-patch14 or a CLIP's folder for clip8/14/20; a "
+        "RoBERTa for glue8.",
         show_default="the usual one",
     ),
 ]

@@ -184,15 +184,19 @@ class MLP(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """torchvision's ResNet-18 with a 3x3 stride-1 stem and no first pooling; 512 features."""
+    """torchvision's ResNet-18 with a 3x3 stem and no first pooling; 512 features.
 
-    def __init__(self) -> None:
+    Args:
+        stride: of the stem; 2 takes about a third of the time on 32x32 pictures.
+    """
+
+    def __init__(self, stride: int = 1) -> None:
         super().__init__()
         from torchvision.models import resnet18
 
         self.width = 512
         self.net = resnet18(weights=None)
-        self.net.conv1 = nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
+        self.net.conv1 = nn.Conv2d(3, 64, 3, stride=stride, padding=1, bias=False)
         self.net.maxpool = nn.Identity()
         self.net.fc = nn.Identity()
 
@@ -297,6 +301,7 @@ PICTURE_MODELS: dict[str, Callable[[], nn.Module]] = {
     "vit_small": lambda: VisionTransformer(width=96, depth=3, heads=3),
     "vit_large": lambda: VisionTransformer(width=256, depth=8, heads=8),
     "resnet18": ResNet18,
+    "resnet18_strided": lambda: ResNet18(stride=2),
     "resnet18_narrow": lambda: ResNet(width=8),
     "mlp": MLP,
 }
