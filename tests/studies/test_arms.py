@@ -16,14 +16,12 @@ from mergelib.records.results import Tables
 from mergelib.statedict import lerp
 from mergelib.studies.papers.sail.larger import arms as module
 from mergelib.studies.papers.sail.larger.arms import ARMS, Rates, Sources, arms
-from mergelib.studies.papers.sail.larger.transfers import (
-    TARGET,
-    Schedule,
-    Transfer,
+from mergelib.studies.papers.sail.larger.grounds import (
     picture_transfer,
     text_transfer,
     transfer_of,
 )
+from mergelib.studies.papers.sail.larger.transfers import TARGET, Schedule, Transfer
 from mergelib.studies.runner import REGISTERED, Run
 from mergelib.testbed.tasks import PretrainingSet, Split, Task
 from tests.studies.test_sail_text import words
@@ -54,12 +52,12 @@ def pictures() -> Transfer:
     return replace(picture_transfer(*shades(), 0), schedule=Schedule(3, 3e-3, 8))
 
 
-def shades() -> tuple[Task, PretrainingSet]:
+def shades() -> tuple[Task, list[PretrainingSet]]:
     labels = torch.arange(48) % 6
     inputs = (40 * labels[:, None, None, None]).expand(48, 3, 32, 32).to(torch.uint8)
     split, names = Split(inputs, labels), tuple("abcdef")
     task = Task("shades", names, split, split, split, transform=lambda rows: rows / 100 - 1)
-    return task, PretrainingSet("known", names, split, split, "0")
+    return task, [PretrainingSet("known", names, split, split, "0")]
 
 
 def loss_of(transfer: Transfer, body: torch.nn.Module, state: dict[str, Tensor]) -> float:
@@ -156,7 +154,7 @@ def test_rates_and_goals_are_those_of_least_loss(
     monkeypatch.setattr(module, "MAPS", (1e-9, 1e-3))
     few = {name: ARMS[name] for name in ("scratch", "nearest source", "LiGO")}
     monkeypatch.setattr(module, "ARMS", few)
-    rates = module.tuned_rates(text, "shared", "twice", 2)
+    rates = module.tuned_rates([text], "shared", "twice", 2)
     assert rates["scratch"] == Rates(3e-3)
     assert rates["LiGO"].training == 3e-3
     goals = module.tuned_goals([text], "twice", 20)
@@ -176,8 +174,12 @@ def test_what_is_refused(text: Transfer, pictures: Transfer) -> None:
     refused("'SAIL, matched' does not fit: sources that share", text, only=["SAIL, matched"])
     refused("no rates of 'SAIL' are known for ResNet: pass them", pictures, only=["SAIL"])
     refused("'LiGO' does not fit: a stage has no block", pictures, only=["LiGO"])
+    study = REGISTERED["arms"]
+    usual, byol = (study.complete(changes) for changes in ({}, {"learning": "byol"}))
     with pytest.raises(ValueError, match="studies of starts take no model, got 'mlp'"):
-        transfer_of(Run(REGISTERED["arms"], "glyphs8", 0, model="mlp"))
+        transfer_of(Run(study, "glyphs8", 0, model="mlp", settings=usual))
+    with pytest.raises(ValueError, match="learning is 'byol', expected one of: labels"):
+        transfer_of(Run(study, "tinyshakespeare", 0, settings=byol))
     with pytest.raises(ValueError, match="1 texts, expected two"):
         text_transfer([words(0) * 20], 0)
 

@@ -192,7 +192,7 @@ def test_a_body_that_learned_is_probed_better() -> None:
         network = copy.deepcopy(body)
         network.load_state_dict(state)
         parts = (Split(features(network, p.inputs, nn.Identity()), p.labels) for p in (train, test))
-        scores.append(linear_probe(*parts))
+        scores += linear_probe(*parts)
     start, control, (loss, accuracy) = scores
     assert loss < 0.95 * min(start[0], control[0])
     assert accuracy > max(start[1], control[1])
@@ -213,7 +213,7 @@ def test_the_probe_by_hand() -> None:
     fitted = LogisticRegression(C=0.1, max_iter=1000).fit(x.numpy(), train.labels.numpy())
     logits = y @ torch.from_numpy(fitted.coef_).T + torch.from_numpy(fitted.intercept_)
     chosen = logits.log_softmax(1)[torch.arange(30), test.labels]
-    loss, accuracy = linear_probe(train, test)
+    ((loss, accuracy),) = linear_probe(train, test)
     assert loss == pytest.approx(-chosen.mean().item(), rel=1e-6)
     assert accuracy == (logits.argmax(1) == test.labels).double().mean().item()
     assert loss < math.log(3), "better than guessing"

@@ -81,6 +81,22 @@ def losses_of_mixtures(losses: pd.DataFrame, ax: "Axes") -> None:
     ax.set(xlabel="share of θ₁'s text")
 
 
+def overlaps(table: pd.DataFrame, ax: "Axes") -> None:
+    """Asymmetry against the overlap of sources, a line for each with the target, with intervals.
+
+    Args:
+        table: of one start and step, as from `mergelib.studies.analysis.sail.sweeps.asymmetries`.
+        ax: where to draw.
+    """
+    looks = {0.0: ("#0072b2", "o"), 0.5: ("#d55e00", "s"), 1.0: ("#000000", "D")}
+    for beta, part in table.groupby("beta"):
+        shade, mark = looks[float(str(beta))]
+        rows = over_seeds(part, "alpha", "asymmetry")
+        bars: dict[str, Any] = {"color": shade, "fmt": f"{mark}-", "ms": 4, "lw": 1.2, "capsize": 2}
+        ax.errorbar(rows.index, rows["mean"], rows["half_width"], label=f"{beta:g}", **bars)
+    ax.set(xlabel="α, overlap of sources")
+
+
 def crossing(curves: pd.DataFrame, ax: "Axes") -> None:
     """Loss on another text against γ, a curve for each start, with intervals over seeds.
 

@@ -9,7 +9,7 @@ import numpy as np
 from mergelib.testbed.tasks import Split
 
 
-def linear_probe(train: Split, test: Split, *, C: float = 0.1) -> tuple[float, float]:
+def linear_probe(train: Split, *tests: Split, C: float = 0.1) -> list[tuple[float, float]]:
     """Loss (nats) and accuracy (0..1) on test rows of a linear classifier of features.
 
     Multinomial logistic regression by scikit-learn, on features that are standardised by the
@@ -17,23 +17,27 @@ def linear_probe(train: Split, test: Split, *, C: float = 0.1) -> tuple[float, f
 
     Args:
         train: features ``(N, width)`` and int64 labels ``(N,)`` of at least two classes.
-        test: likewise, of classes that are among the training rows'.
+        tests: likewise, of classes that are among the training rows'; each is judged apart.
         C: scikit-learn's inverse strength of regularisation, above 0.
 
     Raises:
-        ValueError: a class of the test rows that no training row has.
+        ValueError: a class of test rows that no training row has.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    _check_classes(train, test)
+    for test in tests:
+        _check_classes(train, test)
     model = make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=1000))
     model.fit(*_arrays(train))
-    features, labels = _arrays(test)
-    columns = np.searchsorted(model.classes_, labels)
-    chosen = model.predict_log_proba(features)[np.arange(len(labels)), columns]
-    return -float(chosen.mean()), float(model.score(features, labels))
+    found = []
+    for test in tests:
+        features, labels = _arrays(test)
+        columns = np.searchsorted(model.classes_, labels)
+        chosen = model.predict_log_proba(features)[np.arange(len(labels)), columns]
+        found.append((-float(chosen.mean()), float(model.score(features, labels))))
+    return found
 
 
 def neighbours_accuracy(train: Split, test: Split, *, k: int = 20) -> float:

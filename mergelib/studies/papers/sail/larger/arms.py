@@ -5,6 +5,7 @@ networks. SAIL is compared with all baselines that it names, and with the one th
 the nearest source alone.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -24,12 +25,8 @@ from mergelib.sail.growth.learning import learn_growth
 from mergelib.sail.proximal import proximal_weights
 from mergelib.sail.retraining import loop_flops, mmd_flops
 from mergelib.statedict import lerp
-from mergelib.studies.papers.sail.larger.transfers import (
-    SMALL,
-    TARGET,
-    Transfer,
-    transfer_of,
-)
+from mergelib.studies.papers.sail.larger.grounds import transfer_of
+from mergelib.studies.papers.sail.larger.transfers import SMALL, TARGET, Transfer
 from mergelib.studies.papers.sail.training import State
 from mergelib.studies.runner import study
 from mergelib.testbed.tasks import Split
@@ -89,11 +86,9 @@ class Rates(NamedTuple):
 
 
 # Both as `tuned_rates` and `tuned_goals` find them on seeds that no study uses.
-GOALS = {  # nats, by modality and size
-    "GPT": {
-        "twice": {"easy": 2.615, "hard": 2.513, "late": 2.209},
-        "half wider": {"easy": 2.663, "hard": 2.549, "late": 2.213},
-    },
+GOALS = {  # nats, by modality, size and target
+    ("GPT", "twice", ""): {"easy": 2.615, "hard": 2.513, "late": 2.209},
+    ("GPT", "half wider", ""): {"easy": 2.663, "hard": 2.549, "late": 2.213},
 }
 RATES: dict[tuple[str, str], dict[str, Rates]] = {  # by modality and start
     ("GPT", "shared"): {
@@ -117,6 +112,7 @@ def arms(
     *,
     others: Sequence[str] = ("wikitext2_test",),
     target: str = "",
+    learning: str = "labels",
     start: str = "shared",
     size: str = "half wider",
     only: Sequence[str] = (),
@@ -129,6 +125,8 @@ def arms(
         transfer: data, networks, trainings.
         others: the second text; for texts alone.
         target: a task of pictures, by default the suite's first.
+        learning: of pictures, ``labels``, the same judged by a linear classifier of features
+            (``labels, probed``), or without labels and judged likewise (``byol``).
         start: of the second source, ``shared`` (the first one's) or ``own``.
         size: of the larger network, one of the transfer's.
         only: names of `ARMS`, by default all that the transfer and the start allow: answers in the
@@ -139,10 +137,11 @@ def arms(
             pictures.
 
     Returns:
-        Rows with ``start`` and ``size``. ``curves``: of each ``arm``, ``step``, ``choose`` and
-        ``judge`` (nats), ``accuracy``. ``costs``: of each ``arm``, ``step_flops``, ``added_flops``
-        (whatever the start takes beside its sources) and ``source_flops``. ``distances``: MMD²
-        ``first`` (of D_1 and D*), ``second`` and ``between``, and ``gamma``, θ_1's weight.
+        Rows with ``start``, ``size``, and of pictures ``modality`` and ``target``. ``curves``: of
+        each ``arm``, ``step``, ``choose`` and ``judge`` (nats), ``accuracy``. ``costs``: of each
+        ``arm``, ``step_flops``, ``added_flops`` (whatever the start takes beside its sources) and
+        ``source_flops``. ``distances``: MMD² ``first`` (of D_1 and D*), ``second`` and
+        ``between``, and ``gamma``, θ_1's weight.
 
     Raises:
         ValueError: an unknown start, size or arm, an arm that the transfer does not allow, or
@@ -162,6 +161,8 @@ def arms(
         tables["curves"] += [{"arm": name, **row} for row in rows]
         tables["costs"].append({"arm": name, **begun.costs})
     where = {"start": start, "size": size}
+    if transfer.target:
+        where |= {"modality": transfer.name, "target": transfer.target}
     return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
 
 
@@ -362,19 +363,28 @@ class Sources:
         return Split(data.inputs, labels), transfer.forward_flops(teacher, len(data))
 
 
-def tuned_rates(transfer: Transfer, start: str, size: str, steps: int) -> dict[str, Rates]:
-    """Of each arm the rates with the least ``choose`` loss after some steps, on a tuning seed."""
-    pair = Sources(transfer, start, size)
-    found = {}
-    for name in pair.allowed():
-        losses = {}
-        for maps in MAPS if ARMS[name].mode else (0.0,):
-            begun = pair.start(name, maps)
-            for rate in GRID:
-                (*_, last) = transfer.retrained(begun.net, (0, steps), rate, begun.split)
-                losses[Rates(rate, maps)] = last["choose"]
-        found[name] = min(losses, key=losses.__getitem__)
-    return found
+def tuned_rates(
+    transfers: Sequence[Transfer], start: str, size: str, steps: int, only: Sequence[str] = ()
+) -> dict[str, Rates]:
+    """Of each arm the rates with the least ``choose`` loss after some steps, on tuning seeds.
+
+    Args:
+        transfers: of one modality; their losses are summed.
+        start: of the second source.
+        size: of the larger network.
+        steps: of retraining.
+        only: arms, by default all that are allowed.
+    """
+    losses: dict[str, dict[Rates, float]] = defaultdict(lambda: defaultdict(float))
+    for transfer in transfers:
+        pair = Sources(transfer, start, size)
+        for name in only or pair.allowed():
+            for maps in MAPS if ARMS[name].mode else (0.0,):
+                begun = pair.start(name, maps)
+                for rate in GRID:
+                    (*_, last) = transfer.retrained(begun.net, (0, steps), rate, begun.split)
+                    losses[name][Rates(rate, maps)] += last["choose"]
+    return {name: min(sums, key=sums.__getitem__) for name, sums in losses.items()}
 
 
 def tuned_goals(transfers: Sequence[Transfer], size: str, steps: int) -> dict[str, float]:

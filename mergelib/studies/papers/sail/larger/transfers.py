@@ -1,9 +1,4 @@
-"""From two sources to a target: the data and networks on which SAIL's starts are compared.
-
-In text both sources and the target are mixtures of two texts, so that Theorem 3's weight is known.
-In vision the sources have learned one half each of the classes that backbones are pretrained on,
-and the target has classes of its own, so that every start gets the same new head.
-"""
+"""From two sources to a target: how networks are trained and judged, whatever the data."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,29 +10,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergelib.activations import recalibrate
-from mergelib.data.texts import TEXTS
-from mergelib.hashing import stable_seed
+from mergelib.hashing import digest, digest_of_state, fingerprint, plain, stable_seed
+from mergelib.io.cache import cache_folder
 from mergelib.messages.brief import Brief
 from mergelib.problems import calling
-from mergelib.sail.blocks import histograms, mix
 from mergelib.sail.retraining import count_flops
 from mergelib.statedict import is_statistic
-from mergelib.studies.papers.sail.text import texts_of
-from mergelib.studies.papers.sail.training import Plan, Rows, State, by_adam, load_corpus
-from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings
-from mergelib.testbed.families import family_of, pictures
-from mergelib.testbed.models import GPT, ResNet, to_tokens
-from mergelib.testbed.suites import load_suite
-from mergelib.testbed.tasks import PretrainingSet, Split, Task, Transform, cross_entropy
+from mergelib.studies.papers.sail.training import State, by_adam
+from mergelib.testbed.backbones import VERSION, cached
+from mergelib.testbed.tasks import Split, Transform, cross_entropy
 from mergelib.training import seeded
 
 Build = Callable[[int], nn.Module]  # a network for a part: 0, 1, or `TARGET`
 
 SMALL, TARGET = "small", 2
-SHARE = 0.75  # of a text's target that is of the first source's text
-PICTURES: dict[str, Any] = {"train_size": 4000, "validation_size": 500, "test_size": 500}
-MEASURED = 500  # pictures that BatchNorm is measured anew on
-DESCRIBED = 500  # pictures of each part whose pixels are compared
+MEASURED = 500  # examples that BatchNorm is measured anew on
 
 
 class Schedule(NamedTuple):
@@ -60,6 +47,7 @@ class Transfer(Brief):
 
     Attributes:
         name: of the modality.
+        target: of the target, empty where there is one for each size.
         builds: by size, `SMALL` for sources; each gives a network for a part, at a random start.
         head: keys that belong to the part, and not to what a source has learned.
         parts: what sources learn on, D_1 and D_2, then the target's training data D*.
@@ -74,6 +62,7 @@ class Transfer(Brief):
     """
 
     name: str
+    target: str
     builds: Mapping[str, Build]
     head: Sequence[str]
     parts: Sequence[Split]
@@ -92,11 +81,21 @@ class Transfer(Brief):
             return self.builds[size](part)
 
     def source(self, start: str, part: int) -> nn.Module:
-        """A small network from a start of that name, trained on a part, with the target's head."""
-        net = self.network(SMALL, part, start)
-        steps = self.schedule.source_steps
-        split, rate = self.parts[part], self.schedule.source_rate
-        learned = self.trained(net, split, [steps], rate)[steps]
+        """A small network from a start of that name, trained on a part, with the target's head.
+
+        It is cached without that head, for all targets.
+        """
+        net, split = self.network(SMALL, part, start), self.parts[part]
+        steps, rate = self.schedule.source_steps, self.schedule.source_rate
+        made = {"version": VERSION, "by": type(self).trained.__qualname__}
+        made |= {"schedule": plain(self.schedule)}
+        made |= {"start": digest_of_state(net.state_dict()), "seed": self.seed}
+        made["data"] = digest([split.inputs, split.labels])
+        learned = cached(
+            cache_folder() / "zoo" / f"sail-source-{fingerprint(made)}.safetensors",
+            lambda: self.trained(net, split, [steps], rate)[steps],
+            made,
+        )
         source = self.network(SMALL, TARGET)
         source.load_state_dict(self.headed(source, learned))
         return source
@@ -157,10 +156,13 @@ class Transfer(Brief):
         """Measure statistics of batch norms, if there are, on target inputs; returns its FLOPs."""
         if not any(is_statistic(key) for key in net.state_dict()):
             return 0
+        net.load_state_dict(recalibrate(net, net.state_dict(), self.few()))
+        return self.forward_flops(net, len(self.parts[TARGET].first(MEASURED)))
+
+    def few(self) -> list[Tensor]:
+        """Batches of target inputs, as many as statistics are measured on."""
         rows = self.parts[TARGET].inputs[:MEASURED]
-        batches = [self.transform(batch) for batch in rows.split(self.schedule.batch_size)]
-        net.load_state_dict(recalibrate(net, net.state_dict(), batches))
-        return self.forward_flops(net, len(rows))
+        return [self.transform(batch) for batch in rows.split(self.schedule.batch_size)]
 
     def step_flops(self, net: nn.Module) -> int:
         """FLOPs of a step of training."""
@@ -182,112 +184,3 @@ def _to_labels(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -> T
         flat = labels.flatten(0, -2)
         return F.cross_entropy(outputs.flatten(0, -2), flat, reduction=reduction)
     return cross_entropy(outputs, labels, reduction=reduction)
-
-
-def transfer_of(run: Run) -> Loaded:
-    """The transfer of a run and its seed: two texts, or a task of a suite of pictures.
-
-    Raises:
-        ValueError: an unknown suite or task, or a setting of zoos.
-    """
-    if run.suite in TEXTS:
-        loaded = texts_of(run)
-        seed, texts = loaded.arguments
-        return Loaded((text_transfer([*texts.values()], seed),), loaded.inputs)
-    refuse_zoo_settings(run, "studies of starts")
-    name = run.settings["target"] or next(iter(family_of(run.suite).suites[run.suite]))
-    suite = load_suite(run.suite, seed=run.seed, tasks=[name], **PICTURES)
-    rendered = family_of(run.suite).name == "glyphs"
-    known = (pictures.rendered_sets if rendered else pictures.pretraining_sets)()[0]
-    sources = {**suite.sources, f"pretraining/{known.name}": known.sha256}
-    transfer = picture_transfer(suite.tasks[name], known, run.seed)
-    return Loaded((transfer,), {"sources": sources})
-
-
-def text_transfer(texts: Sequence[str], seed: int) -> Transfer:
-    """Sources of two texts, each on every second block; the target is mixed from the others.
-
-    Raises:
-        ValueError: other than two texts.
-    """
-    if len(texts) != 2:
-        raise ValueError(f"{len(texts)} texts, expected two: that of the suite and one other")
-    plan = Plan(batch_size=8)
-    corpus = load_corpus(texts, plan, seed)
-    parts = [corpus.parted(rows) for rows in corpus.texts]
-    seen = [rows.train[::2] for rows in parts]
-    fresh = [rows._replace(train=rows.train[1::2]) for rows in parts]
-    mixed = Rows(*(mix(one, two, SHARE, seed) for one, two in zip(*fresh, strict=True)))
-    target = corpus.target(mixed)
-
-    def build(width: int, depth: int, heads: int) -> Build:
-        size = {"vocabulary": plan.vocabulary, "context": plan.context}
-        return lambda part: GPT(width, depth, heads, **size)
-
-    blocks = [corpus.blocks[rows].double() for rows in (*seen, mixed.train)]
-    return Transfer(
-        "GPT",
-        {SMALL: build(32, 2, 4), "half wider": build(48, 3, 6), "twice": build(64, 4, 8)},
-        (),
-        [*map(corpus.windows, seen), target.train],
-        target.choose,
-        target.judge,
-        [histograms(table, plan.vocabulary) for table in blocks],
-        Schedule(1000, plan.source_rate, plan.batch_size),
-        to_tokens,
-        seed,
-        answers=True,
-        copied=("twice",),
-    )
-
-
-def picture_transfer(task: Task, known: PretrainingSet, seed: int) -> Transfer:
-    """Sources of half of the classes of a set each, a task of other pictures as target."""
-    classes = len(known.class_names)
-    generator = torch.Generator().manual_seed(stable_seed("halves", seed))
-    halves = torch.randperm(classes, generator=generator).chunk(2)
-    parts = [_of_classes(known.train, half) for half in halves]
-    outputs = [*map(len, halves), len(task.class_names)]
-
-    def build(width: int, *blocks: int) -> Build:
-        def network(part: int) -> nn.Module:
-            body = ResNet(width, blocks)
-            return nn.Sequential(body, nn.Linear(body.width, outputs[part]))
-
-        return network
-
-    splits = [*parts, task.train]
-    return Transfer(
-        "ResNet",
-        {
-            SMALL: build(8, 1, 1, 1, 1),
-            "half wider": build(12, 2, 2, 2, 2),
-            "deeper": build(8, 2, 2, 2, 2),
-            "deepest": build(8, 3, 4, 6, 3),
-        },
-        ("1.weight", "1.bias"),
-        splits,
-        task.validation,
-        task.test,
-        [_pixels(task.transform(split.inputs[:DESCRIBED])) for split in splits],
-        Schedule(1000, 3e-3, 64),
-        task.transform,
-        seed,
-        answers=False,
-        copied=("half wider", "deeper", "deepest"),
-    )
-
-
-def _of_classes(split: Split, classes: Tensor) -> Split:
-    """Examples of some classes, in random order as they come, numbered anew."""
-    numbers = torch.full((int(split.labels.max()) + 1,), -1)
-    numbers[classes] = torch.arange(len(classes))
-    labels = numbers[split.labels]
-    rows = (labels >= 0).nonzero()[:, 0]
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(len(rows)))
-    return Split(split.inputs[rows[order]], labels[rows[order]])
-
-
-def _pixels(images: Tensor) -> Tensor:
-    """Pictures as rows of 8 x 8 pixels of three colours."""
-    return F.adaptive_avg_pool2d(images, 8).flatten(1).double()

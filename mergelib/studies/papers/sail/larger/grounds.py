@@ -1,0 +1,247 @@
+"""The grounds on which SAIL's starts are compared.
+
+In text both sources and the target are mixtures of two texts, so that Theorem 3's weight is known.
+In vision one source has learned photographs and the other rendered scripts, or each one half of the
+scripts, and the target has classes of its own, so that every start gets the same new head.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mergelib.activations import recalibrate
+from mergelib.data.texts import TEXTS
+from mergelib.hashing import stable_seed
+from mergelib.problems import calling
+from mergelib.sail.blocks import histograms, mix
+from mergelib.sail.retraining import count_flops
+from mergelib.studies.papers.sail.larger.transfers import (
+    SMALL,
+    TARGET,
+    Build,
+    Schedule,
+    Transfer,
+)
+from mergelib.studies.papers.sail.text import texts_of
+from mergelib.studies.papers.sail.training import Plan, Rows, State, load_corpus
+from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings
+from mergelib.testbed.families import family_of, pictures
+from mergelib.testbed.models import GPT, ResNet, to_tokens
+from mergelib.testbed.suites import load_suite
+from mergelib.testbed.tasks import PretrainingSet, Split, Task
+from mergelib.testbed.unlabelled.byol import BYOL, train_byol
+from mergelib.testbed.unlabelled.probing import linear_probe
+
+SHARE = 0.75  # of a text's target that is of the first source's text
+PICTURES: dict[str, Any] = {"train_size": 4000, "validation_size": 500, "test_size": 500}
+DESCRIBED = 500  # pictures of each part whose pixels are compared
+PROBED = 1000  # of the target's training pictures that a probe is fitted to
+MOMENTUM = 0.9  # of BYOL's target network: the paper's 0.996 is for trainings of 10^5 steps
+LEARNING = {"labels": "ResNet", "labels, probed": "ResNet, probed", "byol": "ResNet, BYOL"}
+
+
+def transfer_of(run: Run) -> Loaded:
+    """The transfer of a run and its seed: two texts, or a task of a suite of pictures.
+
+    Raises:
+        ValueError: an unknown suite, task or way of learning, or a setting of zoos.
+    """
+    learning = run.settings["learning"]
+    if learning not in LEARNING or (run.suite in TEXTS and learning != "labels"):
+        ways = "labels" if run.suite in TEXTS else "; ".join(LEARNING)
+        raise ValueError(f"learning is {learning!r}, expected one of: {ways}")
+    if run.suite in TEXTS:
+        text = texts_of(run)
+        seed, texts = text.arguments
+        return Loaded((text_transfer([*texts.values()], seed),), text.inputs)
+    refuse_zoo_settings(run, "studies of starts")
+    name = run.settings["target"] or next(iter(family_of(run.suite).suites[run.suite]))
+    suite = load_suite(run.suite, seed=run.seed, tasks=[name], **PICTURES)
+    known = _known(rendered=family_of(run.suite).name == "glyphs")
+    sources = {**suite.sources, **{f"pretraining/{each.name}": each.sha256 for each in known}}
+    transfer = picture_transfer(suite.tasks[name], known, run.seed, learning)
+    return Loaded((transfer,), {"sources": sources})
+
+
+@lru_cache(maxsize=1)
+def _known(*, rendered: bool) -> list[PretrainingSet]:
+    """What sources learn: scripts that no suite has, and photographs where these may be missed."""
+    if rendered:
+        return pictures.rendered_sets()
+    photographs, _, scripts = pictures.pretraining_sets()
+    return [photographs, scripts]
+
+
+def text_transfer(texts: Sequence[str], seed: int) -> Transfer:
+    """Sources of two texts, each on every second block; the target is mixed from the others.
+
+    Raises:
+        ValueError: other than two texts.
+    """
+    if len(texts) != 2:
+        raise ValueError(f"{len(texts)} texts, expected two: that of the suite and one other")
+    plan = Plan(batch_size=8)
+    corpus = load_corpus(texts, plan, seed)
+    parts = [corpus.parted(rows) for rows in corpus.texts]
+    seen = [rows.train[::2] for rows in parts]
+    fresh = [rows._replace(train=rows.train[1::2]) for rows in parts]
+    mixed = Rows(*(mix(one, two, SHARE, seed) for one, two in zip(*fresh, strict=True)))
+    target = corpus.target(mixed)
+
+    def build(width: int, depth: int, heads: int) -> Build:
+        size = {"vocabulary": plan.vocabulary, "context": plan.context}
+        return lambda part: GPT(width, depth, heads, **size)
+
+    blocks = [corpus.blocks[rows].double() for rows in (*seen, mixed.train)]
+    return Transfer(
+        "GPT",
+        "",
+        {SMALL: build(32, 2, 4), "half wider": build(48, 3, 6), "twice": build(64, 4, 8)},
+        (),
+        [*map(corpus.windows, seen), target.train],
+        target.choose,
+        target.judge,
+        [histograms(table, plan.vocabulary) for table in blocks],
+        Schedule(1000, plan.source_rate, plan.batch_size),
+        to_tokens,
+        seed,
+        answers=True,
+        copied=("twice",),
+    )
+
+
+def picture_transfer(
+    task: Task, known: Sequence[PretrainingSet], seed: int, learning: str = "labels"
+) -> Transfer:
+    """Sources of a set each, or of half of the classes of one, and a task of other pictures.
+
+    Args:
+        task: the target.
+        known: what sources see, one set or two.
+        seed: of everything drawn.
+        learning: of sources and on the target, one of `LEARNING`: with labels, and judged by the
+            network's head or by a probe; or without labels, and judged by a probe.
+    """
+    parts = [each.train for each in known]
+    if len(known) == 1:
+        generator = torch.Generator().manual_seed(stable_seed("halves", seed))
+        halves = torch.randperm(len(known[0].class_names), generator=generator).chunk(2)
+        parts = [_of_classes(parts[0], half) for half in halves]
+    outputs = [int(split.labels.max()) + 1 for split in (*parts, task.train)]
+
+    def build(width: int, *blocks: int) -> Build:
+        def network(part: int) -> nn.Module:
+            body = ResNet(width, blocks)
+            return nn.Sequential(body, nn.Linear(body.width, outputs[part]))
+
+        return network
+
+    splits = [*parts, task.train]
+    kind = Transfer if learning == "labels" else Unlabelled if learning == "byol" else Probed
+    return kind(
+        LEARNING[learning],
+        task.name,
+        {
+            SMALL: build(8, 1, 1, 1, 1),
+            "half wider": build(12, 2, 2, 2, 2),
+            "deeper": build(8, 2, 2, 2, 2),
+            "deepest": build(8, 3, 4, 6, 3),
+        },
+        ("1.weight", "1.bias"),
+        splits,
+        task.validation,
+        task.test,
+        [_pixels(task.transform(_some(split, seed).inputs)) for split in splits],
+        Schedule(1000, 3e-3, 64),
+        task.transform,
+        seed,
+        answers=False,
+        copied=("half wider", "deeper", "deepest"),
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Probed(Transfer):
+    """Pictures on which a network's features are judged: by a linear classifier of them.
+
+    It is fitted to `PROBED` training pictures of the target. Batch norms are measured anew before,
+    for every network: those of a fresh one are not fit to be judged, and would be learned by some
+    steps of any training.
+    """
+
+    def judged(self, net: nn.Module, state: Mapping[str, Tensor]) -> dict[str, float]:
+        state = recalibrate(net, state, self.few())
+        features = (
+            Split(self._features(net, state, split), split.labels)
+            for split in (self.parts[TARGET].first(PROBED), self.choose, self.judge)
+        )
+        (choose, _), (judge, accuracy) = linear_probe(*features)
+        return {"choose": choose, "judge": judge, "accuracy": accuracy}
+
+    def _features(self, net: nn.Module, state: Mapping[str, Tensor], split: Split) -> Tensor:
+        body = {key.removeprefix("0."): value for key, value in state.items() if key[:2] == "0."}
+        return calling.features(
+            _body(net), body, split.inputs, batch_size=100, transform=self.transform
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Unlabelled(Probed):
+    """The same for networks that learn without labels, by BYOL; heads stay as they are."""
+
+    def trained(
+        self, net: nn.Module, split: Split, steps: Sequence[int], rate: float
+    ) -> dict[int, State]:
+        if not steps:
+            return {}
+        found = train_byol(
+            _body(net),
+            self.transform(split.inputs),
+            steps=max(steps),
+            batch_size=self.schedule.batch_size,
+            learning_rate=rate,
+            kept_at=steps,
+            momentum=MOMENTUM,
+            seed=stable_seed("order", self.seed),
+        )
+        return {
+            step: {**net.state_dict(), **{f"0.{key}": value for key, value in body.items()}}
+            for step, body in found.items()
+        }
+
+    def step_flops(self, net: nn.Module) -> int:
+        views = 2 * [self.transform(self.parts[TARGET].inputs[: self.schedule.batch_size])]
+        body = copy.deepcopy(_body(net))
+        network = BYOL(body, body.width, momentum=MOMENTUM).train()
+        return count_flops(lambda: network.loss(*views).backward())
+
+
+def _body(net: nn.Module) -> ResNet:
+    body: ResNet = net.get_submodule("0")  # type: ignore[assignment]  # as `picture_transfer` builds
+    return body
+
+
+def _of_classes(split: Split, classes: Tensor) -> Split:
+    """Examples of some classes, numbered anew."""
+    numbers = torch.full((int(split.labels.max()) + 1,), -1)
+    numbers[classes] = torch.arange(len(classes))
+    labels = numbers[split.labels]
+    return Split(split.inputs[labels >= 0], labels[labels >= 0])
+
+
+def _some(split: Split, seed: int) -> Split:
+    """`DESCRIBED` of a split's examples, drawn."""
+    generator = torch.Generator().manual_seed(stable_seed("described", seed))
+    rows = torch.randperm(len(split), generator=generator)[:DESCRIBED]
+    return Split(split.inputs[rows], split.labels[rows])
+
+
+def _pixels(images: Tensor) -> Tensor:
+    """Pictures as rows of 8 x 8 pixels of three colours."""
+    return F.adaptive_avg_pool2d(images, 8).flatten(1).double()
