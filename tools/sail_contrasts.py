@@ -6,6 +6,7 @@ from functools import partial
 import pandas as pd
 from contrasts import Contrast
 
+from mergelib.ledger.sail.arms import BYOL, LABELS
 from mergelib.studies.analysis.sail.arms import BASELINES
 from mergelib.studies.analysis.sail.spirals import LINKS, is_near
 from mergelib.studies.papers.sail.spirals import GAMMAS, READINGS
@@ -27,7 +28,13 @@ class Match(Contrast):
 
 
 _ARMS = partial(Contrast, "compared", ("method",), blocks=("seed", "reading", "start"))
-_STARTS = partial(Contrast, "starts", ("arm",), blocks=("seed", "modality", "start", "size"))
+_BLOCKS = ("seed", "modality", "target", "start", "size")
+_STARTS = partial(Contrast, "starts", ("arm",), blocks=_BLOCKS)
+_PICTURED = partial(Contrast, "pictured", ("arm",), blocks=_BLOCKS)
+_FARTHER = (  # from what sources know
+    *("cifar10", "svhn_grey", "resisc12", "eurosat"),
+    *("gtsrb", "fashion_mnist", "kmnist", "mnist"),
+)
 _SHARES = partial(
     Contrast,
     "kept",
@@ -43,7 +50,11 @@ _FAR = [gamma for gamma in GAMMAS if gamma not in _NEAR]
 _CELLS = [f"{reading} {source}" for reading in READINGS for source in (1, 2)]
 
 CONTRASTS: dict[str, tuple[Contrast, ...]] = {
-    "S1": (_ARMS([("theorem",), ("scratch",)], ("easy", "hard"), 1000.0),),
+    "S1": (
+        _ARMS([("theorem",), ("scratch",)], ("easy", "hard"), 1000.0),
+        _STARTS([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
+        _PICTURED([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
+    ),
     "S2": (
         Match(
             "weights",
@@ -116,6 +127,26 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _DIRECTED("interiors", ("place",), [("interior",), ("end",)], ("loss",), 10.0),
     ),
     "S10": (_ARMS([("scratch",), ("theorem",)]),),
+    "S11": (
+        Contrast(
+            "pictured",
+            ("arm", "modality"),
+            [("SAIL", LABELS), ("SAIL", BYOL)],
+            ("easy", "hard"),
+            1000.0,
+            blocks=("seed", "target", "start", "size"),
+        ),
+    ),
+    "S13": (
+        Contrast(
+            "pictured",
+            ("arm", "modality", "target"),
+            [("SAIL", "ResNet", name) for name in _FARTHER],
+            ("easy", "hard"),
+            1000.0,
+            blocks=("seed", "start", "size"),
+        ),
+    ),
     "S12": (_ARMS([("theorem",), ("scratch",)], ("gradient", "gradient_easy"), 10.0),),
     "S14": (
         Contrast(
@@ -139,7 +170,11 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             blocks=("seed", "reading", "start"),
         ),
     ),
-    "S16": (_ARMS([("theorem",), ("nearest source",)], ("loss",), 10.0),),
+    "S16": (
+        _ARMS([("theorem",), ("nearest source",)], ("loss",), 10.0),
+        _STARTS([("SAIL",), ("nearest source",)], ("loss",), 10.0),
+        _PICTURED([("SAIL",), ("nearest source",)], ("loss",), 10.0),
+    ),
     "S17": (_STARTS([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),),
     "S19": (_STARTS([("SAIL, distilled",), ("SAIL",)], ("late",), 1000.0),),
     "S18": (  # exchanged, the inner two links run backwards and the outer two do not

@@ -63,9 +63,9 @@ def made(seed: int) -> dict[str, Tables]:
                 continue  # measured with a shared start
             for step in range(0, 401, 20):
                 row = {"step": step, "judge": draw(), "accuracy": 0.3}
-                put(arms.RESULTS["GPT"], "curves", {**cell, **row})
+                put(arms.TEXT, "curves", {**cell, **row})
             flops = {"step_flops": 1e9, "added_flops": 1e9, "source_flops": 1e11}
-            put(arms.RESULTS["GPT"], "costs", {**cell, **flops})
+            put(arms.TEXT, "costs", {**cell, **flops})
     return tables
 
 

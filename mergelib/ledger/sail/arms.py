@@ -7,25 +7,95 @@ import pandas as pd
 
 from mergelib.ledger.checks import Check, Role, above, pick
 from mergelib.ledger.verdicts import Load
+from mergelib.sail.retraining import Account
 from mergelib.studies.analysis.sail import arms
 
 WORDS = {"shared": "shared start", "own": "own starts"}
 GOALS = ("easy", "hard")
+LABELS, BYOL = "ResNet, probed", "ResNet, BYOL"  # both judged by a probe
+MAIN = {"GPT": "half wider", "ResNet": "deeper", BYOL: "deeper"}  # sizes by modality
 _SEED = ("seed",)
+_KEYS = ["modality", "size", "start"]
 
 
 def _cells(table: pd.DataFrame) -> Iterator[tuple[str, dict[str, str]]]:
     """In words and as columns: modality, size and start."""
-    keys = ["modality", "size", "start"]
-    for names in table[keys].drop_duplicates().itertuples(index=False, name=None):
+    for names in table[_KEYS].drop_duplicates().itertuples(index=False, name=None):
         modality, size, start = names
-        yield f"{modality}, {size}, {WORDS[start]}", dict(zip(keys, names, strict=True))
+        yield f"{modality}, {size}, {WORDS[start]}", dict(zip(_KEYS, names, strict=True))
 
 
 def _there(table: pd.DataFrame, cell: dict[str, str]) -> set[str]:
     """Arms that were measured in a cell."""
     own = table[(table[list(cell)] == pd.Series(cell)).all(axis=1)]
     return set(own["arm"])
+
+
+def _main(table: pd.DataFrame, values: list[str]) -> pd.DataFrame:
+    """Rows of the `MAIN` sizes, their values averaged over targets."""
+    chosen = table[table["size"] == table["modality"].map(MAIN)]
+    extra = [name for name in ("arm",) if name in table]
+    return chosen.groupby([*_KEYS, "seed", *extra], sort=False)[values].mean().reset_index()
+
+
+def _both(load: Load) -> pd.DataFrame:
+    """Starts of texts and of pictures."""
+    return pd.concat([load(arms.starts), load(arms.pictured)])
+
+
+def faster(load: Load) -> list[Check]:
+    """S1, of larger networks: log₂ speed-up over scratch, the mean over targets."""
+    table = _both(load)
+    cases: list[tuple[str, Account, Role]] = [("SAIL", "B", "primary"), ("SAIL", "A", "secondary")]
+    cases += [("SAIL", "C", "secondary"), ("nearest source", "B", "control")]
+    checks = []
+    for (arm, account, role), goal in product(cases, GOALS):
+        rows = _main(arms.speed_ups(table, goal, account, arm), ["speed"])
+        for words, cell in _cells(rows):
+            what = f"{words}: {arm} faster, {goal} goal, account {account}"
+            checks.append(_speed(what, rows, cell, role))
+    return checks
+
+
+def together(load: Load) -> list[Check]:
+    """S16, of larger networks: loss of the nearest source alone less SAIL's, at equal cost."""
+    table = _main(_both(load), ["loss"])
+    return [
+        _final(
+            table,
+            cell,
+            "SAIL",
+            "nearest source",
+            f"{words}: lower loss than the nearest source alone, at equal cost",
+            "primary",
+        )
+        for words, cell in _cells(table)
+    ]
+
+
+def labelled(load: Load) -> list[Check]:
+    """S11: log₂ speed-up with labels less that without, both judged by a probe."""
+    table = load(arms.pictured)
+    checks = []
+    for goal in GOALS:
+        rows = arms.speed_ups(table, goal, "B", "SAIL")
+        sides = [pick(rows, "speed", keys=_SEED, modality=name) for name in (LABELS, BYOL)]
+        what = f"ResNet, deeper: SAIL gains more with labels than without, {goal} goal"
+        checks.append(above(what, *sides, unit="log₂ ratio"))
+    return checks
+
+
+def fading(load: Load) -> list[Check]:
+    """S13: minus the rank correlation of speed-up and distance of data, over targets."""
+    table = load(arms.pictured)
+    checks = []
+    for arm, goal in product(("SAIL", "nearest source"), GOALS):
+        rows = arms.speed_ups(table, goal, "B", arm)
+        values = arms.fading(rows[(rows["modality"] == "ResNet") & (rows["start"] == "shared")])
+        role: Role = "primary" if arm == "SAIL" else "secondary"
+        what = f"ResNet, deeper, shared start: {arm} gains less from farther away, {goal} goal"
+        checks.append(above(what, values, 0.0, role=role, unit="rank correlation"))
+    return checks
 
 
 def ahead(load: Load) -> list[Check]:

@@ -7,7 +7,7 @@ import pytest
 
 from mergelib.studies.analysis.sail import arms
 
-GOAL = {"GPT": {"twice": {"easy": 2.5}}}
+GOAL = {("GPT", "twice", ""): {"easy": 2.5}}
 
 
 @pytest.fixture(autouse=True)

@@ -7,49 +7,60 @@ from mergelib.records.results import load_table
 from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
 from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY, GOALS
 
-RESULTS = {"GPT": "tinyshakespeare-arms"}
+TEXT, PICTURES = "tinyshakespeare-arms", "vision8-arms"
 BASELINES = ("nearest source", "Net2Net", "stack", "LiGO", "uniform", "greedy soup")
 
-_CELL = ["modality", "seed", "start", "size"]
+_CELL = ["modality", "target", "seed", "start", "size"]
 _ONE_SOURCE = [name for name, arm in ARMS.items() if arm.weights in ("", "nearest")]
 
 
-def curves() -> pd.DataFrame:
+def curves(result: str) -> pd.DataFrame:
     """All losses on the way, with costs and what was spent, ``flops``, by account B.
 
     What needs no second source may have been measured with a shared start alone; it stands here for
     own starts, too.
 
+    Args:
+        result: `TEXT` or `PICTURES`.
+
     Returns:
-        A row per ``modality``, seed, start, size, arm and step.
+        A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
     """
-    parts = []
-    for modality, name in RESULTS.items():
-        keys = ["seed", "start", "size", "arm"]
-        rows = load_table(name, "curves").merge(load_table(name, "costs"), on=keys)
-        owned = rows.loc[rows["start"] == "own", "size"].unique()
-        alone = rows[rows["arm"].isin(_ONE_SOURCE) & rows["size"].isin(owned)]
-        both = pd.concat([rows, alone.assign(start="own")], ignore_index=True)
-        parts.append(both.drop_duplicates([*keys, "step"]).assign(modality=modality))
-    table: pd.DataFrame = pd.concat(parts, ignore_index=True)
+    rows, costs = (_cells(load_table(result, part)) for part in ("curves", "costs"))
+    keys = [*_CELL, "arm"]
+    rows = rows.merge(costs, on=keys)
+    where = ["modality", "target", "size"]
+    owned = rows.loc[rows["start"] == "own", where].drop_duplicates()
+    alone = rows[rows["arm"].isin(_ONE_SOURCE)].merge(owned, on=where)
+    both = pd.concat([rows, alone.assign(start="own")], ignore_index=True)
+    table: pd.DataFrame = both.drop_duplicates([*keys, "step"])
     table["flops"] = table["added_flops"] + table["step"] * table["step_flops"]
     return table
 
 
-def starts() -> pd.DataFrame:
+def _cells(rows: pd.DataFrame) -> pd.DataFrame:
+    """With modality and target, which rows of texts do not have."""
+    missing = {"modality": "GPT", "target": ""}
+    return rows.assign(**{name: word for name, word in missing.items() if name not in rows})
+
+
+def starts(result: str = TEXT) -> pd.DataFrame:
     """Every arm by its steps to goals and by what it comes to at scratch's cost.
 
+    Args:
+        result: as of `curves`.
+
     Returns:
-        A row per ``modality``, seed, start, size and ``arm``, with steps to each goal by its name
-        (the last one where it was never reached), ``step_flops``, ``added_flops``,
+        A row per ``modality``, ``target``, seed, start, size and ``arm``, with steps to each goal
+        by its name (the last one where it was never reached), ``step_flops``, ``added_flops``,
         ``source_flops``, and ``loss`` (nats) and ``accuracy`` (0..1) at the last reading at which
         it had spent no more than scratch in all its steps, by account B.
     """
     rows = []
-    for names, cell in curves().groupby(_CELL):
+    for names, cell in curves(result).groupby(_CELL):
         where = dict(zip(_CELL, names, strict=True))
         budget = cell.loc[cell["arm"] == "scratch", "flops"].max()
-        goals = GOALS[str(where["modality"])][str(where["size"])]
+        goals = GOALS[str(where["modality"]), str(where["size"]), str(where["target"])]
         for arm, curve in cell.sort_values("step").groupby("arm"):
             steps, losses = curve["step"].tolist(), torch.tensor(curve["judge"].to_numpy())
             end = curve[curve["flops"] <= budget].iloc[-1]
@@ -60,6 +71,36 @@ def starts() -> pd.DataFrame:
                 | {goal: int(steps_below(steps, losses, nats)) for goal, nats in goals.items()}
             )
     return pd.DataFrame(rows)
+
+
+def pictured() -> pd.DataFrame:
+    """`starts` of pictures."""
+    return starts(PICTURES)
+
+
+def distances() -> pd.DataFrame:
+    """Of pictures, MMD² from the target to the nearer source, ``distance``, and ``gamma``.
+
+    Returns:
+        A row per modality, target, seed, start and size.
+    """
+    table = load_table(PICTURES, "distances")
+    nearer = table[["first", "second"]].min(axis=1)
+    return table.assign(distance=nearer)[[*_CELL, "distance", "gamma"]]
+
+
+def fading(table: pd.DataFrame) -> pd.Series:
+    """How speed-ups fall with distance: minus Spearman's correlation over targets, by seed.
+
+    Args:
+        table: of one modality, start and size, as from `speed_ups`.
+    """
+    rows = table.merge(distances(), on=_CELL)
+    found = {
+        seed: -part["speed"].corr(part["distance"], method="spearman")
+        for seed, part in rows.groupby("seed")
+    }
+    return pd.Series(found).rename_axis("seed")
 
 
 def speed_ups(
@@ -75,7 +116,7 @@ def speed_ups(
         rival: a name.
 
     Returns:
-        Rows of ``modality``, ``seed``, ``start``, ``size`` and ``speed``.
+        Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``.
     """
     own, other = (table[table["arm"] == name] for name in (arm, rival))
     pairs = own.merge(other, on=_CELL, suffixes=("", "_rival"))
