@@ -15,6 +15,7 @@ from torch import Tensor
 from mergelib.records.results import Tables
 from mergelib.statedict import lerp
 from mergelib.studies.papers.sail.larger import arms as module
+from mergelib.studies.papers.sail.larger import grounds, transfers, tuning
 from mergelib.studies.papers.sail.larger.arms import ARMS, Rates, Sources, arms
 from mergelib.studies.papers.sail.larger.grounds import (
     picture_transfer,
@@ -150,16 +151,16 @@ def test_starts_of_pictures(pictures: Transfer) -> None:
 def test_rates_and_goals_are_those_of_least_loss(
     text: Transfer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "GRID", (1e-9, 3e-3))
-    monkeypatch.setattr(module, "MAPS", (1e-9, 1e-3))
-    few = {name: ARMS[name] for name in ("scratch", "nearest source", "LiGO")}
-    monkeypatch.setattr(module, "ARMS", few)
-    rates = module.tuned_rates([text], "shared", "twice", 2)
+    monkeypatch.setattr(tuning, "GRID", (1e-9, 3e-3))
+    monkeypatch.setattr(tuning, "MAPS", (1e-9, 1e-3))
+    rates = tuning.tuned_rates([text, text], "shared", "twice", 2, ("scratch", "LiGO"))
     assert rates["scratch"] == Rates(3e-3)
     assert rates["LiGO"].training == 3e-3
-    goals = module.tuned_goals([text], "twice", 20)
+    assert {*rates} == {"scratch", "LiGO"}
+    goals = tuning.tuned_goals([text], "twice", 20, ("scratch", "nearest source"))
     assert goals["hard"] < goals["easy"]
     assert goals["late"] != goals["easy"]
+    assert {*tuning.tuned_goals([text], "twice", 20)} == {"easy", "hard"}
 
 
 def test_what_is_refused(text: Transfer, pictures: Transfer) -> None:
@@ -191,3 +192,48 @@ def test_a_run_tells_its_sources() -> None:
     assert transfer.name == "ResNet"
     assert [*loaded.inputs["sources"]][-1] == "pretraining/glyphs"
     assert len(transfer.parts[TARGET].labels.unique()) > 2
+
+
+@pytest.fixture(params=["labels, probed", "byol"])
+def probed(request: pytest.FixtureRequest) -> Transfer:
+    task, known = shades()
+    made = picture_transfer(task, 2 * known, 0, request.param)
+    return replace(made, schedule=Schedule(3, 3e-3, 8))
+
+
+def test_features_are_judged_by_a_probe(probed: Transfer) -> None:
+    """Shades are told apart by any features, whatever the head says, once statistics are right."""
+    net = probed.network("deeper", TARGET)
+    spoiled = {**net.state_dict(), "1.weight": torch.zeros(6, 64)}
+    told, also = (probed.judged(net, state) for state in (net.state_dict(), spoiled))
+    assert told == also
+    assert told["accuracy"] > 0.9
+    mean = {key: value + 5 for key, value in net.state_dict().items() if "running_mean" in key}
+    assert probed.judged(net, {**net.state_dict(), **mean}) == pytest.approx(told)
+
+
+def test_learning_with_and_without_labels(probed: Transfer) -> None:
+    net = probed.network("deeper", TARGET)
+    part = probed.parts[TARGET]
+    others = Split(part.inputs, (part.labels + 1) % 6)
+    (one, two) = (probed.trained(net, split, [2], 1e-3)[2] for split in (part, others))
+    unlabelled = probed.name == "ResNet, BYOL"
+    assert torch.equal(one["0.stem.0.weight"], two["0.stem.0.weight"]) == unlabelled
+    assert torch.equal(one["1.weight"], net.state_dict()["1.weight"]) == unlabelled
+    plain = Transfer.step_flops(probed, net)
+    assert (probed.step_flops(net) > 2 * plain) == unlabelled
+
+
+def test_sources_are_trained_once_for_all_targets(
+    probed: Transfer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = probed.source("shared", 0).state_dict()
+    calls: list[object] = []
+    monkeypatch.setattr(transfers, "by_adam", lambda *_, **__: calls.append("labels"))
+    monkeypatch.setattr(grounds, "train_byol", lambda *_, **__: calls.append("byol"))
+    again = replace(probed, target="another").source("shared", 0).state_dict()
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert calls == []
+    with pytest.raises((TypeError, AttributeError), match="NoneType"):
+        probed.source("own", 0)
+    assert len(calls) == 1

@@ -5,10 +5,8 @@ networks. SAIL is compared with all baselines that it names, and with the one th
 the nearest source alone.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -35,8 +33,6 @@ LEARNING = 100  # steps in which maps are learned
 NOISE = 0.05  # added to copies of units
 TAUGHT = 0.5  # share of the teacher's answer in distilled labels
 EVERY = 20  # steps between readings
-GRID = (3e-4, 1e-3, 3e-3)  # rates of retraining that are tried
-MAPS = (1e-3, 1e-2)  # rates of maps
 
 
 class Arm(NamedTuple):
@@ -85,12 +81,14 @@ class Rates(NamedTuple):
     maps: float = 0.0
 
 
-# Both as `tuned_rates` and `tuned_goals` find them on seeds that no study uses.
+# Both as `mergelib.studies.papers.sail.larger.tuning` finds them on seeds that no study uses.
 GOALS = {  # nats, by modality, size and target
     ("GPT", "twice", ""): {"easy": 2.615, "hard": 2.513, "late": 2.209},
     ("GPT", "half wider", ""): {"easy": 2.663, "hard": 2.549, "late": 2.213},
 }
+_SAME = dict.fromkeys(ARMS, Rates(3e-3))  # of pictures: best for all starts, up to 1e-2
 RATES: dict[tuple[str, str], dict[str, Rates]] = {  # by modality and start
+    ("ResNet", "shared"): _SAME,
     ("GPT", "shared"): {
         **dict.fromkeys(("scratch", "nearest source", "Net2Net", "greedy soup"), Rates(1e-3)),
         **dict.fromkeys(("own size", "stack", "uniform"), Rates(3e-3)),
@@ -361,45 +359,3 @@ class Sources:
         truth = F.one_hot(data.labels, outputs.shape[-1])
         labels: Tensor = TAUGHT * outputs.softmax(-1) + (1 - TAUGHT) * truth
         return Split(data.inputs, labels), transfer.forward_flops(teacher, len(data))
-
-
-def tuned_rates(
-    transfers: Sequence[Transfer], start: str, size: str, steps: int, only: Sequence[str] = ()
-) -> dict[str, Rates]:
-    """Of each arm the rates with the least ``choose`` loss after some steps, on tuning seeds.
-
-    Args:
-        transfers: of one modality; their losses are summed.
-        start: of the second source.
-        size: of the larger network.
-        steps: of retraining.
-        only: arms, by default all that are allowed.
-    """
-    losses: dict[str, dict[Rates, float]] = defaultdict(lambda: defaultdict(float))
-    for transfer in transfers:
-        pair = Sources(transfer, start, size)
-        for name in only or pair.allowed():
-            for maps in MAPS if ARMS[name].mode else (0.0,):
-                begun = pair.start(name, maps)
-                for rate in GRID:
-                    (*_, last) = transfer.retrained(begun.net, (0, steps), rate, begun.split)
-                    losses[name][Rates(rate, maps)] += last["choose"]
-    return {name: min(sums, key=sums.__getitem__) for name, sums in losses.items()}
-
-
-def tuned_goals(transfers: Sequence[Transfer], size: str, steps: int) -> dict[str, float]:
-    """Median losses on tuning seeds: two of scratch, and one that a source does not begin with.
-
-    ``easy`` and ``hard`` are what scratch has after half and nine tenths of its steps, ``late`` is
-    what the nearest source has after half of them.
-    """
-    goals = {"easy": ("scratch", steps // 2), "hard": ("scratch", 9 * steps // 10)}
-    goals["late"] = ("nearest source", steps // 2)
-    found: dict[str, list[float]] = {goal: [] for goal in goals}
-    for transfer in transfers:
-        pair = Sources(transfer, "shared", size)
-        for goal, (name, step) in goals.items():
-            rate = pair.usual_rates(name).training
-            (*_, last) = transfer.retrained(pair.start(name).net, (0, step), rate)
-            found[goal].append(last["judge"])
-    return {goal: round(median(losses), 3) for goal, losses in found.items()}

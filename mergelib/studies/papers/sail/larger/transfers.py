@@ -139,7 +139,12 @@ class Transfer(Brief):
             yield {"step": step, **self.judged(net, state)}
 
     def judged(self, net: nn.Module, state: Mapping[str, Tensor]) -> dict[str, float]:
-        """Losses on both splits of the target's law, and accuracy on the one that judges."""
+        """Losses on both splits of the target's law, and accuracy on the one that judges.
+
+        Statistics of batch norms are `settled` before, for every network: those of a fresh one, or
+        of one that learns fast, are not fit to be judged.
+        """
+        state = self.settled(net, state)
         choose, judge = (self.outputs(net, state, split) for split in (self.choose, self.judge))
         right = judge.argmax(-1) == self.judge.labels
         return {
@@ -153,16 +158,19 @@ class Transfer(Brief):
         return calling.features(net, state, split.inputs, batch_size=100, transform=self.transform)
 
     def measured_anew(self, net: nn.Module) -> int:
-        """Measure statistics of batch norms, if there are, on target inputs; returns its FLOPs."""
+        """Settle a network's statistics, if it has any; returns the FLOPs of it."""
         if not any(is_statistic(key) for key in net.state_dict()):
             return 0
-        net.load_state_dict(recalibrate(net, net.state_dict(), self.few()))
+        net.load_state_dict(self.settled(net, net.state_dict()))
         return self.forward_flops(net, len(self.parts[TARGET].first(MEASURED)))
 
-    def few(self) -> list[Tensor]:
-        """Batches of target inputs, as many as statistics are measured on."""
+    def settled(self, net: nn.Module, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Weights with statistics of batch norms, if there are, measured on target inputs."""
+        if not any(is_statistic(key) for key in state):
+            return state
         rows = self.parts[TARGET].inputs[:MEASURED]
-        return [self.transform(batch) for batch in rows.split(self.schedule.batch_size)]
+        batches = (self.transform(batch) for batch in rows.split(self.schedule.batch_size))
+        return recalibrate(net, dict(state), batches)
 
     def step_flops(self, net: nn.Module) -> int:
         """FLOPs of a step of training."""
