@@ -153,6 +153,9 @@ def study(
 def join(
     files: Annotated[list[Path], typer.Argument(help="What study wrote, each for other seeds.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")],
+    any_code: Annotated[
+        bool, typer.Option("--any-code", help="Join what different code measured; it is told.")
+    ] = False,
 ) -> None:
     """Put the results of one study together that were measured with different seeds.
 
@@ -163,5 +166,5 @@ def join(
     from mergelib.records.results import read_result, write_result
     from mergelib.studies.joining import join as joined
 
-    write_result(output, joined([read_result(file) for file in files]))
+    write_result(output, joined([read_result(file) for file in files], any_code=any_code))
     typer.echo(f"Wrote {output}")

@@ -8,11 +8,13 @@ from mergelib.records.results import Tables
 ASKED = ("study", "suite", "model", "recipe", "settings", "points", "code")
 
 
-def join(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def join(records: Sequence[Mapping[str, Any]], *, any_code: bool = False) -> dict[str, Any]:
     """One record from those of one study with different seeds, e.g. of several machines.
 
     Args:
         records: as of `measure_study`, or `read_result`.
+        any_code: join records whose code differs, too, and tell it by seed. Whoever says so has
+            seen that the difference does not touch the numbers.
 
     Returns:
         What `measure_study` would have returned for all seeds; ``command`` lists the commands.
@@ -23,9 +25,10 @@ def join(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     if not records:
         raise ValueError("no records to join")
+    asked = [name for name in ASKED if not (any_code and name == "code")]
     origins = [record["provenance"] for record in records]
     for origin in origins[1:]:
-        for name in ASKED:
+        for name in asked:
             if origin.get(name) != origins[0].get(name):
                 values = f"{origins[0].get(name)} and {origin.get(name)}"
                 raise ValueError(f"records differ in {name}, they can't be joined: {values}")
@@ -33,7 +36,7 @@ def join(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for seed in seeds:
         if seeds.count(seed) > 1:
             raise ValueError(f"two records have seed {seed}")
-    told = {*ASKED, "seeds", "command"}
+    told = {*asked, "seeds", "command"}
     made = {
         str(seed): {
             name: value[str(seed)] if _is_by_seed(value, origin["seeds"]) else value
@@ -43,7 +46,7 @@ def join(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for origin in origins
         for seed in origin["seeds"]
     }
-    common = {name: origins[0][name] for name in ASKED if name in origins[0]}
+    common = {name: origins[0][name] for name in asked if name in origins[0]}
     common |= {"seeds": seeds, "command": [origin["command"] for origin in origins]}
     return {"provenance": {**common, **said_once(made)}, **stacked(records)}
 

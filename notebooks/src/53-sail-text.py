@@ -305,7 +305,7 @@ assert between["value"].abs().max() < 0.01
 # the larger of two sizes. *SAIL* has the theorem's weight and maps that keep the
 # function, *SAIL, learned* the maps of the paper's appendix, from singular vectors and a stack.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss at equal cost above that of the nearest source alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over three seeds.", "name": "fig-text-arms"}, "image": {"alt": "The greedy soup is on zero, as it takes the nearest source alone. All other starts are right of zero: the stack and matched SAIL by a hundredth, LiGO, the source at its own size and SAIL by two hundredths, learned SAIL by five, the uniform average and distillation by six to seven."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss at equal cost above that of the nearest source alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-text-arms"}, "image": {"alt": "The greedy soup is on zero, as it takes the nearest source alone. Nearly all other starts are right of zero: the stack and matched SAIL by less than a hundredth, LiGO by one, the source at its own size and SAIL by two hundredths, learned SAIL by four, the uniform average and distillation by five to seven."}}
 from mergelib.studies.analysis.sail import arms as comparison
 
 starts = comparison.starts()

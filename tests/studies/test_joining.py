@@ -74,3 +74,13 @@ def test_the_command(records: list[dict[str, Any]], tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["join", *map(str, files), "-o", str(tmp_path / "both.json")])
     assert found.exit_code == 0, found.output
     assert read_result(tmp_path / "both.json")["test"] == records[0]["test"]
+
+
+def test_code_that_differs_is_told(records: list[dict[str, Any]]) -> None:
+    _, first, second = copy.deepcopy(records)
+    second["provenance"]["code"] = "another"
+    with pytest.raises(ValueError, match="records differ in code"):
+        join([first, second])
+    joined = join([first, second], any_code=True)
+    assert joined["provenance"]["code"] == {"0": first["provenance"]["code"], "1": "another"}
+    assert {row["seed"] for row in joined["test"]} == {0, 1}
