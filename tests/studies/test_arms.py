@@ -101,6 +101,17 @@ def test_every_start_pays(tables: Tables) -> None:
     assert added["SAIL, distilled"] > added["SAIL"]
 
 
+def test_the_farther_source_is_the_other_one(text: Transfer, pictures: Transfer) -> None:
+    for transfer, size in ((text, "twice"), (pictures, "deeper")):
+        pair = Sources(transfer, "shared", size)
+        weights = [pair._weights(ARMS[f"{name} source"])[0] for name in ("nearest", "farther")]
+        assert weights[0][pair.nearest] == 1
+        assert weights[1] == weights[0][::-1]
+        assert pair.distances["first" if pair.nearest == 0 else "second"] == min(
+            pair.distances["first"], pair.distances["second"]
+        )
+
+
 def test_a_soup_is_no_worse_than_its_members(text: Transfer) -> None:
     pair = Sources(text, "own", "twice")
     (gammas, _) = pair._greedy(ARMS["greedy soup"])

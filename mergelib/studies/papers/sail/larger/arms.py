@@ -30,6 +30,7 @@ from mergelib.studies.runner import study
 from mergelib.testbed.tasks import Split
 
 LEARNING = 100  # steps in which maps are learned
+ALONE = ("nearest", "farther")  # weights that take one source
 NOISE = 0.05  # added to copies of units
 TAUGHT = 0.5  # share of the teacher's answer in distilled labels
 EVERY = 20  # steps between readings
@@ -40,7 +41,8 @@ class Arm(NamedTuple):
 
     Attributes:
         weights: γ: ``theorem`` (Theorem 3 by MMD²), ``nearest`` (the source with the least MMD²
-            alone), ``uniform``, ``greedy`` (the soup of Wortsman et al., 2022); none for scratch.
+            alone), ``farther`` (the other one), ``uniform``, ``greedy`` (the soup of Wortsman et
+            al., 2022); none for scratch.
         width: a scheme of `grow`; none for a network as small as the source.
         depth: likewise.
         mode: of `learn_growth`, where maps are learned.
@@ -61,6 +63,7 @@ class Arm(NamedTuple):
 ARMS = {
     "scratch": Arm(),
     "nearest source": Arm("nearest"),
+    "farther source": Arm("farther"),
     "own size": Arm("nearest", ""),
     "Net2Net": Arm("nearest", "replicate", noise=NOISE),
     "stack": Arm("nearest", depth="stack"),
@@ -91,6 +94,7 @@ RATES: dict[tuple[str, str], dict[str, Rates]] = {  # by modality and start
     ("ResNet", "shared"): _SAME,
     ("GPT", "shared"): {
         **dict.fromkeys(("scratch", "nearest source", "Net2Net", "greedy soup"), Rates(1e-3)),
+        "farther source": Rates(1e-3),  # not tuned apart
         **dict.fromkeys(("own size", "stack", "uniform"), Rates(3e-3)),
         **dict.fromkeys(("LiGO", "SAIL, learned"), Rates(1e-3, 1e-3)),
         "SAIL": Rates(1e-3),
@@ -257,7 +261,7 @@ class Sources:
             net = transfer.network(self.size, TARGET)
             return Start(net, self._costs(net, 0, 0))
         gammas, added = self._weights(arm)
-        count = 1 if arm.weights == "nearest" else 2
+        count = 1 if arm.weights in ALONE else 2
         if not arm.width:
             net = self.nets[self.nearest]
             return Start(net, self._costs(net, added, count))
@@ -287,8 +291,9 @@ class Sources:
         """γ of both sources, and what it takes to find them."""
         described = self.transfer.described
         told = mmd_flops([len(rows) for rows in described], described[0].shape[1])
-        if arm.weights == "nearest":
-            return [1.0 - self.nearest, float(self.nearest)], told
+        if arm.weights in ALONE:
+            second = self.nearest == (arm.weights == "nearest")
+            return [1.0 - second, float(second)], told
         if arm.weights == "theorem":
             return [self.distances["gamma"], 1 - self.distances["gamma"]], told
         if arm.weights == "uniform":
