@@ -59,11 +59,11 @@ def smoothness(
         tolerance: stop when a step has raised the value by at most this share.
         generator: draws the first direction.
     """
-    like = flatten(losses[0].point)
+    like, hessians = flatten(losses[0].point), [loss.hessian() for loss in losses]
     direction, value = torch.randn(like.shape, generator=generator).to(like), 0.0
     for _ in range(steps):
         direction = direction / direction.norm().clamp(min=torch.finfo(like.dtype).tiny)
-        direction = torch.stack([loss.curvature(direction) for loss in losses]).mean(0)
+        direction = torch.stack([hessian(direction) for hessian in hessians]).mean(0)
         before, value = value, float(direction.norm())
         if value <= (1 + tolerance) * before:
             break
@@ -78,11 +78,12 @@ def example_smoothness(
     for start in range(0, len(loss), loss.batch_size):
         rows = slice(start, min(start + loss.batch_size, len(loss)))
         size = (rows.stop - rows.start, len(like))
-        directions = torch.randn(size, generator=generator).to(like)
+        hessians, directions = loss.example_hessians(rows), torch.randn(size, generator=generator)
+        directions = directions.to(like)
         for _ in range(steps):
             lengths = directions.norm(dim=1, keepdim=True)
             directions = directions / lengths.clamp(min=torch.finfo(like.dtype).tiny)
-            directions = loss.example_curvatures(directions, rows)
+            directions = hessians(directions)
         found.append(directions.norm(dim=1))
     return torch.cat(found)
 

@@ -5,14 +5,14 @@ function of parameters and one example will do.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import grad, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mergelib.messages.brief import Brief
@@ -28,7 +28,7 @@ from mergelib.problems.gradients import (
 from mergelib.problems.problem import Problem
 from mergelib.statedict import StateDict, flatten, unflatten
 
-Derivative = Callable[[Tensors, Inputs, Tensor], Tensors]
+Product = Callable[[Tensor], Tensor]
 
 exact_attention = partial(sdpa_kernel, SDPBackend.MATH)  # the fused one has no second derivative
 
@@ -63,16 +63,20 @@ class TaskLoss(Brief):
 
     def gradient(self) -> Tensor:
         """∇f_t(θ), ``(d,)``."""
-        return self._sum(grad(self._total))
+        parts = [flatten(grad(self._total)(self.point, x, y)) for x, y in self._batches()]
+        return torch.stack(parts).sum(0).detach() / len(self)
 
     def curvature(self, direction: Tensor) -> Tensor:
-        """∇²f_t(θ) v for a direction v, ``(d,)``."""
-        parts = unflatten(direction, self.point)
+        """∇²f_t(θ) v for a direction v, ``(d,)``; for several, `hessian` is faster."""
+        return self._along(self._hessians(), direction)
 
-        def along(point: Tensors, x: Inputs, y: Tensor) -> Tensor:
-            return _inner(grad(self._total)(point, x, y), parts)
+    def hessian(self) -> Product:
+        """The map v ↦ ∇²f_t(θ) v, ``(d,)`` to the same.
 
-        return self._sum(grad(along))
+        The gradient is taken once, and a product is one pass back through it; what that needs of
+        all examples stays in memory for as long as the function does.
+        """
+        return partial(self._along, [*self._hessians()])
 
     def example_gradients(self) -> Iterator[Tensor]:
         """∇ℓ(θ; z) of all examples, batch by batch ``(B, d)``."""
@@ -81,23 +85,21 @@ class TaskLoss(Brief):
             with exact_attention():
                 yield _rows(gradients(self.loss, self.point, x, y))
 
-    def example_curvatures(self, directions: Tensor, rows: slice) -> Tensor:
-        """∇²ℓ(θ; z) v of some examples, each along a direction of its own: ``(B, d)`` to the same.
+    def example_hessians(self, rows: slice) -> Product:
+        """The map v ↦ ∇²ℓ(θ; z) v of some examples, each along its own direction, ``(B, d)``.
 
         Args:
-            directions: ``(B, d)``.
-            rows: the examples, B of them.
+            rows: the examples, B of them, whose graphs are kept as those of `hessian`.
         """
+        batch = self.examples[rows].to(next(iter(self.point.values())).device)
+        copies = {name: part.expand(len(batch), *part.shape) for name, part in self.point.items()}
 
-        def along(direction: Tensor, x: Inputs, y: Tensor) -> Tensor:
-            parts = unflatten(direction, self.point)
-            slope = grad(self.loss)
-            return flatten(grad(lambda point: _inner(slope(point, x, y), parts))(self.point))
+        def total(points: Tensors) -> Tensor:
+            with exact_attention():
+                return vmap(self.loss)(points, batch.inputs, batch.pair[1]).sum()
 
-        batch = self.examples[rows].to(directions.device)
-        with exact_attention():
-            found: Tensor = vmap(along)(directions, batch.inputs, batch.pair[1])
-        return found.detach()
+        along, split = _hessian(total, copies), vmap(partial(unflatten, like=self.point))
+        return lambda directions: _rows(along(split(directions)))
 
     def _losses(self, point: Tensors, x: Inputs, y: Tensor) -> Tensor:
         with exact_attention():
@@ -106,10 +108,14 @@ class TaskLoss(Brief):
     def _total(self, point: Tensors, x: Inputs, y: Tensor) -> Tensor:
         return self._losses(point, x, y).sum()
 
-    def _sum(self, derivative: Derivative) -> Tensor:
-        """The mean over examples of a derivative of their total, flat."""
-        parts = [flatten(derivative(self.point, *batch)) for batch in self._batches()]
-        return torch.stack(parts).sum(0).detach() / len(self)
+    def _hessians(self) -> Iterator[Callable[[Tensors], Tensors]]:
+        """The Hessian of every batch's total loss, one after the other."""
+        for x, y in self._batches():
+            yield _hessian(partial(self._total, x=x, y=y), self.point)
+
+    def _along(self, hessians: Iterable[Callable[[Tensors], Tensors]], direction: Tensor) -> Tensor:
+        parts = unflatten(direction, self.point)
+        return torch.stack([flatten(hessian(parts)) for hessian in hessians]).sum(0) / len(self)
 
     def _batches(self) -> Iterator[tuple[Inputs, Tensor]]:
         device = next(iter(self.point.values())).device
@@ -142,8 +148,16 @@ def task_losses(
     return found
 
 
-def _inner(a: Tensors, b: Tensors) -> Tensor:
-    return torch.stack([(a[name] * b[name]).sum() for name in a]).sum()
+def _hessian(total: Callable[[Tensors], Tensor], point: Tensors) -> Callable[[Tensors], Tensors]:
+    """The product with the Hessian of ``total`` at a point, by its symmetry a pass backwards."""
+    _, back = vjp(grad(total), point)
+
+    def product(direction: Tensors) -> Tensors:
+        with torch.no_grad():
+            (found,) = back(direction)
+        return {name: value.detach() for name, value in found.items()}
+
+    return product
 
 
 def _rows(gradients: Tensors) -> Tensor:
