@@ -150,7 +150,7 @@ def task_losses(
 
 def _hessian(total: Callable[[Tensors], Tensor], point: Tensors) -> Callable[[Tensors], Tensors]:
     """The product with the Hessian of ``total`` at a point, by its symmetry a pass backwards."""
-    _, back = vjp(grad(total), point)
+    back = vjp(grad(total), point)[1]
 
     def product(direction: Tensors) -> Tensors:
         with torch.no_grad():
