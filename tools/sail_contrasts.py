@@ -129,12 +129,12 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     "S10": (_ARMS([("scratch",), ("theorem",)]),),
     "S11": (
         Contrast(
-            "pictured",
+            "unlabelled",
             ("arm", "modality"),
             [("SAIL", LABELS), ("SAIL", BYOL)],
             ("easy", "hard"),
             1000.0,
-            blocks=("seed", "target", "start", "size"),
+            blocks=("target", "start", "size"),  # with a single cell, shuffle over seeds
         ),
     ),
     "S13": (

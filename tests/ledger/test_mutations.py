@@ -7,7 +7,7 @@ from mergelib.ledger import Claim, judge
 from mergelib.ledger.verdicts import UNTESTED
 
 # Their studies have not been run at full size.
-UNMEASURED = ("S8",)
+UNMEASURED = ("S8", "S11")
 MEASURED = [claim for claim in CLAIMS if claim.key not in UNMEASURED]
 
 

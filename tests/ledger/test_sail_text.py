@@ -11,14 +11,15 @@ import pytest
 from mutate_ledger import WAYS, found, noticed
 
 from mergelib.ledger import judge, sail
+from mergelib.ledger.sail.arms import BYOL, LABELS
 from mergelib.records.results import MissingResult
 from mergelib.studies.analysis.sail import arms, sweeps
-from mergelib.studies.papers.sail.larger.arms import ARMS
+from mergelib.studies.papers.sail.larger.arms import ARMS, GOALS
 from mergelib.studies.papers.sail.text import CELLS, CORPORA, EVERY, SHARES
 from mergelib.studies.papers.sail.training import GRIDS
 
 Tables = dict[str, list[dict[str, Any]]]
-KEYS = ("S2", "S4", "S5", "S6", "S17", "S19")
+KEYS = ("S2", "S4", "S5", "S6", "S11", "S17", "S19")
 
 
 def swept(draw: Callable[[], float], start: str, **cell: Any) -> Iterator[dict[str, Any]]:
@@ -63,9 +64,18 @@ def made(seed: int) -> dict[str, Tables]:
                 continue  # measured with a shared start
             for step in range(0, 401, 20):
                 row = {"step": step, "judge": draw(), "accuracy": 0.3}
-                put(arms.TEXT, "curves", {**cell, **row})
+                put(arms.TEXT[0], "curves", {**cell, **row})
             flops = {"step_flops": 1e9, "added_flops": 1e9, "source_flops": 1e11}
-            put(arms.TEXT, "costs", {**cell, **flops})
+            put(arms.TEXT[0], "costs", {**cell, **flops})
+    for modality, arm in product((LABELS, BYOL), ("scratch", "nearest source", "SAIL")):
+        (name,) = arms.UNLABELLED
+        cell = {"start": "shared", "size": "deeper", "arm": arm}
+        cell |= {"modality": modality, "target": "cifar10"}
+        for step in range(0, 161, 20):
+            loss = 2.6 - step / 1000 if arm == "scratch" else draw()
+            row = {"step": step, "judge": loss, "accuracy": 0.3}
+            put(name, "curves", {**cell, **row})
+        put(name, "costs", {**cell, **flops})
     return tables
 
 
@@ -78,6 +88,9 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     for module in (sweeps, arms):
         monkeypatch.setattr(module, "load_table", load)
+    for modality in (LABELS, BYOL):
+        goals = {"easy": 2.505, "hard": 2.5}
+        monkeypatch.setitem(GOALS, (modality, "deeper", "cifar10"), goals)
     for stored in (mutate_ledger._stored, mutate_ledger._favoured):
         stored.cache_clear()
     yield

@@ -13,7 +13,7 @@ from mergelib.studies.analysis.sail import arms
 WORDS = {"shared": "shared start", "own": "own starts"}
 GOALS = ("easy", "hard")
 LABELS, BYOL = "ResNet, probed", "ResNet, BYOL"  # both judged by a probe
-MAIN = {"GPT": "half wider", "ResNet": "deeper", BYOL: "deeper"}  # sizes by modality
+MAIN = {"GPT": "half wider", "ResNet": "deeper"}  # sizes by modality
 _SEED = ("seed",)
 _KEYS = ["modality", "size", "start"]
 
@@ -75,7 +75,7 @@ def together(load: Load) -> list[Check]:
 
 def labelled(load: Load) -> list[Check]:
     """S11: log₂ speed-up with labels less that without, both judged by a probe."""
-    table = load(arms.pictured)
+    table = load(arms.unlabelled)
     checks = []
     for goal in GOALS:
         rows = arms.speed_ups(table, goal, "B", "SAIL")

@@ -67,8 +67,8 @@ CLAIMS = (
         method=f"{_SETTING}. log₂ of FLOPs of scratch over SAIL's to a loss fixed beforehand, of "
         "two difficulties, divergences counted (account B); who never gets there counts as if at "
         "the end. Larger networks likewise, with rates tuned for each start: GPTs as for S6; "
-        f"{_PICTURED}; and BYOL on CIFAR-10, judged by a linear classifier of features. Secondary: "
-        "retraining alone (A), sources counted (C); control: the nearest source alone",
+        f"{_PICTURED}. Secondary: retraining alone (A), sources counted (C); control: the nearest "
+        "source alone",
         test=_faster,
     ),
     _text_claim(

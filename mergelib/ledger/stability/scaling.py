@@ -26,7 +26,8 @@ CLAIMS = (
         "either way in the text",
         method="the average at the usual rate against both ends of the steps measured, the best K "
         "between them being chosen on the other seeds. Secondary: other methods, four times the "
-        "rate, a narrow ResNet-18 with SGD, and twenty tasks of pictures and of scripts",
+        "rate, a ResNet-18 with SGD, narrow and of full width, and twenty tasks of pictures and of "
+        "scripts",
         test=checks.steps,
     ),
     _claim(
@@ -79,7 +80,8 @@ CLAIMS = (
         reported="not measured: test losses only",
         method="of the average: test minus training loss, and training loss, from the best value "
         "(by test loss on the other seeds) to the largest. Secondary: K, by other methods and "
-        "with a quarter of the data, a narrow ResNet-18 with SGD, and twenty tasks",
+        "with a quarter of the data, a ResNet-18 with SGD, narrow and of full width, and twenty "
+        "tasks",
         test=checks.explosion,
     ),
     _claim(

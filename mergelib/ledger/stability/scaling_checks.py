@@ -1,9 +1,9 @@
 """What the claims of the stability framework on measured merges are tested by.
 
 All read one sweep, a small vision transformer with Adam on eight tasks, where each parameter is
-changed while the others are usual; some read others as well: a narrow ResNet-18 with SGD, and the
-transformer on twenty tasks. What is best is chosen on the other seeds, among values that leave one
-to compare with.
+changed while the others are usual; some read others as well: a narrow ResNet-18 with SGD, one of
+full width, and the transformer on twenty tasks. What is best is chosen on the other seeds, among
+values that leave one to compare with.
 """
 
 from dataclasses import dataclass, replace
@@ -65,6 +65,9 @@ RESNET = Network(
     *("vision8-scaling-resnet18_narrow", "recalibrated ResNet, ", "average_recalibrated"),
     *(0.01, 100, "secondary"),
 )
+FULL = replace(
+    RESNET, result="vision8-scaling-resnet18_strided", words="recalibrated ResNet of full width, "
+)
 STALE = replace(RESNET, words="ResNet with averaged statistics, ", method="average")
 NETWORKS = (VIT, RESNET)
 TWENTY = (
@@ -94,7 +97,7 @@ def steps(load: Load) -> list[Check]:
     for name in ("task_arithmetic", "ties", "dare"):
         cases.append((VIT, name, {"method": name}, "secondary"))
     cases.append((VIT, f"average at rate {LARGE:g}", {"learning_rate": LARGE}, "secondary"))
-    cases += [(net, "average", {}, net.role) for net in (RESNET, *TWENTY)]
+    cases += [(net, "average", {}, net.role) for net in (RESNET, FULL, *TWENTY)]
     for net, words, chosen, role in cases:
         for value, unit in UNITS.items():
             wide = sweep.spread(net.merged(load, steps=None, **chosen), "steps", value)
@@ -234,7 +237,7 @@ def explosion(load: Load) -> list[Check]:
     for name in ("task_arithmetic", "ties", "dare"):
         cases.append((VIT, f"{_name(name)}, ", "K", {"steps": None, "method": name}, "secondary"))
     cases.append((VIT, "25 % of the data, ", "K", {"steps": None, "share": 0.25}, "secondary"))
-    cases += [(net, "", "K", {"steps": None}, net.role) for net in TWENTY]
+    cases += [(net, "", "K", {"steps": None}, net.role) for net in (FULL, *TWENTY)]
     for net, method, words, chosen, role in cases:
         column = next(name for name, value in chosen.items() if value is None)
         split = sweep.apart(net.merged(load, **chosen))

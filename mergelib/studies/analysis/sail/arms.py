@@ -1,5 +1,7 @@
 """What chapters and the ledger read out of ``arms``: starts of larger networks compared."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 import torch
 
@@ -7,26 +9,28 @@ from mergelib.records.results import load_table
 from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
 from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY, GOALS
 
-TEXT, PICTURES = "tinyshakespeare-arms", "vision8-arms"
+TEXT = ("tinyshakespeare-arms",)
+PICTURES = ("vision8-arms", "vision8-arms-farther")
+UNLABELLED = ("vision8-arms-unlabelled",)
 BASELINES = ("nearest source", "Net2Net", "stack", "LiGO", "uniform", "greedy soup")
 
 _CELL = ["modality", "target", "seed", "start", "size"]
 _ONE_SOURCE = [name for name, arm in ARMS.items() if arm.weights in ("", "nearest")]
 
 
-def curves(result: str) -> pd.DataFrame:
+def curves(results: Sequence[str]) -> pd.DataFrame:
     """All losses on the way, with costs and what was spent, ``flops``, by account B.
 
     What needs no second source may have been measured with a shared start alone; it stands here for
     own starts, too.
 
     Args:
-        result: `TEXT` or `PICTURES`.
+        results: `TEXT`, `PICTURES` or `UNLABELLED`.
 
     Returns:
         A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
     """
-    rows, costs = (_cells(load_table(result, part)) for part in ("curves", "costs"))
+    rows, costs = (_loaded(results, part) for part in ("curves", "costs"))
     keys = [*_CELL, "arm"]
     rows = rows.merge(costs, on=keys)
     where = ["modality", "target", "size"]
@@ -38,17 +42,18 @@ def curves(result: str) -> pd.DataFrame:
     return table
 
 
-def _cells(rows: pd.DataFrame) -> pd.DataFrame:
-    """With modality and target, which rows of texts do not have."""
+def _loaded(results: Sequence[str], part: str) -> pd.DataFrame:
+    """Rows of all results, with modality and target, which those of texts do not have."""
+    rows = pd.concat([load_table(name, part) for name in results], ignore_index=True)
     missing = {"modality": "GPT", "target": ""}
     return rows.assign(**{name: word for name, word in missing.items() if name not in rows})
 
 
-def starts(result: str = TEXT) -> pd.DataFrame:
+def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
     """Every arm by its steps to goals and by what it comes to at scratch's cost.
 
     Args:
-        result: as of `curves`.
+        results: as of `curves`.
 
     Returns:
         A row per ``modality``, ``target``, seed, start, size and ``arm``, with steps to each goal
@@ -57,7 +62,7 @@ def starts(result: str = TEXT) -> pd.DataFrame:
         it had spent no more than scratch in all its steps, by account B.
     """
     rows = []
-    for names, cell in curves(result).groupby(_CELL):
+    for names, cell in curves(results).groupby(_CELL):
         where = dict(zip(_CELL, names, strict=True))
         budget = cell.loc[cell["arm"] == "scratch", "flops"].max()
         goals = GOALS[str(where["modality"]), str(where["size"]), str(where["target"])]
@@ -78,13 +83,18 @@ def pictured() -> pd.DataFrame:
     return starts(PICTURES)
 
 
+def unlabelled() -> pd.DataFrame:
+    """`starts` of pictures that are judged by a probe, learned with labels and without."""
+    return starts(UNLABELLED)
+
+
 def distances() -> pd.DataFrame:
     """Of pictures, MMD² from the target to the nearer source, ``distance``, and ``gamma``.
 
     Returns:
         A row per modality, target, seed, start and size.
     """
-    table = load_table(PICTURES, "distances")
+    table = _loaded(PICTURES[:1], "distances")
     nearer = table[["first", "second"]].min(axis=1)
     return table.assign(distance=nearer)[[*_CELL, "distance", "gamma"]]
 
