@@ -1,4 +1,4 @@
-"""The figures of chapter 52 on pictures: starts of a larger network, by step and by distance."""
+"""The figures of chapter 52 on pictures: starts of a larger network, by step and by target."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,19 +14,24 @@ if TYPE_CHECKING:
 ARMS = {
     "scratch": ("scratch", "#000000", ":"),
     "nearest source": ("nearest source alone", "#e69f00", "--"),
+    "farther source": ("farther source alone", "#009e73", "-."),
     "SAIL": ("SAIL", "#0072b2", "-"),
 }
+MARKS = {"SAIL": ("o", -0.2), "nearest source": ("D", 0.0), "farther source": ("s", 0.2)}
 
 
 def curves(table: pd.DataFrame, ax: "Axes") -> None:
-    """Loss against steps from each start, with 95 % intervals over seeds.
+    """Loss against steps from each start that was measured, with 95 % intervals over seeds.
 
     Args:
         table: of one target, as from `mergelib.studies.analysis.sail.arms.curves`.
         ax: where to draw.
     """
     for arm, (text, shade, style) in ARMS.items():
-        rows = over_seeds(table[table["arm"] == arm], "step", "judge").sort_index()
+        own = table[table["arm"] == arm]
+        if own.empty:
+            continue
+        rows = over_seeds(own, "step", "judge").sort_index()
         ax.plot(rows.index, rows["mean"], style, color=shade, lw=1.6, label=text)
         ends = (rows["mean"] - rows["half_width"], rows["mean"] + rows["half_width"])
         ax.fill_between(rows.index, *ends, color=shade, alpha=0.15, lw=0)
@@ -36,24 +41,22 @@ def curves(table: pd.DataFrame, ax: "Axes") -> None:
 def by_distance(
     speeds: Mapping[str, pd.DataFrame], distances: "pd.Series[float]", ax: "Axes"
 ) -> None:
-    """log₂ speed-ups against distance, a point for each target, with 95 % intervals over seeds.
+    """log₂ speed-ups of all targets, from the nearest to the farthest, with 95 % intervals.
 
     Args:
-        speeds: names of `ARMS` to rows of ``target`` and ``speed``, one per seed and target.
-        distances: MMD² by target, above 0; the axis is logarithmic.
+        speeds: names of `MARKS` to rows of ``target`` and ``speed``, one per seed and target.
+        distances: by target.
         ax: where to draw.
     """
-    for (arm, rows), (mark, shift) in zip(speeds.items(), (("o", 1.0), ("D", 1.06)), strict=True):
-        text, shade, _ = ARMS[arm]
+    order = distances.sort_values()
+    places = {target: place for place, target in enumerate(order.index)}
+    for arm, rows in speeds.items():
+        (mark, shift), (text, shade, _) = MARKS[arm], ARMS[arm]
         found = over_seeds(rows, "target", "speed")
-        places = distances[found.index] * shift
         bars: dict[str, Any] = {"color": shade, "fmt": mark, "ms": 5, "capsize": 2, "label": text}
-        ax.errorbar(places, found["mean"], found["half_width"], **bars)
-        if arm == "SAIL":
-            tops = (found["mean"] + found["half_width"]).to_dict()
-            for target, place in places.items():
-                words: dict[str, Any] = {"ha": "center", "fontsize": 9, "color": "#444444"}
-                offset: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points"}
-                ax.annotate(label(str(target)), (place, tops[target]), **offset, **words)
+        at = [places[target] + shift for target in found.index]
+        ax.errorbar(at, found["mean"], found["half_width"], **bars)
     ax.axhline(0, color="#000000", lw=1)
-    ax.set(xscale="log", xlabel="MMD² from the nearer source", ylabel="log₂ speed-up")
+    names = [f"{label(str(target))}, {distance:.2g}" for target, distance in order.items()]
+    ax.set_xticks(range(len(order)), names, rotation=40, ha="right", fontsize=10)
+    ax.set(ylabel="log₂ speed-up")

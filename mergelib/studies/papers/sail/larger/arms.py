@@ -88,6 +88,14 @@ class Rates(NamedTuple):
 GOALS = {  # nats, by modality, size and target
     ("GPT", "twice", ""): {"easy": 2.615, "hard": 2.513, "late": 2.209},
     ("GPT", "half wider", ""): {"easy": 2.663, "hard": 2.549, "late": 2.213},
+    ("ResNet", "deeper", "mnist"): {"easy": 0.156, "hard": 0.144},
+    ("ResNet", "deeper", "fashion_mnist"): {"easy": 0.54, "hard": 0.503},
+    ("ResNet", "deeper", "kmnist"): {"easy": 0.619, "hard": 0.415},
+    ("ResNet", "deeper", "svhn_grey"): {"easy": 1.301, "hard": 0.782},
+    ("ResNet", "deeper", "gtsrb"): {"easy": 2.018, "hard": 1.217},
+    ("ResNet", "deeper", "eurosat"): {"easy": 1.218, "hard": 0.929},
+    ("ResNet", "deeper", "cifar10"): {"easy": 1.72, "hard": 1.636},
+    ("ResNet", "deeper", "resisc12"): {"easy": 1.427, "hard": 1.317},
 }
 _SAME = dict.fromkeys(ARMS, Rates(3e-3))  # of pictures: best for all starts, up to 1e-2
 RATES: dict[tuple[str, str], dict[str, Rates]] = {  # by modality and start
