@@ -404,7 +404,7 @@ assert even["speed"].mean() < gains["farther source", "easy"]["svhn_grey"]
 # **Do not take the nearest data for the best source.** Try each source for a few steps.
 #
 # These are a perceptron on points in a plane, and ResNets of 0.2 million parameters. BYOL, for which `arms` has
-# `--set learning=byol`, and own starts have not been run. The [ledger](90-claims-ledger) has each claim with its intervals.
+# `--set learning=byol` (with rates of your own), and own starts have not been run. The [ledger](90-claims-ledger) has each claim with its intervals.
 #
 # ```bash
 # mergelib study arms --suite vision8 --seeds 4 --set steps=160 \

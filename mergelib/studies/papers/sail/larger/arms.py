@@ -143,8 +143,8 @@ def arms(
             target's classes are needed for ``greedy soup`` and distillation, own starts for ``SAIL,
             matched``, whole multiples for copies of a GPT's units, and blocks to repeat for stacks.
         steps: of retraining, read every `EVERY`.
-        rates: by arm, for retraining and for maps; of others, those of `RATES`, which has none for
-            pictures.
+        rates: by arm, for retraining and for maps; of others, those of `RATES`, which has none
+            where features are judged by a probe.
 
     Returns:
         Rows with ``start``, ``size``, and of pictures ``modality`` and ``target``. ``curves``: of
