@@ -312,8 +312,9 @@ assert ratio[("random", "shared")] < ratio[("random", "own")]
 # The paper's other experiments in vision grow ResNets. The study `arms` does so with two sources of different kinds,
 # ResNets of width 8 with four blocks: one has learned the photographs of Tiny ImageNet, the other rendered scripts. Both are grown to eight
 # blocks by maps that keep their function ([](50-growing)), and every start gets the same new head and 160 steps of Adam on one of
-# eight sets. (The obvious pair, halves of one set's classes, are ten times nearer to each other than to any target, so that Theorem 3
-# takes one of them alone.)
+# eight sets. (Two halves of one set's classes, the obvious pair, are nearly the same data, and Theorem 3 takes one of such two alone.)
+# All train at one rate, the largest of three and the best of these for every start that was tuned; whether sources would
+# gain by a larger one is open.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss on the way from several starts, for three of eight targets. Means and 95 % intervals over four seeds.", "name": "fig-vision-curves"}, "image": {"alt": "CIFAR-10: SAIL and the nearest source lie on each other, far below scratch. SVHN: SAIL and the nearest source fall with scratch, or behind it; the farther source alone is far ahead of all. MNIST: all starts fall to the same level, scratch last."}}
 from mergelib.plots import label

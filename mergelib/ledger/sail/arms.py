@@ -31,11 +31,10 @@ def _there(table: pd.DataFrame, cell: dict[str, str]) -> set[str]:
     return set(own["arm"])
 
 
-def _main(table: pd.DataFrame, values: list[str]) -> pd.DataFrame:
-    """Rows of the `MAIN` sizes, their values averaged over targets."""
+def _main(table: pd.DataFrame, value: str, *columns: str) -> pd.DataFrame:
+    """A value in the `MAIN` sizes, its mean over targets for each seed and of further columns."""
     chosen = table[table["size"] == table["modality"].map(MAIN)]
-    extra = [name for name in ("arm",) if name in table]
-    return chosen.groupby([*_KEYS, "seed", *extra], sort=False)[values].mean().reset_index()
+    return chosen.groupby([*_KEYS, "seed", *columns], sort=False)[value].mean().reset_index()
 
 
 def _both(load: Load) -> pd.DataFrame:
@@ -50,7 +49,7 @@ def faster(load: Load) -> list[Check]:
     cases += [("SAIL", "C", "secondary"), ("nearest source", "B", "control")]
     checks = []
     for (arm, account, role), goal in product(cases, GOALS):
-        rows = _main(arms.speed_ups(table, goal, account, arm), ["speed"])
+        rows = _main(arms.speed_ups(table, goal, account, arm), "speed")
         for words, cell in _cells(rows):
             what = f"{words}: {arm} faster, {goal} goal, account {account}"
             checks.append(_speed(what, rows, cell, role))
@@ -59,18 +58,12 @@ def faster(load: Load) -> list[Check]:
 
 def together(load: Load) -> list[Check]:
     """S16, of larger networks: loss of the nearest source alone less SAIL's, at equal cost."""
-    table = _main(_both(load), ["loss"])
-    return [
-        _final(
-            table,
-            cell,
-            "SAIL",
-            "nearest source",
-            f"{words}: lower loss than the nearest source alone, at equal cost",
-            "primary",
-        )
-        for words, cell in _cells(table)
-    ]
+    table = _main(_both(load), "loss", "arm")
+    checks = []
+    for words, cell in _cells(table):
+        what = f"{words}: lower loss than the nearest source alone, at equal cost"
+        checks.append(_final(table, cell, "SAIL", "nearest source", what, "primary"))
+    return checks
 
 
 def labelled(load: Load) -> list[Check]:

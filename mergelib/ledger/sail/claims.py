@@ -29,10 +29,9 @@ _LARGER = (
 )
 _PICTURED = (
     "ResNets of width 8 with four blocks, trained on Tiny ImageNet and on rendered scripts, grown "
-    "to eight blocks by maps that keep the function, averaged, and trained for 200 steps on each "
-    "of the eight sets of vision8, whose mean counts"
+    "to eight blocks by maps that keep the function, averaged, and trained for 160 steps on each "
+    "of the eight sets of vision8, whose mean counts; all at one rate, the largest of three tried"
 )
-_PROBED = "judged by a linear classifier of features, with labels and by BYOL, on CIFAR-10"
 _SWEPT = "In text, secondary as well: thirds of Shakespeare by mean token value"
 _claim = partial(
     Claim, paper="anonymous2025structured", page="notebooks/52-sail-vision", data=_DATA
@@ -66,7 +65,7 @@ CLAIMS = (
         reported="curves without numbers",
         method=f"{_SETTING}. log₂ of FLOPs of scratch over SAIL's to a loss fixed beforehand, of "
         "two difficulties, divergences counted (account B); who never gets there counts as if at "
-        "the end. Larger networks likewise, with rates tuned for each start: GPTs as for S6; "
+        "the end. Larger networks likewise, GPTs with rates tuned for each start, as for S6; "
         f"{_PICTURED}. Secondary: retraining alone (A), sources counted (C); control: the nearest "
         "source alone",
         test=_faster,
@@ -193,9 +192,9 @@ CLAIMS = (
         place="Section 4.5",
         statement="SAIL gains more where training has labels than where it has none",
         reported="curves without numbers, by different measures for the two",
-        method=f"ResNets as for S1, {_PROBED}, the same for both. log₂ of FLOPs of scratch over "
-        "SAIL's to a loss fixed beforehand for each, of two difficulties (account B): with labels "
-        "less without",
+        method="ResNets as for S1 on CIFAR-10, judged by a linear classifier of features, the same "
+        "for both. log₂ of FLOPs of scratch over SAIL's to a loss fixed beforehand for each, of "
+        "two difficulties (account B): with labels less without, by BYOL",
         test=arms.labelled,
     ),
     _claim(

@@ -87,10 +87,14 @@ class Transfer(Brief):
         """
         net, split = self.network(SMALL, part, start), self.parts[part]
         steps, rate = self.schedule.source_steps, self.schedule.source_rate
-        made = {"version": VERSION, "by": type(self).trained.__qualname__}
-        made |= {"schedule": plain(self.schedule)}
-        made |= {"start": digest_of_state(net.state_dict()), "seed": self.seed}
-        made["data"] = digest([split.inputs, split.labels])
+        made = {
+            "version": VERSION,
+            "by": type(self).trained.__qualname__,
+            "seed": self.seed,
+            "schedule": plain(self.schedule),
+            "start": digest_of_state(net.state_dict()),
+            "data": digest([split.inputs, split.labels]),
+        }
         learned = cached(
             cache_folder() / "zoo" / f"sail-source-{fingerprint(made)}.safetensors",
             lambda: self.trained(net, split, [steps], rate)[steps],
@@ -159,9 +163,11 @@ class Transfer(Brief):
 
     def measured_anew(self, net: nn.Module) -> int:
         """Settle a network's statistics, if it has any; returns the FLOPs of it."""
-        if not any(is_statistic(key) for key in net.state_dict()):
+        state = net.state_dict()
+        settled = self.settled(net, state)
+        if settled is state:
             return 0
-        net.load_state_dict(self.settled(net, net.state_dict()))
+        net.load_state_dict(settled)
         return self.forward_flops(net, len(self.parts[TARGET].first(MEASURED)))
 
     def settled(self, net: nn.Module, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
