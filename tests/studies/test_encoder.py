@@ -33,6 +33,8 @@ def tiny() -> SentenceEncoder:
     with torch.no_grad():  # far from linear, as trained ones are
         for layer in network.bert.encoder.layer:
             layer.intermediate.dense.weight.mul_(20)
+            layer.attention.self.query.weight.mul_(20)
+            layer.attention.output.dense.weight.mul_(20)
     return network  # type: ignore[no-any-return]
 
 
@@ -96,19 +98,25 @@ def test_sizes_are_those_of_berts(tables: Tables) -> None:
 
 
 @torch.no_grad()
-def test_copies_repeat_the_features(zoo: Zoo) -> None:
-    """And copies of unit length divide them by √2, where no GELU bends them."""
+def test_what_copies_repeat_and_what_copies_of_unit_length_lose(zoo: Zoo) -> None:
+    """The latter are divided by √2. That halves scores, and GELU bends smaller numbers less."""
     source, tokens = tiny(), zoo.suite.tasks["two"].test.inputs
+    copies = grown(source, WAYS["replicate"], 0)(tokens)
     x = source(tokens)
-    torch.testing.assert_close(
-        grown(source, WAYS["replicate"], 0)(tokens), torch.cat([x, x], 1), atol=1e-5, rtol=1e-4
-    )
+    torch.testing.assert_close(copies, torch.cat([x, x], 1), atol=1e-5, rtol=1e-4)
     for layer in source.bert.encoder.layer:
-        layer.intermediate.dense.bias.fill_(1e4)  # there GELU is the identity
+        inner, outer = layer.intermediate.dense, layer.output.dense
+        inner.bias.add_(200)  # there GELU is the identity
+        outer.bias.sub_(200 * outer.weight.sum(1))
+    wide = grown(source, WAYS["svd"], 0)
     x = source(tokens)
-    torch.testing.assert_close(
-        grown(source, WAYS["svd"], 0)(tokens), torch.cat([x, x], 1) / 2**0.5, atol=1e-2, rtol=1e-2
-    )
+    expected = torch.cat([x, x], 1) / 2**0.5
+    assert (wide(tokens) - expected).abs().max() > 0.01
+    for layer in wide.bert.encoder.layer:
+        for part in (layer.attention.self.query, layer.attention.self.key):
+            part.weight.mul_(2**0.5)
+            part.bias.mul_(2**0.5)
+    torch.testing.assert_close(wide(tokens), expected, atol=1e-3, rtol=0)
 
 
 def test_cosines_of_pairs() -> None:
