@@ -1,6 +1,7 @@
 """A sentence encoder that is grown: a tiny random BERT on random tokens, in heads of its own."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -31,11 +32,15 @@ def tiny() -> SentenceEncoder:
         torch.manual_seed(0)
         network: Any = perturbed(SentenceEncoder(config)).float()
     with torch.no_grad():  # far from linear, as trained ones are
-        for layer in network.bert.encoder.layer:
+        for layer in layers(network):
             layer.intermediate.dense.weight.mul_(20)
             layer.attention.self.query.weight.mul_(20)
             layer.attention.output.dense.weight.mul_(20)
     return network  # type: ignore[no-any-return]
+
+
+def layers(network: SentenceEncoder) -> Iterable[Any]:
+    return network.bert.encoder.layer
 
 
 def as_they_are(tokens: torch.Tensor) -> torch.Tensor:
@@ -53,8 +58,9 @@ def zoo() -> Zoo:
 
     tasks = {}
     for name, classes in (("two", 2), ("three", 3)):
-        parts = [split(classes, count) for count in (30, 6, 40)]
-        tasks[name] = Task(name, tuple("abc"[:classes]), *parts, transform=as_they_are)
+        train, validation, test = (split(classes, count) for count in (30, 6, 40))
+        names = tuple("abc"[:classes])
+        tasks[name] = Task(name, names, train, validation, test, transform=as_they_are)
     return Zoo(Suite("digits2", 0, tasks, {}), tiny(), {}, {}, {}, {}, "")
 
 
@@ -104,7 +110,7 @@ def test_what_copies_repeat_and_what_copies_of_unit_length_lose(zoo: Zoo) -> Non
     copies = grown(source, WAYS["replicate"], 0)(tokens)
     x = source(tokens)
     torch.testing.assert_close(copies, torch.cat([x, x], 1), atol=1e-5, rtol=1e-4)
-    for layer in source.bert.encoder.layer:
+    for layer in layers(source):
         inner, outer = layer.intermediate.dense, layer.output.dense
         inner.bias.add_(200)  # there GELU is the identity
         outer.bias.sub_(200 * outer.weight.sum(1))
@@ -112,7 +118,7 @@ def test_what_copies_repeat_and_what_copies_of_unit_length_lose(zoo: Zoo) -> Non
     x = source(tokens)
     expected = torch.cat([x, x], 1) / 2**0.5
     assert (wide(tokens) - expected).abs().max() > 0.01
-    for layer in wide.bert.encoder.layer:
+    for layer in layers(wide):
         for part in (layer.attention.self.query, layer.attention.self.key):
             part.weight.mul_(2**0.5)
             part.bias.mul_(2**0.5)

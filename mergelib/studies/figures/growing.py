@@ -106,7 +106,7 @@ def encoders(table: pd.DataFrame, axes: "Sequence[Axes]") -> None:
         rows = over_seeds(table, "way", column)
         places = range(len(rows))
         ax.errorbar(rows["mean"], places, xerr=rows["half_width"], fmt="o", color="#0072b2", ms=5)
-        ax.axvline(rows.loc["source", "mean"], color="#8c8c8c", lw=1, ls=":")
+        ax.axvline(rows["mean"]["source"], color="#8c8c8c", lw=1, ls=":")
         ax.set_yticks(places, rows.index)
         ax.set_ylim(len(rows) - 0.5, -0.5)
     axes[0].set(xlabel="accuracy, mean over tasks", xlim=(0, 1))
