@@ -1,5 +1,7 @@
 """Which axes of the testbed's models belong together, for `mergelib.structure`."""
 
+from torch import nn
+
 from mergelib.structure import Features, Scope, describes
 from mergelib.testbed import models
 
@@ -55,3 +57,9 @@ def _head(head: models.Head, scope: Scope, x: Features | None) -> Features:
     logits = scope.units(len(head.weight))
     scope.declare("weight", ("write", logits), ("read", x))
     return logits
+
+
+@describes("mergelib.testbed.families.sentences.SentenceEncoder")
+def _sentence_encoder(net: nn.Module, scope: Scope, x: Features | None) -> Features | None:
+    stream: Features | None = scope("bert", x)[0]
+    return stream

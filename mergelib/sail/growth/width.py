@@ -48,7 +48,7 @@ def expander(scheme: Width, source: int, target: int) -> Tensor:
         at = torch.linspace(0, source - 1, target, dtype=torch.float64)
         return (1 - (at[:, None] - torch.arange(source)).abs()).clamp_min(0)
     copies = eye[torch.arange(target) % source]
-    return copies if scheme == "replicate" else orthonormal(copies)
+    return copies if scheme == "replicate" else copies / copies.norm(dim=0)
 
 
 def orthonormal(matrix: Tensor) -> Tensor:
@@ -188,8 +188,7 @@ class Widening:
         if name in self._scores:
             return orthonormal(write) * math.sqrt(math.sqrt(now / before))
         if use == "read":
-            reading: Tensor = write @ torch.linalg.inv(write.T @ write)
-            return reading
+            return _reader(write) if self.scheme == "interpolate" else write / write.square().sum(0)
         return write
 
     def _mean_padded(self, name: str) -> bool:
@@ -244,6 +243,12 @@ def shuffled_directions(
     )
     product: Tensor = (left * values) @ right.T
     return product.view(shape).movedim(folds[1], folds[0])
+
+
+def _reader(write: Tensor) -> Tensor:
+    """R = E (Eᵀ E)⁻¹. Where columns are disjoint, as those of copies, Eᵀ E is diagonal."""
+    reading: Tensor = write @ torch.linalg.inv(write.T @ write)
+    return reading
 
 
 def _product(factors: list[Tensor]) -> Tensor:

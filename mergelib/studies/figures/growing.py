@@ -93,3 +93,21 @@ def learning(starts: pd.DataFrame, trained: pd.DataFrame, axes: "Sequence[Axes]"
         ax.set_ylim(len(names) - 0.5, -0.5)
     axes[0].set(xlabel="share kept", xlim=(LOWEST - 0.1, None))
     axes[1].set(xlabel="nats below as much training")
+
+
+def encoders(table: pd.DataFrame, axes: "Sequence[Axes]") -> None:
+    """Accuracy of grown encoders, and how alike their similarities are, with 95 % intervals.
+
+    Args:
+        table: as `mergelib.studies.analysis.sail.encoder.measured` gives it.
+        axes: for the accuracy, a line at the source's, and for the correlation.
+    """
+    for ax, column in zip(axes, ("accuracy", "correlation"), strict=True):
+        rows = over_seeds(table, "way", column)
+        places = range(len(rows))
+        ax.errorbar(rows["mean"], places, xerr=rows["half_width"], fmt="o", color="#0072b2", ms=5)
+        ax.axvline(rows["mean"]["source"], color="#8c8c8c", lw=1, ls=":")
+        ax.set_yticks(places, rows.index)
+        ax.set_ylim(len(rows) - 0.5, -0.5)
+    axes[0].set(xlabel="accuracy, mean over tasks", xlim=(0, 1))
+    axes[1].set(xlabel="correlation of all cosines")
