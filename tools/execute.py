@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import jupytext
@@ -31,6 +32,7 @@ CHECKED = "nbval-check-output"
 QUIET = {
     "TQDM_DISABLE": "1",
     "OMP_NUM_THREADS": "2",
+    "OMP_WAIT_POLICY": "passive",  # a thread that waits leaves its core to the other notebook
     "PYTHONHASHSEED": "0",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     # What would land on a page with a machine's path: tqdm's word where ipywidgets is not, and what
@@ -106,18 +108,22 @@ def differences(name: str, executed: Path) -> list[str]:
     ]
 
 
-def execute(name: str, output: Path, parameters: dict[str, object]) -> Path:
-    """Run one notebook and write it, cleaned, to `output/NAME.ipynb`."""
+def execute(name: str, output: Path, parameters: dict[str, object]) -> tuple[str | None, float]:
+    """Run one notebook and write it, cleaned, to `output/NAME.ipynb`: its error, and seconds."""
+    start = time.perf_counter()
     source = read_source(SOURCES / f"{name}.py")
     raw = BUILD / "papermill" / f"{name}.ipynb"
     raw.parent.mkdir(parents=True, exist_ok=True)
-    executed = papermill.execute_notebook(
-        source, raw, parameters, kernel_name="python3", cwd=NOTEBOOKS, progress_bar=False
-    )
+    try:
+        executed = papermill.execute_notebook(
+            source, raw, parameters, kernel_name="python3", cwd=NOTEBOOKS, progress_bar=False
+        )
+    except PapermillExecutionError as error:
+        return str(error), time.perf_counter() - start
     target = output / f"{name}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(with_outputs(source, executed), target)
-    return target
+    return None, time.perf_counter() - start
 
 
 def main() -> int:
@@ -128,6 +134,7 @@ def main() -> int:
         "--compare", action="store_true", help="fail where a checked cell is not as committed"
     )
     parser.add_argument("--output", type=Path, default=BUILD / "executed", help="where they go")
+    parser.add_argument("--jobs", type=int, default=2, help="how many run at once (2)")
     parser.add_argument(
         "-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="a parameter"
     )
@@ -142,20 +149,22 @@ def main() -> int:
 
     os.environ.update(QUIET)
     failed = []
-    for name in names:
-        start = time.perf_counter()
-        try:
-            target = execute(name, args.output, parameters)
-        except PapermillExecutionError as error:
-            failed.append(name)
-            print(f"{name}: failed\n{error}", file=sys.stderr, flush=True)
-            continue
-        for difference in differences(name, target) if args.compare else []:
-            failed.append(name)
-            print(difference, file=sys.stderr, flush=True)
-        if args.write:
-            shutil.copyfile(target, NOTEBOOKS / target.name)
-        print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
+    # Each in a process of its own, as papermill's event loop is one per process.
+    with ProcessPoolExecutor(args.jobs) as pool:
+        running = {pool.submit(execute, name, args.output, parameters): name for name in names}
+        for done in as_completed(running):
+            name, target = running[done], args.output / f"{running[done]}.ipynb"
+            error, seconds = done.result()
+            if error:
+                failed.append(name)
+                print(f"{name}: failed\n{error}", file=sys.stderr, flush=True)
+                continue
+            for difference in differences(name, target) if args.compare else []:
+                failed.append(name)
+                print(difference, file=sys.stderr, flush=True)
+            if args.write:
+                shutil.copyfile(target, NOTEBOOKS / target.name)
+            print(f"{name}: {seconds:.0f} s", flush=True)
     if failed:
         print(f"failed: {', '.join(dict.fromkeys(failed))}", file=sys.stderr)
     return 1 if failed else 0
