@@ -345,6 +345,7 @@ print(pairs.unstack("mode")[["grown", "alone", "joint"]].round(2).to_string())
 # of all pairs of test sentences with the source's. (`mergelib study encoder --suite sentences8 --seeds 3`.)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "MiniLM grown, nothing trained. Twice as wide, 66 million parameters (replicate, svd, svd_random), 1.5 times as wide (uneven), 1.5 times the hidden units alone (hidden), twice as deep (stack, interlace); random is MiniLM's shape at a random start. Left: zero-shot accuracy over eight tasks. Right: correlation of the cosines of all pairs of 800 sentences with the source's. Means and intervals over three seeds, dotted the source.", "name": "fig-growing-encoder"}, "image": {"alt": "Replicate and mean padding of hidden units lie on the source's line in both panels. Svd, svd with uneven copies, stack and interlace lie left of it in both, and so do random factors and the random start, whose correlations are the lowest."}}
+from mergelib.records.statistics import paired
 from mergelib.studies.analysis.sail import encoder
 from mergelib.studies.figures.growing import encoders
 
@@ -357,18 +358,23 @@ plt.show()
 exact = grown_encoders[grown_encoders["way"].isin(["replicate", "mean, hidden"])]
 assert exact["change"].max() < 1e-5
 assert exact["agreement"].min() == 1
-means = grown_encoders.groupby("way")[["accuracy", "correlation"]].mean()
+means = grown_encoders.groupby("way")["correlation"].mean()
 lossy = means.loc[["svd", "svd, uneven", "stack", "interlace"]]
-anew = means.loc[["svd_random", "random"]]
-assert (lossy < means.loc["source"] - 0.03).all(axis=None)
-assert (anew < means.loc["source"] - 0.03).all(axis=None)
-assert anew["correlation"].max() < lossy["correlation"].min()
+assert lossy.between(0.55, 0.7).all()
+assert means.loc[["svd_random", "random"]].max() < 0.1
+lost = paired(
+    grown_encoders.rename(columns={"way": "method"}),
+    {way: ("source", way) for way in [*lossy.index, "svd_random", "random"]},
+)
+assert list(lost.index[lost["mean"] <= lost["half_width"]]) == ["svd"]
+assert 0.02 < lost["mean"]["svd"] < 0.035
 assert encoder.refused() == ["replicate, uneven", "mean", "mean, uneven", "identity"]
 
 # %% [markdown]
 # On a real network, too, copies at a whole multiple change no answer, and no cosine by more than $10^{-5}$. Nor does mean padding of the hidden
 # units, by any number, as no norm looks across them. Of the stream `ml.grow` refuses it, and uneven copies and closed layers too: for each the
-# norms are in the way. All else loses. `svd` divides copies by $\sqrt 2$: that halves the scores of attention, and GELU notices.
+# norms are in the way. All else loses: correlations fall to two thirds or less. `svd` divides copies by $\sqrt 2$, which halves the scores of
+# attention, and GELU notices; with whole copies its answers lose least, three points, which three seeds leave open.
 #
 # ## When to use it, and when not
 #

@@ -7,6 +7,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from mergelib.records.statistics import over_seeds
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -48,6 +50,24 @@ def over_steps(table: pd.DataFrame, column: str, ax: "Axes") -> None:
         rows = table[table["arm"] == arm]
         ax.plot(rows["step"], rows[column], line, color=shade, label=arm)
     ax.set_xlabel("steps of training")
+
+
+def nearer(table: pd.DataFrame, ax: "Axes") -> None:
+    """How much nearer to real pictures than REPA's the other arms' are, with 95 % intervals.
+
+    Args:
+        table: of one account, as from `mergelib.studies.analysis.sail.diffusion.against_repa`.
+        ax: where to draw; above its zero an arm is nearer.
+    """
+    ax.axhline(0, color=ARMS["REPA"][0], lw=1.5)
+    others = [arm for arm in ARMS if arm in set(table["arm"]) - {"REPA"}]
+    for place, arm in enumerate(others):
+        rows = over_seeds(table[table["arm"] == arm], "read", "nearer")
+        spots = [place + 0.12 * (turn - 1) for turn in range(len(rows))]
+        ax.errorbar(
+            spots, rows["mean"], rows["half_width"], fmt="o-", ms=5, color=ARMS[arm][0], capsize=3
+        )
+    ax.set_xticks(range(len(others)), others)
 
 
 def collapse(table: pd.DataFrame, axes: Sequence["Axes"]) -> None:

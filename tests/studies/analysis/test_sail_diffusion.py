@@ -1,12 +1,16 @@
 """What chapter 54 shows live, where the answer is known."""
 
+import math
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
 
 from mergelib.studies.analysis.sail import diffusion as analysis
+from mergelib.studies.figures import diffusion as figures
 from mergelib.studies.papers.sail.diffusion import ALIGNED, ARMS, GROWN, PLAIN, REPA, Plan
 from mergelib.studies.papers.sail.latents import World
 from mergelib.testbed.diffusion.alignment import LatentToRepresentation
@@ -85,3 +89,30 @@ def test_arms_are_compared(world: World) -> None:
     assert (costs.loc[[ALIGNED, GROWN], "before"] > 0).all()
     pictures = analysis.one_of_each(world, compared.networks[PLAIN], 2)
     assert len(pictures) == 2
+
+
+def test_against_repa_of_the_same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """REPA's cost is the unit, so its one account stands for both."""
+    rows = [
+        {"seed": seed, "read": 1.0, "account": account, "arm": arm, "frechet": distance * scale}
+        for seed, scale in ((0, 1.0), (1, 5.0))
+        for arm, account, distance in (
+            (REPA, "steps", 2.0),
+            (PLAIN, "steps", 4.0),
+            (ALIGNED, "steps", 1.0),
+            (ALIGNED, "cost", 8.0),
+        )
+    ]
+    monkeypatch.setattr(analysis, "load_table", lambda *_: pd.DataFrame(rows))
+    table = analysis.against_repa()
+    found = table.set_index(["arm", "account", "seed"])["nearer"].div(math.log(2)).to_dict()
+    for seed in (0, 1):
+        assert found[REPA, "cost", seed] == 0
+        assert found[PLAIN, "steps", seed] == pytest.approx(-1)
+        assert found[ALIGNED, "steps", seed] == pytest.approx(1)
+        assert found[ALIGNED, "cost", seed] == pytest.approx(-2)
+    fig, ax = plt.subplots()
+    figures.nearer(table[table["account"] == "steps"], ax)
+    assert [text.get_text() for text in ax.get_xticklabels()] == [PLAIN, ALIGNED]
+    assert ax.lines[1].get_ydata().tolist() == pytest.approx([-math.log(2)])
+    plt.close(fig)

@@ -43,6 +43,14 @@ def judged() -> pd.DataFrame:
     return _with_log(pd.concat([table, unit], ignore_index=True))
 
 
+def against_repa() -> pd.DataFrame:
+    """`judged` with ``nearer``, REPA's ``log`` less the row's own, of the same seed."""
+    table, keys = judged(), ["seed", "read", "account"]
+    repa = table.loc[table["arm"] == REPA, [*keys, "log"]]
+    both = table.merge(repa, on=keys, suffixes=("", "_repa"))
+    return both.assign(nearer=both["log_repa"] - both["log"])
+
+
 def floor() -> pd.DataFrame:
     """Its table ``floor``, likewise."""
     return _with_log(load_table(FILE, "floor"))
