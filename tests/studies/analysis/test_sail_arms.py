@@ -11,7 +11,7 @@ GOAL = {("GPT", "twice", ""): {"easy": 2.5}}
 
 
 @pytest.fixture(autouse=True)
-def result(monkeypatch: pytest.MonkeyPatch) -> None:
+def distances(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Scratch, a source alone that costs a step more, and SAIL at twice the cost of a step."""
     losses = {"scratch": (4, 3, 2, 1), "nearest source": (3, 2, 1, 1), "SAIL": (2.5, 2, 2, 1)}
     kinds = {"scratch": ("shared", 10, 0), "nearest source": ("shared", 10, 10)}
@@ -24,9 +24,12 @@ def result(monkeypatch: pytest.MonkeyPatch) -> None:
         costs.append({**where, **flops})
         for place, loss in enumerate(losses[arm]):
             curves.append({**where, "step": 20 * place, "judge": loss, "accuracy": 0.5})
-    tables = {"curves": pd.DataFrame(curves), "costs": pd.DataFrame(costs)}
-    monkeypatch.setattr(arms, "load_table", lambda name, part: tables[part])
+    cell = {"seed": 0, "start": "own", "size": "twice"}
+    distances = [{**cell, "first": 1.0, "second": 2.0}]
+    tables = {"curves": curves, "costs": costs, "distances": distances}
+    monkeypatch.setattr(arms, "load_table", lambda _, part: pd.DataFrame(tables[part]))
     monkeypatch.setattr(arms, "GOALS", GOAL)
+    return distances
 
 
 def test_losses_are_those_that_scratch_s_cost_buys() -> None:
@@ -35,6 +38,14 @@ def test_losses_are_those_that_scratch_s_cost_buys() -> None:
     assert own["loss"].to_dict() == {"scratch": 1, "nearest source": 1, "SAIL": 2}
     assert set(table.loc[table["start"] == "shared", "arm"]) == {"scratch", "nearest source"}
     assert own["easy"].to_dict() == {"scratch": 60, "nearest source": 20, "SAIL": 20}
+
+
+def test_a_second_source_of_its_own_start_is_not_the_shared_one(
+    distances: list[dict[str, Any]],
+) -> None:
+    distances[0]["first"] = 3.0
+    table = arms.starts()
+    assert set(table.loc[table["start"] == "own", "arm"]) == {"scratch", "SAIL"}
 
 
 def test_speed_is_told_in_flops() -> None:

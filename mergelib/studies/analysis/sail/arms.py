@@ -21,8 +21,8 @@ _ONE_SOURCE = [name for name, arm in ARMS.items() if arm.weights in ("", "neares
 def curves(results: Sequence[str]) -> pd.DataFrame:
     """All losses on the way, with costs and what was spent, ``flops``, by account B.
 
-    What needs no second source may have been measured with a shared start alone; it stands here for
-    own starts, too.
+    What needs no source, or the first one alone, may have been measured with a shared start only;
+    it stands here for own starts, too.
 
     Args:
         results: `TEXT`, `PICTURES` or `UNLABELLED`.
@@ -33,9 +33,10 @@ def curves(results: Sequence[str]) -> pd.DataFrame:
     rows, costs = (_loaded(results, part) for part in ("curves", "costs"))
     keys = [*_CELL, "arm"]
     rows = rows.merge(costs, on=keys)
-    where = ["modality", "target", "size"]
-    owned = rows.loc[rows["start"] == "own", where].drop_duplicates()
-    alone = rows[rows["arm"].isin(_ONE_SOURCE)].merge(owned, on=where)
+    where = ["modality", "target", "seed", "size"]
+    owned = _loaded(results, "distances").query("start == 'own'").eval("nearer = first <= second")
+    alone = rows[rows["arm"].isin(_ONE_SOURCE)].merge(owned[[*where, "nearer"]], on=where)
+    alone = alone[alone.pop("nearer") | (alone["arm"] == "scratch")]
     both = pd.concat([rows, alone.assign(start="own")], ignore_index=True)
     table: pd.DataFrame = both.drop_duplicates([*keys, "step"])
     table["flops"] = table["added_flops"] + table["step"] * table["step_flops"]
