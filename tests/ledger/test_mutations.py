@@ -6,8 +6,8 @@ from mutate_ledger import CLAIMS, CONTRASTS, WAYS, found, noticed, spoiled
 from mergelib.ledger import Claim, judge
 from mergelib.ledger.verdicts import UNTESTED
 
-# Their studies have not been run at full size.
-UNMEASURED = ("S8", "S11")
+# Its study has not been run at full size.
+UNMEASURED = ("S11",)
 MEASURED = [claim for claim in CLAIMS if claim.key not in UNMEASURED]
 
 

@@ -38,8 +38,8 @@ class Network:
         method: how it is averaged.
         rate: its usual learning rate.
         middle: steps that all its batches have.
-        late: steps that all its shares of the data have.
         role: of its checks, where they are not more than those of the first network.
+        late: steps that all its shares of the data have.
     """
 
     result: str
@@ -47,8 +47,8 @@ class Network:
     method: str
     rate: float
     middle: int
-    late: int
     role: Role
+    late: int = 400
 
     def merged(self, load: Load, **chosen: Any) -> pd.DataFrame:
         """Averages at the usual setting, but for what is chosen, see `sweep.at`."""
@@ -61,10 +61,10 @@ class Network:
         return sweep.at(experts, learning_rate=self.rate, steps=0)
 
 
-VIT = Network(RESULT, "", "average", sweep.USUAL["learning_rate"], 200, 400, "primary")
+VIT = Network(RESULT, "", "average", sweep.USUAL["learning_rate"], 200, "primary")
 RESNET = Network(
     *("vision8-scaling-resnet18_narrow", "recalibrated ResNet, ", "average_recalibrated"),
-    *(0.01, 100, 400, "secondary"),
+    *(0.01, 100, "secondary"),
 )
 FULL = replace(
     RESNET, result="vision8-scaling-resnet18_strided", words="recalibrated ResNet of full width, "

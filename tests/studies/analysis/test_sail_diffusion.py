@@ -114,5 +114,5 @@ def test_against_repa_of_the_same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     fig, ax = plt.subplots()
     figures.nearer(table[table["account"] == "steps"], ax)
     assert [text.get_text() for text in ax.get_xticklabels()] == [PLAIN, ALIGNED]
-    assert ax.lines[1].get_ydata().tolist() == pytest.approx([-math.log(2)])
+    assert ax.lines[1].get_ydata() == pytest.approx([-math.log(2)])
     plt.close(fig)

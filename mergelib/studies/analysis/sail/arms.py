@@ -34,7 +34,8 @@ def curves(results: Sequence[str]) -> pd.DataFrame:
     keys = [*_CELL, "arm"]
     rows = rows.merge(costs, on=keys)
     where = ["modality", "target", "seed", "size"]
-    owned = _loaded(results, "distances").query("start == 'own'").eval("nearer = first <= second")
+    apart = _loaded(results, "distances")
+    owned = apart[apart["start"] == "own"].assign(nearer=apart["first"] <= apart["second"])
     alone = rows[rows["arm"].isin(_ONE_SOURCE)].merge(owned[[*where, "nearer"]], on=where)
     alone = alone[alone.pop("nearer") | (alone["arm"] == "scratch")]
     both = pd.concat([rows, alone.assign(start="own")], ignore_index=True)
