@@ -410,7 +410,7 @@ assert fourteen[0]["seed"].nunique() == 5
 # the large rate the training loss jumps by half a nat, and $E_G$ does not rise. Larger batches are better at equal steps, and more
 # data at equal steps as at equal passes.
 #
-# With twenty tasks the steps were changed, and for scripts the rate. From the fewest to the most steps, in nats:
+# With twenty tasks the steps were changed, and for scripts the rate. From 25 steps to the most, in nats:
 
 # %%
 for name, result in twenty.items():
@@ -420,7 +420,7 @@ for name, result in twenty.items():
     most = rows["steps"].max()
     change = ends.loc[most] - ends.loc[25]
     words = (f"{part} {sweep.told(change[part], 2)}" for part in change)
-    print(f"twenty {name}, from 25 to {most} steps:", *words)
+    print(f"twenty {name}, {most} steps:", *words)
 
 # %% tags=["remove-cell"]
 twice = checks[checks["what"].str.startswith("twenty")].set_index(["claim", "what"])["value"]

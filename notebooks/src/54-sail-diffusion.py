@@ -288,7 +288,7 @@ fig, axes = plt.subplots(1, 2, figsize=(8.4, 3.8), sharey=True)
 for ax, (account, title) in zip(axes, {"steps": "equal steps", "cost": "equal FLOPs"}.items()):
     figures.nearer(table[table["account"] == account], ax)
     ax.set_title(title)
-axes[0].set_ylabel("log ratio to REPA")
+axes[0].set_ylabel("nearer than REPA, log ratio")
 plt.show()
 
 # %%

@@ -68,6 +68,7 @@ def nearer(table: pd.DataFrame, ax: "Axes") -> None:
             spots, rows["mean"], rows["half_width"], fmt="o-", ms=5, color=ARMS[arm][0], capsize=3
         )
     ax.set_xticks(range(len(others)), others)
+    ax.set_xlim(-0.4, len(others) - 0.6)
 
 
 def collapse(table: pd.DataFrame, axes: Sequence["Axes"]) -> None:
