@@ -58,6 +58,9 @@ def made(seed: int) -> dict[str, Tables]:
                 put(name, "arms", {**cell, "method": method, "step": step, "judge": draw()})
             flops = {"step_flops": 1e9, "distance_flops": 1e9, "source_flops": 1e11}
             put(name, "costs", {**cell, **flops})
+        for size in ("twice", "half wider"):
+            near = {"start": start, "size": size, "first": 0.1, "second": 0.2}
+            put(arms.TEXT[0], "distances", near)
         for size, arm in product(("twice", "half wider"), ARMS):
             cell = {"start": start, "size": size, "arm": arm}
             if start == "own" and not ARMS[arm].matched and ARMS[arm].weights in ("", "nearest"):
@@ -76,6 +79,9 @@ def made(seed: int) -> dict[str, Tables]:
             row = {"step": step, "judge": loss, "accuracy": 0.3}
             put(name, "curves", {**cell, **row})
         put(name, "costs", {**cell, **flops})
+    for modality in (LABELS, BYOL):
+        near = {"start": "shared", "size": "deeper", "first": 0.1, "second": 0.2}
+        put(name, "distances", {**near, "modality": modality, "target": "cifar10"})
     return tables
 
 
