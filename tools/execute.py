@@ -149,7 +149,7 @@ def main() -> int:
 
     os.environ.update(QUIET)
     failed = []
-    # Each in a process of its own, as papermill's event loop is one per process.
+    # In processes, as papermill has one event loop in each.
     with ProcessPoolExecutor(args.jobs) as pool:
         running = {pool.submit(execute, name, args.output, parameters): name for name in names}
         for done in as_completed(running):
