@@ -153,12 +153,12 @@ def main() -> int:
     with ProcessPoolExecutor(args.jobs) as pool:
         running = {pool.submit(execute, name, args.output, parameters): name for name in names}
         for done in as_completed(running):
-            name, target = running[done], args.output / f"{running[done]}.ipynb"
-            error, seconds = done.result()
+            name, (error, seconds) = running[done], done.result()
             if error:
                 failed.append(name)
                 print(f"{name}: failed\n{error}", file=sys.stderr, flush=True)
                 continue
+            target = args.output / f"{name}.ipynb"
             for difference in differences(name, target) if args.compare else []:
                 failed.append(name)
                 print(difference, file=sys.stderr, flush=True)

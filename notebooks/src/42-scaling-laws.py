@@ -145,13 +145,7 @@ print("all seeds, interval:", sweep.told(sweep.spread(last, "steps")[400]), "%")
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss of the average and its two parts, as differences from the pretrained model on the same examples, against the steps at the usual rate (left) and against the rate after 100 steps (right); means and intervals over seeds.", "name": "fig-scaling-parts"}, "image": {"alt": "Left: the training loss falls throughout, the difference rises slowly from zero to about 0.1, and the test loss has a shallow minimum at 400 steps. Right: training and test loss lie on each other, are lowest at the two middle rates and jump at the largest, with intervals of a quarter of a nat; the difference does not rise."}}
 gains = sweep.gained(average, experts)
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 4.2), sharey=True)
-figures.loss_parts(sweep.at(gains, steps=None), "steps", axes[0])
-by_rate = sweep.at(gains, learning_rate=None, steps=100)
-figures.loss_parts(by_rate, "learning_rate", axes[1], unit=1e-4)
-axes[0].set(xlabel="steps K", ylabel="nats above the pretrained model")
-axes[1].set(xlabel="learning rate, 10⁻⁴")
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
+figures.both_laws(gains, axes)
 plt.show()
 
 # %% [markdown]
@@ -171,13 +165,19 @@ print(drawing.lines(checks, "T9"))
 parts = ["loss", "train_loss", "generalisation"]
 by_steps = sweep.at(gains, steps=None).groupby("steps")[parts].mean()
 assert by_steps["train_loss"].is_monotonic_decreasing
-both = [sweep.at(gains, steps=end).groupby("seed")[parts].mean() for end in (400, 800)]
-late = both[1] - both[0]
+
+
+def changed(rows, *ends):
+    first, second = (sweep.at(rows, **end).groupby("seed")[parts].mean() for end in ends)
+    return second - first
+
+
+late = changed(gains, {"steps": 400}, {"steps": 800})
 assert late["loss"].between(0.01, 0.06).all()
 assert (late["generalisation"] > 0.01).all()
 assert (late["train_loss"] < 0).all()
-both = [by_rate[by_rate["learning_rate"] == end].groupby("seed")[parts] for end in (4e-4, 3.2e-3)]
-jump = both[1].mean() - both[0].mean()
+two_rates = [{"learning_rate": rate, "steps": 100} for rate in (4e-4, 3.2e-3)]
+jump = changed(gains, *two_rates)
 assert (jump["train_loss"] > 0.3).all()
 assert (jump["generalisation"] < 0.1 * jump["train_loss"]).all()
 
@@ -372,19 +372,11 @@ print(drawing.lines(checks, "T13"))
 # eight):
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Fourteen tasks: loss of the average and its two parts, as differences from the pretrained model, against the steps at the usual rate (left) and against the rate after 100 steps (right); means and intervals over seeds.", "name": "fig-scaling-fourteen"}, "image": {"alt": "Left: training and test loss fall from −0.3 at 25 steps to below −0.4 at 200, the training loss further, and their difference rises slowly from zero. Right: both losses are lowest at the middle rate and come back to about zero at the largest, with intervals of a quarter of a nat; their difference does not rise."}}
-fourteen = [
-    sweep.apart(load_table("vision14-scaling-vit_small", part)) for part in ("merged", "experts")
-]
-fourteen[0] = fourteen[0][fourteen[0]["method"] == "average"]
-more = sweep.gained(*fourteen)
+fourteen = "vision14-scaling-vit_small"
+many, own = (sweep.apart(load_table(fourteen, part)) for part in ("merged", "experts"))
+more = sweep.gained(many[many["method"] == "average"], own)
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 4.2), sharey=True)
-figures.loss_parts(sweep.at(more, steps=None), "steps", axes[0])
-more_rates = sweep.at(more, learning_rate=None, steps=100)
-figures.loss_parts(more_rates, "learning_rate", axes[1], unit=1e-4)
-axes[0].set(xlabel="steps K", ylabel="nats above the pretrained model")
-axes[1].set(xlabel="learning rate, 10⁻⁴")
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
+figures.both_laws(more, axes)
 plt.show()
 
 # %%
@@ -396,14 +388,11 @@ for claim in ("T9", "T3", "T2", "T4"):
 fell = sweep.at(more, steps=None).groupby("steps")[parts].mean()
 assert fell[["loss", "train_loss"]].diff().dropna().max(axis=None) < 0
 assert fell["generalisation"].is_monotonic_increasing
-both = [
-    more_rates[more_rates["learning_rate"] == end].groupby("seed")[parts] for end in (4e-4, 3.2e-3)
-]
-jump = both[1].mean() - both[0].mean()
+jump = changed(more, *two_rates)
 assert 0.4 < jump["train_loss"].mean() < 0.6
 assert jump["generalisation"].mean() < 0
 assert (again.loc[again["claim"].isin(["T2", "T3", "T4"]), "value"] > 0).all()
-assert fourteen[0]["seed"].nunique() == 5
+assert more["seed"].nunique() == 5
 
 # %% [markdown]
 # They are the same laws. With the steps the average's training loss falls and $E_G$ rises by less, so that no turn is in sight after 200. At

@@ -300,22 +300,16 @@ verdicts, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key == 
 print(*verdicts["verdict"], drawing.lines(checks, "S8"), sep="\n")
 
 # %% tags=["remove-cell"]
-lead = {
-    account: over_seeds(rows, ["arm", "read"], "nearer")
-    for account, rows in table.groupby("account")
-}
-low, high = (
-    {account: rows["mean"] + sign * rows["half_width"] for account, rows in lead.items()}
-    for sign in (-1, 1)
-)
+lead = over_seeds(table, ["account", "arm", "read"], "nearer")
+low, high = (lead["mean"] + sign * lead["half_width"] for sign in (-1, 1))
 assert table["seed"].nunique() == 5
-assert (low["steps"]["REPA + J"].loc[[0.2, 0.5]] > 0).all()
-assert low["steps"]["REPA + J", 1.0] < 0 < lead["steps"]["mean"]["REPA + J", 1.0]
-assert (high["cost"]["REPA + J"] < 0).all()
+assert (low["steps", "REPA + J"].loc[[0.2, 0.5]] > 0).all()
+assert low["steps", "REPA + J", 1.0] < 0 < lead["mean"]["steps", "REPA + J", 1.0]
+assert (high["cost", "REPA + J"] < 0).all()
 for account in ("steps", "cost"):
-    assert low[account]["REPA, grown", 0.2] > 0
-    assert high[account]["REPA, grown", 1.0] < 0
-assert high["steps"]["SiT", 0.2] < 0
+    assert low[account, "REPA, grown", 0.2] > 0
+    assert high[account, "REPA, grown", 1.0] < 0
+assert high["steps", "SiT", 0.2] < 0
 assert verdicts["verdict"].item() == "mixed"
 
 # %% [markdown]

@@ -12,6 +12,7 @@ from mergelib.records.results import Tables
 from mergelib.studies.papers.sail.larger.encoder import WAYS, encoder, grown, pairwise_cosines
 from mergelib.testbed.families.sentences import SentenceEncoder
 from mergelib.testbed.tasks import Split, Suite, Task, Zoo
+from mergelib.training import seeded
 from tests.sail.families import perturbed
 
 transformers = pytest.importorskip("transformers")
@@ -28,8 +29,7 @@ def tiny() -> SentenceEncoder:
         intermediate_size=HIDDEN,
         max_position_embeddings=PLACES,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
+    with seeded(0):
         network: Any = perturbed(SentenceEncoder(config)).float()
     with torch.no_grad():  # far from linear, as trained ones are
         for layer in layers(network):

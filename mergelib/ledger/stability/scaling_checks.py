@@ -37,18 +37,14 @@ class Network:
         words: what the network is called in checks.
         method: how it is averaged.
         rate: its usual learning rate.
-        middle: steps that all its batches have.
         role: of its checks, where they are not more than those of the first network.
-        late: steps that all its shares of the data have.
     """
 
     result: str
     words: str
     method: str
     rate: float
-    middle: int
     role: Role
-    late: int = 400
 
     def merged(self, load: Load, **chosen: Any) -> pd.DataFrame:
         """Averages at the usual setting, but for what is chosen, see `sweep.at`."""
@@ -61,22 +57,17 @@ class Network:
         return sweep.at(experts, learning_rate=self.rate, steps=0)
 
 
-VIT = Network(RESULT, "", "average", sweep.USUAL["learning_rate"], 200, "primary")
+VIT = Network(RESULT, "", "average", sweep.USUAL["learning_rate"], "primary")
 RESNET = Network(
     *("vision8-scaling-resnet18_narrow", "recalibrated ResNet, ", "average_recalibrated"),
-    *(0.01, 100, "secondary"),
+    *(0.01, "secondary"),
 )
 FULL = replace(
     RESNET, result="vision8-scaling-resnet18_strided", words="recalibrated ResNet of full width, "
 )
 STALE = replace(RESNET, words="ResNet with averaged statistics, ", method="average")
 FOURTEEN = replace(
-    VIT,
-    result="vision14-scaling-vit_small",
-    words="fourteen tasks, ",
-    middle=50,
-    late=200,
-    role="secondary",
+    VIT, result="vision14-scaling-vit_small", words="fourteen tasks, ", role="secondary"
 )
 GRIDS = (VIT, RESNET, FOURTEEN)  # with all parameters changed
 TWENTY = (
@@ -88,6 +79,12 @@ LARGER = (FOURTEEN, *TWENTY)
 
 def _merged(load: Load, **chosen: Any) -> pd.DataFrame:
     return VIT.merged(load, **chosen)
+
+
+def _shared(rows: pd.DataFrame, column: str) -> tuple[pd.DataFrame, int]:
+    """Of rows those at the most steps that all values of a parameter have, and these steps."""
+    last = int(rows.groupby(column)["steps"].max().min())
+    return rows[rows["steps"] == last], last
 
 
 def _best(wide: pd.DataFrame, *, last: bool = True) -> pd.Series:
@@ -132,14 +129,11 @@ def batch(load: Load) -> list[Check]:
     usual = sweep.USUAL["learning_rate"]
     for value, unit in UNITS.items():
         for net in GRIDS:
-            what = (
-                f"{net.words}{value}: batches of {BATCHES[1]} better than {BATCHES[0]}, both K = "
-            )
-            sizes = sweep.spread(
-                net.merged(load, batch_size=None, steps=net.middle), "batch_size", value
-            )
+            rows, last = _shared(net.merged(load, batch_size=None, steps=None), "batch_size")
+            sizes = sweep.spread(rows, "batch_size", value)
             ends = [sizes[size] for size in BATCHES[::-1]]
-            checks.append(above(f"{what}{net.middle}", *ends, role=net.role, unit=unit))
+            words = f"batches of {BATCHES[1]} better than {BATCHES[0]}, both K = {last}"
+            checks.append(above(f"{net.words}{value}: {words}", *ends, role=net.role, unit=unit))
         what = f"{value}: that gain is larger than at rate {LARGE:g}, both K = {EARLY}"
         more = gain(value, usual, EARLY) - gain(value, LARGE, EARLY)
         checks.append(Check(what, matrix(more), unit=unit))
@@ -189,14 +183,15 @@ def data(load: Load) -> list[Check]:
     """T4: shares of the data, at equal steps and at equal passes."""
     checks = []
     for net, (value, unit) in product(GRIDS, UNITS.items()):
-        wide = sweep.spread(net.merged(load, share=None, steps=net.late), "share", value)
+        rows, last = _shared(net.merged(load, share=None, steps=None), "share")
+        wide = sweep.spread(rows, "share", value)
         for less, more in pairwise(wide.columns):
             what = f"{100 * more:g} % of the data better than {100 * less:g} %"
             ends = wide[more], wide[less]
             checks.append(above(f"{net.words}{value}: {what}", *ends, role=net.role, unit=unit))
             sides = []
             for share in (more, less):
-                count = round(float(share) * net.late)
+                count = round(float(share) * last)
                 rows = net.merged(load, share=share, steps=count)
                 sides.append(sweep.spread(rows, "steps", value)[count])
             what = (

@@ -188,7 +188,9 @@ class Widening:
         if name in self._scores:
             return orthonormal(write) * math.sqrt(math.sqrt(now / before))
         if use == "read":
-            return _reader(write) if self.scheme == "interpolate" else write / write.square().sum(0)
+            if self.scheme != "interpolate":  # columns are disjoint: Eᵀ E is diagonal
+                return write / write.square().sum(0)
+            write = write @ torch.linalg.inv(write.T @ write)
         return write
 
     def _mean_padded(self, name: str) -> bool:
@@ -243,12 +245,6 @@ def shuffled_directions(
     )
     product: Tensor = (left * values) @ right.T
     return product.view(shape).movedim(folds[1], folds[0])
-
-
-def _reader(write: Tensor) -> Tensor:
-    """R = E (Eᵀ E)⁻¹. Where columns are disjoint, as those of copies, Eᵀ E is diagonal."""
-    reading: Tensor = write @ torch.linalg.inv(write.T @ write)
-    return reading
 
 
 def _product(factors: list[Tensor]) -> Tensor:

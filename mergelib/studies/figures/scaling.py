@@ -36,6 +36,22 @@ def loss_parts(rows: pd.DataFrame, column: str, ax: "Axes", *, unit: float = 1.0
     _axis(ax, sorted(rows[column].unique() / unit))
 
 
+def both_laws(gains: pd.DataFrame, axes: Sequence["Axes"]) -> None:
+    """`loss_parts` of averages against the steps, and against the rate after 100 of them.
+
+    Args:
+        gains: as of `sweep.gained`, of all settings.
+        axes: two; the legend stands below both.
+    """
+    loss_parts(sweep.at(gains, steps=None), "steps", axes[0])
+    rates = sweep.at(gains, learning_rate=None, steps=100)
+    loss_parts(rates, "learning_rate", axes[1], unit=1e-4)
+    axes[0].set(xlabel="steps K", ylabel="nats above the pretrained model")
+    axes[1].set(xlabel="learning rate, 10⁻⁴")
+    handles, names = axes[0].get_legend_handles_labels()
+    axes[0].figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
+
+
 def live_parts(tables: Mapping[float, Mapping[str, Any]], axes: Sequence["Axes"]) -> None:
     """The same of one seed: a panel for each learning rate, the experts' test loss beside it.
 
