@@ -300,7 +300,7 @@ verdicts, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key == 
 print(*verdicts["verdict"], drawing.lines(checks, "S8"), sep="\n")
 
 # %% tags=["remove-cell"]
-lead = over_seeds(table, ["account", "arm", "read"], "nearer")
+lead = over_seeds(table, ["account", "arm", "read"], "nearer").sort_index()
 low, high = (lead["mean"] + sign * lead["half_width"] for sign in (-1, 1))
 assert table["seed"].nunique() == 5
 assert (low["steps", "REPA + J"].loc[[0.2, 0.5]] > 0).all()
