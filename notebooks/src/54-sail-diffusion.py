@@ -15,7 +15,8 @@ if importlib.util.find_spec("mergelib") is None:
 # # SAIL in diffusion
 #
 # **In one sentence:** what the paper calls SAIL in diffusion merges nothing: it is a start by alignment alone and one more
-# loss, both towards a network that must be frozen. It helps at equal steps, which the paper counts, and hurts at equal cost.
+# loss, both towards a network that must be frozen. At equal steps, which the
+# paper counts, it helps at first; at equal cost it hurts.
 #
 # Appendix J of SAIL {cite}`anonymous2025structured` reports its largest gains: on ImageNet a flow model, SiT
 # {cite}`ma2024sit`, has an FID of 12.2 with SAIL and 24.4 with REPA {cite}`yu2025representation`, which it builds
@@ -314,8 +315,8 @@ assert verdicts["verdict"].item() == "mixed"
 
 # %% [markdown]
 # **At equal steps REPA + J is ahead** after a fifth and a half of them; in the end five seeds do not tell. **At equal FLOPs it is behind**,
-# most at first, when REPA has had the steps that went into $f_P$ and the start. So the paper's order comes back where only
-# "Iter." is counted.
+# most at first, when REPA has had the steps that went into $f_P$ and the start. So the paper's order comes back only
+# where "Iter." alone is counted, and early.
 #
 # The grown SiT is far ahead after a fifth of the training, even if its source's training is paid for, and behind in the end: a start for those who
 # stop early. All are still far from the floor, and the paper's trainings are 400 times as long.
