@@ -338,16 +338,24 @@ sweep.beside_theory(average).round(2)
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy of two tasks in nested merges of more and more experts, less that in their average of two; usual setting after 400 steps (scripts: 200). Means and intervals over seeds.", "name": "fig-scaling-tasks"}, "image": {"alt": "Left: all curves fall from two to eight experts, the average by 13 points; TIES begins just above it and ends below it, task arithmetic stays above, DARE begins lower and joins the others. Middle: with twenty sets all end ten to fifteen points below the average of two, TIES lowest, with intervals twice as long. Right: with twenty scripts the average falls by 16 points, most of it up to eight, and TIES by 20."}}
 twenty = {"sets": "vision20-scaling-vit_small", "scripts": "glyphs20-scaling-vit_small"}
 results = {"eight sets": RESULT, **{f"twenty {name}": file for name, file in twenty.items()}}
+nested = {title: load_table(result, "counts") for title, result in results.items()}
+adapted = load_table("vision8-scaling-adamerging-counts", "counts")
+learned = adapted["method"] == "adamerging"
+nested["eight sets"] = pd.concat([nested["eight sets"], adapted[learned]])
 fig, axes = plt.subplots(1, 3, figsize=(9.4, 4.0), sharey=True, width_ratios=(3, 4, 4))
-for ax, (title, result) in zip(axes, results.items()):
-    figures.method_curves(
-        sweep.above_smallest(load_table(result, "counts")), "count", "accuracy", ax
-    )
+for ax, (title, rows) in zip(axes, nested.items()):
+    figures.method_curves(sweep.above_smallest(rows), "count", "accuracy", ax)
     ax.set(title=title, xlabel="experts merged")
 axes[0].set(ylabel="points above the average of two", ylim=(-32, 10))
 handles, names = axes[0].get_legend_handles_labels()
 fig.legend(handles, names, loc="outside lower center", ncols=4, fontsize=10)
 plt.show()
+
+# %% tags=["remove-cell"]
+same = ["seed", "task", "count"]
+twin = nested["eight sets"].merge(adapted[~learned], on=[*same, "method"], suffixes=("", "_twin"))
+assert len(twin) == (~learned).sum()
+assert (twin["accuracy"] == twin["accuracy_twin"]).all()
 
 # %%
 print(drawing.lines(checks, "T5"))

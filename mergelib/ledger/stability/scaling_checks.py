@@ -19,6 +19,7 @@ from mergelib.studies.analysis.stability import scaling as sweep
 
 RESULT = "vision8-scaling-vit_small"
 ADAPTED = "vision8-scaling-adamerging"
+ADAPTED_COUNTS = "vision8-scaling-adamerging-counts"
 EARLY = 100  # steps that all settings have
 BATCHES = (8, 64)
 LARGE = 1.6e-3  # a rate at which batches were changed as well
@@ -65,6 +66,9 @@ RESNET = Network(
 FULL = replace(
     RESNET, result="vision8-scaling-resnet18_strided", words="recalibrated ResNet of full width, "
 )
+LONGER = replace(
+    FULL, result=f"{FULL.result}-400", words="recalibrated ResNet of full width, eight tasks, "
+)
 STALE = replace(RESNET, words="ResNet with averaged statistics, ", method="average")
 FOURTEEN = replace(
     VIT, result="vision14-scaling-vit_small", words="fourteen tasks, ", role="secondary"
@@ -75,6 +79,11 @@ TWENTY = (
     replace(VIT, result="glyphs20-scaling-vit_small", words="twenty scripts, ", role="secondary"),
 )
 LARGER = (FOURTEEN, *TWENTY)
+NESTED = (  # merges of more and more experts, by which methods
+    (VIT, ("average", "task_arithmetic", "ties", "dare")),
+    (replace(VIT, result=ADAPTED_COUNTS), ("adamerging",)),
+    *((net, ("average",)) for net in LARGER),
+)
 
 
 def _merged(load: Load, **chosen: Any) -> pd.DataFrame:
@@ -104,7 +113,7 @@ def steps(load: Load) -> list[Check]:
     for name in ("task_arithmetic", "ties", "dare"):
         cases.append((VIT, name, {"method": name}, "secondary"))
     cases.append((VIT, f"average at rate {LARGE:g}", {"learning_rate": LARGE}, "secondary"))
-    cases += [(net, "average", {}, net.role) for net in (RESNET, FULL, *LARGER)]
+    cases += [(net, "average", {}, net.role) for net in (RESNET, FULL, LONGER, *LARGER)]
     for net, words, chosen, role in cases:
         for value, unit in UNITS.items():
             wide = sweep.spread(net.merged(load, steps=None, **chosen), "steps", value)
@@ -204,13 +213,15 @@ def data(load: Load) -> list[Check]:
 def tasks(load: Load) -> list[Check]:
     """T5: nested merges, judged on the tasks that all of them hold."""
     checks = []
-    for net, (value, unit) in product((VIT, *LARGER), UNITS.items()):
-        means = sweep.shared_tasks(load(net.result, "counts"), "average", value)
+    cases = [(net, method) for net, methods in NESTED for method in methods]
+    for (net, method), (value, unit) in product(cases, UNITS.items()):
+        means = sweep.shared_tasks(_counts(load, net), method, value)
         least, most = means.columns[0], means.columns[-1]
-        pairs = [(least, most), *(pairwise(means.columns) if net is VIT else ())]
-        for few, many in pairs:
-            role: Role = net.role if (few, many) == (least, most) else "secondary"
-            what = f"{net.words}{value} of the first {least}: better with {few} merged than {many}"
+        main = (net, method) == (VIT, "average")
+        words = net.words + f"{label(method)}, " * (method != "average")
+        for few, many in [(least, most), *(pairwise(means.columns) if main else ())]:
+            role: Role = "primary" if main and (few, many) == (least, most) else "secondary"
+            what = f"{words}{value} of the first {least}: better with {few} merged than {many}"
             checks.append(Check(what, matrix(means[few] - means[many]), role=role, unit=unit))
     repeated = load(REPEATED, "test")
     fewest, largest = 2, int(repeated["count"].max())
@@ -228,6 +239,12 @@ def tasks(load: Load) -> list[Check]:
     return checks
 
 
+def _counts(load: Load, net: Network) -> pd.DataFrame:
+    """Nested merges after the most steps at which tasks were counted."""
+    rows = load(net.result, "counts")
+    return rows[rows["steps"] == rows["steps"].max()]
+
+
 def explosion(load: Load) -> list[Check]:
     """T9: both errors, from the best value to the largest."""
     checks = []
@@ -242,7 +259,7 @@ def explosion(load: Load) -> list[Check]:
     for name in ("task_arithmetic", "ties", "dare"):
         cases.append((VIT, f"{_name(name)}, ", "K", {"steps": None, "method": name}, "secondary"))
     cases.append((VIT, "25 % of the data, ", "K", {"steps": None, "share": 0.25}, "secondary"))
-    cases += [(net, "", "K", {"steps": None}, net.role) for net in (FULL, *TWENTY)]
+    cases += [(net, "", "K", {"steps": None}, net.role) for net in (FULL, LONGER, *TWENTY)]
     for net, method, words, chosen, role in cases:
         column = next(name for name, value in chosen.items() if value is None)
         split = sweep.apart(net.merged(load, **chosen))
@@ -262,21 +279,25 @@ def explosion(load: Load) -> list[Check]:
 
 def trends(load: Load) -> list[Check]:
     """T11: how often a method changes in the direction of the average."""
-    tables = {name: load(name, "merged") for name in (RESULT, ADAPTED)}
-    return [
-        Check(
-            f"{label(method)}, {value}: changes like the average more often than by chance",
-            matrix(sweep.agreement(tables[name], method, value)),
-            role="primary" if method in ("ties", "dare") else "secondary",
-            bound=CHANCE,
-            unit="% of steps",
-        )
-        for method, name in (
-            *(("ties", RESULT), ("dare", RESULT), ("task_arithmetic", RESULT)),
-            ("adamerging", ADAPTED),
-        )
-        for value in UNITS
-    ]
+    rivals = ("ties", "dare", "task_arithmetic")
+    cases = [("", RESULT, rivals), ("", ADAPTED, ("adamerging",))]
+    cases.append((FOURTEEN.words, FOURTEEN.result, rivals))
+    checks = []
+    for words, result, methods in cases:
+        table = load(result, "merged")
+        for method, value in product(methods, UNITS):
+            main = result == RESULT and method != "task_arithmetic"
+            what = f"{words}{label(method)}, {value}: changes like the average more often"
+            checks.append(
+                Check(
+                    f"{what} than by chance",
+                    matrix(sweep.agreement(table, method, value)),
+                    role="primary" if main else "secondary",
+                    bound=CHANCE,
+                    unit="% of steps",
+                )
+            )
+    return checks
 
 
 def needed(load: Load) -> list[Check]:
@@ -286,7 +307,7 @@ def needed(load: Load) -> list[Check]:
     return [
         Check(
             f"{net.words}{value}: the lead of {_name(method)} over the average grows with log₂ N",
-            matrix(sweep.slopes(load(net.result, "counts"), method, value)),
+            matrix(sweep.slopes(_counts(load, net), method, value)),
             role=net.role if method == "ties" else "secondary",
             unit=unit,
         )
