@@ -121,11 +121,13 @@ def checkpoints(
     batch_size: int,
     transform: Transform,
     loss: Loss = cross_entropy,
+    momentum: float = 0.0,
+    pull: float = 0.0,
     seed: int = 0,
 ) -> dict[int, dict[str, Tensor]]:
     """Fine-tune a copy of ``model`` at a constant rate, and keep its state dict on the way.
 
-    Without a schedule, decay or momentum, each is what a training that ends there would give.
+    Without a schedule or decay, each is what a training that ends there would give.
 
     Args:
         model: the pretrained backbone; it is left as it is.
@@ -137,6 +139,8 @@ def checkpoints(
         batch_size: examples of a step.
         transform: from a batch of inputs to what the model takes.
         loss: from the head's outputs and the labels to what is lowered.
+        momentum: of SGD.
+        pull: μ of the penalty μ/2 ‖θ − θ_0‖².
         seed: draws the order of the examples.
 
     Raises:
@@ -153,14 +157,19 @@ def checkpoints(
         if step + 1 in steps:
             kept[step + 1] = _copied(network)
 
+    def penalty(moved: nn.Module) -> Tensor:
+        pairs = zip(moved.parameters(), model.parameters(), strict=True)
+        return 0.5 * pull * torch.stack([(p - start).square().sum() for p, start in pairs]).sum()
+
     generator = torch.Generator().manual_seed(seed)
     train(
         network,
         shuffled(len(split), batch_size, generator, steps=max(steps)),
         loss_of_rows(network, head, split, transform, loss),
         make_optimiser(
-            network, optimiser, learning_rate, momentum=0.0, fused=optimiser == "adam" or None
+            network, optimiser, learning_rate, momentum=momentum, fused=optimiser == "adam" or None
         ),
+        penalty=penalty if pull else None,
         on_step=keep,
     )
     return kept

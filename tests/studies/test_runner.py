@@ -271,7 +271,7 @@ def test_studies_use_no_method_that_they_do_not_name(
         "remedies": {"epochs": 2, "radii": [0.1]},
         "scaling": {"steps": [1], "groups": 1, "size": 2, "compared": 1, "pictures": 5, "seen": 5},
         "repeats": {"tasks": 1, "counts": [1, 2], "steps": 1},
-        "uneven": {"lengths": [[1, 3]], "rates": {"sgd": 0.01}, "draws": 2, "pictures": 5},
+        "uneven": {"rates": {"sgd": 0.01}, "steps": 2, "ratio": 3.0, "pictures": 5},
         "mechanisms": {"examples": 6, "parts": 3, "steps": 1, "mending": 1, "pictures": 5},
         "rebasin": {"epochs": 1, "examples": 6, "parts": 3, "pictures": 5},
         "diffusion": {"task": "digits_low", "width": 32, "depth": 2, "source": (16, 1)}

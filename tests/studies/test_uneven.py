@@ -1,7 +1,6 @@
-"""Merges of experts of unequal length: against the rule, and against merges made by hand."""
+"""Merges of experts trained in different ways: against the rule, and merges made by hand."""
 
 from dataclasses import replace
-from itertools import product
 
 import pandas as pd
 import pytest
@@ -9,7 +8,13 @@ import torch
 
 from mergelib import flatten, merge
 from mergelib.studies.comparison import cut
-from mergelib.studies.papers.stability.uneven import draw_halves, rescaled, uneven
+from mergelib.studies.papers.stability.uneven import (
+    Plan,
+    contrasts,
+    draw_halves,
+    rescaled,
+    uneven,
+)
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.tasks import Zoo
 from mergelib.testbed.training import checkpoints
@@ -44,49 +49,84 @@ def test_rescaled_by_their_lengths_they_are_equally_long(tiny_zoo: Zoo) -> None:
     )
 
 
-def test_study_merges_checkpoints(tiny_zoo: Zoo) -> None:
+def test_amounts_are_what_a_constant_gradient_moves() -> None:
+    """By hand, step by step, on the loss θ: its gradient is 1 everywhere."""
+    for plan in (
+        Plan("sgd", 0.1, 5),
+        Plan("sgd", 0.1, 5, momentum=0.9),
+        Plan("sgd", 0.1, 5, pull=2.0),
+    ):
+        place = speed = 0.0
+        for _ in range(plan.steps):
+            speed = plan.momentum * speed + 1.0 + plan.pull * place
+            place -= plan.learning_rate * speed
+        assert plan.amount == pytest.approx(-place)
+
+
+def test_steps_and_rates_keep_their_mean() -> None:
+    pairs = contrasts({"adam": 1e-3, "sgd": 0.1}, 40, 3.0)
+    for name in ("adam", "sgd"):
+        assert [plan.steps for plan in pairs[f"{name}, steps"]] == [20, 60]
+        slow, fast = (plan.learning_rate for plan in pairs[f"{name}, rates"])
+        assert fast == pytest.approx(3 * slow)
+        assert slow + fast == pytest.approx(2 * {"adam": 1e-3, "sgd": 0.1}[name])
+    assert {plan.optimiser for plan in pairs["both optimisers"]} == {"adam", "sgd"}
+    assert set(contrasts({"adam": 1e-3}, 40, 3.0)) == {"adam, steps", "adam, rates"}
+
+
+def test_study_merges_experts_of_both_kinds(tiny_zoo: Zoo) -> None:
     tables = uneven(
-        tiny_zoo,
-        lengths=((1, 5),),
-        rates={"sgd": 0.05},
-        batch_size=4,
-        draws=2,
-        rivals=("ties",),
-        pictures=40,
+        tiny_zoo, rates={"sgd": 0.05}, steps=4, ratio=3.0, batch_size=4, rivals=("ties",)
     )
     merged = pd.DataFrame(tables["merged"])
-    unequal = product(range(2), ("as they are", "per step", "per length"))
-    expected = [*unequal, (0, "equal steps")]
-    for _, rows in merged.groupby("method"):
-        assert list(dict.fromkeys(zip(rows["draw"], rows["way"], strict=True))) == expected
-        for task, own in rows.groupby("task"):
-            both = set(own.loc[own["way"] == "per step", "steps"])
-            assert both == {1, 5}, f"{task} takes few steps in one draw, many in the other"
-    zoo = cut(tiny_zoo, 40)
-    kept = {
-        name: checkpoints(
-            zoo.model,
-            zoo.heads[name],
-            task.train,
-            (1, 3, 5),
-            optimiser="sgd",
-            learning_rate=0.05,
-            batch_size=4,
-            transform=task.transform,
-            seed=zoo.suite.seed,
-        )
-        for name, task in zoo.suite.tasks.items()
+    for (kind, _, way), rows in merged.groupby(["kind", "method", "way"]):
+        drawn = way in ("as they are", "per step", "per length")
+        assert len(rows) == len(tiny_zoo.suite.tasks) * (2 if drawn else 1)
+        if drawn:
+            both = rows.groupby("task")["second"].agg(set)
+            assert all(found == {False, True} for found in both), "of each kind in one draw"
+        assert way != "equal" or kind.endswith(("steps", "rates"))
+    zoo = cut(tiny_zoo, 200)
+
+    def expert(task: str, steps: int, **options: float) -> dict[str, torch.Tensor]:
+        part = zoo.suite.tasks[task]
+        training = {"optimiser": "sgd", "learning_rate": 0.05, "batch_size": 4, **options}
+        place = (zoo.model, zoo.heads[task], part.train, (steps,))
+        seed = zoo.suite.seed
+        return checkpoints(*place, **training, transform=part.transform, seed=seed)[steps]
+
+    by_hand = {
+        "sgd, steps": ({"steps": 2}, {"steps": 6}),
+        "sgd, rates": ({"steps": 4, "learning_rate": 0.025}, {"steps": 4, "learning_rate": 0.075}),
+        "sgd, momentum": ({"steps": 4}, {"steps": 4, "learning_rate": 0.005, "momentum": 0.9}),
+        "sgd, proximal": ({"steps": 4}, {"steps": 4, "pull": 0.5}),
     }
-    average = merged[merged["method"] == "average"]
-    own = average[(average["draw"] == 0) & (average["way"] == "as they are")]
-    for rows in (own, average[average["way"] == "equal steps"]):
-        taken = zip(rows["task"], rows["steps"], strict=True)
-        chosen = {task: kept[task][steps] for task, steps in taken}
-        table = evaluate(zoo.model, merge("average", chosen), zoo.heads, zoo.suite, autocast=True)
-        assert rows["loss"].tolist() == pytest.approx(table["loss"].tolist(), rel=1e-3)
+    average = merged[(merged["method"] == "average") & (merged["draw"] == 0)]
+    assert set(average["kind"]) == set(by_hand)
+    for kind, sides in by_hand.items():
+        own = average[(average["kind"] == kind) & (average["way"] == "as they are")]
+        taken = zip(own["task"], own["second"], strict=True)
+        experts = {task: expert(task, **sides[second]) for task, second in taken}
+        table = evaluate(zoo.model, merge("average", experts), zoo.heads, zoo.suite, autocast=True)
+        assert own["loss"].tolist() == pytest.approx(table["loss"].tolist(), rel=1e-3)
     experts = pd.DataFrame(tables["experts"])
-    assert sorted(experts["steps"].unique()) == [1, 3, 5]
-    assert experts.groupby("task")["distance"].apply(lambda d: d.is_monotonic_increasing).all()
+    usual = experts[(experts["momentum"] == 0) & (experts["learning_rate"] == 0.05)]
+    free = usual[usual["pull"] == 0].sort_values("steps")
+    assert free["steps"].unique().tolist() == [2, 4, 6]
+    assert free.groupby("task")["distance"].apply(lambda d: d.is_monotonic_increasing).all()
+
+
+def test_a_pull_holds_an_expert_back(tiny_zoo: Zoo) -> None:
+    (task, part), *_ = tiny_zoo.suite.tasks.items()
+    start = flatten(tiny_zoo.pretrained)
+
+    def moved(pull: float) -> float:
+        place = (tiny_zoo.model, tiny_zoo.heads[task], part.train, (20,))
+        training = {"optimiser": "sgd", "learning_rate": 0.05, "batch_size": 4, "pull": pull}
+        state = checkpoints(*place, **training, transform=part.transform)[20]
+        return float((flatten(state) - start).norm())
+
+    assert moved(10.0) < 0.5 * moved(0.0)
 
 
 def test_draws_come_in_pairs(tiny_zoo: Zoo) -> None:

@@ -59,6 +59,7 @@ RULES: dict[str, Rule] = {
     "task_arithmetic": _scaled("task_arithmetic", 2),
     "ties": _scaled("ties"),
     "dare": _scaled("dare", 2),
+    "cart": _scaled("cart"),
     "ties_printed": _scaled("ties", 1, reduce="sum"),
     "dare_printed": _scaled("dare", 1),
     "adamerging": _adamerging,
@@ -142,21 +143,26 @@ def scaling(
 
 
 def trained_checkpoints(
-    zoo: Zoo, steps: Sequence[int], *, optimiser: str, learning_rate: float, batch_size: int
+    zoo: Zoo, steps: Sequence[int], **training: Any
 ) -> dict[str, dict[int, dict[str, Tensor]]]:
-    """The expert of each task after several numbers of steps, see `checkpoints`: task to steps."""
+    """The expert of each task after several numbers of steps, see `checkpoints`: task to steps.
+
+    Args:
+        zoo: whose backbone is fine-tuned, under its heads.
+        steps: numbers of steps to keep.
+        **training: ``optimiser``, ``learning_rate``, ``batch_size``, and what else `checkpoints`
+            takes.
+    """
     return {
         name: checkpoints(
             zoo.model,
             zoo.heads[name],
             task.train,
             steps,
-            optimiser=optimiser,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
             transform=task.transform,
             loss=task.loss,
             seed=zoo.suite.seed,
+            **training,
         )
         for name, task in zoo.suite.tasks.items()
     }
