@@ -13,18 +13,20 @@ import pandas as pd
 
 from mergelib.ledger.checks import UNITS, Check, Role, above, matrix, pick
 from mergelib.ledger.verdicts import Claim, Load
+from mergelib.plots import label
 from mergelib.studies.analysis.stability.remedies import (
-    OPTIMISERS,
+    ALIKE,
     PLAIN,
     by_matching,
     by_way,
     correlations,
     errors,
+    kind_name,
 )
 
 TRAINED = "vision8-remedies-vit_small"
 REORDERED = "glyphs8-rebasin-mlp"
-UNEVEN = "glyphs8-uneven-vit_small"
+UNEVEN = "vision8-uneven-vit_small"
 EXPLAINED = "glyphs8-mechanisms"
 
 NEAR_NATS = 0.05  # of a generalisation error that is left as it is
@@ -107,24 +109,20 @@ def _before(load: Load) -> list[Check]:
 def _uneven(load: Load) -> list[Check]:
     checks = []
     merged = load(UNEVEN, "merged")
-    few = sorted(merged["few"].unique())[::-1]
-    names = {"average": "average", "task_arithmetic": "task arithmetic", "ties": "TIES"}
-    for optimiser, count, value in product(OPTIMISERS, few, UNITS):
-        for rule, name in names.items():
-            if rule != "average" and count != few[0]:
-                continue
-            own = merged[(merged["optimiser"] == optimiser) & (merged["few"] == count)]
-            table = by_way(own, method=rule)
-            first: Role = "primary" if (rule, count) == ("average", few[0]) else "secondary"
-            many = int(own["many"].iloc[0])
-            words = f"{OPTIMISERS[optimiser]}, {count} and {many} steps, {name}"
-            checks.append(
-                _gain(f"{words}: per step better", table, "per step", PLAIN, value, first)
-            )
-            if first == "primary":
-                for way in ("per length", "equal steps"):
-                    what = f"{words}: {way} better"
-                    checks.append(_gain(what, table, way, PLAIN, value, "control"))
+    kinds, rules = (merged[name].unique() for name in ("kind", "method"))
+    for kind, rule, value in product(kinds, rules, UNITS):
+        table = by_way(merged, kind=kind, method=rule)
+        words = f"{kind_name(kind)}, {label(rule)}"
+        ways = {*table["method"]}
+        first = rule == "average" and kind.endswith("steps")
+        if "per step" in ways:
+            role: Role = "primary" if first else "secondary"
+            what = f"{words}: per step better"
+            checks.append(_gain(what, table, "per step", PLAIN, value, role))
+        if rule == "average":
+            for way in [each for each in ("per length", "equal", ALIKE) if each in ways]:
+                what = f"{words}: {way} better"
+                checks.append(_gain(what, table, way, PLAIN, value, "control"))
     return checks
 
 
@@ -213,10 +211,11 @@ CLAIMS = (
         statement="unequal numbers of steps cost the average χ² κ², which merging task vectors per "
         "step avoids",
         reported="a bound; all experts of a merge are trained alike",
-        method="half of eight experts, drawn at random, take eight times the steps of the others; "
+        method="half of eight experts, drawn at random, take seven times the steps of the others; "
         "the average of task vectors over their steps (FedNova) against that of task vectors as "
-        "they are. Secondary: task arithmetic, TIES, a quarter of the steps; controls: task "
-        "vectors over their lengths, and experts of equal steps",
+        "they are. Secondary: seven times the rate, momentum, a proximal term; task arithmetic, "
+        "TIES, CART; controls: task vectors over their lengths, experts of equal steps or rates, "
+        "and merges of experts that were all trained in one way",
         data="no setting of the merges is chosen",
         test=_uneven,
     ),

@@ -241,8 +241,9 @@ def tasks(load: Load) -> list[Check]:
 
 def _counts(load: Load, net: Network) -> pd.DataFrame:
     """Nested merges after the most steps at which tasks were counted."""
-    rows = load(net.result, "counts")
-    return rows[rows["steps"] == rows["steps"].max()]
+    rows: pd.DataFrame = load(net.result, "counts")
+    most: pd.DataFrame = rows[rows["steps"] == rows["steps"].max()]
+    return most
 
 
 def explosion(load: Load) -> list[Check]:

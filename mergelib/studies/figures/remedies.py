@@ -53,7 +53,7 @@ def growth_curves(experts: pd.DataFrame, ax: "Axes") -> None:
     """How far experts are from the pretrained model after some steps; dashed: ∝ steps.
 
     Args:
-        experts: the table of that name from the study ``uneven``.
+        experts: as from `mergelib.studies.analysis.stability.remedies.longer`.
         ax: where to draw.
     """
     for (optimiser, name), shade in zip(OPTIMISERS.items(), ("#0072b2", "#d55e00"), strict=True):
@@ -65,7 +65,7 @@ def growth_curves(experts: pd.DataFrame, ax: "Axes") -> None:
         line = points["mean"].iloc[0] * points.index / points.index[0]
         ax.plot(points.index, line, "--", color=shade, lw=1)
     ax.set(xscale="log", yscale="log", xlabel="steps of an expert", ylabel="distance from start")
-    steps = [steps for steps in experts["steps"].unique() if steps in (25, 100, 200, 800)]
+    steps = sorted(experts["steps"].unique())
     ax.set_xticks(steps, [str(count) for count in steps])
     ax.set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
     ax.minorticks_off()

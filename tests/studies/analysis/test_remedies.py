@@ -1,8 +1,8 @@
 """What chapter 44 reads out of its studies: tables made by hand."""
 
 from itertools import product
-from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -12,6 +12,7 @@ from mergelib.studies.analysis.stability.remedies import (
     correlations,
     errors,
     growth,
+    longer,
     training_gains,
     way_gains,
 )
@@ -19,44 +20,53 @@ from mergelib.studies.analysis.stability.remedies import (
 
 @pytest.fixture
 def merged() -> pd.DataFrame:
-    """Two draws, in which tasks a and b change places; per step, long ones lose 0.1."""
+    """Two draws, in which tasks a and b change places; per step, the second kind loses 0.1."""
     rows = []
-    for optimiser, seed, draw, task in product(("adam", "sgd"), (0, 1), (0, 1), ("a", "b")):
-        steps = 1 if (task == "a") == (draw == 0) else 8
-        kept = {"optimiser": optimiser, "seed": seed, "draw": draw, "task": task, "steps": steps}
-        kept |= {"few": 1, "many": 8, "method": "average"}
-        accuracy = 0.5 + 0.01 * seed
-        for way, gain in (
-            ("as they are", 0.0),
-            ("per step", 0.3 if steps == 1 else -0.1),
-            ("per length", 0.0),
-        ):
-            rows.append({**kept, "way": way, "accuracy": accuracy + gain, "loss": 1 - gain})
+    for kind, seed, draw, task in product(
+        ("adam, steps", "both optimisers"), (0, 1), (0, 1), ("a", "b")
+    ):
+        second = (task == "a") == (draw == 0)
+        kept = {"kind": kind, "seed": seed, "draw": draw, "task": task, "second": second}
+        kept["method"] = "average"
+        ways = {"as they are": 0.0, "per length": 0.0}
+        if kind == "adam, steps":
+            ways["per step"] = -0.1 if second else 0.3
         if draw == 0:
-            own = {"way": "equal steps", "steps": 4}
-            rows.append({**kept, **own, "accuracy": 0.7, "loss": 0.0})
+            ways |= {"all first": 0.1, "all second": 0.3}
+        for way, gain in ways.items():
+            accuracy = 0.5 + 0.01 * seed + gain
+            rows.append({**kept, "way": way, "accuracy": accuracy, "loss": 1 - gain})
     return pd.DataFrame(rows)
 
 
 def test_ways_are_averaged_over_draws(merged: pd.DataFrame) -> None:
-    chosen: dict[str, Any] = {"optimiser": "adam", "few": 1, "method": "average"}
-    found = by_way(merged, **chosen).set_index(["method", "seed", "task"])["accuracy"]
+    table = by_way(merged, kind="adam, steps", method="average")
+    found = table.set_index(["method", "seed", "task"])["accuracy"]
     assert found["per step", 1, "b"] == pytest.approx(0.51 + 0.1)
-    assert found["equal steps", 0, "a"] == pytest.approx(0.7)
-    short = by_way(merged, own="few", **chosen).set_index(["method", "seed", "task"])
-    assert short["accuracy"]["per step", 0, "a"] == pytest.approx(0.8)
-    assert "equal steps" not in short.index.unique("method")
+    assert found["alike", 0, "a"] == pytest.approx(0.5 + 0.2)
+    other = by_way(merged, kind="both optimisers", method="average")
+    assert set(other["method"]) == {"as they are", "per length", "alike"}
 
 
 def test_gains_are_in_points(merged: pd.DataFrame) -> None:
-    cases: dict[Literal["few", "many"] | None, float] = {None: 10.0, "few": 30.0, "many": -10.0}
-    for own, expected in cases.items():
-        table = way_gains(merged, own=own, few=1, method="average")
-        assert list(table.index) == [
-            f"{name}, {way}" for name in ("Adam", "SGD") for way in ("per step", "per length")
-        ]
-        assert table["mean"]["SGD, per step"] == pytest.approx(expected)
-        assert table["mean"]["Adam, per length"] == pytest.approx(0)
+    table = way_gains(merged, "per step", "as they are", method="average")["mean"]
+    assert table["Adam, steps"] == pytest.approx(10)
+    assert np.isnan(table["both optimisers"]), "amounts of two optimisers do not compare"
+    table = way_gains(merged, "as they are", "alike", method="average")["mean"]
+    assert table.to_dict() == pytest.approx({"Adam, steps": -20, "both optimisers": -20})
+
+
+def test_longer_trainings_are_those_with_checkpoints() -> None:
+    rows = [
+        {"optimiser": "sgd", "learning_rate": rate, "momentum": 0.0, "pull": pull, "steps": steps}
+        for rate, pull, lengths in ((0.1, 0.0, (2, 4)), (0.1, 0.5, (4,)), (0.2, 0.0, (4,)))
+        for steps in lengths
+    ]
+    kept = longer(pd.DataFrame(rows))
+    assert kept[["learning_rate", "pull", "steps"]].to_numpy().tolist() == [
+        [0.1, 0, 2],
+        [0.1, 0, 4],
+    ]
 
 
 def test_training_gains_are_against_plain_training() -> None:

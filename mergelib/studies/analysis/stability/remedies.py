@@ -3,14 +3,12 @@
 The studies are ``remedies``, ``rebasin``, ``uneven`` and ``mechanisms``.
 """
 
-from typing import Any, Literal
-
 import numpy as np
 import pandas as pd
 
 from mergelib.records.statistics import both_intervals
 
-PLAIN, WAYS = "as they are", ("per step", "per length")  # of the study `uneven`
+PLAIN, ALIKE = "as they are", "alike"  # ways of the study `uneven`
 OPTIMISERS = {"adam": "Adam", "sgd": "SGD"}
 KINDS = ("plain, half as long", "sharpness-aware, 0.05", "sharpness-aware, 0.2", "linearised")
 
@@ -30,54 +28,64 @@ def training_gains(
     return both_intervals(runs, {kind: (kind, base) for kind in KINDS if kind != base}, value)
 
 
-def by_way(
-    merged: pd.DataFrame, *, own: Literal["few", "many"] | None = None, **chosen: Any
-) -> pd.DataFrame:
+def by_way(merged: pd.DataFrame, *, kind: str, method: str) -> pd.DataFrame:
     """Means over draws, with the ways of treating task vectors as ``method``.
 
     Args:
         merged: the table of that name from the study ``uneven``.
-        own: only tasks whose expert took few steps, or many.
-        **chosen: columns to the value that they shall have: ``optimiser``, ``few``, ``method``.
-
-    Returns:
-        Rows of ``method``, ``seed``, ``task``, ``accuracy`` and ``loss``.
-    """
-    for name, value in chosen.items():
-        merged = merged[merged[name] == value]
-    if own is not None:
-        merged = merged[merged["steps"] == merged[own]]
-    means = merged.groupby(["way", "seed", "task"], sort=False)[["accuracy", "loss"]].mean()
-    return means.reset_index().rename(columns={"way": "method"})
-
-
-def way_gains(
-    merged: pd.DataFrame, *, own: Literal["few", "many"] | None = None, few: int, method: str
-) -> pd.DataFrame:
-    """Accuracy that rescaled task vectors gain over those as they are: `both_intervals`, in points.
-
-    Args:
-        merged: as for `by_way`.
-        own: as for `by_way`.
-        few: steps of the short experts.
+        kind: what sets the two halves of the experts apart.
         method: the rule.
 
     Returns:
-        A row for each optimiser and way.
+        Rows of ``method``, ``seed``, ``task``, ``accuracy`` and ``loss``. ``alike`` is the mean of
+        two merges, of experts that were all trained in the one way, and all in the other.
     """
-    found = {}
-    for optimiser, name in OPTIMISERS.items():
-        table = by_way(merged, own=own, optimiser=optimiser, few=few, method=method)
-        pairs = {f"{name}, {way}": (way, PLAIN) for way in WAYS}
-        found[optimiser] = 100 * both_intervals(table, pairs)
-    return pd.concat(found.values())
+    own = merged[(merged["kind"] == kind) & (merged["method"] == method)]
+    own = own.assign(method=own["way"].replace(dict.fromkeys(("all first", "all second"), ALIKE)))
+    means = own.groupby(["method", "seed", "task"], sort=False)[["accuracy", "loss"]].mean()
+    return means.reset_index()
+
+
+def way_gains(merged: pd.DataFrame, way: str, base: str, *, method: str) -> pd.DataFrame:
+    """Accuracy that one way gains over another: `both_intervals`, in points.
+
+    Args:
+        merged: as for `by_way`.
+        way: ``per step``, ``per length``, ``as they are``, ``equal`` or ``alike``.
+        base: another.
+        method: the rule.
+
+    Returns:
+        A row for each kind of difference; without numbers where it does not have that way.
+    """
+    found = []
+    for kind in merged["kind"].unique():
+        table = by_way(merged, kind=kind, method=method)
+        if {way, base} <= set(table["method"]):
+            found.append(100 * both_intervals(table, {kind_name(kind): (way, base)}))
+    names = [kind_name(kind) for kind in merged["kind"].unique()]
+    gains: pd.DataFrame = pd.concat(found).reindex(names)
+    return gains
+
+
+def kind_name(kind: str) -> str:
+    """A kind of difference in words, e.g. ``"Adam, rates"``."""
+    optimiser, _, what = kind.partition(", ")
+    return f"{OPTIMISERS[optimiser]}, {what}" if what else kind
+
+
+def longer(experts: pd.DataFrame) -> pd.DataFrame:
+    """Of the table of that name from the study ``uneven``, trainings with more than one length."""
+    training = ["optimiser", "learning_rate", "momentum", "pull"]
+    lengths = experts.groupby(training)["steps"].transform("nunique")
+    return experts[lengths > 1]
 
 
 def growth(experts: pd.DataFrame) -> pd.DataFrame:
     """Slope of log ‖θ_t − θ_0‖ against log K, fitted in every seed and task, means over tasks.
 
     Args:
-        experts: the table of that name from the study ``uneven``.
+        experts: as from `longer`.
 
     Returns:
         One row per seed, one column per optimiser.
