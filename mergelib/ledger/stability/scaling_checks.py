@@ -27,6 +27,7 @@ NEAR = 1.0  # points
 REPEATED = "glyphs8-repeats-mlp"
 MARGINS = {"accuracy": NEAR, "loss": 0.05}  # what counts as no decline
 CHANCE = 50.0  # per cent
+OTHERS = ("task_arithmetic", "ties", "dare")
 
 
 @dataclass(frozen=True)
@@ -66,21 +67,21 @@ RESNET = Network(
 FULL = replace(
     RESNET, result="vision8-scaling-resnet18_strided", words="recalibrated ResNet of full width, "
 )
-LONGER = replace(
-    FULL, result=f"{FULL.result}-400", words="recalibrated ResNet of full width, eight tasks, "
-)
 STALE = replace(RESNET, words="ResNet with averaged statistics, ", method="average")
 FOURTEEN = replace(
     VIT, result="vision14-scaling-vit_small", words="fourteen tasks, ", role="secondary"
 )
-GRIDS = (VIT, RESNET, FOURTEEN)  # with all parameters changed
+BY_OTHERS = tuple(
+    replace(VIT, words=f"{label(name)}, ", method=name, role="secondary") for name in OTHERS
+)
+GRIDS = (VIT, RESNET, FOURTEEN, *BY_OTHERS)  # with all parameters changed
 TWENTY = (
     replace(VIT, result="vision20-scaling-vit_small", words="twenty tasks, ", role="secondary"),
     replace(VIT, result="glyphs20-scaling-vit_small", words="twenty scripts, ", role="secondary"),
 )
 LARGER = (FOURTEEN, *TWENTY)
 NESTED = (  # merges of more and more experts, by which methods
-    (VIT, ("average", "task_arithmetic", "ties", "dare")),
+    (VIT, ("average", *OTHERS)),
     (replace(VIT, result=ADAPTED_COUNTS), ("adamerging",)),
     *((net, ("average",)) for net in LARGER),
 )
@@ -109,20 +110,14 @@ def _name(method: str) -> str:
 def steps(load: Load) -> list[Check]:
     """T1: the best number of steps against both ends."""
     checks = []
-    cases: list[tuple[Network, str, dict[str, Any], Role]] = [(VIT, "average", {}, "primary")]
-    for name in ("task_arithmetic", "ties", "dare"):
-        cases.append((VIT, name, {"method": name}, "secondary"))
-    cases.append((VIT, f"average at rate {LARGE:g}", {"learning_rate": LARGE}, "secondary"))
-    cases += [(net, "average", {}, net.role) for net in (RESNET, FULL, LONGER, *LARGER)]
-    for net, words, chosen, role in cases:
+    faster = replace(VIT, words=f"rate {LARGE:g}, ", rate=LARGE, role="secondary")
+    for net in (VIT, *BY_OTHERS, faster, RESNET, FULL, *LARGER):
         for value, unit in UNITS.items():
-            wide = sweep.spread(net.merged(load, steps=None, **chosen), "steps", value)
+            wide = sweep.spread(net.merged(load, steps=None), "steps", value)
             first, last, best = wide.columns[0], wide.columns[-1], _best(wide)
             for end in (last, first):
-                what = (
-                    f"{net.words}{_name(words)}, {value}: the best K between better than K = {end}"
-                )
-                checks.append(above(what, best, wide[end], role=role, unit=unit))
+                what = f"{net.words}{value}: the best K between better than K = {end}"
+                checks.append(above(what, best, wide[end], role=net.role, unit=unit))
     return checks
 
 
@@ -168,7 +163,7 @@ def rate(load: Load) -> list[Check]:
             f"the best other rate better than {largest:g}, both K = {EARLY}": _best(
                 wide, last=False
             ),
-            f"the pretrained model better than the average at rate {largest:g}": sweep.spread(
+            f"the pretrained model better than the merge at rate {largest:g}": sweep.spread(
                 net.untouched(load), "steps", value
             )[0],
         }
@@ -257,10 +252,8 @@ def explosion(load: Load) -> list[Check]:
             ("rate", {"learning_rate": None, "steps": EARLY}),
         )
     ]
-    for name in ("task_arithmetic", "ties", "dare"):
-        cases.append((VIT, f"{_name(name)}, ", "K", {"steps": None, "method": name}, "secondary"))
     cases.append((VIT, "25 % of the data, ", "K", {"steps": None, "share": 0.25}, "secondary"))
-    cases += [(net, "", "K", {"steps": None}, net.role) for net in (FULL, LONGER, *TWENTY)]
+    cases += [(net, "", "K", {"steps": None}, net.role) for net in (FULL, *TWENTY)]
     for net, method, words, chosen, role in cases:
         column = next(name for name, value in chosen.items() if value is None)
         split = sweep.apart(net.merged(load, **chosen))
@@ -280,9 +273,8 @@ def explosion(load: Load) -> list[Check]:
 
 def trends(load: Load) -> list[Check]:
     """T11: how often a method changes in the direction of the average."""
-    rivals = ("ties", "dare", "task_arithmetic")
-    cases = [("", RESULT, rivals), ("", ADAPTED, ("adamerging",))]
-    cases.append((FOURTEEN.words, FOURTEEN.result, rivals))
+    cases = [("", RESULT, OTHERS), ("", ADAPTED, ("adamerging",))]
+    cases.append((FOURTEEN.words, FOURTEEN.result, OTHERS))
     checks = []
     for words, result, methods in cases:
         table = load(result, "merged")

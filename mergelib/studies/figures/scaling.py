@@ -17,23 +17,24 @@ PARTS = {
     "generalisation": ("difference: generalisation", "#d55e00", "^-"),
 }
 GAINED = "test loss above the pretrained, nats"
+AXES = {"steps": "steps K", "learning_rate": "learning rate η, 10⁻⁴", "batch_size": "batch b"}
+AXES["share"] = "share of the data α"
+TICKS = {"learning_rate": 1e-4}
 SHADES = ("#56b4e9", "#0072b2", "#e69f00", "#d55e00")  # of rates, from small to large
 
 
-def loss_parts(rows: pd.DataFrame, column: str, ax: "Axes", *, unit: float = 1.0) -> None:
+def loss_parts(rows: pd.DataFrame, column: str, ax: "Axes") -> None:
     """Test loss, training loss and their difference against a parameter, with intervals over seeds.
 
     Args:
         rows: as of `sweep.gained`, where nothing but the parameter changes.
         column: the parameter; its axis is logarithmic.
         ax: where to draw; its zero is the pretrained model.
-        unit: of the parameter's ticks.
     """
     ax.axhline(0, color="#8c8c8c", lw=1.2, ls="--")
     for value, (text, shade, style) in PARTS.items():
-        curve = sweep.curve(rows, column, value)
-        _bars(curve.set_axis(curve.index / unit), ax, text, shade, style)
-    _axis(ax, sorted(rows[column].unique() / unit))
+        _bars(sweep.curve(rows, column, value), ax, text, shade, style)
+    _axis(ax, sorted(rows[column].unique()), TICKS.get(column, 1.0))
 
 
 def both_laws(gains: pd.DataFrame, axes: Sequence["Axes"]) -> None:
@@ -45,9 +46,9 @@ def both_laws(gains: pd.DataFrame, axes: Sequence["Axes"]) -> None:
     """
     loss_parts(sweep.at(gains, steps=None), "steps", axes[0])
     rates = sweep.at(gains, learning_rate=None, steps=100)
-    loss_parts(rates, "learning_rate", axes[1], unit=1e-4)
-    axes[0].set(xlabel="steps K", ylabel="nats above the pretrained model")
-    axes[1].set(xlabel="learning rate, 10⁻⁴")
+    loss_parts(rates, "learning_rate", axes[1])
+    axes[0].set(xlabel=AXES["steps"], ylabel="nats above the pretrained model")
+    axes[1].set(xlabel=AXES["learning_rate"])
     handles, names = axes[0].get_legend_handles_labels()
     axes[0].figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
 
@@ -123,12 +124,50 @@ def method_curves(rows: pd.DataFrame, column: str, value: str, ax: "Axes") -> No
     _axis(ax, sorted(rows[column].unique()))
 
 
+def methods_everywhere(rows: pd.DataFrame, varied: Sequence[Mapping[str, Any]], axes: Any) -> None:
+    """`method_curves` of accuracy against each parameter, all else usual.
+
+    Args:
+        rows: as of `sweep.gained`, of several methods on the same groups.
+        varied: as from `sweep.sweeps`.
+        axes: as many.
+    """
+    for ax, own in zip(axes, varied, strict=True):
+        column = sweep.free(own)
+        shown = sweep.at(rows, **own)
+        method_curves(shown, column, "accuracy", ax)
+        _axis(ax, sorted(shown[column].unique()), TICKS.get(column, 1.0))
+        ax.set(xlabel=_named(own))
+
+
+def law_points(gains: pd.DataFrame, varied: Sequence[Mapping[str, Any]], axes: Any) -> None:
+    """E_G against each parameter, and the curves that the laws draw through the usual setting.
+
+    Args:
+        gains: averages, as of `sweep.gained`.
+        varied: as from `sweep.sweeps`.
+        axes: as many.
+    """
+    for ax, own in zip(axes, varied, strict=True):
+        column, table = sweep.free(own), sweep.beside_theory(gains, own)
+        ax.plot(table.index, table["printed"], "--", color="#d55e00", label="Lemma 3")
+        ax.plot(table.index, table["repaired"], ":", lw=2, color="#0072b2", label="repaired")
+        _bars(table, ax, "measured", "#000000", "o")
+        _axis(ax, list(table.index), TICKS.get(column, 1.0))
+        ax.set(xlabel=_named(own))
+
+
+def _named(varied: Mapping[str, Any]) -> str:
+    column = sweep.free(varied)
+    return AXES[column] + f", K = {varied['steps']}" * (column != "steps")
+
+
 def _bars(curve: pd.DataFrame, ax: "Axes", text: str, shade: str, style: str) -> None:
     bars: dict[str, Any] = {"fmt": style, "color": shade, "capsize": 3, "label": text, "ms": 5}
     ax.errorbar(curve.index, curve["mean"], curve["half_width"], **bars)
 
 
-def _axis(ax: "Axes", values: Sequence[float]) -> None:
+def _axis(ax: "Axes", values: Sequence[float], unit: float = 1.0) -> None:
     ax.set(xscale="log")
-    ax.set_xticks(values, labels=[f"{value:g}" for value in values])
+    ax.set_xticks(values, labels=[f"{value / unit:g}" for value in values])
     ax.minorticks_off()

@@ -21,13 +21,7 @@ from mergelib.theory.stability.steps import Training
 SETTING = ("learning_rate", "batch_size", "share")
 USUAL = {name: REGISTERED[scaling.__name__].settings[name] for name in SETTING}
 EXAMPLES = 3700  # in the middle of the training sets
-# What changes, from and to, where all else is usual.
-CHANGES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
-    ({"steps": 100}, {"steps": 800}),
-    ({"steps": 100, "learning_rate": 1e-4}, {"steps": 100, "learning_rate": 1.6e-3}),
-    ({"steps": 200, "batch_size": 8}, {"steps": 200, "batch_size": 64}),
-    ({"steps": 400, "share": 0.25}, {"steps": 400, "share": 1.0}),
-)
+ANCHOR = 100  # steps from which laws of K are drawn
 
 
 def apart(table: pd.DataFrame) -> pd.DataFrame:
@@ -151,26 +145,24 @@ def stability_factors(before: Mapping[str, Any], after: Mapping[str, Any]) -> tu
     return printed_after / printed_before, repaired_after / repaired_before
 
 
-def beside_theory(merged: pd.DataFrame) -> pd.DataFrame:
-    """For each of `CHANGES`, by what the bounds let stability grow, and what E_G and E_O do.
+def beside_theory(gains: pd.DataFrame, varied: Mapping[str, Any]) -> pd.DataFrame:
+    """E_G of the average against a parameter, and what the bounds make of its usual value.
 
     Args:
-        merged: averages, of all settings.
+        gains: averages, as from `gained`.
+        varied: one of `sweeps`.
+
+    Returns:
+        Indexed by the parameter: ``mean`` and ``half_width`` of E_G over seeds, in nats, and
+        ``printed`` and ``repaired``, the usual value's times the factor of `stability_factors`.
+        The usual number of steps is `ANCHOR`.
     """
-    split, rows = apart(merged), {}
-    for before, after in CHANGES:
-        ends = [at(split, **own) for own in (before, after)]
-        row: dict[str, Any] = dict(
-            zip(("printed", "repaired"), stability_factors(before, after), strict=True)
-        )
-        for value, name in (("generalisation", "E_G"), ("train_loss", "E_O")):
-            first, second = (
-                end.groupby(["seed", "task"])[value].mean().rename(value) for end in ends
-            )
-            row[f"{name}, change"] = told(second - first, 3)
-        changed = max(after, key=lambda key: key != "steps")
-        rows[f"{changed} {before[changed]:g} → {after[changed]:g}"] = row
-    return pd.DataFrame.from_dict(rows, orient="index")
+    column = free(varied)
+    table = curve(at(gains, **varied), column, "generalisation")
+    usual = {**USUAL, "steps": ANCHOR, **{name: v for name, v in varied.items() if name != column}}
+    factors = [stability_factors(usual, {**usual, column: value}) for value in table.index]
+    laws = pd.DataFrame(factors, index=table.index, columns=["printed", "repaired"])
+    return table.join(laws * table["mean"][usual[column]])
 
 
 def over_groups(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
@@ -191,7 +183,7 @@ def agreement(merged: pd.DataFrame, method: str, value: str = "accuracy") -> pd.
     steps: dict[str, list[pd.DataFrame]] = {method: [], "average": []}
     for sweep in sweeps(merged):
         for name, found in steps.items():
-            means = spread(at(part, method=name, **sweep), _free(sweep), value)
+            means = spread(at(part, method=name, **sweep), free(sweep), value)
             found.append(means.groupby("seed").mean().diff(axis=1).iloc[:, 1:])
     first, second = (np.sign(pd.concat(found, axis=1).to_numpy()) for found in steps.values())
     seeds = sorted(merged["seed"].unique())
@@ -212,7 +204,8 @@ def sweeps(merged: pd.DataFrame) -> list[dict[str, Any]]:
     return found
 
 
-def _free(sweep: Mapping[str, Any]) -> str:
+def free(sweep: Mapping[str, Any]) -> str:
+    """The parameter that one of `sweeps` changes."""
     return next(name for name, value in sweep.items() if value is None)
 
 
