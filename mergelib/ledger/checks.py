@@ -56,6 +56,9 @@ class Check:
         tolerance: where given, the quantity shall lie within so much of the bound, on both sides.
         paper: what the paper reports for the same quantity.
         unit: of the quantity.
+        limit: where the values are no more than bounds of the quantity, which is ``"least"`` as
+            large, so that the check cannot fail, or ``"most"``, so that it cannot hold; of
+            ``"none"`` neither can be said.
     """
 
     what: str
@@ -66,6 +69,7 @@ class Check:
     tolerance: float | None = None
     paper: float | None = None
     unit: str = "points"
+    limit: Literal["", "least", "most", "none"] = ""
     bounds: tuple[float, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -139,6 +143,10 @@ class Check:
         both = list(zip(self.over_seeds, self.resampled, strict=True))
         below = [max(one.below, other.below) for one, other in both]
         above = [max(one.above, other.above) for one, other in both]
+        if self.limit in ("most", "none"):
+            below = [1.0] * len(both)
+        if self.limit in ("least", "none"):
+            above = [1.0] * len(both)
         if self.tolerance is None:
             return min(1.0, 2 * below[0]), min(1.0, 2 * above[0])
         inside = max(below[0], above[1])  # two one-sided tests: above the lower, below the upper

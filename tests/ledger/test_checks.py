@@ -1,10 +1,15 @@
 """Intervals and p-values of checks, against scipy and against each other."""
 
+from typing import Literal
+
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from mergelib.ledger import Check
+from mergelib.ledger.sail.speeds import faster
+from mergelib.ledger.verdicts import outcomes
 from mergelib.records.statistics import paired_bootstrap
 
 RANDOM = np.random.default_rng(0)
@@ -13,8 +18,6 @@ PAIRS = RANDOM.multivariate_normal([0, 0], [[1, 0.6], [0.6, 4]], 30)
 
 
 def test_a_mean_has_students_interval_and_the_paired_bootstraps() -> None:
-    import pandas as pd
-
     check = Check("", NOISE)
     means = NOISE.mean(1)
     found = stats.ttest_1samp(means, 0)
@@ -97,3 +100,41 @@ def test_what_could_be_shown_is_shown_in_four_cases_of_five() -> None:
         shifted = noise / noise.std() + distance
         power.append(np.mean(stats.ttest_1samp(shifted, 0, axis=1).pvalue < 0.05))
     assert 0.77 < np.mean(power) < 0.86
+
+
+@pytest.mark.parametrize(
+    ("limit", "shown"),
+    [
+        ("", ["holds", "fails"]),
+        ("least", ["holds", "open"]),
+        ("most", ["open", "fails"]),
+        ("none", ["open", "open"]),
+    ],
+)
+def test_bounds_of_a_quantity_decide_on_one_side(
+    limit: Literal["", "least", "most", "none"], shown: list[str]
+) -> None:
+    values = np.array([1.0, 1.1, 0.9, 1.05, 0.95])
+    checks = [Check("", sign * values, limit=limit) for sign in (1, -1)]
+    assert [outcome for outcome, _ in outcomes(checks)] == shown
+
+
+@pytest.mark.parametrize(
+    ("own", "rival", "words", "role"),
+    [
+        (5, 5, "", "primary"),
+        (5, 3, " (a lower bound)", "primary"),
+        (3, 4, " (an upper bound)", "primary"),
+        (3, 3, " (no factor: seldom reached)", "secondary"),
+    ],
+)
+def test_speed_ups_are_bounds_where_goals_are_seldom_reached(
+    own: int, rival: int, words: str, role: str
+) -> None:
+    seeds = range(5)
+    rows = pd.DataFrame({"seed": seeds, "speed": [1.0, 1.2, 0.8, 1.1, 0.9], "size": "a"})
+    rows["reached"] = [seed < own for seed in seeds]
+    rows["rival_reached"] = [seed < rival for seed in seeds]
+    check = faster("faster", rows, {"size": "a"}, "primary")
+    assert (check.what, check.role) == (f"faster{words}", role)
+    assert check.value == pytest.approx(1)

@@ -1,11 +1,12 @@
 """Checks of SAIL's claims on larger networks: starts compared at all costs but the sources'."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import pandas as pd
 
 from mergelib.ledger.checks import Check, Role, above, pick
+from mergelib.ledger.sail import speeds
 from mergelib.ledger.verdicts import Load
 from mergelib.sail.retraining import Account
 from mergelib.studies.analysis.sail import arms
@@ -31,10 +32,11 @@ def _there(table: pd.DataFrame, cell: dict[str, str]) -> set[str]:
     return set(own["arm"])
 
 
-def _main(table: pd.DataFrame, value: str, *columns: str) -> pd.DataFrame:
-    """A value in the `MAIN` sizes, its mean over targets for each seed and of further columns."""
+def _main(table: pd.DataFrame, values: Sequence[str], *columns: str) -> pd.DataFrame:
+    """Values in the `MAIN` sizes, means over targets for each seed and of further columns."""
     chosen = table[table["size"] == table["modality"].map(MAIN)]
-    return chosen.groupby([*_KEYS, "seed", *columns], sort=False)[value].mean().reset_index()
+    means = chosen.groupby([*_KEYS, "seed", *columns], sort=False)[[*values]].mean()
+    return means.reset_index()
 
 
 def _both(load: Load) -> pd.DataFrame:
@@ -49,16 +51,16 @@ def faster(load: Load) -> list[Check]:
     cases += [("SAIL", "C", "secondary"), ("nearest source", "B", "control")]
     checks = []
     for (arm, account, role), goal in product(cases, GOALS):
-        rows = _main(arms.speed_ups(table, goal, account, arm), "speed")
+        rows = _main(arms.speed_ups(table, goal, account, arm), speeds.VALUES)
         for words, cell in _cells(rows):
             what = f"{words}: {arm} faster, {goal} goal, account {account}"
-            checks.append(_speed(what, rows, cell, role))
+            checks.append(speeds.faster(what, rows, cell, role))
     return checks
 
 
 def together(load: Load) -> list[Check]:
     """S16, of larger networks: loss of the nearest source alone less SAIL's, at equal cost."""
-    table = _main(_both(load), "loss", "arm")
+    table = _main(_both(load), ["loss"], "arm")
     checks = []
     for words, cell in _cells(table):
         what = f"{words}: lower loss than the nearest source alone, at equal cost"
@@ -106,7 +108,7 @@ def ahead(load: Load) -> list[Check]:
         rows = arms.speed_ups(table, "late", "B", "SAIL", rival)
         for words, cell in _cells(rows):
             what = f"{words}: SAIL faster than {rival}, late goal"
-            checks.append(_speed(what, rows, cell, "secondary"))
+            checks.append(speeds.faster(what, rows, cell, "secondary"))
     return checks
 
 
@@ -117,7 +119,8 @@ def sizes(load: Load) -> list[Check]:
     for goal in GOALS:
         rows = arms.speed_ups(table, goal, "B", "SAIL")
         for words, cell in _cells(rows):
-            checks.append(_speed(f"{words}: SAIL faster, {goal} goal", rows, cell, "primary"))
+            what = f"{words}: SAIL faster, {goal} goal"
+            checks.append(speeds.faster(what, rows, cell, "primary"))
     return checks
 
 
@@ -128,15 +131,10 @@ def taught(load: Load) -> list[Check]:
     checks = []
     for words, cell in _cells(rows):
         what = f"{words}: faster with distillation, late goal"
-        checks.append(_speed(what, rows, cell, "primary"))
+        checks.append(speeds.faster(what, rows, cell, "primary"))
         what = f"{words}: lower in the end with distillation"
         checks.append(_final(table, cell, "SAIL, distilled", "SAIL", what))
     return checks
-
-
-def _speed(what: str, rows: pd.DataFrame, cell: dict[str, str], role: Role) -> Check:
-    values = pick(rows, "speed", keys=_SEED, **cell)
-    return above(what, values, 0.0, role=role, unit="log₂ ratio")
 
 
 def _final(

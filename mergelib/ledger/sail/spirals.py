@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from mergelib.ledger.checks import Check, Role, above, matrix, pick
+from mergelib.ledger.sail import speeds
 from mergelib.ledger.verdicts import Load
 from mergelib.sail.retraining import Account
 from mergelib.studies.analysis.sail import spirals
@@ -44,8 +45,8 @@ def faster(load: Load) -> list[Check]:
         rows = spirals.speed_ups(table, goal, account, method)
         for reading, start in CELLS:
             what = f"{_named(reading, start)}: {method} faster, {goal} goal, account {account}"
-            values = pick(rows, "speed", keys=_SEED, reading=reading, start=start)
-            checks.append(above(what, values, 0.0, role=role, unit="log₂ ratio"))
+            cell = {"reading": reading, "start": start}
+            checks.append(speeds.faster(what, rows, cell, role))
     return checks
 
 

@@ -6,6 +6,7 @@ from itertools import product
 import pandas as pd
 
 from mergelib.ledger.checks import Check, Role, above, pick
+from mergelib.ledger.sail import speeds
 from mergelib.ledger.verdicts import Load
 from mergelib.sail.retraining import Account
 from mergelib.studies.analysis.sail import sweeps, text
@@ -92,8 +93,7 @@ def transferred(load: Load) -> list[Check]:
         rows = sweeps.speed_ups(crossed, goal, account, method)
         for words, cell in _directions(rows):
             what = f"{words}: {method} faster, {goal} goal, account {account}"
-            values = pick(rows, "speed", keys=_SEED, **cell)
-            checks.append(above(what, values, 0.0, role=role, unit="log₂ ratio"))
+            checks.append(speeds.faster(what, rows, cell, role))
     for words, cell in _directions(interiors):
         sides = [
             pick(interiors, "loss", keys=_SEED, place=place, **cell)

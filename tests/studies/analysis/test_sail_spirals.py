@@ -70,7 +70,7 @@ def test_speed_ups_count_the_distances_in_b_and_the_sources_in_c() -> None:
     assert speed("B", "uniform") == pytest.approx(math.log2(200 / 300))
     never = spirals.speed_ups(table, "easy", "A", "uniform")
     assert not never["reached"].any()
-    assert never["scratch_reached"].all()
+    assert never["rival_reached"].all()
 
 
 def test_barriers_have_the_ends_of_networks_as_trained() -> None:

@@ -59,7 +59,7 @@ def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
 
     Returns:
         A row per ``modality``, ``target``, seed, start, size and ``arm``, with steps to each goal
-        by its name (the last one where it was never reached), ``step_flops``, ``added_flops``,
+        by its name (the ``last`` where it was never reached), ``step_flops``, ``added_flops``,
         ``source_flops``, and ``loss`` (nats) and ``accuracy`` (0..1) at the last reading at which
         it had spent no more than scratch in all its steps, by account B.
     """
@@ -74,6 +74,7 @@ def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
             costs = {name: float(end[f"{name}_flops"]) for name in ("step", "added", "source")}
             rows.append(
                 {**where, "arm": arm, "loss": end["judge"], "accuracy": end["accuracy"]}
+                | {"last": steps[-1]}
                 | {f"{name}_flops": flops for name, flops in costs.items()}
                 | {goal: int(steps_below(steps, losses, nats)) for goal, nats in goals.items()}
             )
@@ -128,7 +129,8 @@ def speed_ups(
         rival: a name.
 
     Returns:
-        Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``.
+        Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``; ``reached``
+        and ``rival_reached`` say whether each side got there.
     """
     own, other = (table[table["arm"] == name] for name in (arm, rival))
     pairs = own.merge(other, on=_CELL, suffixes=("", "_rival"))
@@ -140,5 +142,7 @@ def speed_ups(
         )
         steps = [torch.tensor(row[name]) for name in (f"{goal}_rival", goal)]
         speed = speed_up(steps[0], rivals, steps[1], costs, account, least=EVERY)
-        rows.append({name: row[name] for name in _CELL} | {"speed": float(speed)})
-    return pd.DataFrame(rows, columns=[*_CELL, "speed"])
+        reached = {"reached": row[goal] < row["last"]}
+        reached["rival_reached"] = row[f"{goal}_rival"] < row["last_rival"]
+        rows.append({name: row[name] for name in _CELL} | {"speed": float(speed), **reached})
+    return pd.DataFrame(rows, columns=[*_CELL, "speed", "reached", "rival_reached"])

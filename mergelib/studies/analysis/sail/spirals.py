@@ -141,7 +141,7 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
 
     Returns:
         Rows of ``seed``, ``reading``, ``start`` and ``speed``; ``reached`` and
-        ``scratch_reached`` say whether each side got there.
+        ``rival_reached`` say whether each side got there.
     """
     sides = [
         table[table["method"] == name].set_index(_KEYS)[goal].sort_index()
@@ -150,7 +150,7 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
     rival, own = (torch.tensor(side.to_numpy()) for side in sides)
     speed = speed_up(rival, SCRATCH, own, COSTS[method], account, least=EVERY)
     reached = {
-        "scratch_reached": sides[0] < EPOCHS,
+        "rival_reached": sides[0] < EPOCHS,
         "reached": sides[1] < EPOCHS,
     }
     return pd.DataFrame({"speed": speed.numpy(), **reached}, index=sides[0].index).reset_index()

@@ -112,7 +112,7 @@ def crossed() -> pd.DataFrame:
 
     Returns:
         A row per seed, ``source``, ``target``, start and ``method`` (those of `MERGED`, and
-        ``scratch``), with steps to each goal by its name, the last one where it was never reached.
+        ``scratch``), with steps to each goal by its name, the ``last`` where it was never reached.
     """
     keys = [*_DIRECTION, "method"]
     rows = []
@@ -121,7 +121,8 @@ def crossed() -> pd.DataFrame:
         cell = dict(zip(keys, names, strict=True))
         steps, values = losses["step"].tolist(), torch.tensor(losses["judge"].to_numpy())
         goals = GOALS[str(cell["target"])].items()
-        rows.append(cell | {goal: int(steps_below(steps, values, nats)) for goal, nats in goals})
+        found = {goal: int(steps_below(steps, values, nats)) for goal, nats in goals}
+        rows.append(cell | {"last": steps[-1], **found})
     return pd.DataFrame(rows)
 
 
@@ -135,9 +136,11 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
         method: one of `MERGED`.
 
     Returns:
-        Rows of ``seed``, ``source``, ``target``, ``start`` and ``speed``.
+        Rows of ``seed``, ``source``, ``target``, ``start`` and ``speed``; ``reached`` and
+        ``rival_reached`` say whether each side got there.
     """
-    steps = table.pivot(index=_DIRECTION, columns="method", values=goal).reset_index()
+    wide = table.pivot(index=[*_DIRECTION, "last"], columns="method", values=goal)
+    steps = wide.reset_index()
     rows = []
     for row in steps.merge(_crossing("costs"), on=_DIRECTION).to_dict("records"):
         added = 0 if method == "uniform" else row["distance_flops"]
@@ -145,7 +148,12 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
         rival, own = (torch.tensor(row[name]) for name in ("scratch", method))
         costs = Costs(row["step_flops"], added, trained)
         speed = speed_up(rival, Costs(row["step_flops"]), own, costs, account, least=EVERY)
-        rows.append({name: row[name] for name in _DIRECTION} | {"speed": float(speed)})
+        reached = {"reached": row[method], "rival_reached": row["scratch"]}
+        rows.append(
+            {name: row[name] for name in _DIRECTION}
+            | {"speed": float(speed)}
+            | {name: count < row["last"] for name, count in reached.items()}
+        )
     return pd.DataFrame(rows)
 
 
