@@ -91,7 +91,7 @@ CLAIMS = (
         reported="shown as curves that closely follow the prediction",
         method="every step of every sweep, on the same groups of tasks: how often a method changes "
         "in the same direction as the average; chance is our bound. Secondary: task arithmetic; "
-        "AdaMerging in a sweep of five tasks and three seeds",
+        "AdaMerging in a sweep of five tasks and five seeds",
         test=checks.trends,
     ),
     _claim(
