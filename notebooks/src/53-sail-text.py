@@ -412,8 +412,8 @@ for name, rival in (("COPA", "scratch"), ("Winogrande", "the greedy soup")):
 
 # %% [markdown]
 # (text-source)=
-# And what is missing is the source itself. Three of the checkpoints are of OLMo-1B. Its maker's results for the finished model, taken from a
-# page that quotes them and not from the maker, are all above SAIL's:
+# And what is missing is the source itself. Three of the checkpoints are of OLMo-1B. The finished model {cite}`groeneveld2024olmo` is published
+# with results (we have them at second hand) that are all above SAIL's:
 
 # %% tags=["nbval-check-output"]
 finished = {"PIQA": 73.7, "HellaSwag": 62.5, "Winogrande": 58.9, "SciQ": 88.1, "ARC-Easy": 58.1}
