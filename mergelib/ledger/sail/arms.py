@@ -68,6 +68,18 @@ def together(load: Load) -> list[Check]:
     return checks
 
 
+def better(load: Load) -> list[Check]:
+    """S10, of larger networks: accuracy after as many FLOPs as scratch takes in all its steps."""
+    table = _main(_both(load), ["accuracy"], "arm")
+    checks = []
+    for words, cell in _cells(table):
+        sides = [
+            pick(table, "accuracy", keys=_SEED, arm=arm, **cell) for arm in ("SAIL", "scratch")
+        ]
+        checks.append(above(f"{words}: better than scratch in the end", *sides))
+    return checks
+
+
 def labelled(load: Load) -> list[Check]:
     """S11: log₂ speed-up with labels less that without, both judged by a probe."""
     table = load(arms.unlabelled)

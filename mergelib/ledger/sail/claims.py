@@ -8,7 +8,8 @@ from mergelib.ledger.verdicts import Claim, Load
 
 _DATA = (
     "inputs of the target and of both sources for the weights; goals are set on other seeds; "
-    "losses on validation points, accuracy and final losses on test points"
+    "on spirals losses on validation points, accuracy and final losses on test points; in pictures "
+    "all on test examples"
 )
 _SETTING = (
     "two spirals, sources on 40 % of the points by three readings, from a shared start or own "
@@ -53,6 +54,10 @@ def _together(load: Load) -> list[Check]:
     return [*spirals.together(load), *arms.together(load)]
 
 
+def _better(load: Load) -> list[Check]:
+    return [*spirals.better(load), *arms.better(load)]
+
+
 def _near_ends(load: Load) -> list[Check]:
     return [*spirals.near_ends(load), *text.near_ends(load)]
 
@@ -64,10 +69,11 @@ CLAIMS = (
         statement="SAIL's start reaches a loss faster than scratch",
         reported="curves without numbers",
         method=f"{_SETTING}. log₂ of FLOPs of scratch over SAIL's to a loss fixed beforehand, of "
-        "two difficulties, divergences counted (account B); who never gets there counts as if at "
-        "the end. Larger networks likewise, GPTs with rates tuned for each start, as for S6; "
-        f"{_PICTURED}. Secondary: retraining alone (A), sources counted (C); control: the nearest "
-        "source alone",
+        "two difficulties, divergences counted (account B). Who never gets there counts as if at "
+        "the end, and where more than a fifth of a side's runs do not, the speed-up is a bound, or "
+        "of both sides, undecided. Larger networks likewise, GPTs with rates tuned for each start, "
+        f"as for S6; {_PICTURED}. Secondary: retraining alone (A), sources counted (C); control: "
+        "the nearest source alone",
         test=_faster,
     ),
     _text_claim(
@@ -122,7 +128,8 @@ CLAIMS = (
         "which a figure was found",
         method=f"{_LARGER}. Loss of each other start less that of SAIL's, each after as many FLOPs "
         "as scratch takes in all its steps (account B: maps, distances and soups counted), with "
-        "rates tuned for each. Others: the nearest source alone, Net2Net, a stack, LiGO, the even "
+        "rates tuned for each with a shared start, and for SAIL's with own ones. Others: scratch, "
+        "the nearest source alone, the same at its own size, Net2Net, a stack, LiGO, the even "
         "average, the greedy soup. Secondary: speed, and SAIL with learned maps of singular "
         "vectors and of a stack, as the paper has them",
         test=arms.ahead,
@@ -183,9 +190,10 @@ CLAIMS = (
         place="Abstract, Fig. 8",
         statement="SAIL ends at least as well as scratch",
         reported="a higher final accuracy; no number",
-        method=f"{_SETTING}. Test accuracy after 300 epochs. Secondary: whether it is within "
-        f"{spirals.NEAR_POINTS} points",
-        test=spirals.better,
+        method=f"{_SETTING}. Test accuracy after 300 epochs. Larger networks, as for S1: accuracy "
+        "after as many FLOPs as scratch takes in all its steps (account B), which scratch has not "
+        f"converged in. Secondary: on spirals, whether it is within {spirals.NEAR_POINTS} points",
+        test=_better,
     ),
     _claim(
         key="S11",

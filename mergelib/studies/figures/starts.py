@@ -1,6 +1,6 @@
-"""The figures of chapter 52 on pictures: starts of a larger network, by step and by target."""
+"""The figures of chapters 52 and 53: starts of a larger network, by step and by target."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -16,22 +16,30 @@ ARMS = {
     "nearest source": ("nearest source alone", "#e69f00", "--"),
     "farther source": ("farther source alone", "#009e73", "-."),
     "SAIL": ("SAIL", "#0072b2", "-"),
+    "LiGO": ("LiGO", "#cc79a7", "-."),
+    "uniform": ("uniform average", "#56b4e9", "--"),
 }
+PICTURED = ("scratch", "nearest source", "farther source", "SAIL")
 MARKS = {"SAIL": ("o", -0.2), "nearest source": ("D", 0.0), "farther source": ("s", 0.2)}
 
 
-def curves(table: pd.DataFrame, ax: "Axes") -> None:
+def curves(
+    table: pd.DataFrame, ax: "Axes", arms: Sequence[str] = PICTURED, value: str = "judge"
+) -> None:
     """Loss against steps from each start that was measured, with 95 % intervals over seeds.
 
     Args:
         table: of one target, as from `mergelib.studies.analysis.sail.arms.curves`.
         ax: where to draw.
+        arms: names of `ARMS`.
+        value: the column to draw.
     """
-    for arm, (text, shade, style) in ARMS.items():
+    for arm in arms:
+        text, shade, style = ARMS[arm]
         own = table[table["arm"] == arm]
         if own.empty:
             continue
-        rows = over_seeds(own, "step", "judge").sort_index()
+        rows = over_seeds(own, "step", value).sort_index()
         ax.plot(rows.index, rows["mean"], style, color=shade, lw=1.6, label=text)
         ends = (rows["mean"] - rows["half_width"], rows["mean"] + rows["half_width"])
         ax.fill_between(rows.index, *ends, color=shade, alpha=0.15, lw=0)

@@ -12,7 +12,10 @@ from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY, GOALS
 TEXT = ("tinyshakespeare-arms",)
 PICTURES = ("vision8-arms", "vision8-arms-farther")
 UNLABELLED = ("vision8-arms-unlabelled",)
-BASELINES = ("nearest source", "Net2Net", "stack", "LiGO", "uniform", "greedy soup")
+BASELINES = (
+    *("scratch", "nearest source", "own size", "Net2Net", "stack", "LiGO", "uniform"),
+    "greedy soup",
+)
 
 _CELL = ["modality", "target", "seed", "start", "size"]
 _ONE_SOURCE = [name for name, arm in ARMS.items() if arm.weights in ("", "nearest")]
