@@ -215,6 +215,25 @@ def test_spectra() -> None:
     assert torch.allclose(ratio, (counts[:, None] * counts).rsqrt())
 
 
+@pytest.mark.parametrize("width", ["replicate", "mean", "svd", "svd_random", "interpolate"])
+@pytest.mark.parametrize("pair", [lambda: (mlp(24), mlp(37)), lambda: (gpt(), gpt(96, 2, 8))])
+def test_a_grown_matrix_has_no_more_rank(
+    pair: Callable[[], tuple[nn.Module, nn.Module]], width: str
+) -> None:
+    """R W Eᵀ spans no more than W (Eq. 8), but with units that have weights of their own."""
+    source, target = pair()
+    own, grown = source.state_dict(), ml.grow(source, target, width=width)
+    ranks = {
+        key: tuple(int(torch.linalg.matrix_rank(state[key])) for state in (own, grown))
+        for key in own
+        if own[key].dim() == 2
+        and all(new > old for new, old in zip(grown[key].shape, own[key].shape, strict=True))
+    }
+    assert all(before < min(grown[key].shape) for key, (before, _) in ranks.items())
+    raised = [key for key, (before, after) in ranks.items() if after > before]
+    assert bool(raised) == (width == "mean"), raised
+
+
 def test_rows_of_depth() -> None:
     assert depth_rows("stack", 2, 5).argmax(1).tolist() == [0, 1, 0, 1, 0]
     assert depth_rows("interlace", 2, 5).argmax(1).tolist() == [0, 0, 0, 1, 1]

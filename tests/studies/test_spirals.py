@@ -4,7 +4,9 @@ import json
 
 import pandas as pd
 import pytest
+import torch
 
+from mergelib.statedict import lerp
 from mergelib.studies.catalogue import get_study
 from mergelib.studies.papers.sail import spirals as study
 from mergelib.studies.papers.sail.spirals import GAMMAS, spirals
@@ -42,6 +44,14 @@ def test_all_arms_of_a_reading() -> None:
     assert sources.groupby("source")["mmd"].nunique().eq(1).all(), "of data, not of networks"
     weights = pd.DataFrame(tables["weights"])
     assert weights["gamma"].between(0, 1).all()
+
+
+def test_equal_sources_are_their_average_at_every_weight() -> None:
+    """θ₁ = θ₂: the whole sweep of Fig. 8 is one curve."""
+    source = {"weight": torch.randn(3, 4, generator=torch.Generator().manual_seed(0))}
+    for gamma in GAMMAS:
+        merged = lerp(source, source, gamma)["weight"]
+        assert torch.allclose(merged, source["weight"], atol=1e-6), gamma
 
 
 def test_the_grid_has_both_ends_and_the_middle() -> None:
