@@ -80,10 +80,11 @@ site-test: $(READY) ## check the built site in Chromium
 demo: $(READY) ## fine-tune, merge and compare eight experts (SUITE=glyphs8)
 	$(BIN)/mergelib demo --suite $(SUITE)
 
-bench: $(READY) ## time every rule and CoGraM, and measure the memory of Frank-Wolfe
+bench: $(READY) ## time rules, CoGraM and stacked networks, and measure the memory of Frank-Wolfe
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.cogram
+	$(BIN)/python -m benchmarks.stacking
 
 table1: $(READY) ## CART's Table 1 with CLIP's towers (a network and a GPU; DEVICE=cuda)
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(addprefix -c ,$(CONSTRAINTS)) -e ".[hub]"

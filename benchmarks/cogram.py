@@ -78,7 +78,8 @@ def compare(
     decided = ours()[DECISION]
     if not decided.equals(loop()[DECISION]):
         raise RuntimeError(f"CoGraM and its loop decide differently: {level}, {order}")
-    fast, long, slow, slower = _seconds([ours, partial(ours, 6), loop, partial(loop, 6)], repeats)
+    works = [ours, partial(ours, 6), loop, partial(loop, 6)]
+    fast, long, slow, slower = interleaved(works, repeats)
     passes = [(long - fast) / 5, (slower - slow) / 5]
     return {
         "level": level,
@@ -93,7 +94,7 @@ def compare(
     }
 
 
-def _seconds(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+def interleaved(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
     """Median seconds of each, taken in turn: so many times, or as often as two seconds hold."""
     times: list[list[float]] = [[] for _ in works]
     began = time.perf_counter()

@@ -63,3 +63,15 @@ def test_cogram_and_its_loop(tmp_path: Path) -> None:
         assert row["decisions"] == (4 + 20 if row["level"] == "neuron" else 4 * 33 + 20 * 5)
         assert row["examples"] == (20 if row["data"] == "prototypes" else 200)
         assert row["speedup"] == pytest.approx(row["loop_seconds"] / row["seconds"])
+
+
+def test_stacked_networks_and_their_loop(tmp_path: Path) -> None:
+    output = tmp_path / "speed.json"
+    command = [sys.executable, "-m", "benchmarks.stacking", "-o", str(output)]
+    command += ["--networks", "2", "--batch", "2", "--repeats", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = read_result(output)
+    assert [row["model"] for row in report["gradients"]] == ["mlp", "vit_small", "vit"]
+    for row in report["gradients"]:
+        assert row["speedup"] == pytest.approx(row["loop_seconds"] / row["vmap_seconds"])

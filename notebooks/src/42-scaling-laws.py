@@ -135,6 +135,19 @@ print(f"K = 400, seed 0: {bar.mean:.1f} %, standard error over groups {bar.error
 print("all seeds, interval:", sweep.told(sweep.spread(last, "steps")[400]), "%")
 
 # %% [markdown]
+# Experts are trained one after the other. Several at once, by `vmap` over stacked weights, take longer here (`make bench`), but for perceptrons:
+
+# %%
+from mergelib.records.results import load_result
+
+for row in load_result("stacking-speed")["gradients"]:
+    print(f"{row['networks']} × {row['model']}: vmap {row['speedup']:.2f} times as fast as a loop")
+
+# %% tags=["remove-cell"]
+faster = {row["model"]: row["speedup"] for row in load_result("stacking-speed")["gradients"]}
+assert faster["vit_small"] < 1 and faster["vit"] < 1 < faster["mlp"]
+
+# %% [markdown]
 # ## Which error rises?
 #
 # The paper's Figure 1 shows merges that get worse with $K$, and concludes that optimisation cannot be the reason, so
