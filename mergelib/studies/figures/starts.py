@@ -52,7 +52,9 @@ def by_distance(
     """log₂ speed-ups of all targets, from the nearest to the farthest, with 95 % intervals.
 
     Args:
-        speeds: names of `MARKS` to rows of ``target`` and ``speed``, one per seed and target.
+        speeds: names of `MARKS` to rows as from
+            `mergelib.studies.analysis.sail.arms.speed_ups`; where fewer than four runs in five
+            reach the goal, on either side, marks are open.
         distances: by target.
         ax: where to draw.
     """
@@ -61,9 +63,13 @@ def by_distance(
     for arm, rows in speeds.items():
         (mark, shift), (text, shade, _) = MARKS[arm], ARMS[arm]
         found = over_seeds(rows, "target", "speed")
-        bars: dict[str, Any] = {"color": shade, "fmt": mark, "ms": 5, "capsize": 2, "label": text}
-        at = [places[target] + shift for target in found.index]
-        ax.errorbar(at, found["mean"], found["half_width"], **bars)
+        reached = rows.groupby("target")[["reached", "rival_reached"]].mean().min(axis=1)
+        bars: dict[str, Any] = {"color": shade, "fmt": mark, "ms": 5, "capsize": 2}
+        ax.plot([], [], mark, color=shade, ms=5, label=text)
+        for fill, chosen in ((shade, reached >= 0.8), ("white", reached < 0.8)):
+            own = found[chosen[found.index]]
+            at = [places[target] + shift for target in own.index]
+            ax.errorbar(at, own["mean"], own["half_width"], mfc=fill, **bars)
     ax.axhline(0, color="#000000", lw=1)
     names = [f"{label(str(target))}, {distance:.2g}" for target, distance in order.items()]
     ax.set_xticks(range(len(order)), names, rotation=40, ha="right", fontsize=10)
