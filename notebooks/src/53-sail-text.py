@@ -327,8 +327,8 @@ plt.show()
 
 # %% tags=["remove-cell"]
 ends = way.groupby(["start", "arm", "step"])["perplexity"].mean().unstack()
-for start, part in ends.groupby("start"):
-    part = part.droplevel("start")
+for _, rows in ends.groupby("start"):
+    part = rows.droplevel("start")
     assert 12 < part.loc["scratch", 400] < 14
     assert part.drop("scratch")[400].between(8.5, 9.5).all()
     assert (part.loc["LiGO", :40] < part.drop(["LiGO", "SAIL, learned"])[[0, 20, 40]].min()).all()
