@@ -276,15 +276,27 @@ def excess_bound(
     }
 
 
-def best_progress(gradient: float, dissimilarity: float, smoothness: float) -> float:
-    """ηK at which `descent_bound` is least, without noise and for many equal steps: ‖∇f‖/(6 L κ).
+def best_progress(
+    gradient: float, dissimilarity: float, smoothness: float, *, noise: float = 0.0, tasks: int = 1
+) -> float:
+    """ηK at which `descent_bound` of an average is least, at a fixed rate and for many equal steps.
 
-    At most `REPAIRED_DOMAIN` / L, where the bound ends. Only gradients at θ_0 are needed.
+    The bound is a cubic in u = ηK, and its minimum the positive root of
+    9 L²κ² u² + 3 L²s u = ‖∇f‖²/4 − L s/T with s = ησ²/b: without noise, u = ‖∇f‖/(6 L κ). Where
+    the right side is not positive, noise costs more than any step gains, and u is 0. At most
+    `REPAIRED_DOMAIN` / L, where the bound ends. Only gradients at θ_0 are needed.
 
     Args:
         gradient: ‖∇f(θ_0)‖, not squared.
         dissimilarity: κ, root of the mean squared distance of ∇f_t(θ_0) from it.
         smoothness: L.
+        noise: s, the rate times the variance of a batch's gradient, mean over tasks.
+        tasks: T, over which the average's noise is spread.
     """
+    gain = gradient**2 / 4 - smoothness * noise / tasks
+    if gain <= 0:
+        return 0.0
+    slope = 1.5 * smoothness**2 * noise
+    cost = slope + math.sqrt(slope**2 + gain * (3 * smoothness * dissimilarity) ** 2)
     limit = REPAIRED_DOMAIN / smoothness
-    return min(gradient / (6 * smoothness * dissimilarity), limit) if dissimilarity else limit
+    return min(gain / cost, limit) if cost else limit
