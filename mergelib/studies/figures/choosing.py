@@ -9,9 +9,11 @@ import pandas as pd
 from mergelib.records.statistics import interval
 from mergelib.studies.analysis.stability.choosing import HABIT
 from mergelib.studies.figures.stability import BOUNDS
+from mergelib.theory.stability.bounds import PAPERS_DOMAIN, REPAIRED_DOMAIN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.contour import ContourSet
     from matplotlib.image import AxesImage
 
 GUIDE_NAMES = {
@@ -78,6 +80,31 @@ def law_curves(table: pd.DataFrame, axes: Sequence["Axes"]) -> None:
         ax.set(xscale="log", yscale="log", ylim=(0.8, 300), xlabel=AXIS_NAMES[str(parameter)])
         if part["value"].nunique() < 5:
             name_ticks(ax, part["value"])
+
+
+def error_plane(table: pd.DataFrame, own_rate: float, ax: "Axes") -> "ContourSet":
+    """The exact error over η and K, where bounds are proved for L = 1, and where each is least.
+
+    Args:
+        table: from `mergelib.studies.analysis.stability.choosing.plane`.
+        own_rate: the paper's η at one step, √T; it falls with the root of K.
+        ax: where to draw.
+    """
+    grid, low = table.pivot(index="rate", columns="steps", values="truth"), table["rate"].min()
+    levels = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1, 1.6]
+    image = ax.contourf(grid.columns, grid.index, grid, levels, cmap="Greys", alpha=0.6)
+    domains = {"repaired": (REPAIRED_DOMAIN, "//", "s"), "theorem_3": (PAPERS_DOMAIN, "\\\\", "^")}
+    for name, (limit, hatch, marker) in (domains | {"truth": (0, "", "o")}).items():
+        (text, shade), best = BOUNDS[name], table.loc[table.groupby("rate")[name].idxmin()]
+        ax.plot(best["steps"], best["rate"], marker, color=shade, ms=5, label=f"{text}: best K")
+        if limit:
+            area = ax.fill_between([1, limit / low], low, [limit, low], label=f"{text}: domain")
+            area.set(hatch=hatch, facecolor="none", edgecolor=shade)
+    ends = np.array([1.0, table["steps"].max()])
+    ax.plot(ends, own_rate / ends**0.5, "--", color="#0072b2", label="Theorem 3's own rate")
+    ax.set(xscale="log", yscale="log", xlabel="steps K", ylabel="learning rate η")
+    ax.set(xlim=ends, ylim=(low, table["rate"].max()))
+    return image
 
 
 def agreement_map(table: pd.DataFrame, guide: str, ax: "Axes") -> "AxesImage":

@@ -16,6 +16,7 @@ from mergelib.studies.analysis.stability.quadratics import (
     pulled_tasks,
     totals,
     two_tasks,
+    untouched,
 )
 from mergelib.theory.stability import bounds
 from mergelib.theory.stability.quadratics import covered, errors
@@ -81,6 +82,30 @@ def test_regret_is_what_a_choice_loses(settings: pd.DataFrame) -> None:
     assert row["start"] == pytest.approx(1 - least / start)
 
 
+def test_the_plane_is_over_the_pretrained_models_error() -> None:
+    table = choosing.plane((0.05, 0.2), (10, 100), seed=1)
+    tasks = pulled_tasks(seed=1)
+    usual = bounds_over_steps(tasks, [10, 100], 0.2, batch=8, examples=50)
+    part = table[table["rate"] == 0.2]
+    for name in TOTALS:
+        expected = usual[name] / untouched(tasks, examples=50)
+        assert part[name].tolist() == pytest.approx(expected.tolist())
+
+
+def test_parts_of_the_first_tasks() -> None:
+    """Each E_G is tr(H R C)/n of one expert, over T; their curvatures have the same eigenvalues."""
+    table = choosing.split((1, 3), 20, (2,))
+    single, three = table["generalisation"]
+    values = torch.linalg.eigvalsh(pulled_tasks(seed=2).hessians[0])
+    assert single == pytest.approx(float((values * (1 - (1 - 0.05 * values) ** 20)).sum()) / 50)
+    assert three == pytest.approx(single / 3)
+    plan = Training.alike(1, 20, 0.05, batch=8, examples=50)
+    exact = errors(choosing.first(pulled_tasks(3, seed=2), 1), plan)
+    assert table["optimisation"][0] == pytest.approx(exact.optimisation)
+    factors = choosing.change(choosing.split((1, 3), 20, (2, 3)), "tasks", choosing.PARTS)
+    assert factors.loc["generalisation"].tolist() == pytest.approx([1 / 3] * 3)
+
+
 def test_best_steps_by_brute_force() -> None:
     tasks = pulled_tasks(seed=1)
     values = [
@@ -92,6 +117,12 @@ def test_best_steps_by_brute_force() -> None:
 def test_the_rule_is_that_of_the_bound() -> None:
     row = choosing.predicted_progress((2.0,), (1.0,), (0,)).iloc[0]
     assert row["rule"] == pytest.approx(min(row["free"], bounds.REPAIRED_DOMAIN))
+    tasks, plan = pulled_tasks(own=2.0), Training.alike(4, 1, 1.0, batch=8, examples=50)
+    _, squared, apart = tasks.opening(plan, plan.weights)
+    noise = 0.05 * float((tasks.noise**2).mean()) / 8
+    noisy = bounds.best_progress(squared**0.5, apart**0.5, 1.0, noise=noise, tasks=4)
+    assert row["noisy"] == pytest.approx(noisy)
+    assert row["noisy"] < row["rule"]
 
 
 def test_simulated_merges_have_the_exact_error() -> None:

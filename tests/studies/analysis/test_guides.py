@@ -62,6 +62,7 @@ def measured(accuracies: dict[tuple[float, int], list[float]]) -> pd.DataFrame:
         progress = rate * steps
         where = {"seed": seed, "learning_rate": rate, "batch_size": 32, "share": 1.0}
         own = {"accuracy": values[seed], "train_accuracy": -values[seed], "loss": -values[seed]}
+        own |= {"validation_accuracy": steps, "validation_loss": steps, "moved": progress}
         said = dict.fromkeys(guides.GUIDES, progress)
         rows.append(
             {**where, "steps": steps, "progress": progress, "distance": 1 / progress} | own | said
@@ -84,6 +85,8 @@ def test_regrets_by_hand() -> None:
     assert found["default"].tolist() == [10.0, 6.0, 6.0]
     assert found["random"].tolist() == [8.5, 7.5, 6.5]
     assert found["search"].tolist() == [20.0, 20.0, 16.0]
+    assert found["experts"].tolist() == [0.0, 0.0, 4.0]  # most steps
+    assert found["experts_loss"].tolist() == [12.0, 12.0, 8.0]  # fewest, in two places
     assert found["elsewhere"].tolist() == [2.0, 2.0, 4.0]  # two places are equally good elsewhere
     assert found[HABIT].tolist() == [2.0, 2.0, 2.0]  # (70 + 66)/2, and (62 + 66)/2
 
@@ -108,3 +111,50 @@ def test_a_rival_takes_its_direction_from_other_seeds() -> None:
     assert found["theorem_3"].tolist() == pytest.approx([-1.0, -1.0, 1.0])
     assert found["progress"].tolist()[2] == pytest.approx(-1.0)
     assert found["distance"].tolist() == pytest.approx(found["progress"].tolist())
+
+
+def test_the_rule_from_a_record() -> None:
+    """With ‖∇f‖ = 3, κ = 4 and L = 2 it is 1/16; then with ησ²/b = 0.01 · 6, five tasks."""
+    tables = record()
+    tables["points"]["unbiased"] = 9.0
+    tables["points"]["dissimilarity"] = 16.0
+    known = guides.starts(tables, 5)
+    row = guides.predicted(known).loc[0]
+    assert row.tolist() == pytest.approx([1 / 16, 3 / 16])
+    noisy = guides.predicted(known, noise_share=0.01).loc[0, "progress"]
+    assert 9 * 4 * 16 * noisy**2 + 3 * 4 * 0.06 * noisy == pytest.approx(9 / 4 - 2 * 0.06 / 5)
+
+
+def test_best_lengths_and_their_slope() -> None:
+    """In seed 2 the longest is best at the smaller rate; elsewhere K falls as fast as η rises."""
+    table = measured(
+        {
+            (4e-4, 100): [1.0, 1.0, 1.0],
+            (4e-4, 200): [3.0, 3.0, 2.0],
+            (4e-4, 400): [2.0, 2.0, 3.0],
+            (8e-4, 100): [5.0, 5.0, 5.0],
+            (8e-4, 200): [4.0, 4.0, 4.0],
+        }
+    )
+    best = guides.best_lengths(pd.concat([table, table.assign(batch_size=8, loss=-9.0)]), "loss")
+    assert best["steps"].unstack().to_numpy().tolist() == [[200, 100], [200, 100], [400, 100]]
+    assert best["last"].unstack().to_numpy().tolist() == [[False] * 2, [False] * 2, [True, False]]
+    assert best.loc[(2, 4e-4), "moved"] == pytest.approx(0.16)
+    assert guides.exponents(best).tolist() == pytest.approx([-1.0, -1.0, -2.0])
+
+
+def test_costs_by_hand() -> None:
+    """Two tasks, one group, two seeds; less data and the rivals do not count."""
+    settings = [(4e-4, 32, 1.0, 100), (4e-4, 32, 1.0, 200), (4e-4, 8, 1.0, 50), (4e-4, 32, 0.5, 50)]
+    keys = ["seed", "learning_rate", "batch_size", "share", "steps", "task"]
+    rows = pd.DataFrame(
+        [(seed, *own, task) for seed, own, task in product((0, 1), settings, "ab")], columns=keys
+    )
+    start = rows[rows["steps"] == 100].assign(steps=0)
+    merged = pd.concat([rows.assign(group=0, method=name) for name in ("average", "ties")])
+    swept, known = {"seen": 10, "pictures": 20}, {"pictures": 30, "singles": 3, "products": 8}
+    found = guides.costs(merged, pd.concat([start, rows]), swept, known)
+    training = 2 * (200 * 32 + 50 * 8)
+    assert found.loc["bounds"].tolist() == [2 * 30, 2 * 3 * 4, 0, 0]
+    assert found.loc["search"].tolist() == [training, 0, 3, 3 * 2 * 10]
+    assert found.loc["experts"].tolist() == [training, 0, 0, 3 * 2 * 20]

@@ -38,6 +38,7 @@ USUAL: dict[Parameter, float] = {
     "tasks": 4,
 }
 RATES, STEPS, BATCHES = (0.01, 0.05, 0.25), (1, 3, 10, 30, 100, 300, 1000), (2, 16)
+PARTS = ("generalisation", "optimisation")
 HABIT = "fixed_progress"  # the rule that needs no bound: the usual ηK
 
 
@@ -84,12 +85,15 @@ def laws(values: Mapping[Parameter, Sequence[float]], seeds: Sequence[int]) -> p
     return pd.concat(tables, ignore_index=True)
 
 
-def change(table: pd.DataFrame, parameter: Parameter) -> pd.DataFrame:
+def change(
+    table: pd.DataFrame, parameter: Parameter, curves: Sequence[str] = TOTALS
+) -> pd.DataFrame:
     """By which factor truth and bounds change from a parameter's least to its largest value.
 
     Args:
-        table: from `laws`.
+        table: from `laws` or `split`.
         parameter: one of those in the table.
+        curves: columns of the table.
 
     Returns:
         One row per curve: the geometric mean over seeds, ``factor``, and the 95 % interval's ends.
@@ -100,10 +104,39 @@ def change(table: pd.DataFrame, parameter: Parameter) -> pd.DataFrame:
         for end in (part["value"].min(), part["value"].max())
     ]
     rows = []
-    for name in TOTALS:
+    for name in curves:
         middle, width = interval(np.log(ends[1][name] / ends[0][name]).tolist())
         rows.append(tuple(math.exp(middle + side * width) for side in (0, -1, 1)))
-    return pd.DataFrame(rows, index=TOTALS, columns=["factor", "low", "high"])
+    return pd.DataFrame(rows, index=list(curves), columns=["factor", "low", "high"])
+
+
+def plane(rates: Sequence[float], steps: Sequence[int], *, seed: int = 0) -> pd.DataFrame:
+    """Exact error and bounds over η and K, all else usual, over the excess error of θ_0.
+
+    Returns:
+        One row per setting: ``rate``, ``steps``, `TOTALS`.
+    """
+    tasks, rows = pulled_tasks(seed=seed), []
+    start = untouched(tasks, examples=int(USUAL["examples"]))
+    for rate, count in product(rates, steps):
+        found = totals(tasks, planned({**USUAL, "rate": rate, "steps": count}))
+        over = {name: value / start for name, value in found.items()}
+        rows.append({"rate": rate, "steps": count} | over)
+    return pd.DataFrame(rows)
+
+
+def split(counts: Sequence[int], steps: int, seeds: Sequence[int]) -> pd.DataFrame:
+    """Exact E_G and E_O of averages of the first T tasks of a family, all but K and T usual.
+
+    Returns:
+        Columns ``parameter`` ("tasks"), ``seed``, ``value`` T, and `PARTS`.
+    """
+    rows = []
+    for seed, count in product(seeds, counts):
+        tasks = first(pulled_tasks(max(counts), seed=seed), count)
+        exact = errors(tasks, planned({**USUAL, "steps": steps, "tasks": count}))
+        rows.append(("tasks", seed, count, exact.generalisation, exact.optimisation))
+    return pd.DataFrame(rows, columns=["parameter", "seed", "value", *PARTS])
 
 
 def first(tasks: Quadratics, count: int) -> Quadratics:
@@ -208,18 +241,22 @@ def predicted_progress(
 ) -> pd.DataFrame:
     """ηK by `best_progress`, from gradients at θ_0, and the best there is, one row per family.
 
-    The best is over K at η = 0.05, found by halving the factor between neighbours.
+    Columns ``own``, ``turned``, ``seed``; ``rule``, ``noisy`` with the noise of batches of 8 at
+    η = 0.05, and ``free``, without noise or cap; ``best``, over K at that rate, found by halving
+    the factor between neighbours.
     """
-    rows = []
+    rows, rate, batch = [], 0.05, 8
     for pull, turn, seed in product(own, turned, seeds):
         tasks = pulled_tasks(own=pull, turned=turn, seed=seed)
-        plan = Training.alike(4, 1, 1.0, batch=8, examples=examples)
+        plan = Training.alike(4, 1, 1.0, batch=batch, examples=examples)
         _, squared, apart = tasks.opening(plan, plan.weights)
-        rule = bounds.best_progress(math.sqrt(squared), math.sqrt(apart), tasks.smoothness)
+        known = (math.sqrt(squared), math.sqrt(apart), tasks.smoothness)
+        noise = rate * float(tasks.noise.square().mean()) / batch
+        rule, noisy = (bounds.best_progress(*known, noise=s, tasks=4) for s in (0.0, noise))
         free = math.sqrt(squared / apart) / (6 * tasks.smoothness)
-        best = 0.05 * best_steps(tasks, 0.05, batch=8, examples=examples)
-        rows.append((pull, turn, seed, rule, free, best))
-    return pd.DataFrame(rows, columns=["own", "turned", "seed", "rule", "free", "best"])
+        best = rate * best_steps(tasks, rate, batch=batch, examples=examples)
+        rows.append((pull, turn, seed, rule, noisy, free, best))
+    return pd.DataFrame(rows, columns=["own", "turned", "seed", "rule", "noisy", "free", "best"])
 
 
 def best_steps(tasks: Quadratics, rate: float, *, batch: int, examples: int) -> int:

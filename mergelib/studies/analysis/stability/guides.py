@@ -6,14 +6,14 @@ pretrained model: they are known before any expert is trained. The unit is the s
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 
 from mergelib.studies.analysis.stability.choosing import HABIT
-from mergelib.studies.analysis.stability.scaling import EXAMPLES, SETTING, USUAL
+from mergelib.studies.analysis.stability.scaling import EXAMPLES, SETTING, USUAL, at
 from mergelib.theory.stability import bounds
 from mergelib.theory.stability.estimators import pl_constant
 from mergelib.theory.stability.steps import Training
@@ -130,14 +130,17 @@ def settings(
 
     Returns:
         One row per seed and setting: `SETTING`, ``steps``; means over groups and tasks of
-        ``loss``, ``accuracy`` and ``train_accuracy`` (per cent); ``progress`` ηK; ``distance``, the
-        mean ‖τ_t‖ of the experts; and `GUIDES`.
+        ``loss``, ``train_loss``, ``accuracy`` and ``train_accuracy`` (per cent); ``moved``, the
+        mean ‖θ − θ_0‖ of the averages; ``progress`` ηK; of the experts ``distance``, the mean
+        ‖τ_t‖, and ``validation_accuracy`` and ``validation_loss`` on their own tasks; and `GUIDES`.
     """
     keys = ["seed", *SETTING, "steps"]
     rows = merged[merged["method"] == "average"]
-    table = rows.groupby(keys)[["loss", "accuracy", "train_accuracy"]].mean()
-    table[["accuracy", "train_accuracy"]] *= 100
-    table["distance"] = experts.groupby(keys)["distance"].mean()
+    measured = ["loss", "train_loss", "accuracy", "train_accuracy", "distance"]
+    table = rows.groupby(keys)[measured].mean().rename(columns={"distance": "moved"})
+    alone = ["distance", "validation_accuracy", "validation_loss"]
+    table = table.join(experts.groupby(keys)[alone].mean())
+    table[["accuracy", "train_accuracy", "validation_accuracy"]] *= 100
     table = table.reset_index()
     table["progress"] = table["learning_rate"] * table["steps"]
     tasks = int(rows.groupby([*keys, "group"]).size().max())
@@ -181,8 +184,10 @@ def regrets(table: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         One row per seed: `GUIDES`; `HABIT`, the ηK that was best in the other seeds; ``search``, by
-        the accuracy of all merges on training examples; ``elsewhere``, by the test accuracy of
-        other seeds' merges; ``default``, the study's, after `DEFAULT_STEPS`; ``random``, the mean.
+        the accuracy of all merges on training examples; ``experts`` and ``experts_loss``, by
+        accuracy and loss of single experts on validation examples; ``elsewhere``, by the test
+        accuracy of other seeds' merges; ``default``, the study's, after `DEFAULT_STEPS`;
+        ``random``, the mean.
     """
     full = table[table["share"] == 1].set_index(["seed", *SETTING, "steps"])
     accuracy = full["accuracy"].unstack("seed")
@@ -192,9 +197,107 @@ def regrets(table: pd.DataFrame) -> pd.DataFrame:
     usual = pd.Series({seed: lengths.loc[others[seed].idxmax(), seed] for seed in others})
     costs: dict[str, pd.DataFrame] = {guide: full[guide].unstack("seed") for guide in GUIDES}
     costs[HABIT] = (lengths - usual).abs().round(6)
-    costs["search"], costs["elsewhere"] = -full["train_accuracy"].unstack("seed"), -others
+    judged = {"search": -full["train_accuracy"], "experts": -full["validation_accuracy"]}
+    for name, cost in (judged | {"experts_loss": full["validation_loss"]}).items():
+        costs[name] = cost.unstack("seed")
+    costs["elsewhere"] = -others
     default = pd.Series([(*USUAL.values(), DEFAULT_STEPS) == place for place in accuracy.index])
     costs["default"] = accuracy.mul(0).sub(default.to_numpy(dtype=float), axis=0)
     costs["random"] = accuracy.mul(0)
     taken = {name: accuracy.where(cost == cost.min()).mean() for name, cost in costs.items()}
     return pd.DataFrame({name: accuracy.max() - mean for name, mean in taken.items()})
+
+
+# When to stop
+
+
+def predicted(known: Mapping[int, Start], *, noise_share: float = 0.0) -> pd.DataFrame:
+    """What `best_progress` says from gradients at θ_0, by seed.
+
+    Args:
+        known: from `starts`.
+        noise_share: η/b; 0 for the rule without noise.
+
+    Returns:
+        ``progress`` ηK, and ``distance`` ηK ‖∇f‖, how far the average then is from θ_0 in the
+        first order, for which η need not be known.
+    """
+    rows = {}
+    for seed, start in known.items():
+        losses, length = start.losses, start.unbiased**0.5
+        noise = noise_share * float(losses.noise.square().mean())
+        progress = bounds.best_progress(
+            length,
+            start.dissimilarity**0.5,
+            losses.smoothness,
+            noise=noise,
+            tasks=len(losses.noise),
+        )
+        rows[seed] = {"progress": progress, "distance": progress * length}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("seed")
+
+
+def best_lengths(table: pd.DataFrame, value: Literal["loss", "train_loss"]) -> pd.DataFrame:
+    """The K at which the average's loss is least, one row per seed and rate, all else usual.
+
+    Args:
+        table: from `settings`.
+        value: which loss.
+
+    Returns:
+        ``steps``; ``last``, whether no more were tried, so that K is only bounded from below; and
+        ``moved`` there; indexed by ``seed`` and ``learning_rate``.
+    """
+    rows = at(table, learning_rate=None)
+    groups = rows.groupby(["seed", "learning_rate"])
+    best = rows.loc[groups[value].idxmin()].set_index(["seed", "learning_rate"])
+    return best[["steps", "moved"]].assign(last=best["steps"] == groups["steps"].max())
+
+
+def exponents(best: pd.DataFrame) -> pd.Series:
+    """Slope of log K against log η, by seed; −1 where the best ηK is one number.
+
+    Args:
+        best: from `best_lengths`.
+    """
+    wide = best["steps"].unstack("learning_rate")
+    rates = np.log(wide.columns.to_numpy(dtype=float))
+    return pd.Series(np.polyfit(rates, np.log(wide.to_numpy()).T, 1)[0], index=wide.index)
+
+
+# What choosing costs
+
+
+def costs(
+    merged: pd.DataFrame,
+    experts: pd.DataFrame,
+    swept: Mapping[str, Any],
+    known: Mapping[str, Any],
+) -> pd.DataFrame:
+    """How much a seed computes before its choice, in counts, with all data only as in `regrets`.
+
+    Args:
+        merged: of the study `scaling`.
+        experts: likewise.
+        swept: that study's settings.
+        known: the settings of the study `stability`.
+
+    Returns:
+        ``gradients`` of single examples, ``products`` of an example's Hessian with a vector (at
+        most), ``merges``, and examples passed ``forward`` to judge models; for the ``bounds``, the
+        ``search`` and the choice by ``experts`` of `regrets`.
+    """
+    seeds, tasks = merged["seed"].nunique(), experts["task"].nunique()
+    rows = merged[(merged["method"] == "average") & (merged["share"] == 1)]
+    trained = experts[(experts["share"] == 1) & (experts["steps"] > 0)]
+    runs = trained.groupby(["seed", *SETTING, "task"])["steps"].max().reset_index()
+    training = int((runs["steps"] * runs["batch_size"]).sum()) // seeds
+    merges = rows.groupby(["seed", *SETTING, "steps", "group"]).ngroups // seeds
+    products = tasks * known["singles"] * (known["products"] // 2)
+    counts = {
+        "bounds": (tasks * known["pictures"], products, 0, 0),
+        "search": (training, 0, merges, len(rows) // seeds * swept["seen"]),
+        "experts": (training, 0, 0, len(trained) // seeds * swept["pictures"]),
+    }
+    columns = ["gradients", "products", "merges", "forward"]
+    return pd.DataFrame.from_dict(counts, orient="index", columns=columns)
