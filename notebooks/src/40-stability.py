@@ -141,7 +141,7 @@ levels = [untouched(pair, examples=1), start]
 import matplotlib.pyplot as plt
 
 from mergelib.plots import use_style
-from mergelib.studies.figures.stability import error_curves
+from mergelib.studies.figures.stability.bounds import error_curves
 
 use_style()
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 4.2), sharey=True)
@@ -661,7 +661,7 @@ rates = (0.01, 0.05, 0.25)
 tables = {rate: bounds_over_steps(tasks, steps, rate, batch=8, examples=50) for rate in rates}
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Excess error of the average and its bounds on four noisy tasks, logarithmic axes. Curves are solid where they are proved (the paper's, if its lemmas held) and dotted beyond; the darker strip is the paper's domain, the lighter one that of the repaired bound. At the largest rate a single step leaves the darker one.", "name": "fig-stability-bounds"}, "image": {"alt": "Three panels. The truth starts just below the dashed line of the pretrained model, dips to a tenth of it and rises again, always far right of both domains. Theorem 3 and its best-gamma form lie at least thirty times higher than the dashed line everywhere. The repaired bound lies on the dashed line within its domain and shoots up right of it."}}
-from mergelib.studies.figures.stability import bound_curves
+from mergelib.studies.figures.stability.bounds import bound_curves
 
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 4.2), sharey=True)
 for ax, (rate, table) in zip(axes, tables.items()):
@@ -799,7 +799,7 @@ print(
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Squared distance that an expert moves when one training example is replaced, with 95 % intervals over five seeds; logarithmic axes. Lines are the printed and the repaired bound with noise and heterogeneity as measured at the pretrained model. Where b and n vary, the pale series is after one pass over the usual data, the dark one after eight.", "name": "fig-stability-measured"}, "image": {"alt": "Measured stability rises with the steps and the learning rate and falls with the batch and the number of examples. It lies several to a dozen times below the repaired bound and about a hundred times below Lemma 3, whose line rises with the batch where the measured one falls."}}
 from mergelib.records.results import load_result
 from mergelib.studies.analysis.stability.networks import moves_with_laws
-from mergelib.studies.figures.stability import law_panels
+from mergelib.studies.figures.stability.bounds import law_panels
 
 moves = moves_with_laws(load_result("glyphs8-retraining-mlp"))
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 5.4), sharey=True)

@@ -163,7 +163,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from mergelib.studies.analysis.interference import task_vectors
-from mergelib.studies.figures.corollary import STYLES, variances
+from mergelib.studies.figures.stability.corollary import STYLES, variances
 
 rows = task_vectors(zoo)
 kept = np.geomspace(0.05, 1, 30)
@@ -236,7 +236,7 @@ test = pd.DataFrame(live["test"]).assign(seed=SEED)
 changes = corollary.beside_losses(table.assign(seed=SEED), test)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The merge's change in test loss against what its mask does, at weights of one over T: all operators at all densities, on one seed. Left: the variance, log ratio of after and before. Middle: its share of the mean square, likewise. Right: how far the step goes along that of the average.", "name": "fig-corollary-link"}, "image": {"alt": "Left and middle: no line through the points; trimming, which lowers the variance, and shrinking and the wrong sign, which lower it most, have the highest losses, and dropping, which multiplies it, leaves the loss as it is. Right: all points lie on one falling curve, the controls too: the further the step goes along the average's, the lower the loss."}}
-from mergelib.studies.figures.corollary import against
+from mergelib.studies.figures.stability.corollary import against
 
 titles = {"raw": "Variance", "relative": "Share", "projection": "Length of the step"}
 words = ("log ratio", "log ratio", "projection")

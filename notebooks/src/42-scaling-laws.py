@@ -74,7 +74,7 @@ import pandas as pd
 
 from mergelib.plots import use_style
 from mergelib.studies.analysis.stability import scaling as sweep
-from mergelib.studies.figures import scaling as figures
+from mergelib.studies.figures.stability import scaling as figures
 
 use_style()
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 4.2), sharey=True)

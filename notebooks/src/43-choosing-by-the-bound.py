@@ -50,7 +50,7 @@ DEVICE = "cpu"
 from IPython.display import HTML, display
 
 from mergelib.plots import use_style
-from mergelib.studies.figures.explorer import explorer
+from mergelib.studies.figures.stability.explorer import explorer
 
 use_style()
 display(HTML(explorer(seed=SEED)))
@@ -69,7 +69,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from mergelib.studies.analysis.stability import choosing
-from mergelib.studies.figures import choosing as draw
+from mergelib.studies.figures.stability import choosing as draw
 
 small = PROFILE == "smoke"
 seeds = [100 * SEED + i for i in range(2 if small else 10)]

@@ -171,7 +171,7 @@ assert half["average"]["mean"][SAM[1]] < -1
 # of one task from both starts, of two tasks from both starts, and of two tasks from one start.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Two perceptrons from two random starts, before and after Git Re-Basin, and two from one start. From left to right: their distance over the length of one; test loss of their average; squared distance of two tasks' gradients from their mean at the average, without bias. Means over eight pairs; bars are 95 % intervals over five seeds.", "name": "fig-remedies-rebasin"}, "image": {"alt": "Left: distances of 1.4 fall to 1.3 by matching; from one start it is 0.6. Middle: the loss of the average falls by a third of a nat for one task, by a tenth for two tasks, where one start is as much better again. Right: the intervals before and after matching overlap; from one start it is lower than before."}}
-from mergelib.studies.figures import remedies as draw
+from mergelib.studies.figures.stability import remedies as draw
 
 pairs = load_table("glyphs8-rebasin-mlp", "pairs")
 titles = {

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page
 
 from mergelib.studies.analysis.stability.choosing import USUAL, Parameter, first, planned
 from mergelib.studies.analysis.stability.explorer import aligned_tasks, terms
-from mergelib.studies.figures.explorer import CHOICES, SLIDERS, explorer
+from mergelib.studies.figures.stability.explorer import CHOICES, SLIDERS, explorer
 
 SHELL = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Explorer</title>
 <meta name="viewport" content="width=device-width"><style>:root {{ color-scheme: light dark }}

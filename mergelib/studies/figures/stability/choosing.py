@@ -8,7 +8,7 @@ import pandas as pd
 
 from mergelib.records.statistics import interval
 from mergelib.studies.analysis.stability.choosing import HABIT
-from mergelib.studies.figures.stability import BOUNDS
+from mergelib.studies.figures.stability.bounds import BOUNDS
 from mergelib.theory.stability.bounds import PAPERS_DOMAIN, REPAIRED_DOMAIN
 
 if TYPE_CHECKING:

@@ -69,7 +69,11 @@ def explorer(*, seed: int = 0) -> str:
         "domains": [PAPERS_DOMAIN, REPAIRED_DOMAIN],
     }
     usual = ", ".join(f"{SLIDERS[key]} = {value:g}" for key, value in USUAL.items())
-    page = files("mergelib.studies.figures").joinpath("assets", "explorer.html").read_text("utf-8")
+    page = (
+        files("mergelib.studies.figures.stability")
+        .joinpath("assets", "explorer.html")
+        .read_text("utf-8")
+    )
     values = terms(first(tasks, int(USUAL["tasks"])), planned(USUAL))
     return Template(page).substitute(
         alt=ALT,
