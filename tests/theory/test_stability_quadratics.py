@@ -149,6 +149,40 @@ def test_flat_directions_do_not_move() -> None:
     assert float(batches[0, 1, 1]) == 0.0
 
 
+def test_linear_regression_is_such_a_task() -> None:
+    """Fixed inputs X and labels with noise of variance s²: H = XᵀX/n, C = s² H⁻¹, full batches.
+
+    Excess error for new labels at the same inputs, against 10,000 draws of the labels.
+    """
+    draws, count, rows, size, level = 10_000, 3, 12, 3, 0.7
+    generator = torch.Generator().manual_seed(5)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    inputs, truth, start = draw(count, rows, size), draw(count, size, 1), draw(size)
+    hessians = inputs.mT @ inputs / rows
+    problem = Quadratics(hessians, truth[..., 0], level**2 * torch.linalg.inv(hessians), start)
+    plan = Training.alike(count, 15, 0.1, batch=rows, examples=rows)
+    exact = errors(problem, plan)
+    labels = inputs @ truth + level * draw(draws, count, rows, 1)
+    experts = start[:, None].expand(draws, count, size, 1)
+    for _ in range(15):
+        experts = experts - 0.1 / rows * inputs.mT @ (inputs @ experts - labels)
+    merged = experts.mean(1, keepdim=True)
+    joint = torch.linalg.solve(hessians.sum(0), (inputs.mT @ labels).sum(1) / rows)[:, None]
+    train, least = (0.5 * (inputs @ x - labels).square().mean((1, 2, 3)) for x in (merged, joint))
+    test = 0.5 * ((inputs @ (merged - truth)).square().mean((1, 2, 3)) + level**2)
+    assert agrees(test - train, exact.generalisation)
+    assert agrees(train - least, exact.optimisation)
+    assert agrees(test - least, exact.excess)
+    reach, _ = covered(problem, plan)
+    share = reach.diagonal(dim1=1, dim2=2).sum() / count
+    assert exact.generalisation == pytest.approx(float(level**2 * share / count / rows))
+    done = errors(problem, Training.alike(count, 4000, 0.1, batch=rows, examples=rows))
+    assert done.generalisation == pytest.approx(level**2 * size / (count * rows))
+
+
 def test_mean_estimation_by_hand() -> None:
     """One task, ½ (θ − z)²: the least squares mean moves by (z − z̃)/n, S = 2 Var/n²."""
     one = torch.ones(1, 1, 1).double()
