@@ -1,6 +1,7 @@
 """Optimisers' vectors against real optimisers, weights and divergences against sums by hand."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -45,15 +46,29 @@ def response(steps: int, pull: float = 0.0, decay: float = 1.0, **options: Any) 
             lambda k: response(k, decay=0.8),
         ),
         (lambda k: momentum(k, 0.9), lambda k: response(k, momentum=0.9)),
+        (
+            lambda k: momentum(k, 0.9, nesterov=True),
+            lambda k: response(k, momentum=0.9, nesterov=True),
+        ),
         (lambda k: proximal(k, 0.1), lambda k: response(k, pull=0.1)),
     ],
-    ids=["sgd", "decay", "momentum", "proximal"],
+    ids=["sgd", "decay", "momentum", "nesterov", "proximal"],
 )
 def test_vectors_are_the_optimisers_linear_response(
     vector: Callable[[int], Tensor], real: Callable[[int], Tensor]
 ) -> None:
     for steps in (1, 2, 9):
         torch.testing.assert_close(vector(steps), real(steps))
+
+
+def test_lengths_are_those_of_fednova() -> None:
+    """‖a‖₁ of momentum and proximal training in closed form (Wang et al., 2020)."""
+    for steps, share in product((1, 2, 7, 300), (0.1, 0.5, 0.9)):
+        heavy = (steps - share * (1 - share**steps) / (1 - share)) / (1 - share)
+        assert float(momentum(steps, share).sum()) == pytest.approx(heavy)
+        assert float(proximal(steps, share).sum()) == pytest.approx(
+            (1 - (1 - share) ** steps) / share
+        )
 
 
 def test_adams_step_is_no_combination_of_its_gradients() -> None:
