@@ -1,5 +1,6 @@
 """Networks: shapes, attention against PyTorch's own, the cosine head."""
 
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -200,3 +201,28 @@ def test_expansion_is_trained_at_its_weights_and_keeps_its_start(
         gradients.append([p.grad.clone() for p in expansion.parameters() if p.grad is not None])
     torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-3)
     assert any(float(gradient.norm()) > 0 for gradient in gradients[0])
+
+
+def test_loss_of_an_expansion_is_convex_under_a_linear_head_but_not_under_a_cosine(
+    pair: tuple[nn.Module, Linearised],
+) -> None:
+    """Cross-entropy at the middle of long chords in the weights. Our heads are cosines."""
+    _, expansion = pair
+    expansion = expansion.double()
+    generator = torch.Generator().manual_seed(0)
+    x, labels = torch.randn(8, 3, 32, 32, generator=generator).double(), torch.arange(8) % 4
+    weight = torch.randn(4, 24, generator=generator).double()
+    heads: dict[str, Callable[[Tensor], Tensor]] = {
+        "linear": lambda features: features @ weight.T,
+        "cosine": Head(weight),
+    }
+    room: dict[str, list[float]] = {name: [] for name in heads}  # between chord and loss
+    for seed in range(12):
+        ends = [moved(expansion, 0.3, 2 * seed + end) for end in (0, 1)]
+        middle = {key: (value + ends[1][key]) / 2 for key, value in ends[0].items()}
+        features = [functional_call(expansion, state, (x,)).detach() for state in (*ends, middle)]
+        for name, head in heads.items():
+            losses = [float(nn.functional.cross_entropy(head(out), labels)) for out in features]
+            room[name].append((losses[0] + losses[1]) / 2 - losses[2])
+    assert min(room["linear"]) > 0
+    assert min(room["cosine"]) < -0.1 < 0.1 < max(room["cosine"])
