@@ -85,7 +85,8 @@ for name, model, ends in (
 
 # %% [markdown]
 # Remark 4 says that linearising makes the Hessian nearly zero. It does so for the *features*. The loss of linear features
-# still curves ({ref}`exercise <ex-remedies-tangent>`).
+# still curves ({ref}`exercise <ex-remedies-tangent>`), and under a cosine head, as ours, it is not even convex
+# (`tests/testbed/test_models.py`).
 #
 # Both remedies take about two gradients where plain training takes one. So at equal cost they get half of the epochs, and
 # plain experts of that length stand beside them.
