@@ -416,11 +416,14 @@ assert (twin["accuracy"] == twin["accuracy_twin"]).all()
 
 # %%
 print(drawing.lines(checks, "T5"))
+print("by other methods:")
+others = "AdaM|DARE|task arith|TIES"
+print(drawing.lines(checks[checks["what"].str.contains(others)], "T5", "secondary"))
 print("experts of one task, and of different ones:")
 print(drawing.lines(checks, "T5", "control"))
 
 # %% [markdown]
-# More tasks hurt, and not because there are more experts. Perceptrons that were trained on *one* task, on other halves of its
+# More tasks hurt, by every method, and not because there are more experts. Perceptrons that were trained on *one* task, on other halves of its
 # rows and in other orders, can be averaged by eights at no loss. What costs is that tasks differ.
 
 # %%
@@ -433,15 +436,20 @@ print(drawing.lines(checks, "T13"))
 # ## Other tasks
 #
 # (scaling-suites)=
-# Is all this true of these eight tasks alone? All five parameters were changed on fourteen as well (`vision14`, up to 200 steps, groups of
-# eight):
+# Is all this true of these eight tasks alone? All five parameters were changed on fourteen as well (`vision14`, up to 400 steps, groups of
+# eight, four seeds), by all rules but AdaMerging. $E_G$ of the average, and the laws again:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Fourteen tasks: loss of the average and its two parts, as differences from the pretrained model, against the steps at the usual rate (left) and against the rate after 100 steps (right); means and intervals over seeds.", "name": "fig-scaling-fourteen"}, "image": {"alt": "Left: training and test loss fall from −0.3 at 25 steps to below −0.4 at 200, the training loss further, and their difference rises slowly from zero. Right: both losses are lowest at the middle rate and come back to about zero at the largest, with intervals of a quarter of a nat; their difference does not rise."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Fourteen tasks: generalisation error of the average above the pretrained model's, against each parameter, with the laws drawn through the usual setting; as in the figure for eight tasks. Means and intervals over four seeds.", "name": "fig-scaling-fourteen"}, "image": {"alt": "As with eight tasks: against steps, batch and share of the data the points lie on Lemma 3's dashed curve, or just below it at 400 steps, and the dotted curve is far steeper; against the rate the points fall from just above zero to just below it while both curves leave the panel."}}
 fourteen = "vision14-scaling-vit_small"
 many, own = (sweep.apart(load_table(fourteen, part)) for part in ("merged", "experts"))
 more = sweep.gained(many[many["method"] == "average"], own)
-fig, axes = plt.subplots(1, 2, figsize=(7.2, 4.2), sharey=True)
-figures.both_laws(more, axes)
+fig, axes = plt.subplots(2, 2, figsize=(7.2, 6.6), sharey=True)
+figures.law_points(more, sweep.sweeps(many), axes.flat)
+axes[0, 0].set_ylim(-0.1, 0.5)
+for ax in axes[:, 0]:
+    ax.set_ylabel("nats")
+handles, names = axes[0, 0].get_legend_handles_labels()
+fig.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
 plt.show()
 
 # %%
@@ -451,23 +459,28 @@ for claim in ("T9", "T3", "T2", "T4"):
 
 # %% tags=["remove-cell"]
 fell = sweep.at(more, steps=None).groupby("steps")[parts].mean()
-assert fell[["loss", "train_loss"]].diff().dropna().max(axis=None) < 0
+assert fell["train_loss"].is_monotonic_decreasing
 assert fell["generalisation"].is_monotonic_increasing
+assert fell["loss"].idxmin() == 200
+for swept in sweep.sweeps(many):
+    law = sweep.beside_theory(more, swept)
+    excess = (law["printed"] - law["mean"]).abs() - law["half_width"]
+    assert (excess.max() > 0.4) == (sweep.free(swept) == "learning_rate")
+    assert sweep.free(swept) == "learning_rate" or excess.max() < 0.01
 jump = changed(more, *two_rates)
-assert 0.4 < jump["train_loss"].mean() < 0.6
+assert 0.3 < jump["train_loss"].mean() < 0.6
 assert jump["generalisation"].mean() < 0
+assert more["seed"].nunique() == 4
 assert (again.loc[again["claim"].isin(["T2", "T3", "T4"]), "value"] > 0).all()
-assert more["seed"].nunique() == 5
-held = again[again["outcome"] == "holds"]
-assert [sum(held["claim"] == claim) for claim in ("T9", "T2")] == [0, 2]
-for claim, clear in (("T3", "accuracy"), ("T4", "loss")):
-    side = again[(again["claim"] == claim) & (again["role"] == "secondary")]
-    assert (side["what"].str.contains(clear) == (side["outcome"] == "holds")).all()
+sides = again[again["claim"].isin(["T2", "T3", "T4", "T9"]) & (again["role"] == "secondary")]
+held = sides[sides["outcome"] == "holds"]
+assert len(held) == 1
+assert "loss: batches of 64" in held["what"].item()
 
 # %% [markdown]
-# Everything points the same way. Clear are the gain of larger batches at equal steps, that of more data in loss, and what a large rate
-# costs in accuracy. The parts of the loss move as before, but stay open after the correction: with the steps the training loss falls and $E_G$ rises
-# by less, without a turn up to 200; at the large rate the training loss jumps by almost half a nat, and $E_G$ does not rise.
+# **The law in steps, batch and data holds here as well**, and so does its failure in the rate. All else points the same way, too, though with four
+# seeds and so many rows only the gain of larger batches is clear by itself: with the steps the training loss falls and $E_G$ rises, and the test loss
+# turns after 200; at the large rate the training loss jumps, and $E_G$ falls.
 #
 # With twenty tasks the steps were changed, and for scripts the rate. From 25 steps to the most, in nats:
 
@@ -505,11 +518,11 @@ assert (twice.xs("T5") > 0).all()
 print(drawing.lines(checks, "T11"))
 
 # %% [markdown]
-# In loss nine of ten steps agree, in accuracy fewer. AdaMerging was tried on five tasks and at fewer settings (by layer,
+# In loss nine of ten steps agree, in accuracy fewer. The same on fourteen tasks, and AdaMerging on five and at fewer settings (by layer,
 # 50 steps on validation inputs), which leave it open:
 
 # %%
-print(drawing.lines(checks[checks["what"].str.startswith("AdaM")], "T11", "secondary"))
+print(drawing.lines(checks[~checks["what"].str.startswith("task")], "T11", "secondary"))
 
 # %% [markdown]
 # ## Other networks
