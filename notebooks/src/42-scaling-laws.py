@@ -554,8 +554,8 @@ plt.show()
 print(drawing.lines(checks[checks["what"].str.contains("ResNet")], "T3", "secondary"))
 alike = net[net["group"].isin(net.loc[net["method"] != "average", "group"])]
 for rate in (0.01, 0.05):
-    both = sweep.spread(sweep.at(alike, learning_rate=rate, steps=100), "method", "loss")
-    saved = both["average_recalibrated"] - both["average"]
+    two = sweep.spread(sweep.at(alike, learning_rate=rate, steps=100), "method", "loss")
+    saved = two["average_recalibrated"] - two["average"]
     print(f"measuring anew saves, rate {rate:g}, K = 100: {sweep.told(saved, 2)} nats")
 
 # %% tags=["remove-cell"]

@@ -47,8 +47,8 @@ CLAIMS = (
         reported="a collapse of all merges of ResNet-18 at ten times the usual rate",
         method="eight times the usual rate against the best other one, chosen on the other seeds, "
         "and against the pretrained model. Secondary: other methods, fourteen tasks, a "
-        "narrow ResNet-18 with SGD, BatchNorm measured anew or not, and sixteen times the rate on twenty scripts. Control: whether "
-        "rates with equal ηK merge alike: the paper is silent",
+        "narrow ResNet-18 with SGD, BatchNorm measured anew or not, and sixteen times the rate on "
+        "twenty scripts. Control: whether rates with equal ηK merge alike: the paper is silent",
         test=checks.rate,
     ),
     _claim(

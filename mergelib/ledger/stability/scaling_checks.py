@@ -193,6 +193,8 @@ def data(load: Load) -> list[Check]:
             what = f"{100 * more:g} % of the data better than {100 * less:g} %"
             ends = wide[more], wide[less]
             checks.append(above(f"{net.words}{value}: {what}", *ends, role=net.role, unit=unit))
+            if net in BY_OTHERS:
+                continue
             sides = []
             for share in (more, less):
                 count = round(float(share) * last)
