@@ -359,7 +359,7 @@ plt.show()
 
 # %% [markdown]
 # **In steps, batch and data the printed law is right**, in form at least: $E_G$ of merges grows as $bK/n$, with the number of passes over
-# the data. The repaired law, which has to cover the worst case, is too steep in all three. In the rate both fail: the law
+# the data. The repaired law, which has to cover the worst case, is far too steep in steps and data, and has larger batches more stable. In the rate both fail: the law
 # says $\eta^2$, and $E_G$ shows no trace of it. And the mechanism of the data is the one that is claimed. From a quarter of them to all,
 # at 400 steps, in nats:
 
