@@ -23,11 +23,11 @@ class Errors(Contrast):
 
 _PLAIN, _FLAT, _LINEAR = "plain", "sharpness-aware, 0.05", "linearised"
 _PAIRS = partial(Contrast, "rebasin", ("pair", "matched"), part="pairs", step=1000.0)
-_UNEVEN = ("method", "optimiser", "few", "way")
+_UNEVEN = ("method", "kind", "way")
 
 
 def _ways(way: str) -> list[Key]:
-    return [("average", optimiser, 100, way) for optimiser in ("adam", "sgd")]
+    return [("average", f"{optimiser}, steps", way) for optimiser in ("adam", "sgd")]
 
 
 CONTRASTS: dict[str, tuple[Contrast, ...]] = {

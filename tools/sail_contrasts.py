@@ -126,7 +126,11 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _DIRECTED("crossed", ("method",), [("theorem",), ("scratch",)], ("easy", "hard"), 1000.0),
         _DIRECTED("interiors", ("place",), [("interior",), ("end",)], ("loss",), 10.0),
     ),
-    "S10": (_ARMS([("scratch",), ("theorem",)]),),
+    "S10": (
+        _ARMS([("scratch",), ("theorem",)]),
+        _STARTS([("scratch",), ("SAIL",)]),
+        _PICTURED([("scratch",), ("SAIL",)]),
+    ),
     "S11": (
         Contrast(
             "unlabelled",
@@ -176,7 +180,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _PICTURED([("SAIL",), ("nearest source",)], ("loss",), 10.0),
     ),
     "S17": (_STARTS([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),),
-    "S19": (_STARTS([("SAIL, distilled",), ("SAIL",)], ("late",), 1000.0),),
+    "S19": (_STARTS([("SAIL, distilled",), ("SAIL",)], ("late", "loss"), 1000.0),),
     "S18": (  # exchanged, the inner two links run backwards and the outer two do not
         Contrast(
             "chain",

@@ -181,7 +181,7 @@ def test_counts_are_nested(tiny_zoo: Zoo) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"rivals": ("cart",)}, "unknown rule 'cart'; known: average, task_arith"),
+        ({"rivals": ("slerp",)}, "unknown rule 'slerp'; known: average, task_arith"),
         ({"counts": [2, 3], "counted": [4]}, "3 tasks to merge, but there are 2"),
         ({"counts": [2], "counted": [5]}, "counted after .5. steps, but judged after .2, 4."),
         ({"size": 3}, "groups of 3 tasks, but there are 2"),

@@ -280,7 +280,7 @@ CLAIMS = (
         reported="stated, not measured",
         method=f"{_LARGER}, on labels that are half the nearest source's answer. log₂ of FLOPs of "
         "SAIL over those with distillation to what the nearest source has half-way, the teacher's "
-        "passes counted. Secondary: the loss after equal FLOPs",
+        "passes counted; and the loss after equal FLOPs",
         test=arms.taught,
     ),
     Claim(
