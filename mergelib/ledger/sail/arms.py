@@ -138,7 +138,7 @@ def sizes(load: Load) -> list[Check]:
 
 
 def taught(load: Load) -> list[Check]:
-    """S19: SAIL with distillation against SAIL, the teacher's passes counted: speed, and the end."""
+    """S19: SAIL with distillation against SAIL, the teacher counted: speed, and the end."""
     table = load(arms.starts)
     rows = arms.speed_ups(table, "late", "B", "SAIL, distilled", "SAIL")
     checks = []
