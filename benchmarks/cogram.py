@@ -78,7 +78,7 @@ def compare(
     decided = ours()[DECISION]
     if not decided.equals(loop()[DECISION]):
         raise RuntimeError(f"CoGraM and its loop decide differently: {level}, {order}")
-    works = [ours, partial(ours, 6), loop, partial(loop, 6)]
+    works: list[Callable[[], Any]] = [ours, partial(ours, 6), loop, partial(loop, 6)]
     fast, long, slow, slower = interleaved(works, repeats)
     passes = [(long - fast) / 5, (slower - slow) / 5]
     return {

@@ -44,7 +44,8 @@ def compare(name: str, count: int, batch: int, repeats: int, seed: int) -> dict[
     every = vmap(grad(loss))
 
     def together() -> dict[str, Tensor]:
-        return every(stacked, inputs)
+        found: dict[str, Tensor] = every(stacked, inputs)
+        return found
 
     def alone() -> list[tuple[Tensor, ...]]:
         found = []

@@ -9,7 +9,7 @@ from torch import nn
 
 import mergelib as ml
 from mergelib.sail.growth.depth import depth_rows
-from mergelib.sail.growth.width import Widening
+from mergelib.sail.growth.width import WIDTHS, Widening, Width
 from mergelib.statedict import tied_keys
 from mergelib.structure import structure_of
 from mergelib.testbed import models
@@ -215,10 +215,10 @@ def test_spectra() -> None:
     assert torch.allclose(ratio, (counts[:, None] * counts).rsqrt())
 
 
-@pytest.mark.parametrize("width", ["replicate", "mean", "svd", "svd_random", "interpolate"])
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("pair", [lambda: (mlp(24), mlp(37)), lambda: (gpt(), gpt(96, 2, 8))])
 def test_a_grown_matrix_has_no_more_rank(
-    pair: Callable[[], tuple[nn.Module, nn.Module]], width: str
+    pair: Callable[[], tuple[nn.Module, nn.Module]], width: Width
 ) -> None:
     """R W Eᵀ spans no more than W (Eq. 8), but with units that have weights of their own."""
     source, target = pair()

@@ -85,29 +85,39 @@ def test_study_merges_experts_of_both_kinds(tiny_zoo: Zoo) -> None:
         if drawn:
             both = rows.groupby("task")["second"].agg(set)
             assert all(found == {False, True} for found in both), "of each kind in one draw"
-        assert way != "equal" or kind.endswith(("steps", "rates"))
+        assert way != "equal" or str(kind).endswith(("steps", "rates"))
     zoo = cut(tiny_zoo, 200)
 
-    def expert(task: str, steps: int, **options: float) -> dict[str, torch.Tensor]:
-        part = zoo.suite.tasks[task]
-        training = {"optimiser": "sgd", "learning_rate": 0.05, "batch_size": 4, **options}
-        place = (zoo.model, zoo.heads[task], part.train, (steps,))
-        seed = zoo.suite.seed
-        return checkpoints(*place, **training, transform=part.transform, seed=seed)[steps]
+    def expert(task: str, plan: Plan) -> dict[str, torch.Tensor]:
+        part, steps = zoo.suite.tasks[task], plan.steps
+        return checkpoints(
+            zoo.model,
+            zoo.heads[task],
+            part.train,
+            (steps,),
+            optimiser=plan.optimiser,
+            learning_rate=plan.learning_rate,
+            batch_size=4,
+            transform=part.transform,
+            momentum=plan.momentum,
+            pull=plan.pull,
+            seed=zoo.suite.seed,
+        )[steps]
 
+    plain = Plan("sgd", 0.05, 4)
     by_hand = {
-        "sgd, steps": ({"steps": 2}, {"steps": 6}),
-        "sgd, rates": ({"steps": 4, "learning_rate": 0.025}, {"steps": 4, "learning_rate": 0.075}),
-        "sgd, momentum": ({"steps": 4}, {"steps": 4, "learning_rate": 0.005, "momentum": 0.9}),
-        "sgd, proximal": ({"steps": 4}, {"steps": 4, "pull": 0.5}),
+        "sgd, steps": (replace(plain, steps=2), replace(plain, steps=6)),
+        "sgd, rates": (Plan("sgd", 0.025, 4), Plan("sgd", 0.075, 4)),
+        "sgd, momentum": (plain, Plan("sgd", 0.005, 4, momentum=0.9)),
+        "sgd, proximal": (plain, replace(plain, pull=0.5)),
     }
     average = merged[(merged["method"] == "average") & (merged["draw"] == 0)]
     assert set(average["kind"]) == set(by_hand)
     for kind, sides in by_hand.items():
         own = average[(average["kind"] == kind) & (average["way"] == "as they are")]
         taken = zip(own["task"], own["second"], strict=True)
-        experts = {task: expert(task, **sides[second]) for task, second in taken}
-        table = evaluate(zoo.model, merge("average", experts), zoo.heads, zoo.suite, autocast=True)
+        trained = {task: expert(task, sides[second]) for task, second in taken}
+        table = evaluate(zoo.model, merge("average", trained), zoo.heads, zoo.suite, autocast=True)
         assert own["loss"].tolist() == pytest.approx(table["loss"].tolist(), rel=1e-3)
     experts = pd.DataFrame(tables["experts"])
     usual = experts[(experts["momentum"] == 0) & (experts["learning_rate"] == 0.05)]
@@ -121,9 +131,17 @@ def test_a_pull_holds_an_expert_back(tiny_zoo: Zoo) -> None:
     start = flatten(tiny_zoo.pretrained)
 
     def moved(pull: float) -> float:
-        place = (tiny_zoo.model, tiny_zoo.heads[task], part.train, (20,))
-        training = {"optimiser": "sgd", "learning_rate": 0.05, "batch_size": 4, "pull": pull}
-        state = checkpoints(*place, **training, transform=part.transform)[20]
+        state = checkpoints(
+            tiny_zoo.model,
+            tiny_zoo.heads[task],
+            part.train,
+            (20,),
+            optimiser="sgd",
+            learning_rate=0.05,
+            batch_size=4,
+            transform=part.transform,
+            pull=pull,
+        )[20]
         return float((flatten(state) - start).norm())
 
     assert moved(10.0) < 0.5 * moved(0.0)

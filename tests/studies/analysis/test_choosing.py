@@ -103,7 +103,7 @@ def test_parts_of_the_first_tasks() -> None:
     exact = errors(choosing.first(pulled_tasks(3, seed=2), 1), plan)
     assert table["optimisation"][0] == pytest.approx(exact.optimisation)
     factors = choosing.change(choosing.split((1, 3), 20, (2, 3)), "tasks", choosing.PARTS)
-    assert factors.loc["generalisation"].tolist() == pytest.approx([1 / 3] * 3)
+    assert factors.T["generalisation"].to_numpy() == pytest.approx([1 / 3] * 3)
 
 
 def test_best_steps_by_brute_force() -> None:

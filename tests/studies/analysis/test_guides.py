@@ -119,9 +119,8 @@ def test_the_rule_from_a_record() -> None:
     tables["points"]["unbiased"] = 9.0
     tables["points"]["dissimilarity"] = 16.0
     known = guides.starts(tables, 5)
-    row = guides.predicted(known).loc[0]
-    assert row.tolist() == pytest.approx([1 / 16, 3 / 16])
-    noisy = guides.predicted(known, noise_share=0.01).loc[0, "progress"]
+    assert guides.predicted(known).loc[[0]].to_numpy()[0] == pytest.approx([1 / 16, 3 / 16])
+    noisy = float(guides.predicted(known, noise_share=0.01)["progress"][0])
     assert 9 * 4 * 16 * noisy**2 + 3 * 4 * 0.06 * noisy == pytest.approx(9 / 4 - 2 * 0.06 / 5)
 
 
@@ -155,6 +154,8 @@ def test_costs_by_hand() -> None:
     swept, known = {"seen": 10, "pictures": 20}, {"pictures": 30, "singles": 3, "products": 8}
     found = guides.costs(merged, pd.concat([start, rows]), swept, known)
     training = 2 * (200 * 32 + 50 * 8)
-    assert found.loc["bounds"].tolist() == [2 * 30, 2 * 3 * 4, 0, 0]
-    assert found.loc["search"].tolist() == [training, 0, 3, 3 * 2 * 10]
-    assert found.loc["experts"].tolist() == [training, 0, 0, 3 * 2 * 20]
+    assert found.T.to_dict("list") == {
+        "bounds": [2 * 30, 2 * 3 * 4, 0, 0],
+        "search": [training, 0, 3, 3 * 2 * 10],
+        "experts": [training, 0, 0, 3 * 2 * 20],
+    }
