@@ -81,8 +81,13 @@ def main(
 ) -> None:
     """Time gradients of several networks by vmap and by a loop."""
     rows = [compare(name, networks, batch, repeats, seed) for name in progress(MODELS)]
-    threads = torch.get_num_threads()
-    write_result(output, {"provenance": provenance(), "threads": threads, "gradients": rows})
+    record = {
+        "provenance": provenance(),
+        "threads": torch.get_num_threads(),
+        "repeats": repeats,
+        "gradients": rows,
+    }
+    write_result(output, record)
     for row in rows:
         print(
             f"{row['model']:10} {row['networks']} networks, batches of {row['batch']}: "

@@ -17,6 +17,9 @@ from scipy import stats
 from mergelib.records.statistics import pitman_morgan, resampled_means, resampling
 
 Role = Literal["primary", "secondary", "control"]
+Limit = Literal["", "least", "most", "none"]
+
+SEED = ("seed",)  # what tells rows apart that are means over tasks
 
 UNITS = {"accuracy": "points", "loss": "nats"}
 LEVEL = 0.95
@@ -69,7 +72,7 @@ class Check:
     tolerance: float | None = None
     paper: float | None = None
     unit: str = "points"
-    limit: Literal["", "least", "most", "none"] = ""
+    limit: Limit = ""
     bounds: tuple[float, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -123,6 +123,9 @@ class Costs:
         return self.step * steps + extra
 
 
+ENOUGH = 0.8  # of runs that reach a goal: with fewer, a speed-up is no more than a bound
+
+
 def speed_up(
     rival: Tensor, rival_costs: Costs, own: Tensor, costs: Costs, account: Account, *, least: int
 ) -> Tensor:

@@ -277,11 +277,7 @@ pd.DataFrame(after).rename_axis("learning rate")
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy above that of the pretrained model, against each parameter while the others are usual: the experts alone, each on its own task, and merges of the same two groups of five tasks by four methods. Means and intervals over seeds.", "name": "fig-scaling-experts"}, "image": {"alt": "Four panels. The experts lie far above all merges; they rise with steps, batch and data, from 13 points at 25 steps to 36 at 800, and against the rate they are highest in the middle. The merges lie 3 to 10 points above the pretrained model at all steps, batches and shares. Against the rate all but the average fall below it at the second largest, and all at the largest, the average to −8, the others to between −15 and −19."}}
 alike = both[~both["method"].str.endswith("_printed")].query("not group >= 2")
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 7.4), sharey=True)
-figures.methods_everywhere(alike, sweep.sweeps(merged), axes.flat)
-for ax in axes[:, 0]:
-    ax.set_ylabel("points above the pretrained")
-handles, names = axes[0, 0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
+figures.methods_everywhere(alike, axes)
 plt.show()
 
 # %%
@@ -349,12 +345,7 @@ assert rising[64, 50] < rising[8, 400]
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Generalisation error of the average above the pretrained model's, against each parameter; dashed and dotted, what the printed and the repaired stability make of its value at the usual setting (at 100 steps, for the steps). Cut off above. Means and intervals over seeds.", "name": "fig-scaling-laws"}, "image": {"alt": "Against steps, batch and share of the data the points lie on the dashed curve of Lemma 3 or near it; the dotted curve is far steeper, and against the batch it falls while the points rise. Against the rate the points stay near zero, and both curves leave the panel."}}
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 6.6), sharey=True)
-figures.law_points(gains, sweep.sweeps(merged), axes.flat)
-axes[0, 0].set_ylim(-0.1, 0.5)
-for ax in axes[:, 0]:
-    ax.set_ylabel("nats")
-handles, names = axes[0, 0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
+figures.law_points(gains, axes)
 plt.show()
 
 # %% [markdown]
@@ -371,7 +362,7 @@ for part in ("generalisation", "train_loss"):
 
 # %% tags=["remove-cell"]
 near = {}
-for own in sweep.sweeps(merged):
+for own in sweep.sweeps(gains):
     law = sweep.beside_theory(gains, own)
     near[sweep.free(own)] = (law["printed"] - law["mean"]).abs() - law["half_width"]
     if sweep.free(own) == "learning_rate":
@@ -444,12 +435,7 @@ fourteen = "vision14-scaling-vit_small"
 many, own = (sweep.apart(load_table(fourteen, part)) for part in ("merged", "experts"))
 more = sweep.gained(many[many["method"] == "average"], own)
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 6.6), sharey=True)
-figures.law_points(more, sweep.sweeps(many), axes.flat)
-axes[0, 0].set_ylim(-0.1, 0.5)
-for ax in axes[:, 0]:
-    ax.set_ylabel("nats")
-handles, names = axes[0, 0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
+figures.law_points(more, axes)
 plt.show()
 
 # %%
@@ -462,7 +448,7 @@ fell = sweep.at(more, steps=None).groupby("steps")[parts].mean()
 assert fell["train_loss"].is_monotonic_decreasing
 assert fell["generalisation"].is_monotonic_increasing
 assert fell["loss"].idxmin() == 200
-for swept in sweep.sweeps(many):
+for swept in sweep.sweeps(more):
     law = sweep.beside_theory(more, swept)
     excess = (law["printed"] - law["mean"]).abs() - law["half_width"]
     assert (excess.max() > 0.4) == (sweep.free(swept) == "learning_rate")
@@ -706,7 +692,7 @@ sweep.gained(*longer).groupby("steps")[["accuracy", *parts]].mean().round(3)
 # Fourteen and twenty tasks, of which the last needs no data:
 #
 # ```bash
-# mergelib study scaling --suite vision14 --model vit_small --seeds 5 \
+# mergelib study scaling --suite vision14 --model vit_small --seeds 4 \
 #   --set pictures=100 --set seen=100 --set size=8 --set groups=4 \
 #   --at "steps=25,50,100,200,400 counts=2,4,8,14 counted=200,400" \
 #   --at "learning_rate=1e-4 steps=25,50,100,200" --at "learning_rate=1.6e-3 steps=25,50,100,200" \

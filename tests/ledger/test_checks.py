@@ -1,13 +1,12 @@
 """Intervals and p-values of checks, against scipy and against each other."""
 
-from typing import Literal
-
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
 from mergelib.ledger import Check
+from mergelib.ledger.checks import Limit
 from mergelib.ledger.sail.speeds import faster
 from mergelib.ledger.verdicts import outcomes
 from mergelib.records.statistics import paired_bootstrap
@@ -111,9 +110,7 @@ def test_what_could_be_shown_is_shown_in_four_cases_of_five() -> None:
         ("none", ["open", "open"]),
     ],
 )
-def test_bounds_of_a_quantity_decide_on_one_side(
-    limit: Literal["", "least", "most", "none"], shown: list[str]
-) -> None:
+def test_bounds_of_a_quantity_decide_on_one_side(limit: Limit, shown: list[str]) -> None:
     values = np.array([1.0, 1.1, 0.9, 1.05, 0.95])
     checks = [Check("", sign * values, limit=limit) for sign in (1, -1)]
     assert [outcome for outcome, _ in outcomes(checks)] == shown

@@ -136,6 +136,11 @@ def within(values: Tensor, low: float, high: float) -> bool:
     return bool(low < values.min() <= values.max() < high)
 
 
+def follow(measured: dict[str, Tensor], laws: dict[str, tuple[float, float]]) -> None:
+    for name, (low, high) in laws.items():
+        assert within(measured[name], low, high), name
+
+
 def both_signs(values: Tensor) -> bool:
     return bool(values.min() < -ROOM < ROOM < values.max())
 
@@ -189,9 +194,7 @@ LAWS: dict[str, dict[str, tuple[float, float]]] = {
 
 @pytest.mark.parametrize("parameter", LAWS)
 def test_laws_of_the_printed_bounds_at_a_fixed_rate(parameter: str) -> None:
-    measured = slopes(printed, parameter)
-    for name, (low, high) in LAWS[parameter].items():
-        assert within(measured[name], low, high), name
+    follow(slopes(printed, parameter), LAWS[parameter])
 
 
 def test_laws_of_the_printed_bounds_at_the_papers_own_rate() -> None:
@@ -338,9 +341,7 @@ REPAIRED: dict[str, dict[str, tuple[float, float]]] = {
 
 @pytest.mark.parametrize("parameter", REPAIRED)
 def test_laws_of_the_repaired_bounds(parameter: str) -> None:
-    measured = slopes(repaired, parameter)
-    for name, (low, high) in REPAIRED[parameter].items():
-        assert within(measured[name], low, high), name
+    follow(slopes(repaired, parameter), REPAIRED[parameter])
 
 
 def test_the_repaired_bound_of_the_loss_has_a_valley_in_steps_and_in_the_rate() -> None:

@@ -5,7 +5,7 @@ from itertools import product
 
 import pandas as pd
 
-from mergelib.ledger.checks import Check, Role, above, pick
+from mergelib.ledger.checks import SEED, Check, Role, above, pick
 from mergelib.ledger.sail import speeds
 from mergelib.ledger.verdicts import Load
 from mergelib.sail.retraining import Account
@@ -15,7 +15,6 @@ WORDS = {"shared": "shared start", "own": "own starts"}
 GOALS = ("easy", "hard")
 LABELS, BYOL = "ResNet, probed", "ResNet, BYOL"  # both judged by a probe
 MAIN = {"GPT": "half wider", "ResNet": "deeper"}  # sizes by modality
-_SEED = ("seed",)
 _KEYS = ["modality", "size", "start"]
 
 
@@ -73,9 +72,7 @@ def better(load: Load) -> list[Check]:
     table = _main(_both(load), ["accuracy"], "arm")
     checks = []
     for words, cell in _cells(table):
-        sides = [
-            pick(table, "accuracy", keys=_SEED, arm=arm, **cell) for arm in ("SAIL", "scratch")
-        ]
+        sides = [pick(table, "accuracy", keys=SEED, arm=arm, **cell) for arm in ("SAIL", "scratch")]
         checks.append(above(f"{words}: better than scratch in the end", *sides))
     return checks
 
@@ -86,7 +83,7 @@ def labelled(load: Load) -> list[Check]:
     checks = []
     for goal in GOALS:
         rows = arms.speed_ups(table, goal, "B", "SAIL")
-        sides = [pick(rows, "speed", keys=_SEED, modality=name) for name in (LABELS, BYOL)]
+        sides = [pick(rows, "speed", keys=SEED, modality=name) for name in (LABELS, BYOL)]
         what = f"ResNet, deeper: SAIL gains more with labels than without, {goal} goal"
         checks.append(above(what, *sides, unit="log₂ ratio"))
     return checks
@@ -158,5 +155,5 @@ def _final(
     what: str,
     role: Role,
 ) -> Check:
-    sides = [pick(table, "loss", keys=_SEED, arm=name, **cell) for name in (rival, arm)]
+    sides = [pick(table, "loss", keys=SEED, arm=name, **cell) for name in (rival, arm)]
     return above(what, *sides, role=role, unit="nats")

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from mergelib.ledger.checks import Check, Role, above, pick
+from mergelib.ledger.checks import SEED, Check, Role, above, pick
 from mergelib.ledger.verdicts import Load
 
 KEPT = ("glyphs8-kept", "tinyshakespeare-kept")
@@ -12,7 +12,6 @@ CLUSTERS = ("tinyshakespeare-clusters", "wikitext2_test-clusters")
 HALF = 0.5  # of what the source has learned
 SURE = 0.95  # of draws
 CLEAR = 0.25  # of AUC: half-way from chance to certainty
-_SEED = ("seed",)
 # What the paper's own maps are: what is grown, by which start of width and of depth, learned or not
 _PAPERS = (
     ("wider", "svd", "", "grown"),
@@ -45,7 +44,7 @@ def kept(load: Load) -> list[Check]:
             continue  # batch norms: its maps cannot be learned
         chosen = dict(zip(("grown", "width", "depth", "mode"), way, strict=True))
         rows = load(result, "starts")
-        values = pick(rows, "kept", keys=_SEED, family=family, sources="one", **chosen)
+        values = pick(rows, "kept", keys=SEED, family=family, sources="one", **chosen)
         what = f"{_named(family, *way)}: more than half is kept"
         checks.append(above(what, values, 0.0, bound=HALF, role=role, unit="share"))
     return checks + _two_sources(load) + _bought(load)
@@ -57,7 +56,7 @@ def _two_sources(load: Load) -> list[Check]:
     for family, start, mode in modes:
         rows = load(FAMILIES[family], "starts")
         chosen = {"grown": "wider", "width": "mean", "mode": mode, "sources": start}
-        values = pick(rows, "kept", keys=_SEED, family=family, **chosen)
+        values = pick(rows, "kept", keys=SEED, family=family, **chosen)
         how = f"{_named(family, 'wider', 'mean', '', mode)}, average of two, {_STARTS[start]}"
         what = f"{how}: more than half is kept"
         checks.append(above(what, values, 0.0, bound=HALF, role="secondary", unit="share"))
@@ -73,7 +72,7 @@ def _bought(load: Load) -> list[Check]:
         rows = load(FAMILIES[family], "trained")
         chosen = {"grown": grown, "width": width, "depth": depth, "sources": "one"}
         sides = [
-            pick(rows, column, keys=_SEED, family=family, **chosen) for column in ("plain", "after")
+            pick(rows, column, keys=SEED, family=family, **chosen) for column in ("plain", "after")
         ]
         what = f"{_named(family, grown, width, depth, mode)}: ends lower than as much training"
         checks.append(above(what, *sides, role="secondary", unit="nats"))
@@ -88,7 +87,7 @@ def risks(load: Load) -> list[Check]:
     cases: list[tuple[str, str, Role]] = [(form, "tells", role) for form, role in roles.items()]
     cases += [(form, "holds", "control") for form in roles]
     for (form, column, role), count in product(cases, sorted(table["examples"].unique())):
-        values = pick(table, column, keys=_SEED, form=form, examples=count)
+        values = pick(table, column, keys=SEED, form=form, examples=count)
         says = "true and below C" if column == "tells" else "true"
         what = f"{form}, n = {count}: {says} in {SURE:.0%} of draws"
         checks.append(above(what, values, 0.0, bound=SURE, role=role, unit="share"))

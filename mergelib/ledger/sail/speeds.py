@@ -1,17 +1,13 @@
 """Checks of speed-ups, which are bounds where one side seldom reaches the goal."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 import pandas as pd
 
-from mergelib.ledger.checks import Check, Role, above, pick
+from mergelib.ledger.checks import SEED, Check, Limit, Role, above, pick
+from mergelib.sail.retraining import ENOUGH
 
 VALUES = ("speed", "reached", "rival_reached")
-ENOUGH = 0.8  # of runs that reach a goal: with fewer there is no factor
-SEED = ("seed",)
-
-Limit = Literal["", "least", "most", "none"]
 # Whether enough of one's own runs get there, and of the rival's.
 LIMITS: dict[tuple[bool, bool], tuple[Limit, str]] = {
     (True, True): ("", ""),

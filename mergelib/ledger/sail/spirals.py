@@ -6,18 +6,16 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from mergelib.ledger.checks import Check, Role, above, matrix, pick
+from mergelib.ledger.checks import SEED, Check, Role, above, matrix, pick
 from mergelib.ledger.sail import speeds
 from mergelib.ledger.verdicts import Load
-from mergelib.sail.retraining import Account
+from mergelib.sail.retraining import ENOUGH, Account
 from mergelib.studies.analysis.sail import spirals
 from mergelib.studies.papers.sail.spirals import EPOCHS, READINGS
 
 NEAR_POINTS = 0.5  # of accuracy: "maintains"
-ENOUGH = 0.8  # of seeds in which both sides reach a goal
 WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, matched"}
 CELLS = tuple(product(READINGS, spirals.STARTS))
-_SEED = ("seed",)
 
 
 def _named(reading: str, start: str) -> str:
@@ -30,7 +28,7 @@ def _sides(
     """What methods have in a column in each cell, by seed."""
     for reading, start in CELLS:
         cell = {"reading": reading, "start": start}
-        sides = [pick(table, column, keys=_SEED, method=name, **cell) for name in methods]
+        sides = [pick(table, column, keys=SEED, method=name, **cell) for name in methods]
         yield _named(reading, start), sides
 
 
@@ -58,7 +56,7 @@ def spike(load: Load) -> list[Check]:
         role: Role = "primary" if start == "own" else "secondary"
         chosen = {"reading": reading, "start": start, "steps": steps}
         sides = [
-            pick(table, "loss", keys=_SEED, place=place, **chosen) for place in ("middle", "ends")
+            pick(table, "loss", keys=SEED, place=place, **chosen) for place in ("middle", "ends")
         ]
         what = f"{_named(reading, start)}: a barrier after {steps} steps"
         checks.append(above(what, *sides, role=role, unit="nats"))

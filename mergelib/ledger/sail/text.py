@@ -5,7 +5,7 @@ from itertools import product
 
 import pandas as pd
 
-from mergelib.ledger.checks import Check, Role, above, pick
+from mergelib.ledger.checks import SEED, Check, Role, above, pick
 from mergelib.ledger.sail import speeds
 from mergelib.ledger.verdicts import Load
 from mergelib.sail.retraining import Account
@@ -18,7 +18,6 @@ STARTS = ("shared", "own")
 SLOPE = 0.25  # of the best γ on the theorem's: how far from 1
 REGRET = 0.1  # of what the best γ gains over the even average
 ALIGNED = 0.2  # of γ: "closely aligns"
-_SEED = ("seed",)
 _SHARE = ("seed", "share")
 
 
@@ -50,8 +49,8 @@ def _aligned(load: Load) -> Iterator[Check]:
     chosen = text.chosen(load(SWEEP, "curves"))
     distances = load(SWEEP, "distances")
     for start, features in product(STARTS, distances["features"].unique()):
-        best = pick(chosen, "gamma", keys=_SEED, start=start)
-        own = pick(distances, "gamma", keys=_SEED, split="thirds", features=features)
+        best = pick(chosen, "gamma", keys=SEED, start=start)
+        own = pick(distances, "gamma", keys=SEED, split="thirds", features=features)
         what = f"thirds, {WORDS[start]}: best γ less that by MMD² ({features})"
         yield above(what, best, own, role="secondary", tolerance=ALIGNED, unit="γ")
 
@@ -61,7 +60,7 @@ def spike(load: Load) -> list[Check]:
     heights = text.heights(load(SWEEP, "curves"))
     checks = []
     for start, step in product(WORDS, heights["step"].unique()):
-        values = pick(heights, "height", keys=_SEED, start=start, step=step)
+        values = pick(heights, "height", keys=SEED, start=start, step=step)
         what = f"text, {WORDS[start]}: a barrier after {step} steps"
         checks.append(above(what, values, 0.0, role="secondary", unit="nats"))
     return checks
@@ -96,8 +95,7 @@ def transferred(load: Load) -> list[Check]:
             checks.append(speeds.faster(what, rows, cell, role))
     for words, cell in _directions(interiors):
         sides = [
-            pick(interiors, "loss", keys=_SEED, place=place, **cell)
-            for place in ("end", "interior")
+            pick(interiors, "loss", keys=SEED, place=place, **cell) for place in ("end", "interior")
         ]
         checks.append(above(f"{words}: a γ between 0 and 1 beats both ends", *sides, unit="nats"))
     return checks
@@ -119,7 +117,7 @@ def near_ends(load: Load) -> list[Check]:
     near = chosen.assign(near=is_near(chosen["gamma"]))
     checks = []
     for start in STARTS:
-        shares = pick(near, "near", keys=_SEED, start=start)
+        shares = pick(near, "near", keys=SEED, start=start)
         what = f"text, {WORDS[start]}: best γ near 0 or 1, not by lot"
         checks.append(above(what, shares, chance, role="secondary", unit="share"))
     return checks

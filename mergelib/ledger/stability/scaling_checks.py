@@ -80,10 +80,8 @@ TWENTY = (
     replace(VIT, result="glyphs20-scaling-vit_small", words="twenty scripts, ", role="secondary"),
 )
 LARGER = (FOURTEEN, *TWENTY)
-NESTED = (  # merges of more and more experts, by which methods
-    (VIT, ("average", *OTHERS)),
-    (replace(VIT, result=ADAPTED_COUNTS), ("adamerging",)),
-    *((net, ("average",)) for net in LARGER),
+LEARNED = replace(
+    VIT, result=ADAPTED_COUNTS, words="AdaMerging, ", method="adamerging", role="secondary"
 )
 
 
@@ -210,15 +208,12 @@ def data(load: Load) -> list[Check]:
 def tasks(load: Load) -> list[Check]:
     """T5: nested merges, judged on the tasks that all of them hold."""
     checks = []
-    cases = [(net, method) for net, methods in NESTED for method in methods]
-    for (net, method), (value, unit) in product(cases, UNITS.items()):
-        means = sweep.shared_tasks(_counts(load, net), method, value)
+    for net, (value, unit) in product((VIT, *BY_OTHERS, LEARNED, *LARGER), UNITS.items()):
+        means = sweep.shared_tasks(_counts(load, net), net.method, value)
         least, most = means.columns[0], means.columns[-1]
-        main = (net, method) == (VIT, "average")
-        words = net.words + f"{label(method)}, " * (method != "average")
-        for few, many in [(least, most), *(pairwise(means.columns) if main else ())]:
-            role: Role = "primary" if main and (few, many) == (least, most) else "secondary"
-            what = f"{words}{value} of the first {least}: better with {few} merged than {many}"
+        for few, many in [(least, most), *(pairwise(means.columns) if net is VIT else ())]:
+            role: Role = net.role if (few, many) == (least, most) else "secondary"
+            what = f"{net.words}{value} of the first {least}: better with {few} merged than {many}"
             checks.append(Check(what, matrix(means[few] - means[many]), role=role, unit=unit))
     repeated = load(REPEATED, "test")
     fewest, largest = 2, int(repeated["count"].max())

@@ -7,6 +7,7 @@ import pandas as pd
 
 from mergelib.plots import label
 from mergelib.records.statistics import over_seeds
+from mergelib.sail.retraining import ENOUGH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,8 +54,8 @@ def by_distance(
 
     Args:
         speeds: names of `MARKS` to rows as from
-            `mergelib.studies.analysis.sail.arms.speed_ups`; where fewer than four runs in five
-            reach the goal, on either side, marks are open.
+            `mergelib.studies.analysis.sail.arms.speed_ups`; where fewer runs than
+            `ENOUGH` reach the goal, on either side, marks are open.
         distances: by target.
         ax: where to draw.
     """
@@ -66,7 +67,7 @@ def by_distance(
         reached = rows.groupby("target")[["reached", "rival_reached"]].mean().min(axis=1)
         bars: dict[str, Any] = {"color": shade, "fmt": mark, "ms": 5, "capsize": 2}
         ax.plot([], [], mark, color=shade, ms=5, label=text)
-        for fill, chosen in ((shade, reached >= 0.8), ("white", reached < 0.8)):
+        for fill, chosen in ((shade, reached >= ENOUGH), ("white", reached < ENOUGH)):
             own = found[chosen[found.index]]
             at = [places[target] + shift for target in own.index]
             ax.errorbar(at, own["mean"], own["half_width"], mfc=fill, **bars)

@@ -58,13 +58,14 @@ def way_gains(merged: pd.DataFrame, way: str, base: str, *, method: str) -> pd.D
     Returns:
         A row for each kind of difference; without numbers where it does not have that way.
     """
-    found = []
-    for kind in merged["kind"].unique():
-        table = by_way(merged, kind=kind, method=method)
-        if {way, base} <= set(table["method"]):
-            found.append(100 * both_intervals(table, {kind_name(kind): (way, base)}))
-    names = [kind_name(kind) for kind in merged["kind"].unique()]
-    gains: pd.DataFrame = pd.concat(found).reindex(names)
+    kinds = merged["kind"].unique()
+    tables = {kind_name(kind): by_way(merged, kind=kind, method=method) for kind in kinds}
+    found = [
+        100 * both_intervals(table, {name: (way, base)})
+        for name, table in tables.items()
+        if {way, base} <= set(table["method"])
+    ]
+    gains: pd.DataFrame = pd.concat(found).reindex([*tables])
     return gains
 
 

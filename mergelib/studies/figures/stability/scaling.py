@@ -49,8 +49,7 @@ def both_laws(gains: pd.DataFrame, axes: Sequence["Axes"]) -> None:
     loss_parts(rates, "learning_rate", axes[1])
     axes[0].set(xlabel=AXES["steps"], ylabel="nats above the pretrained model")
     axes[1].set(xlabel=AXES["learning_rate"])
-    handles, names = axes[0].get_legend_handles_labels()
-    axes[0].figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
+    _legend(axes[0])
 
 
 def live_parts(tables: Mapping[float, Mapping[str, Any]], axes: Sequence["Axes"]) -> None:
@@ -124,37 +123,50 @@ def method_curves(rows: pd.DataFrame, column: str, value: str, ax: "Axes") -> No
     _axis(ax, sorted(rows[column].unique()))
 
 
-def methods_everywhere(rows: pd.DataFrame, varied: Sequence[Mapping[str, Any]], axes: Any) -> None:
+def methods_everywhere(rows: pd.DataFrame, axes: Any) -> None:
     """`method_curves` of accuracy against each parameter, all else usual.
 
     Args:
         rows: as of `sweep.gained`, of several methods on the same groups.
-        varied: as from `sweep.sweeps`.
-        axes: as many.
+        axes: two by two; the legend stands below them.
     """
-    for ax, own in zip(axes, varied, strict=True):
+    for ax, own in zip(axes.flat, sweep.sweeps(rows), strict=True):
         column = sweep.free(own)
         shown = sweep.at(rows, **own)
         method_curves(shown, column, "accuracy", ax)
         _axis(ax, sorted(shown[column].unique()), TICKS.get(column, 1.0))
         ax.set(xlabel=_named(own))
+    _finished(axes, "points above the pretrained")
 
 
-def law_points(gains: pd.DataFrame, varied: Sequence[Mapping[str, Any]], axes: Any) -> None:
+def law_points(gains: pd.DataFrame, axes: Any) -> None:
     """E_G against each parameter, and the curves that the laws draw through the usual setting.
 
     Args:
         gains: averages, as of `sweep.gained`.
-        varied: as from `sweep.sweeps`.
-        axes: as many.
+        axes: two by two; the legend stands below them.
     """
-    for ax, own in zip(axes, varied, strict=True):
+    for ax, own in zip(axes.flat, sweep.sweeps(gains), strict=True):
         column, table = sweep.free(own), sweep.beside_theory(gains, own)
         ax.plot(table.index, table["printed"], "--", color="#d55e00", label="Lemma 3")
         ax.plot(table.index, table["repaired"], ":", lw=2, color="#0072b2", label="repaired")
         _bars(table, ax, "measured", "#000000", "o")
         _axis(ax, list(table.index), TICKS.get(column, 1.0))
         ax.set(xlabel=_named(own))
+    axes[0, 0].set_ylim(-0.1, 0.5)
+    _finished(axes, "nats")
+
+
+def _finished(axes: Any, ylabel: str) -> None:
+    for ax in axes[:, 0]:
+        ax.set_ylabel(ylabel)
+    _legend(axes[0, 0])
+
+
+def _legend(ax: "Axes") -> None:
+    """One for the whole figure, below it."""
+    handles, names = ax.get_legend_handles_labels()
+    ax.figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
 
 
 def _named(varied: Mapping[str, Any]) -> str:
