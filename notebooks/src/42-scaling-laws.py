@@ -134,7 +134,7 @@ print(f"K = 400, seed 0: {bar.mean:.1f} %, standard error over groups {bar.error
 print("all seeds, interval:", sweep.told(sweep.spread(last, "steps")[400]), "%")
 
 # %% [markdown]
-# Experts are trained one after the other. Several at once, by `vmap` over stacked weights, take longer here (`make bench`), but for perceptrons:
+# Experts are trained one after the other. Several at once, by `vmap` over stacked weights, gain nothing here (`make bench`), but for perceptrons:
 
 # %%
 from mergelib.records.results import load_result
