@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import functional_call, grad
 
 from mergelib import flatten, merge
-from mergelib.studies.papers.stability.scaling import draw_groups, scaling
+from mergelib.studies.papers.stability.scaling import TOTALS, draw_groups, scaling
 from mergelib.studies.runner import measure_study
 from mergelib.studies.sweep import Backend
 from mergelib.testbed.evaluation import evaluate
@@ -120,6 +120,23 @@ def test_merged_are_merges_of_the_checkpoints(tiny_zoo: Zoo) -> None:
         distance = (flatten(state) - flatten(tiny_zoo.pretrained)).norm()
         found = merged["distance"][rule].iloc[0]
         assert found == pytest.approx(float(distance), rel=1e-3)
+
+
+def test_a_tuned_scale_is_the_best_of_the_grid_on_validation_examples(tiny_zoo: Zoo) -> None:
+    options = {**QUICK, "rivals": ("task_arithmetic_tuned",), "steps": [8]}
+    rows = pd.DataFrame(scaling(tiny_zoo, **options)["merged"]).groupby("method")
+    length, right = rows["distance"].mean(), rows["validation_accuracy"].mean()
+    scale = length["task_arithmetic_tuned"] / length["average"]  # whose scales sum to 1
+    assert min(abs(scale / total - 1) for total in TOTALS) < 1e-2
+    assert right["task_arithmetic_tuned"] >= right["average"], "which is a point of the grid"
+
+
+def test_joint_training_is_judged_beside_merges(tiny_zoo: Zoo) -> None:
+    tables = scaling(tiny_zoo, **QUICK, joint=30)
+    rows = pd.DataFrame(tables["joint"])
+    assert rows["task"].tolist() == list(tiny_zoo.suite.tasks)
+    assert rows["train_loss"].mean() < pd.DataFrame(tables["merged"])["train_loss"].mean()
+    assert not scaling(tiny_zoo, **QUICK)["joint"]
 
 
 def test_experts_begin_at_the_pretrained_model(tiny_zoo: Zoo) -> None:

@@ -19,7 +19,15 @@ from mergelib.hashing import stable_seed
 from mergelib.procedures.common import unlabelled
 from mergelib.records.results import Rows, Tables
 from mergelib.statedict import StateDict
-from mergelib.studies.comparison import adapted, distance, examples_of, merge_zoo, only, scores
+from mergelib.studies.comparison import (
+    adapted,
+    best_of,
+    distance,
+    examples_of,
+    merge_zoo,
+    only,
+    scores,
+)
 from mergelib.studies.papers.convolutions import measured_anew
 from mergelib.studies.runner import beginning_of, study
 from mergelib.testbed.evaluation import SplitName
@@ -31,6 +39,8 @@ Checkpoints = Mapping[int, Mapping[str, dict[str, Tensor]]]  # by number of step
 Rule = Callable[[Zoo], StateDict]
 
 ADAPTING: dict[str, Any] = {"steps": 50, "learning_rate": 0.01}  # AdaMerging, by layer
+JOINT = 16  # examples of each task in a step of multi-task training
+TOTALS = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # sums of the T scales that tuning tries
 
 
 def _scaled(method: str, total: float | None = None, **settings: Any) -> Rule:
@@ -52,11 +62,18 @@ def _recalibrated(zoo: Zoo) -> StateDict:
     return measured_anew(zoo, merge_zoo("average", zoo))
 
 
-# Every method at one scale. The printed ones are Σ λ M(Δ) with λ = 1/T; AdaMerging learns from the
-# inputs of validation examples; the recalibrated average has BatchNorm measured on training ones.
+def _tuned(zoo: Zoo) -> StateDict:
+    grid = {"scale": [total / len(zoo.experts) for total in TOTALS]}
+    return merge_zoo("task_arithmetic", zoo, **best_of(zoo, "task_arithmetic", grid))
+
+
+# Every method at one scale, but for the tuned one, whose scale is chosen by validation accuracy for
+# each merge. The printed ones are Σ λ M(Δ) with λ = 1/T; AdaMerging learns from the inputs of
+# validation examples; the recalibrated average has BatchNorm measured on training ones.
 RULES: dict[str, Rule] = {
     "average": _scaled("average"),
     "task_arithmetic": _scaled("task_arithmetic", 2),
+    "task_arithmetic_tuned": _tuned,
     "ties": _scaled("ties"),
     "dare": _scaled("dare", 2),
     "cart": _scaled("cart"),
@@ -67,7 +84,7 @@ RULES: dict[str, Rule] = {
 }
 
 
-@study(methods=["average", "task_arithmetic", "ties", "dare"], load=beginning_of)
+@study(methods=["average", "task_arithmetic", "ties", "dare", "multitask"], load=beginning_of)
 def scaling(
     zoo: Zoo,
     *,
@@ -78,10 +95,11 @@ def scaling(
     optimiser: str = "adam",
     groups: int = 7,
     size: int = 8,
-    rivals: Sequence[str] = tuple(RULES)[1:4],
+    rivals: Sequence[str] = ("task_arithmetic", "ties", "dare"),
     compared: int = 2,
     counts: Sequence[int] = (),
     counted: Sequence[int] = (400,),
+    joint: int = 0,
     pictures: int = 200,
     seen: int = 100,
 ) -> Tables:
@@ -100,6 +118,7 @@ def scaling(
         compared: how many of the groups to merge by these.
         counts: numbers of tasks to merge by all rules: the first of an order that the seed draws.
         counted: the K after which to do so.
+        joint: steps of a training on all tasks together, with `JOINT` examples of each in a step.
         pictures: at most so many test and validation examples of each task are judged.
         seen: at most so many of the examples that were trained on.
 
@@ -107,10 +126,11 @@ def scaling(
         Rows with the setting's ``learning_rate``, ``batch_size`` and ``share``, with ``steps``,
         ``task``, and on test examples ``accuracy`` (0..1) and ``loss`` (nats), likewise
         ``train_accuracy`` and ``train_loss``. ``experts`` (of 0 steps: the pretrained model, on
-        every task) have ``validation_accuracy`` and ``validation_loss``, too. ``merged`` have
-        ``method`` and ``group``, ``counts`` have ``method`` and ``count``; both have ``distance``,
-        ‖θ − θ_0‖, as experts have. ``stopped`` are averages of experts that each stopped at the
-        checkpoint with its least validation loss; ``steps`` is of the task's own.
+        every task), ``merged`` and ``joint``, what `multitask` reaches, have validation columns,
+        too. ``merged`` have ``method`` and ``group``, ``counts`` have ``method`` and ``count``;
+        both have ``distance``, ‖θ − θ_0‖, as experts have. ``stopped`` are averages of experts
+        that each stopped at the checkpoint with its least validation loss; ``steps`` is of the
+        task's own.
 
     Raises:
         ValueError: a share out of range, an unknown rule, groups or counts larger than the suite,
@@ -138,6 +158,7 @@ def scaling(
         ),
         "counts": _counts(judged, kept, counts, counted, ("average", *rivals)),
         "stopped": _stopped(judged, kept, teams, experts),
+        "joint": _joint(replace(zoo, suite=trained), judged, kept[max(steps)], joint),
     }
     return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
 
@@ -250,7 +271,7 @@ def _merged(
         for rule, many in rules.items()
         for group, team in enumerate(teams[:many])
         for count, states in kept.items()
-        for row in _judged(zoo, rule, {name: states[name] for name in team})
+        for row in _judged(zoo, rule, {name: states[name] for name in team}, ALL)
     ]
 
 
@@ -283,14 +304,28 @@ def _stopped(zoo: Zoo, kept: Checkpoints, teams: Sequence[Sequence[str]], expert
     ]
 
 
+def _joint(
+    zoo: Zoo, judged: Zoo, experts: Mapping[str, dict[str, Tensor]], steps: int
+) -> Iterator[dict[str, Any]]:
+    """One model trained on all tasks, as a floor of the training loss."""
+    if steps:
+        zoo, data = replace(zoo, experts=dict(experts)), examples_of(zoo, None, "train")
+        state = adapted(zoo, "multitask", data, steps=steps, batch_size=JOINT).state
+        for row in _scores(judged, state, list(zoo.suite.tasks), ALL):
+            yield {"steps": steps, **row}
+
+
 def _judged(
-    zoo: Zoo, rule: str, states: Mapping[str, dict[str, Tensor]]
+    zoo: Zoo,
+    rule: str,
+    states: Mapping[str, dict[str, Tensor]],
+    splits: Mapping[str, SplitName] = BOTH,
 ) -> Iterator[dict[str, Any]]:
     """What a rule makes of these experts, one row per task."""
     part = replace(zoo, suite=only(zoo.suite, list(states)), experts=dict(states))
     state = RULES[rule](part)
     far = _distance(zoo, state)
-    for row in _scores(part, state, list(states), BOTH):
+    for row in _scores(part, state, list(states), splits):
         yield {"distance": far, **row}
 
 
