@@ -13,13 +13,14 @@ from mergelib.studies.papers.stability import (
     scaling,
     uneven,
     variance,
+    weighing,
 )
 from mergelib.studies.runner import REGISTERED, Study
 
 PAPERS = (
     *(cart, surface, geometry, convolutions, frank_wolfe, cogram),
     *(constants, retraining, scaling, repeats, variance, remedies),
-    *(uneven, mechanisms, rebasin),
+    *(uneven, mechanisms, rebasin, weighing),
     *(spirals, text, diffusion, kept, encoder, arms, risk, clusters),
 )
 

@@ -36,7 +36,7 @@ from mergelib.testbed.zoo import Zoo
 SEARCHES_NOTHING = {
     *("ranks", "interference", "surface", "geometry", "concrete"),
     *("stability", "retraining", "variance", "scaling", "repeats"),
-    *("uneven", "mechanisms", "rebasin", "diffusion"),
+    *("uneven", "mechanisms", "rebasin", "weighing", "diffusion"),
 }
 
 
@@ -274,6 +274,8 @@ def test_studies_use_no_method_that_they_do_not_name(
         "uneven": {"rates": {"sgd": 0.01}, "steps": 2, "ratio": 3.0, "pictures": 5},
         "mechanisms": {"examples": 6, "parts": 3, "steps": 1, "mending": 1, "pictures": 5},
         "rebasin": {"epochs": 1, "examples": 6, "parts": 3, "pictures": 5},
+        "weighing": {"steps": [1], "examples": 6, "parts": 2, "singles": 1, "tried": [1, 2]}
+        | {"pictures": 6},
         "diffusion": {"task": "digits_low", "width": 32, "depth": 2, "source": (16, 1)}
         | {"steps": 3, "aligned": 1, "prepared": 2, "batch_size": 4, "samples": 20, "euler": 2},
         "kernels": {"grids": {"average": {}, "cart": {"scale": [1.0]}}},

@@ -1,6 +1,7 @@
 """What chapter 43 computes, against brute force, written-out formulas and simulated merges."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -154,9 +155,7 @@ def test_weights_by_the_exact_error_against_a_grid() -> None:
     tasks = two_tasks()
     plan = Training.alike(2, 50, 0.5, batch=1, examples=1)
     grid = torch.linspace(0, 1, 1001, dtype=torch.float64)
-    values = [
-        errors(tasks, choosing.reweighted(plan, torch.stack([1 - w, w]))).excess for w in grid
-    ]
+    values = [errors(tasks, replace(plan, weights=torch.stack([1 - w, w]))).excess for w in grid]
     found = choosing.weights_by(tasks, plan, "truth")
     assert float(found[1]) == pytest.approx(float(grid[int(np.argmin(values))]), abs=2e-3)
 

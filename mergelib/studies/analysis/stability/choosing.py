@@ -6,13 +6,13 @@ which are averaged. The unit of every interval is the family of tasks that a see
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 import torch
-from scipy.optimize import minimize
 from scipy.stats import kendalltau
 from torch import Tensor
 
@@ -27,6 +27,7 @@ from mergelib.studies.analysis.stability.quadratics import (
 from mergelib.theory.stability import bounds
 from mergelib.theory.stability.quadratics import Quadratics, covered, errors
 from mergelib.theory.stability.steps import Training
+from mergelib.theory.stability.weights import least_weights
 
 Parameter = Literal["steps", "rate", "batch", "examples", "tasks"]
 
@@ -334,27 +335,13 @@ def _merges(tasks: Quadratics, plan: Training, data: Tensor, generator: torch.Ge
 def weights_by(tasks: Quadratics, plan: Training, guide: Literal["truth", "repaired"]) -> Tensor:
     """Merging weights on the simplex where the exact error, or the bound, is least; ``(T,)``."""
 
-    def value(weights: np.ndarray) -> float:
-        other = reweighted(plan, torch.from_numpy(weights / weights.sum()))
+    def value(weights: Tensor) -> float:
+        other = replace(plan, weights=weights)
         if guide == "truth":
             return errors(tasks, other).excess
         return sum(repaired_parts(tasks, other, weighted=True).values())
 
-    count = len(plan.weights)
-    found = minimize(
-        value,
-        np.full(count, 1 / count),
-        method="SLSQP",
-        bounds=[(0, 1)] * count,
-        constraints={"type": "eq", "fun": lambda weights: weights.sum() - 1},
-        options={"ftol": 1e-10},
-    )
-    return torch.from_numpy(found.x / found.x.sum())
-
-
-def reweighted(plan: Training, weights: Tensor) -> Training:
-    """The same experts, merged by other weights."""
-    return Training(plan.learning_rate, plan.vectors, plan.batch, plan.examples, weights)
+    return least_weights(value, len(plan.weights))
 
 
 def weighed(
@@ -372,7 +359,7 @@ def weighed(
         start = untouched(tasks, examples=examples)
         row = {"uniform": errors(tasks, plan).excess / start}
         for guide in ("repaired", "truth"):
-            chosen = reweighted(plan, weights_by(tasks, plan, guide))
+            chosen = replace(plan, weights=weights_by(tasks, plan, guide))
             row[guide] = errors(tasks, chosen).excess / start
         rows.append({"seed": seed, "steps": count} | row)
     return pd.DataFrame(rows)

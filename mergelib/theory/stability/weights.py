@@ -1,0 +1,83 @@
+"""Merging weights at which a bound is least, from what is known at θ_0 (chapter 43 of the book)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mergelib.messages.brief import Brief
+from mergelib.theory.stability import bounds
+from mergelib.theory.stability.steps import Training
+
+
+@dataclass(frozen=True, repr=False)
+class Beginning(Brief):
+    """What the bound of an excess error takes from θ_0, for any merging weights.
+
+    Attributes:
+        value: f(θ_0).
+        products: ⟨∇f_t, ∇f_s⟩ there, ``(T, T)``, e.g. of `inner_products`.
+        losses: L, and σ_t in the mean square.
+        largest: the same with the largest σ_t, which stability asks for.
+    """
+
+    value: float
+    products: Tensor
+    losses: bounds.Losses
+    largest: bounds.Losses
+
+    def excess(self, training: Training) -> dict[str, float]:
+        """`excess_bound` of a merge with any weights, by `weighted_descent_bound`.
+
+        With the growth of convex losses in `local_stability`, which favours it, and a floor of 0.
+        """
+        _, surrogate = training.surrogate
+        even = torch.full_like(surrogate, 1 / len(surrogate))
+        gradient, apart = (float(c @ self.products @ c) for c in (even, even - surrogate))
+        opening = (self.value, gradient, apart, float(surrogate @ self.products.diagonal()))
+        parts = bounds.weighted_descent_bound(opening, self.losses, training)
+        local = bounds.local_stability(self.largest, training, convex=True)
+        moved = bounds.merged_stability(training, local)
+        return bounds.excess_bound(parts, 0.0, moved, self.losses.smoothness)
+
+    def best(self, training: Training) -> Tensor:
+        """Where `excess` is least over the simplex, for experts trained in this way; ``(T,)``."""
+
+        def value(weights: Tensor) -> float:
+            return sum(self.excess(replace(training, weights=weights)).values())
+
+        return least_weights(value, len(training.weights))
+
+
+def inner_products(products: Tensor) -> Tensor:
+    """⟨∇f_t, ∇f_s⟩ without bias, ``(T, T)``, and moved to the nearest matrix that can be a Gram's.
+
+    Args:
+        products: ``(T, m, T, m)`` of `gradient_products`.
+    """
+    parts = products.shape[1]
+    same = torch.einsum("tasa->ts", products)
+    table = (products.sum((1, 3)) - same) / (parts * (parts - 1))
+    values, vectors = torch.linalg.eigh((table + table.T) / 2)
+    clipped: Tensor = (vectors * values.clamp(min=0)) @ vectors.T
+    return clipped
+
+
+def least_weights(value: Callable[[Tensor], float], tasks: int) -> Tensor:
+    """Weights on the simplex at which a function is least, ``(T,)``; searched from equal ones."""
+    from scipy.optimize import minimize
+
+    def on_simplex(weights: np.ndarray) -> float:
+        return value(torch.from_numpy(weights / weights.sum()))
+
+    found = minimize(
+        on_simplex,
+        np.full(tasks, 1 / tasks),
+        method="SLSQP",
+        bounds=[(0, 1)] * tasks,
+        constraints={"type": "eq", "fun": lambda weights: weights.sum() - 1},
+        options={"ftol": 1e-10},
+    )
+    return torch.from_numpy(found.x / found.x.sum())
