@@ -9,6 +9,7 @@ import torch
 
 from mergelib.statedict import flatten
 from mergelib.studies.catalogue import get_study
+from mergelib.studies.papers.stability import constants
 from mergelib.studies.papers.stability.constants import stability
 from mergelib.studies.papers.stability.retraining import drawn, retraining
 from mergelib.studies.runner import Run
@@ -42,9 +43,22 @@ def test_constants_of_a_zoo(tiny_zoo: Zoo) -> None:
     quick: dict[str, Any] = {"pictures": 12, "curved": 5, "singles": 3, "products": 1, "adam": 1}
     fewer = stability(tiny_zoo, points=["pretrained"], **quick)
     assert fewer["points"] == tables["points"][:1]
+    early = stability(tiny_zoo, points=[], after=[1, 20], learning_rate=2e-3, **quick)
+    (near, far) = early["points"]
+    assert [near["point"], far["point"]] == ["average after 1", "average after 20"]
+    assert fewer["points"][0]["loss"] > near["loss"] > far["loss"]
     adam = pd.DataFrame(tables["adam"])
     assert adam.groupby("task")["steps"].apply(list).tolist() == [[1, 5]] * 2
     assert adam["residual"].between(0.1, 1).all()
+
+
+def test_constants_of_the_pretrained_model_need_no_experts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "zoo_of", lambda run: "experts")
+    monkeypatch.setattr(constants, "beginning_of", lambda run: "none")
+    for points, expected in ((["pretrained"], "none"), (["pretrained", "average"], "experts")):
+        study = get_study("stability")
+        run = Run(study, "digits2", 0, settings=study.complete({"points": points}))
+        assert str(constants.zoo_for(run)) == expected
 
 
 def test_only_seen_examples_move_an_expert(tiny_zoo: Zoo) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Generator, Tensor
@@ -9,9 +10,11 @@ from torch import Generator, Tensor
 from mergelib.hashing import stable_seed
 from mergelib.problems.examples import Examples
 from mergelib.records.results import Rows, Tables
+from mergelib.statedict import StateDict
 from mergelib.studies.comparison import merge_zoo, problem_of
 from mergelib.studies.papers.stability.retraining import descend
-from mergelib.studies.runner import study
+from mergelib.studies.papers.stability.scaling import trained_checkpoints
+from mergelib.studies.runner import Loaded, Run, beginning_of, study, zoo_of
 from mergelib.testbed.tasks import Task, Zoo
 from mergelib.theory.stability import estimators
 from mergelib.theory.stability.adam import adam_steps
@@ -19,13 +22,21 @@ from mergelib.theory.stability.task_loss import TaskLoss, task_losses
 from mergelib.training import shuffled
 
 POINTS = ("pretrained", "average", "experts")
+BATCH = 32  # of Adam's steps
 
 
-@study(methods=["average"])
+def zoo_for(run: Run) -> Loaded:
+    """With experts where the study looks at them, which the pretrained model does without."""
+    needed = {"average", "experts"} & {*run.settings["points"]}
+    return zoo_of(run) if needed else beginning_of(run)
+
+
+@study(methods=["average"], load=zoo_for)
 def stability(
     zoo: Zoo,
     *,
     points: Sequence[str] = POINTS,
+    after: Sequence[int] = (),
     pictures: int = 128,
     curved: int = 16,
     singles: int = 6,
@@ -42,13 +53,14 @@ def stability(
     Args:
         zoo: experts and their suite.
         points: where: at ``pretrained``, ``average``, and all ``experts``.
+        after: also at averages of experts that Adam trained for so many steps at a constant rate.
         pictures: training examples of each task, whose gradients are taken.
         curved: of these, so many are behind curvatures.
         singles: of these, so many have a curvature of their own taken.
         parts: into which each task's examples are cut for estimates without bias, at least 3.
         products: with each Hessian, at most; half as many for single examples.
         adam: steps that Adam takes from the pretrained model, to see what it makes of gradients.
-        learning_rate: of these.
+        learning_rate: of Adam.
 
     Returns:
         ``curvature``: rows of ``point``, ``of`` (``mean``, ``task`` or ``example``), ``task`` and
@@ -66,9 +78,14 @@ def stability(
             raise ValueError(f"unknown point {point!r}; known: {', '.join(POINTS)}")
     generator = Generator().manual_seed(stable_seed("stability", zoo.suite.seed))
     problem = problem_of(zoo, pictures)
-    known = {"pretrained": zoo.pretrained, "average": merge_zoo("average", zoo), **zoo.experts}
-    chosen = [*points, *(zoo.experts if "experts" in points else ())]
-    states = {name: state for name, state in known.items() if name in chosen}
+    states: dict[str, StateDict] = {}
+    if "pretrained" in points:
+        states["pretrained"] = zoo.pretrained
+    if "average" in points:
+        states["average"] = merge_zoo("average", zoo)
+    if "experts" in points:
+        states |= zoo.experts
+    states |= _averages(zoo, after, learning_rate)
     tables: Tables = {"curvature": [], "gradients": [], "points": [], "adam": []}
     for point, state in states.items():
         losses = task_losses(problem, state)
@@ -84,6 +101,18 @@ def stability(
         steps = _recorded(zoo, name, task, adam, learning_rate)
         tables["adam"] += [{"task": name, **row} for row in steps]
     return tables
+
+
+def _averages(zoo: Zoo, after: Sequence[int], rate: float) -> dict[str, StateDict]:
+    if not after:
+        return {}
+    training = {"optimiser": "adam", "learning_rate": rate, "batch_size": BATCH}
+    found = trained_checkpoints(zoo, after, **training)
+    experts = {k: {name: kept[k] for name, kept in found.items()} for k in after}
+    return {
+        f"average after {k}": merge_zoo("average", replace(zoo, experts=own))
+        for k, own in experts.items()
+    }
 
 
 def _curvatures(
@@ -146,7 +175,7 @@ def _recorded(
         gradients.append(torch.cat([g.flatten() for g in moved]))
 
     generator = Generator().manual_seed(stable_seed("adam", name, zoo.suite.seed))
-    batches = shuffled(len(task.train), min(32, len(task.train)), generator, steps=steps)
+    batches = shuffled(len(task.train), min(BATCH, len(task.train)), generator, steps=steps)
     everything = Examples(task.train.inputs, task.train.labels)
     descend(network, zoo.heads[name], task, everything, batches, "adam", rate, keep)
     for count in sorted({1, max(1, steps // 5), steps}):

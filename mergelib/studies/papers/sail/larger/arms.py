@@ -96,12 +96,19 @@ GOALS = {  # nats, by modality, size and target
     ("ResNet", "deeper", "eurosat"): {"easy": 1.218, "hard": 0.929},
     ("ResNet", "deeper", "cifar10"): {"easy": 1.72, "hard": 1.636},
     ("ResNet", "deeper", "resisc12"): {"easy": 1.427, "hard": 1.317},
+    ("ResNet, probed", "deeper", "cifar10"): {"easy": 1.661, "hard": 1.628},
+    ("ResNet, BYOL", "deeper", "cifar10"): {"easy": 1.985, "hard": 1.969},
 }
 # Of pictures: the largest of the grid, best of it for scratch, nearest source, uniform and SAIL. At
 # 1e-2 scratch is worse, and the nearest source is on one of two sets.
 _SAME = dict.fromkeys(ARMS, Rates(3e-3))
 RATES: dict[tuple[str, str], dict[str, Rates]] = {  # by modality and start
     ("ResNet", "shared"): _SAME,
+    ("ResNet, probed", "shared"): _SAME,
+    ("ResNet, BYOL", "shared"): {
+        **dict.fromkeys(("scratch", "nearest source"), Rates(3e-3)),
+        "SAIL": Rates(1e-3),
+    },
     ("GPT", "shared"): {
         **dict.fromkeys(("scratch", "nearest source", "Net2Net", "greedy soup"), Rates(1e-3)),
         "farther source": Rates(1e-3),  # not tuned apart
