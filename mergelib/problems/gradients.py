@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +64,28 @@ def example_loss(
     return parameters, ExampleLoss(model, head, constants, criterion)
 
 
+def example_losses(
+    loss: LossOfOne, parameters: Tensors, x: Inputs, y: Tensor, *, own: bool = False
+) -> Tensor:
+    """The loss of each example of a batch, ``(B,)``: vectorised, or one by one if that fails.
+
+    Args:
+        loss: of one example.
+        parameters: by name.
+        x: inputs, examples first.
+        y: labels.
+        own: parameters are of each example, examples first.
+    """
+    try:
+        losses: Tensor = vmap(loss, in_dims=(0 if own else None, 0, 0))(parameters, x, y)
+        return losses
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:  # an error of the model itself is met again
+        parts = [_row(parameters, i) if own else parameters for i in range(len(y))]
+        return torch.stack([loss(parts[i], _row(x, i), y[i]) for i in range(len(y))])
+
+
 class ExampleGradients:
     """Gradients of single examples: vectorised, or one by one once that has failed."""
 
@@ -93,6 +116,14 @@ class ExampleGradients:
                 stacklevel=2,
             )
         return {name: torch.stack([row[name].detach() for row in rows]) for name in parameters}
+
+
+@overload
+def _row(inputs: Tensors, row: int) -> Tensors: ...
+
+
+@overload
+def _row(inputs: Inputs, row: int) -> Inputs: ...
 
 
 def _row(inputs: Inputs, row: int) -> Inputs:

@@ -316,3 +316,29 @@ def test_what_lies_outside() -> None:
     directions = many(1, 0, 0, 1, 0, 0, 0, 2, 0).view(3, 3)  # the first twice
     assert outside(many(0, 3, 4), directions) == pytest.approx(0.8)
     assert outside(directions.sum(0), directions) < 1e-12
+
+
+class Choosy(nn.Linear):
+    """A layer that looks at its inputs' values, which cannot be vectorised."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if bool(x.abs().max() < 1e6) else 0 * x)
+
+
+def test_models_that_cannot_be_vectorised_go_one_by_one() -> None:
+    torch.manual_seed(0)
+    inputs, labels = torch.randn(5, 4), torch.tensor([0, 1, 2, 1, 0])
+    found = {}
+    for layer in (nn.Linear(4, 3), Choosy(4, 3)):
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.fill_(0.3)
+        data, heads = {"all": Examples(inputs, labels)}, {"all": nn.Identity()}
+        problem = Problem({}, model=layer, data=data, heads=heads)
+        loss = task_losses(problem, layer.state_dict())["all"]
+        direction = torch.ones(len(flatten(loss.point)))
+        rows = loss.example_hessians(slice(1, 4))(torch.ones(3, len(direction)))
+        found[type(layer)] = [loss.values(), loss.gradient(), loss.curvature(direction), rows]
+    for ours, theirs in zip(*found.values(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+        assert float(ours.abs().max()) > 0

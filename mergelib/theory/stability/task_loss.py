@@ -24,6 +24,7 @@ from mergelib.problems.gradients import (
     LossOfOne,
     Tensors,
     example_loss,
+    example_losses,
 )
 from mergelib.problems.problem import Problem
 from mergelib.statedict import StateDict, flatten, unflatten
@@ -96,14 +97,15 @@ class TaskLoss(Brief):
 
         def total(points: Tensors) -> Tensor:
             with exact_attention():
-                return vmap(self.loss)(points, batch.inputs, batch.pair[1]).sum()
+                labels = batch.pair[1]
+                return example_losses(self.loss, points, batch.inputs, labels, own=True).sum()
 
         along, split = _hessian(total, copies), vmap(partial(unflatten, like=self.point))
         return lambda directions: _rows(along(split(directions)))
 
     def _losses(self, point: Tensors, x: Inputs, y: Tensor) -> Tensor:
         with exact_attention():
-            return vmap(self.loss, in_dims=(None, 0, 0))(point, x, y)
+            return example_losses(self.loss, point, x, y)
 
     def _total(self, point: Tensors, x: Inputs, y: Tensor) -> Tensor:
         return self._losses(point, x, y).sum()
