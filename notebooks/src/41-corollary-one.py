@@ -269,17 +269,17 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # masks is one of scales.
 #
 # (corollary-seeds)=
-# This was one seed of one suite. `results/` holds five seeds of it, and three of the sentence encoder of `sentences8`. First the
-# share of experts with $\delta_t > 0$, mean and 95 % interval over seeds:
+# This was one seed of one suite. `results/` holds five seeds of it, five of eight sets of pictures (`vision8`, on the network of
+# 0.4 million parameters), and three of the sentence encoder of `sentences8`. First the share of experts with $\delta_t > 0$,
+# mean and 95 % interval over seeds:
 
 # %%
 from mergelib.records.results import load_table
 from mergelib.records.statistics import interval, over_seeds, written
 
-SUITES = ("glyphs8", "sentences8")
 shares = {}
-for suite in SUITES:
-    stored = load_table(f"{suite}-variance", "variance")
+for suite, result in corollary.RESULTS.items():
+    stored = load_table(result, "variance")
     sparse = stored[stored["operator"].isin(["trim", "drop"]) & stored["density"].isin([0.2, 0.05])]
     columns = {
         named[name]: over_seeds(sparse, ["operator", "density"], name)
@@ -303,23 +303,23 @@ for table_of in shares.values():
 # validation loss, again over seeds:
 
 # %%
-tests = {suite: load_table(f"{suite}-variance") for suite in SUITES}
+tests = {suite: load_table(result) for suite, result in corollary.RESULTS.items()}
 masked = {
-    suite: corollary.beside_losses(load_table(f"{suite}-variance", "variance"), tests[suite])
-    for suite in SUITES
+    suite: corollary.beside_losses(load_table(result, "variance"), tests[suite])
+    for suite, result in corollary.RESULTS.items()
 }
 corollary.link_intervals(masked)
 
 # %% [markdown]
-# At $\frac1T$ both suites repeat the figure: the loss falls with the length of the step, and the summed variance points the
-# wrong way. At the best scales the share does go with the loss on `glyphs8`, and in the corollary's direction: dropping raises
-# both, electing lowers both. On `sentences8` it does not. (There all masks took the longest step that was searched, 2.8 times the
-# average's.)
+# At $\frac1T$ all suites repeat the figure: the loss falls with the length of the step, and the summed variance points the
+# wrong way. At the best scales the share does go with the loss on `glyphs8` and on `vision8`, and in the corollary's direction:
+# dropping raises both, electing lowers both. On `sentences8` it does not. (There all masks took the longest step that was
+# searched, 2.8 times the average's.)
 #
 # Eq. 9 speaks of the loss itself. How far below the average's is that of masked merges, at density 0.2? TIES is the weighted sum
 # here that the corollary makes of it, and not the mean over those who agree.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of the average less that of a masked merge, at density 0.2, in nats: to the right the mask is better. Left: weights of one over T. Right: each at its own best scale, the average too. Thick: 95 % interval over seeds. Thin: bootstrap over seeds and tasks.", "name": "fig-corollary-gains"}, "image": {"alt": "Left: election alone lies to the right, by six or seven hundredths of a nat. Trimming lies to the left, more so on glyphs8, where TIES does as well by a tenth of a nat; on sentences8 TIES is at zero, and DARE is at zero on both. Right: all marks lie within two hundredths of zero, and all thin intervals cross it."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of the average less that of a masked merge, at density 0.2, in nats: to the right the mask is better. Left: weights of one over T. Right: each at its own best scale, the average too. Thick: 95 % interval over seeds. Thin: bootstrap over seeds and tasks.", "name": "fig-corollary-gains"}, "image": {"alt": "Left: election alone lies to the right, by less than a tenth of a nat. Trimming and TIES lie to the left by a tenth to a fifth of a nat on glyphs8 and vision8; on sentences8 trimming does so by little, and TIES is at zero. DARE is at zero everywhere. Right: on glyphs8 and sentences8 all marks lie within two hundredths of zero. On vision8 trimming and TIES lie to the right by five hundredths, DARE to the left by four; only the thin interval of DARE there does not cross zero."}}
 from mergelib.plots import forest
 
 points = {"elect": ("elect", 1.0), "trim": ("trim", 0.2)}
@@ -345,29 +345,38 @@ for correlation in link.values():
     assert correlation["printed", "projection"].max() < -0.6
     assert correlation["printed", "raw"].max() < -0.3
 ends = {suite: interval(part["chosen", "relative"].tolist()) for suite, part in link.items()}
-assert ends["glyphs8"][0] - ends["glyphs8"][1] > 0.3
+for suite in ("glyphs8", "vision8"):
+    assert ends[suite][0] - ends[suite][1] > 0.3
 assert ends["sentences8"][0] - ends["sentences8"][1] < 0
 best = {suite: test[test["scale"] == "chosen"]["projection"] for suite, test in tests.items()}
 assert best["sentences8"].eq(2.8).all()
-assert best["glyphs8"].between(0.7, 4.0).all()  # inside the range, 0.5 to 5.6
+for suite in ("glyphs8", "vision8"):
+    assert best[suite].between(0.7, 4.0).all()  # inside the range, 0.5 to 5.6
 
 # %% tags=["hide-cell"]
 now, chosen = (pd.concat(gains[scale]) for scale in titles)
-assert now.loc["glyphs8"].loc[["trim", "TIES"], "high"].max() < -0.05
+for suite in ("glyphs8", "vision8"):
+    assert now.loc[suite].loc[["trim", "TIES"], "high"].max() < -0.05
+    assert abs(now.loc[suite].loc["DARE", "mean"]) < 0.005
 assert now.loc["sentences8"].loc["trim", "high"] < -0.01
 assert now.loc["sentences8"].loc[["TIES", "DARE"], "mean"].abs().max() < 0.005
-assert abs(now.loc["glyphs8"].loc["DARE", "mean"]) < 0.005
 assert now.xs("elect", level=1)["low"].min() > 0.03
-assert chosen["mean"].abs().max() < 0.02
+assert now.xs("elect", level=1)["mean"].max() < 0.1
+assert chosen.drop("vision8", level=0)["mean"].abs().max() < 0.02
 assert (chosen["low"] < 0).all()
-assert (chosen["high"] > 0).all()
+assert (chosen["high"] > 0).sum() == len(chosen) - 1
+pictures = chosen.loc["vision8"]
+assert pictures.loc["DARE", "high"] < 0
+assert pictures.loc[["trim", "TIES"], "mean"].min() > 0.03
 
 # %% [markdown]
-# As printed, **TIES is worse than the average** on `glyphs8`, by a tenth of a nat, because trimming shortens the step. On
-# `sentences8` its two halves cancel. Election alone is better, because it lengthens the step. DARE is level.
+# As printed, **TIES is worse than the average** on `glyphs8` and `vision8`, by a tenth of a nat and more, because trimming
+# shortens the step. On `sentences8` its two halves cancel. Election alone is better, because it lengthens the step. DARE is level.
 #
-# At the best scales all lie within two hundredths of a nat of the average, and no interval that counts the tasks excludes
-# zero. So Eq. 9 does not hold at its own weights, and where the scale is chosen there is too little to tell.
+# At the best scales nearly all lie within a few hundredths of a nat of the average, with intervals that cross zero once they count
+# the tasks. On `vision8` trimming and TIES may be better by five hundredths, and **DARE is worse** by four, by this interval, too.
+# So Eq. 9 does not hold at its own weights. Where the scale is chosen it fails for DARE on
+# pictures, and elsewhere there is too little to tell.
 #
 # ## When to use it, and when not
 #
@@ -479,7 +488,7 @@ print(f"heterogeneity {found['heterogeneity']:.3f} and {found['heterogeneity, re
 # * Electing lowers the variance for any weights, and with either sign. Dropping raises it, trimming may do both.
 # * As a share of the mean square, which no scale can change, trimming and dropping raise the variance.
 # * At fixed weights, losses follow how far the merge goes, and not the variance.
-# * At the best scale of each mask, a smaller share goes with a lower loss on one suite and not on the other, and masks differ by
+# * At the best scale of each mask, a smaller share goes with a lower loss on two suites of three, and masks differ by
 #   hundredths of a nat.
 #
 # **Next:** [](42-scaling-laws).

@@ -12,9 +12,19 @@ import numpy as np
 
 from mergelib.ledger.checks import Check, Role, above, matrix, pick
 from mergelib.ledger.verdicts import Claim, Load
-from mergelib.studies.analysis.stability.corollary import MEASURES, SCALES, beside_losses, links
+from mergelib.studies.analysis.stability.corollary import (
+    MEASURES,
+    RESULTS,
+    SCALES,
+    beside_losses,
+    links,
+)
 
-SUITES: tuple[tuple[str, Role], ...] = (("glyphs8", "primary"), ("sentences8", "secondary"))
+SUITES: tuple[tuple[str, Role], ...] = (
+    ("glyphs8", "primary"),
+    ("vision8", "primary"),
+    ("sentences8", "secondary"),
+)
 DENSITY = 0.2
 MASKS = {"trimming": "trim", "DARE": "drop", "TIES": "trim, elect"}
 WORDS = {
@@ -28,7 +38,7 @@ WORDS = {
 def _heterogeneity(load: Load) -> list[Check]:
     checks = []
     for suite, own in SUITES:
-        table = load(f"{suite}-variance", "variance")
+        table = load(RESULTS[suite], "variance")
         for name, operator in MASKS.items():
             for measure in MEASURES:
                 aside = measure == "raw" or name == "TIES"
@@ -39,7 +49,7 @@ def _heterogeneity(load: Load) -> list[Check]:
                     for kind, density in (("none", 1.0), (operator, DENSITY))
                 )
                 checks.append(above(what, plain, masked, role=role, unit="log ratio"))
-        correlations = links(beside_losses(table, load(f"{suite}-variance", "test")))
+        correlations = links(beside_losses(table, load(RESULTS[suite], "test")))
         for scale in SCALES:
             for measure in MEASURES:
                 decides: Role = "secondary" if measure == "raw" else own
@@ -52,7 +62,7 @@ def _heterogeneity(load: Load) -> list[Check]:
 def _risk(load: Load) -> list[Check]:
     checks = []
     for suite, own in SUITES:
-        table = load(f"{suite}-variance", "test")
+        table = load(RESULTS[suite], "test")
         for scale in SCALES:
             for name, operator in MASKS.items():
                 role: Role = "control" if name == "trimming" else own
@@ -68,8 +78,8 @@ def _risk(load: Load) -> list[Check]:
 _claim = partial(Claim, paper="li2026unified", page="notebooks/41-corollary-one")
 _DATA = "labelled validation data chose the scale, where it is not 1/T"
 _OURS = (
-    f"equal weights, density {DENSITY}, our ViT on eight rendered scripts; secondary: a sentence "
-    "encoder. The paper states neither density nor scale"
+    f"equal weights, density {DENSITY}, our ViT on eight rendered scripts, a smaller one on eight "
+    "sets of pictures; secondary: a sentence encoder. The paper states neither density nor scale"
 )
 
 CLAIMS = (

@@ -25,6 +25,13 @@ SCALES = ("printed", "chosen")
 LINKED = [("printed", "projection"), *((scale, name) for scale in SCALES for name in MEASURES)]
 
 
+RESULTS = {  # of the study `variance`, by suite
+    "glyphs8": "glyphs8-variance",
+    "vision8": "vision8-variance-vit_small",
+    "sentences8": "sentences8-variance",
+}
+
+
 def beside_losses(variance: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
     """What an operator changes in variance, and in the merge's loss.
 

@@ -10,6 +10,10 @@ from mergelib.records.statistics import both_intervals
 
 PLAIN, ALIKE = "as they are", "alike"  # ways of the study `uneven`
 OPTIMISERS = {"adam": "Adam", "sgd": "SGD"}
+EXPLAINED = {  # of the study `mechanisms`, by suite
+    "glyphs8": "glyphs8-mechanisms",
+    "vision8": "vision8-mechanisms-vit_small",
+}
 KINDS = ("plain, half as long", "sharpness-aware, 0.05", "sharpness-aware, 0.2", "linearised")
 
 

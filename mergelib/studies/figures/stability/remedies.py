@@ -84,7 +84,9 @@ def coefficient_points(coefficients: pd.DataFrame, ax: "Axes") -> None:
         mark, shade = SHAPES[i % len(SHAPES)], SHADES[i % len(SHADES)]
         ax.plot(rows["heterogeneity"], rows["coefficient"], mark, color=shade, label=task)
     ax.set(xscale="log")
-    ax.set_xticks([3, 10, 30], ["3", "10", "30"])
+    ends = shown["heterogeneity"].min(), shown["heterogeneity"].max()
+    ticks = [tick for tick in (1, 3, 10, 30, 100, 300) if ends[0] <= tick <= ends[1]]
+    ax.set_xticks(ticks, map(str, ticks))
     ax.minorticks_off()
 
 
