@@ -47,8 +47,8 @@ DEVICE = "cpu"
 # group of tasks and every method besides. `scaling` does that for one setting: it trains an expert for each
 # task, keeps checkpoints, merges them, and judges everything on test examples and on training examples.
 #
-# Here it runs live, for four scripts, a small vision transformer and Adam at three rates. Experts of all rates see
-# the same batches.
+# Here it runs live, for four scripts, a small vision transformer and Adam: at three rates, whose experts see the same batches, and
+# at the least of them with batches of half and of twice the size.
 
 # %%
 import mergelib as ml
@@ -62,6 +62,10 @@ short = {"batch_size": 16, "groups": 1, "size": 4, "rivals": (), "pictures": 120
 counts = (2, 4, 8) if PROFILE == "smoke" else (5, 10, 20, 40, 80)
 rates = (4e-4, 1.6e-3, 6.4e-3)
 live = {rate: scaling(zoo, learning_rate=rate, steps=counts, **short) for rate in rates}
+batches = {
+    size: scaling(zoo, learning_rate=rates[0], steps=counts, **{**short, "batch_size": size})
+    for size in (8, 32)
+}
 
 # %% [markdown]
 # The **generalisation error** $E_G$ of the average is its test loss minus its training loss. Its **optimisation
@@ -89,6 +93,24 @@ plt.show()
 # their average, on training examples as on test ones. At the largest rate the average is worse than the pretrained
 # model at every $K$. It is just as bad **on the examples that its experts were trained on**, so nothing of this is
 # over-fitting; the experts themselves are thrown far off and only begin to recover.
+
+# %%
+for size, found in batches.items():
+    losses = pd.DataFrame(found["merged"]).groupby("steps")["loss"].mean()
+    print(
+        f"b = {size:2}, test loss after K =", *(f"{k}: {loss:.2f} " for k, loss in losses.items())
+    )
+
+# %% [markdown]
+# At equal steps the batches of 32 are ahead. At equal pictures, four times the steps of 8, they are behind: both come back
+# [below](#batches-and-data).
+
+# %% tags=["remove-cell"]
+few, many = (
+    pd.DataFrame(found["merged"]).groupby("steps")["loss"].mean() for found in batches.values()
+)
+if PROFILE != "smoke":
+    assert many[counts[-1]] < few[counts[-1]] < many[counts[-3]]
 
 # %% tags=["remove-cell"]
 ends = {rate: sweep.apart(pd.DataFrame(found["merged"])) for rate, found in live.items()}
@@ -128,10 +150,18 @@ merged, experts = (sweep.apart(load_table(RESULT, part)) for part in ("merged", 
 average = merged[merged["method"] == "average"]
 settings = average[[*sweep.SETTING, "steps"]].drop_duplicates()
 print(len(settings), "settings, seeds:", *merged["seed"].unique())
-last = sweep.at(average, steps=400)
-(bar,) = sweep.over_groups(last[last["seed"] == 0], "steps").itertuples(index=False)
-print(f"K = 400, seed 0: {bar.mean:.1f} %, standard error over groups {bar.error:.1f}")
-print("all seeds, interval:", sweep.told(sweep.spread(last, "steps")[400]), "%")
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy of the average against the steps at the usual setting. Grey: each seed, with the paper's error bar, the standard error over its groups of tasks. Black: mean of the seeds, with its 95 % interval.", "name": "fig-scaling-bars"}, "image": {"alt": "Five grey curves rise side by side, from 44 to 48 % at 25 steps to 49 to 53 % at 800, four points apart, with bars of one to two points. The black curve rises between them by five points, in a band of two points on either side."}}
+import matplotlib.pyplot as plt
+
+from mergelib.studies.figures.stability import scaling as figures
+
+fig, ax = plt.subplots(figsize=(7.2, 3.8))
+figures.error_bars(sweep.at(average, steps=None), ax)
+named = dict(zip(*ax.get_legend_handles_labels()[::-1]))
+ax.legend(named.values(), named, fontsize=10, loc="lower right")
+ax.set(xlabel="steps K", ylabel="accuracy, %")
+plt.show()
 
 # %% [markdown]
 # Experts are trained one after the other. Several at once, by `vmap` over stacked weights, gain nothing here (`make bench`), but for perceptrons:
@@ -250,7 +280,8 @@ largest = sweep.at(average, learning_rate=3.2e-3, steps=None).groupby("steps")["
 assert largest.is_monotonic_decreasing
 
 # %% [markdown]
-# The average improves, and then declines by so little that five seeds leave it open, and in accuracy not at all. A large rate
+# The average improves, and then declines by so little that five seeds leave it open, and in accuracy not at all. (Whether another
+# network turns at another $K$ is open, too: ResNets have not turned by the last one tried.) A large rate
 # hurts sharply, as the paper says. But it does not hurt as $\eta^2 K$ does: at the largest rate more steps *repair* the
 # merge.
 #
@@ -428,9 +459,9 @@ print(drawing.lines(checks, "T13"))
 #
 # (scaling-suites)=
 # Is all this true of these eight tasks alone? All five parameters were changed on fourteen as well (`vision14`, up to 400 steps, groups of
-# eight, four seeds), by all rules but AdaMerging. $E_G$ of the average, and the laws again:
+# eight, five seeds), by all rules but AdaMerging. $E_G$ of the average, and the laws again:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Fourteen tasks: generalisation error of the average above the pretrained model's, against each parameter, with the laws drawn through the usual setting; as in the figure for eight tasks. Means and intervals over four seeds.", "name": "fig-scaling-fourteen"}, "image": {"alt": "As with eight tasks: against steps, batch and share of the data the points lie on Lemma 3's dashed curve, or just below it at 400 steps, and the dotted curve is far steeper; against the rate the points fall from just above zero to just below it while both curves leave the panel."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Fourteen tasks: generalisation error of the average above the pretrained model's, against each parameter, with the laws drawn through the usual setting; as in the figure for eight tasks. Means and intervals over five seeds.", "name": "fig-scaling-fourteen"}, "image": {"alt": "As with eight tasks: against steps, batch and share of the data the points lie on Lemma 3's dashed curve, but for 400 steps, where they are well below it, and the dotted curve is far steeper; against the rate the points fall from just above zero to just below it while both curves leave the panel."}}
 fourteen = "vision14-scaling-vit_small"
 many, own = (sweep.apart(load_table(fourteen, part)) for part in ("merged", "experts"))
 more = sweep.gained(many[many["method"] == "average"], own)
@@ -451,22 +482,24 @@ assert fell["loss"].idxmin() == 200
 for swept in sweep.sweeps(more):
     law = sweep.beside_theory(more, swept)
     excess = (law["printed"] - law["mean"]).abs() - law["half_width"]
-    assert (excess.max() > 0.4) == (sweep.free(swept) == "learning_rate")
-    assert sweep.free(swept) == "learning_rate" or excess.max() < 0.01
+    off = excess[excess > 0.01].index.tolist()
+    assert off == {"learning_rate": [0.0016, 0.0032], "steps": [400]}.get(sweep.free(swept), [])
 jump = changed(more, *two_rates)
 assert 0.3 < jump["train_loss"].mean() < 0.6
 assert jump["generalisation"].mean() < 0
-assert more["seed"].nunique() == 4
+assert more["seed"].nunique() == 5
 assert (again.loc[again["claim"].isin(["T2", "T3", "T4"]), "value"] > 0).all()
 sides = again[again["claim"].isin(["T2", "T3", "T4", "T9"]) & (again["role"] == "secondary")]
-held = sides[sides["outcome"] == "holds"]
-assert len(held) == 1
-assert "loss: batches of 64" in held["what"].item()
+held = sides[sides["outcome"] == "holds"]["what"]
+for words in ("loss: batches of 64", "accuracy: the best other rate", "accuracy: the pretrained"):
+    assert held.str.contains(words).sum() == 1
+assert (sides["outcome"] != "fails").all()
 
 # %% [markdown]
-# **The law in steps, batch and data holds here as well**, and so does its failure in the rate. All else points the same way, too, though with four
-# seeds and so many rows only the gain of larger batches is clear by itself: with the steps the training loss falls and $E_G$ rises, and the test loss
-# turns after 200; at the large rate the training loss jumps, and $E_G$ falls.
+# **The law in batch and data holds here as well**, that in steps up to 200: after 400, $E_G$ is less than half of what the law says. In the
+# rate it fails as before. All else points the same way, too, though among so many
+# rows only some are clear by themselves, as that a large rate hurts and a large batch helps: with the steps the training loss falls and $E_G$ rises, and
+# the test loss turns after 200; at the large rate the training loss jumps, and $E_G$ falls.
 #
 # With twenty tasks the steps were changed, and for scripts the rate. From 25 steps to the most, in nats:
 
@@ -692,7 +725,7 @@ sweep.gained(*longer).groupby("steps")[["accuracy", *parts]].mean().round(3)
 # Fourteen and twenty tasks, of which the last needs no data:
 #
 # ```bash
-# mergelib study scaling --suite vision14 --model vit_small --seeds 4 \
+# mergelib study scaling --suite vision14 --model vit_small --seeds 5 \
 #   --set pictures=100 --set seen=100 --set size=8 --set groups=4 \
 #   --at "steps=25,50,100,200,400 counts=2,4,8,14 counted=200,400" \
 #   --at "learning_rate=1e-4 steps=25,50,100,200" --at "learning_rate=1.6e-3 steps=25,50,100,200" \

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mergelib.ledger.checks import UNITS, Check, Role, above, matrix, pick
@@ -116,7 +117,19 @@ def steps(load: Load) -> list[Check]:
             for end in (last, first):
                 what = f"{net.words}{value}: the best K between better than K = {end}"
                 checks.append(above(what, best, wide[end], role=net.role, unit=unit))
+    for value in UNITS:
+        ends = [_turn(net.merged(load, steps=None), value) for net in (RESNET, VIT)]
+        later = matrix((np.log2(ends[0]) - np.log2(ends[1])).rename_axis("seed"))
+        what = f"{value}: the ResNet's best K is twice the ViT's, or later still"
+        checks.append(
+            Check(what, later, role="secondary", bound=0.5, limit="least", unit="log₂ of K")
+        )
     return checks
+
+
+def _turn(rows: pd.DataFrame, value: str) -> pd.Series:
+    """The best K by seed; for ResNets the last one that was tried, so that it may be later."""
+    return sweep.spread(rows, "steps", value).groupby("seed").mean().idxmax(axis=1)
 
 
 def batch(load: Load) -> list[Check]:

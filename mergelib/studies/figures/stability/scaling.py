@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from mergelib.plots import colour, label
@@ -50,6 +51,26 @@ def both_laws(gains: pd.DataFrame, axes: Sequence["Axes"]) -> None:
     axes[0].set(xlabel=AXES["steps"], ylabel="nats above the pretrained model")
     axes[1].set(xlabel=AXES["learning_rate"])
     _legend(axes[0])
+
+
+def error_bars(rows: pd.DataFrame, ax: "Axes") -> None:
+    """Accuracy of averages against steps: every seed with the paper's bar, all with ours.
+
+    Args:
+        rows: averages of the usual setting, at all steps and groups.
+        ax: where to draw.
+    """
+    for seed, own in rows.groupby("seed"):
+        bar = sweep.over_groups(own, "steps")
+        places, text = np.log2(bar.index) + 0.05 * (int(str(seed)) - 2), "over groups, each seed"
+        ax.errorbar(
+            places, bar["mean"], bar["error"], fmt="o-", color="#8c8c8c", ms=3, lw=0.8, label=text
+        )
+    curve = sweep.curve(rows, "steps")
+    ax.plot(np.log2(curve.index), curve["mean"], "k-", label="mean of seeds")
+    low, high = (curve["mean"] + sign * curve["half_width"] for sign in (-1, 1))
+    ax.fill_between(np.log2(curve.index), low, high, color="black", alpha=0.15, lw=0)
+    ax.set_xticks(np.log2(curve.index), [str(count) for count in curve.index])
 
 
 def live_parts(tables: Mapping[float, Mapping[str, Any]], axes: Sequence["Axes"]) -> None:
