@@ -33,6 +33,17 @@ def test_least_weights_of_a_sum_of_squares_are_in_proportion_to_the_inverse() ->
     torch.testing.assert_close(found, (1 / scales) / (1 / scales).sum(), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_least_weights_do_not_depend_on_the_unit_or_on_an_offset(unit: float) -> None:
+    found = least_weights(lambda w: unit * (float(w.square() @ many(1, 2, 5)) + 1e3), 3)
+    torch.testing.assert_close(found, many(10, 5, 2) / 17, atol=1e-3, rtol=0)
+
+
+def test_least_weights_find_the_lower_of_two_minima() -> None:
+    found = least_weights(lambda w: -float(w.square() @ many(1, 1.1, 1)), 3)
+    torch.testing.assert_close(found, many(0, 1, 0), atol=1e-6, rtol=0)
+
+
 def test_least_weights_may_leave_a_task_out() -> None:
     found = least_weights(lambda w: float(w @ many(1, 3, 2)), 3)
     torch.testing.assert_close(found, many(1, 0, 0), atol=1e-6, rtol=0)

@@ -66,18 +66,31 @@ def inner_products(products: Tensor) -> Tensor:
 
 
 def least_weights(value: Callable[[Tensor], float], tasks: int) -> Tensor:
-    """Weights on the simplex at which a function is least, ``(T,)``; searched from equal ones."""
+    """Weights on the simplex at which a function is least, ``(T,)``.
+
+    Searched from equal weights, and from a point near every corner, so that the best of several
+    minima is found where there are any; in units of the function's own range over these.
+    """
     from scipy.optimize import minimize
 
-    def on_simplex(weights: np.ndarray) -> float:
-        return value(torch.from_numpy(weights / weights.sum()))
+    even = np.full(tasks, 1 / tasks)
+    starts = [even, *(0.7 * np.eye(tasks) + 0.3 * even)]
+    first, *others = (value(torch.from_numpy(start)) for start in starts)
+    unit = max(abs(other - first) for other in others) or 1.0
 
-    found = minimize(
-        on_simplex,
-        np.full(tasks, 1 / tasks),
-        method="SLSQP",
-        bounds=[(0, 1)] * tasks,
-        constraints={"type": "eq", "fun": lambda weights: weights.sum() - 1},
-        options={"ftol": 1e-10},
-    )
-    return torch.from_numpy(found.x / found.x.sum())
+    def on_simplex(weights: np.ndarray) -> float:
+        return (value(torch.from_numpy(weights / weights.sum())) - first) / unit
+
+    found = [
+        minimize(
+            on_simplex,
+            start,
+            method="SLSQP",
+            bounds=[(0, 1)] * tasks,
+            constraints={"type": "eq", "fun": lambda weights: weights.sum() - 1},
+            options={"ftol": 1e-10},
+        )
+        for start in starts
+    ]
+    best = min(found, key=lambda each: float(each.fun)).x
+    return torch.from_numpy(best / best.sum())

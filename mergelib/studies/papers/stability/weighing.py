@@ -38,7 +38,7 @@ def weighing(
     examples: int = 128,
     parts: int = 8,
     singles: int = 6,
-    tried: Sequence[int] = (1, 4, 16, 64),
+    tried: Sequence[int] = (1, 4, 16),
     pictures: int = 400,
 ) -> Tables:
     """Averages with weights where the bound is least, and with the best of some drawn ones.
