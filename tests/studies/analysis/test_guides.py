@@ -91,6 +91,22 @@ def test_regrets_by_hand() -> None:
     assert found[HABIT].tolist() == [2.0, 2.0, 2.0]  # (70 + 66)/2, and (62 + 66)/2
 
 
+def test_a_search_on_validation_examples_takes_the_merge_that_is_best_there() -> None:
+    table = measured({(4e-4, 100): [50.0] * 3, (4e-4, 400): [60.0] * 3, (4e-4, 25): [55.0] * 3})
+    right = {100: 0.5, 400: 0.6, 25: 0.7}  # by validation, the second best
+    rows = [
+        {"seed": seed, "learning_rate": 4e-4, "batch_size": 32, "share": 1.0, "steps": steps}
+        | {"method": method, "group": group, "validation_accuracy": value + shift}
+        for seed, (steps, value) in product((0, 2), right.items())
+        for method, group, shift in (("average", 0, -0.01), ("average", 1, 0.01), ("ties", 0, 0.3))
+    ]
+    again = guides.validated(table, pd.DataFrame(rows))
+    assert sorted(again["seed"].unique()) == [0, 2], "the others were not judged"
+    assert again.set_index("steps")["merge_validation"].loc[100].tolist() == pytest.approx([50, 50])
+    assert guides.regrets(again)["validated"].tolist() == [5.0, 5.0]
+    assert "validated" not in guides.regrets(table)
+
+
 def test_less_data_is_no_choice() -> None:
     table = measured({(4e-4, 100): [50.0] * 3, (4e-4, 400): [60.0] * 3})
     less = measured({(4e-4, 50): [90.0] * 3}).assign(share=0.5)

@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 
 from mergelib.studies.analysis.stability.networks import (
+    backbones,
     constants,
     fits,
     moves_with_laws,
+    pl_ratios,
     slopes,
     sweeps,
     theorem_3,
@@ -131,3 +133,32 @@ def test_theorem_3_is_vacuous(smoothness: float) -> None:
         row["smoothness"] = smoothness
     assert theorem_3(record) == pytest.approx([32] * 2)
     assert pd.Series(theorem_3(record)).notna().all()
+
+
+def test_backbones_and_ratios_by_hand() -> None:
+    """η = 0.02 and the largest curvatures 10 and 30: ηLK is 1/8 at K = 1/(8 · 0.02 · 20)."""
+    curvature = [
+        {"seed": seed, "point": point, "of": of, "smoothness": value}
+        for seed, largest in ((0, 10.0), (1, 30.0))
+        for point, of, value in (
+            *(("pretrained", "example", largest), ("pretrained", "example", 1.0)),
+            *(("pretrained", "mean", largest / 5), ("average after 9", "mean", 1.0)),
+        )
+    ]
+    points = [
+        {"seed": seed, "point": point, "loss": loss, "squared": squared}
+        for seed in (0, 1)
+        for point, loss, squared in (("pretrained", 3.0, 2.0), ("average after 9", 1.0, 0.5))
+    ]
+    gradients = [
+        {"seed": seed, "point": "pretrained", "noise": 4.0, "heterogeneity": 1.0}
+        for seed in (0, 0, 1, 1)
+    ]
+    record = {"curvature": curvature, "points": points, "gradients": gradients}
+    row = backbones({"perceptron, scripts": record}).iloc[0]
+    assert row[["L of the mean", "of an example", "rate"]].tolist() == [4.0, 20.0, 0.02]
+    assert row["steps"] == pytest.approx(1 / (8 * 0.02 * 20))
+    assert row["Theorem 3"] >= 32
+    found = pl_ratios(record)
+    assert found.loc["pretrained"].tolist() == pytest.approx([3, 1.5, (1 / 4 + 1 / 12) / 2])
+    assert found.loc["average after 9"].tolist() == pytest.approx([1, 2, 0.5])

@@ -152,6 +152,22 @@ def settings(
     return table.join(pd.DataFrame(said))
 
 
+def validated(table: pd.DataFrame, merged: pd.DataFrame) -> pd.DataFrame:
+    """The settings of `settings` whose merges were judged on validation examples as well.
+
+    Args:
+        table: from `settings`.
+        merged: of another record of the study `scaling`, with validation columns; averages count.
+
+    Returns:
+        ``table``'s rows of its seeds and settings, with ``merge_validation`` (per cent).
+    """
+    keys = ["seed", *SETTING, "steps"]
+    rows = merged[merged["method"] == "average"]
+    means = 100 * rows.groupby(keys)["validation_accuracy"].mean()
+    return table.merge(means.rename("merge_validation").reset_index(), on=keys)
+
+
 def correlations(table: pd.DataFrame) -> pd.DataFrame:
     """Spearman's correlation over settings of test loss with `GUIDES` and `RIVALS`, by seed.
 
@@ -180,13 +196,14 @@ def regrets(table: pd.DataFrame) -> pd.DataFrame:
     count by their mean.
 
     Args:
-        table: from `settings`.
+        table: from `settings`, or `validated`.
 
     Returns:
         One row per seed: `GUIDES`; `HABIT`, the ηK that was best in the other seeds; ``search``, by
         the accuracy of all merges on training examples; ``experts`` and ``experts_loss``, by
         accuracy and loss of single experts on validation examples; ``elsewhere``, by the test
-        accuracy of other seeds' merges; ``default``, the study's, after `DEFAULT_STEPS`;
+        accuracy of other seeds' merges; ``validated``, by the validation accuracy of all merges,
+        where it is known; ``default``, the study's, after `DEFAULT_STEPS`;
         ``random``, the mean.
     """
     full = table[table["share"] == 1].set_index(["seed", *SETTING, "steps"])
@@ -201,6 +218,8 @@ def regrets(table: pd.DataFrame) -> pd.DataFrame:
     for name, cost in (judged | {"experts_loss": full["validation_loss"]}).items():
         costs[name] = cost.unstack("seed")
     costs["elsewhere"] = -others
+    if "merge_validation" in full:
+        costs["validated"] = -full["merge_validation"].unstack("seed")
     default = pd.Series([(*USUAL.values(), DEFAULT_STEPS) == place for place in accuracy.index])
     costs["default"] = accuracy.mul(0).sub(default.to_numpy(dtype=float), axis=0)
     costs["random"] = accuracy.mul(0)

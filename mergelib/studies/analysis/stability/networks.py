@@ -51,11 +51,63 @@ def constants(record: Mapping[str, Any]) -> pd.DataFrame:
     return table[[place for place in ("pretrained", "experts", "average") if place in table]]
 
 
+BACKBONES = {  # name to result of the study `stability`, and the rate that the book trains at
+    "ViT, 1.4 M": ("vision8-stability-vit", 4e-4),
+    "ViT, 0.4 M": ("vision8-stability-vit_small-after", 4e-4),
+    "the same, scripts": ("glyphs8-stability-vit_small", 4e-4),
+    "ResNet, narrow": ("vision8-stability-resnet18_narrow", 0.01),
+    "ResNet, full width": ("vision8-stability-resnet18_strided", 0.01),
+    "perceptron, scripts": ("glyphs8-stability-mlp", 0.02),
+    "MiniLM, sentences": ("sentences8-stability", 1e-4),
+}
+
+
+def backbones(records: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Where the bound holds for pretrained networks, one row each; means over seeds.
+
+    Args:
+        records: of the study `stability`, by a name of `BACKBONES`.
+
+    Returns:
+        ``L of the mean`` loss and ``of an example``, the largest one measured at θ_0; ``rate``;
+        ``steps`` K at which ηLK is 1/8 there; and ``Theorem 3`` at that edge, over f(θ_0).
+    """
+    rows = {}
+    for name, record in records.items():
+        rate, table = BACKBONES[name][1], pd.DataFrame(record["curvature"])
+        table = table[table["point"] == "pretrained"]
+        largest = table.groupby(["of", "seed"])["smoothness"].max().groupby("of").mean()
+        rows[name] = {
+            "L of the mean": largest["mean"],
+            "of an example": largest["example"],
+            "rate": rate,
+            "steps": bounds.PAPERS_DOMAIN / (rate * largest["example"]),
+            "Theorem 3": float(np.mean(theorem_3(record))),
+        }
+    return pd.DataFrame(rows).T
+
+
+def pl_ratios(record: Mapping[str, Any]) -> pd.DataFrame:
+    """f/‖∇f‖² at every point, which Assumption 5 wants to be at most C, and 1/(2L) there.
+
+    Args:
+        record: of the study `stability`.
+
+    Returns:
+        ``loss``, ``ratio`` and ``least``, means over seeds, by ``point``; L is that of the mean.
+    """
+    points = pd.DataFrame(record["points"]).set_index(["point", "seed"])
+    table = pd.DataFrame(record["curvature"])
+    curved = table[table["of"] == "mean"].set_index(["point", "seed"])["smoothness"]
+    found = points.assign(ratio=points["loss"] / points["squared"], least=1 / (2 * curved))
+    return found.groupby("point", sort=False)[["loss", "ratio", "least"]].mean()
+
+
 def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 1500) -> list[float]:
     """Theorem 3 over the excess error of the pretrained model, at the edge of its domain, by seed.
 
     With γ*, and what is measured: L at any point, σ and ζ at the pretrained model, C at the
-    average, and 0 for the least loss.
+    average, or at the pretrained model where that alone was measured, and 0 for the least loss.
 
     Args:
         record: of the study `stability`.
@@ -73,7 +125,8 @@ def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 150
         rate = bounds.PAPERS_DOMAIN / smooth
         plan = Training.alike(len(start), 1, rate, batch=batch, examples=examples)
         values = points.set_index("point")[["loss", "squared"]].to_dict("index")
-        gap, merge = values["pretrained"]["loss"], values["average"]
+        gap = values["pretrained"]["loss"]
+        merge = values.get("average", values["pretrained"])
         terms = bounds.printed_gradient_terms(losses, plan, gap, own_rate=False)
         gradient = sum(bounds.printed_gradient_bound(terms, losses, plan))
         moved = bounds.printed_stability(plan, bounds.printed_local_stability(losses, plan))
