@@ -138,6 +138,11 @@ if not small:  # the text is about ten families of tasks
 # Batch size hardly matters here, and data little, as generalisation is a small part of the error. The law for the
 # number of tasks misleads: more tasks raise the bounds, and lower the error.
 #
+# Two of the laws hang on the form of the bound (`tests/theory/test_stability_laws.py`, by finite differences). At small rates a larger
+# batch lowers Theorem 3, whose $\gamma$ is 1, but *raises* the form with the best $\gamma$, where $\sqrt{S \lVert \nabla f \rVert^2}$ is of the
+# order $\sqrt\eta$. And the law of tasks belongs to the theorem's own rate $\sqrt{T/K}$: at a fixed one, with equal constants, nothing
+# in the bound grows with $T$.
+#
 # Which part of it? One may expect that $E_G$ falls as $1/T$, since an example moves one of $T$ experts, and that $E_O$
 # grows, since more tasks disagree. From two tasks to sixteen, by which factor, after the usual steps and after ten times as
 # many:

@@ -13,6 +13,7 @@ from mergelib.sail.growth.width import WIDTHS, Widening, Width
 from mergelib.statedict import tied_keys
 from mergelib.structure import structure_of
 from mergelib.testbed import models
+from mergelib.testbed.diffusion.networks import SiT
 from tests.align.families import bert, gpt2
 from tests.sail.families import gpt, inputs, mlp, perturbed, resnet, vit
 
@@ -24,6 +25,11 @@ def error(source: nn.Module, target: nn.Module, *, train: bool = False, **option
     target.load_state_dict(state)
     x = inputs(source)
     return float((source.train(train)(x) - target.train(train)(x)).abs().max())
+
+
+def wider(source: Any, **sizes: int) -> nn.Module:
+    """A network of Hugging Face with other sizes."""
+    return perturbed(type(source)(type(source.config)(**{**source.config.to_dict(), **sizes})))
 
 
 GROWTHS: dict[str, Callable[[], tuple[nn.Module, nn.Module]]] = {
@@ -83,8 +89,7 @@ def test_dtypes_stay(dtype: torch.dtype) -> None:
 def test_hugging_face() -> None:
     ids = torch.arange(1, 25).view(2, 12)
     source: Any = perturbed(gpt2("GPT2LMHeadModel"))
-    config = type(source.config)(**{**source.config.to_dict(), "n_embd": 64, "n_layer": 3})
-    target: Any = perturbed(type(source)(config))
+    target: Any = wider(source, n_embd=64, n_layer=3)
     for width in ("replicate", "mean"):
         state = ml.grow(source, target, width=width)
         assert state["lm_head.weight"] is state["transformer.wte.weight"]
@@ -126,10 +131,20 @@ def test_a_hidden_layer_by_hand() -> None:
     assert torch.equal(state["2.weight"], torch.tensor([[6.0, 5.0]]))
 
 
-@pytest.mark.parametrize("name", GROWTHS)
+FURTHER: dict[str, Callable[[], tuple[nn.Module, nn.Module]]] = {
+    "sit": lambda: (SiT(32, 2, 2), SiT(64, 2, 4)),
+    "gpt-2": lambda: ((small := gpt2("GPT2LMHeadModel")), wider(small, n_embd=64)),
+    "bert": lambda: (
+        (small := bert("BertForMaskedLM")),
+        wider(small, hidden_size=64, intermediate_size=100),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*GROWTHS, *FURTHER])
 @pytest.mark.parametrize("width", ["replicate", "svd", "interpolate"])
 def test_reading_undoes_writing_on_every_axis(name: str, width: Any) -> None:
-    source, target = GROWTHS[name]()
+    source, target = {**GROWTHS, **FURTHER}[name]()
     before, after = structure_of(source), structure_of(target)
     sizes = {name: before.groups[name].size for name in after.groups if name in before.groups}
     sizes = {name: sizes.get(name, group.size) for name, group in after.groups.items()}

@@ -155,10 +155,10 @@ def test_backbones_and_ratios_by_hand() -> None:
         for seed in (0, 0, 1, 1)
     ]
     record = {"curvature": curvature, "points": points, "gradients": gradients}
-    row = backbones({"perceptron, scripts": record}).iloc[0]
-    assert row[["L of the mean", "of an example", "rate"]].tolist() == [4.0, 20.0, 0.02]
+    (row,) = backbones({"perceptron, scripts": record}).to_dict("records")
+    assert [row[name] for name in ("L of the mean", "of an example", "rate")] == [4.0, 20.0, 0.02]
     assert row["steps"] == pytest.approx(1 / (8 * 0.02 * 20))
     assert row["Theorem 3"] >= 32
     found = pl_ratios(record)
-    assert found.loc["pretrained"].tolist() == pytest.approx([3, 1.5, (1 / 4 + 1 / 12) / 2])
-    assert found.loc["average after 9"].tolist() == pytest.approx([1, 2, 0.5])
+    assert found.to_numpy()[0].tolist() == pytest.approx([3, 1.5, (1 / 4 + 1 / 12) / 2])
+    assert found.to_numpy()[1].tolist() == pytest.approx([1, 2, 0.5])
