@@ -142,6 +142,18 @@ def test_the_loss_falls_and_sources_stay(name: str, mode: Any) -> None:
         assert all(torch.equal(learned.states["a"][k], v) for k, v in singly.state.items())
 
 
+def test_the_loss_falls_on_examples_that_were_not_learned_from() -> None:
+    source, target = mlp(24), mlp(30)
+    generator = torch.Generator().manual_seed(4)
+    labels = torch.randint(0, 5, (96,), generator=generator)
+    noise = torch.randn(96, 3, 32, 32, generator=generator).double()
+    x = 0.3 * (labels - 2).double().view(-1, 1, 1, 1) + noise  # a class is a shade of grey
+    seen, held = (x[:64], labels[:64]), (x[64:], labels[64:])
+    start = ml.learn_growth([source], target, seen, steps=0).state
+    learned = ml.learn_growth([source], target, seen, steps=40, batch_size=16, learning_rate=1e-2)
+    assert float(risk(target, learned.state, held)) < 0.9 * float(risk(target, start, held))
+
+
 def test_copies_part_by_noise_alone() -> None:
     source, target = mlp(24), mlp(48)
     data = examples(source)
