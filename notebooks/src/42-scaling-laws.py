@@ -208,7 +208,7 @@ for name, rows in {"average, K = 800": long, "trained jointly": joint}.items():
 # %% tags=["remove-cell"]
 apart = long.groupby("seed")["train_loss"].mean() - joint.groupby("seed")["train_loss"].mean()
 assert (apart > 0.5).all()
-assert (long.groupby("seed")["generalisation"].mean() < 0.4 * apart).all()
+assert (long.groupby("seed")["generalisation"].mean() < 0.5 * apart).all()
 
 # %% [markdown]
 # By either floor, most of what the average lacks is optimisation error: FLOORTEXT
@@ -351,13 +351,14 @@ print(drawing.lines(checks, "T17"))
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy above that of the pretrained model, of the same two groups of five tasks, by the average, by task arithmetic at the fixed scale, and at one chosen for each merge: against the steps at the usual rate (left), and against the rate after 100 steps (right). Means and intervals over seeds.", "name": "fig-scaling-tuned"}, "image": {"alt": "TUNEDALT"}}
 tuned, untouched = (sweep.apart(load_table(VALIDATED, part)) for part in ("merged", "experts"))
 fixed = merged[(merged["method"] == "task_arithmetic") & merged["seed"].isin(tuned["seed"])]
-rescaled = sweep.gained(pd.concat([tuned[tuned["group"] < 2], fixed]), untouched)
+pairs = pd.concat([tuned[tuned["group"] < 2], fixed])
+rescaled = sweep.gained(sweep.at(pairs, learning_rate=None, steps=None), untouched)
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 4.4), sharey=True)
 for ax, free in zip(axes, ({"steps": None}, {"learning_rate": None, "steps": 100})):
     (column,) = [name for name, value in free.items() if value is None]
     figures.method_curves(sweep.at(rescaled, **free), column, "accuracy", ax)
 axes[0].set(ylabel="points", xlabel="steps K")
-axes[1].set_xlabel("learning rate, K = 100")
+axes[1].set_xlabel("learning rate η, 10⁻⁴; K = 100")
 handles, names = axes[0].get_legend_handles_labels()
 fig.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
 plt.show()

@@ -550,8 +550,7 @@ print("largest weight:", largest.groupby(["guide", "steps"], sort=False).mean().
 from mergelib.records.statistics import both_intervals, written_both
 
 judged = load_table(WEIGHED).rename(columns={"guide": "method"})
-guided = [name for name in judged["method"].unique() if name != "equal"]
-pairs = {name: (name, "equal") for name in guided}
+pairs = {name: (name, "equal") for name in ("bound", "bound inside", "best of 4", "best of 16")}
 weighed = {}
 for count, rows in judged.groupby("steps"):
     for value, unit in {"accuracy": 100, "loss": 1}.items():
@@ -559,8 +558,21 @@ for count, rows in judged.groupby("steps"):
         print(f"K = {count}, {value}")
         print(written_both(weighed[count, value], 1 if unit > 1 else 2).to_string(), end="\n\n")
 
+# %% tags=["remove-cell"]
+assert (largest["bound"] > 0.95).all()
+for count in (50, 400):
+    ends = weighed[count, "accuracy"], weighed[count, "loss"]
+    assert -13 < ends[0]["mean"]["bound"] < -9
+    assert ends[0]["high"]["bound"] < 0 < ends[1]["low"]["bound"]
+    for name in ("bound inside", "best of 4", "best of 16"):
+        assert ends[0]["low"][name] < 0 < ends[0]["high"][name]
+    searched = ends[1].loc["best of 16"]
+    assert -0.05 < searched["mean"] + searched["half_width"] < 0
+
 # %% [markdown]
-# WEIGHTSTEXT
+# Outside its domain **the bound puts all weight on one task**, one whose gradients are short, where its last term is least, and loses eleven
+# points. Where it is proved its weights are equal, or lean to tasks with short gradients and little noise, and make no difference that shows. Sixteen
+# draws on validation examples lower the loss by three hundredths of a nat, and gain no accuracy: on the simplex equal weights are hard to beat.
 #
 # ## Experts that were trained for different times
 #

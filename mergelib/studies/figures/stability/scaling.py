@@ -134,14 +134,14 @@ def method_curves(rows: pd.DataFrame, column: str, value: str, ax: "Axes") -> No
 
     Args:
         rows: with ``method``.
-        column: the parameter; its axis is logarithmic.
+        column: the parameter; its axis is logarithmic, rates in 10⁻⁴.
         value: a column; accuracies are drawn in per cent.
         ax: where to draw.
     """
     for method in rows["method"].unique():
         curve = sweep.curve(rows[rows["method"] == method], column, value)
         _bars(curve, ax, label(method), colour(method), "o-")
-    _axis(ax, sorted(rows[column].unique()))
+    _axis(ax, sorted(rows[column].unique()), TICKS.get(column, 1.0))
 
 
 def methods_everywhere(rows: pd.DataFrame, axes: Any) -> None:
@@ -152,10 +152,7 @@ def methods_everywhere(rows: pd.DataFrame, axes: Any) -> None:
         axes: two by two; the legend stands below them.
     """
     for ax, own in zip(axes.flat, sweep.sweeps(rows), strict=True):
-        column = sweep.free(own)
-        shown = sweep.at(rows, **own)
-        method_curves(shown, column, "accuracy", ax)
-        _axis(ax, sorted(shown[column].unique()), TICKS.get(column, 1.0))
+        method_curves(sweep.at(rows, **own), sweep.free(own), "accuracy", ax)
         ax.set(xlabel=_named(own))
     _finished(axes, "points above the pretrained")
 
