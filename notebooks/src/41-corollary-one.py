@@ -374,9 +374,9 @@ assert pictures.loc[["trim", "TIES"], "mean"].min() > 0.03
 # shortens the step. On `sentences8` its two halves cancel. Election alone is better, because it lengthens the step. DARE is level.
 #
 # At the best scales nearly all lie within a few hundredths of a nat of the average, with intervals that cross zero once they count
-# the tasks. On `vision8` trimming and TIES may be better by five hundredths, and **DARE is worse** by four, by this interval, too.
-# So Eq. 9 does not hold at its own weights. Where the scale is chosen it fails for DARE on
-# pictures, and elsewhere there is too little to tell.
+# the tasks. On `vision8` trimming and TIES may be better by five hundredths, and DARE looks worse by four, which the
+# [](90-claims-ledger) leaves open, correcting for the number of checks. So Eq. 9 does not hold at its own weights, and where the
+# scale is chosen there is too little to tell.
 #
 # ## When to use it, and when not
 #
