@@ -747,10 +747,17 @@ sweep.gained(*longer).groupby("steps")[["accuracy", *parts]].mean().round(3)
 #   --at "learning_rate=1.6e-3 batch_size=64 steps=50,100 rivals=[]" -o scaling.json
 # ```
 #
-# Some seeds were measured later, with the same code, and put to the others by `mergelib join`. AdaMerging, at settings and for numbers of
-# tasks; and the other networks:
+# Some seeds were measured later, with the same code, and put to the others by `mergelib join`. Validation and scales chosen anew, AdaMerging, at
+# settings and for numbers of tasks, and the other networks:
 #
 # ```bash
+# mergelib study scaling --suite vision8 --model vit_small --seeds 3 --set pictures=200 \
+#   --set seen=100 --set size=5 --set groups=4 --set compared=2 \
+#   --set "rivals=[\"task_arithmetic_tuned\"]" --at "steps=25,50,100,200,400,800 joint=800" \
+#   --at learning_rate=1e-4 --at learning_rate=1.6e-3 --at "learning_rate=3.2e-3 steps=25,50,100" \
+#   --at batch_size=8 --at "batch_size=64 steps=25,50,100,200" \
+#   --at "learning_rate=1.6e-3 batch_size=8 steps=50,100" \
+#   --at "learning_rate=1.6e-3 batch_size=64 steps=50,100" -o validated.json
 # mergelib study scaling --suite vision8 --model vit_small --seeds 5 \
 #   --tasks mnist,svhn_grey,gtsrb,eurosat,cifar10 --set pictures=200 --set seen=100 --set size=5 \
 #   --set groups=1 --set compared=1 --set rivals=adamerging --at steps=50,100,200,400 \
