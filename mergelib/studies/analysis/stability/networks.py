@@ -53,7 +53,7 @@ def constants(record: Mapping[str, Any]) -> pd.DataFrame:
 
 BACKBONES = {  # name to result of the study `stability`, and the rate that the book trains at
     "ViT, 1.4 M": ("vision8-stability-vit", 4e-4),
-    "ViT, 0.4 M": ("vision8-stability-vit_small-after", 4e-4),
+    "ViT, 0.4 M": ("vision8-stability-vit_small", 4e-4),
     "the same, scripts": ("glyphs8-stability-vit_small", 4e-4),
     "ResNet, narrow": ("vision8-stability-resnet18_narrow", 0.01),
     "ResNet, full width": ("vision8-stability-resnet18_strided", 0.01),
