@@ -207,11 +207,13 @@ for name, rows in {"average, K = 800": long, "trained jointly": joint}.items():
 
 # %% tags=["remove-cell"]
 apart = long.groupby("seed")["train_loss"].mean() - joint.groupby("seed")["train_loss"].mean()
-assert (apart > 0.5).all()
+assert 0.8 < apart.mean() < 1
+assert 1.5 < long["train_loss"].mean() < 1.7
 assert (long.groupby("seed")["generalisation"].mean() < 0.5 * apart).all()
 
 # %% [markdown]
-# By either floor, most of what the average lacks is optimisation error: FLOORTEXT
+# By either floor most of what the average lacks is optimisation error. $E_O$ lies between 0.9 nats, above one model for all tasks, and 1.6, above zero;
+# $E_G$ is a quarter of a nat.
 #
 # The differences, from the value of $K$ or $\eta$ that is best on the other seeds to the largest one. A row *holds*
 # where its interval, corrected for the number of rows, lies above zero, and *fails* where it lies below; the
@@ -348,7 +350,7 @@ print(drawing.lines(checks, "T17"))
 # Scales were fixed so far, as in the paper. Who merges may choose one for each merge. Task arithmetic at the sum of scales, of 0.5 to 4,
 # that is best on 200 validation examples per task:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy above that of the pretrained model, of the same two groups of five tasks, by the average, by task arithmetic at the fixed scale, and at one chosen for each merge: against the steps at the usual rate (left), and against the rate after 100 steps (right). Means and intervals over seeds.", "name": "fig-scaling-tuned"}, "image": {"alt": "TUNEDALT"}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy above that of the pretrained model, of the same two groups of five tasks, by the average, by task arithmetic at the fixed scale, and at one chosen for each merge: against the steps at the usual rate (left), and against the rate after 100 steps (right). Means and intervals over seeds.", "name": "fig-scaling-tuned"}, "image": {"alt": "Left: the three curves rise together from 3 to 8 or 10 points. Right: they lie on each other at the two smaller rates; at the largest the fixed scale falls to −16 points, the average to −7 and the chosen scale to −4."}}
 tuned, untouched = (sweep.apart(load_table(VALIDATED, part)) for part in ("merged", "experts"))
 fixed = merged[(merged["method"] == "task_arithmetic") & merged["seed"].isin(tuned["seed"])]
 pairs = pd.concat([tuned[tuned["group"] < 2], fixed])
@@ -375,8 +377,25 @@ for free in ({"steps": None}, {"learning_rate": None, "steps": 100}):
     chosen = sweep.at(sums, **free).groupby(column)["sum"].mean()
     print(f"sum of scales against {column}:", *(f"{at:g}: {s:.1f} " for at, s in chosen.items()))
 
+saved = {}
+for rate in (4e-4, 3.2e-3):
+    two = sweep.spread(sweep.at(rescaled, learning_rate=rate, steps=100), "method")
+    saved[rate] = two["task_arithmetic_tuned"] - two["task_arithmetic"]
+    print(f"choosing saves, rate {rate:g}, K = 100: {sweep.told(saved[rate])} points")
+
+# %% tags=["remove-cell"]
+ends = {rate: sweep.difference(values) for rate, values in saved.items()}
+assert ends[3.2e-3][0] - ends[3.2e-3][1] > 3
+assert ends[4e-4][0] < 3
+turns = sweep.at(rescaled[rescaled["method"] == "task_arithmetic_tuned"], steps=None)
+turns = turns.groupby(["steps", "seed"])["loss"].mean().unstack()
+assert (turns.loc[800] > turns.loc[400]).all()
+assert chosen.is_monotonic_decreasing
+
 # %% [markdown]
-# TUNEDTEXT
+# Where the rate is large the chosen scale is small, and hides most of the harm: by it task arithmetic is more than ten points better after 100
+# steps at the largest rate, and hardly below the pretrained model. Along the steps it changes little, and its loss turns after 400 as before. **A
+# comparison of rates with scales chosen anew measures the choice of the scale**; experts are no better for it.
 #
 # ## Batches and data
 #
