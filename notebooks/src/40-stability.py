@@ -781,11 +781,13 @@ table = networks.backbones(kept)
 print(table.map("{:.2g}".format).to_string())
 
 # %% tags=["remove-cell"]
-assert (table["steps"] < 1).all()
+assert (table["steps"].drop("MiniLM, sentences") < 0.1).all()
+assert 1 < table.loc["MiniLM, sentences", "steps"] < 2
 assert (table["Theorem 3"] >= 32).all()
 
 # %% [markdown]
-# **For no network does the domain hold a single step.** (Adam's rate stands for that of SGD in the rows of transformers.) The last
+# **The domain holds one step of MiniLM, and of the others not a tenth of one.** (Adam's rate stands for that of SGD in the rows of transformers,
+# and fewer examples give a smaller $L$.) The last
 # assumption is PL: $f - f(\hat\theta) \le C \lVert \nabla f \rVert^2$ at the merge. With a floor of zero the ratio of both sides, along the training of
 # the smaller transformer's experts, at their average:
 
@@ -794,10 +796,12 @@ ratios = networks.pl_ratios(load_result("vision8-stability-vit_small-after"))
 print(ratios.map("{:.2g}".format).to_string())
 
 # %% tags=["remove-cell"]
-assert (ratios["ratio"] > ratios["least"]).all()
+assert (ratios["ratio"] > 20 * ratios["least"]).all()
+assert 0.2 < ratios["ratio"].max() < 0.22
 
 # %% [markdown]
-# PLTEXT
+# Smoothness asks for at least $\frac{1}{2L}$, the last column, with $L$ of the mean loss. The ratio lies far above it, and $C = 0.21$ would do
+# for these points: of all assumptions PL is the one that does not fail where we looked.
 #
 # (stability-lemma-four)=
 # A slip in this place concerns $\kappa$. Lemma 4 derives $\kappa^2 = \sum_t \omega_t \zeta_t^2$ as an identity. It holds if

@@ -540,14 +540,14 @@ if not small:  # the text is about ten families of tasks
 #
 # On networks? `mergelib study weighing` trains eight experts of `vision8` at the usual rate, and merges them by the bound's weights from
 # gradients at $\theta_0$: for the experts' own steps, far outside, and for the largest rate at which it is proved. Its rival draws weights at
-# random and keeps the best on 200 validation examples per task. Weights first, mean over seeds, then test accuracy (points) and loss (nats)
+# random and keeps the best on 200 validation examples per task. The largest weight first, mean over seeds, then test accuracy (points) and loss (nats)
 # against equal weights:
 
 # %%
 WEIGHED = "vision8-weighing-vit_small"
 weights = load_table(WEIGHED, "weights")
 largest = weights.groupby(["guide", "steps", "seed"], sort=False)["weight"].max()
-print("largest weight:", largest.groupby(["guide", "steps"], sort=False).mean().round(2).to_dict())
+largest.groupby(["guide", "steps"], sort=False).mean().unstack("steps").round(2)
 
 # %%
 from mergelib.records.statistics import both_intervals, written_both
