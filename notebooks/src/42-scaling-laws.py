@@ -350,7 +350,7 @@ print(drawing.lines(checks, "T17"))
 # Scales were fixed so far, as in the paper. Who merges may choose one for each merge. Task arithmetic at the sum of scales, of 0.5 to 4,
 # that is best on 200 validation examples per task:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy above that of the pretrained model, of the same two groups of five tasks, by the average, by task arithmetic at the fixed scale, and at one chosen for each merge: against the steps at the usual rate (left), and against the rate after 100 steps (right). Means and intervals over seeds.", "name": "fig-scaling-tuned"}, "image": {"alt": "Left: the three curves rise together from 3 to 8 or 10 points. Right: they lie on each other at the two smaller rates; at the largest the fixed scale falls to −16 points, the average to −7 and the chosen scale to −4."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy above that of the pretrained model, of the same two groups of five tasks, by the average, by task arithmetic at the fixed scale, and at one chosen for each merge: against the steps at the usual rate (left), and against the rate after 100 steps (right). Means and intervals over three seeds.", "name": "fig-scaling-tuned"}, "image": {"alt": "Left: the three curves rise together from 3 to 8 or 10 points. Right: they lie on each other at the two smaller rates; at the largest the fixed scale falls to −16 points, the average to −7 and the chosen scale to −4."}}
 tuned, untouched = (sweep.apart(load_table(VALIDATED, part)) for part in ("merged", "experts"))
 fixed = merged[(merged["method"] == "task_arithmetic") & merged["seed"].isin(tuned["seed"])]
 pairs = pd.concat([tuned[tuned["group"] < 2], fixed])
