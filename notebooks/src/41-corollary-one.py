@@ -335,7 +335,7 @@ for ax, (scale, title) in zip(axes, titles.items()):
     ax.axvline(0, color="black", lw=1)
     ax.set(title=title, xlabel="loss below the average's, nats")
 handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=2, fontsize=10)
+fig.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
 plt.show()
 
 # %% tags=["hide-cell"]

@@ -355,6 +355,8 @@ for part in (("glyphs8", "task"), ("glyphs8", "layer"), ("vision8", "task")):
 assert (follows["glyphs8", "task"] > 0.3).all()
 mean, width = interval(follows["vision8", "layer"].tolist())
 assert abs(mean) < width
+
+# %% tags=["remove-cell"]
 ours = {suite: rows[rows["granularity"] == "task"] for suite, rows in known.items()}
 sums = {suite: rows.groupby("seed")["coefficient"].sum() for suite, rows in ours.items()}
 assert 2 < sums["glyphs8"].mean() < 3.5
