@@ -62,8 +62,9 @@ short = {"batch_size": 16, "groups": 1, "size": 4, "rivals": (), "pictures": 120
 counts = (2, 4, 8) if PROFILE == "smoke" else (5, 10, 20, 40, 80)
 rates = (4e-4, 1.6e-3, 6.4e-3)
 live = {rate: scaling(zoo, learning_rate=rate, steps=counts, **short) for rate in rates}
+less = {"steps": counts[2::2], "pictures": 80, "seen": 1}
 batches = {
-    size: scaling(zoo, learning_rate=rates[0], steps=counts, **{**short, "batch_size": size})
+    size: scaling(zoo, learning_rate=rates[0], **{**short, **less, "batch_size": size})
     for size in (8, 32)
 }
 
