@@ -62,9 +62,8 @@ short = {"batch_size": 16, "groups": 1, "size": 4, "rivals": (), "pictures": 120
 counts = (2, 4, 8) if PROFILE == "smoke" else (5, 10, 20, 40, 80)
 rates = (4e-4, 1.6e-3, 6.4e-3)
 live = {rate: scaling(zoo, learning_rate=rate, steps=counts, **short) for rate in rates}
-halves = {"batch_size": 8, "pictures": 120, "seen": 1}
-batches = {8: scaling(zoo, learning_rate=rates[0], steps=counts[-2:], **{**short, **halves})}
-batches[16] = live[rates[0]]
+halves = {**short, "batch_size": 8, "seen": 1, "steps": counts[-2:]}
+batches = {8: scaling(zoo, learning_rate=rates[0], **halves), 16: live[rates[0]]}
 
 # %% [markdown]
 # The **generalisation error** $E_G$ of the average is its test loss minus its training loss. Its **optimisation
@@ -151,14 +150,9 @@ settings = average[[*sweep.SETTING, "steps"]].drop_duplicates()
 print(len(settings), "settings, seeds:", *merged["seed"].unique())
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy of the average against the steps at the usual setting. Grey: each seed, with the paper's error bar, the standard error over its groups of tasks. Black: mean of the seeds, with its 95 % interval.", "name": "fig-scaling-bars"}, "image": {"alt": "Five grey curves rise side by side, from 44 to 48 % at 25 steps to 49 to 53 % at 800, four points apart, with bars of one to two points. The black curve rises between them by five points, in a band of two points on either side."}}
-import matplotlib.pyplot as plt
-
-from mergelib.studies.figures.stability import scaling as figures
-
 fig, ax = plt.subplots(figsize=(7.2, 3.8))
 figures.error_bars(sweep.at(average, steps=None), ax)
-named = dict(zip(*ax.get_legend_handles_labels()[::-1]))
-ax.legend(named.values(), named, fontsize=10, loc="lower right")
+ax.legend(fontsize=10, loc="lower right")
 ax.set(xlabel="steps K", ylabel="accuracy, %")
 plt.show()
 

@@ -276,6 +276,21 @@ def excess_bound(
     }
 
 
+def convex_excess_bound(
+    parts: Mapping[str, float], floor: float, largest: Losses, training: Training
+) -> dict[str, float]:
+    """`excess_bound` with `local_stability` of convex losses, which favours it elsewhere.
+
+    Args:
+        parts: as there.
+        floor: as there.
+        largest: L, and σ_t as `local_stability` takes them.
+        training: how the experts were trained, and merged.
+    """
+    local = local_stability(largest, training, convex=True)
+    return excess_bound(parts, floor, merged_stability(training, local), largest.smoothness)
+
+
 def best_progress(
     gradient: float, dissimilarity: float, smoothness: float, *, noise: float = 0.0, tasks: int = 1
 ) -> float:

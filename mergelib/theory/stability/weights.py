@@ -29,18 +29,13 @@ class Beginning(Brief):
     largest: bounds.Losses
 
     def excess(self, training: Training) -> dict[str, float]:
-        """`excess_bound` of a merge with any weights, by `weighted_descent_bound`.
-
-        With the growth of convex losses in `local_stability`, which favours it, and a floor of 0.
-        """
+        """`convex_excess_bound` of a merge with any weights, above a floor of 0."""
         _, surrogate = training.surrogate
         even = torch.full_like(surrogate, 1 / len(surrogate))
         gradient, apart = (float(c @ self.products @ c) for c in (even, even - surrogate))
         opening = (self.value, gradient, apart, float(surrogate @ self.products.diagonal()))
         parts = bounds.weighted_descent_bound(opening, self.losses, training)
-        local = bounds.local_stability(self.largest, training, convex=True)
-        moved = bounds.merged_stability(training, local)
-        return bounds.excess_bound(parts, 0.0, moved, self.losses.smoothness)
+        return bounds.convex_excess_bound(parts, 0.0, self.largest, training)
 
     def best(self, training: Training) -> Tensor:
         """Where `excess` is least over the simplex, for experts trained in this way; ``(T,)``."""

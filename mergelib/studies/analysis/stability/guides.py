@@ -109,8 +109,7 @@ def totals(start: Start, plan: Training) -> dict[str, float]:
     }
     opening = (start.loss, start.unbiased, start.dissimilarity)
     parts = bounds.descent_bound(opening, known, plan)
-    local = bounds.local_stability(start.largest, plan, convex=True)
-    repaired = bounds.excess_bound(parts, 0.0, bounds.merged_stability(plan, local), smooth)
+    repaired = bounds.convex_excess_bound(parts, 0.0, start.largest, plan)
     return {**found, "repaired": sum(repaired.values())}
 
 

@@ -147,9 +147,7 @@ def repaired_parts(
         parts = bounds.weighted_descent_bound(opening, known, plan)
     spread = tasks.covariances.diagonal(dim1=1, dim2=2).sum(1).sqrt()
     largest = bounds.Losses(known.smoothness, 2 * known.smoothness * spread, known.heterogeneity)
-    local = bounds.local_stability(largest, plan, convex=True)
-    moved = bounds.merged_stability(plan, local)
-    return bounds.excess_bound(parts, tasks.floor(plan.examples), moved, known.smoothness)
+    return bounds.convex_excess_bound(parts, tasks.floor(plan.examples), largest, plan)
 
 
 def _alike(tasks: Quadratics, steps: int, rate: float, batch: int, examples: int) -> Training:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from mergelib.plots import colour, label
@@ -60,17 +59,16 @@ def error_bars(rows: pd.DataFrame, ax: "Axes") -> None:
         rows: averages of the usual setting, at all steps and groups.
         ax: where to draw.
     """
-    for seed, own in rows.groupby("seed"):
-        bar = sweep.over_groups(own, "steps")
-        places, text = np.log2(bar.index) + 0.05 * (int(str(seed)) - 2), "over groups, each seed"
-        ax.errorbar(
-            places, bar["mean"], bar["error"], fmt="o-", color="#8c8c8c", ms=3, lw=0.8, label=text
-        )
     curve = sweep.curve(rows, "steps")
-    ax.plot(np.log2(curve.index), curve["mean"], "k-", label="mean of seeds")
+    ax.plot(curve.index, curve["mean"], "k-", label="mean of seeds")
     low, high = (curve["mean"] + sign * curve["half_width"] for sign in (-1, 1))
-    ax.fill_between(np.log2(curve.index), low, high, color="black", alpha=0.15, lw=0)
-    ax.set_xticks(np.log2(curve.index), [str(count) for count in curve.index])
+    ax.fill_between(curve.index, low, high, color="black", alpha=0.15, lw=0)
+    bars: dict[str, Any] = {"fmt": "o-", "color": "#8c8c8c", "ms": 3, "lw": 0.8}
+    for i, (_, own) in enumerate(rows.groupby("seed")):
+        bar = sweep.over_groups(own, "steps")
+        text = "_" if i else "over groups, each seed"
+        ax.errorbar(bar.index * 1.035 ** (i - 2), bar["mean"], bar["error"], label=text, **bars)
+    _axis(ax, list(curve.index))
 
 
 def live_parts(tables: Mapping[float, Mapping[str, Any]], axes: Sequence["Axes"]) -> None:

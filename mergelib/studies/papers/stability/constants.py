@@ -107,11 +107,9 @@ def _averages(zoo: Zoo, after: Sequence[int], rate: float) -> dict[str, StateDic
     if not after:
         return {}
     training = {"optimiser": "adam", "learning_rate": rate, "batch_size": BATCH}
-    found = trained_checkpoints(zoo, after, **training)
-    experts = {k: {name: kept[k] for name, kept in found.items()} for k in after}
     return {
-        f"average after {k}": merge_zoo("average", replace(zoo, experts=own))
-        for k, own in experts.items()
+        f"average after {count}": merge_zoo("average", replace(zoo, experts=dict(experts)))
+        for count, experts in trained_checkpoints(zoo, after, **training).items()
     }
 
 

@@ -141,14 +141,13 @@ def scaling(
     teams = draw_groups(names, groups, size, zoo.suite.seed)
     trained = _trained_on(zoo.suite, share)
     judged = replace(zoo, suite=_judged_on(trained, pictures, seen))
-    found = trained_checkpoints(
+    kept = trained_checkpoints(
         replace(zoo, suite=trained),
         steps,
         optimiser=optimiser,
         learning_rate=learning_rate,
         batch_size=batch_size,
     )
-    kept = {count: {name: found[name][count] for name in names} for count in steps}
     where = {"learning_rate": learning_rate, "batch_size": batch_size, "share": share}
     experts = _experts(judged, kept)
     tables = {
@@ -163,10 +162,8 @@ def scaling(
     return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
 
 
-def trained_checkpoints(
-    zoo: Zoo, steps: Sequence[int], **training: Any
-) -> dict[str, dict[int, dict[str, Tensor]]]:
-    """The expert of each task after several numbers of steps, see `checkpoints`: task to steps.
+def trained_checkpoints(zoo: Zoo, steps: Sequence[int], **training: Any) -> Checkpoints:
+    """The expert of each task after several numbers of steps, see `checkpoints`.
 
     Args:
         zoo: whose backbone is fine-tuned, under its heads.
@@ -174,7 +171,7 @@ def trained_checkpoints(
         **training: ``optimiser``, ``learning_rate``, ``batch_size``, and what else `checkpoints`
             takes.
     """
-    return {
+    found = {
         name: checkpoints(
             zoo.model,
             zoo.heads[name],
@@ -187,6 +184,7 @@ def trained_checkpoints(
         )
         for name, task in zoo.suite.tasks.items()
     }
+    return {count: {name: kept[count] for name, kept in found.items()} for count in steps}
 
 
 def _check(

@@ -176,8 +176,7 @@ def _trained(zoo: Zoo, plans: Sequence[Plan], batch_size: int) -> Trained:
         settings = asdict(training)
         del settings["steps"]
         kept = trained_checkpoints(zoo, counts, batch_size=batch_size, **settings)
-        for count in counts:
-            found[replace(training, steps=count)] = {name: kept[name][count] for name in kept}
+        found |= {replace(training, steps=count): experts for count, experts in kept.items()}
     return found
 
 

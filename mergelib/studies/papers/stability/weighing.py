@@ -66,13 +66,13 @@ def weighing(
     training = {"optimiser": "adam", "learning_rate": learning_rate, "batch_size": batch_size}
     found = trained_checkpoints(zoo, steps, **training)
     zoo, tables = cut(zoo, pictures), Tables(weights=[], test=[])
-    for count in steps:
+    for count, experts in found.items():
         plan = Training.alike(
             len(sizes), count, learning_rate, batch=batch_size, examples=int(sizes.min())
         )
         plan = replace(plan, examples=sizes.double())
         inside = replace(plan, learning_rate=REPAIRED_DOMAIN / known.losses.smoothness / count)
-        merged = replace(zoo, experts={name: kept[count] for name, kept in found.items()})
+        merged = replace(zoo, experts=dict(experts))
         weights = {"equal": plan.weights, "bound": known.best(plan)}
         weights |= {"bound inside": known.best(inside), **_searched(merged, tried)}
         for guide, row in weights.items():
