@@ -18,11 +18,10 @@ if importlib.util.find_spec("mergelib") is None:
 # is said and helps now and then, dividing by steps does harm where mixed trainings did none, and Surgery does what is said if it
 # learns from the right inputs.
 #
-# All chapters so far take methods as they come. The stability framework {cite}`li2026unified` says why they should work:
-# flat minima and linearised training lower curvature, Git Re-Basin lowers heterogeneity, AdaMerging gives outliers less
-# weight, Surgery lowers the optimisation error alone, and equal effective steps avoid a term $\chi^2 \kappa^2$. The paper
-# measures none of this. Each section here takes one explanation, measures the quantity in it, and then the merge.
-# [](41-corollary-one) has done so for masks.
+# The stability framework {cite}`li2026unified` says why methods should work: flat minima and linearised training lower
+# curvature, Git Re-Basin lowers heterogeneity, AdaMerging gives outliers less weight, Surgery lowers the optimisation error
+# alone, and equal effective steps avoid a term $\chi^2 \kappa^2$. The paper measures none of this. Each section takes one
+# explanation, measures the quantity in it, and then the merge, as [](41-corollary-one) has done for masks.
 #
 # **After this chapter you can**
 #
@@ -136,9 +135,8 @@ clear = parts["Their average"]["mean"] + parts["Their average"]["half_width"] < 
 assert clear[clear].index.tolist() == [SAM[1]]
 
 # %% [markdown]
-# The first half of the claim holds for SAM: its experts lie where the loss curves a third as much. The second half does
-# not show: at equal cost no remedy has a better average, and with the larger ball, where experts are flattest, it is worse by
-# three points. Against plain experts of *as many steps*, which cost half:
+# SAM's experts do lie where the loss curves a third as much. But at equal cost no remedy has a better average, and with the
+# larger ball, where experts are flattest, it is worse by three points. Against plain experts of *as many steps*, which cost half:
 
 # %%
 from mergelib.records.statistics import both_intervals, interval, written, written_both
@@ -157,9 +155,8 @@ assert half["average"]["mean"][[SAM[0], "linearised"]].abs().max() < 0.5
 assert half["average"]["mean"][SAM[1]] < -1
 
 # %% [markdown]
-# With $\rho = 0.05$, and linearised, experts are two points worse on their own, and their average is level. So these
-# remedies do narrow the gap between experts and merge, from above. Who wants the merge can have as good a one for half of the
-# price.
+# With $\rho = 0.05$, and linearised, experts are two points worse on their own, and their average is level: the gap between
+# experts and merge narrows from above, at twice the price.
 #
 # ## Networks that start apart
 #
@@ -207,8 +204,8 @@ for pair, value, unit in (
 # The heterogeneity at the average (`heterogeneity`) is no lower for certain, and at the reordered expert itself (`end`) the
 # same to the last digits.
 #
-# What is left of the claim: networks from two starts are farther apart than tasks make them, and permutations are a part of it.
-# Experts of one pretrained model have no such part. There matching finds nothing to do, live for two experts of the zoo:
+# Permutations are a part of what sets networks from two starts apart. Experts of one pretrained model have no such part:
+# matching finds nothing to do, live for two experts of the zoo:
 
 # %% tags=["nbval-check-output"]
 from mergelib.align import git_rebasin
@@ -233,10 +230,9 @@ assert (pairs.loc[pairs["pair"] == "one start", "moved"] == 0).all()
 # %% [markdown]
 # ## Experts that were trained differently
 #
-# The paper's title promises heterogeneous settings, its experiments train all experts of a merge alike, and its bound has a price for
-# unequal numbers of steps: the average descends a surrogate loss, and the term $\chi^2 \kappa^2$ stays. Dividing task vectors by
-# their steps, at the same total length (FedNova {cite}`wang2020tackling`), would avoid it. On quadratics it does, while experts are
-# short ([](43-choosing-by-the-bound)).
+# The paper's experiments train all experts of a merge alike. Its bound has a price for unequal numbers of steps: the average
+# descends a surrogate loss, and the term $\chi^2 \kappa^2$ stays. Dividing task vectors by their steps, at the same total
+# length (FedNova {cite}`wang2020tackling`), avoids it on quadratics, while experts are short ([](43-choosing-by-the-bound)).
 #
 # `mergelib study uneven` trains half of the eight experts, drawn at random, in one way and half in another, and every task once in each: with
 # 50 or 350 *steps*; at *rates* of one to seven; by SGD with and without *momentum* (at a tenth of the rate, which moves as far), or a
@@ -301,10 +297,9 @@ assert remedies.growth(remedies.longer(experts)).to_numpy().max() < 0.6
 # that are alike have on average; so are those of the other rules, within two. The bound's price for heterogeneous training is not paid here.
 #
 # **Dividing by steps costs accuracy** wherever steps or rates differ, by all rules, most by TIES, and least for the average with Adam, where the
-# interval over tasks reaches zero.
-# The left panel says why: seven times the steps are not seven times the way. Experts slow down as they learn, so that a division by
-# steps blows the short ones up. What theory says of *momentum* is right, to a hundredth: at a tenth of the rate it goes as far as without, and
-# the two kinds of experts are interchangeable. Brought to equal lengths, mixed experts gain nothing.
+# interval over tasks reaches zero. The left panel says why: seven times the steps are not seven times the way, so that a division by
+# steps blows the short ones up. Of *momentum* theory is right, to a hundredth: at a tenth of the rate it goes as far as without. Brought
+# to equal lengths, mixed experts gain nothing.
 #
 # ## What AdaMerging weighs
 #
@@ -372,19 +367,17 @@ for column in ("loss", "distance"):  # neither explains the order by task, on sc
 assert sum(interval(remedies.correlations(known["vision8"], "task", "loss").tolist())) < -0.3
 
 # %% [markdown]
-# Printed last is what its merge gains on the average, in points of accuracy: it gains on scripts, and *loses* on pictures, where the
-# coefficients hardly leave zero, and for some tasks fall below. But nowhere do outliers get less. **They get more**, on scripts in every
-# seed, on pictures by a weaker correlation, which one coefficient per tensor does not show at all. A likely reason is that the
-# objective, entropy, rewards whoever changes most: where a task's gradient is long, a step towards its expert moves its
-# predictions far. That is our reading, not a measurement.
+# In points of accuracy (printed last) its merge gains on scripts, and *loses* on pictures, where coefficients hardly leave zero. But
+# nowhere do outliers get less. **They get more**, on scripts in every seed, on pictures by a weaker correlation, which one coefficient
+# per tensor does not show. A likely reason, not measured, is that the objective, entropy, rewards whoever changes most.
 #
-# Entropy has other ways, too. On pictures what explains the order best is the task's loss at the pretrained model (`loss`): tasks
-# that it reads badly lose their weight, CIFAR-10 in every seed. On scripts neither that nor the length of the task vector
-# (`distance`) explains it, but it takes braille, the script that the pretrained model reads worst, out of one merge altogether.
+# On pictures the order follows the task's loss at the pretrained model (`loss`) best: tasks that it reads badly lose their weight,
+# CIFAR-10 in every seed. On scripts neither that nor the length of the task vector (`distance`) explains the order, but braille, the
+# script that is read worst, is out of one merge altogether.
 #
-# The coefficients sum to between two and three on scripts, and to anything from below zero to 1.4 on pictures, which Assumption 4 does not
-# allow. So AdaMerging does not trade one task against another on a simplex. Nor does task arithmetic, which the remark takes for an
-# average: at its usual 0.3 for each of eight experts the weights sum to 2.4.
+# The coefficients sum to between two and three on scripts, and to anything from below zero to 1.4 on pictures: they trade no task against
+# another on a simplex, as Assumption 4 has it. Nor does task arithmetic, which the remark takes for an average: its usual 0.3 for
+# each of eight experts sum to 2.4.
 #
 # ## What Surgery mends
 #
@@ -419,10 +412,9 @@ for rows in judged.values():
     assert abs(gap["mean"]["validation"]) < 0.05
 
 # %% [markdown]
-# On both suites the optimisation error falls, as the remark says. Whether the generalisation error stays depends on what the modules
-# learn from. From validation inputs it about stays. From training inputs it doubles or nearly so: the modules imitate experts where
-# experts have seen the answers. From test inputs it *falls*, because they were fitted to the very inputs that judge them. A frozen
-# backbone caps nothing; the modules are a part of the model.
+# On both suites the optimisation error falls, as the remark says. The generalisation error about stays if the modules learn from
+# validation inputs. From training inputs it doubles or nearly so: they imitate experts where experts have seen the answers. From
+# test inputs it *falls*, as these are what judges them. A frozen backbone caps nothing; the modules are a part of the model.
 #
 # ## When to use it, and when not
 #
@@ -434,8 +426,8 @@ for rows in judged.values():
 # **Do not divide by steps**, unless experts are so short that they move in proportion to them; look at the lengths of task
 # vectors first.
 #
-# The networks here are small, of 0.4 to 1.4 million parameters, and equal cost is a hard rule. Linearised training has
-# helped task arithmetic on CLIP's towers, at its full cost {cite}`ortiz2023task`.
+# The networks here have 0.4 to 1.4 million parameters. Linearised training has helped task arithmetic on CLIP's towers, at its
+# full cost {cite}`ortiz2023task`.
 #
 # ## Exercises
 #
