@@ -387,7 +387,7 @@ assert chosen.is_monotonic_decreasing
 
 # %% [markdown]
 # Where the rate is large the chosen scale is small, and hides most of the harm: by it task arithmetic is more than ten points better after 100
-# steps at the largest rate, and hardly below the pretrained model. Along the steps it changes little, and its loss turns after 400 as before. **A
+# steps at the largest rate, and no longer clearly below the pretrained model. Along the steps it changes little, and its loss turns after 400 as before. **A
 # comparison of rates with scales chosen anew measures the choice of the scale**; experts are no better for it.
 #
 # ## Batches and data

@@ -367,7 +367,8 @@ for column in ("loss", "distance"):  # neither explains the order by task, on sc
 assert sum(interval(remedies.correlations(known["vision8"], "task", "loss").tolist())) < -0.3
 
 # %% [markdown]
-# In points of accuracy (printed last) its merge gains on scripts, and *loses* on pictures, where coefficients hardly leave zero. But
+# In points of accuracy (printed last) its merge gains on scripts, if not for certain over tasks, and *loses* on pictures, by layer for
+# certain; coefficients hardly leave zero there. But
 # nowhere do outliers get less. **They get more**, on scripts in every seed, on pictures by a weaker correlation, which one coefficient
 # per tensor does not show. A likely reason, not measured, is that the objective, entropy, rewards whoever changes most.
 #
