@@ -47,8 +47,8 @@ DEVICE = "cpu"
 # group of tasks and every method besides. `scaling` does that for one setting: it trains an expert for each
 # task, keeps checkpoints, merges them, and judges everything on test examples and on training examples.
 #
-# Here it runs live, for four scripts, a small vision transformer and Adam: at three rates, whose experts see the same batches, and
-# at the least of them with batches of half the size.
+# Here it runs live, for four scripts, a small vision transformer and Adam: at two rates, whose experts see the same batches, and
+# at the smaller one with batches of half the size.
 
 # %%
 import mergelib as ml
@@ -59,18 +59,18 @@ scripts = ["greek", "arrows", "braille", "hebrew"]
 suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE, tasks=scripts)
 zoo = load_beginning(suite, model="vit_small", device=DEVICE)
 short = {"batch_size": 16, "groups": 1, "size": 4, "rivals": (), "pictures": 120, "seen": 80}
-counts = (2, 4, 8) if PROFILE == "smoke" else (5, 10, 20, 40, 80)
-rates = (4e-4, 1.6e-3, 6.4e-3)
+counts = (2, 4, 8) if PROFILE == "smoke" else (5, 10, 20, 40)
+rates = (4e-4, 6.4e-3)
 live = {rate: scaling(zoo, learning_rate=rate, steps=counts, **short) for rate in rates}
 halves = {**short, "batch_size": 8, "seen": 1, "steps": counts[-2:]}
 batches = {8: scaling(zoo, learning_rate=rates[0], **halves), 16: live[rates[0]]}
 
 # %% [markdown]
 # The **generalisation error** $E_G$ of the average is its test loss minus its training loss. Its **optimisation
-# error** $E_O$ is its training loss, less a floor that is the same in all panels and that nobody knows. The
+# error** $E_O$ is its training loss, less a floor that is the same in both panels and that nobody knows. The
 # grey curve is how well the experts do by themselves.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Average of four experts on rendered scripts against the steps that each has taken, at three learning rates, one seed: test loss in nats, and its two parts. Dotted: the test loss of the experts themselves.", "name": "fig-scaling-live"}, "image": {"alt": "Three panels. At the two smaller rates test and training loss of the average fall together with the steps, slower than the experts' test loss, and their difference stays small and flat. At the largest rate test and training loss lie on each other, at twice the level where the others begin, and the difference is about zero."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Average of four experts on rendered scripts against the steps that each has taken, at two learning rates, one seed: test loss in nats, and its two parts. Dotted: the test loss of the experts themselves.", "name": "fig-scaling-live"}, "image": {"alt": "Two panels. At the smaller rate test and training loss of the average fall together with the steps, slower than the experts' test loss, and their difference stays small and flat. At the larger rate test and training loss lie on each other, at twice the level where the others begin, and the difference is about zero."}}
 import matplotlib.pyplot as plt
 import pandas as pd
 
@@ -79,7 +79,7 @@ from mergelib.studies.analysis.stability import scaling as sweep
 from mergelib.studies.figures.stability import scaling as figures
 
 use_style()
-fig, axes = plt.subplots(1, 3, figsize=(7.2, 4.2), sharey=True)
+fig, axes = plt.subplots(1, 2, figsize=(7.2, 4.2), sharey=True)
 figures.live_parts(live, axes)
 axes[0].set(ylabel="nats")
 handles, names = axes[0].get_legend_handles_labels()
@@ -87,8 +87,8 @@ fig.legend(handles, names, loc="outside lower center", ncols=2, fontsize=10)
 plt.show()
 
 # %% [markdown]
-# At the two smaller rates everything falls together: every doubling of the steps improves the experts and, more slowly,
-# their average, on training examples as on test ones. At the largest rate the average is worse than the pretrained
+# At the smaller rate everything falls together: every doubling of the steps improves the experts and, more slowly,
+# their average, on training examples as on test ones. At the larger one the average is worse than the pretrained
 # model at every $K$. It is just as bad **on the examples that its experts were trained on**, so nothing of this is
 # over-fitting; the experts themselves are thrown far off and only begin to recover.
 
@@ -120,9 +120,7 @@ base = pd.DataFrame(live[rates[0]]["experts"]).query("steps == 0").mean(numeric_
 assert ends[rates[-1]]["train_loss"] > base["train_loss"] + 0.5
 assert abs(ends[rates[-1]]["generalisation"]) < 0.4
 if PROFILE != "smoke":
-    assert all(
-        ends[rate][part] < base[part] for rate in rates[:2] for part in ("loss", "train_loss")
-    )
+    assert all(ends[rates[0]][part] < base[part] for part in ("loss", "train_loss"))
 
 # %% [markdown]
 # ## What was measured
@@ -759,58 +757,11 @@ sweep.gained(*longer).groupby("steps")[["accuracy", *parts]].mean().round(3)
 #   --at "learning_rate=1.6e-3 batch_size=64 steps=50,100 rivals=[]" -o scaling.json
 # ```
 #
-# Some seeds were measured later, with the same code, and put to the others by `mergelib join`. Validation and scales chosen anew, AdaMerging, at
-# settings and for numbers of tasks, and the other networks:
+# The other tables were measured likewise: with validation and scales chosen anew, with AdaMerging, on the other networks, on
+# fourteen tasks and on twenty. Every file in `results/` names the command that wrote it; where some seeds were measured
+# later, `mergelib join` has put them to the others. The scripts need no data:
 #
 # ```bash
-# mergelib study scaling --suite vision8 --model vit_small --seeds 3 --set pictures=200 \
-#   --set seen=100 --set size=5 --set groups=4 --set compared=2 \
-#   --set "rivals=[\"task_arithmetic_tuned\"]" --at "steps=25,50,100,200,400,800 joint=800" \
-#   --at learning_rate=1e-4 --at learning_rate=1.6e-3 --at "learning_rate=3.2e-3 steps=25,50,100" \
-#   --at batch_size=8 --at "batch_size=64 steps=25,50,100,200" \
-#   --at "learning_rate=1.6e-3 batch_size=8 steps=50,100" \
-#   --at "learning_rate=1.6e-3 batch_size=64 steps=50,100" -o validated.json
-# mergelib study scaling --suite vision8 --model vit_small --seeds 5 \
-#   --tasks mnist,svhn_grey,gtsrb,eurosat,cifar10 --set pictures=200 --set seen=100 --set size=5 \
-#   --set groups=1 --set compared=1 --set rivals=adamerging --at steps=50,100,200,400 \
-#   --at "learning_rate=1e-4 steps=50,100" --at "learning_rate=1.6e-3 steps=50,100" \
-#   --at "learning_rate=3.2e-3 steps=50,100" --at "batch_size=8 steps=50,100" \
-#   --at "batch_size=64 steps=50,100" --at "share=0.25 steps=100,200" -o adamerging.json
-# mergelib study scaling --suite vision8 --model vit_small --seeds 5 --set pictures=200 \
-#   --set seen=100 --set groups=0 --set rivals=adamerging --at "steps=400 counts=2,4,6,8" -o counts.json
-# mergelib study scaling --suite vision8 --model resnet18_narrow --seeds 5 --set optimiser=sgd \
-#   --set pictures=200 --set seen=100 --set size=5 --set groups=8 \
-#   --set "rivals=[\"average_recalibrated\"]" --at "learning_rate=0.01 steps=25,50,100,200,400" \
-#   --at "learning_rate=0.002 steps=25,50,100,200" --at "learning_rate=0.05 steps=25,50,100,200" \
-#   --at "learning_rate=0.01 batch_size=8 steps=25,50,100,200" \
-#   --at "learning_rate=0.01 batch_size=64 steps=25,50,100" \
-#   --at "learning_rate=0.01 share=0.25 steps=25,50,100,200,400" -o resnet.json
-# mergelib study scaling --suite vision8 --model resnet18_strided --seeds 5 \
-#   --tasks mnist,svhn_grey,gtsrb,eurosat,cifar10 --set optimiser=sgd --set pictures=200 \
-#   --set seen=100 --set size=5 --set groups=1 --set compared=1 \
-#   --set "rivals=[\"average_recalibrated\"]" --at "learning_rate=0.01 steps=25,50,100,200" -o full.json
-# mergelib study scaling --suite vision8 --model resnet18_strided --seeds 1 --set optimiser=sgd \
-#   --set pictures=200 --set seen=100 --set size=8 --set groups=1 --set compared=1 \
-#   --set "rivals=[\"average_recalibrated\"]" --at "learning_rate=0.01 steps=25,50,100,200,400" -o longer.json
-# mergelib study scaling --suite sentences8 --seeds 1 --set batch_size=16 --set "rivals=[]" \
-#   --set pictures=100 --set seen=60 --set size=5 --set groups=2 \
-#   --at "learning_rate=1e-4 steps=8,16,32,64,128" --at "learning_rate=2e-5 steps=8,16,32,64,128" \
-#   --at "learning_rate=5e-4 steps=8,16,32,64" -o minilm.json
-# ```
-#
-# Fourteen and twenty tasks, of which the last needs no data:
-#
-# ```bash
-# mergelib study scaling --suite vision14 --model vit_small --seeds 5 \
-#   --set pictures=100 --set seen=100 --set size=8 --set groups=4 \
-#   --at "steps=25,50,100,200,400 counts=2,4,8,14 counted=200,400" \
-#   --at "learning_rate=1e-4 steps=25,50,100,200" --at "learning_rate=1.6e-3 steps=25,50,100,200" \
-#   --at "learning_rate=3.2e-3 steps=25,50,100" --at "batch_size=8 steps=25,50,100,200" \
-#   --at "batch_size=64 steps=25,50,100" --at "share=0.25 steps=25,50,100,200" \
-#   --at "share=0.5 steps=25,50,100,200" -o vision14.json
-# mergelib study scaling --suite vision20 --model vit_small --seeds 5 \
-#   --set pictures=100 --set seen=100 --set size=8 --set groups=3 \
-#   --at "steps=25,50,100,200,400 counts=2,4,8,12,16,20" -o vision20.json
 # mergelib study scaling --suite glyphs20 --model vit_small --seeds 5 \
 #   --set pictures=100 --set seen=100 --set size=8 --set groups=4 --set rivals=ties \
 #   --at "steps=25,50,100,200 counts=2,4,6,8,10,12,16,20 counted=200" \
