@@ -11,7 +11,7 @@ written from what it returns.
 import inspect
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -61,19 +61,29 @@ def beginning_of(run: "Run") -> Loaded:
     return loaded._replace(inputs={**loaded.inputs, "trained": trained})
 
 
-def refuse_zoo_settings(run: "Run", what: str) -> None:
+def refuse_zoo_settings(run: "Run", what: str, *, profiles: Collection[str] = ()) -> str:
     """For studies that work on something else than a zoo.
 
     Args:
         run: of such a study.
         what: it works on, in the plural.
+        profiles: that it has.
+
+    Returns:
+        The run's profile, ``"default"`` where none was asked for.
 
     Raises:
-        ValueError: a setting of zoos, naming it.
+        ValueError: a setting of zoos, or a profile that there is not, naming it.
     """
-    for name, value in {"model": run.model, "recipe": run.recipe, **run.options}.items():
+    options = {"model": run.model, "recipe": run.recipe, **run.options}
+    profile = options.pop("profile", None) if profiles else None
+    for name, value in options.items():
         if value is not None:
             raise ValueError(f"{what} take no {name}, got {value!r}")
+    if profile is not None and profile not in profiles:
+        known = ", ".join(profiles)
+        raise ValueError(f"{what} have no profile {profile!r}; they have: {known}")
+    return profile or "default"
 
 
 def seed_alone(suite: str, what: str) -> Callable[["Run"], Loaded]:

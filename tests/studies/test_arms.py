@@ -23,7 +23,9 @@ from mergelib.studies.papers.sail.larger.grounds import (
     transfer_of,
 )
 from mergelib.studies.papers.sail.larger.transfers import TARGET, Schedule, Transfer
+from mergelib.studies.papers.sail.training import Texts
 from mergelib.studies.runner import REGISTERED, Run
+from mergelib.testbed.models import GPT
 from mergelib.testbed.tasks import PretrainingSet, Split, Task
 from tests.studies.test_sail_text import words
 
@@ -36,7 +38,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def text() -> Transfer:
-    made = text_transfer([words(0) * 10, words(1) * 10], 0)
+    made = text_transfer(Texts(0, {"a": words(0) * 10, "b": words(1) * 10}))
     return replace(made, schedule=Schedule(8, 3e-3, 8))
 
 
@@ -159,6 +161,35 @@ def test_starts_of_pictures(pictures: Transfer) -> None:
     ), "statistics measured anew"
 
 
+def test_the_full_profile_has_sizes_of_its_own(pictures: Transfer) -> None:
+    wide = replace(picture_transfer(*shades(), 0, profile="full"), schedule=pictures.schedule)
+    assert wide.name == "ResNet, full"
+    nets = {name: wide.network(name, TARGET) for name in wide.builds}
+    outputs = {name: net.state_dict()["1.weight"].shape[1] for name, net in nets.items()}
+    assert outputs["small"] == outputs["deeper"] == outputs["wider"] / 4
+    starts = arms(wide, size="wider", only=["nearest source"], steps=2)["curves"]
+    assert len(starts) == 2
+    gpt = text_transfer(Texts(0, {"a": words(0) * 10, "b": words(1) * 10}, "full"))
+    net = gpt.network("twice", TARGET)
+    assert isinstance(net, GPT)
+    assert (net.width, len(net.blocks), gpt.schedule.batch_size) == (384, 6, 64)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_starts_on_cuda(text: Transfer, pictures: Transfer) -> None:
+    for transfer, size in ((text, "twice"), (pictures, "deeper")):
+        names = ["scratch", "nearest source", "SAIL", "SAIL, matched"]
+        near, own = (
+            pd.DataFrame(
+                arms(replace(transfer, device=device), start="own", size=size, only=names, steps=2)[
+                    "curves"
+                ]
+            )
+            for device in ("cuda", "cpu")
+        )
+        assert near["judge"].to_numpy() == pytest.approx(own["judge"].to_numpy(), abs=1e-2)
+
+
 def test_rates_and_goals_are_those_of_least_loss(
     text: Transfer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +225,7 @@ def test_what_is_refused(text: Transfer, pictures: Transfer) -> None:
     with pytest.raises(ValueError, match="learning is 'byol', expected one of: labels"):
         transfer_of(Run(study, "tinyshakespeare", 0, settings=byol))
     with pytest.raises(ValueError, match="1 texts, expected two"):
-        text_transfer([words(0) * 20], 0)
+        text_transfer(Texts(0, {"a": words(0) * 20}))
 
 
 def test_a_run_tells_its_sources() -> None:

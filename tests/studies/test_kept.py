@@ -14,6 +14,7 @@ from mergelib.records.results import Tables
 from mergelib.sail.retraining import perceptron_flops
 from mergelib.studies.papers.sail.larger import kept as module
 from mergelib.studies.papers.sail.larger.kept import Ground, kept, picture_ground, text_ground
+from mergelib.studies.papers.sail.training import Texts
 from mergelib.studies.runner import REGISTERED, Run
 from mergelib.testbed.tasks import Split, Task
 from tests.studies.test_sail_text import words
@@ -76,7 +77,7 @@ def test_extra_steps_cost_as_much_as_learning(tables: Tables) -> None:
 
 
 def test_seeds_repeat_and_differ() -> None:
-    ground = text_ground(words(0) * 20, 0)
+    ground = text_ground(Texts(0, {"a": words(0) * 20}))
     assert ground.parts[0].inputs.dtype == torch.int64
     assert not torch.equal(ground.judge.inputs, ground.choose.inputs)
     bench = module.Bench(ground, ground.builds["GPT"], 0, 2, [1e-3], 1, [1e-3])

@@ -8,6 +8,7 @@ import torch
 
 from mergelib.studies.papers.sail.clusters import clusters
 from mergelib.studies.papers.sail.risk import risk
+from mergelib.studies.papers.sail.training import Texts
 from mergelib.studies.runner import REGISTERED, Run
 
 
@@ -33,14 +34,14 @@ def test_blocks_that_differ_in_one_share_are_clusters_by_construction() -> None:
     draws = torch.rand(2, 90, 1024, generator=generator)
     codes = torch.where(draws[0] < shares, 0, 1 + (draws[1] < 0.5).int())
     text = "".join("abc"[code] for code in codes.flatten().tolist())
-    tables = clusters(0, {"abc": text})
+    tables = clusters(Texts(0, {"abc": text}))
     assert json.loads(json.dumps(tables, allow_nan=False)) == tables
     table = pd.DataFrame(tables["separation"])
     auc = table.groupby(["split", "features"])["auc"]
     assert auc.min()["thirds", "histogram"] > 0.95
     assert auc.max()["random"].max() < 0.9
     assert 0.35 < auc.mean()["thirds", "histogram without mean"] < 0.65
-    assert clusters(1, {"abc": text}) != tables
+    assert clusters(Texts(1, {"abc": text})) != tables
 
 
 def test_what_is_refused() -> None:

@@ -1,6 +1,7 @@
 """Studies of SAIL in text, on texts of a few hundred words."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -9,7 +10,7 @@ import torch
 
 from mergelib.data.texts import encode, encode_pairs
 from mergelib.studies.papers.sail import text as studies
-from mergelib.studies.papers.sail.training import Corpus, load_corpus, planned
+from mergelib.studies.papers.sail.training import Corpus, Texts, load_corpus, planned
 from mergelib.studies.runner import REGISTERED, Run
 from mergelib.testbed.models import GPT
 
@@ -34,7 +35,7 @@ def words(seed: int) -> str:
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
-    return load_corpus([words(0), words(1)], planned(SMALL), seed=4)
+    return load_corpus(Texts(4, {"a": words(0), "b": words(1)}), planned("default", SMALL))
 
 
 def test_nobody_trains_on_what_is_held_out(corpus: Corpus) -> None:
@@ -72,9 +73,9 @@ def test_ends_of_a_sweep_are_the_sources(corpus: Corpus) -> None:
 
 
 def test_the_sweep_is_whole_and_repeats_itself() -> None:
-    tables = studies.gamma_sweep(0, {"a": words(0)}, plan=SMALL)
+    tables = studies.gamma_sweep(Texts(0, {"a": words(0)}), plan=SMALL)
     assert json.loads(json.dumps(tables, allow_nan=False)) == tables
-    assert studies.gamma_sweep(0, {"a": words(0)}, plan=SMALL) == tables
+    assert studies.gamma_sweep(Texts(0, {"a": words(0)}), plan=SMALL) == tables
     curves = pd.DataFrame(tables["curves"])
     assert curves.groupby(["start", "gamma", "step"]).size().tolist() == [1] * 3 * 3 * 2
     first = curves[curves["gamma"] == 1.0].groupby("step")["judge"]
@@ -99,15 +100,38 @@ def test_byte_pairs_come_by_frequency_and_lose_nothing() -> None:
 
 def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="a plan has no steps; it has: width"):
-        planned({"steps": 3})
+        planned("default", {"steps": 3})
     with pytest.raises(ValueError, match=r"expected 0, 0\.5 and 1 among them"):
-        planned({"gammas": [0.0, 1.0]})
+        planned("default", {"gammas": [0.0, 1.0]})
     with pytest.raises(ValueError, match="holds no window"):
-        planned({"block": 64})
+        planned("default", {"block": 64})
     with pytest.raises(ValueError, match="studies of texts take no model, got 'gpt'"):
         studies.texts_of(Run(REGISTERED["gamma_sweep"], "names", 0, model="gpt"))
     with pytest.raises(ValueError, match="start is 'common', expected one of: shared, own"):
-        studies.overlap(0, {"a": words(0)}, start="common", plan=SMALL)
+        studies.overlap(Texts(0, {"a": words(0)}), start="common", plan=SMALL)
+
+
+def test_the_full_profile_is_the_model_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(studies, "load_text", lambda _: (words(0), {}))
+    plan = planned("full", {})
+    assert (plan.width, plan.depth, plan.heads, plan.context) == (384, 6, 6, 256)
+    assert planned("full", {"width": 16}).width == 16
+    run = Run(REGISTERED["gamma_sweep"], "tinyshakespeare", 0, options={"profile": "full"})
+    loaded = studies.texts_of(run)
+    assert loaded.arguments[0].profile == loaded.inputs["profile"] == "full"
+    small = {**SMALL, "heads": 2}
+    tables = studies.gamma_sweep(Texts(0, {"a": words(0)}, "full"), starts=["shared"], plan=small)
+    assert len(tables["curves"]) == 6
+    with pytest.raises(ValueError, match="texts have no profile 'huge'; they have: default, full"):
+        studies.texts_of(replace(run, options={"profile": "huge"}))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_sweeps_on_cuda() -> None:
+    source = Texts(0, {"a": words(0)}, device="cuda")
+    near = pd.DataFrame(studies.gamma_sweep(source, plan=SMALL)["curves"])
+    own = pd.DataFrame(studies.gamma_sweep(replace(source, device="cpu"), plan=SMALL)["curves"])
+    assert near["judge"].to_numpy() == pytest.approx(own["judge"].to_numpy(), abs=1e-3)
 
 
 TEXTS = {"a": words(0), "b": words(1), "c": words(2)}
@@ -124,10 +148,10 @@ TEXTS = {"a": words(0), "b": words(1), "c": words(2)}
 def test_sweeps_of_all_studies(name: str, count: int, settings: dict[str, Any], cells: int) -> None:
     study, texts = REGISTERED[name].function, dict([*TEXTS.items()][:count])
     shared, own = (
-        study(0, texts, start=start, plan=SMALL, **settings) for start in ("shared", "own")
+        study(Texts(0, texts), start=start, plan=SMALL, **settings) for start in ("shared", "own")
     )
     assert json.loads(json.dumps(shared, allow_nan=False)) == shared
-    assert study(0, texts, start="own", plan=SMALL, **settings) == own
+    assert study(Texts(0, texts), start="own", plan=SMALL, **settings) == own
     tables = [pd.DataFrame(run["curves"]) for run in (shared, own)]
     if name == "mixture":
         tables = [table[table["method"] == "sweep"] for table in tables]
@@ -139,19 +163,21 @@ def test_sweeps_of_all_studies(name: str, count: int, settings: dict[str, Any], 
 
 
 def test_the_theorem_is_an_arm_of_mixtures_at_its_own_weight() -> None:
-    tables = studies.mixture(0, {"a": words(0), "b": words(1)}, shares=[0.0, 1.0], plan=SMALL)
+    tables = studies.mixture(
+        Texts(0, {"a": words(0), "b": words(1)}), shares=[0.0, 1.0], plan=SMALL
+    )
     curves = pd.DataFrame(tables["curves"])
     theorem = curves[curves["method"] == "theorem"].groupby("share")["gamma"].first()
     found = pd.DataFrame(tables["distances"]).set_index("share")["gamma"]
     assert theorem.tolist() == found.clip(0, 1).tolist()
     digits, letters = "".join(map(str, range(10))) * 300, words(0)
-    tables = studies.mixture(0, {"a": digits, "b": letters}, plan=SMALL)
+    tables = studies.mixture(Texts(0, {"a": digits, "b": letters}), plan=SMALL)
     found = pd.DataFrame(tables["distances"]).set_index("share")["gamma"]
     assert found.tolist() == pytest.approx(found.index.tolist(), abs=0.05), "γ = ρ"
 
 
 def test_arms_of_another_corpus() -> None:
-    tables = studies.cross_corpus(0, TEXTS, budget=20, plan=SMALL)
+    tables = studies.cross_corpus(Texts(0, TEXTS), budget=20, plan=SMALL)
     arms = pd.DataFrame(tables["arms"])
     assert arms.groupby(["target", "method"])["step"].agg(list).map(tuple).unique().tolist() == [
         (0, 10, 20)

@@ -1,6 +1,5 @@
 """Are thirds of a text clusters (SAIL, Anonymous, 2025, Figures 2a and 4), or what a sort makes?"""
 
-from collections.abc import Mapping
 from itertools import combinations, product
 
 import pandas as pd
@@ -19,6 +18,7 @@ from mergelib.sail.blocks import (
 from mergelib.sail.divergences import classifier_auc
 from mergelib.studies.comparison import records
 from mergelib.studies.papers.sail.text import texts_of
+from mergelib.studies.papers.sail.training import Texts
 from mergelib.studies.runner import study
 
 BLOCK = 1024  # characters
@@ -27,12 +27,12 @@ WITHOUT = "histogram without mean"
 
 
 @study(methods=[], load=texts_of)
-def clusters(seed: int, texts: Mapping[str, str], *, left_out: float = 0.2) -> Tables:
+def clusters(source: Texts, *, left_out: float = 0.2) -> Tables:
     """How well a classifier tells thirds of a text apart, beside random thirds (Fig. 2a and 4).
 
     Args:
-        seed: of the stretch that is left out, and of random thirds.
-        texts: one, to be cut into blocks of 1,024 characters.
+        source: one text, to be cut into blocks of 1,024 characters; its seed draws the stretch that
+            is left out, and random thirds.
         left_out: share of the text, one stretch, so that seeds differ in the text as well.
 
     Returns:
@@ -40,10 +40,10 @@ def clusters(seed: int, texts: Mapping[str, str], *, left_out: float = 0.2) -> T
         ``features`` (``mean``, ``histogram``, ``histogram without mean``), ``pair`` of parts and
         ``auc``.
     """
-    (text,) = texts.values()
+    (text,) = source.texts.values()
     blocks = cut_blocks(encode(text), BLOCK)
-    own = blocks[~held_stretch(len(blocks), left_out, seed)]
-    wide = separation(own, seed)
+    own = blocks[~held_stretch(len(blocks), left_out, source.seed)]
+    wide = separation(own, source.seed)
     long = wide.melt(["split", "features"], var_name="pair", value_name="auc")
     return {"separation": records(long)}
 

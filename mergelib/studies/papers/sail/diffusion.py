@@ -65,6 +65,7 @@ class Parts(nn.Module):
             self.network = SiT(width, depth, width // HEAD, classes=len(world.names))
             size = world.wanted.shape[-1]
             self.repa, self.align = (Projector(width, size) for _ in range(2))
+        self.to(world.latents.device)
         self.block = max(1, depth // 3)  # whose tokens are aligned
 
 
@@ -265,15 +266,15 @@ def _loss_of(
 
     def loss(rows: Tensor) -> Tensor:
         x, count = world.latents[rows], len(rows)
-        hidden = torch.rand(count, generator=generator) < DROPPED
+        hidden = (torch.rand(count, generator=generator) < DROPPED).to(x.device)
         labels = world.labels[rows].masked_fill(hidden, len(world.names))
-        times = torch.rand(count, generator=generator)
-        noise = torch.randn(x.shape, generator=generator)
+        times = torch.rand(count, generator=generator).to(x.device)
+        noise = torch.randn(x.shape, generator=generator).to(x.device)
         noisy = on_the_way(x, noise, times)
         moved, tokens = parts.network.with_tokens(noisy, times, labels, parts.block)
         value = velocity_loss(moved, x, noise)
         velocities.append(value.item())
-        total = torch.zeros(())
+        total = torch.zeros((), device=x.device)
         if weights.velocity:  # else no gradient passes through the later blocks, nor is paid for
             total = total + weights.velocity * value
         if weights.repa:

@@ -66,7 +66,7 @@ class World(Brief):
 def prepare(
     zoo: Zoo, task: str, *, samples: int, prepared: int, represented: int, printed: bool = True
 ) -> World:
-    """Train autoencoder and f_P on a task's training pictures.
+    """Train autoencoder and f_P on a task's training pictures, on the backbone's device.
 
     Args:
         zoo: experts and their suite, of pictures, on a vision transformer.
@@ -83,17 +83,19 @@ def prepare(
     if not isinstance(model, VisionTransformer):
         raise TypeError(f"the backbone is a {type(model).__name__}, expected VisionTransformer")
     data, seed = zoo.suite.tasks[task], stable_seed("diffusion", zoo.suite.seed)
-    pictures, shown = (data.transform(part.inputs) for part in (data.train, data.test))
+    device = next(model.parameters()).device
+    parts = (data.train, data.test)
+    pictures, shown = (data.transform(part.inputs.to(device)) for part in parts)
     backbone, expert = copy.deepcopy(model).eval(), copy.deepcopy(model).eval()
     backbone.load_state_dict(zoo.pretrained)
     expert.load_state_dict(zoo.experts[task])
 
     def judge(rows: Tensor) -> tuple[Tensor, Tensor]:
         features = by_rows(expert, rows)
-        return features, zoo.heads[task](features).argmax(1)
+        return features.cpu(), zoo.heads[task](features).argmax(1).cpu()
 
     with seeded(seed):
-        coder = AutoEncoder()
+        coder = AutoEncoder().to(device)
     _fit(coder, pictures, pictures, prepared, seed)
     codes = by_rows(coder.encode, pictures)
     spread, middle = torch.std_mean(codes, (0, 2, 3), keepdim=True)
@@ -101,7 +103,7 @@ def prepare(
     spread_of, middle_of = torch.std_mean(tokens, (0, 1))
     latents, wanted = (codes - middle) / spread, (tokens - middle_of) / spread_of
     with seeded(seed):
-        represent = LatentToRepresentation(wanted.shape[-1])
+        represent = LatentToRepresentation(wanted.shape[-1]).to(device)
     flops = _fit(represent, latents, wanted, represented, seed)
 
     def picture(rows: Tensor) -> Tensor:
@@ -115,7 +117,7 @@ def prepare(
     ]
     return World(
         latents,
-        data.train.labels,
+        data.train.labels.to(device),
         tuple(data.class_names),
         wanted,
         represent.requires_grad_(False),
@@ -142,7 +144,8 @@ def drawn(world: World, network: SiT, labels: Tensor, steps: int) -> Tensor:
     shape = (CHANNELS, SIDE, SIDE)
     network.eval()
     latents = [
-        draw(network, rows, shape, steps=steps, generator=generator) for rows in labels.split(ROWS)
+        draw(network, rows.to(world.latents.device), shape, steps=steps, generator=generator)
+        for rows in labels.split(ROWS)
     ]
     network.train()
     return world.picture(torch.cat(latents))

@@ -32,11 +32,14 @@ from mergelib.sail.retraining import count_flops, mmd_flops
 from mergelib.statedict import StateDict, lerp
 from mergelib.studies.papers.sail.training import (
     GRIDS,
+    PROFILES,
     Corpus,
     Rows,
     State,
+    Texts,
     load_corpus,
     planned,
+    said,
 )
 from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings, study
 
@@ -54,23 +57,22 @@ GOALS = {  # nats, as `tuned_goals` finds them
 
 
 def texts_of(run: Run) -> Loaded:
-    """Seed and texts of a run: the one that its suite names, then its setting ``others``.
+    """What a run works on: the text that its suite names, then those of its setting ``others``.
 
     Raises:
-        ValueError: an unknown text, or a setting of zoos.
+        ValueError: an unknown text or profile, or a setting of zoos.
     """
-    refuse_zoo_settings(run, "studies of texts")
+    profile = refuse_zoo_settings(run, "studies of texts", profiles=tuple(PROFILES))
     texts = {name: load_text(name) for name in (run.suite, *run.settings.get("others", ()))}
     sources = {f"text/{name}": source for name, (_, source) in texts.items()}
-    return Loaded(
-        (run.seed, {name: text for name, (text, _) in texts.items()}), {"sources": sources}
-    )
+    named = {name: text for name, (text, _) in texts.items()}
+    loaded = Texts(run.seed, named, profile, run.device)
+    return Loaded((loaded,), {"sources": sources, **said(profile)})
 
 
 @study(methods=[], load=texts_of)
 def gamma_sweep(
-    seed: int,
-    texts: Mapping[str, str],
+    source: Texts,
     *,
     starts: Sequence[str] = STARTS,
     plan: Mapping[str, Any] = {},
@@ -78,8 +80,7 @@ def gamma_sweep(
     """Loss on the last third of a text against γ, for sources of the other two (Figure 2b).
 
     Args:
-        seed: of a run.
-        texts: one, to be cut into thirds.
+        source: its seed, and texts: one, to be cut into thirds.
         starts: ``shared`` (both sources from one random start), ``own`` (each from its own) and
             ``re-basin`` (the latter, and θ_2 reordered to match θ_1).
         plan: sizes other than those of `mergelib.studies.papers.sail.training.Plan`.
@@ -91,7 +92,7 @@ def gamma_sweep(
         ``distances``: rows of ``split`` (``thirds``, ``random``), ``features``, MMD² ``first``
         (of D_1 and D_t), ``second`` and ``between``, and ``gamma``, γ_1 of Eq. 11.
     """
-    corpus = load_corpus([*texts.values()], planned(plan), seed)
+    corpus = load_corpus(source, planned(source.profile, plan))
     thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
     target = corpus.target(thirds[2])
     first = corpus.source(corpus.model("shared"), thirds[0].train, 1)
@@ -106,8 +107,7 @@ def gamma_sweep(
 
 @study(methods=[], load=texts_of)
 def overlap(
-    seed: int,
-    texts: Mapping[str, str],
+    source: Texts,
     *,
     start: str = "shared",
     cells: Sequence[Sequence[float]] = CELLS,
@@ -118,8 +118,7 @@ def overlap(
     Thirds are those of `gamma_sweep`, replaced as `mergelib.sail.blocks.overlapped` does.
 
     Args:
-        seed: of a run.
-        texts: one, to be cut into thirds.
+        source: its seed, and texts: one, to be cut into thirds.
         start: of the second source, ``shared`` or ``own``.
         cells: α and β, with β ≤ (1 + α)/2.
         plan: sizes other than the usual ones, with batches of 8, readings at 0 and 50 steps, and γ
@@ -129,11 +128,11 @@ def overlap(
         ``curves``: rows of ``start``, ``alpha``, ``beta``, ``gamma``, ``step``, ``choose``,
         ``judge``.
     """
-    corpus = _corpus(seed, texts, start, plan, 50, rate=1e-3)
+    corpus = _corpus(source, start, plan, 50, rate=1e-3)
     thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
     curves = []
     for alpha, beta in cells:
-        drawn = stable_seed("overlap", seed)
+        drawn = stable_seed("overlap", source.seed)
         parts = overlapped([rows.train for rows in thirds], alpha, beta, drawn)
         one, two = _pair(corpus, start, parts[0], parts[1])
         target = corpus.target(thirds[2]._replace(train=parts[2]))
@@ -144,8 +143,7 @@ def overlap(
 
 @study(methods=[], load=texts_of)
 def mixture(
-    seed: int,
-    texts: Mapping[str, str],
+    source: Texts,
     *,
     others: Sequence[str] = ("wikitext2_test",),
     start: str = "shared",
@@ -158,8 +156,7 @@ def mixture(
     blocks have the same shares.
 
     Args:
-        seed: of a run.
-        texts: D_1 and D_2.
+        source: its seed, and texts: D_1 and D_2.
         others: the name of D_2.
         start: of the second source, ``shared`` or ``own``.
         shares: values of ρ.
@@ -170,14 +167,14 @@ def mixture(
         MMD² of histograms, in 0..1), ``gamma``, ``step``, ``choose``, ``judge``. ``distances``:
         rows of ``start``, ``share`` and what `gamma_sweep` has.
     """
-    corpus = _corpus(seed, texts, start, plan, 100)
+    corpus = _corpus(source, start, plan, 100)
     parts = [corpus.parted(rows) for rows in corpus.texts]
     seen = [rows.train[::2] for rows in parts]
     fresh = [rows._replace(train=rows.train[1::2]) for rows in parts]
     first, second = _pair(corpus, start, *seen)
     tables: Tables = {"curves": [], "distances": []}
     for share in shares:
-        mixed = Rows(*(mix(one, two, share, seed) for one, two in zip(*fresh, strict=True)))
+        mixed = Rows(*(mix(one, two, share, source.seed) for one, two in zip(*fresh, strict=True)))
         target = corpus.target(mixed)
         cell = {"start": start, "share": share}
         found = _weighed(corpus, [*seen, mixed.train], "histogram")
@@ -193,8 +190,7 @@ def mixture(
 
 @study(methods=[], load=texts_of)
 def cross_corpus(
-    seed: int,
-    texts: Mapping[str, str],
+    source: Texts,
     *,
     others: Sequence[str] = CORPORA,
     start: str = "shared",
@@ -204,8 +200,7 @@ def cross_corpus(
     """The sweep for sources of two thirds of one text and another text as target (Figure 2d).
 
     Args:
-        seed: of a run.
-        texts: that of the sources, then the targets.
+        source: its seed, and texts: that of the sources, then the targets.
         others: names of texts; that of the sources is no target.
         start: of the second source, ``shared`` or ``own``.
         budget: steps of the arms, read every `EVERY`.
@@ -218,12 +213,12 @@ def cross_corpus(
         ``distances``: rows of ``start``, ``target`` and what `gamma_sweep` has. ``costs``: rows of
         ``start``, ``target``, and FLOPs of a step, of the distances and of a source.
     """
-    corpus = _corpus(seed, texts, start, plan, 100)
+    corpus = _corpus(source, start, plan, 100)
     longer = _read_often(corpus, budget)
     parts = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks[corpus.texts[0]])][:2]
     one, two = _pair(corpus, start, *(rows.train for rows in parts))
     tables: Tables = {"curves": [], "arms": [], "distances": [], "costs": []}
-    for name, rows in zip([*texts][1:], corpus.texts[1:], strict=True):
+    for name, rows in zip([*source.texts][1:], corpus.texts[1:], strict=True):
         cell = {"start": start, "target": name}
         part = corpus.parted(rows)
         target = corpus.target(part)
@@ -251,7 +246,7 @@ def tuned_goals(name: str, seeds: Sequence[int] = TUNING) -> dict[str, float]:
     texts = {name: load_text(name)[0]}
     found: dict[str, list[float]] = {"easy": [], "hard": []}
     for seed in seeds:
-        corpus = _read_often(_corpus(seed, texts, "shared", {}, 0), BUDGET)
+        corpus = _read_often(_corpus(Texts(seed, texts), "shared", {}, 0), BUDGET)
         rows = list(corpus.from_scratch(corpus.target(corpus.parted(corpus.texts[0]))))
         for goal, tenths in (("easy", 5), ("hard", 9)):
             found[goal].append(rows[tenths * BUDGET // 10 // EVERY]["judge"])
@@ -259,8 +254,7 @@ def tuned_goals(name: str, seeds: Sequence[int] = TUNING) -> dict[str, float]:
 
 
 def _corpus(
-    seed: int,
-    texts: Mapping[str, str],
+    source: Texts,
     start: str,
     plan: Mapping[str, Any],
     steps: int,
@@ -270,7 +264,7 @@ def _corpus(
     if start not in GRIDS:
         raise ValueError(f"start is {start!r}, expected one of: {', '.join(GRIDS)}")
     usual = {"batch_size": 8, "gammas": GRIDS[start], "reads": (0, steps), "rate": rate}
-    return load_corpus([*texts.values()], planned(plan, **usual), seed)
+    return load_corpus(source, planned(source.profile, plan, **usual))
 
 
 def _read_often(corpus: Corpus, budget: int) -> Corpus:

@@ -25,6 +25,9 @@ from mergelib.training import seeded
 
 GAMMAS = (-1.0, -0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 2.0)
 FINE = (-0.5, -0.25, 0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.25, 1.5)
+_MODEL = {"width": 384, "depth": 6, "heads": 6, "context": 256}  # nanoGPT's, of characters
+_TRAINING = {"batch_size": 64, "source_steps": 5000, "source_rate": 1e-3, "judged": 400}
+PROFILES: dict[str, dict[str, Any]] = {"default": {}, "full": {**_MODEL, **_TRAINING}}
 GRIDS = {"shared": FINE, "own": FINE[::2]}  # by how sources start; both as far beyond 0 as 1
 State = dict[str, Tensor]
 
@@ -35,7 +38,8 @@ class Plan:
 
     Attributes:
         width: of the GPT.
-        depth: its blocks; it has four heads.
+        depth: its blocks.
+        heads: of each.
         context: tokens that it sees.
         batch_size: windows of a step, of ``context`` tokens each.
         source_steps: of Adam, for each source.
@@ -51,6 +55,7 @@ class Plan:
 
     width: int = 32
     depth: int = 2
+    heads: int = 4
     context: int = 64
     batch_size: int = 16
     source_steps: int = 300
@@ -73,6 +78,23 @@ class Plan:
     def vocabulary(self) -> int:
         """Rows of the token table."""
         return self.pairs or len(CHARACTERS)
+
+
+@dataclass(frozen=True, repr=False)
+class Texts(Brief):
+    """What a study of texts works on.
+
+    Attributes:
+        seed: of all that is drawn.
+        texts: by name, the suite's first.
+        profile: one of `PROFILES`.
+        device: of networks.
+    """
+
+    seed: int
+    texts: Mapping[str, str]
+    profile: str = "default"
+    device: str = "cpu"
 
 
 class Rows(NamedTuple):
@@ -101,6 +123,7 @@ class Corpus(Brief):
         texts: rows of each text.
         held: which blocks are held out, bool ``(n,)``, one stretch of each text.
         seed: of all that is drawn.
+        device: of networks; data stay where they are.
     """
 
     plan: Plan
@@ -108,6 +131,7 @@ class Corpus(Brief):
     texts: tuple[Tensor, ...]
     held: Tensor
     seed: int
+    device: str = "cpu"
 
     def parted(self, rows: Tensor) -> Rows:
         """Rows of a part, those that are held out apart, cut in the middle.
@@ -145,7 +169,7 @@ class Corpus(Brief):
         plan = self.plan
         with seeded(stable_seed("start", *names, self.seed)):
             size = {"vocabulary": plan.vocabulary, "context": plan.context}
-            return GPT(plan.width, plan.depth, 4, **size)
+            return GPT(plan.width, plan.depth, plan.heads, **size).to(self.device)
 
     def source(self, model: nn.Module, rows: Tensor, *names: object) -> State:
         """A source: a model after training on some blocks, in an order of that name."""
@@ -218,18 +242,19 @@ def by_adam(
     )
 
 
-def load_corpus(texts: Sequence[str], plan: Plan, seed: int) -> Corpus:
+def load_corpus(source: Texts, plan: Plan) -> Corpus:
     """Texts as blocks of tokens, a stretch of each held out; byte pairs are learned on them all."""
+    texts, seed = [*source.texts.values()], source.seed
     codes = encode_pairs(texts, plan.pairs) if plan.pairs else [encode(text) for text in texts]
     tables = [cut_blocks(tokens, plan.block).long() for tokens in codes]
     drawn = stable_seed("held", seed)
     held = torch.cat([held_stretch(len(table), plan.held, drawn) for table in tables])
     rows = torch.arange(len(held)).split([len(table) for table in tables])
-    return Corpus(plan, torch.cat(tables), rows, held, seed)
+    return Corpus(plan, torch.cat(tables), rows, held, seed, source.device)
 
 
-def planned(changes: Mapping[str, Any], **usual: Any) -> Plan:
-    """A study's usual sizes, with changes that were asked for.
+def planned(profile: str, changes: Mapping[str, Any], **usual: Any) -> Plan:
+    """A study's usual sizes, those of a profile, and changes that were asked for.
 
     Raises:
         ValueError: a size that there is not.
@@ -238,13 +263,18 @@ def planned(changes: Mapping[str, Any], **usual: Any) -> Plan:
     if unknown:
         known = ", ".join(Plan.__dataclass_fields__)
         raise ValueError(f"a plan has no {', '.join(sorted(unknown))}; it has: {known}")
-    return Plan(**{**usual, **changes})
+    return Plan(**{**usual, **PROFILES[profile], **changes})
+
+
+def said(profile: str) -> dict[str, str]:
+    """A profile among a run's inputs, where it is not the usual one."""
+    return {} if profile == "default" else {"profile": profile}
 
 
 def _losses(model: nn.Module, state: StateDict, target: Target) -> dict[str, float]:
     return {
         name: cross_entropy(
-            calling.features(model, state, split.inputs, batch_size=80, transform=to_tokens),
+            calling.features(model, state, split.inputs, batch_size=80, transform=to_tokens).cpu(),
             split.labels,
         ).item()
         for name, split in (("choose", target.choose), ("judge", target.judge))

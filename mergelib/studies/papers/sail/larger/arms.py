@@ -124,6 +124,9 @@ RATES: dict[tuple[str, str], dict[str, Rates]] = {  # by modality and start
     },
 }
 
+# The full profile's are not tuned.
+RATES |= {(f"{modality}, full", start): rates for (modality, start), rates in RATES.items()}
+
 
 @study(methods=["greedy_soup"], load=transfer_of)
 def arms(

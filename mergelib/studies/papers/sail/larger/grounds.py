@@ -3,6 +3,9 @@
 In text both sources and the target are mixtures of two texts, so that Theorem 3's weight is known.
 In vision one source has learned photographs and the other rendered scripts, or each one half of the
 scripts, and the target has classes of its own, so that every start gets the same new head.
+
+The profile ``full`` is for a GPU: the paper's GPT of six blocks and width 384 from one of half its
+depth and width, and ResNets four times as wide as their source. It has not been run.
 """
 
 import copy
@@ -28,7 +31,14 @@ from mergelib.studies.papers.sail.larger.transfers import (
     Transfer,
 )
 from mergelib.studies.papers.sail.text import texts_of
-from mergelib.studies.papers.sail.training import Plan, Rows, State, load_corpus
+from mergelib.studies.papers.sail.training import (
+    Rows,
+    State,
+    Texts,
+    load_corpus,
+    planned,
+    said,
+)
 from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings
 from mergelib.testbed.families import family_of, pictures
 from mergelib.testbed.models import GPT, ResNet, to_tokens
@@ -39,6 +49,19 @@ from mergelib.testbed.unlabelled.probing import linear_probe
 
 SHARE = 0.75  # of a text's target that is of the first source's text
 PICTURES: dict[str, Any] = {"train_size": 4000, "validation_size": 500, "test_size": 500}
+GPTS = {  # width, blocks and heads
+    "default": {SMALL: (32, 2, 4), "half wider": (48, 3, 6), "twice": (64, 4, 8)},
+    "full": {SMALL: (192, 3, 6), "half wider": (288, 4, 9), "twice": (384, 6, 12)},
+}
+RESNETS = {  # width, and blocks of each stage
+    "default": {
+        SMALL: (8, 1, 1, 1, 1),
+        "half wider": (12, 2, 2, 2, 2),
+        "deeper": (8, 2, 2, 2, 2),
+        "deepest": (8, 3, 4, 6, 3),
+    },
+    "full": {SMALL: (16, 1, 1, 1, 1), "deeper": (16, 2, 2, 2, 2), "wider": (64, 2, 2, 2, 2)},
+}
 DESCRIBED = 500  # pictures of each part whose pixels are compared
 PROBED = 1000  # of the target's training pictures that a probe is fitted to
 MOMENTUM = 0.9  # of BYOL's target network: the paper's 0.996 is for trainings of 10^5 steps
@@ -53,7 +76,7 @@ def transfer_of(run: Run) -> Loaded:
     """The transfer of a run and its seed: two texts, or a task of a suite of pictures.
 
     Raises:
-        ValueError: an unknown suite, task or way of learning, or a setting of zoos.
+        ValueError: an unknown suite, task, profile or way of learning, or a setting of zoos.
     """
     learning = run.settings["learning"]
     if learning not in LEARNING or (run.suite in TEXTS and learning != "labels"):
@@ -61,15 +84,23 @@ def transfer_of(run: Run) -> Loaded:
         raise ValueError(f"learning is {learning!r}, expected one of: {ways}")
     if run.suite in TEXTS:
         text = texts_of(run)
-        seed, texts = text.arguments
-        return Loaded((text_transfer([*texts.values()], seed),), text.inputs)
-    refuse_zoo_settings(run, "studies of starts")
+        (source,) = text.arguments
+        return Loaded((text_transfer(source),), text.inputs)
+    profile = refuse_zoo_settings(run, "studies of starts", profiles=tuple(RESNETS))
     name = run.settings["target"] or next(iter(family_of(run.suite).suites[run.suite]))
-    suite = load_suite(run.suite, seed=run.seed, tasks=[name], **PICTURES)
+    sizes = {"profile": profile} if profile == "full" else PICTURES
+    suite = load_suite(run.suite, seed=run.seed, tasks=[name], **sizes)
     known = _known(rendered=family_of(run.suite).name == "glyphs")
     sources = {**suite.sources, **{f"pretraining/{each.name}": each.sha256 for each in known}}
-    transfer = picture_transfer(suite.tasks[name], known, run.seed, learning)
-    return Loaded((transfer,), {"sources": sources})
+    transfer = picture_transfer(
+        suite.tasks[name], known, run.seed, learning, profile=profile, device=run.device
+    )
+    return Loaded((transfer,), {"sources": sources, **said(profile)})
+
+
+def _of_profile(name: str, profile: str) -> str:
+    """A modality, whose goals and rates are those of one profile."""
+    return name if profile == "default" else f"{name}, {profile}"
 
 
 @lru_cache(maxsize=1)
@@ -81,20 +112,21 @@ def _known(*, rendered: bool) -> list[PretrainingSet]:
     return [photographs, scripts]
 
 
-def text_transfer(texts: Sequence[str], seed: int) -> Transfer:
+def text_transfer(source: Texts) -> Transfer:
     """Sources of two texts, each on every second block; the target is mixed from the others.
 
     Raises:
         ValueError: other than two texts.
     """
-    if len(texts) != 2:
-        raise ValueError(f"{len(texts)} texts, expected two: that of the suite and one other")
-    plan = Plan(batch_size=8)
-    corpus = load_corpus(texts, plan, seed)
+    if len(source.texts) != 2:
+        count = len(source.texts)
+        raise ValueError(f"{count} texts, expected two: that of the suite and one other")
+    corpus = load_corpus(source, planned(source.profile, {}, batch_size=8))
+    plan = corpus.plan
     parts = [corpus.parted(rows) for rows in corpus.texts]
     seen = [rows.train[::2] for rows in parts]
     fresh = [rows._replace(train=rows.train[1::2]) for rows in parts]
-    mixed = Rows(*(mix(one, two, SHARE, seed) for one, two in zip(*fresh, strict=True)))
+    mixed = Rows(*(mix(one, two, SHARE, source.seed) for one, two in zip(*fresh, strict=True)))
     target = corpus.target(mixed)
 
     def build(width: int, depth: int, heads: int) -> Build:
@@ -103,24 +135,31 @@ def text_transfer(texts: Sequence[str], seed: int) -> Transfer:
 
     blocks = [corpus.blocks[rows].double() for rows in (*seen, mixed.train)]
     return Transfer(
-        "GPT",
+        _of_profile("GPT", source.profile),
         "",
-        {SMALL: build(32, 2, 4), "half wider": build(48, 3, 6), "twice": build(64, 4, 8)},
+        {name: build(*size) for name, size in GPTS[source.profile].items()},
         (),
         [*map(corpus.windows, seen), target.train],
         target.choose,
         target.judge,
         [histograms(table, plan.vocabulary) for table in blocks],
-        Schedule(1000, plan.source_rate, plan.batch_size),
+        Schedule(max(1000, plan.source_steps), plan.source_rate, plan.batch_size),
         to_tokens,
-        seed,
+        source.seed,
         answers=True,
         copied=("twice",),
+        device=source.device,
     )
 
 
 def picture_transfer(
-    task: Task, known: Sequence[PretrainingSet], seed: int, learning: str = "labels"
+    task: Task,
+    known: Sequence[PretrainingSet],
+    seed: int,
+    learning: str = "labels",
+    *,
+    profile: str = "default",
+    device: str = "cpu",
 ) -> Transfer:
     """Sources of a set each, or of half of the classes of one, and a task of other pictures.
 
@@ -130,6 +169,8 @@ def picture_transfer(
         seed: of everything drawn.
         learning: of sources and on the target, one of `LEARNING`: with labels, and judged by the
             network's head or by a probe; or without labels, and judged by a probe.
+        profile: one of `RESNETS`.
+        device: of networks.
     """
     parts = [each.train for each in known]
     if len(known) == 1:
@@ -148,14 +189,9 @@ def picture_transfer(
     splits = [*parts, task.train]
     kind = Transfer if learning == "labels" else Unlabelled if learning == "byol" else Probed
     return kind(
-        LEARNING[learning],
+        _of_profile(LEARNING[learning], profile),
         task.name,
-        {
-            SMALL: build(8, 1, 1, 1, 1),
-            "half wider": build(12, 2, 2, 2, 2),
-            "deeper": build(8, 2, 2, 2, 2),
-            "deepest": build(8, 3, 4, 6, 3),
-        },
+        {name: build(*size) for name, size in RESNETS[profile].items()},
         ("1.weight", "1.bias"),
         splits,
         task.validation,
@@ -165,7 +201,8 @@ def picture_transfer(
         task.transform,
         seed,
         answers=False,
-        copied=("half wider", "deeper", "deepest"),
+        copied=[name for name in RESNETS[profile] if name != SMALL],
+        device=device,
     )
 
 

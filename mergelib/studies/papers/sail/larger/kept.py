@@ -27,7 +27,7 @@ from mergelib.sail.growth.width import WIDTHS
 from mergelib.sail.retraining import count_flops, loop_flops
 from mergelib.statedict import lerp
 from mergelib.studies.papers.sail.text import texts_of
-from mergelib.studies.papers.sail.training import Plan, State, by_adam, load_corpus
+from mergelib.studies.papers.sail.training import Plan, State, Texts, by_adam, load_corpus
 from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings, study
 from mergelib.testbed.families import family_of
 from mergelib.testbed.models import GPT, MLP, ResNet
@@ -74,11 +74,11 @@ def ground_of(run: Run) -> Loaded:
     Raises:
         ValueError: an unknown suite, or a setting of zoos.
     """
+    refuse_zoo_settings(run, "studies of growth")
     if run.suite in TEXTS:
         loaded = texts_of(run)
-        seed, texts = loaded.arguments
-        return Loaded((text_ground(texts[run.suite], seed), seed), loaded.inputs)
-    refuse_zoo_settings(run, "studies of growth")
+        (source,) = loaded.arguments
+        return Loaded((text_ground(source), run.seed), loaded.inputs)
     first = next(iter(family_of(run.suite).suites[run.suite]))
     suite = load_suite(run.suite, seed=run.seed, tasks=[first], **SIZES)
     ground = picture_ground(suite.tasks[first], run.seed)
@@ -116,11 +116,11 @@ def picture_networks(classes: int, layers: tuple[int, int]) -> dict[str, Build]:
     return {"MLP": mlp, "ResNet": resnet}
 
 
-def text_ground(text: str, seed: int) -> Ground:
+def text_ground(source: Texts) -> Ground:
     """Blocks of a text in random thirds, for a GPT; a stretch of it is held out of all of them."""
     plan = Plan(batch_size=8)
-    corpus = load_corpus([text], plan, seed)
-    thirds = random_thirds(len(corpus.blocks), stable_seed("thirds", seed))
+    corpus = load_corpus(source, plan)
+    thirds = random_thirds(len(corpus.blocks), stable_seed("thirds", source.seed))
     rows = [corpus.parted(third) for third in thirds]
     target = corpus.target(rows[2])
 

@@ -59,6 +59,7 @@ class Transfer(Brief):
         seed: of everything drawn.
         answers: whether sources answer the target's questions, without another head.
         copied: sizes whose units can all be copies of a source's.
+        device: of networks; data stay where they are.
     """
 
     name: str
@@ -74,11 +75,12 @@ class Transfer(Brief):
     seed: int
     answers: bool
     copied: Sequence[str]
+    device: str = "cpu"
 
     def network(self, size: str, part: int, *names: object) -> nn.Module:
         """A network for a part, at a random start of that name."""
         with seeded(stable_seed("start", size, *names, self.seed)):
-            return self.builds[size](part)
+            return self.builds[size](part).to(self.device)
 
     def source(self, start: str, part: int) -> nn.Module:
         """A small network from a start of that name, trained on a part, with the target's head.
@@ -158,8 +160,9 @@ class Transfer(Brief):
         }
 
     def outputs(self, net: nn.Module, state: Mapping[str, Tensor], split: Split) -> Tensor:
-        """Of a network with these weights, statistics at rest."""
-        return calling.features(net, state, split.inputs, batch_size=100, transform=self.transform)
+        """Of a network with these weights, statistics at rest; on the CPU."""
+        found = calling.features(net, state, split.inputs, batch_size=100, transform=self.transform)
+        return found.cpu()
 
     def measured_anew(self, net: nn.Module) -> int:
         """Settle a network's statistics, if it has any; returns the FLOPs of it."""
@@ -175,19 +178,20 @@ class Transfer(Brief):
         if not any(is_statistic(key) for key in state):
             return state
         rows = self.parts[TARGET].inputs[:MEASURED]
-        batches = (self.transform(batch) for batch in rows.split(self.schedule.batch_size))
+        parts = rows.split(self.schedule.batch_size)
+        batches = (self.transform(batch.to(self.device)) for batch in parts)
         return recalibrate(net, dict(state), batches)
 
     def step_flops(self, net: nn.Module) -> int:
         """FLOPs of a step of training."""
         part = self.parts[TARGET].first(self.schedule.batch_size)
-        inputs = self.transform(part.inputs)
+        inputs, labels = self.transform(part.inputs.to(self.device)), part.labels.to(self.device)
         copied = copy.deepcopy(net).train()
-        return count_flops(lambda: cross_entropy(copied(inputs), part.labels).backward())
+        return count_flops(lambda: cross_entropy(copied(inputs), labels).backward())
 
     def forward_flops(self, net: nn.Module, rows: int) -> int:
         """FLOPs of a forward pass of so many of the target's examples."""
-        inputs = self.transform(self.parts[TARGET].inputs[:1])
+        inputs = self.transform(self.parts[TARGET].inputs[:1].to(self.device))
         with torch.no_grad():
             return rows * count_flops(lambda: copy.deepcopy(net).eval()(inputs))
 
