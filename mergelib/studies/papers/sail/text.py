@@ -27,7 +27,7 @@ from mergelib.sail.blocks import (
     overlapped,
     random_thirds,
 )
-from mergelib.sail.divergences import mmd_table
+from mergelib.sail.divergences import median_distance, mmd_table
 from mergelib.sail.proximal import proximal_weights
 from mergelib.sail.retraining import count_flops, mmd_flops
 from mergelib.statedict import StateDict, lerp
@@ -43,6 +43,7 @@ from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings, study
 
 STARTS = ("shared", "own", "re-basin")
 MATCHED = (-0.5, 0.0, 0.2, 0.5, 0.8, 1.0, 1.5)  # γ of a plan that are tried after re-basin
+FEATURES = ("mean", "tokens", "histogram")  # of blocks
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 CELLS = (*product((0.0, 1 / 3, 2 / 3, 1.0), (0.0, 0.5)), (1.0, 1.0))  # all that have β ≤ (1 + α)/2
 CORPORA = ("tinyshakespeare", "wikitext2_test", "don_quijote_es")
@@ -157,15 +158,16 @@ def mixture(
     shares: Sequence[float] = SHARES,
     plan: Mapping[str, Any] = {},
 ) -> Tables:
-    """The sweep for targets ρ D_1 + (1 − ρ) D_2 of two texts, for which Theorem 3 says γ = ρ.
+    """The sweep for targets ρ D_1 + (1 − ρ) D_2, for which Theorem 3 says γ = ρ.
 
-    Sources train on every second block of a text, targets are mixed from the others; their held-out
+    D_1 and D_2 are two texts, or of one text the lowest and the highest third by mean token value.
+    Sources train on every second block of them, targets are mixed from the others; their held-out
     blocks have the same shares.
 
     Args:
         seed: of a run.
-        texts: D_1 and D_2.
-        others: the name of D_2.
+        texts: D_1 and D_2, or one, to be cut into thirds.
+        others: the name of D_2; none for thirds.
         start: of the second source, ``shared`` or ``own``.
         shares: values of ρ.
         plan: as of `overlap`, but readings at 0 and 100 steps, and the usual rate.
@@ -176,7 +178,8 @@ def mixture(
         rows of ``start``, ``share`` and what `gamma_sweep` has.
     """
     corpus = _corpus(seed, texts, start, plan, 100)
-    parts = [corpus.parted(rows) for rows in corpus.texts]
+    pools = corpus.texts if others else mean_thirds(corpus.blocks)[::2]
+    parts = [corpus.parted(rows) for rows in pools]
     seen = [rows.train[::2] for rows in parts]
     fresh = [rows._replace(train=rows.train[1::2]) for rows in parts]
     first, second = _pair(corpus, start, *seen)
@@ -185,7 +188,7 @@ def mixture(
         mixed = Rows(*(mix(one, two, share, seed) for one, two in zip(*fresh, strict=True)))
         target = corpus.target(mixed)
         cell = {"start": start, "share": share}
-        found = _weighed(corpus, [*seen, mixed.train], "histogram")
+        found = weighed(corpus, [*seen, mixed.train], "histogram")
         tables["distances"].append({**cell, **found})
         weight = _clipped(found)
         sweep = corpus.swept(first, second, target)
@@ -233,7 +236,7 @@ def cross_corpus(
         part = corpus.parted(rows)
         target = corpus.target(part)
         samples = [*(rows.train for rows in parts), part.train]
-        found = _weighed(corpus, samples, "histogram")
+        found = weighed(corpus, samples, "histogram")
         weights = {
             "theorem": _clipped(found),
             "nearest source": float(found["first"] < found["second"]),
@@ -311,18 +314,31 @@ def _seconds(
 
 
 def _distances(corpus: Corpus) -> Iterator[dict[str, Any]]:
-    """MMD² of thirds by mean and of random thirds, and Eq. 11, in three features."""
+    """MMD² of thirds by mean and of random thirds, and Eq. 11, in all `FEATURES`."""
     splits = {
         "thirds": mean_thirds(corpus.blocks),
         "random": random_thirds(len(corpus.blocks), stable_seed("thirds", corpus.seed)),
     }
-    for (split, thirds), name in product(splits.items(), ("mean", "tokens", "histogram")):
-        yield {"split": split, **_weighed(corpus, thirds, name)}
+    for (split, thirds), name in product(splits.items(), FEATURES):
+        yield {"split": split, **weighed(corpus, thirds, name)}
 
 
-def _weighed(corpus: Corpus, parts: Sequence[Tensor], name: str) -> dict[str, Any]:
-    """MMD² of D_1, D_2 and D_t, and Eq. 11, in features of that name."""
-    table = mmd_table([_described(corpus, name, rows) for rows in parts])
+def weighed(
+    corpus: Corpus, parts: Sequence[Tensor], name: str, factor: float = 1.0
+) -> dict[str, Any]:
+    """MMD² of D_1, D_2 and D_t, and Eq. 11.
+
+    Args:
+        corpus: of the blocks.
+        parts: rows of D_1, D_2 and D_t.
+        name: of the features, one of `FEATURES`.
+        factor: bandwidth of the Gaussian kernel, in median distances.
+
+    Returns:
+        ``features``, ``first`` (of D_1 and D_t), ``second``, ``between`` and ``gamma``, γ_1.
+    """
+    samples = [_described(corpus, name, rows) for rows in parts]
+    table = mmd_table(samples, bandwidth=factor * median_distance(samples))
     weights = proximal_weights(table[2, :2], table[:2, :2], "affine").weights
     return {
         "features": name,
