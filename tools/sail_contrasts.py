@@ -61,7 +61,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             ("kind", "share"),
             [("best", share) for share in SHARES],
             ("gamma",),
-            blocks=("seed", "start"),
+            blocks=("parts", "seed", "start"),
         ),
         Contrast(
             "mixed",
@@ -69,7 +69,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             [("theorem",), ("best",), ("nearest source",), ("uniform",)],
             ("loss",),
             10.0,
-            blocks=("seed", "start", "share"),
+            blocks=("parts", "seed", "start", "share"),
         ),
     ),
     "S3": (

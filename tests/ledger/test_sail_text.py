@@ -44,11 +44,12 @@ def made(seed: int) -> dict[str, Tables]:
             put(sweeps.OVERLAP, "curves", *swept(draw, start, alpha=alpha, beta=beta))
         for share in SHARES:
             cell = {"start": start, "share": share}
-            rows = swept(draw, start, share=share, method="sweep")
-            put(sweeps.MIXTURE, "curves", *rows)
-            theorem = {"method": "theorem", "gamma": share, "step": 100}
-            put(sweeps.MIXTURE, "curves", {**cell, **theorem, "choose": draw(), "judge": draw()})
-            put(sweeps.MIXTURE, "distances", {**cell, "first": 1 - share, "second": share})
+            for name in sweeps.MIXTURES.values():
+                rows = swept(draw, start, share=share, method="sweep")
+                put(name, "curves", *rows)
+                theorem = {"method": "theorem", "gamma": share, "step": 100}
+                put(name, "curves", {**cell, **theorem, "choose": draw(), "judge": draw()})
+                put(name, "distances", {**cell, "first": 1 - share, "second": share})
         for source, target in product(sweeps.SOURCES, CORPORA):
             if source == target:
                 continue

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from mergelib.studies.papers.sail.clusters import clusters
+from mergelib.studies.papers.sail.clusters import clusters, split_texts
 from mergelib.studies.papers.sail.risk import risk
 from mergelib.studies.papers.sail.training import Texts
 from mergelib.studies.runner import REGISTERED, Run
@@ -42,6 +42,33 @@ def test_blocks_that_differ_in_one_share_are_clusters_by_construction() -> None:
     assert auc.max()["random"].max() < 0.9
     assert 0.35 < auc.mean()["thirds", "histogram without mean"] < 0.65
     assert clusters(Texts(1, {"abc": text})) != tables
+
+
+def test_two_texts_are_told_apart_by_more_than_their_mean() -> None:
+    """Both have as many a as c, and so one mean, but only one has b."""
+    generator = torch.Generator().manual_seed(0)
+    lots = torch.randint(8, (2, 60 * 1024), generator=generator).tolist()
+    letters = {"ac": "aaaacccc", "abc": "abbbbbbc"}
+    texts = {
+        name: "".join(choice[lot] for lot in row)
+        for (name, choice), row in zip(letters.items(), lots, strict=True)
+    }
+    tables = clusters(Texts(0, texts), others=["abc"], permutations=99)
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+    table = pd.DataFrame(tables["separation"]).set_index(["split", "features"])
+    assert table["pair"].unique().tolist() == ["ac, abc", "one half, other half"]
+    assert table["auc"]["texts", "histogram without mean"] > 0.9
+    assert table["p"]["texts", "histogram without mean"] == 0.01, "none of 99 deals is so far apart"
+    assert table["p"]["random"].min() > 0.05
+    assert table["auc"]["random"].between(0.2, 0.8).all()
+
+
+def test_halves_are_of_both_texts() -> None:
+    splits = split_texts(["a", "b"], [torch.zeros(5, 4), torch.zeros(3, 4)], seed=0)
+    assert [rows.tolist() for rows in splits["texts"].values()] == [[0, 1, 2, 3, 4], [5, 6, 7]]
+    halves = torch.cat([*splits["random"].values()])
+    assert halves.sort().values.tolist() == [*range(8)]
+    assert halves.tolist() != [*range(8)]
 
 
 def test_what_is_refused() -> None:

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from mergelib.data.texts import encode, encode_pairs
+from mergelib.sail.blocks import mean_thirds
 from mergelib.studies.papers.sail import text as studies
+from mergelib.studies.papers.sail.kernels import text_kernels
 from mergelib.studies.papers.sail.training import Corpus, Texts, load_corpus, planned
 from mergelib.studies.runner import REGISTERED, Run
 from mergelib.testbed.models import GPT
@@ -73,11 +75,14 @@ def test_ends_of_a_sweep_are_the_sources(corpus: Corpus) -> None:
 
 
 def test_the_sweep_is_whole_and_repeats_itself() -> None:
-    tables = studies.gamma_sweep(Texts(0, {"a": words(0)}), plan=SMALL)
+    plan = {**SMALL, "gammas": (0.0, 0.1, 0.5, 1.0)}
+    tables = studies.gamma_sweep(Texts(0, {"a": words(0)}), plan=plan)
     assert json.loads(json.dumps(tables, allow_nan=False)) == tables
-    assert studies.gamma_sweep(Texts(0, {"a": words(0)}), plan=SMALL) == tables
+    assert studies.gamma_sweep(Texts(0, {"a": words(0)}), plan=plan) == tables
     curves = pd.DataFrame(tables["curves"])
-    assert curves.groupby(["start", "gamma", "step"]).size().tolist() == [1] * 3 * 3 * 2
+    assert curves.groupby(["start", "gamma", "step"]).size().tolist() == [1] * (4 + 4 + 3) * 2
+    matched = curves.loc[curves["start"] == "re-basin", "gamma"].unique()
+    assert set(curves["gamma"]) - set(matched) == {0.1}, "fewer γ after re-basin"
     first = curves[curves["gamma"] == 1.0].groupby("step")["judge"]
     assert (first.nunique() == 1).all(), "the first source is the same for all starts"
     second = curves[(curves["gamma"] == 0.0) & (curves["step"] == 0)].set_index("start")["judge"]
@@ -163,9 +168,8 @@ def test_sweeps_of_all_studies(name: str, count: int, settings: dict[str, Any], 
 
 
 def test_the_theorem_is_an_arm_of_mixtures_at_its_own_weight() -> None:
-    tables = studies.mixture(
-        Texts(0, {"a": words(0), "b": words(1)}), shares=[0.0, 1.0], plan=SMALL
-    )
+    texts = Texts(0, {"a": words(0), "b": words(1)})
+    tables = studies.mixture(texts, shares=[0.0, 1.0], plan=SMALL)
     curves = pd.DataFrame(tables["curves"])
     theorem = curves[curves["method"] == "theorem"].groupby("share")["gamma"].first()
     found = pd.DataFrame(tables["distances"]).set_index("share")["gamma"]
@@ -174,6 +178,38 @@ def test_the_theorem_is_an_arm_of_mixtures_at_its_own_weight() -> None:
     tables = studies.mixture(Texts(0, {"a": digits, "b": letters}), plan=SMALL)
     found = pd.DataFrame(tables["distances"]).set_index("share")["gamma"]
     assert found.tolist() == pytest.approx(found.index.tolist(), abs=0.05), "γ = ρ"
+
+
+def test_mixtures_of_one_text_are_of_its_outer_thirds() -> None:
+    """Blocks of a third each of low, middle and high letters, so that thirds are these."""
+    letters = ["abc", "klm", "xyz"]
+    generator = torch.Generator().manual_seed(0)
+    lots = torch.randint(3, (60, 40), generator=generator).tolist()
+    text = "".join(letters[i % 3][lot] for i, row in enumerate(lots) for lot in row)
+    tables = studies.mixture(Texts(0, {"a": text}), others=[], plan=SMALL)
+    found = pd.DataFrame(tables["distances"]).set_index("share")
+    assert found["gamma"].tolist() == pytest.approx(found.index.tolist(), abs=0.1), "γ = ρ"
+    assert (found["second"] < 0.05 * found["between"]).iloc[0], "the highest third alone"
+
+
+def test_a_wide_kernel_sees_means_alone(corpus: Corpus) -> None:
+    parts = [rows[:20] for rows in mean_thirds(corpus.blocks)]
+    found = studies.weighed(corpus, parts, "mean", 100.0)
+    means = [float(corpus.blocks[rows].double().mean()) for rows in parts]
+    first, second, between = ((means[i] - means[j]) ** 2 for i, j in ((0, 2), (1, 2), (0, 1)))
+    assert found["gamma"] == pytest.approx((second + between - first) / (2 * between), abs=1e-3)
+    assert found["first"] / found["between"] == pytest.approx(first / between, rel=1e-3)
+
+
+def test_kernels_of_a_text() -> None:
+    pytest.importorskip("tokenizers")
+    text = words(0) * 12
+    tables = text_kernels(Texts(0, {"a": text}), factors=[1.0, 2.0])
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+    table = pd.DataFrame(tables["distances"])
+    assert table.groupby(["tokens", "features", "factor"]).size().tolist() == [1] * 2 * 3 * 2
+    assert table["gamma"].nunique() == len(table)
+    assert text_kernels(Texts(1, {"a": text}), factors=[1.0, 2.0]) != tables
 
 
 def test_arms_of_another_corpus() -> None:

@@ -33,7 +33,10 @@ _PICTURED = (
     "to eight blocks by maps that keep the function, averaged, and trained for 160 steps on each "
     "of the eight sets of vision8, whose mean counts; all at one rate, the largest of three tried"
 )
-_SWEPT = "In text, secondary as well: thirds of Shakespeare by mean token value"
+_SWEPT = (
+    "In text, secondary as well: thirds of Shakespeare by mean token value, in characters by GPTs "
+    "of width 32, and in byte pairs by GPTs of width 64"
+)
 _claim = partial(
     Claim, paper="anonymous2025structured", page="notebooks/52-sail-vision", data=_DATA
 )
@@ -84,8 +87,9 @@ CLAIMS = (
         method=f"{_MODELS} for 100 steps on mixtures of Shakespeare and WikiText-2 in five shares, "
         "for which the theorem's weight is the share; it is estimated by MMD² of histograms of "
         "characters. Slope of the best γ of a grid on it, what it costs against that best one, "
-        "and its loss against the even average and the nearest source alone. Secondary: the "
-        "paper's own case, thirds of one text by mean token value",
+        "and its loss against the even average and the nearest source alone. Secondary: mixtures "
+        "of the lowest and the highest third of Shakespeare by mean token value, and the paper's "
+        "own case, thirds apart, in characters and in byte pairs",
         test=text.followed,
     ),
     _claim(
@@ -292,7 +296,8 @@ CLAIMS = (
         method="blocks of 1,024 characters of two texts, another fifth left out in each seed. AUC "
         "of a cross-validated linear classifier, mean over the three pairs of thirds, less that on "
         f"random thirds, above {growing.CLEAR}; of histograms less their cubic regression on the "
-        "mean, which the split is made by. Control: histograms as they are",
+        "mean, which the split is made by. Controls: histograms as they are, and both texts "
+        "against each other, beside random halves",
         data="all blocks, each judged by a classifier that has not seen its stretch",
         page="notebooks/53-sail-text",
         test=growing.clusters,

@@ -2,6 +2,8 @@
 
 from itertools import product
 
+import pandas as pd
+
 from mergelib.ledger.checks import SEED, Check, Role, above, pick
 from mergelib.ledger.verdicts import Load
 
@@ -9,6 +11,7 @@ KEPT = ("glyphs8-kept", "tinyshakespeare-kept")
 FAMILIES = {"MLP": KEPT[0], "ResNet": KEPT[0], "GPT": KEPT[1]}
 RISK = "gaussians-risk"
 CLUSTERS = ("tinyshakespeare-clusters", "wikitext2_test-clusters")
+TWO_TEXTS = "tinyshakespeare-clusters-texts"
 HALF = 0.5  # of what the source has learned
 SURE = 0.95  # of draws
 CLEAR = 0.25  # of AUC: half-way from chance to certainty
@@ -100,12 +103,20 @@ def clusters(load: Load) -> list[Check]:
     roles: dict[str, Role] = {"histogram without mean": "primary", "histogram": "control"}
     for result, (features, role) in product(CLUSTERS, roles.items()):
         table = load(result, "separation")
-        thirds, random = (
-            pick(table, "auc", keys=("seed", "pair"), split=split, features=features)
-            .groupby("seed")
-            .mean()
-            for split in ("thirds", "random")
-        )
         what = f"{result.partition('-')[0]}, {features}: thirds much further apart than random"
-        checks.append(above(what, thirds, random, bound=CLEAR, role=role, unit="AUC"))
+        checks.append(_apart(what, table, "thirds", features, role))
+    table = load(TWO_TEXTS, "separation")
+    for features in roles:
+        what = f"two texts, {features}: much further apart than random halves"
+        checks.append(_apart(what, table, "texts", features, "control"))
     return checks
+
+
+def _apart(what: str, table: pd.DataFrame, split: str, features: str, role: Role) -> Check:
+    parts, random = (
+        pick(table, "auc", keys=("seed", "pair"), split=which, features=features)
+        .groupby("seed")
+        .mean()
+        for which in (split, "random")
+    )
+    return above(what, parts, random, bound=CLEAR, role=role, unit="AUC")

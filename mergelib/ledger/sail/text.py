@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import pandas as pd
 
@@ -12,56 +13,61 @@ from mergelib.sail.retraining import Account
 from mergelib.studies.analysis.sail import sweeps, text
 from mergelib.studies.analysis.sail.spirals import is_near
 
-SWEEP = "tinyshakespeare-gamma_sweep"
 WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, matched"}
 STARTS = ("shared", "own")
 SLOPE = 0.25  # of the best γ on the theorem's: how far from 1
 REGRET = 0.1  # of what the best γ gains over the even average
 ALIGNED = 0.2  # of γ: "closely aligns"
+MIXED: dict[str, tuple[str, Role]] = {
+    "texts": ("mixtures", "primary"),
+    "thirds": ("mixtures of thirds", "secondary"),
+}
 _SHARE = ("seed", "share")
 
 
 def followed(load: Load) -> list[Check]:
     """S2: on mixtures, the best γ follows the theorem's; what the latter costs and gains."""
     weights, losses = load(sweeps.weights), load(sweeps.mixed)
-    checks = []
-    for start in STARTS:
-        words = f"mixtures, {WORDS[start]}"
+    checks: list[Check] = []
+    for (parts, (mixed, role)), start in product(MIXED.items(), STARTS):
+        words = f"{mixed}, {WORDS[start]}"
         what = f"{words}: slope of the best γ on the theorem's"
-        slopes = sweeps.slopes(weights, start)
-        checks.append(above(what, slopes, 0.0, bound=1.0, tolerance=SLOPE, unit="slope"))
+        slopes = sweeps.slopes(weights, start, parts)
+        tests: dict[str, Any] = {"bound": 1.0, "tolerance": SLOPE, "unit": "slope"}
+        checks.append(above(what, slopes, 0.0, role=role, **tests))
         of = {
-            name: pick(losses, "loss", keys=_SHARE, method=name, start=start)
+            name: pick(losses, "loss", keys=_SHARE, method=name, start=start, parts=parts)
             for name in (*sweeps.MERGED, "best")
         }
         allowed = REGRET * (of["uniform"] - of["best"])
         regret = of["theorem"] - of["best"]
         what = f"{words}: the theorem's γ costs less than a tenth of what the best γ gains over ½"
-        checks.append(above(what, allowed, regret, unit="nats"))
+        checks.append(above(what, allowed, regret, role=role, unit="nats"))
         for rival in ("uniform", "nearest source"):
             what = f"{words}: lower loss than {rival}"
-            checks.append(above(what, of[rival], of["theorem"], unit="nats"))
+            checks.append(above(what, of[rival], of["theorem"], role=role, unit="nats"))
     return [*checks, *_aligned(load)]
 
 
 def _aligned(load: Load) -> Iterator[Check]:
     """The paper's own words: on thirds by mean token value, the best γ is that by MMD²."""
-    chosen = text.chosen(load(SWEEP, "curves"))
-    distances = load(SWEEP, "distances")
-    for start, features in product(STARTS, distances["features"].unique()):
-        best = pick(chosen, "gamma", keys=SEED, start=start)
-        own = pick(distances, "gamma", keys=SEED, split="thirds", features=features)
-        what = f"thirds, {WORDS[start]}: best γ less that by MMD² ({features})"
+    chosen, distances = text.chosen(load(text.swept)), load(text.distances)
+    cases = product(text.SWEEPS, STARTS, distances["features"].unique())
+    for tokens, start, features in cases:
+        best = pick(chosen, "gamma", keys=SEED, start=start, tokens=tokens)
+        cell = {"split": "thirds", "features": features, "tokens": tokens}
+        own = pick(distances, "gamma", keys=SEED, **cell)
+        what = f"thirds, {tokens}, {WORDS[start]}: best γ less that by MMD² ({features})"
         yield above(what, best, own, role="secondary", tolerance=ALIGNED, unit="γ")
 
 
 def spike(load: Load) -> list[Check]:
     """S3, in text: the loss at γ = ½ above the mean of both ends."""
-    heights = text.heights(load(SWEEP, "curves"))
+    heights = text.heights(load(text.swept))
     checks = []
-    for start, step in product(WORDS, heights["step"].unique()):
-        values = pick(heights, "height", keys=SEED, start=start, step=step)
-        what = f"text, {WORDS[start]}: a barrier after {step} steps"
+    for tokens, start, step in product(text.SWEEPS, WORDS, heights["step"].unique()):
+        values = pick(heights, "height", keys=SEED, start=start, step=step, tokens=tokens)
+        what = f"text, {tokens}, {WORDS[start]}: a barrier after {step} steps"
         checks.append(above(what, values, 0.0, role="secondary", unit="nats"))
     return checks
 
@@ -111,13 +117,13 @@ def _directions(table: pd.DataFrame) -> Iterator[tuple[str, dict[str, str]]]:
 
 def near_ends(load: Load) -> list[Check]:
     """S15, in text: share of seeds whose best γ is near 0 or 1, above the share of the grid."""
-    curves = load(SWEEP, "curves")
+    curves = load(text.swept)
     chance = float(is_near(pd.Series(curves["gamma"].unique())).mean())
     chosen = text.chosen(curves)
     near = chosen.assign(near=is_near(chosen["gamma"]))
     checks = []
-    for start in STARTS:
-        shares = pick(near, "near", keys=SEED, start=start)
-        what = f"text, {WORDS[start]}: best γ near 0 or 1, not by lot"
+    for tokens, start in product(text.SWEEPS, STARTS):
+        shares = pick(near, "near", keys=SEED, start=start, tokens=tokens)
+        what = f"text, {tokens}, {WORDS[start]}: best γ near 0 or 1, not by lot"
         checks.append(above(what, shares, chance, role="secondary", unit="share"))
     return checks

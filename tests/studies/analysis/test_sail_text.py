@@ -16,7 +16,8 @@ def curves() -> pd.DataFrame:
         for step, scale in ((0, 4.0), (10, 1.0))
         for gamma, choose, judge in ((0.0, 3.0, 1.0), (0.5, 2.0, 1.0 + scale), (1.0, 2.5, 2.0))
     ]
-    return pd.DataFrame(rows, columns=["seed", "start", "gamma", "step", "choose", "judge"])
+    columns = ["seed", "start", "gamma", "step", "choose", "judge"]
+    return pd.DataFrame(rows, columns=columns).assign(tokens="characters")
 
 
 def test_barriers(curves: pd.DataFrame) -> None:
@@ -39,3 +40,19 @@ def test_rare_characters_are_left_out() -> None:
     features = clusters.described(blocks)
     assert features["histogram"].shape == (12, 4)
     assert features["histogram"][1:].sum(1).tolist() == pytest.approx([1] * 11)
+
+
+def test_the_printed_formula_leaves_the_rest_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points at 0, 1 and 3 of a line: D_2 is nearer to D_t, Eq. 11 is −2 and printed is 3."""
+    rows = {"first": [9.0], "second": [4.0], "between": [1.0], "gamma": [-2.0]}
+    monkeypatch.setattr(text, "load_table", lambda name, part: pd.DataFrame(rows))
+    found = text.weights_of_kernels()
+    assert found["text"].tolist() == ["Shakespeare", "Wikipedia"]
+    assert found["printed"].tolist() == [3, 3]
+    assert (found["gamma"] + found["printed"]).tolist() == [1, 1]
+
+
+def test_the_papers_rate() -> None:
+    rates = [text.paper_rate(step, 6000) for step in (0, 1000, 2000, 4000, 6000)]
+    assert rates == pytest.approx([0, 2e-4, 4e-4, 2e-4, 0])
+    assert text.paper_rate(500, 875) == 1e-4, "never past the warm-up"

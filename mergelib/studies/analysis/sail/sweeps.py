@@ -13,17 +13,25 @@ from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
 from mergelib.studies.analysis.sail.text import best, last
 from mergelib.studies.papers.sail.text import EVERY, GOALS
 
-MIXTURE, OVERLAP = "tinyshakespeare-mixture", "tinyshakespeare-overlap"
+MIXTURES = {  # by what is mixed: two texts, or the outer thirds of one
+    "texts": "tinyshakespeare-mixture",
+    "thirds": "tinyshakespeare-mixture-thirds",
+}
+OVERLAP = "tinyshakespeare-overlap"
 SOURCES = ("tinyshakespeare", "wikitext2_test")  # of `cross_corpus`
 MERGED = ("theorem", "uniform", "nearest source")
 
-_CELL = ["seed", "start", "share"]
+_CELL = ["parts", "seed", "start", "share"]
 _DIRECTION = ["seed", "source", "target", "start"]
 
 
 def weights() -> pd.DataFrame:
-    """γ of mixtures: a row per seed, start, share and ``kind``, ``theorem`` (MMD²) or ``best``."""
-    curves = last(load_table(MIXTURE, "curves"))
+    """γ of mixtures: ``theorem`` (MMD²) or ``best``.
+
+    Returns:
+        A row per ``parts`` (of `MIXTURES`), seed, start, share and ``kind``, with ``gamma``.
+    """
+    curves = last(_mixtures("curves"))
     parts = {
         "theorem": curves[curves["method"] == "theorem"],
         "best": best(curves[curves["method"] == "sweep"], _CELL),
@@ -33,9 +41,9 @@ def weights() -> pd.DataFrame:
     return table
 
 
-def slopes(table: pd.DataFrame, start: str) -> pd.Series:
+def slopes(table: pd.DataFrame, start: str, parts: str = "texts") -> pd.Series:
     """Slope of the best γ on the theorem's over the shares of a seed, by seed: see `weights`."""
-    own = table[table["start"] == start]
+    own = table[(table["start"] == start) & (table["parts"] == parts)]
     wide = own.pivot(index=["seed", "share"], columns="kind", values="gamma")
     found = {
         seed: np.polyfit(part["theorem"], part["best"], 1)[0] for seed, part in wide.groupby("seed")
@@ -47,10 +55,11 @@ def mixed() -> pd.DataFrame:
     """Losses on mixtures after the last step.
 
     Returns:
-        A row per seed, start, share and ``method``, with ``loss``: those of `MERGED` and ``best``.
+        A row per ``parts``, seed, start, share and ``method``, with ``loss``: those of `MERGED` and
+        ``best``.
     """
-    curves = last(load_table(MIXTURE, "curves"))
-    distances = load_table(MIXTURE, "distances")
+    curves = last(_mixtures("curves"))
+    distances = _mixtures("distances")
     nearer = (distances["first"] < distances["second"]).astype(float)
     nearest = distances[_CELL].assign(gamma=nearer)
     sweep = curves[curves["method"] == "sweep"]
@@ -176,6 +185,11 @@ def interiors() -> pd.DataFrame:
 def crossing() -> pd.DataFrame:
     """The sweeps over γ in another text after the last step, with ``source``."""
     return last(_crossing("curves"))
+
+
+def _mixtures(part: str) -> pd.DataFrame:
+    tables = [load_table(name, part).assign(parts=parts) for parts, name in MIXTURES.items()]
+    return pd.concat(tables, ignore_index=True)
 
 
 def _crossing(part: str) -> pd.DataFrame:

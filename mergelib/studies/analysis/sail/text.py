@@ -1,5 +1,9 @@
-"""What the chapter on SAIL in text computes: what thirds of a text are, and the choice of γ."""
+"""What the chapter on SAIL in text computes: what thirds of a text are, and the choice of γ.
 
+Curves are those of `gamma_sweep`, one table for characters and byte pairs.
+"""
+
+import math
 from collections.abc import Sequence
 from pydoc_data.topics import topics
 
@@ -8,9 +12,33 @@ import torch
 from torch import Tensor
 
 from mergelib.data.texts import encode
+from mergelib.records.results import load_table
 from mergelib.records.statistics import over_seeds
 from mergelib.sail.blocks import cut_blocks
 from mergelib.studies.papers.sail.clusters import BLOCK
+
+SWEEPS = {
+    "characters": "tinyshakespeare-gamma_sweep",
+    "byte pairs": "tinyshakespeare-gamma_sweep-pairs",
+}
+CLUSTERS = {
+    "thirds of Shakespeare": "tinyshakespeare-clusters",
+    "thirds of Wikipedia": "wikitext2_test-clusters",
+    "Shakespeare, Wikipedia": "tinyshakespeare-clusters-texts",
+}
+KERNELS = {
+    "Shakespeare": "tinyshakespeare-text_kernels",
+    "Wikipedia": "wikitext2_test-text_kernels",
+}
+EXAMPLES = {  # of training, which appendix I.2 gives for the six sets
+    "PIQA": 7_000,
+    "HellaSwag": 70_000,
+    "Winogrande": 44_000,
+    "SciQ": 13_679,
+    "ARC-Easy": 3_779,
+    "COPA": 1_000,
+}
+BATCH, PEAK, WARMUP = 16, 4e-4, 2000  # Table 1
 
 
 def help_blocks() -> Tensor:
@@ -18,16 +46,46 @@ def help_blocks() -> Tensor:
     return cut_blocks(encode("\n".join(topics[name] for name in sorted(topics))), BLOCK)
 
 
+def swept(part: str = "curves") -> pd.DataFrame:
+    """A table of `gamma_sweep`, of characters and byte pairs, told apart by ``tokens``."""
+    tables = [load_table(name, part).assign(tokens=tokens) for tokens, name in SWEEPS.items()]
+    return pd.concat(tables, ignore_index=True)
+
+
+def distances() -> pd.DataFrame:
+    """MMD² of thirds, and Eq. 11, of both tables: see `swept`."""
+    return swept("distances")
+
+
+def separations() -> pd.DataFrame:
+    """AUC and p of thirds of two texts and of both texts, by ``parts`` (of `CLUSTERS`)."""
+    tables = [load_table(name, "separation").assign(parts=of) for of, name in CLUSTERS.items()]
+    return pd.concat(tables, ignore_index=True)
+
+
+def weights_of_kernels() -> pd.DataFrame:
+    """γ_1 of thirds by features, tokens and bandwidth, by Eq. 11 and by the ``printed`` formula.
+
+    The paper's formula for γ* has D_1 and D_2 exchanged, so that it gives what Eq. 11 leaves of 1.
+    """
+    tables = [load_table(name, "distances").assign(text=text) for text, name in KERNELS.items()]
+    found = pd.concat(tables, ignore_index=True)
+    excess = found["first"] + found["between"] - found["second"]
+    return found.assign(printed=excess / (2 * found["between"]))
+
+
 def heights(curves: pd.DataFrame) -> pd.DataFrame:
-    """ℓ(½) − ½(ℓ(0) + ℓ(1)), the ``height`` of a barrier, by ``start``, ``step`` and ``seed``."""
-    table = curves.pivot(index=["start", "step", "seed"], columns="gamma", values="judge")
+    """ℓ(½) − ½(ℓ(0) + ℓ(1)), the ``height`` of a barrier, by tokens, start, step and seed."""
+    keys = ["tokens", "start", "step", "seed"]
+    table = curves.pivot(index=keys, columns="gamma", values="judge")
     rows = table[0.5] - (table[0.0] + table[1.0]) / 2
     return rows.rename("height").reset_index()
 
 
 def barriers(curves: pd.DataFrame) -> pd.DataFrame:
-    """`heights` by start and step: mean and half width of the interval over seeds."""
-    return over_seeds(heights(curves), ["start", "step"], "height").reset_index()
+    """`heights` by tokens, start and step: mean and half width of the interval over seeds."""
+    keys = ["tokens", "start", "step"]
+    return over_seeds(heights(curves), keys, "height").reset_index()
 
 
 def last(curves: pd.DataFrame) -> pd.DataFrame:
@@ -47,10 +105,10 @@ def chosen(curves: pd.DataFrame) -> pd.DataFrame:
     """The γ of least loss after the last step on one half, judged on the other.
 
     Returns:
-        By start and seed: ``gamma``, and what it is better by, in nats, than the nearer source
-        alone, ``over_nearest``, and than the uniform average, ``over_half``.
+        By tokens, start and seed: ``gamma``, and what it is better by, in nats, than the nearer
+        source alone, ``over_nearest``, and than the uniform average, ``over_half``.
     """
-    keys = ["start", "seed"]
+    keys = ["tokens", "start", "seed"]
     final = last(curves)
     table = best(final, keys).set_index(keys)
     judged = final.pivot(index=keys, columns="gamma", values="judge").loc[table.index]
@@ -64,3 +122,15 @@ def chosen(curves: pd.DataFrame) -> pd.DataFrame:
 def paper_grid() -> Tensor:
     """The 30 equally spaced values in −1..2 of the paper's experiments on overlap."""
     return torch.linspace(-1, 2, 30, dtype=torch.float64)
+
+
+def paper_rate(step: int, steps: int) -> float:
+    """The rate of the paper's Table 1: linear warm-up to `PEAK`, then a half cosine, to 0.
+
+    Args:
+        step: from 0, at most ``steps``.
+        steps: of the whole training, which the paper does not say; nor where the cosine ends.
+    """
+    if step < WARMUP:
+        return PEAK * step / WARMUP
+    return PEAK * (1 + math.cos(math.pi * (step - WARMUP) / (steps - WARMUP))) / 2

@@ -1,8 +1,10 @@
-"""Are thirds of a text clusters (SAIL, Anonymous, 2025, Figures 2a and 4), or what a sort makes?"""
+"""Are parts of texts clusters (SAIL, Anonymous, 2025, Figures 2a and 4), or what a sort makes?"""
 
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, product
+from typing import Any
 
-import pandas as pd
+import torch
 from torch import Tensor
 
 from mergelib.data.texts import CHARACTERS, encode
@@ -15,37 +17,62 @@ from mergelib.sail.blocks import (
     random_thirds,
     without,
 )
-from mergelib.sail.divergences import classifier_auc
-from mergelib.studies.comparison import records
+from mergelib.sail.divergences import classifier_auc, permutation_p
 from mergelib.studies.papers.sail.text import texts_of
 from mergelib.studies.papers.sail.training import Texts
 from mergelib.studies.runner import study
 
 BLOCK = 1024  # characters
 PARTS = ("D1", "D2", "Dt")
+HALVES = ("one half", "other half")
 WITHOUT = "histogram without mean"
+PERMUTATIONS = 999
+
+Splits = dict[str, dict[str, Tensor]]  # rows of blocks, by split and part
 
 
 @study(methods=[], load=texts_of)
-def clusters(source: Texts, *, left_out: float = 0.2) -> Tables:
-    """How well a classifier tells thirds of a text apart, beside random thirds (Fig. 2a and 4).
+def clusters(
+    source: Texts,
+    *,
+    others: Sequence[str] = (),
+    left_out: float = 0.2,
+    permutations: int = PERMUTATIONS,
+) -> Tables:
+    """How far thirds of a text, or two texts, are apart, beside random parts (Fig. 2a and 4).
 
     Args:
-        source: one text, to be cut into blocks of 1,024 characters; its seed draws the stretch that
-            is left out, and random thirds.
-        left_out: share of the text, one stretch, so that seeds differ in the text as well.
+        source: texts, to be cut into blocks of 1,024 characters, one for thirds of it; its seed
+            draws the stretch that is left out, random parts, and permutations.
+        others: the name of a second text, to compare both with each other.
+        left_out: share of each text, one stretch, so that seeds differ in the text as well.
+        permutations: for p, which is at least 1/(permutations + 1).
 
     Returns:
-        ``separation``: rows of ``split`` (``thirds`` by mean token value, ``random``),
-        ``features`` (``mean``, ``histogram``, ``histogram without mean``), ``pair`` of parts and
-        ``auc``.
+        ``separation``: rows of ``split`` (``thirds`` by mean token value, or ``texts``, and
+        ``random``), and what `separation` has.
     """
-    (text,) = source.texts.values()
-    blocks = cut_blocks(encode(text), BLOCK)
-    own = blocks[~held_stretch(len(blocks), left_out, source.seed)]
-    wide = separation(own, source.seed)
-    long = wide.melt(["split", "features"], var_name="pair", value_name="auc")
-    return {"separation": records(long)}
+    tables = [cut_blocks(encode(text), BLOCK) for text in source.texts.values()]
+    seed = source.seed
+    own = [table[~held_stretch(len(table), left_out, seed)] for table in tables]
+    splits = split_texts(source.texts, own, seed) if others else split_blocks(own[0], seed)
+    return {"separation": [*separation(torch.cat(own), splits, permutations, seed)]}
+
+
+def split_blocks(blocks: Tensor, seed: int) -> Splits:
+    """Rows of D_1, D_2 and D_t: thirds by mean, and random ones."""
+    thirds = {"thirds": mean_thirds(blocks), "random": random_thirds(len(blocks), seed)}
+    return {split: dict(zip(PARTS, rows, strict=True)) for split, rows in thirds.items()}
+
+
+def split_texts(names: Iterable[str], tables: Sequence[Tensor], seed: int) -> Splits:
+    """Rows of two texts' blocks, one text after the other: those of each, and random halves."""
+    rows = torch.arange(sum(map(len, tables)))
+    dealt = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))]
+    return {
+        "texts": dict(zip(names, rows.split([*map(len, tables)]), strict=True)),
+        "random": dict(zip(HALVES, dealt.tensor_split(2), strict=True)),
+    }
 
 
 def described(blocks: Tensor) -> dict[str, Tensor]:
@@ -64,22 +91,35 @@ def described(blocks: Tensor) -> dict[str, Tensor]:
     }
 
 
-def split_blocks(blocks: Tensor, seed: int) -> dict[str, list[Tensor]]:
-    """Rows of D_1, D_2 and D_t: thirds by mean, and random ones."""
-    return {"thirds": mean_thirds(blocks), "random": random_thirds(len(blocks), seed)}
+def separation(
+    blocks: Tensor, splits: Splits, permutations: int = PERMUTATIONS, seed: int = 0
+) -> Iterator[dict[str, Any]]:
+    """How well a classifier tells two parts apart, and whether they are one pool, by MMD.
 
+    The null of p is that blocks are exchangeable: any deal of the pooled blocks into two parts of
+    these sizes was as likely. Random parts are such a deal. Thirds by mean are none by
+    construction, in all that goes with the mean. Nor are two texts, and more than their authors
+    may tell: neighbouring blocks of a text are alike, so that two stretches of one text would be
+    rejected as well. A low p says that parts differ, not why. Less their mean, features lose its
+    regression over all parts together for p, and over the training rows of a pair for the AUC.
 
-def separation(blocks: Tensor, seed: int) -> pd.DataFrame:
-    """How well a classifier tells thirds apart: the AUC of each pair, by split and features."""
+    Yields:
+        ``split``, ``features`` (``mean``, ``histogram``, ``histogram without mean``), ``pair`` of
+        parts, ``auc`` and ``p``.
+    """
     kinds, means = described(blocks), blocks.double().mean(1)
-    table = []
-    for (split, thirds), name in product(split_blocks(blocks, seed).items(), kinds):
+    for (split, parts), name in product(splits.items(), kinds):
         rid = name == WITHOUT
         features = kinds["histogram" if rid else name]
-        rows = [part.sort().values for part in thirds]
-        found = {}
-        for (a, one), (b, two) in combinations(zip(PARTS, rows, strict=True), 2):
+        rows = {part: places.sort().values for part, places in parts.items()}
+        for (a, one), (b, two) in combinations(rows.items(), 2):
             given = (means[one], means[two]) if rid else None
-            found[f"{a}, {b}"] = classifier_auc(features[one], features[two], given=given)
-        table.append({"split": split, "features": name, **found})
-    return pd.DataFrame(table)
+            yield {
+                "split": split,
+                "features": name,
+                "pair": f"{a}, {b}",
+                "auc": classifier_auc(features[one], features[two], given=given),
+                "p": permutation_p(
+                    kinds[name][one], kinds[name][two], permutations=permutations, seed=seed
+                ),
+            }

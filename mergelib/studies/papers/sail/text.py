@@ -3,8 +3,9 @@
 Where the paper has one curve, each study has one for every seed: a seed draws the held-out
 stretches, the starts, and the orders of training. All can be made larger by ``plan``. Rates are the
 best on a seed that no study uses: for sources and scratch, of 1e-3, 3e-3 and 6e-3, for retraining
-the nearer source, of 3e-4, 1e-3 and 3e-3 on thirds, and of these and 6e-3 on mixtures and on
-another text, where 3e-3 is best.
+the nearer source, of 3e-4, 1e-3, 3e-3 and 6e-3. For 50 steps on thirds that is 1e-3, for 200 steps
+there, on mixtures and on another text 3e-3. With 512 byte pairs, width 64, depth 3 and sources of
+1,000 steps it is 3e-3 for sources and 1e-3 for retraining, of the three lower ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from mergelib.sail.blocks import (
     overlapped,
     random_thirds,
 )
-from mergelib.sail.divergences import mmd_table
+from mergelib.sail.divergences import median_distance, mmd_table
 from mergelib.sail.proximal import proximal_weights
 from mergelib.sail.retraining import count_flops, mmd_flops
 from mergelib.statedict import StateDict, lerp
@@ -44,6 +45,8 @@ from mergelib.studies.papers.sail.training import (
 from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings, study
 
 STARTS = ("shared", "own", "re-basin")
+MATCHED = (-0.5, 0.0, 0.2, 0.5, 0.8, 1.0, 1.5)  # γ of a plan that are tried after re-basin
+FEATURES = ("mean", "tokens", "histogram")  # of blocks
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 CELLS = (*product((0.0, 1 / 3, 2 / 3, 1.0), (0.0, 0.5)), (1.0, 1.0))  # all that have β ≤ (1 + α)/2
 CORPORA = ("tinyshakespeare", "wikitext2_test", "don_quijote_es")
@@ -82,7 +85,7 @@ def gamma_sweep(
     Args:
         source: its seed, and texts: one, to be cut into thirds.
         starts: ``shared`` (both sources from one random start), ``own`` (each from its own) and
-            ``re-basin`` (the latter, and θ_2 reordered to match θ_1).
+            ``re-basin`` (the latter, and θ_2 reordered to match θ_1; at `MATCHED` γ only).
         plan: sizes other than those of `mergelib.studies.papers.sail.training.Plan`.
 
     Returns:
@@ -97,8 +100,11 @@ def gamma_sweep(
     target = corpus.target(thirds[2])
     first = corpus.source(corpus.model("shared"), thirds[0].train, 1)
     curves = []
+    few = [gamma for gamma in corpus.plan.gammas if gamma in MATCHED]
+    fewer = replace(corpus, plan=replace(corpus.plan, gammas=few))
     for start, second in _seconds(corpus, first, thirds[1], starts):
-        curves += [{"start": start, **row} for row in corpus.swept(first, second, target)]
+        ground = fewer if start == "re-basin" else corpus
+        curves += [{"start": start, **row} for row in ground.swept(first, second, target)]
     optimum = corpus.source(corpus.model("shared"), thirds[2].train, 3)
     references = [{"start": "random", **row} for row in corpus.from_scratch(target)]
     references += [{"start": "target", **row} for row in corpus.retrained(optimum, target)]
@@ -121,14 +127,14 @@ def overlap(
         source: its seed, and texts: one, to be cut into thirds.
         start: of the second source, ``shared`` or ``own``.
         cells: α and β, with β ≤ (1 + α)/2.
-        plan: sizes other than the usual ones, with batches of 8, readings at 0 and 50 steps, and γ
-            of `mergelib.studies.papers.sail.training.GRIDS`.
+        plan: sizes other than the usual ones, with readings at 0 and 50 steps, γ of
+            `mergelib.studies.papers.sail.training.GRIDS`, and a rate of 1e-3.
 
     Returns:
         ``curves``: rows of ``start``, ``alpha``, ``beta``, ``gamma``, ``step``, ``choose``,
         ``judge``.
     """
-    corpus = _corpus(source, start, plan, 50, rate=1e-3)
+    corpus = _corpus(source, start, {"rate": 1e-3, **plan}, 50)
     thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
     curves = []
     for alpha, beta in cells:
@@ -150,17 +156,18 @@ def mixture(
     shares: Sequence[float] = SHARES,
     plan: Mapping[str, Any] = {},
 ) -> Tables:
-    """The sweep for targets ρ D_1 + (1 − ρ) D_2 of two texts, for which Theorem 3 says γ = ρ.
+    """The sweep for targets ρ D_1 + (1 − ρ) D_2, for which Theorem 3 says γ = ρ.
 
-    Sources train on every second block of a text, targets are mixed from the others; their held-out
+    D_1 and D_2 are two texts, or of one text the lowest and the highest third by mean token value.
+    Sources train on every second block of them, targets are mixed from the others; their held-out
     blocks have the same shares.
 
     Args:
-        source: its seed, and texts: D_1 and D_2.
-        others: the name of D_2.
+        source: its seed, and texts: D_1 and D_2, or one, to be cut into thirds.
+        others: the name of D_2; none for thirds.
         start: of the second source, ``shared`` or ``own``.
         shares: values of ρ.
-        plan: as of `overlap`, but readings at 0 and 100 steps, and a rate of 3e-3.
+        plan: as of `overlap`, but readings at 0 and 100 steps, and the usual rate.
 
     Returns:
         ``curves``: rows of ``start``, ``share``, ``method`` (``sweep``, or ``theorem`` for γ_1 by
@@ -168,7 +175,8 @@ def mixture(
         rows of ``start``, ``share`` and what `gamma_sweep` has.
     """
     corpus = _corpus(source, start, plan, 100)
-    parts = [corpus.parted(rows) for rows in corpus.texts]
+    pools = corpus.texts if others else mean_thirds(corpus.blocks)[::2]
+    parts = [corpus.parted(rows) for rows in pools]
     seen = [rows.train[::2] for rows in parts]
     fresh = [rows._replace(train=rows.train[1::2]) for rows in parts]
     first, second = _pair(corpus, start, *seen)
@@ -177,7 +185,7 @@ def mixture(
         mixed = Rows(*(mix(one, two, share, source.seed) for one, two in zip(*fresh, strict=True)))
         target = corpus.target(mixed)
         cell = {"start": start, "share": share}
-        found = _weighed(corpus, [*seen, mixed.train], "histogram")
+        found = weighed(corpus, [*seen, mixed.train], "histogram")
         tables["distances"].append({**cell, **found})
         weight = _clipped(found)
         sweep = corpus.swept(first, second, target)
@@ -223,7 +231,7 @@ def cross_corpus(
         part = corpus.parted(rows)
         target = corpus.target(part)
         samples = [*(rows.train for rows in parts), part.train]
-        found = _weighed(corpus, samples, "histogram")
+        found = weighed(corpus, samples, "histogram")
         weights = {
             "theorem": _clipped(found),
             "nearest source": float(found["first"] < found["second"]),
@@ -253,17 +261,11 @@ def tuned_goals(name: str, seeds: Sequence[int] = TUNING) -> dict[str, float]:
     return {goal: round(median(losses), 3) for goal, losses in found.items()}
 
 
-def _corpus(
-    source: Texts,
-    start: str,
-    plan: Mapping[str, Any],
-    steps: int,
-    rate: float = 3e-3,
-) -> Corpus:
+def _corpus(source: Texts, start: str, plan: Mapping[str, Any], steps: int) -> Corpus:
     """Texts at the usual sizes of a sweep, read at its start and after so many steps."""
     if start not in GRIDS:
         raise ValueError(f"start is {start!r}, expected one of: {', '.join(GRIDS)}")
-    usual = {"batch_size": 8, "gammas": GRIDS[start], "reads": (0, steps), "rate": rate}
+    usual = {"gammas": GRIDS[start], "reads": (0, steps)}
     return load_corpus(source, planned(source.profile, plan, **usual))
 
 
@@ -305,18 +307,31 @@ def _seconds(
 
 
 def _distances(corpus: Corpus) -> Iterator[dict[str, Any]]:
-    """MMD² of thirds by mean and of random thirds, and Eq. 11, in three features."""
+    """MMD² of thirds by mean and of random thirds, and Eq. 11, in all `FEATURES`."""
     splits = {
         "thirds": mean_thirds(corpus.blocks),
         "random": random_thirds(len(corpus.blocks), stable_seed("thirds", corpus.seed)),
     }
-    for (split, thirds), name in product(splits.items(), ("mean", "tokens", "histogram")):
-        yield {"split": split, **_weighed(corpus, thirds, name)}
+    for (split, thirds), name in product(splits.items(), FEATURES):
+        yield {"split": split, **weighed(corpus, thirds, name)}
 
 
-def _weighed(corpus: Corpus, parts: Sequence[Tensor], name: str) -> dict[str, Any]:
-    """MMD² of D_1, D_2 and D_t, and Eq. 11, in features of that name."""
-    table = mmd_table([_described(corpus, name, rows) for rows in parts])
+def weighed(
+    corpus: Corpus, parts: Sequence[Tensor], name: str, factor: float = 1.0
+) -> dict[str, Any]:
+    """MMD² of D_1, D_2 and D_t, and Eq. 11.
+
+    Args:
+        corpus: of the blocks.
+        parts: rows of D_1, D_2 and D_t.
+        name: of the features, one of `FEATURES`.
+        factor: bandwidth of the Gaussian kernel, in median distances.
+
+    Returns:
+        ``features``, ``first`` (of D_1 and D_t), ``second``, ``between`` and ``gamma``, γ_1.
+    """
+    samples = [_described(corpus, name, rows) for rows in parts]
+    table = mmd_table(samples, bandwidth=factor * median_distance(samples))
     weights = proximal_weights(table[2, :2], table[:2, :2], "affine").weights
     return {
         "features": name,

@@ -23,7 +23,7 @@ from mergelib.testbed.tasks import Loss, Split, Transform, as_stored, cross_entr
 from mergelib.testbed.training import checkpoints
 from mergelib.training import seeded
 
-GAMMAS = (-1.0, -0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 2.0)
+GAMMAS = tuple(round(-1 + 0.1 * i, 1) for i in range(31))  # the paper's, with 0, ½ and 1
 FINE = (-0.5, -0.25, 0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.25, 1.5)
 _MODEL = {"width": 384, "depth": 6, "heads": 6, "context": 256}  # nanoGPT's, of characters
 _TRAINING = {"batch_size": 64, "source_steps": 5000, "source_rate": 1e-3, "judged": 400}
@@ -43,7 +43,7 @@ class Plan:
         context: tokens that it sees.
         batch_size: windows of a step, of ``context`` tokens each.
         source_steps: of Adam, for each source.
-        source_rate: of every such step; the rate is constant.
+        source_rate: of every such step, and of scratch's; the rate is constant.
         rate: of every step from trained weights.
         reads: numbers of steps from the start after which the loss is read.
         gammas: weights of θ_1, 0, ½ and 1 among them.
@@ -57,11 +57,11 @@ class Plan:
     depth: int = 2
     heads: int = 4
     context: int = 64
-    batch_size: int = 16
+    batch_size: int = 8
     source_steps: int = 300
     source_rate: float = 3e-3
-    rate: float = 1e-3
-    reads: Sequence[int] = (0, 10, 25, 50)
+    rate: float = 3e-3
+    reads: Sequence[int] = (0, 50, 100, 200)
     gammas: Sequence[float] = GAMMAS
     pairs: int = 0
     block: int = 1024
