@@ -31,6 +31,7 @@ _ARMS = partial(Contrast, "compared", ("method",), blocks=("seed", "reading", "s
 _BLOCKS = ("seed", "modality", "target", "start", "size")
 _STARTS = partial(Contrast, "starts", ("arm",), blocks=_BLOCKS)
 _PICTURED = partial(Contrast, "pictured", ("arm",), blocks=_BLOCKS)
+_UNLABELLED = partial(Contrast, "unlabelled", ("arm",), blocks=_BLOCKS)
 _FARTHER = (  # from what sources know
     *("cifar10", "svhn_grey", "resisc12", "eurosat"),
     *("gtsrb", "fashion_mnist", "kmnist", "mnist"),
@@ -54,6 +55,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _ARMS([("theorem",), ("scratch",)], ("easy", "hard"), 1000.0),
         _STARTS([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
         _PICTURED([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
+        _UNLABELLED([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
     ),
     "S2": (
         Match(
@@ -130,6 +132,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _ARMS([("scratch",), ("theorem",)]),
         _STARTS([("scratch",), ("SAIL",)]),
         _PICTURED([("scratch",), ("SAIL",)]),
+        _UNLABELLED([("scratch",), ("SAIL",)]),
     ),
     "S11": (
         Contrast(
@@ -178,6 +181,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _ARMS([("theorem",), ("nearest source",)], ("loss",), 10.0),
         _STARTS([("SAIL",), ("nearest source",)], ("loss",), 10.0),
         _PICTURED([("SAIL",), ("nearest source",)], ("loss",), 10.0),
+        _UNLABELLED([("SAIL",), ("nearest source",)], ("loss",), 10.0),
     ),
     "S17": (_STARTS([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),),
     "S19": (_STARTS([("SAIL, distilled",), ("SAIL",)], ("late", "loss"), 1000.0),),

@@ -14,7 +14,7 @@ from mergelib.studies.analysis.sail import arms
 WORDS = {"shared": "shared start", "own": "own starts"}
 GOALS = ("easy", "hard")
 LABELS, BYOL = "ResNet, probed", "ResNet, BYOL"  # both judged by a probe
-MAIN = {"GPT": "half wider", "ResNet": "deeper"}  # sizes by modality
+MAIN = {"GPT": "half wider", "ResNet": "deeper", BYOL: "deeper"}  # sizes by modality
 _KEYS = ["modality", "size", "start"]
 
 
@@ -32,20 +32,23 @@ def _there(table: pd.DataFrame, cell: dict[str, str]) -> set[str]:
 
 
 def _main(table: pd.DataFrame, values: Sequence[str], *columns: str) -> pd.DataFrame:
-    """Values in the `MAIN` sizes, means over targets for each seed and of further columns."""
+    """Values in the `MAIN` sizes, means over targets for each seed and of further columns.
+
+    Modalities without one, which are controls of others, are left out.
+    """
     chosen = table[table["size"] == table["modality"].map(MAIN)]
     means = chosen.groupby([*_KEYS, "seed", *columns], sort=False)[[*values]].mean()
     return means.reset_index()
 
 
-def _both(load: Load) -> pd.DataFrame:
-    """Starts of texts and of pictures."""
-    return pd.concat([load(arms.starts), load(arms.pictured)])
+def _all(load: Load) -> pd.DataFrame:
+    """Starts of texts and of pictures, with labels and without."""
+    return pd.concat([load(arms.starts), load(arms.pictured), load(arms.unlabelled)])
 
 
 def faster(load: Load) -> list[Check]:
     """S1, of larger networks: log₂ speed-up over scratch, the mean over targets."""
-    table = _both(load)
+    table = _all(load)
     cases: list[tuple[str, Account, Role]] = [("SAIL", "B", "primary"), ("SAIL", "A", "secondary")]
     cases += [("SAIL", "C", "secondary"), ("nearest source", "B", "control")]
     checks = []
@@ -59,7 +62,7 @@ def faster(load: Load) -> list[Check]:
 
 def together(load: Load) -> list[Check]:
     """S16, of larger networks: loss of the nearest source alone less SAIL's, at equal cost."""
-    table = _main(_both(load), ["loss"], "arm")
+    table = _main(_all(load), ["loss"], "arm")
     checks = []
     for words, cell in _cells(table):
         what = f"{words}: lower loss than the nearest source alone, at equal cost"
@@ -69,7 +72,7 @@ def together(load: Load) -> list[Check]:
 
 def better(load: Load) -> list[Check]:
     """S10, of larger networks: accuracy after as many FLOPs as scratch takes in all its steps."""
-    table = _main(_both(load), ["accuracy"], "arm")
+    table = _main(_all(load), ["accuracy"], "arm")
     checks = []
     for words, cell in _cells(table):
         sides = [pick(table, "accuracy", keys=SEED, arm=arm, **cell) for arm in ("SAIL", "scratch")]

@@ -160,7 +160,8 @@ def arms(
 
     Returns:
         Rows with ``start``, ``size``, and of pictures ``modality`` and ``target``. ``curves``: of
-        each ``arm``, ``step``, ``choose`` and ``judge`` (nats), ``accuracy``. ``costs``: of each
+        each ``arm``, ``step``, ``choose`` and ``judge`` (nats), ``accuracy``, and of features that
+        are probed ``neighbours``, the accuracy of a vote of the nearest. ``costs``: of each
         ``arm``, ``step_flops``, ``added_flops`` (whatever the start takes beside its sources) and
         ``source_flops``. ``distances``: MMD² ``first`` (of D_1 and D*), ``second`` and
         ``between``, and ``gamma``, θ_1's weight.

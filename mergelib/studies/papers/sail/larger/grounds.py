@@ -45,7 +45,7 @@ from mergelib.testbed.models import GPT, ResNet, to_tokens
 from mergelib.testbed.suites import load_suite
 from mergelib.testbed.tasks import PretrainingSet, Split, Task
 from mergelib.testbed.unlabelled.byol import BYOL, train_byol
-from mergelib.testbed.unlabelled.probing import linear_probe
+from mergelib.testbed.unlabelled.probing import linear_probe, neighbours_accuracy
 
 SHARE = 0.75  # of a text's target that is of the first source's text
 PICTURES: dict[str, Any] = {"train_size": 4000, "validation_size": 500, "test_size": 500}
@@ -64,6 +64,7 @@ RESNETS = {  # width, and blocks of each stage
 }
 DESCRIBED = 500  # pictures of each part whose pixels are compared
 PROBED = 1000  # of the target's training pictures that a probe is fitted to
+NEIGHBOURS = 20  # of these that vote
 MOMENTUM = 0.9  # of BYOL's target network: the paper's 0.996 is for trainings of 10^5 steps
 SCHEDULES = {  # sources take about as many FLOPs: a step without labels takes 2.7 times as many
     **dict.fromkeys(("labels", "labels, probed"), Schedule(1000, 3e-3, 64)),
@@ -210,17 +211,18 @@ def picture_transfer(
 class Probed(Transfer):
     """Pictures on which a network's features are judged: by a linear classifier of them.
 
-    It is fitted to `PROBED` training pictures of the target.
+    It is fitted to `PROBED` training pictures of the target, whose nearest also vote.
     """
 
     def judged(self, net: nn.Module, state: Mapping[str, Tensor]) -> dict[str, float]:
         state = self.settled(net, state)
-        features = (
+        known, *asked = (
             Split(self._features(net, state, split), split.labels)
             for split in (self.parts[TARGET].first(PROBED), self.choose, self.judge)
         )
-        (choose, _), (judge, accuracy) = linear_probe(*features)
-        return {"choose": choose, "judge": judge, "accuracy": accuracy}
+        (choose, _), (judge, accuracy) = linear_probe(known, *asked)
+        near = neighbours_accuracy(known, asked[1], k=min(NEIGHBOURS, len(known)))
+        return {"choose": choose, "judge": judge, "accuracy": accuracy, "neighbours": near}
 
     def _features(self, net: nn.Module, state: Mapping[str, Tensor], split: Split) -> Tensor:
         body = {key.removeprefix("0."): value for key, value in state.items() if key[:2] == "0."}
