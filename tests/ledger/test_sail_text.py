@@ -19,6 +19,7 @@ from mergelib.studies.papers.sail.text import CELLS, CORPORA, EVERY, SHARES
 from mergelib.studies.papers.sail.training import GRIDS
 
 Tables = dict[str, list[dict[str, Any]]]
+APART = ("bert2BERT", "LiGO, published")
 KEYS = ("S2", "S4", "S5", "S6", "S11", "S17", "S19")
 
 
@@ -61,16 +62,18 @@ def made(seed: int) -> dict[str, Tables]:
             put(name, "costs", {**cell, **flops})
         for size in ("twice", "half wider"):
             near = {"start": start, "size": size, "first": 0.1, "second": 0.2}
-            put(arms.TEXT[0], "distances", near)
+            for name in arms.TEXT:
+                put(name, "distances", near)
         for size, arm in product(("twice", "half wider"), ARMS):
             cell = {"start": start, "size": size, "arm": arm}
+            name = arms.TEXT[arm in APART]
             if start == "own" and not ARMS[arm].matched and ARMS[arm].weights in ("", "nearest"):
                 continue  # measured with a shared start
             for step in range(0, 401, 20):
                 row = {"step": step, "judge": draw(), "accuracy": 0.3}
-                put(arms.TEXT[0], "curves", {**cell, **row})
+                put(name, "curves", {**cell, **row})
             flops = {"step_flops": 1e9, "added_flops": 1e9, "source_flops": 1e11}
-            put(arms.TEXT[0], "costs", {**cell, **flops})
+            put(name, "costs", {**cell, **flops})
     for modality, arm in product((LABELS, BYOL), ("scratch", "nearest source", "SAIL")):
         (name,) = arms.UNLABELLED
         cell = {"start": "shared", "size": "deeper", "arm": arm}

@@ -1,6 +1,7 @@
 """Grown networks compute what they should, for every family, width and depth; misfits are named."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -131,6 +132,87 @@ def test_a_hidden_layer_by_hand() -> None:
     assert torch.equal(state["2.weight"], torch.tensor([[6.0, 5.0]]))
 
 
+def test_new_units_of_the_next_layer_by_hand() -> None:
+    source = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 1))
+    target = nn.Sequential(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3)), nn.Linear(3, 1))
+    state = {
+        "0.0.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        "0.0.bias": torch.tensor([5.0, 6.0]),
+        "0.1.weight": torch.tensor([[7.0, 8.0], [9.0, 10.0]]),
+        "0.1.bias": torch.tensor([11.0, 12.0]),
+        "1.weight": torch.tensor([[13.0, 14.0]]),
+        "1.bias": torch.tensor([15.0]),
+    }
+    grown = ml.grow(source, target, state=state, width="aki")
+    assert {key: value.tolist() for key, value in grown.items()} == {
+        "0.0.weight": [[1, 2], [3, 4], [7, 8]],
+        "0.0.bias": [5, 6, 11],
+        "0.1.weight": [[3.5, 8, 3.5], [4.5, 10, 4.5], [3.5, 8, 3.5]],  # the last: copies
+        "0.1.bias": [11, 12, 11],
+        "1.weight": [[6.5, 14, 6.5]],
+        "1.bias": [15],
+    }
+
+
+def test_new_heads_and_hidden_units_of_the_next_block() -> None:
+    source, target = gpt(48, 3), gpt(96, 3, 8)
+    own = source.state_dict()
+    copied, grown = (ml.grow(source, target, width=width) for width in ("replicate", "aki"))
+    rows = {"fc1": 192, "attn.qkv": 48}
+    for block, (name, count) in product(range(3), rows.items()):
+        key = f"blocks.{block}.{name}"
+        parts = 3 if name == "attn.qkv" else 1
+        for kind in ("weight", "bias"):
+            halves = grown[f"{key}.{kind}"].view(parts, 2, count, -1)
+            mapped = copied[f"{key}.{kind}"].view(parts, 2, count, -1)
+            later = copied[f"blocks.{min(block + 1, 2)}.{name}.{kind}"].view(parts, 2, count, -1)
+            assert torch.equal(halves[:, 0], mapped[:, 0])
+            assert torch.equal(halves[:, 1], later[:, 1])
+    new = grown["blocks.1.fc1.weight"][192:]
+    assert torch.allclose(new, own["blocks.2.fc1.weight"].repeat(1, 2) / 2), "inputs by copies"
+    others = [key for key in grown if not any(f".{name}." in key for name in rows)]
+    assert len(others) == 28
+    assert all(torch.equal(grown[key], copied[key]) for key in others), "the stream has copies"
+
+
+def test_a_next_block_after_a_stack() -> None:
+    """First wider, then deeper: new units of a copy are of what is behind it in the source."""
+    source = gpt(48, 2)
+    wide = ml.grow(source, gpt(72, 2, 6), width="aki")
+    both = ml.grow(source, gpt(72, 3, 6), width="aki", depth="stack_top")
+    for key, value in both.items():
+        assert torch.equal(value, wide[key.replace("blocks.2", "blocks.1")])
+
+
+NO_NEXT = ("mlp", "resnet", "resnet of two blocks")  # where each layer has a shape of its own
+NEXT: dict[str, Callable[[], tuple[nn.Module, nn.Module]]] = {
+    "deep mlp": lambda: (mlp(24, 4), mlp(37, 4)),
+    "resnet of three blocks": lambda: (resnet(4, (1, 3)), resnet(7, (1, 3))),
+    "resnet of two blocks": lambda: (resnet(4, (1, 2)), resnet(7, (1, 2))),
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["mlp", "resnet", *NEXT, *list(GROWTHS)[1:4], "vit", "sit", "bert"]
+)
+def test_the_next_layer_in_every_family(name: str) -> None:
+    source, target = {**GROWTHS, **FURTHER, **NEXT}[name]()
+    options: dict[str, Any] = {"width": "aki", "depth": "stack_top"}
+    if name in NO_NEXT:
+        with pytest.raises(ValueError, match="the source has no list of layers of one shape"):
+            ml.grow(source, target, **options)
+        return
+    for parameter in target.parameters():
+        parameter.data.fill_(float("nan"))
+    state = ml.grow(source, target, **options)
+    fresh = target.state_dict()
+    assert {key: value.shape for key, value in state.items()} == {
+        key: value.shape for key, value in fresh.items()
+    }
+    assert not any(value.isnan().any() for value in state.values()), "nothing is the target's"
+    assert tied_keys(state) == tied_keys(fresh)
+
+
 FURTHER: dict[str, Callable[[], tuple[nn.Module, nn.Module]]] = {
     "sit": lambda: (SiT(32, 2, 2), SiT(64, 2, 4)),
     "gpt-2": lambda: ((small := gpt2("GPT2LMHeadModel")), wider(small, n_embd=64)),
@@ -230,8 +312,8 @@ def test_spectra() -> None:
     assert torch.allclose(ratio, (counts[:, None] * counts).rsqrt())
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("pair", [lambda: (mlp(24), mlp(37)), lambda: (gpt(), gpt(96, 2, 8))])
+@pytest.mark.parametrize("width", [*WIDTHS, "aki"])
+@pytest.mark.parametrize("pair", [lambda: (mlp(24, 3), mlp(37, 3)), lambda: (gpt(), gpt(96, 2, 8))])
 def test_a_grown_matrix_has_no_more_rank(
     pair: Callable[[], tuple[nn.Module, nn.Module]], width: Width
 ) -> None:
@@ -254,6 +336,9 @@ def test_rows_of_depth() -> None:
     assert depth_rows("interlace", 2, 5).argmax(1).tolist() == [0, 0, 0, 1, 1]
     assert depth_rows("interpolate", 2, 3).tolist() == [[1, 0], [0.5, 0.5], [0, 1]]
     assert depth_rows("identity", 1, 3).tolist() == [[1], [0], [0]]
+    assert depth_rows("stack_top", 2, 3).argmax(1).tolist() == [0, 1, 1]
+    assert depth_rows("stack_top", 3, 8).argmax(1).tolist() == [0, 1, 2, 0, 1, 2, 1, 2]
+    assert torch.equal(depth_rows("stack_top", 3, 6), depth_rows("stack", 3, 6))
     soft = depth_rows("stack", 3, 6, gap=6.0)
     assert torch.allclose(soft.sum(1), torch.ones(6).double())
     assert soft.max() == pytest.approx(0.995, abs=1e-3)

@@ -58,6 +58,13 @@ def test_it_begins_where_grow_does(name: str, options: dict[str, Any]) -> None:
     assert (learned.passes, len(learned.history)) == (0, 0)
 
 
+def test_units_of_the_next_layer_are_a_start_too() -> None:
+    source, target = mlp(24, 3), mlp(30, 3)
+    expected = ml.grow(source, target, width="aki")
+    learned = ml.learn_growth([source], target, examples(source), steps=0, width="aki")
+    assert all(torch.equal(learned.state[key], value) for key, value in expected.items())
+
+
 def test_depth_begins_where_grow_does() -> None:
     source, target = gpt(48, 2), gpt(96, 5, 8)
     options: dict[str, Any] = {"width": "replicate", "depth": "interlace", "gap": 3.0}

@@ -76,6 +76,7 @@ def test_every_start_of_a_text(text: Transfer, tables: Tables) -> None:
     same = ["own size", "Net2Net"]
     assert begun[same].to_numpy() == pytest.approx(begun["nearest source"], abs=1e-4)
     assert begun["SAIL, distilled"] == begun["SAIL"] != begun["SAIL, matched"]
+    assert len({*begun[["stack", "bert2BERT", "LiGO", "LiGO, published"]]}) == 4
     pair = Sources(text, "own", "twice")
     one, two = (body.state_dict() for body in pair.nets)
     averages = {"uniform": 0.5, "SAIL": pair.distances["gamma"]}
@@ -100,6 +101,7 @@ def test_every_start_pays(tables: Tables) -> None:
     assert step["own size"] < step["SAIL"] == step["LiGO"]
     assert added["LiGO"] - added["stack"] > 2 * step["stack"], "two steps of learning maps"
     assert added["SAIL, learned"] > added["LiGO"], "two sources' maps"
+    assert added["bert2BERT"] == added["stack"] < added["LiGO, published"] - 2 * step["stack"]
     assert added["SAIL, distilled"] > added["SAIL"]
 
 
@@ -147,7 +149,8 @@ def test_starts_of_pictures(pictures: Transfer) -> None:
     tables = arms(pictures, start="own", size="half wider", steps=2, rates=rates)
     found = pd.DataFrame(tables["curves"])["arm"].unique()
     assert {*ARMS} - {*found} == {
-        *("stack", "LiGO", "greedy soup", "SAIL, learned", "SAIL, distilled")
+        *("stack", "bert2BERT", "LiGO", "LiGO, published"),
+        *("greedy soup", "SAIL, learned", "SAIL, distilled"),
     }
     pair = Sources(pictures, "own", "half wider")
     starts = {name: pair.start(name) for name in ("scratch", "nearest source", "SAIL")}
@@ -217,7 +220,8 @@ def test_what_is_refused(text: Transfer, pictures: Transfer) -> None:
     refused("'SAIL, matched' does not fit: sources that share", text, only=["SAIL, matched"])
     unknown = replace(pictures, name="ResNet, other")
     refused("no rates of 'SAIL' are known for ResNet, other: pass them", unknown, only=["SAIL"])
-    refused("'LiGO' does not fit: a stage has no block", pictures, only=["LiGO"])
+    for name in ("bert2BERT", "LiGO", "LiGO, published"):
+        refused(f"'{name}' does not fit: a stage has no block", pictures, only=[name])
     study = REGISTERED["arms"]
     usual, byol = (study.complete(changes) for changes in ({}, {"learning": "byol"}))
     with pytest.raises(ValueError, match="studies of starts take no model, got 'mlp'"):

@@ -17,7 +17,8 @@ from mergelib.messages.brief import Brief
 from mergelib.statedict import is_statistic
 from mergelib.structure import Structure
 
-Depth = Literal["identity", "stack", "interlace", "interpolate"]
+Depth = Literal["identity", "stack", "interlace", "interpolate", "stack_top"]
+# Those that SAIL has; ``"stack_top"`` is that of bert2BERT.
 DEPTHS: tuple[Depth, ...] = ("identity", "stack", "interlace", "interpolate")
 
 # Keys of the source with their coefficients, a scalar each; none for a layer that is new.
@@ -42,9 +43,10 @@ def depth_rows(scheme: Depth, source: int, target: int, gap: float = math.inf) -
     """How much of each source layer goes into each target layer, Eq. 9's d_ki.
 
     Args:
-        scheme: ``"stack"`` repeats the whole, ``"interlace"`` each layer in its place,
-            ``"interpolate"`` mixes the two nearest; ``"identity"`` puts new layers (rows of zeros)
-            behind the old.
+        scheme: ``"stack"`` repeats the whole from its bottom, and so does ``"stack_top"``, but
+            where less than a whole is left to fill it takes the top layers (Chen et al., 2022,
+            Algorithm 1); ``"interlace"`` repeats each layer in its place, ``"interpolate"`` mixes
+            the two nearest; ``"identity"`` puts new layers (rows of zeros) behind the old.
         source: number of layers there are, at least 1.
         target: number of layers wanted, at least 1.
         gap: with a finite one, rows are softmax(gap · pattern), as appendix F.2 has them, since a
@@ -57,6 +59,9 @@ def depth_rows(scheme: Depth, source: int, target: int, gap: float = math.inf) -
     pattern = torch.zeros(target, source, dtype=torch.float64)
     if scheme == "stack":
         pattern[place, place % source] = 1
+    elif scheme == "stack_top":
+        rest = target % source
+        pattern[place, (place + (place >= target - rest) * (source - rest)) % source] = 1
     elif scheme == "interlace":
         pattern[place, place * source // target] = 1
     elif scheme == "interpolate":
@@ -107,6 +112,29 @@ def origins(
                 f"the {has} has {keys[0]!r} and the {lacks} nothing like it: only width, and the "
                 "number of layers in a list, may differ"
             )
+    return found
+
+
+def next_layers(source: nn.Module) -> dict[str, str]:
+    """The next layer's entry for each entry in a list of layers of one shape.
+
+    As in `grown_lists`, these are the last layers of a list, and of nested lists the outer counts.
+    Entries of the last layer are left out, and so are lists where only one layer has its shape.
+    """
+    found: dict[str, str] = {}
+    inside: list[str] = []
+    for path, module in source.named_modules():
+        start = f"{path}." if path else ""
+        nested = any(start.startswith(outer) for outer in inside)
+        if nested or not isinstance(module, nn.ModuleList | nn.Sequential):
+            continue
+        layers = list(module)
+        alike = range(_first_alike(layers), len(layers))
+        if len(alike) > 1:
+            inside.append(start)
+        for number in alike[:-1]:
+            for key in layers[number].state_dict():
+                found[f"{start}{number}.{key}"] = f"{start}{number + 1}.{key}"
     return found
 
 

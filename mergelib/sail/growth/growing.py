@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +13,15 @@ from mergelib.io import Model, as_state
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
 from mergelib.sail.growth.depth import (
-    DEPTHS,
     Depth,
     GrownList,
     Origin,
     closed_keys,
     grown_lists,
+    next_layers,
     origins,
 )
-from mergelib.sail.growth.width import WIDTHS, Widening, Width, shuffled_directions
+from mergelib.sail.growth.width import Widening, Width, shuffled_directions
 from mergelib.statedict import StateDict, is_finite
 from mergelib.structure import Structure, structure_of
 
@@ -49,9 +50,13 @@ def grow(
             stream of a pre-norm transformer its mean. Both keep the function, the former only for
             whole multiples where a layer norm looks across the units. Not so ``"svd"`` (appendix
             F.1 with W = E U and W = E V), ``"svd_random"`` (with W random) and ``"interpolate"``.
+            ``"aki"`` (bert2BERT, Chen et al., 2022, section 3.3) is ``"replicate"``, at any width,
+            but in a list of equal layers the rows of a new head or hidden unit are those of the
+            next layer's unit, so that it is no copy; they read as copies do. The last layer has
+            copies, and so has the residual stream, whose units all layers share.
         depth: what becomes of lists of layers that are longer in the target. ``"identity"`` adds
             layers whose residual branch is closed, which keeps the function. ``"stack"``,
-            ``"interlace"`` and ``"interpolate"`` fill them by Eq. 9, see
+            ``"stack_top"``, ``"interlace"`` and ``"interpolate"`` fill them by Eq. 9, see
             `mergelib.sail.growth.depth.depth_rows`; so do rows of your own, of shape (target
             layers, source layers), by which lists may also get shorter.
         gap: of the softmax over Eq. 9's rows; by default there is none.
@@ -66,8 +71,9 @@ def grow(
     Raises:
         ValueError: for a module without a description; networks that differ in more than widths and
             lengths of lists; an axis that shrinks or must not grow; uneven copies under a layer
-            norm; layers that cannot be closed; weights that do not fit or are not finite, or
-            differ where the target ties them. The message names module, group or key.
+            norm; ``"aki"`` without a list of equal layers; layers that cannot be closed; weights
+            that do not fit or are not finite, or differ where the target ties them. The message
+            names module, group or key.
     """
     _check_noise(noise, width)
     plan = planned(source, target, state=state, width=width, depth=depth, gap=gap)
@@ -96,12 +102,14 @@ class Plan(Brief):
         fresh: the larger one's own, at its start.
         lists: of `mergelib.sail.growth.depth.grown_lists`.
         widening: the maps of width.
+        next_layers: of `mergelib.sail.growth.depth.next_layers`, where new units are of these.
     """
 
     weights: StateDict
     fresh: StateDict
     lists: Mapping[str, GrownList]
     widening: Widening
+    next_layers: Mapping[str, str]
 
     @cached_property
     def origins(self) -> dict[str, Origin]:
@@ -120,7 +128,13 @@ class Plan(Brief):
 
     def mapped(self, key: str) -> Tensor:
         """A floating entry that has an origin, by Eq. 9 and then Eq. 8; float32 at least."""
-        return self.widening.apply(key, _mix(self.weights, self.origins[key]))
+        origin = self.origins[key]
+        wide = self.widening.apply(key, mixed(self.weights, origin))
+        if not self.next_layers:
+            return wide
+        later = tuple((self.next_layers.get(name, name), share) for name, share in origin)
+        added = self.widening.added(key).to(wide.device)
+        return torch.where(added, self.widening.apply(key, mixed(self.weights, later)), wide)
 
 
 def planned(
@@ -143,10 +157,10 @@ def planned(
     fresh: StateDict = target.state_dict()
     lists = grown_lists(source, target, depth, gap)
     sizes = group_sizes(before, after, origins(weights, fresh, lists))
-    plan = Plan(weights, fresh, lists, Widening(after, sizes, width))
+    plan = Plan(weights, fresh, lists, Widening(after, sizes, width), _next(source, width))
     _check_growth(plan.widening)
     for key, first in plan.ties.items():
-        pair = [_mix(weights, plan.origins[name]) for name in (key, first) if plan.origins[name]]
+        pair = [mixed(weights, plan.origins[name]) for name in (key, first) if plan.origins[name]]
         if len(pair) == 2 and not torch.equal(*pair):
             raise ValueError(
                 f"{key!r} is tied to {first!r} in the target, but they differ in the source: grow "
@@ -155,11 +169,23 @@ def planned(
     return plan
 
 
+def _next(source: nn.Module, width: Width) -> dict[str, str]:
+    """Where new units come from, if from the next layer."""
+    if width != "aki":
+        return {}
+    found = next_layers(source)
+    if not found:
+        raise ValueError(
+            "width 'aki' takes new units from the next layer, but the source has no list of layers "
+            "of one shape; use 'replicate'"
+        )
+    return found
+
+
 def _check_choices(width: str, depth: str | Tensor, gap: float) -> None:
-    if width not in WIDTHS:
-        raise ValueError(f"unknown width {width!r}; known: {', '.join(WIDTHS)}")
-    if isinstance(depth, str) and depth not in DEPTHS:
-        raise ValueError(f"unknown depth {depth!r}; known: {', '.join(DEPTHS)}")
+    for name, choice, kind in (("width", width, Width), ("depth", depth, Depth)):
+        if isinstance(choice, str) and choice not in get_args(kind):
+            raise ValueError(f"unknown {name} {choice!r}; known: {', '.join(get_args(kind))}")
     if not gap > 0 or (not math.isinf(gap) and (isinstance(depth, Tensor) or depth == "identity")):
         raise ValueError(f"gap is {gap}, expected a positive number, and depth by a pattern")
 
@@ -175,17 +201,17 @@ def _finished(plan: Plan, key: str, noise: float, generator: torch.Generator | N
     if widening.scheme == "mean":
         return torch.where(widening.new(key).to(wide.device), start.to(wide), wide)
     if widening.scheme == "svd_random" and widening.structure.is_matrix(key, start):
-        mixed = _mix(plan.weights, plan.origins[key])
-        if wide.shape == mixed.shape:
+        source = mixed(plan.weights, plan.origins[key])
+        if wide.shape == source.shape:
             return wide
-        return shuffled_directions(widening.structure, key, mixed, wide, generator)
+        return shuffled_directions(widening.structure, key, source, wide, generator)
     if noise:
         wide = wide + noise * wide.square().mean().sqrt() * widening.spread(key, wide, generator)
     return wide
 
 
-def _mix(weights: StateDict, origin: Origin) -> Tensor:
-    """Eq. 9 for one parameter."""
+def mixed(weights: StateDict, origin: Origin) -> Tensor:
+    """Eq. 9 for one parameter, in its dtype."""
     if len(origin) == 1 and origin[0][1] == 1:
         return weights[origin[0][0]]
     parts = [share * weights[key].double() for key, share in origin]

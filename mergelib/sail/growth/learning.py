@@ -1,13 +1,15 @@
 """Growth whose maps are learned on the target's data, with frozen sources: `learn_growth`.
 
 SAIL's Eq. 8 and 9 in appendix F's words: W̃ = E_out W R_inᵀ, θ̃^k = Σ_i softmax(s_k)_i θ^i, and E, R
-and s descend the loss of the grown network. LiGO (Wang et al., 2023) is this for one source. A
-group of units has one E and one R in the whole network, and a list of layers one s.
+and s descend the loss of the grown network. LiGO (Wang et al., 2023) is this for one source; as it
+was published it is in `mergelib.sail.growth.ligo`. A group of units has one E and one R in the
+whole network, and a list of layers one s.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -17,10 +19,10 @@ from torch import Tensor, nn
 from mergelib.messages.brief import Brief
 from mergelib.problems.calling import call_with, evaluating
 from mergelib.problems.checks import check_choice, check_positive, check_steps
-from mergelib.problems.examples import read_examples
+from mergelib.problems.examples import Examples, read_examples
 from mergelib.progress import progress
 from mergelib.sail.growth.depth import Depth
-from mergelib.sail.growth.growing import grow, planned
+from mergelib.sail.growth.growing import Plan, grow, planned
 from mergelib.sail.growth.width import Width
 from mergelib.statedict import is_statistic, tied_keys
 from mergelib.training import make_optimiser, shuffled, train
@@ -51,7 +53,50 @@ class LearnedGrowth(Brief):
     learned: int
 
 
-class Transformation(nn.Module):
+class Maps(nn.Module):
+    """What makes a larger network's entries of a smaller one's, with what is learned as parameters.
+
+    Args:
+        plan: how the entries are made.
+        start: all of them at the start; what no map reaches, as counters and new layers, stays.
+
+    Raises:
+        ValueError: batch norms, naming the key.
+    """
+
+    def __init__(self, plan: Plan, start: dict[str, Tensor]) -> None:
+        super().__init__()
+        self._plan, self._start = plan, start
+        self._reached = [
+            key
+            for key, value in start.items()
+            if plan.origins[key] and value.is_floating_point() and key not in plan.ties
+        ]
+        for key in self._reached:
+            if is_statistic(key):
+                raise ValueError(
+                    f"{key!r} is a statistic of a batch norm, through which PyTorch gives no "
+                    "gradients, so maps cannot be learned: use grow"
+                )
+
+    def mapping(self) -> Callable[[str], Tensor]:
+        """What makes an entry that is reached, by its key, with a graph; float32 at least."""
+        raise NotImplementedError
+
+    def forward(self) -> dict[str, Tensor]:
+        """T(θ), a state dict with a graph; in the dtypes of the source."""
+        mapped, reached = self.mapping(), {*self._reached}
+        state: dict[str, Tensor] = {}
+        for key, start in self._start.items():
+            first = self._plan.ties.get(key)
+            if first is not None:
+                state[key] = state[first]
+            else:
+                state[key] = mapped(key).to(start.dtype) if key in reached else start
+        return state
+
+
+class Transformation(Maps):
     """T of one source, with the maps E and R and the depth logits s as parameters.
 
     It begins at what `grow` makes. What no map reaches there is fixed: noise, what ``"mean"``
@@ -82,23 +127,16 @@ class Transformation(nn.Module):
         noise: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
         if width == "svd_random":
             raise ValueError("'svd_random' has directions of each weight, and no maps of groups")
         how: dict[str, Any] = {"width": width, "depth": depth}
         how["gap"] = math.inf if depth == "identity" else gap
-        plan = self._plan = planned(source, target, state=None, **how)
-        self._start = grow(source, target, **how, noise=noise, generator=generator)
+        plan = planned(source, target, state=None, **how)
+        super().__init__(plan, grow(source, target, **how, noise=noise, generator=generator))
         self._rest: dict[str, Tensor] = {}
-        for key, value in self._start.items():
-            if plan.origins[key] and value.is_floating_point() and key not in plan.ties:
-                if is_statistic(key):
-                    raise ValueError(
-                        f"{key!r} is a statistic of a batch norm, through which PyTorch gives no "
-                        "gradients, so maps cannot be learned: use grow"
-                    )
-                mapped = plan.mapped(key)
-                self._rest[key] = value.to(mapped) - mapped
+        for key in self._reached:
+            mapped = plan.mapped(key)
+            self._rest[key] = self._start[key].to(mapped) - mapped
         device = next(iter(self._start.values())).device
         self._maps = {use: matrix.to(device) for use, matrix in plan.widening.maps.items()}
         self._uses = [use for use in self._maps if plan.widening.grows(use[0])]
@@ -113,23 +151,74 @@ class Transformation(nn.Module):
         if not self._uses and not self._lists:
             raise ValueError("nothing to learn: no group of the target is wider, no list mixed")
 
-    def forward(self) -> dict[str, Tensor]:
-        """T(θ), a state dict with a graph; in the dtypes of the source."""
+    def mapping(self) -> Callable[[str], Tensor]:
+        """By the maps and logits as they are, with what is fixed added."""
         lists = dict(self._plan.lists)
         for path, logits in zip(self._lists, self.logits, strict=True):
             lists[path] = replace(lists[path], rows=torch.softmax(logits, 1))
         maps = {**self._maps, **dict(zip(self._uses, self.maps, strict=True))}
         plan = replace(self._plan, lists=lists, widening=self._plan.widening.replaced(maps))
-        state: dict[str, Tensor] = {}
-        for key, start in self._start.items():
-            first = self._plan.ties.get(key)
-            if first is not None:
-                state[key] = state[first]
-            elif key in self._rest:
-                state[key] = (plan.mapped(key) + self._rest[key]).to(start.dtype)
-            else:
-                state[key] = start
-        return state
+        return lambda key: plan.mapped(key) + self._rest[key]
+
+
+@dataclass(frozen=True, repr=False)
+class Descent(Brief):
+    """How maps are learned: Adam at a constant rate, the target in evaluation mode.
+
+    Attributes:
+        target: the larger network.
+        data: of the target, inputs with labels.
+        steps: of Adam.
+        batch_size: examples of a step.
+        learning_rate: of every step.
+        loss: from outputs ``(M, C)`` and labels ``(M,)`` to a scalar.
+        seed: of batches.
+
+    Raises:
+        ValueError: settings out of range.
+    """
+
+    target: nn.Module
+    data: Any
+    steps: int
+    batch_size: int
+    learning_rate: float
+    loss: Criterion
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_steps(self.steps, self.batch_size)
+        check_positive("learning_rate", self.learning_rate)
+
+    @cached_property
+    def examples(self) -> Examples:
+        """The data in memory.
+
+        Raises:
+            ValueError: data without labels.
+        """
+        examples = read_examples("target", self.data)
+        if examples.labels is None:
+            raise ValueError("learning a growth needs labels: pass (inputs, labels) as data")
+        return examples
+
+    def learn(self, moving: Sequence[Maps], shares: Sequence[float]) -> list[float]:
+        """Move maps by the loss of Σ γ_i T_i(θ_i); the loss before every step."""
+
+        def risk(rows: Tensor) -> Tensor:
+            state = _averaged([maps() for maps in moving], shares)
+            batch = self.examples[rows].to(next(iter(state.values())).device)
+            outputs, labels = batch.rows_of(call_with(self.target, state, batch.inputs))
+            assert labels is not None
+            return self.loss(outputs, labels)
+
+        together = nn.ModuleList(moving)
+        optimiser = make_optimiser(together, "adam", self.learning_rate)
+        order = torch.Generator().manual_seed(self.seed)
+        batches = shuffled(len(self.examples), self.batch_size, order, steps=self.steps)
+        bar = progress(batches, "growth", self.steps, leave=False)
+        with evaluating(self.target):
+            return train(together, bar, risk, optimiser)
 
 
 def learn_growth(
@@ -187,37 +276,16 @@ def learn_growth(
     import pandas as pd
 
     check_choice("mode", mode, ("joint", "alone"))
-    check_steps(steps, batch_size)
-    check_positive("learning_rate", learning_rate)
+    descent = Descent(target, data, steps, batch_size, learning_rate, loss, seed)
     given = sources if isinstance(sources, Mapping) else dict(_numbered(sources))
     gamma = _checked_weights(weights, len(given))
-    examples = read_examples("target", data)
-    if examples.labels is None:
-        raise ValueError("learning a growth needs labels: pass (inputs, labels) as data")
     options: dict[str, Any] = {"width": width, "depth": depth, "gap": gap, "noise": noise}
     options["generator"] = torch.Generator().manual_seed(seed)
     maps = {name: Transformation(net, target, **options) for name, net in given.items()}
-
-    def learn(moving: list[Transformation], shares: Sequence[float]) -> list[float]:
-        def risk(rows: Tensor) -> Tensor:
-            state = _averaged([transformation() for transformation in moving], shares)
-            batch = examples[rows].to(next(iter(state.values())).device)
-            outputs, labels = batch.rows_of(call_with(target, state, batch.inputs))
-            assert labels is not None
-            return loss(outputs, labels)
-
-        together = nn.ModuleList(moving)
-        optimiser = make_optimiser(together, "adam", learning_rate)
-        order = torch.Generator().manual_seed(seed)
-        batches = shuffled(len(examples), batch_size, order, steps=steps)
-        bar = progress(batches, f"growth, {mode}", steps, leave=False)
-        with evaluating(target):
-            return train(together, bar, risk, optimiser)
-
     if mode == "joint":
-        history = {"joint": learn(list(maps.values()), gamma)}
+        history = {"joint": descent.learn(list(maps.values()), gamma)}
     else:
-        history = {name: learn([own], [1.0]) for name, own in maps.items()}
+        history = {name: descent.learn([own], [1.0]) for name, own in maps.items()}
     with torch.no_grad():
         states = {name: own() for name, own in maps.items()}
         state = _averaged(list(states.values()), gamma)

@@ -6,14 +6,15 @@ sees the same as before if Rᵀ E = I. A weight, kept as (outputs, inputs), beco
 E_out W R_inᵀ, and every axis of every parameter gets the map of its group and of its part in it:
 one map for the whole residual stream, one for each head's dimensions.
 
-A scheme is a choice of E; R is then E (Eᵀ E)⁻¹. Two parts ask for more. The scores of attention are
+A scheme is a choice of E; R is then E (Eᵀ E)⁻¹. (``"aki"`` has the E of copies and, for units that
+are new, the W of the next layer.) Two parts ask for more. The scores of attention are
 inner products, divided by the root of a head's size: there E is made orthonormal, times (d′/d)^¼.
 And the stream of a pre-norm transformer is read through layer norms, see `mean` in `Widening`.
 """
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -26,7 +27,8 @@ from mergelib.structure.groups import Role
 
 Use = Literal["write", "read", "scale", "shift", "tied scale", "tied shift"]
 
-Width = Literal["replicate", "mean", "svd", "svd_random", "interpolate"]
+Width = Literal["replicate", "mean", "svd", "svd_random", "interpolate", "aki"]
+# Those that need no list of equal layers.
 WIDTHS: tuple[Width, ...] = ("replicate", "mean", "svd", "svd_random", "interpolate")
 
 # Mean padding multiplies the stream by c; what stands behind a norm is divided by this power of c.
@@ -37,9 +39,9 @@ _TIED: dict[Role, Use] = {"scale": "tied scale", "shift": "tied shift"}
 def expander(scheme: Width, source: int, target: int) -> Tensor:
     """The write map E of a group that no layer norm looks across, shape (target, source), float64.
 
-    ``"replicate"`` copies unit after unit, ``"svd"`` and ``"svd_random"`` too, but with columns of
-    length 1; ``"mean"`` puts zeros (what is new has weights of its own); ``"interpolate"`` mixes
-    neighbours.
+    ``"replicate"`` and ``"aki"`` copy unit after unit, ``"svd"`` and ``"svd_random"`` too, but with
+    columns of length 1; ``"mean"`` puts zeros (what is new has weights of its own);
+    ``"interpolate"`` mixes neighbours.
     """
     eye = torch.eye(source, dtype=torch.float64)
     if scheme == "mean":
@@ -48,7 +50,7 @@ def expander(scheme: Width, source: int, target: int) -> Tensor:
         at = torch.linspace(0, source - 1, target, dtype=torch.float64)
         return (1 - (at[:, None] - torch.arange(source)).abs()).clamp_min(0)
     copies = eye[torch.arange(target) % source]
-    return copies if scheme == "replicate" else copies / copies.norm(dim=0)
+    return copies / copies.norm(dim=0) if scheme in ("svd", "svd_random") else copies
 
 
 def orthonormal(matrix: Tensor) -> Tensor:
@@ -101,7 +103,7 @@ class Widening:
         tied = key.rpartition(".")[0] in self._before_tied
         if (axis, tied) not in self._known:
             parts = [
-                _product([self._map(name, axis.role, tied) for name in factors])
+                kronecker([self._map(name, axis.role, tied) for name in factors])
                 for factors in axis.layout
             ]
             self._known[axis, tied] = torch.block_diag(*parts)
@@ -139,11 +141,36 @@ class Widening:
         Free are the inputs of new units, whose outputs are zero, and what reads the zeros behind a
         norm; in old heads new dimensions of keys, whose queries are zero.
         """
+        return self._mask(key, lambda axis: self._free(key, axis))
+
+    def added(self, key: str) -> Tensor:
+        """Outputs of units that are new inside a layer; a mask that broadcasts.
+
+        Units of a stream are not inside a layer: all layers share them.
+        """
+
+        def outputs(axis: Axis) -> Tensor:
+            written = axis.role in ("write", "scale", "shift")
+            parts = []
+            for factors in axis.layout:
+                inside = all(self.structure.groups[name].kind != "stream" for name in factors)
+                parts.append(~self.known(factors) & (inside and written))
+            return torch.cat(parts)
+
+        return self._mask(key, outputs)
+
+    def known(self, factors: Sequence[str]) -> Tensor:
+        """Which indices of a product of groups there were before, a mask of its size."""
+        groups = [self.structure.groups[name] for name in factors]
+        return _all_of([torch.arange(group.size) < self.sizes[group.name] for group in groups])
+
+    def _mask(self, key: str, chosen: Callable[[Axis], Tensor]) -> Tensor:
+        """Entries that are chosen on at least one axis."""
         axes = self.structure.axes[key]
         mask = torch.zeros((1,) * len(axes), dtype=torch.bool)
         for number, axis in enumerate(axes):
-            free = self._free(key, axis)
-            mask = mask | free.view([-1 if n == number else 1 for n in range(len(axes))])
+            shape = [-1 if n == number else 1 for n in range(len(axes))]
+            mask = mask | chosen(axis).view(shape)
         return mask
 
     def _grows(self, axis: Axis) -> bool:
@@ -161,8 +188,7 @@ class Widening:
             query = place == 0 and key.rpartition(".")[0] in self._queries
             if query and old[1:]:  # closed: new dimensions of old heads
                 old[1:] = [torch.ones_like(inside) for inside in old[1:]]
-            whole = _product([inside[:, None].double() for inside in old])[:, 0]
-            parts.append((whole == 0) & free)
+            parts.append(~_all_of(old) & free)
         return torch.cat(parts)
 
     def _map(self, name: str, role: Role, tied: bool) -> Tensor:
@@ -247,7 +273,13 @@ def shuffled_directions(
     return product.view(shape).movedim(folds[1], folds[0])
 
 
-def _product(factors: list[Tensor]) -> Tensor:
+def _all_of(masks: Sequence[Tensor]) -> Tensor:
+    """Masks of groups as one of their product."""
+    return kronecker([mask[:, None].double() for mask in masks])[:, 0] != 0
+
+
+def kronecker(factors: Sequence[Tensor]) -> Tensor:
+    """The map of a product of groups, from those of each."""
     result = factors[0]
     for factor in factors[1:]:
         result = torch.kron(result, factor)

@@ -27,7 +27,17 @@ def distances(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     cell = {"seed": 0, "start": "own", "size": "twice"}
     distances = [{**cell, "first": 1.0, "second": 2.0}]
     tables = {"curves": curves, "costs": costs, "distances": distances}
-    monkeypatch.setattr(arms, "load_table", lambda _, part: pd.DataFrame(tables[part]))
+
+    def load(name: str, part: str) -> pd.DataFrame:
+        """SAIL was measured apart; distances are told each time."""
+        second = name == arms.TEXT[1]
+        rows = (row for row in tables[part] if part == "distances" or apart(row) == second)
+        return pd.DataFrame(rows)
+
+    def apart(row: dict[str, Any]) -> bool:
+        return bool(row["arm"] == "SAIL")
+
+    monkeypatch.setattr(arms, "load_table", load)
     monkeypatch.setattr(arms, "GOALS", GOAL)
     return distances
 

@@ -9,12 +9,12 @@ from mergelib.records.results import load_table
 from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
 from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY, GOALS
 
-TEXT = ("tinyshakespeare-arms",)
+TEXT = ("tinyshakespeare-arms", "tinyshakespeare-arms-published")
 PICTURES = ("vision8-arms", "vision8-arms-farther")
 UNLABELLED = ("vision8-arms-unlabelled",)
 BASELINES = (
-    *("scratch", "nearest source", "own size", "Net2Net", "stack", "LiGO", "uniform"),
-    "greedy soup",
+    *("scratch", "nearest source", "own size", "Net2Net", "stack", "bert2BERT"),
+    *("LiGO", "LiGO, published", "uniform", "greedy soup"),
 )
 
 _CELL = ["modality", "target", "seed", "start", "size"]

@@ -20,6 +20,7 @@ from mergelib.records.results import Tables
 from mergelib.sail import grow
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.growth.learning import learn_growth
+from mergelib.sail.growth.ligo import learn_ligo
 from mergelib.sail.proximal import proximal_weights
 from mergelib.sail.retraining import loop_flops, mmd_flops
 from mergelib.statedict import lerp
@@ -45,7 +46,8 @@ class Arm(NamedTuple):
             al., 2022); none for scratch.
         width: a scheme of `grow`; none for a network as small as the source.
         depth: likewise.
-        mode: of `learn_growth`, where maps are learned.
+        mode: of `learn_growth`, where maps are learned; ``published``: by `learn_ligo`, which has
+            maps of its own.
         noise: see `grow`.
         matched: whether θ_2 is reordered to match θ_1.
         distilled: whether training learns the nearest source's answers as well.
@@ -67,7 +69,9 @@ ARMS = {
     "own size": Arm("nearest", ""),
     "Net2Net": Arm("nearest", "replicate", noise=NOISE),
     "stack": Arm("nearest", depth="stack"),
+    "bert2BERT": Arm("nearest", "aki", "stack_top"),  # without its trainings of parts
     "LiGO": Arm("nearest", depth="stack", mode="alone"),
+    "LiGO, published": Arm("nearest", depth="stack", mode="published"),
     "uniform": Arm("uniform"),
     "greedy soup": Arm("greedy"),
     "SAIL": Arm("theorem"),
@@ -113,7 +117,9 @@ RATES: dict[tuple[str, str], dict[str, Rates]] = {  # by modality and start
         **dict.fromkeys(("scratch", "nearest source", "Net2Net", "greedy soup"), Rates(1e-3)),
         "farther source": Rates(1e-3),  # not tuned apart
         **dict.fromkeys(("own size", "stack", "uniform"), Rates(3e-3)),
+        "bert2BERT": Rates(1e-3),
         **dict.fromkeys(("LiGO", "SAIL, learned"), Rates(1e-3, 1e-3)),
+        "LiGO, published": Rates(1e-3, 1e-2),
         "SAIL": Rates(1e-3),
         "SAIL, distilled": Rates(3e-3),
     },
@@ -256,7 +262,7 @@ class Sources:
             return "sources that share their start need no matching"
         if not self.transfer.answers and (arm.distilled or arm.weights == "greedy"):
             return "the target has other classes than the sources"
-        if not self.transfer.answers and arm.depth == "stack":
+        if not self.transfer.answers and arm.depth != "identity":
             return "a stage has no block to repeat but its first"
         if arm.width == "replicate" and self.size not in self.transfer.copied:
             return "a layer norm wants as many copies of every unit"
@@ -360,19 +366,23 @@ class Sources:
         alone = arm.weights == "nearest"
         sources = [self.nets[self.nearest]] if alone else self.nets
 
+        options: dict[str, Any] = {"learning_rate": rate, "seed": transfer.seed}
+        options["batch_size"] = transfer.schedule.batch_size
+        examples = transfer.transform(data.inputs), data.labels
+
         def learn(steps: int) -> State:
+            if arm.mode == "published":
+                return learn_ligo(sources[0], net, examples, steps=steps, **options).state
             return learn_growth(
                 sources,
                 net,
-                (transfer.transform(data.inputs), data.labels),
+                examples,
                 mode=arm.mode,  # type: ignore[arg-type]  # checked there
                 weights=None if alone else gammas,
                 width=arm.width,  # type: ignore[arg-type]  # checked there
                 depth=arm.depth,  # type: ignore[arg-type]  # checked there
                 steps=steps,
-                learning_rate=rate,
-                batch_size=transfer.schedule.batch_size,
-                seed=transfer.seed,
+                **options,
             ).state
 
         return learn(LEARNING), loop_flops(learn, LEARNING)

@@ -8,7 +8,7 @@ from mergelib.studies.papers.sail.larger.arms import ARMS, Rates, Sources
 from mergelib.studies.papers.sail.larger.transfers import Transfer
 
 GRID = (3e-4, 1e-3, 3e-3)  # rates of retraining that are tried
-MAPS = (1e-3, 1e-2)  # rates of maps
+MAPS = (1e-3, 1e-2, 1e-1)  # rates of maps; the last since LiGO's best, as published, is 1e-2
 
 
 def tuned_rates(
