@@ -102,7 +102,7 @@ def distances() -> pd.DataFrame:
     """
     table = _loaded(PICTURES[:1], "distances")
     nearer = table[["first", "second"]].min(axis=1)
-    return table.assign(distance=nearer)[[*_CELL, "distance", "gamma"]]
+    return table.assign(distance=nearer)[[*_CELL, "distance", "gamma"]].drop_duplicates()
 
 
 def fading(table: pd.DataFrame) -> pd.Series:

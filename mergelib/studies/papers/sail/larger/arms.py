@@ -3,6 +3,9 @@
 Every start is trained on the target in one order; what differs is how it was made of two smaller
 networks. SAIL is compared with all baselines that it names, and with the one that it leaves out:
 the nearest source alone.
+
+A run is what resumes, and has all arms of a point. Where these take long, give each a point of its
+own (``--at only=scratch --at only=SAIL``): sources are kept for all of them.
 """
 
 from collections.abc import Mapping, Sequence
