@@ -153,7 +153,7 @@ def test_starts_of_pictures(pictures: Transfer) -> None:
         *("greedy soup", "SAIL, learned", "SAIL, distilled"),
     }
     pair = Sources(pictures, "own", "half wider")
-    starts = {name: pair.start(name) for name in ("scratch", "nearest source", "SAIL")}
+    starts = {name: pair.start(ARMS[name]) for name in ("scratch", "nearest source", "SAIL")}
     heads = [start.net.state_dict()["1.weight"] for start in starts.values()]
     assert torch.equal(heads[0], heads[1])
     assert torch.equal(heads[0], heads[2])
@@ -198,10 +198,11 @@ def test_rates_and_goals_are_those_of_least_loss(
 ) -> None:
     monkeypatch.setattr(tuning, "GRID", (1e-9, 3e-3))
     monkeypatch.setattr(tuning, "MAPS", (1e-9, 1e-3))
-    rates = tuning.tuned_rates([text, text], "shared", "twice", 2, ("scratch", "LiGO"))
+    few = {name: [ARMS[name]] for name in ("scratch", "LiGO", "SAIL, matched")}
+    rates = tuning.tuned_rates([text, text], "shared", "twice", 2, few)
     assert rates["scratch"] == Rates(3e-3)
     assert rates["LiGO"].training == 3e-3
-    assert {*rates} == {"scratch", "LiGO"}
+    assert {*rates} == {"scratch", "LiGO"}, "there is nothing to match with a shared start"
     goals = tuning.tuned_goals([text], "twice", 20, ("scratch", "nearest source"))
     assert goals["hard"] < goals["easy"]
     assert goals["late"] != goals["easy"]

@@ -8,6 +8,7 @@ A run is what resumes, and has all arms of a point. Where these take long, give 
 own (``--at only=scratch --at only=SAIL``): sources are kept for all of them.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -188,7 +189,7 @@ def arms(
     reads = range(0, steps + 1, EVERY)
     tables: Tables = {"curves": [], "costs": [], "distances": [dict(pair.distances)]}
     for name, own in chosen.items():
-        begun = pair.start(name, own.maps)
+        begun = pair.start(ARMS[name], own.maps)
         rows = transfer.retrained(begun.net, reads, own.training, begun.split)
         tables["curves"] += [{"arm": name, **row} for row in rows]
         tables["costs"].append({"arm": name, **begun.costs})
@@ -245,7 +246,7 @@ class Sources:
 
     def allowed(self) -> list[str]:
         """Names of the arms that fit."""
-        return [name for name in ARMS if not self._refusal(name)]
+        return [name for name, arm in ARMS.items() if not self.refusal(arm)]
 
     def check(self, names: Sequence[str]) -> None:
         """Refuse arms that do not fit.
@@ -256,11 +257,11 @@ class Sources:
         for name in names:
             if name not in ARMS:
                 raise ValueError(f"unknown arm {name!r}; known: {', '.join(ARMS)}")
-            if refusal := self._refusal(name):
+            if refusal := self.refusal(ARMS[name]):
                 raise ValueError(f"arm {name!r} does not fit: {refusal}")
 
-    def _refusal(self, name: str) -> str:
-        arm = ARMS[name]
+    def refusal(self, arm: Arm) -> str:
+        """Why an arm does not fit, empty where it does."""
         if arm.matched and self.kind == "shared":
             return "sources that share their start need no matching"
         if not self.transfer.answers and (arm.distilled or arm.weights == "greedy"):
@@ -284,9 +285,9 @@ class Sources:
             raise ValueError(f"no rates of {name!r} are known for {modality}: pass them as rates")
         return known[name]
 
-    def start(self, name: str, map_rate: float = 0.0) -> Start:
+    def start(self, arm: Arm, map_rate: float = 0.0) -> Start:
         """The start of an arm, and what it costs."""
-        arm, transfer = ARMS[name], self.transfer
+        transfer = self.transfer
         if not arm.weights:
             net = transfer.network(self.size, TARGET)
             return Start(net, self._costs(net, 0, 0))
@@ -346,9 +347,7 @@ class Sources:
 
     def _grown(self, net: nn.Module, arm: Arm) -> list[State]:
         """Both sources in the larger network's shape."""
-        one, two = (source.state_dict() for source in self.nets)
-        if arm.matched:
-            two = git_rebasin(one, two, self.nets[0]).state
+        one, two = (source.state_dict() for source in self._matched(arm))
         options: dict[str, Any] = {"width": arm.width, "depth": arm.depth, "noise": arm.noise}
         return [
             grow(
@@ -361,13 +360,21 @@ class Sources:
             for state in (one, two)
         ]
 
+    def _matched(self, arm: Arm) -> list[nn.Module]:
+        """Both sources, the second in the first one's order where the arm wants it."""
+        one, two = self.nets
+        if arm.matched:
+            two = copy.deepcopy(two)
+            two.load_state_dict(git_rebasin(one.state_dict(), two.state_dict(), one).state)
+        return [one, two]
+
     def _learned(
         self, net: nn.Module, arm: Arm, rate: float, gammas: Sequence[float]
     ) -> tuple[State, int]:
         """Maps learned on the target's data, and the FLOPs of it."""
         data, transfer = self.transfer.parts[TARGET], self.transfer
         alone = arm.weights == "nearest"
-        sources = [self.nets[self.nearest]] if alone else self.nets
+        sources = [self.nets[self.nearest]] if alone else self._matched(arm)
 
         options: dict[str, Any] = {"learning_rate": rate, "seed": transfer.seed}
         options["batch_size"] = transfer.schedule.batch_size

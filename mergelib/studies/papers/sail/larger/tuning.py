@@ -1,10 +1,10 @@
 """Rates and goals for starts of a larger network, found on seeds that no study uses."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
-from mergelib.studies.papers.sail.larger.arms import ARMS, Rates, Sources
+from mergelib.studies.papers.sail.larger.arms import ARMS, Arm, Rates, Sources
 from mergelib.studies.papers.sail.larger.transfers import Transfer
 
 GRID = (3e-4, 1e-3, 3e-3)  # rates of retraining that are tried
@@ -12,23 +12,30 @@ MAPS = (1e-3, 1e-2, 1e-1)  # rates of maps; the last since LiGO's best, as publi
 
 
 def tuned_rates(
-    transfers: Sequence[Transfer], start: str, size: str, steps: int, only: Sequence[str] = ()
+    transfers: Sequence[Transfer],
+    start: str,
+    size: str,
+    steps: int,
+    arms: Mapping[str, Sequence[Arm]] = {name: [arm] for name, arm in ARMS.items()},
 ) -> dict[str, Rates]:
-    """Of each arm the rates with the least ``choose`` loss after some steps, on tuning seeds.
+    """By name the rates with the least ``choose`` loss after some steps, on tuning seeds.
 
     Args:
         transfers: of one modality; their losses are summed.
         start: of the second source.
         size: of the larger network.
         steps: of retraining.
-        only: arms, by default all that are allowed.
+        arms: by name; those under one name that are allowed get the rates of their least sum.
     """
     losses: dict[str, dict[Rates, float]] = defaultdict(lambda: defaultdict(float))
     for transfer in transfers:
         pair = Sources(transfer, start, size)
-        for name in only or pair.allowed():
-            for maps in MAPS if ARMS[name].mode else (0.0,):
-                begun = pair.start(name, maps)
+        named = ((name, arm) for name, group in arms.items() for arm in group)
+        for name, arm in named:
+            if pair.refusal(arm):
+                continue
+            for maps in MAPS if arm.mode else (0.0,):
+                begun = pair.start(arm, maps)
                 for rate in GRID:
                     (*_, last) = transfer.retrained(begun.net, (0, steps), rate, begun.split)
                     losses[name][Rates(rate, maps)] += last["choose"]
@@ -55,7 +62,7 @@ def tuned_goals(
         pair = Sources(transfer, "shared", size)
         for arm in arms:
             reads = {step: goal for goal, (name, step) in goals.items() if name == arm}
-            net, rate = pair.start(arm).net, pair.usual_rates(arm).training
+            net, rate = pair.start(ARMS[arm]).net, pair.usual_rates(arm).training
             for row in transfer.retrained(net, reads, rate):
                 if row["step"] in reads:
                     found[reads[row["step"]]].append(row["judge"])

@@ -1,0 +1,126 @@
+"""Merging, or warm start? A factorial of sources, starts and maps (Anonymous, 2025, section 4.5).
+
+SAIL's start differs from scratch in three ways at once: something has been learned, two networks
+are averaged, and maps bring them to a larger shape. Here each of the three varies by itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from mergelib.records.results import Tables
+from mergelib.studies.papers.sail.larger.arms import EVERY, NOISE, Arm, Rates, Sources
+from mergelib.studies.papers.sail.larger.grounds import transfer_of
+from mergelib.studies.papers.sail.larger.transfers import Transfer
+from mergelib.studies.runner import study
+
+KINDS = {"shared": "shared", "own": "own", "re-basin": "own"}  # starts, by those of `Sources`
+MAPS = {  # from the source's shape to the target's
+    "replicate": Arm(width="replicate", noise=NOISE),
+    "mean": Arm(width="mean"),
+    "LiGO alone": Arm(width="mean", depth="stack", mode="alone"),
+    "LiGO joint": Arm(width="mean", depth="stack", mode="joint"),
+    "svd_random": Arm(width="svd_random"),
+}
+SCRATCH = "scratch"  # in the place of maps
+
+
+class Cell(NamedTuple):
+    """Of the factorial.
+
+    Attributes:
+        sources: 0 for scratch, 1 for the nearest alone, 2 for both with Theorem 3's weights.
+        start: of the second source, one of `KINDS`; where there is no second, ``"shared"`` or,
+            for scratch, empty.
+        maps: one of `MAPS`, or `SCRATCH`.
+    """
+
+    sources: int
+    start: str
+    maps: str
+
+
+def _cells() -> dict[Cell, Arm]:
+    cells = {Cell(0, "", SCRATCH): Arm()}
+    for maps, arm in MAPS.items():
+        if arm.mode != "joint":  # which for one source is the same as alone
+            cells[Cell(1, "shared", maps)] = arm._replace(weights="nearest")
+        for start in KINDS:
+            matched = start == "re-basin"
+            cells[Cell(2, start, maps)] = arm._replace(weights="theorem", matched=matched)
+    return cells
+
+
+CELLS = _cells()
+
+
+@study(methods=["greedy_soup"], load=transfer_of)
+def factorial(
+    transfer: Transfer,
+    *,
+    others: Sequence[str] = ("wikitext2_test",),
+    target: str = "",
+    learning: str = "labels",
+    size: str = "twice",
+    steps: int = 300,
+    longer: int = 3,
+    rates: Mapping[str, Sequence[float]] = {},
+) -> Tables:
+    """Loss on the way from the start of every cell that the transfer allows.
+
+    Args:
+        transfer: data, networks, trainings.
+        others: the second text; for texts alone.
+        target: a task of pictures, by default the suite's first.
+        learning: of pictures, see `mergelib.studies.papers.sail.larger.arms.arms`.
+        size: of the larger network, one of the transfer's.
+        steps: of retraining, read every `EVERY`.
+        longer: times as many steps of scratch, which else reaches no loss that the others do not
+            begin with.
+        rates: by maps, or `SCRATCH`: for retraining and for maps; of others, those of `RATES`.
+
+    Returns:
+        Rows with a cell's ``sources``, ``start`` and ``maps``, ``size``, and of pictures
+        ``modality`` and ``target``. ``curves``: ``step``, ``choose`` and ``judge`` (nats),
+        ``accuracy``. ``costs``: as of the study ``arms``. ``distances``, of no cell: MMD²
+        ``first`` (of D_1 and D*), ``second`` and ``between``, and ``gamma``, θ_1's weight.
+
+    Raises:
+        ValueError: an unknown size, or maps whose rates nobody knows.
+    """
+    pairs = {kind: Sources(transfer, kind, size) for kind in KINDS.values()}
+    tables: Tables = {"curves": [], "costs": [], "distances": [dict(pairs["own"].distances)]}
+    for cell, arm in CELLS.items():
+        pair = pairs[KINDS.get(cell.start, "shared")]
+        if pair.refusal(arm):
+            continue
+        own = _rates(transfer.name, cell.maps, rates)
+        begun = pair.start(arm, own.maps)
+        reads = range(0, steps * (1 if cell.sources else longer) + 1, EVERY)
+        rows = transfer.retrained(begun.net, reads, own.training)
+        tables["curves"] += [{**cell._asdict(), **row} for row in rows]
+        tables["costs"].append({**cell._asdict(), **begun.costs})
+    where = {"size": size}
+    if transfer.target:
+        where |= {"modality": transfer.name, "target": transfer.target}
+    return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
+
+
+# As `mergelib.studies.papers.sail.larger.tuning` finds them on a seed that no study uses, with a
+# shared start; for one source and for two the same. Of maps that are learned jointly they are those
+# of maps learned alone. Of pictures all have the rate of the study ``arms``.
+RATES = {  # by modality and maps
+    "GPT": {
+        **dict.fromkeys((SCRATCH, "replicate", "mean"), Rates(1e-3)),
+        **dict.fromkeys(("LiGO alone", "LiGO joint"), Rates(1e-3, 1e-3)),
+        "svd_random": Rates(3e-3),
+    },
+    "ResNet": dict.fromkeys((SCRATCH, "replicate", "mean", "svd_random"), Rates(3e-3)),
+}
+
+
+def _rates(modality: str, maps: str, given: Mapping[str, Sequence[float]]) -> Rates:
+    if maps in given:
+        return Rates(*given[maps])
+    if maps not in RATES.get(modality, {}):
+        raise ValueError(f"no rates of {maps!r} are known for {modality}: pass them as rates")
+    return RATES[modality][maps]

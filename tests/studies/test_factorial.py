@@ -1,0 +1,146 @@
+"""The factorial of starts: every cell is what its words say, and only one thing differs.
+
+On texts of random letters, and on pictures of six shades.
+"""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from mergelib.align import git_rebasin
+from mergelib.records.results import Tables
+from mergelib.statedict import lerp
+from mergelib.studies.papers.sail.larger import arms as starts
+from mergelib.studies.papers.sail.larger import factorial as module
+from mergelib.studies.papers.sail.larger.arms import Sources
+from mergelib.studies.papers.sail.larger.factorial import CELLS, MAPS, SCRATCH, Cell, factorial
+from mergelib.studies.papers.sail.larger.grounds import picture_transfer, text_transfer
+from mergelib.studies.papers.sail.larger.transfers import TARGET, Schedule, Transfer
+from mergelib.studies.papers.sail.training import Texts
+from tests.studies.test_arms import shades
+from tests.studies.test_sail_text import words
+
+CELL = ["sources", "start", "maps"]
+SETTINGS: dict[str, Any] = {"steps": 2, "longer": 2}
+SETTINGS["rates"] = {maps: [3e-3, 1e-2] for maps in (*MAPS, SCRATCH)}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(starts, "LEARNING", 2)
+        patch.setattr(module, "EVERY", 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def text() -> Transfer:
+    made = text_transfer(Texts(0, {"a": words(0) * 10, "b": words(1) * 10}))
+    few = {name: getattr(made, name).first(2) for name in ("choose", "judge")}
+    return replace(made, schedule=Schedule(8, 3e-3, 4), **few)
+
+
+@pytest.fixture(scope="module")
+def tables(text: Transfer) -> Tables:
+    return factorial(text, size="twice", **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Transfer:
+    return replace(picture_transfer(*shades(), 0), schedule=Schedule(3, 3e-3, 8))
+
+
+def begun(tables: Tables) -> "pd.Series[float]":
+    curves = pd.DataFrame(tables["curves"])
+    first: pd.Series[float] = curves[curves["step"] == 0].set_index(CELL)["judge"]
+    return first
+
+
+def test_cells_of_a_text(tables: Tables) -> None:
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+    assert {*begun(tables).index} == {*CELLS}
+    assert len(CELLS) == 1 + 4 + 3 * 5
+    ends = pd.DataFrame(tables["curves"]).groupby(CELL)["step"].max()
+    assert ends.pop(Cell(0, "", SCRATCH)) == 4, "scratch goes on"
+    assert set(ends) == {2}
+
+
+def test_maps_that_keep_the_function_begin_at_the_small_networks_loss(
+    text: Transfer, tables: Tables
+) -> None:
+    """Of the source, of the average, and of the average of what was matched."""
+    first = begun(tables)
+    pairs = {kind: Sources(text, kind, "twice") for kind in ("shared", "own")}
+    small = pairs["own"].nets[0]
+    one, two = (net.state_dict() for net in pairs["own"].nets)
+    gamma = pairs["own"].distances["gamma"]
+    wanted = {
+        (1, "shared"): one,
+        (2, "shared"): lerp(pairs["shared"].nets[1].state_dict(), one, gamma),
+        (2, "own"): lerp(two, one, gamma),
+        (2, "re-basin"): lerp(git_rebasin(one, two, small).state, one, gamma),
+    }
+    losses = {where: text.judged(small, state)["judge"] for where, state in wanted.items()}
+    assert len({round(loss, 3) for loss in losses.values()}) == 4
+    for where, loss in losses.items():
+        for maps in ("mean", "replicate"):
+            assert first[(*where, maps)] == pytest.approx(loss, abs=1e-4)
+        assert abs(first[(*where, "svd_random")] - loss) > 1e-2, "which keeps nothing"
+
+
+def test_learned_maps_are_of_matched_sources(text: Transfer) -> None:
+    """Plain stacks are taken, whose average tells which second source was grown."""
+    pair = Sources(text, "own", "twice")
+    states = {}
+    for start in ("own", "re-basin"):
+        arm = CELLS[Cell(2, start, "LiGO joint")]
+        net = text.network("twice", TARGET)
+        states[start], _ = pair._learned(net, arm, 1e-12, [0.0, 1.0])
+        plain = pair._grown(net, arm)[1]
+        key = "blocks.0.fc1.weight" if "blocks.0.fc1.weight" in plain else [*plain][2]
+        assert torch.allclose(states[start][key], plain[key], atol=1e-2)
+    assert not torch.allclose(states["own"][key], states["re-basin"][key], atol=1e-2)
+
+
+def test_costs_are_those_of_sources_and_maps(tables: Tables) -> None:
+    costs = pd.DataFrame(tables["costs"]).set_index(CELL)
+    free = costs.loc[0, ["added_flops", "source_flops"]]
+    costs = costs.drop(index=0)
+    assert not free.to_numpy().any()
+    added, paid = costs["added_flops"].unstack("maps"), costs["source_flops"].unstack("maps")
+    one, two = (1, "shared"), (2, "shared")
+    assert added.loc[one, "mean"] == added.loc[two, "mean"] == added.loc[two, "svd_random"]
+    assert added.loc[one, "LiGO alone"] < added.loc[two, "LiGO joint"]
+    assert (paid.loc[2] == 2 * paid.loc[one, "mean"]).all().all()
+
+
+def test_cells_of_pictures(pictures: Transfer) -> None:
+    """Learned maps know no batch norms; all the rest is there, with one new head."""
+    tables = factorial(pictures, size="half wider", **SETTINGS)
+    assert {cell.maps for cell in begun(tables).index.map(lambda cell: Cell(*cell))} == {
+        *("replicate", "mean", "svd_random", SCRATCH)
+    }
+    assert len(begun(tables)) == 1 + 3 + 3 * 3
+    assert {row["target"] for row in tables["distances"]} == {"shades"}
+
+
+def test_matching_leaves_a_residual_network_s_answers(pictures: Transfer) -> None:
+    """Batch norms, their statistics and shortcuts go along with the channels."""
+    pair = Sources(pictures, "own", "half wider")
+    before, after = pair.nets[1], pair._matched(CELLS[Cell(2, "re-basin", "mean")])[1]
+    inputs = pictures.transform(pictures.judge.inputs) + torch.randn(48, 3, 32, 32)
+    with torch.no_grad():
+        answers = [net.eval()(inputs) for net in (before, after)]
+    assert torch.allclose(*answers, atol=1e-4)
+    state = after.state_dict()
+    moved = [key for key, old in before.state_dict().items() if not torch.equal(state[key], old)]
+    assert any("running_mean" in key for key in moved)
+
+
+def test_unknown_rates_are_refused(text: Transfer) -> None:
+    with pytest.raises(ValueError, match="no rates of 'scratch' are known for GPT, other"):
+        factorial(replace(text, name="GPT, other"), size="twice")
