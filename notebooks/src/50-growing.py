@@ -285,12 +285,14 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # %% [markdown]
 # Plain copies do not move apart at all: the distance of the two halves of the table is exactly 0. Noise parts them. It need not cost anything, if it is
 # drawn so that it cancels over the copies: `noise=0.3` adds $N\,(I - E R^\top)$ to what reads, with $N$ random, and
-# $N\,(I - E R^\top)\, E = 0$. Mean padding has no copies in the first place.
+# $N\,(I - E R^\top)\, E = 0$. Mean padding has no copies in the first place. bert2BERT {cite}`chen2022bert2bert` has fewer: in a list
+# of equal layers, new heads and hidden units are those of the next layer (`width="aki"`), at the price of the function.
 #
 # ## What learning the maps buys
 #
 # Both appendices learn what we have set: $E$ and $R$ of each group, and the logits of each row of $d_{ki}$, by descent of the
-# target's loss with frozen sources. `ml.learn_growth` does it; for one source that is LiGO {cite}`wang2023learning`. A start that
+# target's loss with frozen sources. `ml.learn_growth` does it; for one source that is LiGO {cite}`wang2023learning`. (As it was
+# published it has other maps and another start, `mergelib.sail.growth.ligo`; [](53-sail-text) compares both.) A start that
 # loses much can recover much. But learning sees the target's data, and a step through the maps costs more than a step of
 # training. So the study `kept` gives the FLOPs of 100 such steps to a start that keeps the function (where no layer can be closed, to
 # the stack), as further training. Then both are trained for at most 100 steps. Validation data choose all rates and where to

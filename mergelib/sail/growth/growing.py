@@ -50,10 +50,12 @@ def grow(
             stream of a pre-norm transformer its mean. Both keep the function, the former only for
             whole multiples where a layer norm looks across the units. Not so ``"svd"`` (appendix
             F.1 with W = E U and W = E V), ``"svd_random"`` (with W random) and ``"interpolate"``.
-            ``"aki"`` (bert2BERT, Chen et al., 2022, section 3.3) is ``"replicate"``, at any width,
-            but in a list of equal layers the rows of a new head or hidden unit are those of the
-            next layer's unit, so that it is no copy; they read as copies do. The last layer has
-            copies, and so has the residual stream, whose units all layers share.
+            ``"aki"`` (bert2BERT's advanced knowledge initialisation, Chen et al., 2022) is
+            ``"replicate"`` at any width, but for new heads and hidden units in a list of equal
+            layers: what writes them is the next layer's, with inputs mapped as usual, and what
+            reads them takes them for copies. So they are none, and the function is not kept. The
+            last layer has copies, and so has the residual stream, which all layers share. Units
+            are taken in turn, where the paper draws them.
         depth: what becomes of lists of layers that are longer in the target. ``"identity"`` adds
             layers whose residual branch is closed, which keeps the function. ``"stack"``,
             ``"stack_top"``, ``"interlace"`` and ``"interpolate"`` fill them by Eq. 9, see
