@@ -372,9 +372,9 @@ assert (checks.loc[shown, "outcome"] == "open").all()
 # %% [markdown]
 # **In every seed, at both sizes (the other is 64 wide and 4 deep) and from both kinds of start, SAIL ends behind the nearest source
 # alone.** The theorem's weight is right, three quarters, and better than one half. But the quarter of the other network does harm, and the greedy
-# soup leaves it out. LiGO as published ends within a hundredth of LiGO by our maps, and bert2BERT near both: each for certain behind the nearest
-# source alone, and none for certain ahead of SAIL or behind it. All starts are far ahead of scratch, by more than 0.3 nats: what helps is that something has been learned. Distillation from
-# that source does not help either.
+# soup leaves it out. LiGO as published ends within a hundredth of LiGO by SAIL's maps, and bert2BERT near both. All three are behind the nearest
+# source alone, and none is certainly ahead of SAIL or behind it. All starts are far ahead of scratch, by more than 0.3 nats: what helps is
+# that something has been learned. Distillation from that source does not help either.
 #
 # ## Notes on the paper's numbers
 #
