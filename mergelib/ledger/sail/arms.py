@@ -15,6 +15,8 @@ WORDS = {"shared": "shared start", "own": "own starts"}
 GOALS = ("easy", "hard")
 LABELS, BYOL = "ResNet, probed", "ResNet, BYOL"  # both judged by a probe
 MAIN = {"GPT": "half wider", "ResNet": "deeper", BYOL: "deeper"}  # sizes by modality
+# Rivals that S6 does not turn on: S10's; one that the paper does not name; a second form of LiGO.
+_ASIDE = ("scratch", "bert2BERT", "LiGO, published")
 _KEYS = ["modality", "size", "start"]
 
 
@@ -113,7 +115,7 @@ def ahead(load: Load) -> list[Check]:
         measured = _there(table, cell)
         for rival in arms.BASELINES:
             if {arm, rival} <= measured:
-                main = arm == "SAIL" and rival != "scratch"  # which S10 is about
+                main = arm == "SAIL" and rival not in _ASIDE
                 role: Role = "primary" if main else "secondary"
                 what = f"{words}: {arm} ends lower than {rival}"
                 checks.append(_final(table, cell, arm, rival, what, role))

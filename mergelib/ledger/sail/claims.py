@@ -133,9 +133,9 @@ CLAIMS = (
         method=f"{_LARGER}. Loss of each other start less that of SAIL's, each after as many FLOPs "
         "as scratch takes in all its steps (account B: maps, distances and soups counted), with "
         "rates tuned for each with a shared start, and for SAIL's with own ones. Others: scratch, "
-        "the nearest source alone, the same at its own size, Net2Net, a stack, bert2BERT, LiGO (by "
-        "SAIL's maps of one source, and as published), the even average, the greedy soup. "
-        "Secondary: speed, and SAIL with learned maps of singular vectors and of a stack, as the "
+        "the nearest source alone, the same at its own size, Net2Net, a stack, LiGO (SAIL's maps "
+        "of one source), the even average, the greedy soup. Secondary: LiGO as published, "
+        "bert2BERT, speed, and SAIL with learned maps of singular vectors and of a stack, as the "
         "paper has them",
         test=arms.ahead,
     ),
