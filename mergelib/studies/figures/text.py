@@ -1,24 +1,30 @@
 """The figures of the chapter on SAIL in text: maps of blocks, and curves over γ."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 from torch import Tensor
 
 from mergelib.records.statistics import interval, over_seeds
-from mergelib.studies.papers.sail.clusters import PARTS
+from mergelib.studies.analysis.sail.text import BATCH, EXAMPLES, paper_rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHADES = ("#0072b2", "#e69f00", "#009e73")
 STARTS = {"shared": ("#0072b2", "o"), "own": ("#d55e00", "s")}
+MIXED = {"texts": "two texts", "thirds": "thirds of one"}
 RIVALS = {"nearest source": "#009e73", "uniform": "#e69f00", "best": "#8c8c8c"}
-STEPS = ("#000000", "#56b4e9", "#d55e00")
+STEPS = ("#8c8c8c", "#56b4e9", "#0072b2", "#d55e00")
+FORMULAS = {"gamma": ("Eq. 11", "#0072b2"), "printed": ("as printed", "#d55e00")}
+TOKENS = {"characters": "o", "byte pairs": "s"}
+REPORTED = -0.1244  # γ* of section 4.4
 
 
-def map_blocks(places: Tensor, thirds: Sequence[Tensor], ax: "Axes") -> None:
+def map_blocks(places: Tensor, thirds: Mapping[str, Tensor], ax: "Axes") -> None:
     """Blocks on a plane, a shade for each third.
 
     Args:
@@ -26,9 +32,69 @@ def map_blocks(places: Tensor, thirds: Sequence[Tensor], ax: "Axes") -> None:
         thirds: rows of D_1, D_2 and D_t.
         ax: where to draw.
     """
-    for name, rows, shade in zip(PARTS, thirds, SHADES, strict=True):
+    for (name, rows), shade in zip(thirds.items(), SHADES, strict=True):
         ax.plot(*places[rows].T, ".", color=shade, ms=5, label=name)
     ax.set(xticks=[], yticks=[])
+
+
+def separations(table: pd.DataFrame, ax: "Axes") -> None:
+    """AUC of parts, and of random ones beside them, with intervals over seeds.
+
+    Args:
+        table: of one kind of features, as from
+            `mergelib.studies.analysis.sail.text.separations`.
+        ax: where to draw; a dotted line is chance.
+    """
+    names = [*table["parts"].unique()]
+    looks = {"these parts": ("#d55e00", "o"), "random parts": ("#8c8c8c", "s")}
+    for label, (shade, mark) in looks.items():
+        dealt = table["split"] == "random"
+        rows = over_seeds(table[dealt if mark == "s" else ~dealt], "parts", "auc")
+        bars: dict[str, Any] = {"color": shade, "fmt": mark, "ms": 6, "capsize": 2}
+        middle, half = rows.loc[names, "mean"], rows.loc[names, "half_width"]
+        ax.errorbar(middle, range(len(names)), xerr=half, label=label, **bars)
+    ax.axvline(0.5, color="black", lw=1, ls=":")
+    ax.set_yticks(range(len(names)), names)
+    ax.set(xlabel="AUC", xlim=(0.4, 1.05), ylim=(len(names) - 0.5, -0.5))
+
+
+def weights_of_kernels(table: pd.DataFrame, ax: "Axes") -> None:
+    """γ_1 by bandwidth, a colour for each formula, means over seeds; a line is the paper's γ*.
+
+    Args:
+        table: of one kind of features, as from
+            `mergelib.studies.analysis.sail.text.weights_of_kernels`.
+        ax: where to draw.
+    """
+    factors = sorted(table["factor"].unique())
+    for (column, (formula, shade)), (tokens, mark) in product(FORMULAS.items(), TOKENS.items()):
+        own = table[table["tokens"] == tokens]
+        means = own.groupby(["text", "factor"])[column].mean().reset_index()
+        places = means["factor"].map(factors.index) + (0.12 if mark == "s" else -0.12)
+        label = f"{formula}, {tokens}"
+        ax.plot(means[column], places, mark, color=shade, ms=6, alpha=0.8, label=label)
+    ax.axvline(REPORTED, color="black", lw=1.2, ls="--")
+    names = [*(f"{factor:g} × median" for factor in factors[:-1]), "nearly linear"]
+    ax.set_yticks(range(len(factors)), names)
+    ax.set(xlabel="γ, weight of θ₁", xlim=(-1.1, 2.1), ylim=(len(factors) - 0.5, -0.5))
+
+
+def rates(ax: "Axes", own: float) -> None:
+    """The paper's learning rates over the share of a training, and ours; logarithmic.
+
+    Args:
+        ax: where to draw.
+        own: our rate, which is constant.
+    """
+    shares = np.linspace(0, 1, 401)
+    lone = {f"{name} alone": EXAMPLES[name] for name in ("HellaSwag", "SciQ")}
+    cases = {"all six sets": sum(EXAMPLES.values()), **lone}
+    for (words, examples), shade in zip(cases.items(), SHADES, strict=True):
+        steps = examples // BATCH
+        values = [paper_rate(round(share * steps), steps) for share in shares]
+        ax.plot(shares, values, color=shade, label=f"paper, {words} ({steps:,} steps)")
+    ax.axhline(own, color="black", ls="--", label="ours")
+    ax.set(xlabel="share of the training", ylabel="rate", yscale="log", ylim=(1e-6, 1e-2))
 
 
 def sweep(curves: pd.DataFrame, ax: "Axes") -> None:
@@ -52,7 +118,7 @@ def weights_of_mixtures(weights: pd.DataFrame, ax: "Axes") -> None:
     """The best γ against a target's share of the first source, with intervals over seeds.
 
     Args:
-        weights: as from `mergelib.studies.analysis.sail.sweeps.weights`.
+        weights: of the same parts, as from `mergelib.studies.analysis.sail.sweeps.weights`.
         ax: where to draw; a dotted line is the theorem.
     """
     own = weights[weights["kind"] == "best"]
@@ -68,7 +134,8 @@ def losses_of_mixtures(losses: pd.DataFrame, ax: "Axes") -> None:
     """What other starts have above the theorem's, against the share, with intervals over seeds.
 
     Args:
-        losses: of one start, as from `mergelib.studies.analysis.sail.sweeps.mixed`.
+        losses: of the same parts and one start, as from
+            `mergelib.studies.analysis.sail.sweeps.mixed`.
         ax: where to draw.
     """
     wide = losses.pivot(index=["seed", "share"], columns="method", values="loss")

@@ -30,6 +30,7 @@ def test_the_choice_is_made_on_one_half_and_judged_on_the_other(curves: pd.DataF
     found = text.chosen(curves)
     assert found["gamma"].tolist() == [0.5, 0.5], "least on the half that chooses"
     assert found["over_nearest"].tolist() == [-1.0, -1.5]
+    assert found["over_farther"].tolist() == [0, 0.5]
     assert found["over_half"].tolist() == [0, 0]
 
 

@@ -106,7 +106,8 @@ def chosen(curves: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         By tokens, start and seed: ``gamma``, and what it is better by, in nats, than the nearer
-        source alone, ``over_nearest``, and than the uniform average, ``over_half``.
+        source alone, ``over_nearest``, the farther one, ``over_farther``, and the uniform average,
+        ``over_half``.
     """
     keys = ["tokens", "start", "seed"]
     final = last(curves)
@@ -114,7 +115,7 @@ def chosen(curves: pd.DataFrame) -> pd.DataFrame:
     judged = final.pivot(index=keys, columns="gamma", values="judge").loc[table.index]
     gains = {
         name: judged[rival] - table["judge"]
-        for name, rival in (("over_nearest", 0.0), ("over_half", 0.5))
+        for name, rival in (("over_nearest", 0.0), ("over_farther", 1.0), ("over_half", 0.5))
     }
     return table[["gamma"]].assign(**gains).reset_index()
 
