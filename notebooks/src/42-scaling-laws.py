@@ -341,7 +341,7 @@ print(drawing.lines(checks, "T17"))
 # Scales were fixed so far, as in the paper. Who merges may choose one for each merge. Task arithmetic at the sum of scales, of 0.5 to 4,
 # that is best on 200 validation examples per task:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy above that of the pretrained model, of the same two groups of five tasks, by the average, by task arithmetic at the fixed scale, and at one chosen for each merge: against the steps at the usual rate (left), and against the rate after 100 steps (right). Means and intervals over three seeds.", "name": "fig-scaling-tuned"}, "image": {"alt": "Left: the three curves rise together from 3 to 8 or 10 points. Right: they lie on each other at the two smaller rates; at the largest the fixed scale falls to −16 points, the average to −7 and the chosen scale to −4."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy above that of the pretrained model, of the same two groups of five tasks, by the average, by task arithmetic at the fixed scale, and at one chosen for each merge: against the steps at the usual rate (left), and against the rate after 100 steps (right). Means and intervals over seeds.", "name": "fig-scaling-tuned"}, "image": {"alt": "Left: the three curves rise together from 3 points to 8 or 9. Right: they lie on each other at the two smaller rates; at the largest the fixed scale falls to −16 points, the average to −8 and the chosen scale to −4."}}
 tuned, untouched = (sweep.apart(load_table(VALIDATED, part)) for part in ("merged", "experts"))
 fixed = merged[(merged["method"] == "task_arithmetic") & merged["seed"].isin(tuned["seed"])]
 pairs = pd.concat([tuned[tuned["group"] < 2], fixed])
@@ -376,7 +376,9 @@ for rate in (4e-4, 3.2e-3):
 
 # %% tags=["remove-cell"]
 ends = {rate: sweep.difference(values) for rate, values in saved.items()}
-assert ends[3.2e-3][0] - ends[3.2e-3][1] > 3
+assert 10.5 < ends[3.2e-3][0] < 11.5
+last = sweep.difference(two["task_arithmetic_tuned"])
+assert -4.5 < last[0] < -last[1] < 0
 assert ends[4e-4][0] < 3
 turns = sweep.at(rescaled[rescaled["method"] == "task_arithmetic_tuned"], steps=None)
 turns = turns.groupby(["steps", "seed"])["loss"].mean().unstack()
@@ -384,8 +386,8 @@ assert (turns.loc[800] > turns.loc[400]).all()
 assert chosen.is_monotonic_decreasing
 
 # %% [markdown]
-# Where the rate is large the chosen scale is small, and hides most of the harm: by it task arithmetic is more than ten points better after 100
-# steps at the largest rate, and no longer clearly below the pretrained model. Along the steps it changes little, and its loss turns after 400 as before. **A
+# Where the rate is large the chosen scale is small, and hides most of the harm: by it task arithmetic is eleven points better after 100
+# steps at the largest rate, and still four below the pretrained model. Along the steps it changes little, and its loss turns after 400 as before. **A
 # comparison of rates with scales chosen anew measures the choice of the scale**; experts are no better for it.
 #
 # ## Batches and data

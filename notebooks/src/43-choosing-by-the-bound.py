@@ -383,8 +383,8 @@ assert bent * real["progress"].min() > 10
 # constants ranks better, if other seeds tell its direction. As a choice $\eta K$ alone fails, too: at one product, the
 # larger of two rates is often much worse. A likely reason is Adam, whose steps do not shrink with the gradient. A search
 # over merges, or what was best elsewhere, loses almost nothing. Nor do experts with the best validation accuracy, without
-# any merge; by validation loss they lose a point. But training examples favour long training, which happens to be best here. A second run, of
-# three of the seeds, has judged merges on 200 validation examples per task as well. There a search loses, in points:
+# any merge; by validation loss they lose a point. But training examples favour long training, which happens to be best here. A second run has
+# judged merges on 200 validation examples per task as well. There a search loses, in points:
 
 # %%
 VALIDATED = "vision8-scaling-validated"
@@ -396,12 +396,13 @@ for name, words in {"validated": "validation", "search": "training"}.items():
 
 # %% tags=["remove-cell"]
 assert again.groupby("seed").size().eq(32).all()
-assert searched["validated"].max() < 4
-assert 1 < searched["validated"].mean() < 3 < lost[bounds].min(axis=None)
-assert len(searched) == 3
+assert 0.5 < searched["validated"].mean() < 1.5
+assert interval(searched["validated"].tolist())[1] > searched["validated"].mean()
+assert (lost[bounds].min(axis=1) > searched["validated"]).all()
+assert len(searched) == 5
 
 # %% [markdown]
-# So few examples cost a point or two, with an interval that three seeds leave wide: still less than any bound in every seed. What each way computes
+# So few examples cost about a point, with an interval that reaches zero: less than any bound does, in every seed. What each way computes
 # before its choice, per seed, as counts:
 
 # %%
