@@ -358,23 +358,23 @@ assert above["scratch"].min() > 0.3
 weight = load_table("tinyshakespeare-arms", "distances")["gamma"]
 assert weight.between(0.74, 0.77).all()
 added = ["LiGO", "LiGO, published", "bert2BERT"]
-behind = above.loc[("half wider", "shared"), added]
-assert behind.mean().between(0.012, 0.018).all()
-found = {name: interval(behind[name].tolist()) for name in added}
-assert all(middle > half for middle, half in found.values())
-middle, half = interval((behind["LiGO, published"] - behind["LiGO"]).tolist())
+behind = above.xs("shared", level="start")[added]
+for _, values in behind.stack().dropna().groupby(["size", "arm"]):
+    middle, half = interval(values.tolist())
+    assert half < middle < 0.02
+middle, half = interval((behind["LiGO, published"] - behind["LiGO"]).dropna().tolist())
 assert abs(middle) + half < 0.01
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key == "S6"])
 shown = checks["what"].str.contains(": SAIL ends lower than (?:LiGO|bert2BERT)")
-assert shown.sum() == 6
+assert shown.sum() == 10
 assert (checks.loc[shown, "outcome"] == "open").all()
 
 # %% [markdown]
 # **In every seed, at both sizes (the other is 64 wide and 4 deep) and from both kinds of start, SAIL ends behind the nearest source
 # alone.** The theorem's weight is right, three quarters, and better than one half. But the quarter of the other network does harm, and the greedy
 # soup leaves it out. LiGO as published ends within a hundredth of LiGO by SAIL's maps, and bert2BERT near both. All three are behind the nearest
-# source alone, and none is certainly ahead of SAIL or behind it. All starts are far ahead of scratch, by more than 0.3 nats: what helps is
-# that something has been learned. Distillation from that source does not help either.
+# source alone, the first and the last at both sizes, and none is certainly ahead of SAIL or behind it. All starts are far ahead of scratch, by more
+# than 0.3 nats: what helps is that something has been learned. Distillation from that source does not help either.
 #
 # ## Notes on the paper's numbers
 #

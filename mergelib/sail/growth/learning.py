@@ -7,6 +7,7 @@ whole network, and a list of layers one s.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -53,7 +54,7 @@ class LearnedGrowth(Brief):
     learned: int
 
 
-class Maps(nn.Module):
+class Maps(nn.Module, ABC):
     """What makes a larger network's entries of a smaller one's, with what is learned as parameters.
 
     Args:
@@ -79,9 +80,9 @@ class Maps(nn.Module):
                     "gradients, so maps cannot be learned: use grow"
                 )
 
+    @abstractmethod
     def mapping(self) -> Callable[[str], Tensor]:
         """What makes an entry that is reached, by its key, with a graph; float32 at least."""
-        raise NotImplementedError
 
     def forward(self) -> dict[str, Tensor]:
         """T(θ), a state dict with a graph; in the dtypes of the source."""
