@@ -207,7 +207,9 @@ CLAIMS = (
         reported="curves without numbers, by different measures for the two",
         method="ResNets as for S1 on CIFAR-10, judged by a linear classifier of features, the same "
         "for both. log₂ of FLOPs of scratch over SAIL's to a loss fixed beforehand for each, of "
-        "two difficulties (account B): with labels less without, by BYOL",
+        "two difficulties (account B): with labels less without, by BYOL; bounds as for S1. "
+        "Secondary: the loss after as many FLOPs as scratch takes in all its steps, scratch's less "
+        "SAIL's",
         test=arms.labelled,
     ),
     _claim(

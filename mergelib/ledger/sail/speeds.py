@@ -8,12 +8,18 @@ from mergelib.ledger.checks import SEED, Check, Limit, Role, above, pick
 from mergelib.sail.retraining import ENOUGH
 
 VALUES = ("speed", "reached", "rival_reached")
-# Whether enough of one's own runs get there, and of the rival's.
-LIMITS: dict[tuple[bool, bool], tuple[Limit, str]] = {
-    (True, True): ("", ""),
-    (True, False): ("least", " (a lower bound)"),
-    (False, True): ("most", " (an upper bound)"),
-    (False, False): ("none", " (no factor: seldom reached)"),
+LIMITS: dict[tuple[bool, bool], Limit] = {  # enough of one's own runs get there; of the rival's
+    (True, True): "",
+    (True, False): "least",
+    (False, True): "most",
+    (False, False): "none",
+}
+OPPOSITE: dict[Limit, Limit] = {"": "", "least": "most", "most": "least", "none": "none"}
+WORDS: dict[Limit, str] = {
+    "": "",
+    "least": " (a lower bound)",
+    "most": " (an upper bound)",
+    "none": " (no factor: seldom reached)",
 }
 
 
@@ -30,8 +36,28 @@ def faster(what: str, rows: pd.DataFrame, cell: Mapping[str, str], role: Role) -
         cell: columns to the value that they shall have.
         role: of the check.
     """
-    speed, own, rival = (pick(rows, name, keys=SEED, **cell) for name in VALUES)
-    limit, words = LIMITS[bool(own.mean() >= ENOUGH), bool(rival.mean() >= ENOUGH)]
+    speed, limit = _told(rows, cell)
     if limit == "none" and role == "primary":
         role = "secondary"
-    return above(what + words, speed, 0.0, role=role, unit="log₂ ratio", limit=limit)
+    return above(what + WORDS[limit], speed, 0.0, role=role, unit="log₂ ratio", limit=limit)
+
+
+def more(what: str, rows: pd.DataFrame, cell: Mapping[str, str], other: Mapping[str, str]) -> Check:
+    """The check that one speed-up is above another, by what was reached as for `faster`.
+
+    Args:
+        what: the comparison in words.
+        rows: one for each seed and cell, with `VALUES`.
+        cell: columns to the value that they shall have.
+        other: likewise, of what it is compared with.
+    """
+    (speed, limit), (rival, reverse) = (_told(rows, place) for place in (cell, other))
+    limits = {limit, OPPOSITE[reverse]} - {""}
+    both: Limit = "" if not limits else limits.pop() if len(limits) == 1 else "none"
+    return above(what + WORDS[both], speed, rival, unit="log₂ ratio", limit=both)
+
+
+def _told(rows: pd.DataFrame, cell: Mapping[str, str]) -> tuple["pd.Series[float]", Limit]:
+    """Speed-ups by seed, and what they are a bound of."""
+    speed, own, rival = (pick(rows, name, keys=SEED, **cell) for name in VALUES)
+    return speed, LIMITS[bool(own.mean() >= ENOUGH), bool(rival.mean() >= ENOUGH)]
