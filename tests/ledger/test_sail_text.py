@@ -79,7 +79,7 @@ def made(seed: int) -> dict[str, Tables]:
         cell = {"start": "shared", "size": "deeper", "arm": arm}
         cell |= {"modality": modality, "target": "cifar10"}
         for step in range(0, 161, 20):
-            loss = 2.6 - step / 1000 if arm == "scratch" else draw()
+            loss = 2.6 - step / 1000 if arm == "scratch" else draw() - 0.05  # who gets there
             row = {"step": step, "judge": loss, "accuracy": 0.3}
             put(name, "curves", {**cell, **row})
         put(name, "costs", {**cell, **flops})
