@@ -21,7 +21,7 @@ def curves() -> pd.DataFrame:
 
 
 def test_barriers(curves: pd.DataFrame) -> None:
-    found = text.barriers(curves).set_index("step")
+    found = text.barriers(curves)
     assert found["mean"].tolist() == [3.5, 0.5], "1 + scale − ½(1 + 2); a slope adds none"
     assert found["half_width"].tolist() == [0, 0]
 

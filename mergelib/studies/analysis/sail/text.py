@@ -84,8 +84,7 @@ def heights(curves: pd.DataFrame) -> pd.DataFrame:
 
 def barriers(curves: pd.DataFrame) -> pd.DataFrame:
     """`heights` by tokens, start and step: mean and half width of the interval over seeds."""
-    keys = ["tokens", "start", "step"]
-    return over_seeds(heights(curves), keys, "height").reset_index()
+    return over_seeds(heights(curves), ["tokens", "start", "step"], "height")
 
 
 def last(curves: pd.DataFrame) -> pd.DataFrame:
