@@ -9,6 +9,7 @@ from contrasts import Contrast
 from mergelib.ledger.sail.arms import BYOL, LABELS
 from mergelib.studies.analysis.sail.arms import BASELINES
 from mergelib.studies.analysis.sail.spirals import LINKS, is_near
+from mergelib.studies.papers.sail.larger.factorial import KINDS
 from mergelib.studies.papers.sail.spirals import GAMMAS, READINGS
 from mergelib.studies.papers.sail.text import SHARES
 
@@ -182,6 +183,16 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _STARTS([("SAIL",), ("nearest source",)], ("loss",), 10.0),
         _PICTURED([("SAIL",), ("nearest source",)], ("loss",), 10.0),
         _UNLABELLED([("SAIL",), ("nearest source",)], ("loss",), 10.0),
+        Contrast(
+            "ends",
+            ("sources", "start"),
+            [*((2, start) for start in KINDS), (1, "shared")],
+            ("B",),
+            10.0,
+            levels=[*(0 for _ in KINDS), 1],
+            against=[*(1 for _ in KINDS), 0],
+            blocks=("seed", "modality", "maps"),
+        ),
     ),
     "S17": (_STARTS([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),),
     "S19": (_STARTS([("SAIL, distilled",), ("SAIL",)], ("late", "loss"), 1000.0),),

@@ -149,6 +149,7 @@ TITLES = {
     "notebooks/52-sail-vision": "SAIL in vision",
     "notebooks/53-sail-text": "SAIL in text",
     "notebooks/54-sail-diffusion": "SAIL in diffusion",
+    "notebooks/55-merging-or-warm-start": "Merging or warm start?",
 }
 display(Markdown(drawing.entries(mine, checks, TITLES)))
 

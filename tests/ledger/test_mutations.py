@@ -4,7 +4,8 @@ import pytest
 from mutate_ledger import CLAIMS, CONTRASTS, WAYS, found, noticed, spoiled
 
 from mergelib.ledger import Claim, judge
-from mergelib.ledger.verdicts import UNTESTED
+from mergelib.ledger.sail import arms
+from mergelib.ledger.verdicts import UNTESTED, outcomes
 
 # Its study has not been run at full size.
 UNMEASURED = ("S11",)
@@ -42,3 +43,11 @@ def test_each_real_network_decides(key: str, study: str, suite: str) -> None:
     worst = f"{suite}-{study}"
     ledger, _ = judge([claim], lambda name, *part: kinds[name == worst](name, *part))
     assert ledger["verdict"].item() in ("mixed", "does not hold here")
+
+
+@pytest.mark.parametrize(("way", "outcome"), [("for", "holds"), ("against", "fails")])
+def test_every_cell_of_the_factorial_is_noticed(way: str, outcome: str) -> None:
+    """They are secondary, so that no verdict tells."""
+    checks = arms.merged(spoiled("S16", way))
+    assert len(checks) == 3 * 5 + 3 * 3
+    assert {result for result, _ in outcomes(checks)} == {outcome}

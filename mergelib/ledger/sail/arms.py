@@ -9,9 +9,9 @@ from mergelib.ledger.checks import SEED, Check, Role, above, pick
 from mergelib.ledger.sail import speeds
 from mergelib.ledger.verdicts import Load
 from mergelib.sail.retraining import Account
-from mergelib.studies.analysis.sail import arms
+from mergelib.studies.analysis.sail import arms, factorial
 
-WORDS = {"shared": "shared start", "own": "own starts"}
+WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, re-basin"}
 GOALS = ("easy", "hard")
 LABELS, BYOL = "ResNet, probed", "ResNet, BYOL"  # both judged by a probe
 MAIN = {"GPT": "half wider", "ResNet": "deeper", BYOL: "deeper"}  # sizes by modality
@@ -69,6 +69,21 @@ def together(load: Load) -> list[Check]:
     for words, cell in _cells(table):
         what = f"{words}: lower loss than the nearest source alone, at equal cost"
         checks.append(_final(table, cell, "SAIL", "nearest source", what, "primary"))
+    return checks
+
+
+def merged(load: Load) -> list[Check]:
+    """S16, of the factorial: loss of one source less that of two by the same maps, equal cost."""
+    table = load(factorial.ends)
+    pairs = table.loc[table["sources"] == 2, ["modality", "start", "maps"]].drop_duplicates()
+    checks = []
+    for modality, start, maps in pairs.itertuples(index=False, name=None):
+        one, two = (
+            pick(table, "B", keys=SEED, modality=modality, maps=maps, sources=count, start=own)
+            for count, own in ((1, "shared"), (2, start))
+        )
+        what = f"{modality}, {WORDS[start]}, maps {maps}: two sources end lower than one"
+        checks.append(above(what, one, two, role="secondary", unit="nats"))
     return checks
 
 

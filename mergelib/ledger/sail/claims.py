@@ -54,7 +54,7 @@ def _faster(load: Load) -> list[Check]:
 
 
 def _together(load: Load) -> list[Check]:
-    return [*spirals.together(load), *arms.together(load)]
+    return [*spirals.together(load), *arms.together(load), *arms.merged(load)]
 
 
 def _better(load: Load) -> list[Check]:
@@ -258,7 +258,8 @@ CLAIMS = (
         reported="stated as what is new; the nearest source alone is no baseline of the paper",
         method=f"{_SETTING}. Test loss of the nearest source alone after retraining, less that of "
         "SAIL's start; both cost the same. Larger networks at equal cost: GPTs as for S6; "
-        f"{_PICTURED}",
+        f"{_PICTURED}. Secondary: the same by each of several maps, with starts that are shared, "
+        "own, or own and matched by Git Re-Basin",
         test=_together,
     ),
     _text_claim(

@@ -117,6 +117,8 @@ RATES = {  # by modality and maps
     "ResNet": dict.fromkeys((SCRATCH, "replicate", "mean", "svd_random"), Rates(3e-3)),
 }
 
+RATES |= {f"{modality}, full": rates for modality, rates in RATES.items()}  # not tuned
+
 
 def _rates(modality: str, maps: str, given: Mapping[str, Sequence[float]]) -> Rates:
     if maps in given:

@@ -9,6 +9,7 @@ from mergelib.studies.papers.sail.larger.transfers import Transfer
 
 GRID = (3e-4, 1e-3, 3e-3)  # rates of retraining that are tried
 MAPS = (1e-3, 1e-2, 1e-1)  # rates of maps; the last since LiGO's best, as published, is 1e-2
+ALONE = {name: (arm,) for name, arm in ARMS.items()}  # what has rates of its own
 
 
 def tuned_rates(
@@ -16,7 +17,7 @@ def tuned_rates(
     start: str,
     size: str,
     steps: int,
-    arms: Mapping[str, Sequence[Arm]] = {name: [arm] for name, arm in ARMS.items()},
+    arms: Mapping[str, Sequence[Arm]] = ALONE,
 ) -> dict[str, Rates]:
     """By name the rates with the least ``choose`` loss after some steps, on tuning seeds.
 

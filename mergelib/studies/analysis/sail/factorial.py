@@ -1,0 +1,210 @@
+"""What chapter 55 and the ledger read out of ``factorial``: is it merging, or a warm start?"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mergelib.records.results import load_table
+from mergelib.sail.retraining import ENOUGH, Costs, speed_up
+from mergelib.studies.papers.sail.larger.arms import EVERY
+from mergelib.studies.papers.sail.larger.factorial import KINDS, SCRATCH, Cell
+from mergelib.theory.proximal import steps_saved
+
+RESULTS = {"GPT": "tinyshakespeare-factorial", "ResNet": "vision8-factorial"}  # by modality
+GOALS = 24  # losses that are aimed at
+ONE = "one source"  # among the starts of `effects`
+
+_CELL = list(Cell._fields)
+_KEYS = ["modality", "seed", *_CELL]
+_FLOPS = ["step_flops", "added_flops", "source_flops"]
+_Curve = tuple[np.ndarray, np.ndarray]
+
+
+def quadratic(curvatures: Sequence[float], share: float, steps: int) -> np.ndarray:
+    """J − J* after 0, 1, … steps of gradient descent on a quadratic, at η = 1/L.
+
+    Every direction has the same part in the start's excess, and loses it by the factor
+    (1 − ηh)² a step, where h is its curvature.
+
+    Args:
+        curvatures: h of every direction; the largest is L.
+        share: J − J* of the start.
+        steps: the last one.
+    """
+    kept = 1 - np.asarray(curvatures, dtype=float) / max(curvatures)
+    excess: np.ndarray = share * (kept[:, None] ** (2 * np.arange(steps + 1))).mean(0)
+    return excess
+
+
+def halved(curvatures: Mapping[str, Sequence[float]], goals: Sequence[float]) -> pd.DataFrame:
+    """A start with half of another's excess, on quadratics: what it saves, see `quadratic`.
+
+    Args:
+        curvatures: by name of the loss.
+        goals: excess aimed at; the other start has 1.
+
+    Returns:
+        A row per ``loss`` and ``goal``: ``scratch`` and ``warm``, the steps of both to it,
+        ``saved``, their difference, and ``factor``, their ratio.
+    """
+    parts = []
+    for name, own in curvatures.items():
+        last = math.ceil(steps_saved(min(goals), 1 / max(own), min(own)))
+        runs = (quadratic(own, share, last) for share in (1.0, 0.5))
+        steps, aims = np.arange(last + 1), np.asarray(goals)
+        scratch, warm = (first_steps(steps, run, aims) for run in runs)
+        columns = {"loss": name, "goal": aims, "scratch": scratch, "warm": warm}
+        parts.append(pd.DataFrame(columns))
+    table = pd.concat(parts, ignore_index=True)
+    table["saved"] = table["scratch"] - table["warm"]
+    table["factor"] = table["scratch"] / table["warm"]
+    return table
+
+
+def first_steps(steps: np.ndarray, losses: np.ndarray, goals: np.ndarray) -> np.ndarray:
+    """Steps after which a loss was first as low as each goal, on straight lines between readings.
+
+    A loss counts as its least so far.
+
+    Args:
+        steps: ``(E,)`` of readings, rising from 0.
+        losses: ``(E,)``.
+        goals: ``(G,)``.
+
+    Returns:
+        ``(G,)``, NaN for goals that are never reached, 0 for those that the start is below.
+    """
+    lowest = np.minimum.accumulate(losses)
+    after = np.searchsorted(-lowest, -goals)  # the first reading that is as low
+    reached = after < len(lowest)
+    after = np.minimum(after, len(lowest) - 1)
+    before = np.maximum(after - 1, 0)
+    drop = lowest[before] - lowest[after]
+    share = np.divide(lowest[before] - goals, drop, out=np.zeros(len(goals)), where=drop > 0)
+    found = np.where(after > 0, steps[before] + share * (steps[after] - steps[before]), 0.0)
+    return np.where(reached, found, np.nan)
+
+
+def curves() -> pd.DataFrame:
+    """All losses on the way, with costs.
+
+    Maps that are learned jointly are for one source those that are learned alone, and stand here
+    as both.
+
+    Returns:
+        A row per ``modality``, seed, cell (``sources``, ``start``, ``maps``) and ``step``:
+        ``judge`` (nats), and ``step_flops``, ``added_flops``, ``source_flops``.
+    """
+    parts = []
+    for modality, name in RESULTS.items():
+        rows, costs = load_table(name, "curves"), load_table(name, "costs")
+        costs = costs[["seed", *_CELL, *_FLOPS]]
+        parts.append(rows.merge(costs, on=["seed", *_CELL]).assign(modality=modality))
+    table = pd.concat(parts, ignore_index=True)
+    alone = table[(table["sources"] == 1) & (table["maps"] == "LiGO alone")]
+    both = pd.concat([table, alone.assign(maps="LiGO joint")], ignore_index=True)
+    return both[[*_KEYS, "step", "judge", *_FLOPS]]
+
+
+def ends() -> pd.DataFrame:
+    """Losses at equal cost: what scratch spends in as many steps as the others take.
+
+    Returns:
+        A row per modality, seed and cell: losses by account, ``A``, ``B`` and ``C``, on straight
+        lines between readings, NaN where the start alone costs more.
+    """
+    table = curves()
+    last = table[table["sources"] > 0].groupby("modality")["step"].max()
+    rows = []
+    for _, part in table.groupby(_KEYS, sort=False):
+        curve, costs = _read(part)
+        row = part[_KEYS].iloc[0].to_dict()
+        budget = costs.step * last[row["modality"]]
+        for account in ("A", "B", "C"):
+            spent = costs.of(torch.from_numpy(curve[0]), account).numpy()
+            found = np.interp(budget, spent, curve[1])
+            row[account] = found if budget >= spent[0] else np.nan
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def saved() -> pd.DataFrame:
+    """Steps saved against scratch, and factors, for losses from scratch's start to its end.
+
+    Returns:
+        A row per modality, seed, cell but scratch, and ``goal`` (nats): ``saved`` (steps), and
+        log₂ of scratch's FLOPs over one's own by account, ``A``, ``B`` and ``C``, where less than
+        the steps between two readings counts as so many. NaN where one of both never gets there.
+        ``begun`` says whether a start is at the goal already.
+    """
+    table = curves()
+    rows = []
+    for _, part in table.groupby("modality", sort=False):
+        scratch = part[part["maps"] == SCRATCH]
+        lows = scratch.groupby("seed")["judge"].min()
+        top = scratch.loc[scratch["step"] == 0, "judge"].mean()
+        goals = np.linspace(top, lows.mean(), GOALS + 1)[1:]
+        for _, runs in part.groupby("seed"):
+            rival, rivals = _read(runs[runs["maps"] == SCRATCH])
+            slow = first_steps(*rival, goals)
+            for _, run in runs[runs["sources"] > 0].groupby(_CELL, sort=False):
+                own, costs = _read(run)
+                quick = first_steps(*own, goals)
+                columns = {"goal": goals, "saved": slow - quick, "begun": quick == 0}
+                sides = torch.from_numpy(slow), rivals, torch.from_numpy(quick), costs
+                for account in ("A", "B", "C"):
+                    columns[account] = speed_up(*sides, account, least=EVERY).numpy()
+                where = pd.concat([run[_KEYS].head(1)] * GOALS, ignore_index=True)
+                rows.append(where.assign(**columns))
+    return pd.concat(rows, ignore_index=True)
+
+
+def _read(run: pd.DataFrame) -> tuple[_Curve, Costs]:
+    """Steps and losses of a run, and what it costs."""
+    run = run.sort_values("step")
+    steps, losses = (run[name].to_numpy(dtype=float) for name in ("step", "judge"))
+    return (steps, losses), Costs(*(float(run[name].iloc[0]) for name in _FLOPS))
+
+
+def often_reached(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of cells and goals that enough seeds reach, on both sides.
+
+    Args:
+        table: as from `saved`.
+    """
+    keys = [*[key for key in _KEYS if key != "seed"], "goal"]
+    there = table["saved"].notna()
+    share = there.groupby([table[key] for key in keys]).transform("mean")
+    return table[there & (share >= ENOUGH)]
+
+
+def effects(account: str = "B") -> pd.DataFrame:
+    """What each factor does to the loss at equal cost, with the others averaged over.
+
+    Args:
+        account: of `ends`.
+
+    Returns:
+        A row per modality, seed and ``effect``, with ``factor`` (``merging``, ``maps`` or
+        ``start``) and ``loss``, a difference in nats: two sources less one, by start; maps less
+        mean padding, over one source and all starts of two; own starts less a shared one, and
+        matched less as they are, of two sources. Only maps that all have at this cost count.
+    """
+    table = ends()
+    table = table[table["sources"] > 0]
+    table = table.assign(start=table["start"].where(table["sources"] == 2, ONE))
+    wide = table.pivot(index=["modality", "seed", "maps"], columns="start", values=account)
+    wide = wide[wide.notna().all(axis=1).groupby(["modality", "maps"]).transform("all")]
+    by_start = wide.groupby(["modality", "seed"]).mean()
+    by_maps = wide[[ONE, *KINDS]].mean(axis=1).unstack("maps")
+    found = {("merging", start): by_start[start] - by_start[ONE] for start in KINDS}
+    found |= {
+        ("maps", str(maps)): by_maps[maps] - by_maps["mean"] for maps in by_maps if maps != "mean"
+    }
+    found["start", "own less shared"] = by_start["own"] - by_start["shared"]
+    found["start", "re-basin less own"] = by_start["re-basin"] - by_start["own"]
+    rows = pd.concat(found, names=["factor", "effect"]).rename("loss").dropna()
+    return rows.reset_index()

@@ -1,0 +1,116 @@
+"""Steps saved, and effects at equal cost, on numbers that can be worked out by hand."""
+
+import math
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mergelib.studies.analysis.sail import factorial as module
+from mergelib.studies.papers.sail.larger.factorial import CELLS, SCRATCH, Cell
+from mergelib.theory.proximal import steps_saved
+
+SEEDS = (0, 1)
+OFFSETS = {(1, "shared"): 0.0, (2, "shared"): 0.1, (2, "own"): 0.5, (2, "re-basin"): 0.3}
+STEEP = {"mean": 0.0, "replicate": 0.01, "LiGO alone": -0.02, "LiGO joint": -0.02, "svd_random": 1}
+
+
+def losses(cell: Cell, step: int, seed: int) -> float:
+    """Scratch falls from 4 by 0.02 a step; others begin at 2, and above by what their cell adds."""
+    if cell.maps == SCRATCH:
+        return 4 - 0.02 * step + seed
+    return 2 + OFFSETS[cell.sources, cell.start] + STEEP[cell.maps] - 0.005 * step + seed
+
+
+@pytest.fixture(autouse=True)
+def results(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[dict[str, Any]] = []
+    costs: list[dict[str, Any]] = []
+    for seed, cell in product(SEEDS, CELLS):
+        where = {"seed": seed, **cell._asdict()}
+        added = {"LiGO alone": 400, "LiGO joint": 400}.get(cell.maps, 20) if cell.sources else 0
+        flops = {"step_flops": 10, "added_flops": added, "source_flops": 150 * cell.sources}
+        costs.append({**where, **flops})
+        for step in range(0, (200 if cell.sources == 0 else 40) + 1, 20):
+            rows.append({**where, "step": step, "judge": losses(cell, step, seed)})
+    tables = {"curves": rows, "costs": costs}
+    monkeypatch.setattr(module, "load_table", lambda _, part: pd.DataFrame(tables[part]))
+    monkeypatch.setattr(module, "RESULTS", {"GPT": "made up"})
+    monkeypatch.setattr(module, "GOALS", 8)
+
+
+def test_first_steps_by_hand() -> None:
+    """4, 2, 3, 1 at 0, 20, 40, 60: a rise counts for nothing, and lines between are straight."""
+    steps, curve = np.array([0.0, 20, 40, 60]), np.array([4.0, 2, 3, 1])
+    goals = np.array([5, 4, 3, 2, 1.5, 1, 0.5])
+    found = module.first_steps(steps, curve, goals)
+    assert found[:-1].tolist() == [0, 0, 10, 20, 50, 60]
+    assert math.isnan(found[-1])
+
+
+def test_quadratics_save_what_theorem_two_says() -> None:
+    """Once the steep direction is used up, half of what the bound says; of many, never more."""
+    goals = np.geomspace(0.2, 1e-3, 9)
+    curvatures = {"two": (1.0, 0.01), "many": np.geomspace(0.01, 1, 20).tolist()}
+    table = module.halved(curvatures, goals.tolist()).set_index("loss")
+    promised = steps_saved(0.5, 1.0, 0.01) / 2
+    assert table["saved"]["two"].to_numpy() == pytest.approx(promised, rel=0.02)
+    assert (table["saved"]["many"].diff().dropna() > 0).all()
+    assert (table["saved"]["many"] < promised * 1.001).all()
+    factors = table["factor"]["two"]
+    assert (factors.diff().dropna() < 0).all()
+    assert factors.iloc[-1] == pytest.approx(1 + promised / table["warm"]["two"].iloc[-1], rel=0.01)
+
+
+def test_steps_saved_and_factors() -> None:
+    """Seed 0, goal 1.9: scratch 105 steps, one source by mean maps 20, of 10 FLOPs each."""
+    table = module.saved()
+    assert set(table["goal"].round(6)) == {round(4.5 - 0.5 * k, 6) for k in range(1, 9)}
+    row = table[(table["seed"] == 0) & (table["maps"] == "mean") & (table["sources"] == 1)]
+    row = row.set_index(row["goal"].round(6))
+    assert row["saved"][2.0] == pytest.approx(100)
+    assert row["begun"][2.0]
+    assert row["A"][2.0] == pytest.approx(math.log2(100 / 20)), "no less than a reading counts"
+    assert row["B"][2.0] == pytest.approx(math.log2(1000 / 220))
+    assert row["C"][2.0] == pytest.approx(math.log2(1000 / 370))
+    assert math.isnan(row["saved"][0.5]), "of a start that ends at 1.8"
+    assert not row["begun"][1.5]
+
+
+def test_goals_that_few_seeds_reach_are_left_out() -> None:
+    table = module.saved()
+    often = module.often_reached(table)
+    one = table[(table["maps"] == "mean") & (table["sources"] == 1)]
+    by_goal = one.groupby("goal")["saved"].apply(lambda column: column.notna().mean())
+    assert set(by_goal) == {0.0, 0.5, 1.0}
+    kept = often[(often["maps"] == "mean") & (often["sources"] == 1)]
+    assert set(kept["goal"]) == set(by_goal[by_goal == 1.0].index)
+
+
+def test_losses_at_equal_cost() -> None:
+    """Scratch's 40 steps cost 400: 38 are left of them after 20, none after 400, of B."""
+    table = module.ends()
+    first = table[table["seed"] == 0]
+
+    def at(*cell: object) -> dict[str, float]:
+        row = first[(first[[*Cell._fields]] == list(cell)).all(axis=1)]
+        return {account: row[account].item() for account in ("A", "B", "C")}
+
+    assert at(0, "", SCRATCH) == pytest.approx({"A": 3.2, "B": 3.2, "C": 3.2})
+    assert at(1, "shared", "mean") == pytest.approx({"A": 1.8, "B": 1.81, "C": 1.885})
+    learned = {"A": 1.78, "B": 1.98, "C": math.nan}
+    assert at(1, "shared", "LiGO joint") == pytest.approx(learned, nan_ok=True)
+
+
+def test_effects_are_paired_over_what_all_have() -> None:
+    found = module.effects()
+    means = found.groupby(["factor", "effect"])["loss"].mean()
+    assert means["merging"].to_dict() == pytest.approx({"shared": 0.1, "own": 0.5, "re-basin": 0.3})
+    assert means["start"]["own less shared"] == pytest.approx(0.4)
+    assert means["start"]["re-basin less own"] == pytest.approx(-0.2)
+    assert means["maps", "LiGO joint"] == pytest.approx(-0.02 + 0.19)
+    assert set(module.effects("C").loc[lambda rows: rows["factor"] == "maps", "effect"]) == {
+        *("replicate", "svd_random")
+    }, "of those that can be paid"
