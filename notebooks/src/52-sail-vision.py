@@ -445,8 +445,9 @@ assert 0.1 < decided.loc[decided["role"] == "secondary", "value"].item() < 0.15
 #
 # **Do not take the nearest data for the best source.** Try each source for a few steps.
 #
-# These are a perceptron on points in a plane, and ResNets of 0.2 million parameters; [](55-merging-or-warm-start) has ResNets with starts of
-# their own. Sizes for a GPU are ready and have not been run ({ref}`how <run-full>`). The [ledger](90-claims-ledger) has each claim with its intervals.
+# These are a perceptron on points in a plane, and ResNets of 0.2 million parameters; [](55-merging-or-warm-start) has wider ResNets, and sources with
+# starts of their own. **Not run** are BYOL on the other seven sets, the size `deepest`, with the blocks of a ResNet-34, and sizes for a GPU
+# ({ref}`how <run-full>`): all are settings of `arms`. The [ledger](90-claims-ledger) has each claim with its intervals.
 #
 # ```bash
 # mergelib study arms --suite vision8 --seeds 5 --set steps=160 \
