@@ -14,7 +14,7 @@ from mergelib.studies.papers.sail.larger.factorial import KINDS, SCRATCH, Cell
 from mergelib.theory.proximal import steps_saved
 
 RESULTS = {"GPT": "tinyshakespeare-factorial", "ResNet": "vision8-factorial"}  # by modality
-GOALS = 24  # losses that are aimed at
+GOALS = 40  # losses that are aimed at
 ONE = "one source"  # among the starts of `effects`
 
 _CELL = list(Cell._fields)
@@ -132,7 +132,7 @@ def ends() -> pd.DataFrame:
 
 
 def saved() -> pd.DataFrame:
-    """Steps saved against scratch, and factors, for losses from scratch's start to its end.
+    """Steps saved against scratch, and factors, for losses from scratch's first reading to its end.
 
     Returns:
         A row per modality, seed, cell but scratch, and ``goal`` (nats): ``saved`` (steps), and
@@ -145,8 +145,8 @@ def saved() -> pd.DataFrame:
     for _, part in table.groupby("modality", sort=False):
         scratch = part[part["maps"] == SCRATCH]
         lows = scratch.groupby("seed")["judge"].min()
-        top = scratch.loc[scratch["step"] == 0, "judge"].mean()
-        goals = np.linspace(top, lows.mean(), GOALS + 1)[1:]
+        top = scratch.loc[scratch["step"] == EVERY, "judge"].mean()
+        goals = np.linspace(top, lows.mean(), GOALS)
         for _, runs in part.groupby("seed"):
             rival, rivals = _read(runs[runs["maps"] == SCRATCH])
             slow = first_steps(*rival, goals)
@@ -160,6 +160,26 @@ def saved() -> pd.DataFrame:
                 where = pd.concat([run[_KEYS].head(1)] * GOALS, ignore_index=True)
                 rows.append(where.assign(**columns))
     return pd.concat(rows, ignore_index=True)
+
+
+def leads() -> pd.DataFrame:
+    """Where a start is on scratch's way, and what it has saved in the end.
+
+    Returns:
+        A row per modality, seed and cell but scratch: ``lead``, scratch's steps to the loss that
+        the start has; ``saved``, steps saved at the lowest loss that both reach, and ``factor``,
+        the ratio of steps there.
+    """
+    rows = []
+    for _, runs in curves().groupby(["modality", "seed"], sort=False):
+        rival, _ = _read(runs[runs["maps"] == SCRATCH])
+        for _, run in runs[runs["sources"] > 0].groupby(_CELL, sort=False):
+            own, _ = _read(run)
+            aims = np.array([own[1][0], max(rival[1].min(), own[1].min())])
+            (lead, slow), (_, quick) = first_steps(*rival, aims), first_steps(*own, aims)
+            found = {"lead": lead, "saved": slow - quick, "factor": slow / max(quick, EVERY)}
+            rows.append(run[_KEYS].iloc[0].to_dict() | found)
+    return pd.DataFrame(rows)
 
 
 def _read(run: pd.DataFrame) -> tuple[_Curve, Costs]:
