@@ -15,6 +15,7 @@ from mergelib import flatten, merge
 from mergelib.studies.papers.stability.scaling import TOTALS, draw_groups, scaling
 from mergelib.studies.runner import measure_study
 from mergelib.studies.sweep import Backend
+from mergelib.testbed import evaluation
 from mergelib.testbed.evaluation import evaluate
 from mergelib.testbed.tasks import Split, Zoo
 from mergelib.testbed.training import checkpoints
@@ -85,7 +86,10 @@ def test_groups_hold_every_task_equally_often() -> None:
         draw_groups(names, 1, 15, seed=0)
 
 
-def test_merged_are_merges_of_the_checkpoints(tiny_zoo: Zoo) -> None:
+def test_merged_are_merges_of_the_checkpoints(
+    tiny_zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "has_bfloat16", lambda _: False)  # which some processors have
     tables = scaling(tiny_zoo, **{**QUICK, "rivals": ("task_arithmetic", "ties_printed")})
     experts = {
         name: checkpoints(

@@ -2,10 +2,7 @@
 
 Every start is trained on the target in one order; what differs is how it was made of two smaller
 networks. SAIL is compared with all baselines that it names, and with the one that it leaves out:
-the nearest source alone.
-
-A run is what resumes, and has all arms of a point. Where these take long, give each a point of its
-own (``--at only=scratch --at only=SAIL``): sources are kept for all of them.
+the nearest source alone. An arm resumes by itself if it is a point of its own (``--at only=SAIL``).
 """
 
 import copy
@@ -119,13 +116,10 @@ RATES: dict[tuple[str, str], dict[str, Rates]] = {  # by modality and start
     },
     ("GPT", "shared"): {
         **dict.fromkeys(("scratch", "nearest source", "Net2Net", "greedy soup"), Rates(1e-3)),
-        "farther source": Rates(1e-3),  # not tuned apart
-        **dict.fromkeys(("own size", "stack", "uniform"), Rates(3e-3)),
-        "bert2BERT": Rates(1e-3),
+        **dict.fromkeys(("farther source", "bert2BERT", "SAIL"), Rates(1e-3)),  # first not tuned
+        **dict.fromkeys(("own size", "stack", "uniform", "SAIL, distilled"), Rates(3e-3)),
         **dict.fromkeys(("LiGO", "SAIL, learned"), Rates(1e-3, 1e-3)),
         "LiGO, published": Rates(1e-3, 1e-2),
-        "SAIL": Rates(1e-3),
-        "SAIL, distilled": Rates(3e-3),
     },
     ("GPT", "own"): {
         "SAIL": Rates(3e-3),
@@ -165,8 +159,7 @@ def arms(
             target's classes are needed for ``greedy soup`` and distillation, own starts for ``SAIL,
             matched``, whole multiples for copies of a GPT's units, and blocks to repeat for stacks.
         steps: of retraining, read every `EVERY`.
-        rates: by arm, for retraining and for maps; of others, those of `RATES`, which has none
-            where features are judged by a probe.
+        rates: by arm, for retraining and for maps; of others, those of `RATES`.
 
     Returns:
         Rows with ``start``, ``size``, and of pictures ``modality`` and ``target``. ``curves``: of
