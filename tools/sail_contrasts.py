@@ -33,6 +33,14 @@ _BLOCKS = ("seed", "modality", "target", "start", "size")
 _STARTS = partial(Contrast, "starts", ("arm",), blocks=_BLOCKS)
 _PICTURED = partial(Contrast, "pictured", ("arm",), blocks=_BLOCKS)
 _UNLABELLED = partial(Contrast, "unlabelled", ("arm",), blocks=_BLOCKS)
+_BOTH_WAYS = partial(
+    Contrast,
+    "unlabelled",
+    ("arm", "modality"),
+    outcome=("easy", "hard"),
+    step=1000.0,
+    blocks=("target", "start", "size"),  # with a single cell, shuffle over seeds
+)
 _FARTHER = (  # from what sources know
     *("cifar10", "svhn_grey", "resisc12", "eurosat"),
     *("gtsrb", "fashion_mnist", "kmnist", "mnist"),
@@ -136,14 +144,10 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _UNLABELLED([("scratch",), ("SAIL",)]),
     ),
     "S11": (
-        Contrast(
-            "unlabelled",
-            ("arm", "modality"),
-            [("SAIL", LABELS), ("SAIL", BYOL)],
-            ("easy", "hard"),
-            1000.0,
-            blocks=("target", "start", "size"),  # with a single cell, shuffle over seeds
+        _BOTH_WAYS(  # scratch gets to its goals: else nothing is decided
+            [("scratch", LABELS), ("scratch", BYOL)], levels=[-1, -1], against=[-1, -1]
         ),
+        _BOTH_WAYS([("SAIL", LABELS), ("SAIL", BYOL)], levels=[-1, 1], against=[1, -1]),
     ),
     "S13": (
         Contrast(

@@ -24,7 +24,7 @@ SWEEPS = {
 CLUSTERS = {
     "thirds of Shakespeare": "tinyshakespeare-clusters",
     "thirds of Wikipedia": "wikitext2_test-clusters",
-    "Shakespeare, Wikipedia": "tinyshakespeare-clusters-texts",
+    "Shakespeare, Wikipedia": "tinyshakespeare-two_texts",
 }
 KERNELS = {
     "Shakespeare": "tinyshakespeare-text_kernels",
