@@ -6,12 +6,12 @@ import pandas as pd
 
 from mergelib.ledger.checks import SEED, Check, Role, above, pick
 from mergelib.ledger.verdicts import Load
+from mergelib.studies.analysis.sail import text
 
 KEPT = ("glyphs8-kept", "tinyshakespeare-kept")
 FAMILIES = {"MLP": KEPT[0], "ResNet": KEPT[0], "GPT": KEPT[1]}
 RISK = "gaussians-risk"
 CLUSTERS = ("tinyshakespeare-clusters", "wikitext2_test-clusters")
-TWO_TEXTS = "tinyshakespeare-two_texts"
 HALF = 0.5  # of what the source has learned
 SURE = 0.95  # of draws
 CLEAR = 0.25  # of AUC: half-way from chance to certainty
@@ -105,7 +105,8 @@ def clusters(load: Load) -> list[Check]:
         table = load(result, "separation")
         what = f"{result.partition('-')[0]}, {features}: thirds much further apart than random"
         checks.append(_apart(what, table, "thirds", features, role))
-    table = load(TWO_TEXTS, "separation")
+    separations = load(text.separations)
+    table = separations[separations["parts"] == text.TWO]
     for features in roles:
         what = f"two texts, {features}: much further apart than random halves"
         checks.append(_apart(what, table, "texts", features, "control"))

@@ -21,10 +21,11 @@ SWEEPS = {
     "characters": "tinyshakespeare-gamma_sweep",
     "byte pairs": "tinyshakespeare-gamma_sweep-pairs",
 }
+TWO = "Shakespeare, Wikipedia"
 CLUSTERS = {
     "thirds of Shakespeare": "tinyshakespeare-clusters",
     "thirds of Wikipedia": "wikitext2_test-clusters",
-    "Shakespeare, Wikipedia": "tinyshakespeare-two_texts",
+    TWO: "tinyshakespeare-two_texts",
 }
 KERNELS = {
     "Shakespeare": "tinyshakespeare-text_kernels",
