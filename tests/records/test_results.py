@@ -102,7 +102,7 @@ def test_shipped_results_can_be_read() -> None:
 def test_shipped_results_stay_small() -> None:
     """They are a part of the wheel, which compresses them and a Colab notebook downloads."""
     files = (convert_results.ROOT / "results").glob("*.json")
-    assert sum(len(zlib.compress(file.read_bytes())) for file in files) < 3e6
+    assert sum(len(zlib.compress(file.read_bytes())) for file in files) < 3.5e6
 
 
 def test_conversion_proves_what_it_replaces(tmp_path: Path) -> None:
