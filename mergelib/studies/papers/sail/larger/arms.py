@@ -186,10 +186,7 @@ def arms(
         rows = transfer.retrained(begun.net, reads, own.training, begun.split)
         tables["curves"] += [{"arm": name, **row} for row in rows]
         tables["costs"].append({"arm": name, **begun.costs})
-    where = {"start": start, "size": size}
-    if transfer.target:
-        where |= {"modality": transfer.name, "target": transfer.target}
-    return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
+    return transfer.placed(tables, start=start, size=size)
 
 
 @dataclass(frozen=True, repr=False)

@@ -99,10 +99,7 @@ def factorial(
         rows = transfer.retrained(begun.net, reads, own.training)
         tables["curves"] += [{**cell._asdict(), **row} for row in rows]
         tables["costs"].append({**cell._asdict(), **begun.costs})
-    where = {"size": size}
-    if transfer.target:
-        where |= {"modality": transfer.name, "target": transfer.target}
-    return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
+    return transfer.placed(tables, size=size)
 
 
 # As `mergelib.studies.papers.sail.larger.tuning` finds them on a seed that no study uses, with a

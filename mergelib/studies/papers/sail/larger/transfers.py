@@ -14,6 +14,7 @@ from mergelib.hashing import digest, digest_of_state, fingerprint, plain, stable
 from mergelib.io.cache import cache_folder
 from mergelib.messages.brief import Brief
 from mergelib.problems import calling
+from mergelib.records.results import Tables
 from mergelib.sail.retraining import count_flops
 from mergelib.statedict import is_statistic
 from mergelib.studies.papers.sail.training import State, by_adam
@@ -76,6 +77,12 @@ class Transfer(Brief):
     answers: bool
     copied: Sequence[str]
     device: str = "cpu"
+
+    def placed(self, tables: Tables, **where: str) -> Tables:
+        """Rows that say where they were measured, and of pictures modality and target, too."""
+        if self.target:
+            where |= {"modality": self.name, "target": self.target}
+        return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
 
     def network(self, size: str, part: int, *names: object) -> nn.Module:
         """A network for a part, at a random start of that name."""
