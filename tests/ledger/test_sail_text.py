@@ -14,7 +14,8 @@ from mergelib.ledger import judge, sail
 from mergelib.ledger.sail.arms import BYOL, LABELS
 from mergelib.records.results import MissingResult
 from mergelib.studies.analysis.sail import arms, sweeps
-from mergelib.studies.papers.sail.larger.arms import ARMS, GOALS
+from mergelib.studies.papers.sail.larger.arms import ARMS
+from mergelib.studies.papers.sail.larger.rates import GOALS
 from mergelib.studies.papers.sail.text import CELLS, CORPORA, EVERY, SHARES
 from mergelib.studies.papers.sail.training import GRIDS
 

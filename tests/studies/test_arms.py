@@ -16,12 +16,13 @@ from mergelib.records.results import Tables
 from mergelib.statedict import lerp
 from mergelib.studies.papers.sail.larger import arms as module
 from mergelib.studies.papers.sail.larger import grounds, transfers, tuning
-from mergelib.studies.papers.sail.larger.arms import ARMS, Rates, Sources, arms
+from mergelib.studies.papers.sail.larger.arms import ARMS, Sources, arms
 from mergelib.studies.papers.sail.larger.grounds import (
     picture_transfer,
     text_transfer,
     transfer_of,
 )
+from mergelib.studies.papers.sail.larger.rates import Rates
 from mergelib.studies.papers.sail.larger.transfers import TARGET, Schedule, Transfer
 from mergelib.studies.papers.sail.training import Texts
 from mergelib.studies.runner import REGISTERED, Run

@@ -7,7 +7,8 @@ import torch
 
 from mergelib.records.results import load_table
 from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
-from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY, GOALS
+from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY
+from mergelib.studies.papers.sail.larger.rates import GOALS
 
 TEXT = ("tinyshakespeare-arms", "tinyshakespeare-arms-published")
 PICTURES = ("vision8-arms", "vision8-arms-farther")

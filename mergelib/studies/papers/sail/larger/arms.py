@@ -26,6 +26,7 @@ from mergelib.sail.proximal import proximal_weights
 from mergelib.sail.retraining import loop_flops, mmd_flops
 from mergelib.statedict import lerp
 from mergelib.studies.papers.sail.larger.grounds import transfer_of
+from mergelib.studies.papers.sail.larger.rates import Rates, usual_rates
 from mergelib.studies.papers.sail.larger.transfers import SMALL, TARGET, Transfer
 from mergelib.studies.papers.sail.training import State
 from mergelib.studies.runner import study
@@ -82,62 +83,13 @@ ARMS = {
 }
 
 
-class Rates(NamedTuple):
-    """Of Adam: for retraining, and for maps where they are learned."""
-
-    training: float
-    maps: float = 0.0
-
-
-# Both as `mergelib.studies.papers.sail.larger.tuning` finds them on seeds that no study uses.
-GOALS = {  # nats, by modality, size and target
-    ("GPT", "twice", ""): {"easy": 2.615, "hard": 2.513, "late": 2.209},
-    ("GPT", "half wider", ""): {"easy": 2.663, "hard": 2.549, "late": 2.213},
-    ("ResNet", "deeper", "mnist"): {"easy": 0.156, "hard": 0.144},
-    ("ResNet", "deeper", "fashion_mnist"): {"easy": 0.54, "hard": 0.503},
-    ("ResNet", "deeper", "kmnist"): {"easy": 0.619, "hard": 0.415},
-    ("ResNet", "deeper", "svhn_grey"): {"easy": 1.301, "hard": 0.782},
-    ("ResNet", "deeper", "gtsrb"): {"easy": 2.018, "hard": 1.217},
-    ("ResNet", "deeper", "eurosat"): {"easy": 1.218, "hard": 0.929},
-    ("ResNet", "deeper", "cifar10"): {"easy": 1.72, "hard": 1.636},
-    ("ResNet", "deeper", "resisc12"): {"easy": 1.427, "hard": 1.317},
-    ("ResNet, probed", "deeper", "cifar10"): {"easy": 1.661, "hard": 1.628},
-    ("ResNet, BYOL", "deeper", "cifar10"): {"easy": 1.985, "hard": 1.969},
-}
-# Of pictures: the largest of the grid, best of it for scratch, nearest source, uniform and SAIL. At
-# 1e-2 scratch is worse, and the nearest source is on one of two sets.
-_SAME = dict.fromkeys(ARMS, Rates(3e-3))
-RATES: dict[tuple[str, str], dict[str, Rates]] = {  # by modality and start
-    ("ResNet", "shared"): _SAME,
-    ("ResNet, probed", "shared"): _SAME,
-    ("ResNet, BYOL", "shared"): {
-        **dict.fromkeys(("scratch", "nearest source"), Rates(3e-3)),
-        "SAIL": Rates(1e-3),
-    },
-    ("GPT", "shared"): {
-        **dict.fromkeys(("scratch", "nearest source", "Net2Net", "greedy soup"), Rates(1e-3)),
-        **dict.fromkeys(("farther source", "bert2BERT", "SAIL"), Rates(1e-3)),  # first not tuned
-        **dict.fromkeys(("own size", "stack", "uniform", "SAIL, distilled"), Rates(3e-3)),
-        **dict.fromkeys(("LiGO", "SAIL, learned"), Rates(1e-3, 1e-3)),
-        "LiGO, published": Rates(1e-3, 1e-2),
-    },
-    ("GPT", "own"): {
-        "SAIL": Rates(3e-3),
-        "SAIL, matched": Rates(1e-3),
-        "SAIL, distilled": Rates(3e-3),
-    },
-}
-
-# The full profile's are not tuned.
-RATES |= {(f"{modality}, full", start): rates for (modality, start), rates in RATES.items()}
-
-
 @study(methods=["greedy_soup"], load=transfer_of)
 def arms(
     transfer: Transfer,
     *,
     others: Sequence[str] = ("wikitext2_test",),
     target: str = "",
+    known: str = "",
     learning: str = "labels",
     start: str = "shared",
     size: str = "half wider",
@@ -150,7 +102,11 @@ def arms(
     Args:
         transfer: data, networks, trainings.
         others: the second text; for texts alone.
-        target: a task of pictures, by default the suite's first.
+        target: a task of pictures, by default the suite's first; where ``known`` is ``halves``, also
+            ``tiny_imagenet20``, photographs of twenty classes that no source knows.
+        known: of pictures, what sources have learned: by default all kinds there are, a kind each;
+            ``halves`` of the other classes of the photographs. Of a rendered suite they are halves
+            of the scripts.
         learning: of pictures, ``labels``, the same judged by a linear classifier of features
             (``labels, probed``), or without labels and judged likewise (``byol``).
         start: of the second source, ``shared`` (the first one's) or ``own``.
@@ -159,7 +115,7 @@ def arms(
             target's classes are needed for ``greedy soup`` and distillation, own starts for ``SAIL,
             matched``, whole multiples for copies of a GPT's units, and blocks to repeat for stacks.
         steps: of retraining, read every `EVERY`.
-        rates: by arm, for retraining and for maps; of others, those of `RATES`.
+        rates: by arm, for retraining and for maps; of others, those of `usual_rates`.
 
     Returns:
         Rows with ``start``, ``size``, and of pictures ``modality`` and ``target``. ``curves``: of
@@ -177,7 +133,7 @@ def arms(
     names = [*only] or pair.allowed()
     pair.check(names)
     chosen = {
-        name: Rates(*rates[name]) if name in rates else pair.usual_rates(name) for name in names
+        name: Rates(*rates[name]) if name in rates else pair.rates(name) for name in names
     }
     reads = range(0, steps + 1, EVERY)
     tables: Tables = {"curves": [], "costs": [], "distances": [dict(pair.distances)]}
@@ -262,18 +218,9 @@ class Sources:
             return "a layer norm wants as many copies of every unit"
         return ""
 
-    def usual_rates(self, name: str) -> Rates:
-        """Of an arm, from `RATES`; those that need one source are the same for both starts.
-
-        Raises:
-            ValueError: where none are known.
-        """
-        modality = self.transfer.name
-        shared, own = (RATES.get((modality, start), {}) for start in ("shared", self.kind))
-        known = {**shared, **own}
-        if name not in known:
-            raise ValueError(f"no rates of {name!r} are known for {modality}: pass them as rates")
-        return known[name]
+    def rates(self, name: str) -> Rates:
+        """The usual ones of an arm."""
+        return usual_rates(self.transfer.name, self.kind, self.size, name)
 
     def start(self, arm: Arm, map_rate: float = 0.0) -> Start:
         """The start of an arm, and what it costs."""

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mergelib.records.results import Tables
-from mergelib.studies.papers.sail.larger.arms import EVERY, NOISE, Arm, Rates, Sources
+from mergelib.studies.papers.sail.larger.arms import EVERY, NOISE, Arm, Sources
 from mergelib.studies.papers.sail.larger.grounds import transfer_of
+from mergelib.studies.papers.sail.larger.rates import Rates
 from mergelib.studies.papers.sail.larger.transfers import Transfer
 from mergelib.studies.runner import study
 
@@ -59,6 +60,7 @@ def factorial(
     *,
     others: Sequence[str] = ("wikitext2_test",),
     target: str = "",
+    known: str = "",
     learning: str = "labels",
     size: str = "twice",
     steps: int = 300,
@@ -71,7 +73,8 @@ def factorial(
         transfer: data, networks, trainings.
         others: the second text; for texts alone.
         target: a task of pictures, by default the suite's first.
-        learning: of pictures, see `mergelib.studies.papers.sail.larger.arms.arms`.
+        known: of pictures, see `mergelib.studies.papers.sail.larger.arms.arms`.
+        learning: likewise.
         size: of the larger network, one of the transfer's.
         steps: of retraining, read every `EVERY`.
         longer: times as many steps of scratch, which else reaches no loss that the others do not

@@ -2,15 +2,16 @@
 
 In text both sources and the target are mixtures of two texts, so that Theorem 3's weight is known.
 In vision one source has learned photographs and the other rendered scripts, or each one half of the
-scripts, and the target has classes of its own, so that every start gets the same new head.
+classes of either, and the target has classes of its own, so that every start gets the same new
+head.
 
 The profile ``full`` is for a GPU: the paper's GPT of six blocks and width 384 from one of half its
 depth and width, and ResNets four times as wide as their source. It has not been run.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -71,32 +72,50 @@ SCHEDULES = {  # sources take about as many FLOPs: a step without labels takes 2
     "byol": Schedule(400, 3e-3, 64),
 }
 LEARNING = {"labels": "ResNet", "labels, probed": "ResNet, probed", "byol": "ResNet, BYOL"}
+HALVES, HELD_OUT = "halves", "tiny_imagenet20"
+HELD = {"classes": 20, "train": 110, "validation": 25}  # photographs of a class; others for tests
 
 
 def transfer_of(run: Run) -> Loaded:
     """The transfer of a run and its seed: two texts, or a task of a suite of pictures.
 
     Raises:
-        ValueError: an unknown suite, task, profile or way of learning, or a setting of zoos.
+        ValueError: an unknown suite, task, profile, way of learning or kind of sources, or a
+            setting of zoos.
     """
-    learning = run.settings["learning"]
-    if learning not in LEARNING or (run.suite in TEXTS and learning != "labels"):
-        ways = "labels" if run.suite in TEXTS else "; ".join(LEARNING)
-        raise ValueError(f"learning is {learning!r}, expected one of: {ways}")
+    learning, known = run.settings["learning"], run.settings["known"]
     if run.suite in TEXTS:
+        _one_of("learning", learning, ["labels"])
+        _one_of("known", known, [""])
         text = texts_of(run)
         (source,) = text.arguments
         return Loaded((text_transfer(source),), text.inputs)
+    _one_of("learning", learning, LEARNING)
+    rendered = family_of(run.suite).name == "glyphs"
+    _one_of("known", known, [""] if rendered else ["", HALVES])
     profile = refuse_zoo_settings(run, "studies of starts", profiles=tuple(RESNETS))
+    seen = _known(rendered=rendered)
+    sources = {f"pretraining/{each.name}": each.sha256 for each in seen}
     name = run.settings["target"] or next(iter(family_of(run.suite).suites[run.suite]))
-    sizes = {"profile": profile} if profile == "full" else PICTURES
-    suite = load_suite(run.suite, seed=run.seed, tasks=[name], **sizes)
-    known = _known(rendered=family_of(run.suite).name == "glyphs")
-    sources = {**suite.sources, **{f"pretraining/{each.name}": each.sha256 for each in known}}
+    if known:
+        photographs, held_out = _apart(seen[0], run.seed)
+        seen = [photographs]
+    if known and name == HELD_OUT:
+        task = held_out
+    else:
+        sizes = {"profile": profile} if profile == "full" else PICTURES
+        suite = load_suite(run.suite, seed=run.seed, tasks=[name], **sizes)
+        task, sources = suite.tasks[name], {**suite.sources, **sources}
     transfer = picture_transfer(
-        suite.tasks[name], known, run.seed, learning, profile=profile, device=run.device
+        task, seen, run.seed, learning, profile=profile, device=run.device
     )
     return Loaded((transfer,), {"sources": sources, **said(profile)})
+
+
+def _one_of(name: str, value: str, expected: Iterable[str]) -> None:
+    if value not in expected:
+        words = "; ".join(each or "the default" for each in expected)
+        raise ValueError(f"{name} is {value!r}, expected one of: {words}")
 
 
 def _of_profile(name: str, profile: str) -> str:
@@ -111,6 +130,26 @@ def _known(*, rendered: bool) -> list[PretrainingSet]:
         return pictures.rendered_sets()
     photographs, _, scripts = pictures.pretraining_sets()
     return [photographs, scripts]
+
+
+def _apart(seen: PretrainingSet, seed: int) -> tuple[PretrainingSet, Task]:
+    """A set of pictures without some of its classes, and the task that these make."""
+    generator = torch.Generator().manual_seed(stable_seed("held out", seed))
+    held, kept = torch.randperm(len(seen.class_names), generator=generator).split(
+        [HELD["classes"], len(seen.class_names) - HELD["classes"]]
+    )
+    names = [tuple(seen.class_names[k] for k in classes) for classes in (held, kept)]
+    train, test = (_of_classes(split, kept) for split in (seen.train, seen.test))
+    rest = replace(seen, class_names=names[1], train=train, test=test)
+    pool, tests = (_of_classes(split, held) for split in (seen.train, seen.test))
+    parts = [len(held) * HELD["train"], len(held) * HELD["validation"]]
+    parts.append(len(pool) + len(tests) - sum(parts))
+    splits = map(
+        Split,
+        torch.cat([pool.inputs, tests.inputs]).split(parts),
+        torch.cat([pool.labels, tests.labels]).split(parts),
+    )
+    return rest, pictures.picture_task(HELD_OUT, names[0], *splits)
 
 
 def text_transfer(source: Texts) -> Transfer:
@@ -174,7 +213,9 @@ def picture_transfer(
         device: of networks.
     """
     parts = [each.train for each in known]
+    name = LEARNING[learning]
     if len(known) == 1:
+        name += f", {HALVES}"
         generator = torch.Generator().manual_seed(stable_seed("halves", seed))
         halves = torch.randperm(len(known[0].class_names), generator=generator).chunk(2)
         parts = [_of_classes(parts[0], half) for half in halves]
@@ -190,7 +231,7 @@ def picture_transfer(
     splits = [*parts, task.train]
     kind = Transfer if learning == "labels" else Unlabelled if learning == "byol" else Probed
     return kind(
-        _of_profile(LEARNING[learning], profile),
+        _of_profile(name, profile),
         task.name,
         {name: build(*size) for name, size in RESNETS[profile].items()},
         ("1.weight", "1.bias"),

@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from mergelib.studies.papers.sail.larger.arms import ARMS, Arm, Rates, Sources
+from mergelib.studies.papers.sail.larger.arms import ARMS, Arm, Sources
+from mergelib.studies.papers.sail.larger.rates import Rates
 from mergelib.studies.papers.sail.larger.transfers import Transfer
 
 GRID = (3e-4, 1e-3, 3e-3)  # rates of retraining that are tried
@@ -63,7 +64,7 @@ def tuned_goals(
         pair = Sources(transfer, "shared", size)
         for arm in arms:
             reads = {step: goal for goal, (name, step) in goals.items() if name == arm}
-            net, rate = pair.start(ARMS[arm]).net, pair.usual_rates(arm).training
+            net, rate = pair.start(ARMS[arm]).net, pair.rates(arm).training
             for row in transfer.retrained(net, reads, rate):
                 if row["step"] in reads:
                     found[reads[row["step"]]].append(row["judge"])
