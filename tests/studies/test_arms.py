@@ -167,7 +167,7 @@ def test_starts_of_pictures(pictures: Transfer) -> None:
 
 def test_the_full_profile_has_sizes_of_its_own(pictures: Transfer) -> None:
     wide = replace(picture_transfer(*shades(), 0, profile="full"), schedule=pictures.schedule)
-    assert wide.name == "ResNet, full"
+    assert wide.name == "ResNet, halves, full"
     nets = {name: wide.network(name, TARGET) for name in wide.builds}
     outputs = {name: net.state_dict()["1.weight"].shape[1] for name, net in nets.items()}
     assert outputs["small"] == outputs["deeper"] == outputs["wider"] / 4
@@ -230,6 +230,9 @@ def test_what_is_refused(text: Transfer, pictures: Transfer) -> None:
         transfer_of(Run(study, "glyphs8", 0, model="mlp", settings=usual))
     with pytest.raises(ValueError, match="learning is 'byol', expected one of: labels"):
         transfer_of(Run(study, "tinyshakespeare", 0, settings=byol))
+    for suite in ("tinyshakespeare", "glyphs8"):
+        with pytest.raises(ValueError, match="known is 'halves', expected one of: the default"):
+            transfer_of(Run(study, suite, 0, settings=study.complete({"known": "halves"})))
     with pytest.raises(ValueError, match="1 texts, expected two"):
         text_transfer(Texts(0, {"a": words(0) * 20}))
 
@@ -238,9 +241,28 @@ def test_a_run_tells_its_sources() -> None:
     complete = REGISTERED["arms"].complete({})
     loaded = transfer_of(Run(REGISTERED["arms"], "glyphs8", 0, settings=complete))
     (transfer,) = loaded.arguments
-    assert transfer.name == "ResNet"
+    assert transfer.name == "ResNet, halves"
     assert [*loaded.inputs["sources"]][-1] == "pretraining/glyphs"
     assert len(transfer.parts[TARGET].labels.unique()) > 2
+
+
+def test_classes_that_are_held_out_are_known_to_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grounds, "HELD", {"classes": 2, "train": 5, "validation": 2})
+    (known,) = shades()[1]
+    rest, task = grounds._apart(known, 0)
+    assert {*rest.class_names, *task.class_names} == {*"abcdef"}
+    assert [len(split) for split in (task.train, task.validation, task.test)] == [10, 4, 2 + 16]
+    transfer = picture_transfer(task, [rest], 0)
+    seen = [{*split.inputs[:, 0, 0, 0].tolist()} for split in transfer.parts]
+    assert [len(values) for values in seen] == [2, 2, 2]
+    assert set.union(*seen) == {0, 40, 80, 120, 160, 200}, "no class is in two parts"
+    splits = {rest.class_names: (rest.train, rest.test)}
+    splits[task.class_names] = (task.train, task.validation, task.test)
+    for names, split in ((names, split) for names, group in splits.items() for split in group):
+        told = {names[label] for label in split.labels.tolist()}
+        values = {"abcdef"[value // 40] for value in split.inputs[:, 0, 0, 0].tolist()}
+        assert told == values, "labels are those of their pictures"
+    assert {*grounds._apart(known, 1)[1].class_names} != {*task.class_names}
 
 
 @pytest.fixture(params=["labels, probed", "byol"])
@@ -270,7 +292,7 @@ def test_learning_with_and_without_labels(probed: Transfer) -> None:
     part = probed.parts[TARGET]
     others = Split(part.inputs, (part.labels + 1) % 6)
     (one, two) = (probed.trained(net, split, [2], 1e-3)[2] for split in (part, others))
-    unlabelled = probed.name == "ResNet, BYOL"
+    unlabelled = "BYOL" in probed.name
     assert torch.equal(one["0.stem.0.weight"], two["0.stem.0.weight"]) == unlabelled
     assert torch.equal(one["1.weight"], net.state_dict()["1.weight"]) == unlabelled
     plain = Transfer.step_flops(probed, net)

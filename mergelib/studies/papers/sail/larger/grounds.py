@@ -215,7 +215,7 @@ def picture_transfer(
     parts = [each.train for each in known]
     name = LEARNING[learning]
     if len(known) == 1:
-        name += f", {HALVES}"
+        name = name.replace("ResNet", f"ResNet, {HALVES}", 1)
         generator = torch.Generator().manual_seed(stable_seed("halves", seed))
         halves = torch.randperm(len(known[0].class_names), generator=generator).chunk(2)
         parts = [_of_classes(parts[0], half) for half in halves]
