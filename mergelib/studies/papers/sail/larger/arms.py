@@ -132,9 +132,7 @@ def arms(
     pair = Sources(transfer, start, size)
     names = [*only] or pair.allowed()
     pair.check(names)
-    chosen = {
-        name: Rates(*rates[name]) if name in rates else pair.rates(name) for name in names
-    }
+    chosen = {name: Rates(*rates[name]) if name in rates else pair.rates(name) for name in names}
     reads = range(0, steps + 1, EVERY)
     tables: Tables = {"curves": [], "costs": [], "distances": [dict(pair.distances)]}
     for name, own in chosen.items():

@@ -106,9 +106,7 @@ def transfer_of(run: Run) -> Loaded:
         sizes = {"profile": profile} if profile == "full" else PICTURES
         suite = load_suite(run.suite, seed=run.seed, tasks=[name], **sizes)
         task, sources = suite.tasks[name], {**suite.sources, **sources}
-    transfer = picture_transfer(
-        task, seen, run.seed, learning, profile=profile, device=run.device
-    )
+    transfer = picture_transfer(task, seen, run.seed, learning, profile=profile, device=run.device)
     return Loaded((transfer,), {"sources": sources, **said(profile)})
 
 

@@ -55,6 +55,13 @@ RATES = {  # by modality, start and size
         "SAIL": Rates(1e-3),
     },
 }
+RATES |= {
+    ("ResNet, halves, BYOL", "shared", size): {
+        "scratch": Rates(rate),
+        **dict.fromkeys(("nearest source", "SAIL"), Rates(3e-3)),
+    }
+    for size, rate in _RESNET.items()
+}
 for _way, _start in product(_WAYS[2:], ("shared", "own")):
     RATES[_way, _start, "half wider"]["nearest source"] = Rates(3e-3)
 
