@@ -102,11 +102,11 @@ def arms(
     Args:
         transfer: data, networks, trainings.
         others: the second text; for texts alone.
-        target: a task of pictures, by default the suite's first; where ``known`` is ``halves``, also
+        target: a task of pictures, by default the suite's first; with ``halves`` it may also be
             ``tiny_imagenet20``, photographs of twenty classes that no source knows.
-        known: of pictures, what sources have learned: by default all kinds there are, a kind each;
-            ``halves`` of the other classes of the photographs. Of a rendered suite they are halves
-            of the scripts.
+        known: of pictures, what sources have learned: by default a kind each, photographs and
+            scripts, or of a rendered suite half of the scripts; with ``halves``, half of the other
+            classes of the photographs.
         learning: of pictures, ``labels``, the same judged by a linear classifier of features
             (``labels, probed``), or without labels and judged likewise (``byol``).
         start: of the second source, ``shared`` (the first one's) or ``own``.

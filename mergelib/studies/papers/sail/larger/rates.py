@@ -1,6 +1,5 @@
 """Rates and goals of `arms`, found by `tuning` on seeds that no study uses."""
 
-from itertools import product
 from typing import NamedTuple
 
 
@@ -34,36 +33,20 @@ _GPT = {
     "LiGO, published": Rates(1e-3, 1e-2),
 }
 _OWN_GPT = {"SAIL": Rates(3e-3), "SAIL, matched": Rates(1e-3), "SAIL, distilled": Rates(3e-3)}
-# Of ResNets scratch, the nearest source and SAIL were tuned on CIFAR-10, scratch at its full length,
-# and others train as they do. At "deeper", 1e-2 makes scratch worse, and the nearest source on one
-# of two sets. "wider" is of the full profile and not tuned.
+# Of ResNets scratch, the nearest source and SAIL were tuned on CIFAR-10, scratch at full length;
+# others train as they do. At "deeper", 1e-2 makes scratch worse, and the nearest source on one of
+# two sets. "wider" is of the full profile and not tuned.
+_RESNET = {"half wider": 1e-3, "deeper": 3e-3, "deepest": 3e-3, "wider": 3e-3}  # by size
 _PICTURED = (
     *("scratch", "nearest source", "farther source", "own size", "Net2Net"),
     *("uniform", "SAIL", "SAIL, matched"),
 )
-_RESNET = {"half wider": 1e-3, "deeper": 3e-3, "deepest": 3e-3, "wider": 3e-3}
-_WAYS = ("ResNet", "ResNet, probed", "ResNet, halves", "ResNet, halves, probed")
-RATES = {  # by modality, start and size
-    **dict.fromkeys(product(("GPT",), ("shared",), ("half wider", "twice")), _GPT),
-    **dict.fromkeys(product(("GPT",), ("own",), ("half wider", "twice")), {**_GPT, **_OWN_GPT}),
-    **{
-        (modality, start, size): dict.fromkeys(_PICTURED, Rates(rate))
-        for modality, start, (size, rate) in product(_WAYS, ("shared", "own"), _RESNET.items())
-    },
-    ("ResNet, BYOL", "shared", "deeper"): {
-        **dict.fromkeys(("scratch", "nearest source"), Rates(3e-3)),
-        "SAIL": Rates(1e-3),
-    },
+_UNLIKE = {  # by modality and size, whose best rates are others
+    ("ResNet, halves", "half wider"): {"nearest source": Rates(3e-3)},
+    ("ResNet, halves, probed", "half wider"): {"nearest source": Rates(3e-3)},
+    ("ResNet, halves, BYOL", "half wider"): dict.fromkeys(("nearest source", "SAIL"), Rates(3e-3)),
+    ("ResNet, BYOL", "deeper"): {"SAIL": Rates(1e-3)},
 }
-RATES |= {
-    ("ResNet, halves, BYOL", "shared", size): {
-        "scratch": Rates(rate),
-        **dict.fromkeys(("nearest source", "SAIL"), Rates(3e-3)),
-    }
-    for size, rate in _RESNET.items()
-}
-for _way, _start in product(_WAYS[2:], ("shared", "own")):
-    RATES[_way, _start, "half wider"]["nearest source"] = Rates(3e-3)
 
 
 def usual_rates(modality: str, start: str, size: str, arm: str) -> Rates:
@@ -72,7 +55,12 @@ def usual_rates(modality: str, start: str, size: str, arm: str) -> Rates:
     Raises:
         ValueError: where none are known.
     """
-    rates = RATES.get((modality.removesuffix(", full"), start, size), {})
+    usual = modality.removesuffix(", full")
+    rates: dict[str, Rates] = {}
+    if usual == "GPT":
+        rates = {**_GPT, **(_OWN_GPT if start == "own" else {})}
+    elif usual.startswith("ResNet"):
+        rates = dict.fromkeys(_PICTURED, Rates(_RESNET[size])) | _UNLIKE.get((usual, size), {})
     if arm not in rates:
         raise ValueError(f"no rates of {arm!r} are known for {modality}: pass them as rates")
     return rates[arm]
