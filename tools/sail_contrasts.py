@@ -32,6 +32,7 @@ _ARMS = partial(Contrast, "compared", ("method",), blocks=("seed", "reading", "s
 _BLOCKS = ("seed", "modality", "target", "start", "size")
 _STARTS = partial(Contrast, "starts", ("arm",), blocks=_BLOCKS)
 _PICTURED = partial(Contrast, "pictured", ("arm",), blocks=_BLOCKS)
+_HALVED = partial(Contrast, "halved", ("arm",), blocks=_BLOCKS)
 _UNLABELLED = partial(Contrast, "unlabelled", ("arm",), blocks=_BLOCKS)
 _BOTH_WAYS = partial(
     Contrast,
@@ -39,7 +40,7 @@ _BOTH_WAYS = partial(
     ("arm", "modality"),
     outcome=("easy", "hard"),
     step=1000.0,
-    blocks=("target", "start", "size"),  # with a single cell, shuffle over seeds
+    blocks=("seed", "target", "start", "size"),
 )
 _FARTHER = (  # from what sources know
     *("cifar10", "svhn_grey", "resisc12", "eurosat"),
@@ -64,6 +65,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _ARMS([("theorem",), ("scratch",)], ("easy", "hard"), 1000.0),
         _STARTS([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
         _PICTURED([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
+        _HALVED([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
         _UNLABELLED([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
     ),
     "S2": (
@@ -141,6 +143,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _ARMS([("scratch",), ("theorem",)]),
         _STARTS([("scratch",), ("SAIL",)]),
         _PICTURED([("scratch",), ("SAIL",)]),
+        _HALVED([("scratch",), ("SAIL",)]),
         _UNLABELLED([("scratch",), ("SAIL",)]),
     ),
     "S11": (
@@ -186,6 +189,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _ARMS([("theorem",), ("nearest source",)], ("loss",), 10.0),
         _STARTS([("SAIL",), ("nearest source",)], ("loss",), 10.0),
         _PICTURED([("SAIL",), ("nearest source",)], ("loss",), 10.0),
+        _HALVED([("SAIL",), ("nearest source",)], ("loss",), 10.0),
         _UNLABELLED([("SAIL",), ("nearest source",)], ("loss",), 10.0),
         Contrast(
             "ends",
@@ -198,7 +202,10 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             blocks=("seed", "modality", "maps"),
         ),
     ),
-    "S17": (_STARTS([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),),
+    "S17": (
+        _STARTS([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
+        _HALVED([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
+    ),
     "S19": (_STARTS([("SAIL, distilled",), ("SAIL",)], ("late", "loss"), 1000.0),),
     "S18": (  # exchanged, the inner two links run backwards and the outer two do not
         Contrast(

@@ -11,7 +11,7 @@ import pytest
 from mutate_ledger import WAYS, found, noticed
 
 from mergelib.ledger import judge, sail
-from mergelib.ledger.sail.arms import BYOL, LABELS
+from mergelib.ledger.sail.arms import BYOL, HALVES, LABELS
 from mergelib.records.results import MissingResult
 from mergelib.studies.analysis.sail import arms, sweeps
 from mergelib.studies.papers.sail.larger.arms import ARMS
@@ -20,6 +20,7 @@ from mergelib.studies.papers.sail.text import CELLS, CORPORA, EVERY, SHARES
 from mergelib.studies.papers.sail.training import GRIDS
 
 Tables = dict[str, list[dict[str, Any]]]
+RESNETS = ("half wider", "deeper", "deepest")
 APART = ("bert2BERT", "LiGO, published")
 KEYS = ("S2", "S4", "S5", "S6", "S11", "S17", "S19")
 
@@ -75,18 +76,16 @@ def made(seed: int) -> dict[str, Tables]:
                 put(name, "curves", {**cell, **row})
             flops = {"step_flops": 1e9, "added_flops": 1e9, "source_flops": 1e11}
             put(name, "costs", {**cell, **flops})
-    for modality, arm in product((LABELS, BYOL), ("scratch", "nearest source", "SAIL")):
-        (name,) = arms.UNLABELLED
-        cell = {"start": "shared", "size": "deeper", "arm": arm}
-        cell |= {"modality": modality, "target": "cifar10"}
-        for step in range(0, 161, 20):
+    for modality, size in product((HALVES, LABELS, BYOL), RESNETS):
+        (name,) = arms.HALVES if modality == HALVES else arms.UNLABELLED
+        cell = {"start": "shared", "size": size, "modality": modality, "target": "cifar10"}
+        put(name, "distances", {**cell, "first": 0.1, "second": 0.2})
+        for arm, step in product(("scratch", "nearest source", "SAIL"), range(0, 161, 20)):
             loss = 2.6 - step / 1000 if arm == "scratch" else draw() - 0.05  # who gets there
-            row = {"step": step, "judge": loss, "accuracy": 0.3}
+            row = {"arm": arm, "step": step, "judge": loss, "accuracy": 0.3}
             put(name, "curves", {**cell, **row})
-        put(name, "costs", {**cell, **flops})
-    for modality in (LABELS, BYOL):
-        near = {"start": "shared", "size": "deeper", "first": 0.1, "second": 0.2}
-        put(name, "distances", {**near, "modality": modality, "target": "cifar10"})
+            if not step:
+                put(name, "costs", {**cell, "arm": arm, **flops})
     return tables
 
 
@@ -99,9 +98,9 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     for module in (sweeps, arms):
         monkeypatch.setattr(module, "load_table", load)
-    for modality in (LABELS, BYOL):
+    for modality, size in product((HALVES, LABELS, BYOL), RESNETS):
         goals = {"easy": 2.505, "hard": 2.5}
-        monkeypatch.setitem(GOALS, (modality, "deeper", "cifar10"), goals)
+        monkeypatch.setitem(GOALS, (modality, size, "cifar10"), goals)
     for stored in (mutate_ledger._stored, mutate_ledger._favoured):
         stored.cache_clear()
     yield

@@ -13,8 +13,13 @@ from mergelib.studies.analysis.sail import arms, factorial
 
 WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, re-basin"}
 GOALS = ("easy", "hard")
-LABELS, BYOL = "ResNet, probed", "ResNet, BYOL"  # both judged by a probe
-MAIN = {"GPT": "half wider", "ResNet": "deeper", BYOL: "deeper"}  # sizes by modality
+HALVES = "ResNet, halves"
+LABELS, BYOL = f"{HALVES}, probed", f"{HALVES}, BYOL"  # both judged by a probe
+MAIN = {  # sizes by modality
+    "GPT": "half wider",
+    "ResNet": "deeper",
+    **dict.fromkeys((HALVES, BYOL), "half wider"),
+}
 # Rivals that S6 does not turn on: S10's; one that the paper does not name; a second form of LiGO.
 _ASIDE = ("scratch", "bert2BERT", "LiGO, published")
 _KEYS = ["modality", "size", "start"]
@@ -45,7 +50,8 @@ def _main(table: pd.DataFrame, values: Sequence[str], *columns: str) -> pd.DataF
 
 def _all(load: Load) -> pd.DataFrame:
     """Starts of texts and of pictures, with labels and without."""
-    return pd.concat([load(arms.starts), load(arms.pictured), load(arms.unlabelled)])
+    parts = (arms.starts, arms.pictured, arms.halved, arms.unlabelled)
+    return pd.concat([load(part) for part in parts])
 
 
 def faster(load: Load) -> list[Check]:
@@ -98,25 +104,26 @@ def better(load: Load) -> list[Check]:
 
 
 def labelled(load: Load) -> list[Check]:
-    """S11: what is gained over scratch, with labels less without, both judged by a probe."""
+    """S11: what is gained over scratch, with labels less without, means over sizes."""
     table = load(arms.unlabelled)
-    what = "ResNet, deeper: SAIL gains more with labels than without"
-    with_labels, without = {"modality": LABELS}, {"modality": BYOL}
-    checks = [
-        speeds.more(
-            f"{what}, {goal} goal",
-            arms.speed_ups(table, goal, "B", "SAIL"),
-            with_labels,
-            without,
-        )
-        for goal in GOALS
-    ]
+    what = "ResNet, halves: SAIL gains more with labels than without"
+    checks = []
+    for goal in GOALS:
+        rows = _means(arms.speed_ups(table, goal, "B", "SAIL"), speeds.VALUES)
+        both = ({"modality": LABELS}, {"modality": BYOL})
+        checks.append(speeds.more(f"{what}, {goal} goal", rows, *both))
+    means = _means(table, ["loss"], "arm")
     losses = {
-        (name, arm): pick(table, "loss", keys=SEED, modality=name, arm=arm)
+        (name, arm): pick(means, "loss", keys=SEED, modality=name, arm=arm)
         for name, arm in product((LABELS, BYOL), ("scratch", "SAIL"))
     }
     gains = [losses[name, "scratch"] - losses[name, "SAIL"] for name in (LABELS, BYOL)]
     return [*checks, above(f"{what}, in loss", *gains, role="secondary", unit="nats")]
+
+
+def _means(table: pd.DataFrame, values: Sequence[str], *columns: str) -> pd.DataFrame:
+    """Of values, over sizes, for each seed, modality and further columns."""
+    return table.groupby(["modality", "seed", *columns])[[*values]].mean().reset_index()
 
 
 def fading(load: Load) -> list[Check]:
@@ -153,8 +160,9 @@ def ahead(load: Load) -> list[Check]:
 
 
 def sizes(load: Load) -> list[Check]:
-    """S17: log₂ speed-up over scratch at every size of the target."""
-    table = load(arms.starts)
+    """S17: log₂ speed-up over scratch at every size, of texts and of one set of pictures."""
+    halves = load(arms.halved)
+    table = pd.concat([load(arms.starts), halves[halves["target"] == arms.SIZED]])
     checks = []
     for goal in GOALS:
         rows = arms.speed_ups(table, goal, "B", "SAIL")

@@ -12,7 +12,9 @@ from mergelib.studies.papers.sail.larger.rates import GOALS
 
 TEXT = ("tinyshakespeare-arms", "tinyshakespeare-arms-published")
 PICTURES = ("vision8-arms", "vision8-arms-farther")
-UNLABELLED = ("vision8-arms-unlabelled",)
+HALVES = ("vision14-arms",)
+UNLABELLED = ("vision14-arms-unlabelled",)
+SIZED = "cifar10"  # the one target of halves at every size
 BASELINES = (
     *("scratch", "nearest source", "own size", "Net2Net", "stack", "bert2BERT"),
     *("LiGO", "LiGO, published", "uniform", "greedy soup"),
@@ -29,7 +31,7 @@ def curves(results: Sequence[str]) -> pd.DataFrame:
     it stands here for own starts, too.
 
     Args:
-        results: `TEXT`, `PICTURES` or `UNLABELLED`.
+        results: `TEXT`, `PICTURES`, `HALVES` or `UNLABELLED`.
 
     Returns:
         A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
@@ -88,6 +90,11 @@ def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
 def pictured() -> pd.DataFrame:
     """`starts` of pictures."""
     return starts(PICTURES)
+
+
+def halved() -> pd.DataFrame:
+    """`starts` of pictures from sources that know half of the classes of one set each."""
+    return starts(HALVES)
 
 
 def unlabelled() -> pd.DataFrame:
