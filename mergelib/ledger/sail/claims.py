@@ -276,8 +276,8 @@ CLAIMS = (
         place="Section 4.3",
         statement="SAIL carries over to targets of several sizes",
         reported="curves without numbers",
-        method=f"{_LARGER}; and ResNets as for S11, judged by their heads. log₂ of FLOPs of scratch "
-        "over SAIL's to losses fixed beforehand for each size, account B",
+        method=f"{_LARGER}; and ResNets as for S11, judged by their heads. log₂ of FLOPs of "
+        "scratch over SAIL's to losses fixed beforehand for each size, account B",
         test=arms.sizes,
     ),
     _claim(
