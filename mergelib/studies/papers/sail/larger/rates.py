@@ -33,8 +33,8 @@ _GPT = {
     "LiGO, published": Rates(1e-3, 1e-2),
 }
 _OWN_GPT = {"SAIL": Rates(3e-3), "SAIL, matched": Rates(1e-3), "SAIL, distilled": Rates(3e-3)}
-# Of ResNets scratch, the nearest source and SAIL were tuned on CIFAR-10, where they lay close to one
-# another at full length, and "uniform" there; all others train as scratch does. At "deeper", 1e-2
+# Of ResNets scratch, the nearest source and SAIL were tuned on CIFAR-10, where they lay close to
+# one another at full length, "uniform" there; all others train as scratch does. At "deeper", 1e-2
 # makes scratch worse, and the nearest source on one of two sets. "wider" is of the full profile and
 # not tuned.
 _RESNET = {"half wider": 1e-3, "deeper": 3e-3, "deepest": 3e-3, "wider": 3e-3}  # by size
