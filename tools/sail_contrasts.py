@@ -33,6 +33,7 @@ _BLOCKS = ("seed", "modality", "target", "start", "size")
 _STARTS = partial(Contrast, "starts", ("arm",), blocks=_BLOCKS)
 _PICTURED = partial(Contrast, "pictured", ("arm",), blocks=_BLOCKS)
 _HALVED = partial(Contrast, "halved", ("arm",), blocks=_BLOCKS)
+_LONGER = partial(Contrast, "longer", ("arm",), blocks=_BLOCKS)
 _UNLABELLED = partial(Contrast, "unlabelled", ("arm",), blocks=_BLOCKS)
 _BOTH_WAYS = partial(
     Contrast,
@@ -144,6 +145,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _STARTS([("scratch",), ("SAIL",)]),
         _PICTURED([("scratch",), ("SAIL",)]),
         _HALVED([("scratch",), ("SAIL",)]),
+        _LONGER([("scratch",), ("SAIL",)]),
         _UNLABELLED([("scratch",), ("SAIL",)]),
     ),
     "S11": (

@@ -13,6 +13,7 @@ from mergelib.studies.analysis.sail import arms, factorial
 
 WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, re-basin"}
 GOALS = ("easy", "hard")
+LONGER = 640  # steps of the one longer training
 HALVES = "ResNet, halves"
 LABELS, BYOL = f"{HALVES}, probed", f"{HALVES}, BYOL"  # both judged by a probe
 MAIN = {  # sizes by modality
@@ -23,6 +24,7 @@ MAIN = {  # sizes by modality
 # Rivals that S6 does not turn on: S10's; one that the paper does not name; a second form of LiGO.
 _ASIDE = ("scratch", "bert2BERT", "LiGO, published")
 _KEYS = ["modality", "size", "start"]
+_PAIR = ("SAIL", "scratch")
 
 
 def _cells(table: pd.DataFrame) -> Iterator[tuple[str, dict[str, str]]]:
@@ -95,11 +97,14 @@ def merged(load: Load) -> list[Check]:
 
 def better(load: Load) -> list[Check]:
     """S10, of larger networks: accuracy after as many FLOPs as scratch takes in all its steps."""
-    table = _main(_all(load), ["accuracy"], "arm")
     checks = []
-    for words, cell in _cells(table):
-        sides = [pick(table, "accuracy", keys=SEED, arm=arm, **cell) for arm in ("SAIL", "scratch")]
-        checks.append(above(f"{words}: better than scratch in the end", *sides))
+    tables = {"": _all(load), f" of {LONGER} steps": load(arms.longer)}
+    for end, table in tables.items():
+        means = _main(table, ["accuracy"], "arm")
+        for words, cell in _cells(means):
+            what = f"{words}: better than scratch in the end{end}"
+            pair = (pick(means, "accuracy", keys=SEED, arm=arm, **cell) for arm in _PAIR)
+            checks.append(above(what, *pair))
     return checks
 
 
@@ -115,7 +120,7 @@ def labelled(load: Load) -> list[Check]:
     means = _means(table, ["loss"], "arm")
     losses = {
         (name, arm): pick(means, "loss", keys=SEED, modality=name, arm=arm)
-        for name, arm in product((LABELS, BYOL), ("scratch", "SAIL"))
+        for name, arm in product((LABELS, BYOL), _PAIR)
     }
     gains = [losses[name, "scratch"] - losses[name, "SAIL"] for name in (LABELS, BYOL)]
     return [*checks, above(f"{what}, in loss", *gains, role="secondary", unit="nats")]

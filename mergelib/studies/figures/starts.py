@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mergelib.plots import label
 from mergelib.records.statistics import over_seeds
 from mergelib.sail.retraining import ENOUGH
 
@@ -21,7 +20,12 @@ ARMS = {
     "uniform": ("uniform average", "#56b4e9", "--"),
 }
 PICTURED = ("scratch", "nearest source", "farther source", "SAIL")
-MARKS = {"SAIL": ("o", -0.2), "nearest source": ("D", 0.0), "farther source": ("s", 0.2)}
+MARKS = {
+    "SAIL": ("o", -0.2),
+    "nearest source": ("D", 0.0),
+    "farther source": ("s", 0.2),
+    "uniform": ("^", 0.2),
+}
 
 
 def curves(
@@ -47,31 +51,30 @@ def curves(
     ax.set(xlabel="steps")
 
 
-def by_distance(
-    speeds: Mapping[str, pd.DataFrame], distances: "pd.Series[float]", ax: "Axes"
+def by_place(
+    speeds: Mapping[str, pd.DataFrame], names: Mapping[Any, str], ax: "Axes", column: str
 ) -> None:
-    """log₂ speed-ups of all targets, from the nearest to the farthest, with 95 % intervals.
+    """log₂ speed-ups side by side, with 95 % intervals over seeds.
 
     Args:
         speeds: names of `MARKS` to rows as from
             `mergelib.studies.analysis.sail.arms.speed_ups`; where fewer runs than
             `ENOUGH` reach the goal, on either side, marks are open.
-        distances: by target.
+        names: values of the column to what is written below, in order.
         ax: where to draw.
+        column: that tells the places.
     """
-    order = distances.sort_values()
-    places = {target: place for place, target in enumerate(order.index)}
+    places = {value: place for place, value in enumerate(names)}
     for arm, rows in speeds.items():
         (mark, shift), (text, shade, _) = MARKS[arm], ARMS[arm]
-        found = over_seeds(rows, "target", "speed")
-        reached = rows.groupby("target")[["reached", "rival_reached"]].mean().min(axis=1)
+        found = over_seeds(rows, column, "speed")
+        reached = rows.groupby(column)[["reached", "rival_reached"]].mean().min(axis=1)
         bars: dict[str, Any] = {"color": shade, "fmt": mark, "ms": 5, "capsize": 2}
         ax.plot([], [], mark, color=shade, ms=5, label=text)
         for fill, chosen in ((shade, reached >= ENOUGH), ("white", reached < ENOUGH)):
             own = found[chosen[found.index]]
-            at = [places[target] + shift for target in own.index]
+            at = [places[value] + shift for value in own.index]
             ax.errorbar(at, own["mean"], own["half_width"], mfc=fill, **bars)
     ax.axhline(0, color="#000000", lw=1)
-    names = [f"{label(str(target))}, {distance:.2g}" for target, distance in order.items()]
-    ax.set_xticks(range(len(order)), names, rotation=40, ha="right", fontsize=10)
+    ax.set_xticks(range(len(names)), [*names.values()], rotation=40, ha="right", fontsize=10)
     ax.set(ylabel="log₂ speed-up")

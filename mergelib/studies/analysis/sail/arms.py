@@ -13,6 +13,7 @@ from mergelib.studies.papers.sail.larger.rates import GOALS
 TEXT = ("tinyshakespeare-arms", "tinyshakespeare-arms-published")
 PICTURES = ("vision8-arms", "vision8-arms-farther")
 HALVES = ("vision14-arms",)
+LONGER = ("vision14-arms-longer",)  # one cell of halves for four times as many steps
 UNLABELLED = ("vision14-arms-unlabelled",)
 SIZED = "cifar10"  # the one target of halves at every size
 BASELINES = (
@@ -31,7 +32,7 @@ def curves(results: Sequence[str]) -> pd.DataFrame:
     it stands here for own starts, too.
 
     Args:
-        results: `TEXT`, `PICTURES`, `HALVES` or `UNLABELLED`.
+        results: `TEXT`, `PICTURES`, `HALVES`, `LONGER` or `UNLABELLED`.
 
     Returns:
         A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
@@ -97,20 +98,29 @@ def halved() -> pd.DataFrame:
     return starts(HALVES)
 
 
+def longer() -> pd.DataFrame:
+    """`starts` of one of these cells, trained for longer."""
+    return starts(LONGER)
+
+
 def unlabelled() -> pd.DataFrame:
     """`starts` of pictures that are judged by a probe, learned with labels and without."""
     return starts(UNLABELLED)
 
 
-def distances() -> pd.DataFrame:
-    """Of pictures, MMD² from the target to the nearer source, ``distance``, and ``gamma``.
+def distances(results: Sequence[str] = PICTURES[:1]) -> pd.DataFrame:
+    """MMD² of pictures and θ_1's weight.
+
+    Args:
+        results: as of `curves`.
 
     Returns:
-        A row per modality, target, seed, start and size.
+        A row per modality, target, seed, start and size, with ``first`` and ``second``, from the
+        target to either source, ``distance``, the lesser of them, ``between`` and ``gamma``.
     """
-    table = _loaded(PICTURES[:1], "distances")
+    table = _loaded(results, "distances")
     nearer = table[["first", "second"]].min(axis=1)
-    return table.assign(distance=nearer)[[*_CELL, "distance", "gamma"]].drop_duplicates()
+    return table.assign(distance=nearer).drop_duplicates()
 
 
 def fading(table: pd.DataFrame) -> pd.Series:
