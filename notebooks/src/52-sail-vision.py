@@ -488,16 +488,16 @@ assert losses["seed"].nunique() == 5
 #
 # **Do not take the nearest data for the best source.** Try each source for a few steps.
 #
-# These are a perceptron on points in a plane, and ResNets of 0.2 million parameters; [](55-merging-or-warm-start) has wider ResNets, and sources with
-# starts of their own. **Not run** are BYOL on the other seven sets, the size `deepest`, with the blocks of a ResNet-34, and sizes for a GPU
-# ({ref}`how <run-full>`): all are settings of `arms`. The [ledger](90-claims-ledger) has each claim with its intervals.
+# These are a perceptron on points in a plane, and ResNets of 0.2 to 0.4 million parameters; [](55-merging-or-warm-start) has sources with
+# starts of their own. **Not run** are CIFAR-100 and Tiny ImageNet at two of three sizes, or by BYOL, and sizes for a GPU ({ref}`how <run-full>`): all
+# are settings of `arms`. The [ledger](90-claims-ledger) has each claim with its intervals.
 #
 # ```bash
 # mergelib study arms --suite vision8 --seeds 5 --set steps=160 \
 #   --at 'target=cifar10 only=["scratch","nearest source","SAIL"] size=deeper' ... -o starts.json
-# mergelib study arms --suite vision8 --seeds 5 --set steps=160 --set size=deeper --set target=cifar10 \
-#   --set 'only=["scratch","nearest source","SAIL"]' \
-#   --at 'learning="labels, probed"' --at learning=byol -o unlabelled.json
+# mergelib study arms --suite vision14 --seeds 5 --set steps=160 --set known=halves --set target=cifar10 \
+#   --set 'only=["scratch","nearest source","SAIL"]' --set size=deeper \
+#   --at learning=labels --at 'learning="labels, probed"' --at learning=byol -o halves.json
 # ```
 #
 # ## Exercises

@@ -165,6 +165,16 @@ def test_starts_of_pictures(pictures: Transfer) -> None:
     ), "statistics measured anew"
 
 
+def test_halves_that_are_alike_are_told(pictures: Transfer) -> None:
+    """A part is told from one far away, by no deal of 199, and not from itself."""
+    first, _, target = pictures.described
+    for shift, p in ((9, 1 / 200), (0, 1)):
+        moved = replace(pictures, described=[first, first + shift, target])
+        tables = arms(moved, size="deeper", only=["scratch"], steps=0)
+        assert [row["step"] for row in tables["curves"]] == [0]
+        assert tables["distances"][0]["p"] == p
+
+
 def test_the_full_profile_has_sizes_of_its_own(pictures: Transfer) -> None:
     wide = replace(picture_transfer(*shades(), 0, profile="full"), schedule=pictures.schedule)
     assert wide.name == "ResNet, halves, full"
@@ -210,7 +220,9 @@ def test_rates_and_goals_are_those_of_least_loss(
     assert {*tuning.tuned_goals([text], "twice", 20)} == {"easy", "hard"}
 
 
-def test_what_is_refused(text: Transfer, pictures: Transfer) -> None:
+def test_what_is_refused(
+    text: Transfer, pictures: Transfer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(words: str, transfer: Transfer, **settings: Any) -> None:
         with pytest.raises(ValueError, match=words):
             arms(transfer, steps=2, **settings)
@@ -233,6 +245,10 @@ def test_what_is_refused(text: Transfer, pictures: Transfer) -> None:
     for suite in ("tinyshakespeare", "glyphs8"):
         with pytest.raises(ValueError, match="known is 'halves', expected one of: the default"):
             transfer_of(Run(study, suite, 0, settings=study.complete({"known": "halves"})))
+    monkeypatch.setattr(grounds.pictures, "pretraining_sets", lambda: shades()[1])
+    grounds._known.cache_clear()
+    with pytest.raises(ValueError, match="no file of tiny_imagenet32 in the data folder"):
+        transfer_of(Run(study, "vision8", 0, settings=usual))
     with pytest.raises(ValueError, match="1 texts, expected two"):
         text_transfer(Texts(0, {"a": words(0) * 20}))
 

@@ -19,7 +19,7 @@ from mergelib.messages.brief import Brief
 from mergelib.procedures import adapt
 from mergelib.records.results import Tables
 from mergelib.sail import grow
-from mergelib.sail.divergences import mmd_table
+from mergelib.sail.divergences import median_distance, mmd_table, permutation_p
 from mergelib.sail.growth.learning import learn_growth
 from mergelib.sail.growth.ligo import learn_ligo
 from mergelib.sail.proximal import proximal_weights
@@ -123,7 +123,8 @@ def arms(
         are probed ``neighbours``, the accuracy of a vote of the nearest. ``costs``: of each
         ``arm``, ``step_flops``, ``added_flops`` (whatever the start takes beside its sources) and
         ``source_flops``. ``distances``: MMD² ``first`` (of D_1 and D*), ``second`` and
-        ``between``, and ``gamma``, θ_1's weight.
+        ``between``, ``p``, of a ``between`` as large if D_1 and D_2 have one law, and ``gamma``,
+        θ_1's weight.
 
     Raises:
         ValueError: an unknown start, size or arm, an arm that the transfer does not allow, or
@@ -178,12 +179,14 @@ class Sources:
             raise ValueError(f"size is {size!r}, expected one of: {', '.join(larger)}")
         self.transfer, self.kind, self.size = transfer, start, size
         self.nets = [transfer.source("shared", 0), transfer.source(start, 1)]
-        table = mmd_table(transfer.described)
+        described = transfer.described
+        table = mmd_table(described)
         weights = proximal_weights(table[2, :2], table[:2, :2]).weights
         self.distances = {
             "first": float(table[0, 2]),
             "second": float(table[1, 2]),
             "between": float(table[0, 1]),
+            "p": permutation_p(*described[:2], bandwidth=median_distance(described)),
             "gamma": float(weights[0]),
         }
         self.nearest = int(table[1, 2] < table[0, 2])

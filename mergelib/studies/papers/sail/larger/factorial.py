@@ -85,7 +85,7 @@ def factorial(
         Rows with a cell's ``sources``, ``start`` and ``maps``, ``size``, and of pictures
         ``modality`` and ``target``. ``curves``: ``step``, ``choose`` and ``judge`` (nats),
         ``accuracy``. ``costs``: as of the study ``arms``. ``distances``, of no cell: MMD²
-        ``first`` (of D_1 and D*), ``second`` and ``between``, and ``gamma``, θ_1's weight.
+        ``first`` (of D_1 and D*), ``second`` and ``between``, ``p`` and ``gamma``, likewise.
 
     Raises:
         ValueError: an unknown size, or maps whose rates nobody knows.

@@ -72,7 +72,7 @@ SCHEDULES = {  # sources take about as many FLOPs: a step without labels takes 2
     "byol": Schedule(400, 3e-3, 64),
 }
 LEARNING = {"labels": "ResNet", "labels, probed": "ResNet, probed", "byol": "ResNet, BYOL"}
-HALVES, HELD_OUT = "halves", "tiny_imagenet20"
+PHOTOGRAPHS, HALVES, HELD_OUT = "tiny_imagenet32", "halves", "tiny_imagenet20"
 HELD = {"classes": 20, "train": 110, "validation": 25}  # photographs of a class; others for tests
 
 
@@ -126,8 +126,10 @@ def _known(*, rendered: bool) -> list[PretrainingSet]:
     """What sources learn: scripts that no suite has, and photographs where these may be missed."""
     if rendered:
         return pictures.rendered_sets()
-    photographs, _, scripts = pictures.pretraining_sets()
-    return [photographs, scripts]
+    found = {each.name: each for each in pictures.pretraining_sets()}
+    if PHOTOGRAPHS not in found:
+        raise ValueError(f"no file of {PHOTOGRAPHS} in the data folder (MERGELIB_DATA)")
+    return [found[PHOTOGRAPHS], found["glyphs"]]
 
 
 def _apart(seen: PretrainingSet, seed: int) -> tuple[PretrainingSet, Task]:
@@ -277,8 +279,6 @@ class Unlabelled(Probed):
     def trained(
         self, net: nn.Module, split: Split, steps: Sequence[int], rate: float
     ) -> dict[int, State]:
-        if not steps:
-            return {}
         found = train_byol(
             _body(net),
             self.transform(split.inputs),

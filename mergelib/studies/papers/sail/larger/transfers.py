@@ -147,7 +147,7 @@ class Transfer(Brief):
             ``step``, the losses ``choose`` and ``judge`` in nats, and ``accuracy`` on the latter.
         """
         later = [step for step in steps if step]
-        states = self.trained(net, split or self.parts[TARGET], later, rate)
+        states = self.trained(net, split or self.parts[TARGET], later, rate) if later else {}
         for step, state in {0: net.state_dict(), **states}.items():
             yield {"step": step, **self.judged(net, state)}
 
