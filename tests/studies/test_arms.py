@@ -31,6 +31,9 @@ from mergelib.testbed.tasks import PretrainingSet, Split, Task
 from tests.studies.test_sail_text import words
 
 
+FAMILY = "mergelib.testbed.families.pictures"
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEARNING", 2)
@@ -168,11 +171,11 @@ def test_starts_of_pictures(pictures: Transfer) -> None:
 def test_halves_that_are_alike_are_told(pictures: Transfer) -> None:
     """A part is told from one far away, by no deal of 199, and not from itself."""
     first, _, target = pictures.described
-    for shift, p in ((9, 1 / 200), (0, 1)):
+    for shift, low, high in ((9, 0, 1 / 200), (0, 0.9, 1)):
         moved = replace(pictures, described=[first, first + shift, target])
         tables = arms(moved, size="deeper", only=["scratch"], steps=0)
         assert [row["step"] for row in tables["curves"]] == [0]
-        assert tables["distances"][0]["p"] == p
+        assert low < tables["distances"][0]["p"] <= high
 
 
 def test_the_full_profile_has_sizes_of_its_own(pictures: Transfer) -> None:
@@ -245,7 +248,7 @@ def test_what_is_refused(
     for suite in ("tinyshakespeare", "glyphs8"):
         with pytest.raises(ValueError, match="known is 'halves', expected one of: the default"):
             transfer_of(Run(study, suite, 0, settings=study.complete({"known": "halves"})))
-    monkeypatch.setattr(grounds.pictures, "pretraining_sets", lambda: shades()[1])
+    monkeypatch.setattr(f"{FAMILY}.pretraining_sets", lambda: shades()[1])
     grounds._known.cache_clear()
     with pytest.raises(ValueError, match="no file of tiny_imagenet32 in the data folder"):
         transfer_of(Run(study, "vision8", 0, settings=usual))
@@ -272,8 +275,8 @@ def test_classes_that_are_held_out_are_known_to_no_source(monkeypatch: pytest.Mo
     seen = [{*split.inputs[:, 0, 0, 0].tolist()} for split in transfer.parts]
     assert [len(values) for values in seen] == [2, 2, 2]
     assert set.union(*seen) == {0, 40, 80, 120, 160, 200}, "no class is in two parts"
-    splits = {rest.class_names: (rest.train, rest.test)}
-    splits[task.class_names] = (task.train, task.validation, task.test)
+    splits = {rest.class_names: [rest.train, rest.test]}
+    splits[task.class_names] = [task.train, task.validation, task.test]
     for names, split in ((names, split) for names, group in splits.items() for split in group):
         told = {names[label] for label in split.labels.tolist()}
         values = {"abcdef"[value // 40] for value in split.inputs[:, 0, 0, 0].tolist()}
