@@ -30,7 +30,6 @@ from mergelib.testbed.models import GPT
 from mergelib.testbed.tasks import PretrainingSet, Split, Task
 from tests.studies.test_sail_text import words
 
-
 FAMILY = "mergelib.testbed.families.pictures"
 
 
