@@ -13,6 +13,7 @@ from mergelib.studies.papers.sail.larger.rates import GOALS
 TEXT = ("tinyshakespeare-arms", "tinyshakespeare-arms-published")
 PICTURES = ("vision8-arms", "vision8-arms-farther")
 HALVES = ("vision14-arms",)
+ALIKE = ("vision14-arms-alike",)  # how alike these halves are, without training
 LONGER = ("vision14-arms-longer",)  # one cell of halves for four times as many steps
 UNLABELLED = ("vision14-arms-unlabelled",)
 SIZED = "cifar10"  # the one target of halves at every size
@@ -32,7 +33,7 @@ def curves(results: Sequence[str]) -> pd.DataFrame:
     it stands here for own starts, too.
 
     Args:
-        results: `TEXT`, `PICTURES`, `HALVES`, `LONGER` or `UNLABELLED`.
+        results: `TEXT`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER` or `UNLABELLED`.
 
     Returns:
         A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
