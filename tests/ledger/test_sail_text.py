@@ -85,7 +85,7 @@ def made(seed: int) -> dict[str, Tables]:
             row = {"arm": arm, "step": step, "judge": loss, "accuracy": 0.3}
             put(name, "curves", {**cell, **row})
             if not step:
-                put(name, "costs", {**cell, "arm": arm, **flops})
+                put(name, "costs", {**cell, "arm": arm} | flops)
     return tables
 
 
