@@ -79,11 +79,11 @@ def made(seed: int) -> dict[str, Tables]:
     for modality, size in product((HALVES, LABELS, BYOL), RESNETS):
         (name,) = arms.HALVES if modality == HALVES else arms.UNLABELLED
         cell = {"start": "shared", "size": size, "modality": modality, "target": "cifar10"}
-        put(name, "distances", {**cell, "first": 0.1, "second": 0.2})
+        near = {"first": 0.1, "second": 0.2}
+        put(name, "distances", near | cell)
         for arm, step in product(("scratch", "nearest source", "SAIL"), range(0, 161, 20)):
             loss = 2.6 - step / 1000 if arm == "scratch" else draw() - 0.05  # who gets there
-            row = {"arm": arm, "step": step, "judge": loss, "accuracy": 0.3}
-            put(name, "curves", {**cell, **row})
+            put(name, "curves", {**cell, "arm": arm, "step": step, "judge": loss, "accuracy": 0.3})
             if not step:
                 put(name, "costs", {**cell, "arm": arm} | flops)
     return tables
