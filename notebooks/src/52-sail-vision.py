@@ -507,11 +507,11 @@ way = losses.groupby(["arm", "step"])["judge"].mean().unstack("arm")
 assert way.idxmin().between(120, 320).all()
 assert (way.loc[640] > way.min() + 0.3).all()
 lead = ends["accuracy"] - ends.loc["scratch", "accuracy"]
-assert lead[["SAIL", "nearest source"]].between(0.04, 0.1).all()
+assert lead[["SAIL", "nearest source"]].between(0.08, 0.1).all()
 
 # %% [markdown]
-# All three learn their pictures by heart: after about 200 steps the loss rises again. The lead in accuracy stays, POINTS; it is a better start, and not
-# only an earlier one. And again the nearest half alone is as good.
+# All three learn their pictures by heart: after about 200 steps the loss rises again. The lead in accuracy stays, at eight points and more: the start is better,
+# and not only earlier. And again the nearest half alone is as good.
 #
 # ## With labels, and without
 #
