@@ -13,10 +13,9 @@ if importlib.util.find_spec("mergelib") is None:
 # %% [markdown]
 # # Remedies examined
 #
-# **In one sentence:** the framework explains methods by the term of its bound that each is said to lower; measured, SAM
-# lowers its term and does not help the merge, Git Re-Basin helps without lowering its term, AdaMerging does the opposite of what
-# is said and helps now and then, dividing by steps does harm where mixed trainings did none, and Surgery does what is said if it
-# learns from the right inputs.
+# **In one sentence:** of five explanations by a term of the bound one holds: SAM lowers its term without helping the merge, Git
+# Re-Basin helps without lowering its term, AdaMerging does the opposite, dividing by steps mends what did no harm, and Surgery does as
+# is said if it learns from the right inputs.
 #
 # The stability framework {cite}`li2026unified` says why methods should work: flat minima and linearised training lower
 # curvature, Git Re-Basin lowers heterogeneity, AdaMerging gives outliers less weight, Surgery lowers the optimisation error
@@ -155,8 +154,7 @@ assert half["average"]["mean"][[SAM[0], "linearised"]].abs().max() < 0.5
 assert half["average"]["mean"][SAM[1]] < -1
 
 # %% [markdown]
-# With $\rho = 0.05$, and linearised, experts are two points worse on their own, and their average is level: the gap between
-# experts and merge narrows from above, at twice the price.
+# With $\rho = 0.05$, and linearised, experts are two points worse on their own, and their average is level, at twice the price.
 #
 # ## Networks that start apart
 #
@@ -368,8 +366,7 @@ assert sum(interval(remedies.correlations(known["vision8"], "task", "loss").toli
 
 # %% [markdown]
 # In points of accuracy (printed last) its merge gains on scripts, if not for certain over tasks, and *loses* on pictures, by layer for
-# certain; coefficients hardly leave zero there. But
-# nowhere do outliers get less. **They get more**, on scripts in every seed, on pictures by a weaker correlation, which one coefficient
+# certain. Nowhere do outliers get less. **They get more**, on scripts in every seed, on pictures by a weaker correlation, which one coefficient
 # per tensor does not show. A likely reason, not measured, is that the objective, entropy, rewards whoever changes most.
 #
 # On pictures the order follows the task's loss at the pretrained model (`loss`) best: tasks that it reads badly lose their weight,

@@ -338,14 +338,12 @@ plt.show()
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, for targets from the nearest to the farthest, with MMD² of pixels from the nearer source's data, to what scratch has after half (left) and nine tenths (right) of its steps on other seeds. Means and 95 % intervals over five seeds; the farther source was tried on four targets. Open: on one side or both, fewer than four runs in five get there, and count as if at the end, so that this is a bound or, at zero, no factor at all.", "name": "fig-vision-distance"}, "image": {"alt": "Two panels. Circles and diamonds, SAIL and the nearest source, lie together everywhere: highest for CIFAR-10 at the left, near one for RESISC and EuroSAT, near zero for SVHN, traffic signs and Kuzushiji, and between for Fashion-MNIST and MNIST. Squares, the farther source, lie about one above them on SVHN and on traffic signs, and not above them on Kuzushiji and MNIST. On the right all marks but those of RESISC are open."}}
 table = arms.pictured()
 apart = arms.distances().groupby("target")["distance"].mean().sort_values()
-places = {target: f"{label(target)}, {distance:.2g}" for target, distance in apart.items()}
+places = {
+    (target, "deeper"): f"{label(target)}, {distance:.2g}" for target, distance in apart.items()
+}
 photographed = ("SAIL", "nearest source", "farther source")
 fig, axes = plt.subplots(1, 2, figsize=(9.4, 4.2), sharey=True)
-for ax, goal in zip(axes, ("easy", "hard")):
-    speeds = {arm: arms.speed_ups(table, goal, "B", arm) for arm in photographed}
-    figures.by_place(speeds, places, ax, "target")
-    ax.set_title(f"{goal} goal")
-axes[1].set_ylabel("")
+figures.by_goal(table, places, photographed, axes)
 handles, names = axes[0].get_legend_handles_labels()
 fig.legend(handles, names, loc="outside lower center", ncols=3)
 plt.show()
@@ -397,8 +395,8 @@ assert even["speed"].mean() < gains["farther source", "easy"]["svhn_grey"]
 # (vision-halves)=
 # Photographs and scripts are hardly a pair that one would average. A kinder pair for SAIL: two ResNets from one start, each of which has
 # learned half of 180 classes of Tiny ImageNet. They grow to three sizes for CIFAR-10, and to one of these for CIFAR-100 and for the 20 classes
-# that are left. Here is the weight that Theorem 3 gives to the first half, by seed, and the probability $p$ that two halves of one law are as far apart,
-# by a permutation test on the same 500 pictures of each:
+# that are left. Here is the weight that Theorem 3 gives to the first half, by seed, and $p$, of a permutation test that
+# tells the halves apart:
 
 # %%
 apart = arms.distances(arms.HALVES).query("size == 'half wider'")
@@ -412,8 +410,7 @@ assert weights.drop(columns="p").to_numpy().min() == 0
 assert weights.drop(columns="p").to_numpy().max() == 0.87
 
 # %% [markdown]
-# By their pixels the halves can hardly be told apart, and the weights are mostly chance: from one half of its classes to another a source may get nothing, or
-# nearly all.
+# By their pixels the halves can hardly be told apart, and the weights are mostly chance.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, account B, to what scratch has after half (left) and nine tenths (right) of its steps on other seeds, for targets and sizes, width and number of blocks. Means and 95 % intervals over five seeds; open marks are bounds, as above.", "name": "fig-vision-halves"}, "image": {"alt": "Two panels of five places. All marks lie above one, most between one and three. At every place the nearest half alone is highest, SAIL at its height or below, and the even average, drawn for CIFAR-10, lowest. Most marks are open."}}
 places = {
@@ -426,14 +423,7 @@ places = {
 table = arms.halved()
 table["place"] = [places[where] for where in zip(table["target"], table["size"])]
 fig, axes = plt.subplots(1, 2, figsize=(9.4, 4.2), sharey=True)
-for ax, goal in zip(axes, ("easy", "hard")):
-    speeds = {}
-    for arm in ("SAIL", "nearest source", "uniform"):
-        rows = arms.speed_ups(table, goal, "B", arm)
-        speeds[arm] = rows.assign(place=[*zip(rows["target"], rows["size"])])
-    figures.by_place(speeds, places, ax, "place")
-    ax.set_title(f"{goal} goal")
-axes[1].set_ylabel("")
+figures.by_goal(table, places, ("SAIL", "nearest source", "uniform"), axes)
 handles, names = axes[0].get_legend_handles_labels()
 fig.legend(handles, names, loc="outside lower center", ncols=3)
 plt.show()

@@ -13,7 +13,6 @@ from mergelib.studies.analysis.sail import arms, factorial
 
 WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, re-basin"}
 GOALS = ("easy", "hard")
-LONGER = 640  # steps of the one longer training
 HALVES = "ResNet, halves"
 LABELS, BYOL = f"{HALVES}, probed", f"{HALVES}, BYOL"  # both judged by a probe
 MAIN = {  # sizes by modality
@@ -98,7 +97,8 @@ def merged(load: Load) -> list[Check]:
 def better(load: Load) -> list[Check]:
     """S10, of larger networks: accuracy after as many FLOPs as scratch takes in all its steps."""
     checks = []
-    tables = {"": _all(load), f" of {LONGER} steps": load(arms.longer)}
+    longer = load(arms.longer)
+    tables = {"": _all(load), f" of {int(longer['last'].max())} steps": longer}
     for end, table in tables.items():
         means = _main(table, ["accuracy"], "arm")
         for words, cell in _cells(means):

@@ -7,6 +7,7 @@ import pandas as pd
 
 from mergelib.records.statistics import over_seeds
 from mergelib.sail.retraining import ENOUGH
+from mergelib.studies.analysis.sail.arms import speed_ups
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,30 +52,43 @@ def curves(
     ax.set(xlabel="steps")
 
 
-def by_place(
-    speeds: Mapping[str, pd.DataFrame], names: Mapping[Any, str], ax: "Axes", column: str
+def by_goal(
+    table: pd.DataFrame,
+    names: Mapping[tuple[str, str], str],
+    arms: Sequence[str],
+    axes: Sequence["Axes"],
 ) -> None:
-    """log₂ speed-ups side by side, with 95 % intervals over seeds.
+    """log₂ speed-ups over scratch side by side (account B), with 95 % intervals over seeds.
+
+    Where fewer runs than `ENOUGH` reach the goal, on either side, marks are open.
 
     Args:
-        speeds: names of `MARKS` to rows as from
-            `mergelib.studies.analysis.sail.arms.speed_ups`; where fewer runs than
-            `ENOUGH` reach the goal, on either side, marks are open.
-        names: values of the column to what is written below, in order.
-        ax: where to draw.
-        column: that tells the places.
+        table: as from `mergelib.studies.analysis.sail.arms.starts`.
+        names: target and size to what is written below, in order.
+        arms: names of `MARKS`.
+        axes: where to draw, the easy goal and the hard one.
     """
+    for ax, goal in zip(axes, ("easy", "hard"), strict=True):
+        speeds = {arm: speed_ups(table, goal, "B", arm) for arm in arms}
+        _by_place(speeds, names, ax)
+        ax.set_title(f"{goal} goal")
+    axes[0].set_ylabel("log₂ speed-up")
+
+
+def _by_place(
+    speeds: Mapping[str, pd.DataFrame], names: Mapping[tuple[str, str], str], ax: "Axes"
+) -> None:
     places = {value: place for place, value in enumerate(names)}
     for arm, rows in speeds.items():
         (mark, shift), (text, shade, _) = MARKS[arm], ARMS[arm]
-        found = over_seeds(rows, column, "speed")
-        reached = rows.groupby(column)[["reached", "rival_reached"]].mean().min(axis=1)
+        where = zip(rows["target"], rows["size"], strict=True)
+        rows = rows.assign(place=[places[pair] for pair in where])
+        found = over_seeds(rows, "place", "speed")
+        reached = rows.groupby("place")[["reached", "rival_reached"]].mean().min(axis=1)
         bars: dict[str, Any] = {"color": shade, "fmt": mark, "ms": 5, "capsize": 2}
         ax.plot([], [], mark, color=shade, ms=5, label=text)
         for fill, chosen in ((shade, reached >= ENOUGH), ("white", reached < ENOUGH)):
             own = found[chosen[found.index]]
-            at = [places[value] + shift for value in own.index]
-            ax.errorbar(at, own["mean"], own["half_width"], mfc=fill, **bars)
+            ax.errorbar(own.index + shift, own["mean"], own["half_width"], mfc=fill, **bars)
     ax.axhline(0, color="#000000", lw=1)
     ax.set_xticks(range(len(names)), [*names.values()], rotation=40, ha="right", fontsize=10)
-    ax.set(ylabel="log₂ speed-up")
