@@ -589,6 +589,7 @@ assert -0.02 < more["low"] < 0
 # mergelib study arms --suite vision14 --seeds 5 --set steps=160 --set known=halves --set target=cifar10 \
 #   --set 'only=["scratch","nearest source","SAIL"]' --set size=deeper \
 #   --at learning=labels --at 'learning="labels, probed"' --at learning=byol -o halves.json
+# # other sizes: size="half wider", size=deepest; twelve epochs: steps=640; are the halves alike: steps=0
 # ```
 #
 # ## Exercises
