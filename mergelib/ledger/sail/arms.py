@@ -45,8 +45,7 @@ def _main(table: pd.DataFrame, values: Sequence[str], *columns: str) -> pd.DataF
     Modalities without one, which are controls of others, are left out.
     """
     chosen = table[table["size"] == table["modality"].map(MAIN)]
-    means = chosen.groupby([*_KEYS, "seed", *columns], sort=False)[[*values]].mean()
-    return means.reset_index()
+    return _means(chosen, values, *_KEYS, *columns)
 
 
 def _all(load: Load) -> pd.DataFrame:
@@ -109,15 +108,15 @@ def better(load: Load) -> list[Check]:
 
 
 def labelled(load: Load) -> list[Check]:
-    """S11: what is gained over scratch, with labels less without, means over sizes."""
+    """S11: what is gained over scratch, with labels less without, means over sizes and targets."""
     table = load(arms.unlabelled)
     what = "ResNet, halves: SAIL gains more with labels than without"
     checks = []
     for goal in GOALS:
-        rows = _means(arms.speed_ups(table, goal, "B", "SAIL"), speeds.VALUES)
+        rows = _means(arms.speed_ups(table, goal, "B", "SAIL"), speeds.VALUES, "modality")
         both = ({"modality": LABELS}, {"modality": BYOL})
         checks.append(speeds.more(f"{what}, {goal} goal", rows, *both))
-    means = _means(table, ["loss"], "arm")
+    means = _means(table, ["loss"], "modality", "arm")
     losses = {
         (name, arm): pick(means, "loss", keys=SEED, modality=name, arm=arm)
         for name, arm in product((LABELS, BYOL), _PAIR)
@@ -127,8 +126,8 @@ def labelled(load: Load) -> list[Check]:
 
 
 def _means(table: pd.DataFrame, values: Sequence[str], *columns: str) -> pd.DataFrame:
-    """Of values, over sizes, for each seed, modality and further columns."""
-    return table.groupby(["modality", "seed", *columns])[[*values]].mean().reset_index()
+    """Of values, over all that is neither a seed nor one of the columns."""
+    return table.groupby([*columns, "seed"], sort=False)[[*values]].mean().reset_index()
 
 
 def fading(load: Load) -> list[Check]:
@@ -165,12 +164,11 @@ def ahead(load: Load) -> list[Check]:
 
 
 def sizes(load: Load) -> list[Check]:
-    """S17: log₂ speed-up over scratch at every size, of texts and of one set of pictures."""
-    halves = load(arms.halved)
-    table = pd.concat([load(arms.starts), halves[halves["target"] == arms.SIZED]])
+    """S17: log₂ speed-up over scratch at every size, of texts and of pictures (means over sets)."""
+    table = pd.concat([load(arms.starts), load(arms.halved)])
     checks = []
     for goal in GOALS:
-        rows = arms.speed_ups(table, goal, "B", "SAIL")
+        rows = _means(arms.speed_ups(table, goal, "B", "SAIL"), speeds.VALUES, *_KEYS)
         for words, cell in _cells(rows):
             what = f"{words}: SAIL faster, {goal} goal"
             checks.append(speeds.faster(what, rows, cell, "primary"))

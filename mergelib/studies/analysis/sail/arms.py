@@ -16,7 +16,6 @@ HALVES = ("vision14-arms",)
 ALIKE = ("vision14-arms-alike",)  # how alike these halves are, without training
 LONGER = ("vision14-arms-longer",)  # one cell of halves for four times as many steps
 UNLABELLED = ("vision14-arms-unlabelled",)
-SIZED = "cifar10"  # the one target of halves at every size
 BASELINES = (
     *("scratch", "nearest source", "own size", "Net2Net", "stack", "bert2BERT"),
     *("LiGO", "LiGO, published", "uniform", "greedy soup"),

@@ -13,7 +13,10 @@ from mergelib.studies.papers.sail.larger.arms import EVERY
 from mergelib.studies.papers.sail.larger.factorial import KINDS, SCRATCH, Cell
 from mergelib.theory.proximal import steps_saved
 
-RESULTS = {"GPT": "tinyshakespeare-factorial", "ResNet": "vision8-factorial"}  # by modality
+RESULTS = {  # by modality
+    "GPT": "tinyshakespeare-factorial",
+    "ResNet": "vision8-factorial",
+}
 GOALS = 40  # losses that are aimed at
 ONE = "one source"  # among the starts of `effects`
 

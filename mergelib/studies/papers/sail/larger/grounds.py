@@ -94,12 +94,11 @@ def transfer_of(run: Run) -> Loaded:
     rendered = family_of(run.suite).name == "glyphs"
     _one_of("known", known, [""] if rendered else ["", HALVES])
     profile = refuse_zoo_settings(run, "studies of starts", profiles=tuple(RESNETS))
-    seen = _known(rendered=rendered)
+    seen = _known(rendered=rendered)[: 1 if known else None]
     sources = {f"pretraining/{each.name}": each.sha256 for each in seen}
     name = run.settings["target"] or next(iter(family_of(run.suite).suites[run.suite]))
     if known:
-        photographs, held_out = _apart(seen[0], run.seed)
-        seen = [photographs]
+        seen[0], held_out = _apart(seen[0], run.seed)
     if known and name == HELD_OUT:
         task = held_out
     else:
