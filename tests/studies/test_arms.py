@@ -97,7 +97,7 @@ def test_every_start_pays(tables: Tables) -> None:
     assert (
         flops["scratch"] == costs["added_flops"]["scratch"] == costs["added_flops"]["uniform"] == 0
     )
-    assert (costs["source_flops"] > 0).sum() == len(costs) - 1
+    assert (costs["source_flops"] > 0).sum() == len(costs) - 2
     assert flops["SAIL"] == 2 * flops["LiGO"]
     added, step = costs["added_flops"], costs["step_flops"]
     assert added["Net2Net"] == added["nearest source"] < added["greedy soup"]
@@ -281,6 +281,24 @@ def test_classes_that_are_held_out_are_known_to_no_source(monkeypatch: pytest.Mo
         values = {"abcdef"[value // 40] for value in split.inputs[:, 0, 0, 0].tolist()}
         assert told == values, "labels are those of their pictures"
     assert {*grounds._apart(known, 1)[1].class_names} != {*task.class_names}
+
+
+def test_random_weights_as_the_papers_draw_them(text: Transfer, pictures: Transfer) -> None:
+    """He's √(2 / fan out) for convolutions; over √(2L) for both last weights of L blocks."""
+    ways = (ARMS["scratch"], ARMS["scratch, published"])
+    pair = Sources(text, "shared", "twice")
+    plain, drawn = (pair.start(arm).net.state_dict() for arm in ways)
+    for key, value in plain.items():
+        last = key.endswith(("attn.proj.weight", "fc2.weight"))
+        assert torch.allclose(drawn[key], value / 8**0.5 if last else value), key
+    pair = Sources(pictures, "shared", "half wider")
+    plain, drawn = (pair.start(arm).net.state_dict() for arm in ways)
+    assert torch.equal(drawn["1.weight"], plain["1.weight"]), "all starts have one head"
+    for key, value in drawn.items():
+        if value.ndim == 4 and len(value) >= 48:
+            wanted = (2 / (len(value) * value[0, 0].numel())) ** 0.5
+            assert float(value.std()) == pytest.approx(wanted, rel=0.05), key
+            assert float(plain[key].std()) < 0.6 * wanted, key
 
 
 @pytest.fixture(params=["labels, probed", "byol"])

@@ -21,7 +21,7 @@ MAIN = {  # sizes by modality
     **dict.fromkeys((HALVES, BYOL), "half wider"),
 }
 # Rivals that S6 does not turn on: S10's; one that the paper does not name; a second form of LiGO.
-_ASIDE = ("scratch", "bert2BERT", "LiGO, published")
+_ASIDE = ("scratch", "scratch, published", "bert2BERT", "LiGO, published")
 _KEYS = ["modality", "size", "start"]
 _PAIR = ("SAIL", "scratch")
 

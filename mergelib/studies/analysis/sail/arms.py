@@ -17,12 +17,14 @@ ALIKE = ("vision14-arms-alike",)  # how alike these halves are, without training
 LONGER = ("vision14-arms-longer",)  # one cell of halves for four times as many steps
 UNLABELLED = ("vision14-arms-unlabelled",)
 BASELINES = (
-    *("scratch", "nearest source", "own size", "Net2Net", "stack", "bert2BERT"),
+    *("scratch", "scratch, published"),
+    *("nearest source", "own size", "Net2Net", "stack", "bert2BERT"),
     *("LiGO", "LiGO, published", "uniform", "greedy soup"),
 )
 
 _CELL = ["modality", "target", "seed", "start", "size"]
-_ONE_SOURCE = [name for name, arm in ARMS.items() if arm.weights in ("", "nearest")]
+_NO_SOURCE = [name for name, arm in ARMS.items() if not arm.weights]
+_ONE_SOURCE = [*_NO_SOURCE, *(name for name, arm in ARMS.items() if arm.weights == "nearest")]
 
 
 def curves(results: Sequence[str]) -> pd.DataFrame:
@@ -44,7 +46,7 @@ def curves(results: Sequence[str]) -> pd.DataFrame:
     apart = _loaded(results, "distances")
     owned = apart[apart["start"] == "own"].assign(nearer=apart["first"] <= apart["second"])
     alone = rows[rows["arm"].isin(_ONE_SOURCE)].merge(owned[[*where, "nearer"]], on=where)
-    alone = alone[alone.pop("nearer") | (alone["arm"] == "scratch")]
+    alone = alone[alone.pop("nearer") | alone["arm"].isin(_NO_SOURCE)]
     both = pd.concat([rows, alone.assign(start="own")], ignore_index=True)
     table: pd.DataFrame = both.drop_duplicates([*keys, "step"])
     table["flops"] = table["added_flops"] + table["step"] * table["step_flops"]

@@ -6,6 +6,7 @@ the nearest source alone. An arm resumes by itself if it is a point of its own (
 """
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergelib.align import git_rebasin
+from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
 from mergelib.procedures import adapt
 from mergelib.records.results import Tables
@@ -30,7 +32,9 @@ from mergelib.studies.papers.sail.larger.rates import Rates, usual_rates
 from mergelib.studies.papers.sail.larger.transfers import SMALL, TARGET, Transfer
 from mergelib.studies.papers.sail.training import State
 from mergelib.studies.runner import study
+from mergelib.testbed.models import GPT
 from mergelib.testbed.tasks import Split
+from mergelib.training import seeded
 
 LEARNING = 100  # steps in which maps are learned
 ALONE = ("nearest", "farther")  # weights that take one source
@@ -53,6 +57,8 @@ class Arm(NamedTuple):
         noise: see `grow`.
         matched: whether θ_2 is reordered to match θ_1.
         distilled: whether training learns the nearest source's answers as well.
+        drawn: how random weights are; ``published`` as for the networks' papers, see
+            `drawn_as_published`.
     """
 
     weights: str = ""
@@ -62,10 +68,12 @@ class Arm(NamedTuple):
     noise: float = 0.0
     matched: bool = False
     distilled: bool = False
+    drawn: str = ""
 
 
 ARMS = {
     "scratch": Arm(),
+    "scratch, published": Arm(drawn="published"),
     "nearest source": Arm("nearest"),
     "farther source": Arm("farther"),
     "own size": Arm("nearest", ""),
@@ -142,6 +150,26 @@ def arms(
         tables["curves"] += [{"arm": name, **row} for row in rows]
         tables["costs"].append({"arm": name, **begun.costs})
     return transfer.placed(tables, start=start, size=size)
+
+
+def drawn_as_published(net: nn.Module, seed: int) -> None:
+    """Give a network random weights in place by the rules of its paper, where ours has others.
+
+    Convolutions: normal, of variance 2 over fan out (He et al., 2015; torchvision's ResNets). GPTs:
+    the last weights of both branches of each of L blocks over √(2L) (Radford et al., 2019).
+
+    Args:
+        net: at its usual start.
+        seed: of convolutions.
+    """
+    with seeded(stable_seed("drawn", seed)), torch.no_grad():
+        for module in net.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, GPT):
+                for block in module.blocks:
+                    for last in (block.attn.proj, block.fc2):
+                        last.weight /= math.sqrt(2 * len(module.blocks))
 
 
 @dataclass(frozen=True, repr=False)
@@ -228,6 +256,8 @@ class Sources:
         transfer = self.transfer
         if not arm.weights:
             net = transfer.network(self.size, TARGET)
+            if arm.drawn:
+                drawn_as_published(net, transfer.seed)
             return Start(net, self._costs(net, 0, 0))
         gammas, added = self._weights(arm)
         count = 1 if arm.weights in ALONE else 2

@@ -35,7 +35,8 @@ GOALS = {
     ("ResNet, halves, BYOL", "deepest", "cifar10"): {"easy": 2.074, "hard": 2.073},
 }
 _GPT = {
-    **dict.fromkeys(("scratch", "nearest source", "Net2Net", "greedy soup"), Rates(1e-3)),
+    **dict.fromkeys(("scratch", "scratch, published"), Rates(1e-3)),
+    **dict.fromkeys(("nearest source", "Net2Net", "greedy soup"), Rates(1e-3)),
     **dict.fromkeys(("farther source", "bert2BERT", "SAIL"), Rates(1e-3)),  # first not tuned
     **dict.fromkeys(("own size", "stack", "uniform", "SAIL, distilled"), Rates(3e-3)),
     **dict.fromkeys(("LiGO", "SAIL, learned"), Rates(1e-3, 1e-3)),
@@ -48,7 +49,7 @@ _OWN_GPT = {"SAIL": Rates(3e-3), "SAIL, matched": Rates(1e-3), "SAIL, distilled"
 # not tuned.
 _RESNET = {"half wider": 1e-3, "deeper": 3e-3, "deepest": 3e-3, "wider": 3e-3}  # by size
 _PICTURED = (
-    *("scratch", "nearest source", "farther source", "own size", "Net2Net"),
+    *("scratch", "scratch, published", "nearest source", "farther source", "own size", "Net2Net"),
     *("uniform", "SAIL", "SAIL, matched"),
 )
 _FASTER = dict.fromkeys(("nearest source", "SAIL"), Rates(3e-3))
