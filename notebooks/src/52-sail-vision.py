@@ -413,15 +413,15 @@ assert weights.drop(columns="p").to_numpy().max() == 0.87
 # By their pixels the halves can hardly be told apart, and the weights are mostly chance.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, account B, to what scratch has after half (left) and nine tenths (right) of its steps on other seeds, for targets and sizes, width and number of blocks. Means and 95 % intervals over five seeds; open marks are bounds, as above.", "name": "fig-vision-halves"}, "image": {"alt": "Two panels of five places. All marks lie above one, most between one and three. At every place the nearest half alone is highest, SAIL at its height or below, and the even average, drawn for CIFAR-10, lowest. Most marks are open."}}
+sets = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny_imagenet20": "20 others"}
+shapes = {"deeper": "8, 8", "half wider": "12, 8", "deepest": "8, 16"}
 places = {
-    ("cifar10", "deeper"): "CIFAR-10: 8, 8",
-    ("cifar10", "half wider"): "CIFAR-10: 12, 8",
-    ("cifar10", "deepest"): "CIFAR-10: 8, 16",
-    ("cifar100", "half wider"): "CIFAR-100: 12, 8",
-    ("tiny_imagenet20", "half wider"): "20 others: 12, 8",
+    (target, size): f"{name}: {shape}"
+    for target, name in sets.items()
+    for size, shape in shapes.items()
 }
-table = arms.halved()
-table["place"] = [places[where] for where in zip(table["target"], table["size"])]
+halves = arms.halved()
+table = halves[halves["start"] == "shared"]
 fig, axes = plt.subplots(1, 2, figsize=(9.4, 4.2), sharey=True)
 figures.by_goal(table, places, ("SAIL", "nearest source", "uniform"), axes)
 handles, names = axes[0].get_legend_handles_labels()
@@ -433,7 +433,12 @@ plt.show()
 # ledger calls `deeper` (8, 8), `half wider` (12, 8) and `deepest` (8, 16):
 
 # %% tags=["hide-input"]
-print(table.pivot_table(index="place", columns="arm", values="loss", sort=False).round(3))
+print(
+    table[table["arm"].isin(["scratch", "nearest source", "SAIL", "uniform"])]
+    .replace({"target": sets, "size": shapes})
+    .pivot_table(index=["target", "size"], columns="arm", values="loss", sort=False)
+    .round(3)
+)
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key in ("S16", "S17")])
 chosen = checks["what"].str.startswith("ResNet, halves, ") & ~checks["what"].str.contains("BYOL")
 halves = checks[chosen & (checks["role"] == "primary")]

@@ -120,7 +120,7 @@ print(written(columns).to_string())
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Steps saved against scratch (left) and log₂ of the ratio of FLOPs by account B (right), by the test loss aimed at, from easy to hard. Means and 95 % intervals over the seeds where both get there, at least four of five; dotted where a start is there already.", "name": "fig-warm-saved"}, "image": {"alt": "Above, GPTs: all lines of steps saved rise ever more steeply, from 20 to over 700 steps; random factors to 530. Factors rise to about thirty while starts are below the goal, and fall after that. Below, ResNets: steps saved rise to over 200, with wide intervals; factors rise to about four and stay. Random factors are near zero."}}
 table = analysis.often_reached(analysis.saved())
-fig, axes = plt.subplots(2, 2, figsize=(9.2, 6.4))
+fig, axes = plt.subplots(3, 2, figsize=(9.2, 9.4))
 for row, (modality, part) in zip(axes, table.groupby("modality", sort=False)):
     for ax, (value, text) in zip(row, {"saved": "steps saved", "B": "log₂ factor"}.items()):
         figures.against_goals(part, value, ax)
@@ -165,7 +165,7 @@ assert late.between(1.5, 2.5).all()
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss at equal cost (account B) above that of one source by mean padding, same seed. Means and 95 % intervals over five seeds.", "name": "fig-warm-cells"}, "image": {"alt": "GPT: one source by mean padding is lowest, and every pair of maps and start with two sources lies above zero, re-basin nearest to one source; LiGO learned for each source alone is a tenth above for two sources, random factors lie 0.15 above. ResNet: copies and mean padding are within two hundredths of zero, random factors 0.17 above."}}
 ends = analysis.ends()
-fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.8), width_ratios=(5, 3))
+fig, axes = plt.subplots(1, 3, figsize=(9.4, 3.8))
 for ax, (modality, part) in zip(axes, ends.groupby("modality", sort=False)):
     figures.cells(part, ax)
     ax.set_title(modality)

@@ -43,10 +43,11 @@ _GPT = {
     "LiGO, published": Rates(1e-3, 1e-2),
 }
 _OWN_GPT = {"SAIL": Rates(3e-3), "SAIL, matched": Rates(1e-3), "SAIL, distilled": Rates(3e-3)}
-# Of ResNets scratch, the nearest source and SAIL were tuned on CIFAR-10, where they lay close to
-# one another at full length, "uniform" there; all others train as scratch does. At "deeper", 1e-2
-# makes scratch worse, and the nearest source on one of two sets. "wider" is of the full profile and
-# not tuned.
+# Of ResNets with two kinds of sources scratch, the nearest source and SAIL were tuned on CIFAR-10,
+# where they lay close to one another at full length; all others train as scratch does. At "deeper",
+# 1e-2 makes scratch worse, and the nearest source on one of two sets. Of halves every arm was tuned
+# at "half wider", and scratch, the nearest source, SAIL and "uniform" at the other sizes. "wider" is
+# of the full profile and not tuned.
 _RESNET = {"half wider": 1e-3, "deeper": 3e-3, "deepest": 3e-3, "wider": 3e-3}  # by size
 _PICTURED = (
     *("scratch", "scratch, published", "nearest source", "farther source", "own size", "Net2Net"),
@@ -55,8 +56,13 @@ _PICTURED = (
 _FASTER = dict.fromkeys(("nearest source", "SAIL"), Rates(3e-3))
 _UNLIKE = {  # by modality and size: arms that want another rate than scratch
     ("ResNet, BYOL", "deeper"): {"SAIL": Rates(1e-3)},
-    **{(f"ResNet, halves{way}", "half wider"): _FASTER for way in ("", ", probed", ", BYOL")},
+    **{(f"ResNet, halves{way}", "half wider"): _FASTER for way in (", probed", ", BYOL")},
+    ("ResNet, halves", "half wider"): {
+        **_FASTER,
+        **dict.fromkeys(("own size", "Net2Net", "SAIL, matched"), Rates(3e-3)),
+    },
 }
+_OWN_UNLIKE = {("ResNet, halves", "half wider"): {"uniform": Rates(3e-3)}}  # likewise, own starts
 
 
 def usual_rates(modality: str, start: str, size: str, arm: str) -> Rates:
@@ -70,7 +76,9 @@ def usual_rates(modality: str, start: str, size: str, arm: str) -> Rates:
     if usual == "GPT":
         rates = {**_GPT, **(_OWN_GPT if start == "own" else {})}
     elif usual.startswith("ResNet"):
-        rates = dict.fromkeys(_PICTURED, Rates(_RESNET[size])) | _UNLIKE.get((usual, size), {})
+        cell = usual, size
+        rates = dict.fromkeys(_PICTURED, Rates(_RESNET[size])) | _UNLIKE.get(cell, {})
+        rates |= _OWN_UNLIKE.get(cell, {}) if start == "own" else {}
     if arm not in rates:
         raise ValueError(f"no rates of {arm!r} are known for {modality}: pass them as rates")
     return rates[arm]
