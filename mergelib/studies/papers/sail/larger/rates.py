@@ -46,8 +46,8 @@ _OWN_GPT = {"SAIL": Rates(3e-3), "SAIL, matched": Rates(1e-3), "SAIL, distilled"
 # Of ResNets with two kinds of sources scratch, the nearest source and SAIL were tuned on CIFAR-10,
 # where they lay close to one another at full length; all others train as scratch does. At "deeper",
 # 1e-2 makes scratch worse, and the nearest source on one of two sets. Of halves every arm was tuned
-# at "half wider", and scratch, the nearest source, SAIL and "uniform" at the other sizes. "wider" is
-# of the full profile and not tuned.
+# at "half wider"; scratch, the nearest source, SAIL and "uniform" at the other sizes. "wider" is of
+# the full profile and not tuned.
 _RESNET = {"half wider": 1e-3, "deeper": 3e-3, "deepest": 3e-3, "wider": 3e-3}  # by size
 _PICTURED = (
     *("scratch", "scratch, published", "nearest source", "farther source", "own size", "Net2Net"),
