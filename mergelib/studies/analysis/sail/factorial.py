@@ -16,6 +16,7 @@ from mergelib.theory.proximal import steps_saved
 RESULTS = {  # by modality
     "GPT": "tinyshakespeare-factorial",
     "ResNet": "vision8-factorial",
+    "ResNet, halves": "vision14-factorial",
 }
 GOALS = 40  # losses that are aimed at
 ONE = "one source"  # among the starts of `effects`
