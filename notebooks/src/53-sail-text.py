@@ -470,13 +470,14 @@ assert (checks.loc[shown, "outcome"] == "open").all()
 # ## Notes on the paper's numbers
 #
 # (text-random)=
-# **What is compared.** The paper reports a loss of 10.8866 for random weights and 4.9782 for SAIL. Its GPT-2 has a
-# table of 50,304 tokens:
+# **What is compared.** The paper reports a loss of 10.8866 for random weights and 4.9782 for SAIL. GPT-2 has 50,257
+# tokens, for which nanoGPT, the paper's code, has a table of 50,304 rows, 47 of them for no token:
 
 # %% tags=["nbval-check-output"]
 import math
 
-print(f"a guess among 50,304 tokens: {math.log(50_304):.3f} nats")
+print(f"a guess among 50,257 tokens: {math.log(50_257):.3f} nats")
+print(f"a guess among 50,304 rows:   {math.log(50_304):.3f} nats")
 
 # %%
 last = references[references["step"] == references["step"].max()]
@@ -517,7 +518,7 @@ assert abs(Plan().source_rate / text.PEAK - 7.5) < 1e-9
 #
 # (text-size)=
 # **How large the models are.** Section 4.3 has "approximately 21 million parameters" for 6 layers of width 384. Here is our GPT at
-# that size, with GPT-2's table and the 1,024 positions of a block:
+# that size, with nanoGPT's table and the 1,024 positions of a block:
 
 # %% tags=["nbval-check-output"]
 from mergelib.testbed.models import GPT
