@@ -316,6 +316,9 @@ assert (places["best"].unstack()[[0.5, 0.75, 1.0]] >= 1).all().all()
 assert (places["best"].unstack()[0.0] < 0).all()
 ends = mixed[(mixed["kind"] == "best") & (mixed["start"] == "own")]
 assert (ends.loc[ends["share"] == 0.5, "gamma"] == 1.5).all()
+curved = sweeps.curved().groupby(["parts", "start"])["share"].agg(set)
+assert all(curved["texts", start] == {0.0, 0.5, 0.75, 1.0} for start in figures.STARTS)
+assert all(len(curved["thirds", start]) == 5 for start in figures.STARTS)
 thirds = weights[weights["parts"] == "thirds"].pivot_table(
     index=["seed", "start", "share"], columns="kind", values="gamma"
 )
@@ -327,7 +330,8 @@ assert lower.unstack()[[0.0, 0.25, 0.5]].stack().between(0.03, 0.07).all()
 
 # %% [markdown]
 # The estimate is right and the conclusion does not follow. The best $\gamma$ does not move along the diagonal: it stays near one
-# source, then jumps beyond the other, where the grid ends at 1.5. Against the uniform average the theorem's weight gains where the
+# source, then jumps beyond the other, where the grid ends at 1.5. (At a quarter the curve over $\gamma$ is flat: it rises by no more than seeds
+# differ, and the ledger leaves this share out of slopes.) Against the uniform average the theorem's weight gains where the
 # target is one of the two texts. Against **the nearest source alone** it gains nothing: with a shared start they are level, and with own
 # starts the source alone is never behind. What holds for data, that a mixture is nearest to a mixture, does not
 # hold for networks, whose average is no network of the mixture.

@@ -116,6 +116,17 @@ def test_made_up_results_decide(key: str, results: None) -> None:
     assert {way: verdicts[way] for way in verdicts if not noticed(way, verdicts[way])} == {}
 
 
+def test_flat_curves_have_no_best_weight(results: None) -> None:
+    """Where γ does nothing: whatever the best one is, it speaks neither for a claim nor against."""
+    claim = next(claim for claim in sail.CLAIMS if claim.key == "S2")
+    _, checks = judge([claim])
+    slopes = checks[checks["what"].str.contains("slope")]
+    assert len(slopes) == 4
+    assert slopes["what"].str.endswith(" (a flat curve)").all()
+    assert set(slopes["role"]) == {"secondary"}
+    assert set(slopes["outcome"]) == {"open"}
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_claims_without_results_are_not_tested(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str, part: str) -> pd.DataFrame:

@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from mergelib.ledger.checks import SEED, Check, Role, above, matrix, pick
 from mergelib.ledger.sail import speeds
+from mergelib.ledger.sail.curves import of_best
 from mergelib.ledger.verdicts import Load
 from mergelib.sail.retraining import ENOUGH, Account
 from mergelib.studies.analysis.sail import spirals
+from mergelib.studies.analysis.sail.flatness import flat
 from mergelib.studies.papers.sail.spirals import EPOCHS, READINGS
 
 NEAR_POINTS = 0.5  # of accuracy: "maintains"
@@ -119,11 +122,14 @@ def near_ends(load: Load) -> list[Check]:
     for column, role in roles.items():
         best = spirals.best_weights(table, column)
         steps = column.removeprefix("loss_")
+        swept = table[table["start"].isin(spirals.STARTS)]
+        level = flat(swept, ["reading", "start"], column)
         for reading, start in CELLS:
             own = best[(best["reading"] == reading) & (best["start"] == start)]
             shares = own.set_index("seed")["near"] - chance
             what = f"{_named(reading, start)}: best γ near 0 or 1 after {steps} steps, not by lot"
-            checks.append(above(what, shares, 0.0, role=role, unit="share"))
+            options: dict[str, Any] = {"role": role, "unit": "share"}
+            checks.append(of_best(what, shares, 0.0, flat=bool(level[reading, start]), **options))
     return checks
 
 

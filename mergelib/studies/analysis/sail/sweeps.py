@@ -10,6 +10,7 @@ import torch
 
 from mergelib.records.results import load_table
 from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
+from mergelib.studies.analysis.sail.flatness import flat
 from mergelib.studies.analysis.sail.text import best, last
 from mergelib.studies.papers.sail.text import EVERY, GOALS
 
@@ -39,6 +40,14 @@ def weights() -> pd.DataFrame:
     placed = [part[[*_CELL, "gamma"]].assign(kind=name) for name, part in parts.items()]
     table: pd.DataFrame = pd.concat(placed, ignore_index=True)
     return table
+
+
+def curved() -> pd.DataFrame:
+    """``parts``, start and share of the mixtures whose curve is not `flat`."""
+    curves = last(_mixtures("curves"))
+    keys = ["parts", "start", "share"]
+    level = flat(curves[curves["method"] == "sweep"], keys)
+    return level[~level].reset_index()[keys]
 
 
 def slopes(table: pd.DataFrame, start: str, parts: str = "texts") -> pd.Series:
