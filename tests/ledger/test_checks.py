@@ -8,6 +8,7 @@ from scipy import stats
 from mergelib.ledger import Check
 from mergelib.ledger.checks import Limit
 from mergelib.ledger.sail.speeds import faster
+from mergelib.ledger.sail.spirals import maintained
 from mergelib.ledger.verdicts import outcomes
 from mergelib.records.statistics import paired_bootstrap
 
@@ -135,3 +136,19 @@ def test_speed_ups_are_bounds_where_goals_are_seldom_reached(
     check = faster("faster", rows, {"size": "a"}, "primary")
     assert (check.what, check.role) == (f"faster{words}", role)
     assert check.value == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("lead", "shown"),
+    [
+        (2.0, ["holds", "holds"]),
+        (-0.2, ["fails", "holds"]),
+        (-2.0, ["fails", "fails"]),
+    ],
+)
+def test_who_is_better_has_maintained_its_accuracy(lead: float, shown: list[str]) -> None:
+    scratch = pd.Series([50.0, 60.0, 55.0, 52.0, 58.0])
+    own = scratch + lead + pd.Series([0.02, -0.01, 0.0, 0.01, -0.02])
+    better, no_worse = maintained("cell", own, scratch)
+    assert [outcomes([check])[0][0] for check in (better, no_worse)] == shown
+    assert [better.role, no_worse.role] == ["primary", "secondary"]

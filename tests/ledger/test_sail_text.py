@@ -72,7 +72,7 @@ def made(seed: int) -> dict[str, Tables]:
             if start == "own" and not ARMS[arm].matched and ARMS[arm].weights in ("", "nearest"):
                 continue  # measured with a shared start
             for step in range(0, 401, 20):
-                row = {"step": step, "judge": draw(), "accuracy": 0.3}
+                row = {"step": step, "judge": draw(), "choose": draw(), "accuracy": 0.3}
                 put(name, "curves", {**cell, **row})
             flops = {"step_flops": 1e9, "added_flops": 1e9, "source_flops": 1e11}
             put(name, "costs", {**cell, **flops})
@@ -83,7 +83,8 @@ def made(seed: int) -> dict[str, Tables]:
         put(name, "distances", near | cell)
         for arm, step in product(("scratch", "nearest source", "SAIL"), range(0, 161, 20)):
             loss = 2.6 - step / 1000 if arm == "scratch" else draw() - 0.05  # who gets there
-            put(name, "curves", {**cell, "arm": arm, "step": step, "judge": loss, "accuracy": 0.3})
+            row = {"step": step, "judge": loss, "choose": loss, "accuracy": 0.3}
+            put(name, "curves", {**cell, "arm": arm, **row})
             if not step:
                 put(name, "costs", {**cell, "arm": arm} | flops)
     return tables

@@ -7,6 +7,7 @@ import pandas as pd
 
 from mergelib.ledger.checks import SEED, Check, Role, above, pick
 from mergelib.ledger.sail import speeds
+from mergelib.ledger.sail.spirals import maintained
 from mergelib.ledger.verdicts import Load
 from mergelib.sail.retraining import Account
 from mergelib.studies.analysis.sail import arms, factorial
@@ -108,9 +109,8 @@ def better(load: Load) -> list[Check]:
     for end, table in tables.items():
         means = _main(table, ["accuracy"], "arm")
         for words, cell in _cells(means):
-            what = f"{words}: better than scratch in the end{end}"
-            pair = (pick(means, "accuracy", keys=SEED, arm=arm, **cell) for arm in _PAIR)
-            checks.append(above(what, *pair))
+            own, scratch = (pick(means, "accuracy", keys=SEED, arm=arm, **cell) for arm in _PAIR)
+            checks += maintained(words, own, scratch, end)
     return checks
 
 
@@ -162,6 +162,11 @@ def ahead(load: Load) -> list[Check]:
                 role: Role = "primary" if main else "secondary"
                 what = f"{words}: {arm} ends lower than {rival}"
                 checks.append(_final(table, cell, arm, rival, what, role))
+    for words, cell in _cells(table):
+        if "SAIL" in _there(table, cell):
+            best = arms.best_baseline(table, cell)
+            what = f"{words}: SAIL ends lower than the best baseline, {best}"
+            checks.append(_final(table, cell, "SAIL", best, what, "secondary"))
     for rival in arms.BASELINES:
         rows = arms.speed_ups(table, "late", "B", "SAIL", rival)
         for words, cell in _cells(rows):

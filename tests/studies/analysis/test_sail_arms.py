@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from mergelib.studies.analysis.sail import arms
+from mergelib.studies.papers.sail.larger import rates
 
 GOAL = {("GPT", "twice", ""): {"easy": 2.5}}
 
@@ -23,7 +24,8 @@ def distances(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         flops = {"step_flops": step, "added_flops": added, "source_flops": 70}
         costs.append({**where, **flops})
         for place, loss in enumerate(losses[arm]):
-            curves.append({**where, "step": 20 * place, "judge": loss, "accuracy": 0.5})
+            row = {**where, "step": 20 * place, "judge": loss, "choose": loss}
+            curves.append({**row, "accuracy": 0.5})
     cell = {"seed": 0, "start": "own", "size": "twice"}
     distances = [{**cell, "first": 1.0, "second": 2.0}]
     tables = {"curves": curves, "costs": costs, "distances": distances}
@@ -38,7 +40,7 @@ def distances(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return bool(row["arm"] == "SAIL")
 
     monkeypatch.setattr(arms, "load_table", load)
-    monkeypatch.setattr(arms, "GOALS", GOAL)
+    monkeypatch.setattr(rates, "GOALS", GOAL)
     return distances
 
 
@@ -67,3 +69,22 @@ def test_speed_is_told_in_flops() -> None:
     assert 2 ** rows["speed"].item() == pytest.approx(280 / 480)
     rows = arms.speed_ups(table, "easy", "A", "SAIL")
     assert 2 ** rows["speed"].item() == pytest.approx(600 / 400)
+
+
+def test_the_best_baseline_is_chosen_on_the_half_that_chooses() -> None:
+    cell = {"size": "twice", "start": "own"}
+    names = ("scratch", "nearest source", "uniform", "SAIL")
+    table = pd.DataFrame(
+        {**cell, "arm": arm, "seed": seed, "choose": choose[seed], "loss": -choose[seed]}
+        for arm, choose in zip(names, ((3, 3), (1, 4), (2, 2), (0, 0)), strict=True)
+        for seed in range(2)
+    )
+    assert arms.best_baseline(table, cell) == "uniform", "no arm of SAIL, and the mean over seeds"
+    other = table.assign(start="shared", choose=-table["choose"])
+    assert arms.best_baseline(pd.concat([table, other]), cell) == "uniform", "of this cell"
+
+
+def test_goals_that_nobody_has_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "GOALS", {})
+    with pytest.raises(ValueError, match="no goals are known for GPT, twice: find"):
+        arms.starts()

@@ -1,6 +1,6 @@
 """What chapters and the ledger read out of ``arms``: starts of larger networks compared."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import torch
@@ -8,7 +8,7 @@ import torch
 from mergelib.records.results import load_table
 from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
 from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY
-from mergelib.studies.papers.sail.larger.rates import GOALS
+from mergelib.studies.papers.sail.larger.rates import usual_goals
 
 TEXT = ("tinyshakespeare-arms", "tinyshakespeare-arms-published")
 PICTURES = ("vision8-arms", "vision8-arms-farther")
@@ -69,25 +69,38 @@ def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
     Returns:
         A row per ``modality``, ``target``, seed, start, size and ``arm``, with steps to each goal
         by its name (the ``last`` where it was never reached), ``step_flops``, ``added_flops``,
-        ``source_flops``, and ``loss`` (nats) and ``accuracy`` (0..1) at the last reading at which
-        it had spent no more than scratch in all its steps, by account B.
+        ``source_flops``, and at the last reading at which it had spent no more than scratch in all
+        its steps, by account B, ``loss`` (nats), ``choose``, the loss on the half that chooses, and
+        ``accuracy`` (0..1).
     """
     rows = []
     for names, cell in curves(results).groupby(_CELL):
         where = dict(zip(_CELL, names, strict=True))
         budget = cell.loc[cell["arm"] == "scratch", "flops"].max()
-        goals = GOALS[str(where["modality"]), str(where["size"]), str(where["target"])]
+        goals = usual_goals(str(where["modality"]), str(where["size"]), str(where["target"]))
         for arm, curve in cell.sort_values("step").groupby("arm"):
             steps, losses = curve["step"].tolist(), torch.tensor(curve["judge"].to_numpy())
             end = curve[curve["flops"] <= budget].iloc[-1]
             costs = {name: float(end[f"{name}_flops"]) for name in ("step", "added", "source")}
             rows.append(
-                {**where, "arm": arm, "loss": end["judge"], "accuracy": end["accuracy"]}
-                | {"last": steps[-1]}
+                {**where, "arm": arm, "last": steps[-1]}
+                | {"loss": end["judge"], "choose": end["choose"], "accuracy": end["accuracy"]}
                 | {f"{name}_flops": flops for name, flops in costs.items()}
                 | {goal: int(steps_below(steps, losses, nats)) for goal, nats in goals.items()}
             )
     return pd.DataFrame(rows)
+
+
+def best_baseline(table: pd.DataFrame, cell: Mapping[str, str]) -> str:
+    """The one of `BASELINES` with the least mean loss on the half that chooses.
+
+    Args:
+        table: as from `starts`.
+        cell: columns to the value that they shall have.
+    """
+    chosen = (table[list(cell)] == pd.Series(cell)).all(axis=1) & table["arm"].isin(BASELINES)
+    means = table[chosen].groupby("arm")["choose"].mean()
+    return str(means.reindex(BASELINES).idxmin())
 
 
 def pictured() -> pd.DataFrame:

@@ -82,3 +82,16 @@ def usual_rates(modality: str, start: str, size: str, arm: str) -> Rates:
     if arm not in rates:
         raise ValueError(f"no rates of {arm!r} are known for {modality}: pass them as rates")
     return rates[arm]
+
+
+def usual_goals(modality: str, size: str, target: str = "") -> dict[str, float]:
+    """Losses that arms are to reach, in nats, by their names.
+
+    Raises:
+        ValueError: where none are known, as of the full profile.
+    """
+    goals = GOALS.get((modality, size, target))
+    if goals is None:
+        cell = ", ".join(filter(None, (modality, size, target)))
+        raise ValueError(f"no goals are known for {cell}: find them with tuning.tuned_goals")
+    return goals
