@@ -1,12 +1,13 @@
 """Grown networks compute what they should, for every family, width and depth; misfits are named."""
 
+import math
 from collections.abc import Callable
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import mergelib as ml
 from mergelib.sail.growth.depth import depth_rows
@@ -275,27 +276,50 @@ def test_counters_are_copied_and_sources_left_alone() -> None:
     assert torch.equal(before["1.bias"], source.state_dict()["1.bias"])
 
 
-def test_what_goes_wrong_without_care() -> None:
-    """The traps of the chapter, each by a size that nobody could overlook."""
+def test_an_untreated_tie_doubles_the_logits() -> None:
+    """Copies of the table's columns write and read: what is read is told twice."""
     source, target = gpt(), gpt(96, 2, 4)
     x = inputs(source)
-    expected = source(x)
     state = ml.grow(source, target)
     untied = {**state, "norm.weight": 2 * state["norm.weight"], "norm.bias": 2 * state["norm.bias"]}
     target.load_state_dict(untied)
-    assert torch.allclose(target(x), 2 * expected)
-    sharp = dict(state)
+    assert torch.allclose(target(x), 2 * source(x))
+
+
+def scores(model: Any, x: Tensor) -> Tensor:
+    """What the softmax of the first block's attention takes, by head, query and key."""
+    attn, stream = model.blocks[0].attn, model.token_embed(x) + model.pos_embed
+    q, k, _ = attn.qkv(model.blocks[0].norm1(stream)).unflatten(-1, (3, attn.heads, -1)).unbind(2)
+    products: Tensor = torch.einsum("bqhs,bkhs->bhqk", q, k) / math.sqrt(q.shape[-1])
+    return products
+
+
+def test_without_their_factor_heads_twice_the_size_have_sharper_scores() -> None:
+    """Twice the products over √2 times the scale: times √2, unless q and k are × 2^−¼ each."""
+    source, target = gpt(), gpt(96, 2, 4)
+    x = inputs(source)
+    state = ml.grow(source, target)
+    target.load_state_dict(state)
+    assert torch.allclose(scores(target, x), scores(source, x))
     for key in state:
         if ".qkv." in key:
-            sharp[key] = state[key].clone()
-            sharp[key][: 2 * 96] *= 2**0.25
-    target.load_state_dict(sharp)
-    assert (target(x) - expected).abs().max() > 1e-3
-    before, wide = structure_of(source), gpt(72)
+            state[key][: 2 * 96] *= 2**0.25
+    target.load_state_dict(state)
+    assert torch.allclose(scores(target, x), math.sqrt(2) * scores(source, x))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "first"), [("replicate", -7 / math.sqrt(41)), ("mean", -3 / math.sqrt(5))]
+)
+def test_uneven_copies_under_a_layer_norm_by_hand(scheme: Width, first: float) -> None:
+    """(1, 2, 3, 4) is normalised to begin with −1.34, (1, 2, 3, 4, 1, 2) to begin with −1.09."""
+    before, wide = structure_of(gpt(4, 1, 1)), structure_of(gpt(6, 1, 1))
     sizes = {name: group.size for name, group in before.groups.items()}
-    widening = Widening(structure_of(wide), sizes, "replicate")
-    wide.load_state_dict({key: widening.apply(key, v) for key, v in source.state_dict().items()})
-    assert (wide(x) - expected).abs().max() > 1e-2
+    widening = Widening(wide, sizes, scheme)
+    stream = widening.apply("pos_embed", torch.tensor([[1.0, 2, 3, 4]], dtype=torch.float64))[0]
+    gain = widening.apply("blocks.0.norm1.weight", torch.ones(4, dtype=torch.float64))
+    normal = nn.functional.layer_norm(stream, (6,), gain, eps=0)
+    assert float(normal[0]) == pytest.approx(first)
 
 
 def test_spectra() -> None:

@@ -63,7 +63,9 @@ def grow(
             layers, source layers), by which lists may also get shorter.
         gap: of the softmax over Eq. 9's rows; by default there is none.
         noise: of ``"replicate"``, over the root mean square of a weight: added to copies so that it
-            cancels in what they write together. It keeps the function and lets copies part.
+            cancels in what they write together. It keeps the function and lets copies part. Without
+            it copies get equal gradients and never part: give some, say 0.3, where the network will
+            be trained.
         generator: draws the noise and the random directions; PyTorch's own by default.
 
     Returns:
