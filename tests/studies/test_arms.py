@@ -4,6 +4,7 @@ On texts of random letters, and on pictures of six shades.
 """
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -131,6 +132,18 @@ def test_a_soup_is_no_worse_than_its_members(text: Transfer) -> None:
         for state in states
     ]
     assert right[2] >= max(right[:2])
+
+
+def test_perplexity_is_one_over_the_mean_probability_of_what_comes_next(text: Transfer) -> None:
+    """The geometric mean, by a loop over windows and tokens; chapters take exp of the loss."""
+    net = text.network("small", TARGET).eval()
+    logs = []
+    with torch.no_grad():
+        for window, labels in zip(text.judge.inputs, text.judge.labels, strict=True):
+            chances = net(text.transform(window[None]))[0].softmax(-1)
+            logs += [math.log(row[label]) for row, label in zip(chances, labels, strict=True)]
+    perplexity = math.exp(-sum(logs) / len(logs))
+    assert math.exp(loss_of(text, net, net.state_dict())) == pytest.approx(perplexity, rel=1e-5)
 
 
 def test_half_of_a_distilled_label_is_the_truth(text: Transfer) -> None:
