@@ -1,10 +1,11 @@
 """Soups: averages of models, of one task or several (Wortsman et al., 2022).
 
 The uniform soup takes all of them. The greedy soup (Recipe 1) tries them in the order of their
-accuracy; each joins the average if that loses nothing by it.
+accuracy, or another score; each joins the average if that loses nothing by it.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ from mergelib.statedict import StateDict
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Score = Callable[[Tensor, Tensor], Tensor | float]
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,18 @@ class GreedySoupSettings:
 
     Attributes:
         batch_size: inputs at once.
+        score: from logits ``(M, C)`` and labels ``(M,)`` of a task to a number, higher is better,
+            such as minus the cross-entropy; by default accuracy. Positions of sequences are rows of
+            their own, without those that are not judged.
     """
 
     batch_size: int = 500
+    score: Score | None = None
 
     def __post_init__(self) -> None:
         check_positive("batch_size", self.batch_size)
+        if self.score is not None and not callable(self.score):
+            raise ValueError(f"score is {self.score!r}, expected a function of logits and labels")
 
 
 @procedure(
@@ -70,30 +79,35 @@ class GreedySoupSettings:
 def greedy_soup(problem: Problem, settings: GreedySoupSettings) -> Adapted:
     """Greedy soup: add models in the order of their accuracy, as long as accuracy does not fall.
 
-    It asks for one forward pass of all data for each model, and one for each but the first soup.
-    The data should be held out from training; names of experts need not be those of tasks.
+    In its place ``score`` can tell what is better. It asks for one forward pass of all data for
+    each model, and one for each but the first soup. The data should be held out from training;
+    names of experts need not be those of tasks.
 
     Returns:
         The soup; ``coefficients`` with every model's ``weight``; ``history``, one row per model in
-        the order of trial: ``expert``, its own ``accuracy`` (mean over tasks, 0..1), the accuracy
-        of the ``soup`` with it, and whether it was ``added``.
+        the order of trial: ``expert``, its own ``accuracy`` (mean over tasks, 0..1) or ``score``,
+        that of the ``soup`` with it, and whether it was ``added``.
+
+    Raises:
+        ValueError: for a score that is not finite.
     """
     import pandas as pd
 
     experts = problem.experts
+    column, score = ("accuracy", _accuracy) if settings.score is None else ("score", settings.score)
 
-    def accuracy(state: StateDict) -> float:
-        return _accuracy(problem, state, settings.batch_size)
+    def scored(state: StateDict) -> float:
+        return _mean_score(problem, state, score, settings.batch_size)
 
-    scores = {name: accuracy(state) for name, state in experts.items()}
+    scores = {name: scored(state) for name, state in experts.items()}
     chosen: list[str] = []
-    best, rows = -1.0, []
+    best, rows = -math.inf, []
     order = sorted(experts, key=lambda name: -scores[name])
     for name in progress(order, desc="soup", leave=False):
         trial = {member: experts[member] for member in [*chosen, name]}
-        soup = accuracy(merge("average", trial)) if chosen else scores[name]
+        soup = scored(merge("average", trial)) if chosen else scores[name]
         added = soup >= best
-        rows.append({"expert": name, "accuracy": scores[name], "soup": soup, "added": added})
+        rows.append({"expert": name, column: scores[name], "soup": soup, "added": added})
         if added:
             chosen, best = list(trial), soup
     members = {name: experts[name] for name in chosen}
@@ -110,20 +124,22 @@ def _weights(experts: Mapping[str, StateDict], chosen: Sequence[str]) -> "pd.Dat
 
 
 @torch.no_grad()
-def _accuracy(problem: Problem, state: StateDict, batch_size: int) -> float:
-    """Mean over the tasks of the share of right answers."""
-    shares = []
+def _mean_score(problem: Problem, state: StateDict, score: Score, batch_size: int) -> float:
+    """The mean over tasks of the score of what is judged."""
+    scores = []
     for task, examples in problem.data.items():
         own = transform_of(problem.transform, task)
         outputs = features(problem.model, state, examples, batch_size=batch_size, transform=own)
         logits, labels = examples.rows_of(problem.heads[task](outputs))
-        shares.append(_share_right(logits, labels))
-    return sum(shares) / len(shares)
+        assert labels is not None
+        labels = labels.to(logits.device)
+        judged = labels != IGNORED
+        scores.append(float(score(logits[judged], labels[judged])))
+        if not math.isfinite(scores[-1]):
+            raise ValueError(f"the score on task {task!r} is {scores[-1]}, expected a finite one")
+    return sum(scores) / len(scores)
 
 
-def _share_right(logits: Tensor, labels: Tensor | None) -> float:
-    """Of the labels that are judged."""
-    assert labels is not None
-    labels = labels.to(logits.device)
-    judged = labels != IGNORED
-    return int((logits.argmax(-1) == labels)[judged].sum()) / int(judged.sum())
+def _accuracy(logits: Tensor, labels: Tensor) -> float:
+    """The share of right answers."""
+    return int((logits.argmax(-1) == labels).sum()) / len(labels)

@@ -60,6 +60,40 @@ def test_it_is_never_worse_than_the_best_model() -> None:
         assert made.coefficients["weight"].sum() == pytest.approx(1)
 
 
+def margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """The smallest logit of a true class: 5 − t or t − 4, of a threshold t between."""
+    return logits.gather(1, labels[:, None]).min()
+
+
+def test_another_score_by_hand() -> None:
+    """All are always right; the mean of the first two is 4.475, and of all three 4.633."""
+    experts = {"far": threshold(4.95), "low": threshold(4.25), "high": threshold(4.7)}
+    assert soup(experts).history["added"].all()
+    made = soup(experts, score=margin)
+    assert made.history["expert"].tolist() == ["high", "low", "far"]
+    assert made.history["score"].tolist() == pytest.approx([0.3, 0.25, 0.05], abs=1e-6)
+    assert made.history["soup"].tolist() == pytest.approx([0.3, 0.475, 0.367], abs=1e-3)
+    assert made.history["added"].tolist() == [True, True, False]
+    torch.testing.assert_close(made.state["bias"], torch.tensor([-4.475]))
+
+
+def test_a_score_below_zero_and_labels_that_are_not_judged() -> None:
+    """Two positions a row, the second of which is ignored, as in texts; losses can only be low."""
+    inputs, labels = X[:, None].expand(-1, 2, -1), DATA["numbers"][1]
+    ignored = torch.stack([labels, torch.full_like(labels, -100)], dim=1)
+    data = {"numbers": (inputs.contiguous(), ignored)}
+    experts = {"far": threshold(8.5), "near": threshold(4.5)}
+
+    def likelihood(logits: Tensor, labels: Tensor) -> Tensor:
+        return -nn.functional.cross_entropy(logits, labels)
+
+    made = soup(experts, data=data, score=likelihood)
+    alone = soup(experts, score=likelihood)
+    assert made.history["expert"].tolist() == ["near", "far"]
+    assert (made.history["score"] < 0).all()
+    assert made.history["score"].tolist() == pytest.approx(alone.history["score"].tolist())
+
+
 def test_equal_models_are_all_taken() -> None:
     made = soup([threshold(4.5)] * 3)
     assert made.history["added"].all()
@@ -89,6 +123,10 @@ def test_bad_input() -> None:
         soup(experts, data={"letters": DATA["numbers"]})
     with pytest.raises(ValueError, match="no data"):
         soup(experts, data={})
+    with pytest.raises(ValueError, match="score is 'loss', expected a function of logits"):
+        soup(experts, score="loss")
+    with pytest.raises(ValueError, match="the score on task 'numbers' is nan"):
+        soup(experts, score=lambda logits, labels: float("nan"))
     with pytest.raises(ValueError, match="expert 1 lacks key 'bias'"):
         soup([threshold(1), {"weight": torch.ones(1, 1)}])
 
