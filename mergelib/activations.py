@@ -2,11 +2,13 @@
 
 import copy
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from mergelib.statedict import StateDict
 
@@ -61,8 +63,24 @@ def watched_inputs(
     return seen
 
 
+@contextmanager
+def normalising_by_batch(model: nn.Module) -> Iterator[None]:
+    """BatchNorm takes the statistics of each batch, and its running ones stay as they are."""
+    norms = _running(model)
+    modes = [norm.training for norm in norms]
+    for norm in norms:
+        norm.training, norm.track_running_stats = True, False
+    try:
+        yield
+    finally:
+        for norm, training in zip(norms, modes, strict=True):
+            norm.training, norm.track_running_stats = training, True
+
+
 @torch.no_grad()
-def recalibrate(model: nn.Module, state: StateDict, batches: Iterable[Tensor]) -> dict[str, Tensor]:
+def recalibrate(
+    model: nn.Module, state: StateDict, batches: Iterable[Tensor | Mapping[str, Tensor]]
+) -> dict[str, Tensor]:
     """The state with BatchNorm's statistics measured anew, on inputs that need no labels.
 
     A merged network's activations have other means and variances than its experts', and smaller
@@ -71,15 +89,15 @@ def recalibrate(model: nn.Module, state: StateDict, batches: Iterable[Tensor]) -
     Args:
         model: the architecture; it is left as it is.
         state: the merged weights.
-        batches: what the model takes, e.g. a few batches that mix all tasks; each counts alike.
+        batches: what the model takes (a dictionary is passed by name), e.g. a few batches that mix
+            all tasks; each counts alike.
 
     Raises:
         ValueError: for a model without BatchNorm's statistics, or no batch.
     """
     network = copy.deepcopy(model).eval()
     network.load_state_dict(dict(state))
-    norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    norms = [norm for norm in norms if norm.track_running_stats]
+    norms = _running(network)
     if not norms:
         raise ValueError("the model has no BatchNorm with running statistics")
     for norm in norms:
@@ -88,11 +106,17 @@ def recalibrate(model: nn.Module, state: StateDict, batches: Iterable[Tensor]) -
         norm.train()
     count = 0
     for batch in batches:
-        network(batch)
+        network(batch) if isinstance(batch, Tensor) else network(**batch)
         count += 1
     if not count:
         raise ValueError("no batch to measure statistics on")
     return {key: value.detach().clone() for key, value in network.state_dict().items()}
+
+
+def _running(model: nn.Module) -> list[_BatchNorm]:
+    """The modules of BatchNorm that keep running statistics."""
+    norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
+    return [norm for norm in norms if norm.track_running_stats]
 
 
 def transposed_linear() -> tuple[type[nn.Module], ...]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mergelib.activations import layer_inputs, recalibrate
+from mergelib.activations import layer_inputs, normalising_by_batch, recalibrate
 
 
 def test_layer_inputs_are_what_the_layers_get() -> None:
@@ -43,6 +43,32 @@ def test_recalibrated_statistics_are_those_of_the_inputs() -> None:
     model.load_state_dict(alone)
     normalised = model.eval()[:2](batches[0])
     torch.testing.assert_close(normalised.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
+
+
+def test_a_batch_s_own_statistics_leave_those_at_rest() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5)).eval()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    x = 5 + torch.randn(50, 4)
+    with normalising_by_batch(model):
+        seen = model(x)
+    torch.testing.assert_close(seen.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
+    assert all(torch.equal(model.state_dict()[key], before[key]) for key in before)
+    assert not torch.allclose(model(x), seen)
+    assert not any(module.training for module in model.modules())
+    assert int(model.train()[0](x).shape[0]) == int(model[0].num_batches_tracked) * 50
+
+
+def test_batches_by_name_are_batches() -> None:
+    class Named(nn.Sequential):
+        def forward(self, *, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return super().forward(x)
+
+    layers, x = [nn.Linear(3, 4), nn.BatchNorm1d(4)], 5 + torch.randn(2, 50, 3)
+    plain, model = nn.Sequential(*layers), Named(*layers)
+    wanted = recalibrate(plain, plain.state_dict(), [*x])
+    found = recalibrate(model, model.state_dict(), [{"x": batch} for batch in x])
+    assert all(torch.equal(found[key], value) for key, value in wanted.items())
 
 
 def test_recalibrating_refuses_what_it_cannot_do() -> None:

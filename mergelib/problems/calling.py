@@ -89,13 +89,14 @@ def transformed(inputs: Inputs, transform: Transform | None) -> Inputs:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, and afterwards in the mode it was in."""
-    training = model.training
+    """The model in evaluation mode, and afterwards every module in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training
 
 
 @torch.no_grad()
