@@ -8,8 +8,11 @@ import torch
 from torch import Tensor, nn
 
 import mergelib as ml
-from mergelib.problems.calling import call_with
+from mergelib.activations import normalising_by_batch
+from mergelib.problems.calling import call_with, evaluating
+from mergelib.sail.growth import learning
 from mergelib.sail.growth.learning import Transformation
+from mergelib.testbed.models import ResNet
 from tests.align.families import gpt2
 from tests.sail.families import gpt, inputs, mlp, perturbed, resnet
 
@@ -28,6 +31,12 @@ STARTS: list[dict[str, Any]] = [
 def linear(*sizes: int) -> nn.Module:
     layers = (nn.Linear(a, b, bias=False) for a, b in pairwise(sizes))
     return perturbed(nn.Sequential(*layers), seed=sum(sizes))
+
+
+def instance_normed(width: int) -> nn.Module:
+    norm = nn.InstanceNorm2d(width, affine=True, track_running_stats=True)
+    body = [nn.Conv2d(3, width, 3), nn.ReLU(), norm, nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return perturbed(nn.Sequential(*body, nn.Linear(width, 5)))
 
 
 def examples(model: nn.Module, count: int = 4) -> tuple[Tensor, Tensor]:
@@ -118,6 +127,135 @@ def test_gradients_of_maps_and_logits(
         assert float((parameter.grad * way).sum()) == pytest.approx(numeric, rel=1e-4, abs=1e-7)
 
 
+def by_batch(model: nn.Module, state: dict[str, Tensor], data: tuple[Tensor, Tensor]) -> Tensor:
+    """`risk` in evaluation mode, with each batch's statistics."""
+    with evaluating(model), normalising_by_batch(model):
+        return risk(model, state, data)
+
+
+def shades(count: int, seed: int = 4) -> tuple[Tensor, Tensor]:
+    """Pictures whose class is a shade of grey, under noise."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 5, (count,), generator=generator)
+    noise = torch.randn(count, 3, 32, 32, generator=generator).double()
+    return 0.3 * (labels - 2).double().view(-1, 1, 1, 1) + noise, labels
+
+
+@pytest.mark.parametrize("width", ["mean", "svd", "replicate"])
+def test_gradients_through_batch_norms(width: Any) -> None:
+    """Of single entries of every map, where a batch's statistics depend on the maps as well."""
+    source, target = resnet(), resnet(6, (1, 2, 1))
+    transformation, data = Transformation(source, target, width=width), examples(source, 4)
+    by_batch(target, transformation(), data).backward()
+    slopes = []
+    for parameter in transformation.parameters():
+        assert parameter.grad is not None
+        at = divmod(int(parameter.grad.abs().argmax()), parameter.shape[1])
+        values = []
+        for step in (1e-6, -2e-6):
+            parameter.data[at] += step
+            values.append(by_batch(target, transformation(), data).item())
+        parameter.data[at] += 1e-6
+        slopes.append(float(parameter.grad[at]))
+        assert slopes[-1] == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-3, abs=1e-7)
+    assert len(slopes) == 12, "E and R of three stages, and of the inside of a block of each"
+    assert min(map(abs, slopes)) > 1e-5
+
+
+@pytest.mark.parametrize("mode", ["joint", "alone"])
+def test_the_loss_of_a_normed_network_falls_and_the_target_stays(mode: Any) -> None:
+    torch.manual_seed(3)
+    sources = {"a": resnet(), "b": perturbed(resnet(), seed=5)}
+    target, data = resnet(6, (1, 2, 1)), shades(48)
+    target.train()
+    target[0].stem[1].eval()
+    fresh = {name: value.clone() for name, value in target.state_dict().items()}
+    modes = [module.training for module in target.modules()]
+    options: dict[str, Any] = {"mode": mode, "batch_size": 16, "learning_rate": 1e-2}
+    start = ml.learn_growth(sources, target, data, steps=0, **options)
+    first = ml.learn_growth(sources, target, data, steps=1, **{**options, "batch_size": 48}).history
+    begun = [start.state] if mode == "joint" else [*start.states.values()]
+    losses = [float(by_batch(target, state, data)) for state in begun]
+    assert first.iloc[0].tolist() == pytest.approx(losses, rel=1e-9), "by the batch's statistics"
+    learned = ml.learn_growth(sources, target, data, steps=20, **options)
+    assert [module.training for module in target.modules()] == modes
+    assert all(getattr(m, "track_running_stats", True) for m in target.modules())
+    assert all(torch.equal(fresh[name], value) for name, value in target.state_dict().items())
+    assert (learned.history.tail(3).mean() < 0.9 * learned.history.head(3).mean()).all()
+    target.eval()  # with the statistics that are given back
+    ended, held = [learned.state] if mode == "joint" else [*learned.states.values()], shades(48, 6)
+    for before, after in zip(begun, ended, strict=True):
+        assert float(risk(target, after, held)) < 0.9 * float(risk(target, before, held))
+
+
+def test_statistics_are_those_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every state, over batches of one size, layer by layer behind the ones before."""
+    sources, target = [resnet(), perturbed(resnet(), seed=5)], resnet(6, (1, 2, 1))
+    data, norms = shades(40), ["0.stem.1", "0.stages.1.1.bn2", "0.stages.2.0.downsample.1"]
+
+    def seen(state: dict[str, Tensor], batches: list[Tensor]) -> dict[str, list[Tensor]]:
+        given: dict[str, list[Tensor]] = {name: [] for name in norms}
+        handles = [
+            target.get_submodule(name).register_forward_pre_hook(
+                lambda _, x, name=name: given[name].append(x[0].transpose(0, 1).flatten(1))
+            )
+            for name in norms
+        ]
+        with evaluating(target), normalising_by_batch(target):
+            for batch in batches:
+                call_with(target, state, batch)
+        for handle in handles:
+            handle.remove()
+        return given
+
+    def check(grown: learning.LearnedGrowth, batches: list[Tensor]) -> None:
+        assert len(grown.states) == 2
+        for state in (grown.state, *grown.states.values()):
+            for name, rows in seen(state, batches).items():
+                for key, wanted in (
+                    ("running_mean", [x.mean(1) for x in rows]),
+                    ("running_var", [x.var(1) for x in rows]),
+                ):
+                    mean = torch.stack(wanted).mean(0)
+                    assert torch.allclose(state[f"{name}.{key}"], mean, rtol=1e-9, atol=1e-12)
+            assert int(state["0.stem.1.num_batches_tracked"]) == len(batches)
+
+    check(ml.learn_growth(sources, target, data, steps=2, learning_rate=1e-2), [data[0]])
+    monkeypatch.setattr(learning, "MEASURED", 21)
+    drawn = torch.randperm(40, generator=torch.Generator().manual_seed(3))[:21]
+    parts = [data[0][rows] for rows in drawn.split([6, 5, 5, 5])]
+    check(ml.learn_growth(sources, target, data, steps=2, batch_size=6, seed=3), parts)
+
+
+def test_without_steps_a_normed_network_is_grown_and_measured() -> None:
+    source, target = resnet(), resnet(6, (1, 2, 1))
+    expected = ml.grow(source, target, width="svd")
+    start = ml.learn_growth([source], target, shades(8), steps=0, width="svd")
+    measured = {key for key in expected if not torch.equal(start.state[key], expected[key])}
+    kinds = {key.rpartition(".")[2] for key in measured}
+    assert kinds == {"running_mean", "running_var", "num_batches_tracked"}
+    assert start.state is start.states["source 0"]
+    float32 = resnet(6).float()
+    kept = ml.learn_growth([source], float32, shades(8), steps=0).state
+    assert kept["0.stem.1.running_var"].dtype == torch.float64, "the source's"
+
+
+def test_there_is_no_dropout_beside_batch_norms() -> None:
+    def dropping(width: int, rate: float) -> nn.Module:
+        torch.manual_seed(0)
+        body = ResNet(width, (1, 1))
+        return perturbed(nn.Sequential(body, nn.Dropout(rate), nn.Linear(body.width, 5)))
+
+    with_it, without = (
+        ml.learn_growth(
+            [dropping(4, rate)], dropping(6, rate).train(), shades(24), steps=3, batch_size=8
+        )
+        for rate in (0.5, 0.0)
+    )
+    assert with_it.history.equals(without.history)
+    assert all(torch.equal(with_it.state[key], value) for key, value in without.state.items())
+
+
 @pytest.mark.parametrize("mode", ["joint", "alone"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_loss_falls_and_sources_stay(name: str, mode: Any) -> None:
@@ -151,10 +289,7 @@ def test_the_loss_falls_and_sources_stay(name: str, mode: Any) -> None:
 
 def test_the_loss_falls_on_examples_that_were_not_learned_from() -> None:
     source, target = mlp(24), mlp(30)
-    generator = torch.Generator().manual_seed(4)
-    labels = torch.randint(0, 5, (96,), generator=generator)
-    noise = torch.randn(96, 3, 32, 32, generator=generator).double()
-    x = 0.3 * (labels - 2).double().view(-1, 1, 1, 1) + noise  # a class is a shade of grey
+    x, labels = shades(96)
     seen, held = (x[:64], labels[:64]), (x[64:], labels[64:])
     start = ml.learn_growth([source], target, seen, steps=0).state
     learned = ml.learn_growth([source], target, seen, steps=40, batch_size=16, learning_rate=1e-2)
@@ -182,7 +317,12 @@ def test_a_known_optimum_is_found() -> None:
     def distance(outputs: Tensor, wanted: Tensor) -> Tensor:
         return (outputs - wanted.view(outputs.shape)).square().mean()
 
-    options: dict[str, Any] = {"depth": "interpolate", "gap": 1.0, "learning_rate": 0.2}
+    options: dict[str, Any] = {
+        "depth": "interpolate",
+        "gap": 1.0,
+        "learning_rate": 0.2,
+        "steps": 150,
+    }
     learned = ml.learn_growth([source], target, (x, labels), loss=distance, **options)
     assert learned.learned == 6
     assert learned.history["joint"].iloc[-1] < 1e-3 * learned.history["joint"].iloc[0]
@@ -224,8 +364,8 @@ def test_misfits_are_named(options: dict[str, Any], message: str) -> None:
 
 def test_more_misfits() -> None:
     source, data = gpt(), examples(gpt())
-    with pytest.raises(ValueError, match="running_mean' is a statistic of a batch norm"):
-        ml.learn_growth([resnet()], resnet(6), examples(resnet()))
+    with pytest.raises(ValueError, match=r"2\.running_mean' is a running statistic, and of no"):
+        ml.learn_growth([instance_normed(4)], instance_normed(6), data)
     with pytest.raises(ValueError, match="there are no sources"):
         ml.learn_growth([], gpt(), data)
     with pytest.raises(ValueError, match="nothing to learn"):

@@ -4,8 +4,12 @@ SAIL's Eq. 8 and 9 in appendix F's words: W̃ = E_out W R_inᵀ, θ̃^k = Σ_i s
 and s descend the loss of the grown network. LiGO (Wang et al., 2023) is this for one source; as it
 was published it is in `mergelib.sail.growth.ligo`. A group of units has one E and one R in the
 whole network, and a list of layers one s.
+
+Batch norms take the statistics of each batch while maps are learned. Running ones are not mapped:
+they are measured anew, in every state that is given back.
 """
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from mergelib.activations import normalising_by_batch, recalibrate
 from mergelib.messages.brief import Brief
 from mergelib.problems.calling import call_with, evaluating
 from mergelib.problems.checks import check_choice, check_positive, check_steps
@@ -33,6 +39,8 @@ if TYPE_CHECKING:
 
 Mode = Literal["joint", "alone"]
 Criterion = Callable[[Tensor, Tensor], Tensor]
+COUNTER = "num_batches_tracked"  # of a batch norm
+MEASURED = 500  # examples, at most, on which statistics of batch norms are measured anew
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,10 +67,8 @@ class Maps(nn.Module, ABC):
 
     Args:
         plan: how the entries are made.
-        start: all of them at the start; what no map reaches, as counters and new layers, stays.
-
-    Raises:
-        ValueError: batch norms, naming the key.
+        start: all of them at the start; what no map reaches stays: running statistics, counters,
+            and new layers.
     """
 
     def __init__(self, plan: Plan, start: dict[str, Tensor]) -> None:
@@ -71,14 +77,9 @@ class Maps(nn.Module, ABC):
         self._reached = [
             key
             for key, value in start.items()
-            if plan.origins[key] and value.is_floating_point() and key not in plan.ties
+            if plan.origins[key] and value.is_floating_point()
+            if key not in plan.ties and not is_statistic(key)
         ]
-        for key in self._reached:
-            if is_statistic(key):
-                raise ValueError(
-                    f"{key!r} is a statistic of a batch norm, through which PyTorch gives no "
-                    "gradients, so maps cannot be learned: use grow"
-                )
 
     @abstractmethod
     def mapping(self) -> Callable[[str], Tensor]:
@@ -113,8 +114,9 @@ class Transformation(Maps):
         generator: see `grow`.
 
     Raises:
-        ValueError: what `grow` refuses; batch norms, naming the key; ``"svd_random"``; rows of
-            depth that no softmax gives; a target without a wider group or a longer list.
+        ValueError: what `grow` refuses; running statistics of other norms than batch norms, naming
+            the key; ``"svd_random"``; rows of depth that no softmax gives; a target without a wider
+            group or a longer list.
     """
 
     def __init__(
@@ -134,6 +136,12 @@ class Transformation(Maps):
         how["gap"] = math.inf if depth == "identity" else gap
         plan = planned(source, target, state=None, **how)
         super().__init__(plan, grow(source, target, **how, noise=noise, generator=generator))
+        for key in filter(is_statistic, self._start):
+            if not isinstance(target.get_submodule(key.rpartition(".")[0]), _BatchNorm):
+                raise ValueError(
+                    f"{key!r} is a running statistic, and of no batch norm: it can be neither "
+                    "learned nor measured anew; use grow"
+                )
         self._rest: dict[str, Tensor] = {}
         for key in self._reached:
             mapped = plan.mapped(key)
@@ -166,6 +174,8 @@ class Transformation(Maps):
 class Descent(Brief):
     """How maps are learned: Adam at a constant rate, the target in evaluation mode.
 
+    Batch norms alone take each batch's statistics; the target's running ones stay.
+
     Attributes:
         target: the larger network.
         data: of the target, inputs with labels.
@@ -173,7 +183,7 @@ class Descent(Brief):
         batch_size: examples of a step.
         learning_rate: of every step.
         loss: from outputs ``(M, C)`` and labels ``(M,)`` to a scalar.
-        seed: of batches.
+        seed: of batches, and of the examples on which statistics are measured.
 
     Raises:
         ValueError: settings out of range.
@@ -218,8 +228,27 @@ class Descent(Brief):
         order = torch.Generator().manual_seed(self.seed)
         batches = shuffled(len(self.examples), self.batch_size, order, steps=self.steps)
         bar = progress(batches, "growth", self.steps, leave=False)
-        with evaluating(self.target):
+        with evaluating(self.target), normalising_by_batch(self.target):
             return train(together, bar, risk, optimiser)
+
+    def settled(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Weights with the statistics of batch norms, if there are any, measured anew.
+
+        They are plain means over batches of about one size, of `MEASURED` examples that are drawn,
+        or of all where there are fewer.
+        """
+        if not any(map(is_statistic, state)):
+            return state
+        order = torch.Generator().manual_seed(self.seed)
+        rows = torch.randperm(len(self.examples), generator=order)[:MEASURED]
+        parts = rows.tensor_split(math.ceil(len(rows) / self.batch_size))
+        device = next(iter(state.values())).device
+        batches = (self.examples[part].to(device).inputs for part in parts)
+        network = copy.deepcopy(self.target)  # with the state's dtypes and devices
+        network.load_state_dict({k: value.clone() for k, value in state.items()}, assign=True)
+        measured = recalibrate(network, state, batches)
+        counted = (key for key in state if is_statistic(key) or key.endswith(COUNTER))
+        return {**state, **{key: measured[key] for key in counted}}
 
 
 def learn_growth(
@@ -243,8 +272,8 @@ def learn_growth(
 
     Adam moves E and R of every group that grows, and the logits of every list of layers that is
     mixed, from where `mergelib.grow` begins; sources and target stay. The target runs in evaluation
-    mode, so there is no dropout. Networks with batch norms are refused: their statistics at rest
-    would have to be mapped too, and PyTorch gives no gradients through these.
+    mode, so there is no dropout; batch norms alone take the statistics of each batch. Their running
+    ones are measured anew afterwards, on the inputs of at most `MEASURED` examples.
 
     Args:
         sources: the smaller networks, by name or as a list; each of the target's family, their
@@ -267,11 +296,13 @@ def learn_growth(
         seed: of noise and batches; each source alone sees the same batches.
 
     Returns:
-        See `LearnedGrowth`; without steps its states are those of `mergelib.grow`.
+        See `LearnedGrowth`; without steps its states are those of `mergelib.grow`, but for the
+        statistics of batch norms.
 
     Raises:
         ValueError: what `mergelib.grow` refuses, and `Transformation`; no sources, data without
-            labels, weights that do not fit; settings out of range.
+            labels, weights that do not fit; settings out of range; by PyTorch, a batch in which a
+            batch norm sees a single value of a unit.
         FloatingPointError: a loss that is not finite.
     """
     import pandas as pd
@@ -288,8 +319,10 @@ def learn_growth(
     else:
         history = {name: descent.learn([own], [1.0]) for name, own in maps.items()}
     with torch.no_grad():
-        states = {name: own() for name, own in maps.items()}
-        state = _averaged(list(states.values()), gamma)
+        grown = {name: own() for name, own in maps.items()}
+        average = _averaged(list(grown.values()), gamma)
+    states = {name: descent.settled(own) for name, own in grown.items()}
+    state = descent.settled(average) if len(states) > 1 else next(iter(states.values()))
     return LearnedGrowth(
         state,
         states,

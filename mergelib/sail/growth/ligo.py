@@ -17,9 +17,10 @@ from it, and here are its choices:
 
 What cannot be followed: a fused matrix of queries, keys and values is one entry, with one row of
 depth. Lists that do not get longer stay as they are, where LiGO mixes their layers too. A tied
-table stays tied, so that its map is also that of the output, which LiGO unties. And the rate is
-ours to choose, constant and without weight decay: the command in LiGO's README ends after 100 of
-10,000 warm-up steps, at a rate of 2e-6, by which the maps hardly move.
+table stays tied, so that its map is also that of the output, which LiGO unties. Batch norms, which
+none of its networks has, are refused. And the rate is ours to choose, constant and without weight
+decay: the command in LiGO's README ends after 100 of 10,000 warm-up steps, at a rate of 2e-6, by
+which the maps hardly move.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ from torch import Tensor, nn
 from mergelib.sail.growth.growing import grow, mixed, planned
 from mergelib.sail.growth.learning import Criterion, Descent, LearnedGrowth, Maps
 from mergelib.sail.growth.width import Widening, kronecker
+from mergelib.statedict import is_statistic
 from mergelib.structure import Structure
 
 NOISE = 0.03  # of depth at the start
@@ -126,6 +128,11 @@ class PublishedLiGO(Maps):
         # With a gap, each layer's entries come from all layers, the stacked one foremost.
         plan = planned(source, target, state=None, gap=1.0, **how)
         start = grow(source, target, **how)
+        for key in filter(is_statistic, start):
+            raise ValueError(
+                f"{key!r} is a statistic of a batch norm, which LiGO has no maps for as it was "
+                "published: use learn_growth"
+            )
         super().__init__(plan, start)
         device = next(iter(start.values())).device
         self._widening = BlockWidening(plan.widening.structure, plan.widening.sizes)
