@@ -161,13 +161,16 @@ def test_starts_of_pictures(pictures: Transfer) -> None:
     known = [split.inputs[:, 0, 0, 0].unique() for split in pictures.parts[:2]]
     assert sorted(torch.cat(known).tolist()) == [0, 40, 80, 120, 160, 200]
     assert all(set(split.labels.tolist()) == {0, 1, 2} for split in pictures.parts[:2])
-    rates = {name: [3e-3] for name in ARMS}
+    rates = {name: [3e-3, 1e-2] for name in ARMS}
     tables = arms(pictures, start="own", size="half wider", steps=2, rates=rates)
     found = pd.DataFrame(tables["curves"])["arm"].unique()
     assert {*ARMS} - {*found} == {
-        *("stack", "bert2BERT", "LiGO", "LiGO, published"),
-        *("greedy soup", "SAIL, learned", "SAIL, distilled"),
+        *("stack", "bert2BERT", "LiGO, published"),
+        *("greedy soup", "SAIL, distilled"),
     }
+    usual = Sources(pictures, "own", "half wider")
+    assert all(usual.rates(name).training for name in usual.allowed())
+    assert all(usual.rates(name).maps for name in ("LiGO", "SAIL, learned"))
     pair = Sources(pictures, "own", "half wider")
     starts = {name: pair.start(ARMS[name]) for name in ("scratch", "nearest source", "SAIL")}
     heads = [start.net.state_dict()["1.weight"] for start in starts.values()]
@@ -220,7 +223,7 @@ def test_starts_on_cuda(text: Transfer, pictures: Transfer) -> None:
 
 
 def test_rates_and_goals_are_those_of_least_loss(
-    text: Transfer, monkeypatch: pytest.MonkeyPatch
+    text: Transfer, pictures: Transfer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "GRID", (1e-9, 3e-3))
     monkeypatch.setattr(tuning, "MAPS", (1e-9, 1e-3))
@@ -229,6 +232,10 @@ def test_rates_and_goals_are_those_of_least_loss(
     assert rates["scratch"] == Rates(3e-3)
     assert rates["LiGO"].training == 3e-3
     assert {*rates} == {"scratch", "LiGO"}, "there is nothing to match with a shared start"
+    learned = {"LiGO": few["LiGO"]}
+    for size in ("half wider", "deeper"):
+        found = tuning.tuned_rates([pictures], "shared", size, 2, learned)
+        assert [rates.maps > 0 for rates in found.values()] == [True] * (size == "half wider")
     goals = tuning.tuned_goals([text], "twice", 20, ("scratch", "nearest source"))
     assert goals["hard"] < goals["easy"]
     assert goals["late"] != goals["easy"]
@@ -249,8 +256,10 @@ def test_what_is_refused(
     refused("'SAIL, matched' does not fit: sources that share", text, only=["SAIL, matched"])
     unknown = replace(pictures, name="other")
     refused("no rates of 'SAIL' are known for other: pass them", unknown, only=["SAIL"])
-    for name in ("bert2BERT", "LiGO", "LiGO, published"):
+    for name in ("stack", "bert2BERT", "LiGO, published"):
         refused(f"'{name}' does not fit: a stage has no block", pictures, only=[name])
+    for size, name in (("deeper", "LiGO"), ("deepest", "SAIL, learned")):
+        refused(f"'{name}' does not fit: nothing to learn", pictures, only=[name], size=size)
     study = REGISTERED["arms"]
     usual, byol = (study.complete(changes) for changes in ({}, {"learning": "byol"}))
     with pytest.raises(ValueError, match="studies of starts take no model, got 'mlp'"):
@@ -346,6 +355,14 @@ def test_learning_with_and_without_labels(probed: Transfer) -> None:
     assert torch.equal(one["1.weight"], net.state_dict()["1.weight"]) == unlabelled
     plain = Transfer.step_flops(probed, net)
     assert (probed.step_flops(net) > 2 * plain) == unlabelled
+
+
+def test_maps_are_learned_with_labels_alone(probed: Transfer) -> None:
+    pair = Sources(probed, "shared", "half wider")
+    refusal = pair.refusal(ARMS["LiGO"])
+    unlabelled = "BYOL" in probed.name
+    assert refusal == ("maps are learned by labels, of which the target has none" * unlabelled)
+    assert all(pair.rates(name) for name in pair.allowed())
 
 
 def test_sources_are_trained_once_for_all_targets(

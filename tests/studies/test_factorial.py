@@ -123,12 +123,42 @@ def test_costs_are_those_of_sources_and_maps(tables: Tables) -> None:
 
 
 def test_cells_of_pictures(pictures: Transfer) -> None:
-    """Learned maps know no batch norms; all the rest is there, with one new head."""
+    """All are there where stages are wider, and learned maps alone are missing where not."""
     tables = factorial(pictures, size="half wider", **SETTINGS)
-    maps = {str(row["maps"]) for row in tables["costs"]}
-    assert maps == {"replicate", "mean", "svd_random", SCRATCH}
-    assert len(begun(tables)) == 1 + 3 + 3 * 3
+    first = begun(tables)
+    assert {*first.index} == {*FEW}
     assert {row["target"] for row in tables["distances"]} == {"shades"}
+    costs = pd.DataFrame(tables["costs"]).set_index(CELL)
+    added, step = costs["added_flops"], int(costs["step_flops"].iloc[0])
+    alone, joint = (cell for cell in FEW if cell.maps.startswith("LiGO"))
+    for cell in (alone, joint):
+        more = added[cell] - added[cell._replace(maps="mean")]
+        assert more > 2 * step, "two steps of learning maps"
+        assert first[cell] != first[cell._replace(maps="mean")]
+    deeper = {kind: Sources(pictures, kind, "deeper") for kind in ("shared", "own")}
+    assert {*module._chosen(deeper, ())} == {*FEW} - {alone, joint}
+
+
+def test_learned_maps_of_pictures_are_of_width_alone(pictures: Transfer) -> None:
+    """They begin as mean padding does, but for the statistics, which are the target's."""
+    pair, cell = Sources(pictures, "shared", "half wider"), Cell(1, "shared", "LiGO alone")
+    net = pictures.network("half wider", TARGET)
+    learned, flops = pair._learned(net, CELLS[cell], 1e-12, [1.0])
+    plain = pair._grown(net, CELLS[cell._replace(maps="mean")])[pair.nearest]
+    assert flops > 0
+    assert {*learned} == {*plain}
+    for key, value in learned.items():
+        rest = "running_" in key or not value.is_floating_point()
+        assert torch.allclose(value, plain[key], atol=1e-6) is not rest, key
+
+
+def test_cells_of_some_maps_are_those_of_all(text: Transfer, tables: Tables) -> None:
+    own = factorial(text, size="twice", only=["LiGO alone", SCRATCH], **SETTINGS)
+    for table in ("curves", "costs"):
+        wanted = [row for row in tables[table] if row["maps"] in ("LiGO alone", SCRATCH)]
+        assert own[table] == wanted
+        assert len(wanted) > 1
+    assert own["distances"] == tables["distances"]
 
 
 def test_matching_leaves_a_residual_network_s_answers(pictures: Transfer) -> None:
@@ -147,3 +177,10 @@ def test_matching_leaves_a_residual_network_s_answers(pictures: Transfer) -> Non
 def test_unknown_rates_are_refused(text: Transfer) -> None:
     with pytest.raises(ValueError, match="no rates of 'scratch' are known for GPT, other"):
         factorial(replace(text, name="GPT, other"), size="twice")
+
+
+def test_maps_that_do_not_fit_are_refused(text: Transfer, pictures: Transfer) -> None:
+    with pytest.raises(ValueError, match="unknown maps 'LiGO'; known: scratch, replicate, mean"):
+        factorial(text, size="twice", only=["LiGO"])
+    with pytest.raises(ValueError, match="'LiGO joint' does not fit: nothing to learn: no stage"):
+        factorial(pictures, size="deeper", only=["mean", "LiGO joint"])

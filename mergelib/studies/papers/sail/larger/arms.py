@@ -9,7 +9,8 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -22,12 +23,12 @@ from mergelib.procedures import adapt
 from mergelib.records.results import Tables
 from mergelib.sail import grow
 from mergelib.sail.divergences import median_distance, mmd_table, permutation_p
-from mergelib.sail.growth.learning import learn_growth
+from mergelib.sail.growth.learning import Mode, learn_growth
 from mergelib.sail.growth.ligo import learn_ligo
 from mergelib.sail.proximal import proximal_weights
 from mergelib.sail.retraining import loop_flops, mmd_flops
 from mergelib.statedict import lerp
-from mergelib.studies.papers.sail.larger.grounds import transfer_of
+from mergelib.studies.papers.sail.larger.grounds import Unlabelled, transfer_of
 from mergelib.studies.papers.sail.larger.rates import Rates, usual_rates
 from mergelib.studies.papers.sail.larger.transfers import SMALL, TARGET, Transfer
 from mergelib.studies.papers.sail.training import State
@@ -52,8 +53,8 @@ class Arm(NamedTuple):
             al., 2022); none for scratch.
         width: a scheme of `grow`; none for a network as small as the source.
         depth: likewise.
-        mode: of `learn_growth`, where maps are learned; ``published``: by `learn_ligo`, which has
-            maps of its own.
+        mode: of `learn_growth`, where maps are learned, of pictures those of width alone, as no
+            stage has two blocks to mix; ``published``: by `learn_ligo`, which has maps of its own.
         noise: see `grow`.
         matched: whether θ_2 is reordered to match θ_1.
         distilled: whether training learns the nearest source's answers as well.
@@ -122,6 +123,7 @@ def arms(
         only: names of `ARMS`, by default all that the transfer and the start allow: answers in the
             target's classes are needed for ``greedy soup`` and distillation, own starts for ``SAIL,
             matched``, whole multiples for copies of a GPT's units, and blocks to repeat for stacks.
+            Maps that are learned need labels, and of pictures a size that is wider.
         steps: of retraining, read every `EVERY`.
         rates: by arm, for retraining and for maps; of others, those of `usual_rates`.
 
@@ -241,11 +243,23 @@ class Sources:
             return "sources that share their start need no matching"
         if not self.transfer.answers and (arm.distilled or arm.weights == "greedy"):
             return "the target has other classes than the sources"
-        if not self.transfer.answers and arm.depth != "identity":
+        if arm.mode in get_args(Mode):
+            if isinstance(self.transfer, Unlabelled):
+                return "maps are learned by labels, of which the target has none"
+            if not (self.transfer.answers or self._wider):
+                return "nothing to learn: no stage is wider, and none has two blocks to mix"
+        elif not self.transfer.answers and arm.depth != "identity":
             return "a stage has no block to repeat but its first"
         if arm.width == "replicate" and self.size not in self.transfer.copied:
             return "a layer norm wants as many copies of every unit"
         return ""
+
+    @cached_property
+    def _wider(self) -> bool:
+        """Whether the larger network's layers are wider than a source's."""
+        large = self.transfer.network(self.size, TARGET).state_dict()
+        small = self.nets[0].state_dict()
+        return any(large[key].shape != small[key].shape for key in large.keys() & small.keys())
 
     def rates(self, name: str) -> Rates:
         """The usual ones of an arm."""
@@ -272,7 +286,7 @@ class Sources:
             one, two = self._grown(net, arm)
             state = transfer.headed(net, lerp(two, one, gammas[0]))
         net.load_state_dict(state)
-        if all(gammas):
+        if all(gammas) and not arm.mode:  # learned maps bring measured statistics
             added += transfer.measured_anew(net)
         split = None
         if arm.distilled:
@@ -339,7 +353,7 @@ class Sources:
     def _learned(
         self, net: nn.Module, arm: Arm, rate: float, gammas: Sequence[float]
     ) -> tuple[State, int]:
-        """Maps learned on the target's data, and the FLOPs of it."""
+        """Maps learned on the target's data, and the FLOPs of it; the head is mapped as well."""
         data, transfer = self.transfer.parts[TARGET], self.transfer
         alone = arm.weights == "nearest"
         sources = [self.nets[self.nearest]] if alone else self._matched(arm)
@@ -347,6 +361,7 @@ class Sources:
         options: dict[str, Any] = {"learning_rate": rate, "seed": transfer.seed}
         options["batch_size"] = transfer.schedule.batch_size
         examples = transfer.transform(data.inputs), data.labels
+        depth = arm.depth if transfer.answers else "identity"  # of pictures no list can be mixed
 
         def learn(steps: int) -> State:
             if arm.mode == "published":
@@ -358,7 +373,7 @@ class Sources:
                 mode=arm.mode,  # type: ignore[arg-type]  # checked there
                 weights=None if alone else gammas,
                 width=arm.width,  # type: ignore[arg-type]  # checked there
-                depth=arm.depth,  # type: ignore[arg-type]  # checked there
+                depth=depth,  # type: ignore[arg-type]  # checked there
                 steps=steps,
                 **options,
             ).state

@@ -45,7 +45,7 @@ LEARNED = (  # what is grown, and where the maps of width and the logits of dept
     ("both", "svd", "stack"),
 )
 PAIRED = LEARNED[0]  # what is learned for two sources as well
-NORMED = ("ResNet",)  # by batches: there maps have no gradients
+NORMED = ("ResNet",)  # by batches: of these this study has no learned maps
 SIZES: dict[str, Any] = {"train_size": 6000, "validation_size": 500, "test_size": 500}  # pictures
 
 

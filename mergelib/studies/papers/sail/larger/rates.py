@@ -53,6 +53,7 @@ _PICTURED = (
     *("scratch", "scratch, published", "nearest source", "farther source", "own size", "Net2Net"),
     *("uniform", "SAIL", "SAIL, matched"),
 )
+_LEARNED = dict.fromkeys(("LiGO", "SAIL, learned"), Rates(3e-3, 1e-2))  # provisional: not tuned
 _FASTER = dict.fromkeys(("nearest source", "SAIL"), Rates(3e-3))
 _UNLIKE = {  # by modality and size: arms that want another rate than scratch
     ("ResNet, BYOL", "deeper"): {"SAIL": Rates(1e-3)},
@@ -77,7 +78,7 @@ def usual_rates(modality: str, start: str, size: str, arm: str) -> Rates:
         rates = {**_GPT, **(_OWN_GPT if start == "own" else {})}
     elif usual.startswith("ResNet"):
         cell = usual, size
-        rates = dict.fromkeys(_PICTURED, Rates(_RESNET[size])) | _UNLIKE.get(cell, {})
+        rates = dict.fromkeys(_PICTURED, Rates(_RESNET[size])) | _LEARNED | _UNLIKE.get(cell, {})
         rates |= _OWN_UNLIKE.get(cell, {}) if start == "own" else {}
     if arm not in rates:
         raise ValueError(f"no rates of {arm!r} are known for {modality}: pass them as rates")
