@@ -44,7 +44,7 @@ def kept(load: Load) -> list[Check]:
     kinds += [(_RANDOM, "control")]
     for (family, result), (way, role) in product(FAMILIES.items(), kinds):
         if family == "ResNet" and way[-1] == "alone":
-            continue  # batch norms: its maps cannot be learned
+            continue  # batch norms: the study has no learned maps of these
         chosen = dict(zip(("grown", "width", "depth", "mode"), way, strict=True))
         rows = load(result, "starts")
         values = pick(rows, "kept", keys=SEED, family=family, sources="one", **chosen)
