@@ -290,7 +290,9 @@ CLAIMS = (
         "after training",
         reported="what the theorems need; no measurement",
         method="Spearman's correlation, in each seed, over two sources of three readings: MMD² to "
-        "the target, squared distance to its optimum, loss before and after retraining",
+        "the target, squared distance to its optimum, loss before and after retraining. Secondary: "
+        "own starts after Git Re-Basin, which reorders the second source and the optimum to match "
+        "the first source",
         test=spirals.chained,
     ),
     _text_claim(
