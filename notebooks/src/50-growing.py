@@ -276,7 +276,7 @@ seeds = range(SEED, SEED + (2 if tiny else 5))
 rounds = growing.parting(seeds, trained=80 if tiny else 400, steps=10 if tiny else 32)
 ends = growing.parted(rounds).reset_index()
 summary = over_seeds(ends, "start", "steps").add_prefix("steps, ").round(1)
-summary.insert(0, "change", ends.groupby("start")["change"].max().map("{:.0e}".format))
+summary.insert(0, "change", ends.groupby("start")["change"].max().map("{:.1e}".format))
 print(summary.to_string())
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The GPT at twice the width, 64, trained on from four starts. Left: rank of the residual stream before the last norm, over all test inputs. Right: the source's test loss less one's own, dotted the target; losses further above the source's are cut off. Means and 95 % intervals over five seeds.", "name": "fig-growing-rank"}, "image": {"alt": "Left: all four begin at rank 32. Copies stay there for all 32 steps; copies with noise, mean padding and zero padding are above 60 within ten steps. Right: copies with and without noise lie on one curve, which passes the target after about 13 steps; mean padding is a little earlier. Zero padding begins far below the others and passes it after more than 20."}}

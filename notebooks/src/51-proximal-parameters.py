@@ -397,7 +397,7 @@ assert (abs(same["loss"] - same["share"]) < 1e-9).all()
 # middle, and a pure target wants its own source, or more of it. Twenty steps of training do not change that. From own
 # starts even the oracle, which knows $\theta^*$, stays near one half at the pure ends: both sources are equally far
 # from it. Re-basin mends this link, and only this one: at the ends the oracle comes near to the own source, but
-# in between the best weight is one half or a little more, as before.
+# in between the best weights are near one half, as before.
 #
 # **Experts of one pretrained model follow it well**, and beyond 0 and 1 at the ends, where it pays to go a little
 # further than the own expert. Where they deviate, as for one pair, {prf:ref}`prop-proximal-curvature` says in which

@@ -58,6 +58,7 @@ def parting(table: pd.DataFrame, axes: "Sequence[Axes]") -> None:
             ax.plot(middle.index, middle, f"{mark}-", color=shade, ms=4, label=start)
             ax.fill_between(middle.index, middle - half, middle + half, color=shade, alpha=0.15)
         ax.set(xlabel="steps of training", ylabel=text)
+    axes[0].set_ylim(0, None)
 
 
 def learning(starts: pd.DataFrame, trained: pd.DataFrame, axes: "Sequence[Axes]") -> None:
