@@ -317,8 +317,9 @@ print("tested:  ", *tested.weights.tolist(), "|", *tested.notes)
 # Data know nothing of $c_1$ and $c_2$. They can be had from two losses each:
 # $\frac12 c_1 = J_1(\theta_2) - J_1(\theta_1)$. Four cases follow: least squares, whose inputs have different
 # variances in $D_1$ and $D_2$; perceptrons with 32 hidden units that learn opposite labels at two places, from *one*
-# initial network or each from its *own*; and the vision transformer of the testbed, experts of one pretrained model,
-# where the target is a mixture of two scripts.
+# initial network or each from its *own*, and the latter with all hidden units, those of $\theta^*$ too, reordered to match
+# $\theta_1$ by *Git Re-Basin* {cite}`ainsworth2023git`; and the vision transformer of the testbed, experts of one
+# pretrained model, where the target is a mixture of two scripts.
 
 # %%
 import numpy as np
@@ -331,8 +332,8 @@ from mergelib.studies.comparison import cut
 small = PROFILE == "smoke"
 squares = mixtures.least_squares_shares(SHARES, same_inputs=False, seed=SEED)
 runs = [
-    mixtures.perceptron_shares(SHARES, seed, shared=shared, steps=50 if small else 300)
-    for shared in (True, False)
+    mixtures.perceptron_shares(SHARES, seed, start=start, steps=50 if small else 300)
+    for start in mixtures.STARTS
     for seed in range(SEED, SEED + (2 if small else 3))
 ]
 perceptrons = pd.concat(runs)
@@ -342,14 +343,15 @@ pairs = list(zip(names[::2], names[1::2]))
 positions = np.linspace(-0.2, 1.2, 15).round(2)
 scripts = mixtures.pair_shares(zoo, pairs[:2] if small else pairs, SHARES, positions)
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Best weight of the first source against its share in the target, by least distance to the optimum and by least loss before and after 20 further steps, with 95 % intervals over three seeds, or over four pairs of scripts on the right.", "name": "fig-proximal-chain"}, "image": {"alt": "Least squares: both curves bend far above the diagonal. Perceptrons: about one half at all shares that are no end, with a jump to the ends and beyond; from own starts the nearest point stays near one half even at the ends. Transformer: the best weight rises along the diagonal, from below 0 to above 1."}}
-fig, axes = plt.subplots(1, 4, figsize=(9.6, 3.9), sharey=True)
-shared = perceptrons["shared"]
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Best weight of the first source against its share in the target, by least distance to the optimum and by least loss before and after 20 further steps, with 95 % intervals over three seeds, or over four pairs of scripts on the right.", "name": "fig-proximal-chain"}, "image": {"alt": "Least squares: both curves bend far above the diagonal. Perceptrons: about one half at all shares that are no end, with a jump to the ends and beyond; from own starts the nearest point stays near one half even at the ends, after re-basin it comes near to them. Transformer: the best weight rises along the diagonal, from below 0 to above 1."}}
+fig, axes = plt.subplots(1, 5, figsize=(9.8, 3.9), sharey=True)
+starts = dict(list(perceptrons.groupby("start")))
 panels = {
     "least squares": squares,
-    "perceptrons, one start": perceptrons[shared],
-    "own starts": perceptrons[~shared],
-    "transformer, one start": scripts,
+    "perceptrons,\none start": starts["shared"],
+    "perceptrons,\nown starts": starts["own"],
+    "perceptrons,\nown + re-basin": starts["re-basin"],
+    "transformer,\none start": scripts,
 }
 for ax, (title, table) in zip(axes, panels.items()):
     figures.links(table, ax)
@@ -373,8 +375,10 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
     inner = perceptrons[perceptrons["share"].between(0.1, 0.9)]
     assert inner["loss"].between(0.3, 0.7).all()
     assert inner["trained"].between(0.3, 0.7).all()
-    own = perceptrons[~perceptrons["shared"]].groupby("share")["parameters"].mean()
-    assert own.between(0.3, 0.7).all()
+    nearest = perceptrons.groupby(["start", "share"])["parameters"].mean()
+    assert nearest["own"].between(0.3, 0.7).all()
+    assert nearest["re-basin", 0.0] < 0.25 < 0.85 < nearest["re-basin", 1.0]
+    assert nearest["re-basin"].drop([0.0, 1.0]).between(0.5, 0.7).all()
     middle = scripts.groupby("share")["loss"].mean()
     assert (abs(middle - middle.index) < 0.15).all()
     assert middle[0.0] < 0 < 1 < middle[1.0]
@@ -392,7 +396,8 @@ assert (abs(same["loss"] - same["share"]) < 1e-9).all()
 # **Perceptrons follow no share.** Each source is useless for the other's labels, so every true mixture wants the
 # middle, and a pure target wants its own source, or more of it. Twenty steps of training do not change that. From own
 # starts even the oracle, which knows $\theta^*$, stays near one half at the pure ends: both sources are equally far
-# from it.
+# from it. Re-basin mends this link, and only this one: at the ends the oracle comes near to the own source, but
+# in between the best weights are near one half, as before.
 #
 # **Experts of one pretrained model follow it well**, and beyond 0 and 1 at the ends, where it pays to go a little
 # further than the own expert. Where they deviate, as for one pair, {prf:ref}`prop-proximal-curvature` says in which
@@ -475,27 +480,29 @@ print(f"X depends on Y: 0.50, bound {below / 3:.2f}")
 
 # %%
 even = perceptrons[perceptrons["share"] == 0.5]
-columns = {"nearest_source": "nearest source", "start": "PyTorch's start", "normal": "N(0, I)"}
-table = even.groupby("shared")[list(columns)].mean().rename(columns=columns)
-print(table.rename(index={True: "one start", False: "own starts"}).round(0).to_string())
-again = perceptrons[~perceptrons["shared"] & (perceptrons["share"] == 1)]["nearest_source"].min()
-print(f"same data, other seed: {again:.0f}")
+columns = {"nearest_source": "nearest source", "random": "PyTorch's start", "normal": "N(0, I)"}
+table = even.groupby("start", sort=False)[list(columns)].mean().rename(columns=columns)
+print(table.round(0).to_string())
+again = perceptrons[perceptrons["share"] == 1].groupby("start")["nearest_source"].min()
+print(f"same data, other seed: {again['own']:.0f}, after re-basin {again['re-basin']:.0f}")
 
 # %% tags=["remove-cell"]
 if (PROFILE, SEED) == ("default", 0):
-    for row, sign in ((True, 1), (False, -1)):
+    for row, sign in (("shared", 1), ("own", -1), ("re-basin", 1)):
         assert sign * (table.loc[row, "PyTorch's start"] - table.loc[row, "nearest source"]) > 0
     assert (table["PyTorch's start"] < table["N(0, I)"]).all()
-assert again > 1
+assert again["own"] > 1
+if (PROFILE, SEED) == ("default", 0):
+    assert 1 < again["re-basin"] < again["own"] / 4
 
 # %% [markdown]
 # (proximal-random)=
 # Against $\mathcal N(0, I)$ sources look good. **Against a usual initial network, sources from starts of their own
-# are farther away.**
+# are farther away.** Reordered to match each other by Git Re-Basin they are nearer than it.
 #
 # (proximal-seeds)=
 # Two seeds on the same data are as far apart, with features that do not differ at all: no finite Lipschitz constant
-# serves.
+# serves. Nor does one after re-basin, which leaves part of the distance.
 #
 # ## What is a nearer start worth?
 #
@@ -718,7 +725,7 @@ for steps in (0, 1, 10):
 # * Lemma 2 needs $\Sigma \propto I$, Mahalanobis distances, and data that differ in nothing but class differences. With MMD none of this
 #   is needed: weights are the shares in which sources mix to the target.
 # * Shares pass from data to loss for least squares with equal inputs, and nearly for experts of one pretrained model, where
-#   curvature explains the rest. For perceptrons from initial networks they do not.
+#   curvature explains the rest. For perceptrons from initial networks they do not, after re-basin neither.
 # * Total variation of samples returns uniform weights. The paper's split by thirds says: take the nearest source.
 # * Theorem 1 is true for $d \ge 2$ and independent sources, about a start that nobody uses. Theorem 2 is true and promises steps, no
 #   factor. Theorem 4 is vacuous as printed, and repaired it is not.

@@ -56,6 +56,8 @@ def test_each_read_and_account_counts(results: None) -> None:
     ledger, checks = judge([told(table, floor)])
     assert ledger["verdict"].item() == "holds"
     assert checks["role"].value_counts().to_dict() == {"primary": 6, "secondary": 12, "control": 1}
+    ends = checks["what"][checks["what"].str.startswith(GROWN)].str.partition("%, ")[2]
+    assert {*ends} == {"equal steps (A, B)", "equal cost (C)"}, "its source is paid for in C alone"
     for account in ("steps", "cost"):
         for read in (0.2, 0.5, 1.0):
             rows = (table["arm"] == ALIGNED) & (table["account"] == account)

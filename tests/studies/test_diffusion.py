@@ -99,12 +99,21 @@ def test_costs_count_the_start(world: World) -> None:
     assert of[GROWN].before == 4 * small
 
 
+def test_an_arm_by_itself_is_as_among_all(world: World) -> None:
+    (alone,) = arms(world, PLAN, [ALIGNED])
+    (among,) = (arm for arm in arms(world, PLAN) if arm.name == ALIGNED)
+    assert torch.equal(weights(alone.parts), weights(among.parts))
+    assert alone._replace(parts=among.parts) == among
+    with pytest.raises(ValueError, match="unknown arm 'DiT'; known: SiT; REPA; REPA"):
+        diffusion.diffusion(None, only=[REPA, "DiT"])  # type: ignore[arg-type]
+
+
 def test_equal_cost_buys_fewer_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """REPA's step costs 10: of 20, 50 and 100, a start of 30 leaves nothing, 20/12 and 70/12."""
     shared = {"step": 10, "before": 0}
     costs = {PLAIN: shared, REPA: shared, ALIGNED: {"step": 12, "before": 30}}
 
-    def made(world: World, plan: Plan) -> Any:
+    def made(world: World, plan: Plan, only: Any) -> Any:
         return (
             Arm(name, Parts(world, plan.width, plan.depth), **cost) for name, cost in costs.items()
         )

@@ -42,6 +42,11 @@ def test_all_arms_of_a_reading() -> None:
     sources = pd.DataFrame(tables["sources"])
     assert sources.groupby("start").size().to_dict() == {"own": 2, "shared": 2}
     assert sources.groupby("source")["mmd"].nunique().eq(1).all(), "of data, not of networks"
+    matched = pd.DataFrame(tables["matched"])
+    assert matched["source"].tolist() == [1, 2]
+    own = sources[sources["start"] == "own"]
+    for column in ("parameters", "random"):
+        assert matched[column].mean() < own[column].mean(), "nearer by order alone"
     weights = pd.DataFrame(tables["weights"])
     assert weights["gamma"].between(0, 1).all()
 

@@ -181,9 +181,11 @@ CLAIMS = (
         "the suite's backbone; Fréchet distance of 1,000 drawn pictures from as many test pictures "
         "in features of the task's expert, not those of Inception. Log distance of REPA's less "
         "SAIL's at three reads, at equal steps, and at equal FLOPs, where the training of f_P and "
-        "the alignment beforehand count (account B). Secondary: REPA against the plain SiT, a SiT "
-        "grown from a smaller one against REPA, and an unbiased kernel distance; control: the "
-        "distance of training pictures",
+        "the alignment beforehand count (account B, and C, as there are no sources). Secondary: "
+        "REPA against the plain SiT; a SiT grown from a smaller one against REPA, at equal steps, "
+        "which are accounts A and B, as its steps cost what REPA's do, and with its source's "
+        "training paid for (C); and an unbiased kernel distance; control: the distance of training "
+        "pictures",
         data="training pictures with labels for all arms; the backbone's tokens of them for REPA "
         "and for f_P; test pictures, and an expert that no arm has seen, judge",
         page="notebooks/54-sail-diffusion",
@@ -296,7 +298,9 @@ CLAIMS = (
         "after training",
         reported="what the theorems need; no measurement",
         method="Spearman's correlation, in each seed, over two sources of three readings: MMD² to "
-        "the target, squared distance to its optimum, loss before and after retraining",
+        "the target, squared distance to its optimum, loss before and after retraining. Secondary: "
+        "own starts after Git Re-Basin, which reorders the second source and the optimum to match "
+        "the first source",
         test=spirals.chained,
     ),
     _text_claim(

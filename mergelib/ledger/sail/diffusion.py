@@ -9,13 +9,13 @@ from mergelib.ledger.verdicts import Load
 from mergelib.studies.analysis.sail import diffusion
 from mergelib.studies.papers.sail.diffusion import ALIGNED, GROWN, PLAIN, REPA
 
-_WORDS = {"steps": "equal steps", "cost": "equal cost"}
-_CASES: tuple[tuple[str, str, str, Role], ...] = (  # who shall be nearer, to whom, by what account
-    (ALIGNED, REPA, "steps", "primary"),
-    (ALIGNED, REPA, "cost", "primary"),
-    (REPA, PLAIN, "steps", "secondary"),
-    (GROWN, REPA, "steps", "secondary"),
-    (GROWN, REPA, "cost", "secondary"),
+# Who shall be nearer, to whom, in which rows, and what that is of the accounts A, B and C.
+_CASES: tuple[tuple[str, str, str, str, Role], ...] = (
+    (ALIGNED, REPA, "steps", "equal steps", "primary"),
+    (ALIGNED, REPA, "cost", "equal cost (B, C)", "primary"),
+    (REPA, PLAIN, "steps", "equal steps", "secondary"),
+    (GROWN, REPA, "steps", "equal steps (A, B)", "secondary"),
+    (GROWN, REPA, "cost", "equal cost (C)", "secondary"),
 )
 
 
@@ -24,9 +24,9 @@ def nearer(load: Load) -> list[Check]:
     table = load(diffusion.judged)
     reads = sorted(table["read"].unique())
     checks = []
-    for (own, rival, account, role), read in product(_CASES, reads):
+    for (own, rival, account, words, role), read in product(_CASES, reads):
         sides = (_side(table, name, account, read) for name in (rival, own))
-        what = f"{own} nearer to real pictures than {rival} after {read:.0%}, {_WORDS[account]}"
+        what = f"{own} nearer to real pictures than {rival} after {read:.0%}, {words}"
         checks.append(above(what, *sides, role=role, unit="log ratio"))
     for read in reads:
         sides = (_side(table, arm, "steps", read, "kernel") for arm in (REPA, ALIGNED))

@@ -152,15 +152,21 @@ def together(load: Load) -> list[Check]:
 
 
 def chained(load: Load) -> list[Check]:
-    """S18: each link of the chain ranks a seed's six sources as the one before."""
+    """S18: each link of the chain ranks a seed's six sources as the one before.
+
+    Matched sources differ from those with own starts in the distance of parameters alone.
+    """
     table = load(spirals.chain)
     checks = []
     names = {"data": "data distance", "parameters": "parameter distance"}
     names |= {"before": "loss before", "after": "loss after retraining"}
-    for start, (first, second) in product(
-        spirals.STARTS, zip(spirals.LINKS, spirals.LINKS[1:], strict=False)
-    ):
+    links = [*zip(spirals.LINKS, spirals.LINKS[1:], strict=False)]
+    cases: list[tuple[str, tuple[str, str], Role]] = [
+        *((start, link, "primary") for start, link in product(spirals.STARTS, links)),
+        *(("re-basin", link, "secondary") for link in links if "parameters" in link),
+    ]
+    for start, (first, second), role in cases:
         values = matrix(spirals.rank_correlations(table, start, (first, second)))
         what = f"spirals, {WORDS[start]}: {names[second]} rises with {names[first]}"
-        checks.append(Check(what, np.asarray(values), unit="rank correlation"))
+        checks.append(Check(what, np.asarray(values), role=role, unit="rank correlation"))
     return checks

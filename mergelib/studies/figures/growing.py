@@ -15,6 +15,7 @@ STARTS = {
     "copies": ("#000000", "o"),
     "copies with noise": ("#e69f00", "s"),
     "mean padding": ("#0072b2", "^"),
+    "zero padding": ("#d55e00", "D"),
 }
 LOWEST = -1.0
 MODES = {  # a start of width, learned or not
@@ -42,18 +43,22 @@ def kept(table: pd.DataFrame, ax: "Axes") -> None:
     ax.set(xlim=(-0.5, len(schemes) - 0.5), ylim=(LOWEST - 0.1, 1.5))
 
 
-def ranks(table: pd.DataFrame, ax: "Axes") -> None:
-    """The rank of the stream over steps, a line for each start.
+def parting(table: pd.DataFrame, axes: "Sequence[Axes]") -> None:
+    """Rank of the stream and gain over the source against steps, with 95 % intervals over seeds.
 
     Args:
-        table: rows of ``start``, ``step`` and ``rank``.
-        ax: where to draw.
+        table: as from `mergelib.studies.analysis.sail.growing.parting`.
+        axes: for the ranks and for the gains.
     """
-    for start, (shade, mark) in STARTS.items():
-        rows = table[table["start"] == start]
-        ax.plot(rows["step"], rows["rank"], f"{mark}-", color=shade, label=start)
-    ax.set(xlabel="steps of training", ylabel="rank of the stream", ylim=(0, None))
-    ax.legend()
+    words = {"rank": "rank of the stream", "gain": "gain over the source, nats"}
+    for ax, (column, text) in zip(axes, words.items(), strict=True):
+        for start, (shade, mark) in STARTS.items():
+            found = over_seeds(table[table["start"] == start], "step", column)
+            middle, half = found["mean"], found["half_width"]
+            ax.plot(middle.index, middle, f"{mark}-", color=shade, ms=4, label=start)
+            ax.fill_between(middle.index, middle - half, middle + half, color=shade, alpha=0.15)
+        ax.set(xlabel="steps of training", ylabel=text)
+    axes[0].set_ylim(0, None)
 
 
 def learning(starts: pd.DataFrame, trained: pd.DataFrame, axes: "Sequence[Axes]") -> None:

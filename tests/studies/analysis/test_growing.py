@@ -1,5 +1,6 @@
 """Chapter 50: schemes that keep the function keep every loss, and copies stay copies."""
 
+import pandas as pd
 import pytest
 import torch
 
@@ -36,16 +37,49 @@ def test_traps_cost_what_is_said(cases: dict[str, growing.Case]) -> None:
     assert (changes.iloc[1:] > 1e-3).all()
 
 
-def test_copies_stay_copies_until_noise_parts_them(cases: dict[str, growing.Case]) -> None:
-    rounds = growing.parting(cases["GPT"], steps=4, every=2).set_index(["start", "step"])
+def test_copies_stay_copies_until_noise_parts_them() -> None:
+    table = growing.parting([0], trained=12, steps=4, every=2)
+    rounds = table.set_index(["start", "step"])
+    assert [*rounds.index.unique("start")] == list(growing.PARTED)
     assert rounds["apart"]["copies"].tolist() == [0, 0, 0]
     assert rounds["rank"]["copies", 4] == rounds["rank"]["copies", 0] <= 32
     assert rounds["apart"]["copies with noise", 0] == 0
     assert rounds["apart"]["copies with noise", 4] > 0
     assert rounds["rank"]["mean padding", 4] > 32
-    assert rounds.xs(0, level="step")["loss"].to_numpy() == pytest.approx(
-        cases["GPT"].loss(cases["GPT"].source), abs=1e-4
-    )
+    opening = rounds.xs(0, level="step")
+    exact = opening.drop("zero padding")
+    assert exact["gain"].to_numpy() == pytest.approx(0, abs=1e-4)
+    assert exact["change"].max() < 1e-4 < opening["change"]["zero padding"]
+
+
+def test_zero_padding_pads_with_zeros(cases: dict[str, growing.Case]) -> None:
+    """Old entries of the stream stay and new ones are zero, up to where a norm is passed."""
+    case = cases["GPT"]
+    wide = case.build(True, False)
+    wide.load_state_dict(growing.zero_padded(case.source, wide))
+    for key in ("token_embed.weight", "pos_embed"):
+        value, old = wide.get_parameter(key), case.source.get_parameter(key)
+        assert torch.equal(value, torch.cat([old, torch.zeros_like(old)], 1))
+    for key in ("blocks.0.fc2.weight", "blocks.1.attn.proj.weight"):
+        assert wide.get_parameter(key)[32:].abs().max() == 0
+    assert wide.get_parameter("blocks.0.fc1.weight")[:128, 32:].std() > 0, "readers are random"
+    gains = wide.get_parameter("blocks.0.norm1.weight")
+    assert torch.equal(gains[:32], case.source.get_parameter("blocks.0.norm1.weight"))
+    assert gains[32:].tolist() == [1.0] * 32
+    assert growing.stream_rank(wide, case.test[0])[1] <= 32
+
+
+def test_steps_to_a_gain() -> None:
+    """One start gets there at step 4, one never does; a change is that before the first step."""
+    starts = {"early": (0.0, 0.05, 0.1, 0.09), "never": (-1.0, -0.5, 0.0, 0.05)}
+    rows = [
+        {"seed": 0, "start": start, "step": 2 * i, "gain": gain, "change": i + 0.5}
+        for start, gains in starts.items()
+        for i, gain in enumerate(gains)
+    ]
+    found = growing.parted(pd.DataFrame(rows), 0.1)
+    assert found["steps"].tolist() == [4, 6]
+    assert found["change"].tolist() == [0.5, 0.5]
 
 
 def test_texts_follow_the_chain() -> None:

@@ -76,17 +76,18 @@ def test_arms_are_compared(world: World) -> None:
     compared = analysis.compare(world, PLAN, samples=8, euler=2)
     assert {*compared.networks} == {*compared.judged.index} == {*ARMS, analysis.LONGER}
     costs = compared.costs
-    assert costs.loc[REPA].to_dict() == {"before": 0, "step": 1, "all": 10}
-    dear = costs.loc[ALIGNED]
-    assert dear["all"] == pytest.approx(dear["before"] + 10 * dear["step"])
+    assert costs.loc[REPA].to_dict() == {"step": 1, "A": 10, "B": 10, "C": 10}
+    assert costs["A"].to_numpy() == pytest.approx(10 * costs["step"].to_numpy())
+    dear, grown = costs.loc[ALIGNED], costs.loc[GROWN]
+    assert dear["A"] < dear["B"] == dear["C"], "there are no sources"
+    assert grown["A"] == grown["B"] == 10 < grown["C"], "growing takes nothing, its source does"
     told = compared.losses.groupby("arm")["step"].max()
     assert told.drop(REPA).tolist() == 3 * [10]
-    assert told[REPA] == 10 * (round(dear["all"]) // 10)
+    assert told[REPA] == 10 * (round(dear["C"]) // 10)
     early, late = (compared.networks[name] for name in (REPA, analysis.LONGER))
     assert not torch.equal(early.out.weight, late.out.weight)
     step = costs["step"].to_dict()
     assert step[PLAIN] < 1 < step[ALIGNED]
-    assert (costs.loc[[ALIGNED, GROWN], "before"] > 0).all()
     pictures = analysis.one_of_each(world, compared.networks[PLAIN], 2)
     assert len(pictures) == 2
 

@@ -68,13 +68,25 @@ def test_perceptrons_trained_together_are_those_trained_alone() -> None:
 
 def test_sources_on_their_own_data_are_their_own_optimum() -> None:
     """With one start for all, θ*(1) is θ_1; with other starts it is another network."""
-    shared, own = (
-        mixtures.perceptron_shares((0.0, 1.0), 0, shared=shared, steps=5, retrained=1)
-        for shared in (True, False)
+    shared, own, matched = (
+        mixtures.perceptron_shares((0.0, 1.0), 0, start=start, steps=5, retrained=1)
+        for start in mixtures.STARTS
     )
     assert shared["nearest_source"].to_numpy() == pytest.approx([0, 0], abs=1e-9)
     assert shared["parameters"].to_numpy() == pytest.approx([0, 1], abs=1e-6)
     assert own["nearest_source"].min() > 1
+    assert (matched["nearest_source"] < own["nearest_source"]).all()
+    with pytest.raises(ValueError, match="start is 'mine', expected one of: shared, own, re-basin"):
+        mixtures.perceptron_shares((0.0, 1.0), 0, start="mine")
+
+
+def test_matching_finds_the_order_of_hidden_units() -> None:
+    generator = torch.Generator().manual_seed(0)
+    net = mixtures._pick(mixtures._initial(1, generator), 0)
+    order = torch.randperm(mixtures.HIDDEN, generator=generator)
+    shuffled = {key: part[order] if part.dim() else part for key, part in net.items()}
+    matched = mixtures._matched(net, shuffled)
+    assert all(torch.equal(matched[key], part) for key, part in net.items())
 
 
 def test_thirds_of_a_line_ask_for_the_nearer_source_alone() -> None:

@@ -38,6 +38,7 @@ SOURCES = [
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = {"arms": pd.DataFrame(ARMS), "sources": pd.DataFrame(SOURCES)}
+    tables["matched"] = tables["sources"].assign(parameters=[4.0, 3.0]).drop(columns="start")
     monkeypatch.setattr(spirals, "load_table", lambda _, part: tables[part])
 
 
@@ -89,7 +90,11 @@ def test_distances_best_weights_and_links() -> None:
         *(True, True, False, False, False)
     ]
     chain = spirals.chain()
-    assert chain.set_index(["link", "cell"]).loc[("before", "random 2"), "value"] == 0.4
+    values = chain.set_index(["start", "link", "cell"])["value"].sort_index()
+    assert values["own", "before", "random 2"] == values["re-basin", "before", "random 2"] == 0.4
+    assert values["re-basin", "parameters"].to_dict() == {"random 1": 4.0, "random 2": 3.0}
+    found = spirals.rank_correlations(chain, "re-basin", ("data", "parameters"))
+    assert found.tolist() == [pytest.approx(1.0)], "of own starts it is -1"
     found = spirals.rank_correlations(chain, "own", ("parameters", "before"))
     assert found.tolist() == [pytest.approx(1.0)]
     assert spirals.rank_correlations(chain, "own", ("data", "before"))[0] == pytest.approx(-1)

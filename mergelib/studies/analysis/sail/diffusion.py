@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from mergelib.messages.brief import Brief
 from mergelib.records.results import load_table
 from mergelib.sail.divergences import frechet_distance, kernel_distance
+from mergelib.sail.retraining import Account, Costs
 from mergelib.studies.papers.sail.diffusion import (
     ALIGNED,
     ARMS,
     EVERY,
+    GROWN,
     REPA,
+    Arm,
     Parts,
     Plan,
     arms,
@@ -36,7 +39,7 @@ LONGER = f"{REPA}, equal cost"
 def judged() -> pd.DataFrame:
     """Table ``quality`` of the study, with ``log``, the logarithm of ``frechet``.
 
-    REPA's cost is what others are compared at, so its rows stand under both accounts.
+    REPA's cost is what others are compared at, so its rows stand for ``"steps"`` and ``"cost"``.
     """
     table = load_table(FILE, "quality")
     unit = table[table["arm"] == REPA].assign(account="cost")
@@ -52,8 +55,8 @@ def against_repa() -> pd.DataFrame:
 
 
 def floor() -> pd.DataFrame:
-    """Its table ``floor``, likewise."""
-    return _with_log(load_table(FILE, "floor"))
+    """Its table ``floor``, likewise; arms that were measured by themselves have it in common."""
+    return _with_log(load_table(FILE, "floor").drop_duplicates())
 
 
 def _with_log(table: pd.DataFrame) -> pd.DataFrame:
@@ -69,8 +72,8 @@ class Compared(Brief):
             what REPA + J did, all told.
         losses: rows of ``arm``, ``step`` and ``velocity``, a mean over the steps since the last.
         judged: by arm, ``frechet``, ``kernel`` and ``accuracy`` of what it draws in the end.
-        costs: by arm, ``before``: the FLOPs of its start, ``step``: of one of its steps, and
-            ``all``: of both together; in steps of REPA.
+        costs: by arm, FLOPs of a ``step``, and of all steps by account: ``A`` (training alone),
+            ``B`` (and what the start takes), ``C`` (and the source's training); in steps of REPA.
     """
 
     networks: Mapping[str, SiT]
@@ -90,10 +93,8 @@ def compare(world: World, plan: Plan, *, samples: int, euler: int) -> Compared:
     """
     made = {arm.name: arm for arm in arms(world, plan)}
     unit = made[REPA].step
-    parts = {name: (arm.before / unit, arm.step / unit) for name, arm in made.items()}
-    costs = pd.DataFrame.from_dict(parts, orient="index", columns=["before", "step"])
-    costs["all"] = costs["before"] + plan.steps * costs["step"]
-    longer = round(costs["all"].to_dict()[ALIGNED])
+    costs = pd.DataFrame({name: _costs(arm, plan.steps) for name, arm in made.items()}).T / unit
+    longer = round(costs["C"].to_dict()[ALIGNED])
     networks: dict[str, SiT] = {}
     losses: list[dict[str, Any]] = []
     judged: dict[str, dict[str, float]] = {}
@@ -112,6 +113,14 @@ def compare(world: World, plan: Plan, *, samples: int, euler: int) -> Compared:
             losses.append({"arm": arm.name, "step": step, "velocity": mean})
     table = pd.DataFrame.from_dict(judged, orient="index")
     return Compared(networks, pd.DataFrame(losses), table, costs)
+
+
+def _costs(arm: Arm, steps: int) -> dict[str, float]:
+    """FLOPs of a step, and of all steps by account."""
+    parts = (0, arm.before) if arm.name == GROWN else (arm.before, 0)
+    costs = Costs(arm.step, *parts)
+    told = {name: float(costs.of(torch.tensor(float(steps)), name)) for name in get_args(Account)}
+    return {"step": arm.step, **told}
 
 
 def one_of_each(world: World, network: SiT, euler: int) -> Tensor:

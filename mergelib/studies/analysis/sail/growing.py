@@ -4,7 +4,9 @@ A *case* is a family: a source that has been trained for seconds, larger network
 the data. The GPT reads texts of a random Markov chain, the others pictures of a task.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import get_args
 
 import pandas as pd
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from mergelib.messages.brief import Brief
 from mergelib.records.results import load_result, load_table
 from mergelib.sail import grow
-from mergelib.sail.growth.width import Widening
+from mergelib.sail.growth.width import Use, Widening
 from mergelib.structure import structure_of
 from mergelib.studies.papers.sail.larger.kept import Build, picture_networks, ways
 from mergelib.testbed import models
@@ -22,6 +24,8 @@ from mergelib.training import make_optimiser, shuffled, train
 
 SYMBOLS = 12
 FILES = ("glyphs8-kept", "tinyshakespeare-kept")
+PARTED = ("copies", "copies with noise", "mean padding", "zero padding")  # starts of `parting`
+TARGET = 0.1  # nats below the source, to which its steps are counted
 Examples = tuple[Tensor, Tensor]  # inputs of the model, labels
 
 
@@ -65,21 +69,26 @@ def cases(task: Task, *, steps: int, seed: int = 0) -> dict[str, Case]:
         (task.transform(split.inputs[:count]), split.labels[:count])
         for split, count in ((task.train, None), (task.test, 200))
     ]
-    texts = markov_texts(512, seed=seed), markov_texts(256, seed=seed, text_seed=1)
+    training, test = pictures
+    found = {name: _trained(build, training, test, steps, seed) for name, build in networks.items()}
+    return {**found, "GPT": language_case(steps=4 * steps, seed=seed)}
 
-    def language(wide: bool, deep: bool) -> nn.Module:
+
+def language_case(*, steps: int, seed: int = 0) -> Case:
+    """The GPT of `cases`, its source trained for some steps."""
+
+    def build(wide: bool, deep: bool) -> nn.Module:
         return gpt(64 if wide else 32, 4 if deep else 2, 8 if wide else 4)
 
-    found = {}
-    for name, build, (training, test), factor in (
-        *((name, build, pictures, 1) for name, build in networks.items()),
-        ("GPT", language, texts, 4),
-    ):
-        torch.manual_seed(seed)
-        source = build(False, False)
-        train_on(source, training, steps=factor * steps, seed=seed, learning_rate=3e-3)
-        found[name] = Case(source, build, training, test)
-    return found
+    texts = markov_texts(512, seed=seed), markov_texts(256, seed=seed, text_seed=1)
+    return _trained(build, *texts, steps, seed)
+
+
+def _trained(build: Build, training: Examples, test: Examples, steps: int, seed: int) -> Case:
+    torch.manual_seed(seed)
+    source = build(False, False)
+    train_on(source, training, steps=steps, seed=seed, learning_rate=3e-3)
+    return Case(source, build, training, test)
 
 
 def gpt(width: int, depth: int, heads: int) -> nn.Module:
@@ -107,9 +116,15 @@ def markov_texts(count: int, *, seed: int, text_seed: int = 0) -> Examples:
 
 
 def train_on(
-    model: nn.Module, examples: Examples, *, steps: int, seed: int, learning_rate: float
+    model: nn.Module,
+    examples: Examples,
+    *,
+    steps: int,
+    seed: int,
+    learning_rate: float,
+    on_step: Callable[[int, float], None] | None = None,
 ) -> None:
-    """Train a model in place with AdamW, on batches of 64."""
+    """Train a model in place with AdamW, on batches of 64; the rest is that of `train`."""
     inputs, labels = examples
     batches = shuffled(len(labels), 64, torch.Generator().manual_seed(seed), steps=steps)
     train(
@@ -117,6 +132,7 @@ def train_on(
         batches,
         lambda rows: cross_entropy(model(inputs[rows]), labels[rows]),
         make_optimiser(model, "adamw", learning_rate),
+        on_step=on_step,
     )
 
 
@@ -191,40 +207,128 @@ def traps(case: Case) -> pd.Series:
     return pd.Series(changes)
 
 
-def parting(case: Case, *, steps: int, every: int = 10, seed: int = 0) -> pd.DataFrame:
-    """A GPT twice as wide, trained on from three starts.
+def parting(seeds: Iterable[int], *, trained: int, steps: int = 40, every: int = 2) -> pd.DataFrame:
+    """A GPT twice as wide, trained on from the starts of `PARTED`, on fresh texts of its chain.
+
+    Args:
+        seeds: each draws a chain, its texts, the source and what is new in the larger network.
+        trained: steps of the source.
+        steps: of training.
+        every: steps between readings; the first is before the first step.
 
     Returns:
-        Rows of ``start``, ``step``, ``rank`` (of the stream before the last norm, over all test
-        inputs, by singular values above a thousandth of the largest), ``apart`` (distance of the
-        two copies of the token table over the table's norm) and test ``loss``.
+        Rows of ``seed``, ``start``, ``step``, ``change`` (the largest of a logit from the source's,
+        over the largest logit), ``rank`` (of the stream before the last norm, over all test inputs,
+        by singular values above a thousandth of the largest), ``apart`` (distance of the two halves
+        of the token table over the table's norm; of copies, how far they are from each other) and
+        ``gain``: the source's test loss less one's own, in nats.
     """
-    rows: list[tuple[str, int, int, float, float]] = []
-    for start, options in (
-        ("copies", {"width": "replicate"}),
-        ("copies with noise", {"width": "replicate", "noise": 0.3}),
-        ("mean padding", {"width": "mean"}),
-    ):
-        torch.manual_seed(seed)
-        model = case.build(True, False)
-        generator = torch.Generator().manual_seed(seed)
-        model.load_state_dict(grow(case.source, model, generator=generator, **options))
-        for step in range(0, steps + 1, every):
-            if step:
-                train_on(model, case.train, steps=every, seed=seed + step, learning_rate=1e-3)
+    rows = []
+    for seed in seeds:
+        case = language_case(steps=trained, seed=seed)
+        fresh = markov_texts(2048, seed=seed, text_seed=2)
+        for start in PARTED:
+            model = _parted(case, start, seed)
+            told: list[dict[str, float]] = []
+            train_on(
+                model,
+                fresh,
+                steps=steps,
+                seed=seed,
+                learning_rate=1e-3,
+                on_step=_reader(case, model, every, told),
+            )
+            rows += [{"seed": seed, "start": start, **row} for row in told]
+    return pd.DataFrame(rows)
+
+
+def _reader(
+    case: Case, model: nn.Module, every: int, rows: list[dict[str, float]]
+) -> Callable[[int, float], None]:
+    """Reads a model now and then every so many steps; rows are those of `parting`."""
+    expected, learned = case.logits(case.source), case.loss(case.source)
+
+    def read(step: int, _: float = 0.0) -> None:
+        if (step + 1) % every == 0:
+            logits, rank = stream_rank(model, case.test[0])
             first, second = model.get_parameter("token_embed.weight").detach().chunk(2, 1)
-            apart = float((first - second).norm() / torch.cat([first, second], 1).norm())
-            rows.append((start, step, stream_rank(model, case.test[0]), apart, case.loss(model)))
-    return pd.DataFrame(rows, columns=["start", "step", "rank", "apart", "loss"])
+            apart = (first - second).norm() / torch.cat([first, second], 1).norm()
+            rows.append(
+                {
+                    "step": step + 1,
+                    "change": float((logits - expected).abs().max() / expected.abs().max()),
+                    "rank": rank,
+                    "apart": float(apart),
+                    "gain": learned - float(cross_entropy(logits, case.test[1])),
+                }
+            )
+
+    read(-1)
+    return read
+
+
+def _parted(case: Case, start: str, seed: int) -> nn.Module:
+    """The larger GPT at one of `PARTED`; what is new is the same draw in all."""
+    torch.manual_seed(seed)
+    model = case.build(True, False)
+    generator = torch.Generator().manual_seed(seed)
+    states = {
+        "copies": lambda: grow(case.source, model),
+        "copies with noise": lambda: grow(case.source, model, noise=0.3, generator=generator),
+        "mean padding": lambda: grow(case.source, model, width="mean"),
+        "zero padding": lambda: zero_padded(case.source, model),
+    }
+    model.load_state_dict(states[start]())
+    return model
+
+
+def zero_padded(source: nn.Module, target: nn.Module) -> dict[str, Tensor]:
+    """A pre-norm transformer made wider with zeros, with no regard to its norms.
+
+    Zero is whatever writes a new dimension of the stream: tables, projections and their biases; so
+    are the outputs of new heads and hidden units. What reads these is random as in the target, and
+    a norm's new gains and biases are as there, 1 and 0. Old entries stay as they are. `grow` pads
+    with the mean instead: the rest is the same.
+    """
+    sizes = {name: group.size for name, group in structure_of(source).groups.items()}
+    structure, weights = structure_of(target), source.state_dict()
+    zeros = {
+        (name, use): torch.eye(group.size, sizes[name], dtype=torch.float64)
+        for name, group in structure.groups.items()
+        if group.norm == "layer"
+        for use in get_args(Use)
+    }
+    widening = Widening(structure, sizes, "mean").replaced(zeros)
+    return {
+        key: torch.where(widening.new(key), start, widening.apply(key, weights[key]))
+        for key, start in target.state_dict().items()
+    }
+
+
+def parted(table: pd.DataFrame, goal: float = TARGET) -> pd.DataFrame:
+    """What each start of `parting` comes to.
+
+    Returns:
+        By ``seed`` and ``start``, ``change`` before the first step, and ``steps`` to a gain of
+        ``goal`` nats, by the first reading there (the last one where that never happens).
+    """
+    runs = table.groupby(["seed", "start"], sort=False)
+
+    def steps(gains: "pd.Series[float]") -> int:
+        at = table.loc[gains.index, "step"]
+        return int(at[gains >= goal].min() if (gains >= goal).any() else at.max())
+
+    return pd.DataFrame({"change": runs["change"].first(), "steps": runs["gain"].agg(steps)})
 
 
 @torch.no_grad()
-def stream_rank(model: nn.Module, inputs: Tensor) -> int:
-    """How many directions a GPT's residual stream takes before the last norm."""
+def stream_rank(model: nn.Module, inputs: Tensor) -> tuple[Tensor, int]:
+    """A GPT's logits, and how many directions its residual stream takes before the last norm."""
     streams: list[Tensor] = []
     norm = model.get_submodule("norm")
     hook = norm.register_forward_pre_hook(lambda _, args: streams.append(args[0].flatten(0, 1)))
-    model.eval()(inputs)
+    logits: Tensor = model.eval()(inputs)
     hook.remove()
-    values = torch.linalg.svdvals(streams[0].double())
-    return int((values > 1e-3 * values[0]).sum())
+    stream = streams[0].double()
+    squares = torch.linalg.eigvalsh(stream.T @ stream)  # of singular values
+    return logits, int((squares > 1e-6 * squares[-1]).sum())

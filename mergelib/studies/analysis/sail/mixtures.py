@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from mergelib.align import git_rebasin
 from mergelib.sail.divergences import empirical_variation, mmd_table, total_variation
 from mergelib.sail.proximal import oracle_gamma, proximal_weights
 from mergelib.statedict import lerp
@@ -21,6 +22,7 @@ from mergelib.testbed.tasks import Zoo
 
 GAMMAS = tuple(np.linspace(-0.5, 1.5, 41).round(2).tolist())
 EDGES = torch.linspace(-6, 6, 25)  # of the bins of total variation
+STARTS = ("shared", "own", "re-basin")  # of perceptrons
 HIDDEN = 32
 EXAMPLES = 150  # of each distribution
 RATE = 0.02
@@ -105,32 +107,43 @@ def least_squares_shares(
 
 
 def perceptron_shares(
-    shares: Sequence[float], seed: int, *, shared: bool, steps: int = 300, retrained: int = 20
+    shares: Sequence[float], seed: int, *, start: str, steps: int = 300, retrained: int = 20
 ) -> pd.DataFrame:
     """The chain for small perceptrons trained on D_1, on D_2, and on every D* of ``shares``.
 
     Args:
         shares: ρ.
         seed: of data and initial weights.
-        shared: one initial network for all, or one for each.
+        start: one initial network for all (``shared``), one for each (``own``), or one for each and
+            then all networks reordered to match θ_1 by Git Re-Basin (``re-basin``), optima and
+            random ones included: which order hidden units have is chance.
         steps: of Adam on all examples.
         retrained: steps from θ^P, on D*.
 
     Returns:
-        Per ρ the best γ_1 in ``parameters`` (nearest to θ*, affine), in ``loss`` and ``trained``
-        (of `GAMMAS`, of least J_ρ before and after retraining), and squared distances from θ*:
-        ``nearest_source`` of both sources, ``start`` of the initial network of a further draw,
-        ``normal`` of weights from N(0, 1), in the mean.
+        Per ρ, beside ``start`` and ``seed``, the best γ_1 in ``parameters`` (nearest to θ*,
+        affine), in ``loss`` and ``trained`` (of `GAMMAS`, of least J_ρ before and after
+        retraining), and squared distances from θ*: ``nearest_source`` of both sources, ``random``
+        of the initial network of a further draw, ``normal`` of weights from N(0, 1), in the mean.
+
+    Raises:
+        ValueError: an unknown start.
     """
+    if start not in STARTS:
+        raise ValueError(f"start is {start!r}, expected one of: {', '.join(STARTS)}")
     generator = torch.Generator().manual_seed(seed)
     data = _tasks(generator)
     wanted = torch.tensor([1.0, 0.0, *shares])
     first = _initial(len(wanted) + 1, generator)
     starts = {
-        key: part[:1].expand_as(part[1:]) if shared else part[1:] for key, part in first.items()
+        key: part[:1].expand_as(part[1:]) if start == "shared" else part[1:]
+        for key, part in first.items()
     }
     nets = _train(starts, wanted, data, steps)
     one, two, *optima = (_pick(nets, i) for i in range(len(wanted)))
+    fresh = _pick(_initial(1, generator), 0)
+    if start == "re-basin":
+        two, fresh, *optima = (_matched(one, net) for net in (two, fresh, *optima))
     gammas = torch.tensor(GAMMAS)
     line = {key: torch.stack([g * one[key] + (1 - g) * two[key] for g in gammas]) for key in one}
     many = {key: part.repeat(len(shares), *[1] * (part.dim() - 1)) for key, part in line.items()}
@@ -139,14 +152,13 @@ def perceptron_shares(
         name: _losses(state, mixes, data).reshape(len(shares), -1)
         for name, state in (("loss", many), ("trained", _train(many, mixes, data, retrained)))
     }
-    fresh = _pick(_initial(1, generator), 0)
     rows = []
     for i, (share, optimum) in enumerate(zip(shares, optima, strict=True)):
-        row: dict[str, float | bool] = {"share": share, "seed": seed, "shared": shared}
+        row: dict[str, float | str] = {"share": share, "seed": seed, "start": start}
         row["parameters"] = float(oracle_gamma([one, two], optimum, "affine").weights[0])
         row |= {name: float(gammas[table[i].argmin()]) for name, table in losses.items()}
         row["nearest_source"] = min(_squared(one, optimum), _squared(two, optimum))
-        row["start"] = _squared(fresh, optimum)
+        row["random"] = _squared(fresh, optimum)
         entries = sum(part.numel() for part in optimum.values())
         row["normal"] = entries + sum(float(part.square().sum()) for part in optimum.values())
         rows.append(row)
@@ -227,6 +239,21 @@ def _train(nets: Nets, shares: Tensor, data: tuple[Tensor, Tensor], steps: int) 
         _losses(leaves, shares, data).sum().backward()
         optimiser.step()
     return {key: leaf.detach() for key, leaf in leaves.items()}
+
+
+def _matched(reference: Nets, net: Nets) -> Nets:
+    """The same perceptron with its hidden units in the order that matches another one's."""
+    chain = nn.Sequential(nn.Linear(2, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+    shapes = {name: part.shape for name, part in chain.state_dict().items()}
+
+    def named(own: Nets) -> Nets:
+        parts = zip(shapes.items(), own.values(), strict=True)
+        return {name: part.reshape(shape) for (name, shape), part in parts}
+
+    found = git_rebasin(named(reference), named(net), chain).state
+    return {
+        key: part.reshape(net[key].shape) for key, part in zip(net, found.values(), strict=True)
+    }
 
 
 def _pick(nets: Nets, index: int) -> Nets:

@@ -35,6 +35,7 @@ from mergelib.testbed.families.spirals import (
 )
 
 FILE = "spirals-spirals"
+MATCHED = "spirals-spirals-matched"  # its table of this name, and γ of 0 and 1 alone
 STARTS = ("shared", "own")
 MERGED = ("theorem", "uniform", "nearest source")
 TIMES = (0, 50, 100, 200)  # steps at which a sweep is looked at
@@ -214,12 +215,17 @@ def chain() -> pd.DataFrame:
     """Every source's distance of data, of parameters, and losses before and after retraining.
 
     Returns:
-        Rows of ``seed``, ``start``, ``cell`` (reading and source), ``link`` (one of `LINKS`) and
-        ``value``.
+        Rows of ``seed``, ``start`` (with ``re-basin``, where parameters alone are not those of
+        ``own``), ``cell`` (reading and source), ``link`` (one of `LINKS`) and ``value``.
     """
-    sources = load_table(FILE, "sources")
+    sources, keys = load_table(FILE, "sources"), ["seed", "reading", "source"]
+    own = sources[sources["start"] == "own"].drop(columns="parameters")
+    moved = own.merge(load_table(MATCHED, "matched")[[*keys, "parameters"]], on=keys)
+    arms = sweep()
+    arms = pd.concat([arms, arms[arms["start"] == "own"].assign(start="re-basin")])
+    sources = pd.concat([sources, moved.assign(start="re-basin")])
     ends = sources.assign(gamma=2.0 - sources["source"])
-    table = ends.merge(sweep(), on=[*_KEYS, "gamma"])
+    table = ends.merge(arms, on=[*_KEYS, "gamma"])
     table = table.rename(columns={"mmd": "data", "loss_0": "before", "loss": "after"})
     table["cell"] = table["reading"] + " " + table["source"].astype(str)
     return table.melt(["seed", "start", "cell"], LINKS, "link", "value")

@@ -89,7 +89,8 @@ class Arm(NamedTuple):
         name: one of `ARMS`.
         parts: to be trained.
         step: FLOPs of a step of training.
-        before: FLOPs that the start has taken.
+        before: FLOPs that the start has taken: of `GROWN` the training of its source, which of
+            the accounts of `mergelib.sail.retraining.Costs` C alone counts, and B and C for others.
     """
 
     name: str
@@ -103,6 +104,7 @@ def diffusion(
     zoo: Zoo,
     *,
     task: str = "fashion_mnist",
+    only: Sequence[str] = (),
     width: int = 64,
     depth: int = 4,
     source: tuple[int, int] = (32, 2),
@@ -128,6 +130,8 @@ def diffusion(
     Args:
         zoo: experts and their suite, of pictures, on a vision transformer.
         task: whose training pictures are learned.
+        only: names of `ARMS`, by default all. An arm resumes by itself if it is a point of its own
+            (``--at 'only=["REPA"]'``).
         width: of the SiT, a multiple of 16; the tokens of its first third of blocks are aligned.
         depth: its blocks.
         source: width and depth of the smaller one; its width divides the other.
@@ -146,13 +150,18 @@ def diffusion(
         ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``, or,
         for arms whose start has a cost, ``"cost"``: after as many steps as REPA's FLOPs buy, all
         told; none is the start itself), ``frechet``, ``kernel`` (unbiased) and ``accuracy``, the
-        share of pictures that the expert takes for the class asked for. ``losses``: rows of
-        ``arm``, ``step`` and ``velocity``. ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and
-        ``before`` the first. ``floor``: see `mergelib.studies.papers.sail.latents.World`.
+        share of pictures that the expert takes for the class asked for. ``"cost"`` is account C of
+        `mergelib.sail.retraining.Costs`, and of ``REPA + J``, which has no sources, B as well; of
+        ``REPA, grown``, ``"steps"`` is A and B. ``losses``: rows of ``arm``, ``step`` and
+        ``velocity``. ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and ``before`` the first.
+        ``floor``: see `mergelib.studies.papers.sail.latents.World`.
 
     Raises:
         TypeError: a backbone that is no vision transformer.
+        ValueError: an unknown arm.
     """
+    if unknown := [name for name in only if name not in ARMS]:
+        raise ValueError(f"unknown arm {unknown[0]!r}; known: {'; '.join(ARMS)}")
     world = prepare(
         zoo,
         task,
@@ -165,7 +174,7 @@ def diffusion(
     tables: Tables = {"quality": [], "losses": [], "cost": [], "floor": world.floor}
     at = {share: max(1, round(share * steps)) for share in reads}
     rival = step_flops(Parts(world, width, depth), world, ARMS[REPA], plan)
-    for arm in arms(world, plan):
+    for arm in arms(world, plan, only):
         accounts = {"steps": at}
         if arm.before:
             accounts["cost"] = {
@@ -187,9 +196,9 @@ def diffusion(
     return tables
 
 
-def arms(world: World, plan: Plan) -> Iterator[Arm]:
-    """All of `ARMS` at their starts, each made when it is asked for."""
-    for name, weights in ARMS.items():
+def arms(world: World, plan: Plan, only: Sequence[str] = ()) -> Iterator[Arm]:
+    """Some of `ARMS` at their starts, by default all, each made when it is asked for."""
+    for name in only or ARMS:
         parts, before = Parts(world, plan.width, plan.depth), 0
         if name == ALIGNED:
             before = world.flops + plan.aligned * step_flops(parts, world, ALONE, plan)
@@ -201,7 +210,7 @@ def arms(world: World, plan: Plan) -> Iterator[Arm]:
             draws = torch.Generator().manual_seed(world.seed)
             grown = grow(small.network, parts.network, state=state, noise=NOISE, generator=draws)
             parts.network.load_state_dict(grown)
-        yield Arm(name, parts, step_flops(parts, world, weights, plan), before)
+        yield Arm(name, parts, step_flops(parts, world, ARMS[name], plan), before)
 
 
 def trained(

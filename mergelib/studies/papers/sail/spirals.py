@@ -69,15 +69,17 @@ def spirals(
         ``sources``: rows of ``reading``, ``start``, ``source``, ``mmd`` (MMD² to D*),
         ``parameters`` and ``random`` (squared distance to an optimum of this source and of fresh
         weights; the optimum is trained from the common start where sources share it, else from a
-        fresh one). ``weights``: rows of ``reading``, ``start``, ``gamma`` (Theorem 3) and
-        ``oracle`` (nearest to the optimum, any sign).
+        fresh one). ``matched``: the same of ``parameters`` and ``random`` where the second source
+        with its own start, the optimum and the fresh weights are all reordered to match the first
+        source: which order hidden units have is chance. ``weights``: rows of ``reading``,
+        ``start``, ``gamma`` (Theorem 3) and ``oracle`` (nearest to the optimum, any sign).
     """
     data = world.spirals(seed)
     parts = {name: world.readings(data, seed)[name] for name in readings}
     names = ("common", "second", "fresh", "further")
     starts = {name: initial(name, seed) for name in names}
     trained = sources_of(data, parts, starts, epochs, learning_rate)
-    tables: Tables = {"arms": [], "sources": [], "weights": []}
+    tables: Tables = {"arms": [], "sources": [], "matched": [], "weights": []}
 
     def measured(states: list[StateDict]) -> tuple[list[dict[str, Any]], list[dict[str, Tensor]]]:
         model = side_by_side(states)
@@ -97,6 +99,8 @@ def spirals(
                 kinds.append({"start": start, "gamma": gamma, "arm": "sweep"})
                 states.append(lerp(pair[1], pair[0], gamma))
             if start == "re-basin":
+                points = (_matched(pair[0], state) for state in (fresh, starts["further"]))
+                tables["matched"] += [{"reading": reading, **row} for row in _apart(pair, *points)]
                 continue
             kinds.append({"start": start, "gamma": round(weight, DIGITS), "arm": "proximal"})
             states.append(lerp(pair[1], pair[0], weight))
@@ -105,17 +109,9 @@ def spirals(
             tables["weights"].append(
                 {"reading": reading, "start": start, "gamma": weight, "oracle": oracle}
             )
-            for source, state in enumerate(pair, 1):
-                tables["sources"].append(
-                    {
-                        "reading": reading,
-                        "start": start,
-                        "source": source,
-                        "mmd": float(table[0, source]),
-                        "parameters": _squared(state, end),
-                        "random": _squared(starts["further"], end),
-                    }
-                )
+            for row in _apart(pair, end, starts["further"]):
+                mmd = float(table[0, row["source"]])
+                tables["sources"].append({"reading": reading, "start": start, "mmd": mmd, **row})
         for kind, row in zip(kinds, measured(states)[0], strict=True):
             tables["arms"].append({"reading": reading, **kind, **row})
     return tables
@@ -214,9 +210,25 @@ def sources_of(
     found: dict[str, Sources] = {}
     for place, reading in enumerate(parts):
         one, two, own = states[3 * place : 3 * place + 3]
-        matched = git_rebasin(one, own, perceptron()).state
-        found[reading] = {"shared": (one, two), "own": (one, own), "re-basin": (one, matched)}
+        kinds = {"shared": two, "own": own, "re-basin": _matched(one, own)}
+        found[reading] = {name: (one, second) for name, second in kinds.items()}
     return found
+
+
+def _matched(reference: StateDict, state: StateDict) -> StateDict:
+    return git_rebasin(reference, state, perceptron()).state
+
+
+def _apart(
+    pair: tuple[StateDict, StateDict], optimum: StateDict, random: StateDict
+) -> Iterator[dict[str, Any]]:
+    """Squared distances to an optimum, of both sources and of random weights."""
+    for source, state in enumerate(pair, 1):
+        yield {
+            "source": source,
+            "parameters": _squared(state, optimum),
+            "random": _squared(random, optimum),
+        }
 
 
 def _squared(first: StateDict, second: StateDict) -> float:
