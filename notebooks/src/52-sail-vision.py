@@ -272,10 +272,10 @@ print(lengths.pivot_table(index="reading", columns=["start", "point"], values="d
 
 # %%
 links = analysis.chain()
-for start in analysis.STARTS:
+for start in (*analysis.STARTS, "re-basin"):
     for pair in zip(analysis.LINKS, analysis.LINKS[1:]):
         found = analysis.rank_correlations(links, start, pair)
-        print(f"{start:7} {' → '.join(pair):24} {found.mean():+.2f}")
+        print(f"{start:8} {' → '.join(pair):24} {found.mean():+.2f}")
 
 # %% tags=["remove-cell"]
 apart = lengths.pivot_table(index="reading", columns=["start", "point"], values="distance")
@@ -285,10 +285,17 @@ for start, sign in (("shared", 1), ("own", -1)):
     for pair in (("data", "parameters"), ("parameters", "before")):
         assert sign * analysis.rank_correlations(links, start, pair).mean() > 0
     assert analysis.rank_correlations(links, start, ("before", "after")).mean() > 0
+ordered, shared = (
+    analysis.rank_correlations(links, start, ("data", "parameters")).mean()
+    for start in ("re-basin", "shared")
+)
+assert ordered > shared
+assert analysis.rank_correlations(links, "re-basin", ("parameters", "before")).mean() > 0.5
 
 # %% [markdown]
 # With a shared start all links hold. With own starts the distance of parameters ranks sources the wrong way round: the better ones have moved
-# farther from where they began, while $\theta^*$ is somewhere else.
+# farther from where they began, while $\theta^*$ is somewhere else. Much of that is the order of hidden units: once the second source and
+# $\theta^*$ are reordered to match the first (`re-basin`), which changes no output, both links turn round.
 #
 # (spirals-gradient)=
 # Last, Fig. 9: smaller gradients early. The mean log ratio of gradient norms to scratch's over the first tenth of epochs:
@@ -394,13 +401,13 @@ assert even["speed"].mean() < gains["farther source", "easy"]["svhn_grey"]
 #
 # (vision-halves)=
 # Photographs and scripts are hardly a pair that one would average. A kinder pair for SAIL: two ResNets from one start, each of which has
-# learned half of 180 classes of Tiny ImageNet. They grow to three sizes for CIFAR-10, and to one of these for CIFAR-100 and for the 20 classes
+# learned half of 180 classes of Tiny ImageNet. They grow to three sizes for CIFAR-10, for CIFAR-100, and for the 20 classes
 # that are left. Here is the weight that Theorem 3 gives to the first half, by seed, and $p$, of a permutation test that
 # tells the halves apart:
 
 # %%
 apart = arms.distances(arms.HALVES).query("size == 'half wider'")
-weights = apart.pivot(index="seed", columns="target", values="gamma").round(2)
+weights = apart.pivot_table(index="seed", columns="target", values="gamma").round(2)
 weights["p"] = arms.distances(arms.ALIKE).set_index("seed")["p"].round(3)
 print(weights.to_string())
 
@@ -410,7 +417,8 @@ assert weights.drop(columns="p").to_numpy().min() == 0
 assert weights.drop(columns="p").to_numpy().max() == 0.87
 
 # %% [markdown]
-# By their pixels the halves can hardly be told apart, and the weights are mostly chance.
+# By their pixels the halves can be told apart in one seed of five, and the weights are mostly chance. Whoever tests first (`weights_from_samples` does) takes
+# the even average in the other four.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, account B, to what scratch has after half (left) and nine tenths (right) of its steps on other seeds, for targets and sizes, width and number of blocks. Means and 95 % intervals over five seeds; open marks are bounds, as above.", "name": "fig-vision-halves"}, "image": {"alt": "Two panels of five places. All marks lie above one, most between one and three. At every place the nearest half alone is highest, SAIL at its height or below, and the even average, drawn for CIFAR-10, lowest. Most marks are open."}}
 sets = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny_imagenet20": "20 others"}
@@ -429,21 +437,18 @@ fig.legend(handles, names, loc="outside lower center", ncols=3)
 plt.show()
 
 # %% [markdown]
-# And the test loss that scratch's cost buys, with the claims that merging beats one source, and that SAIL carries over to all sizes, which the
+# And the test loss that scratch's cost buys, by width and number of blocks, with the claims that merging beats one source, and that SAIL carries over to all sizes, which the
 # ledger calls `deeper` (8, 8), `half wider` (12, 8) and `deepest` (8, 16):
 
 # %% tags=["hide-input"]
-print(
-    table[table["arm"].isin(["scratch", "nearest source", "SAIL", "uniform"])]
-    .replace({"target": sets, "size": shapes})
-    .pivot_table(index=["target", "size"], columns="arm", values="loss", sort=False)
-    .round(3)
-)
+main = table[table["arm"].isin(["scratch", "nearest source", "SAIL", "uniform"])]
+main = main.replace({"target": sets, "size": shapes})
+print(main.pivot_table(index=["target", "size"], columns="arm", values="loss", sort=False).round(3))
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key in ("S16", "S17")])
 chosen = checks["what"].str.startswith("ResNet, halves, ") & ~checks["what"].str.contains("BYOL")
-halves = checks[chosen & (checks["role"] == "primary")]
+told = checks[chosen & (checks["role"] == "primary")]
 for key in ("S16", "S17"):
-    print(drawing.lines(halves, key))
+    print(drawing.lines(told, key))
 
 # %% tags=["remove-cell"]
 assert table["seed"].nunique() == 5
@@ -461,10 +466,12 @@ assert (even["mean"] - even["half_width"] > 0).all()
 assert len(even) == 3
 assert even["mean"].round(2).min() == 0.06
 assert even["mean"].round(2).max() == 0.09
-others = behind["SAIL"].loc["tiny_imagenet20"].iloc[0]
-assert round(others["mean"], 2) == 0.08
-assert others["mean"] > others["half_width"]
-assert (halves.loc[halves["claim"] == "S17", "outcome"] == "holds").all()
+others = behind["SAIL"]["mean"]
+assert len(others) == 9
+assert others.drop("cifar10").round(2).between(0.06, 0.11).all()
+assert others["cifar10"].round(2).between(0.01, 0.03).all()
+holds = told[told["claim"] == "S17"].set_index("what")["outcome"]
+assert (holds[holds.index.str.contains("shared")] == "holds").all()
 lead = ends["scratch"] - ends["nearest source"]
 lead = lead.loc["cifar10"].groupby("size").mean()
 assert (even["mean"].droplevel("target") / lead).between(0.19, 0.39).all()
@@ -473,11 +480,32 @@ assert reached.groupby("size")["rival_reached"].mean().max() == 0.6
 assert reached.groupby("size")["speed"].mean().min() > 2
 
 # %% [markdown]
-# **One half alone is the better start.** SAIL is faster than scratch at all three sizes, on CIFAR-10 four times and more, as far as scratch gets to its
+# **One half alone is the better start.** SAIL is faster than scratch wherever it was tried, on CIFAR-10 four times and more, as far as scratch gets to its
 # goals at all. But what saves time is having learned something. The even average ends 0.06 to 0.09 nats behind the nearest half, at every size for certain: a
-# fifth to two fifths of what it had to win. Theorem 3's weights, which take one half alone in two seeds of five, lose less on CIFAR-10, and 0.08 nats on the
-# 20 other classes. A likely reason, not measured, is that a thousand steps take two
+# fifth to two fifths of what it had to win. Theorem 3's weights, which take one half alone in two seeds of five, lose little on CIFAR-10, and 0.06 to 0.11 nats on the
+# other sets. A likely reason, not measured, is that a thousand steps take two
 # networks of one start too far apart to be averaged.
+#
+# (vision-ends)=
+# On CIFAR-10 at width 12 all starts were tried, at rates tuned for each, and sources with starts of their own, too:
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss at equal cost above that of the nearest half alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-vision-ends"}, "image": {"alt": "ALT"}}
+from mergelib.studies.figures import text as ends_of
+
+cell = halves[(halves["target"] == "cifar10") & (halves["size"] == "half wider")]
+random = cell["arm"].isin(["scratch", "scratch, published"])
+fig, ax = plt.subplots(figsize=(7.2, 3.8))
+ends_of.ends(cell[~random], ax)
+ax.legend(fontsize=9, title="start")
+plt.show()
+
+# %% tags=["remove-cell"]
+wide = cell.pivot(index=["start", "seed"], columns="arm", values="loss")
+above = wide.sub(wide["nearest source"], axis=0)
+# ASSERTS
+
+# %% [markdown]
+# TEXT
 #
 # (vision-longer)=
 # In 160 steps, three epochs, scratch is not done. So here is CIFAR-10 at width 12 for twelve epochs:

@@ -87,7 +87,8 @@ CLAIMS = (
         "of both sides, undecided. Larger networks likewise, GPTs with rates tuned for each start, "
         f"as for S6; {_PICTURED}; {_HALVES}; the same by BYOL, judged by a linear classifier of "
         "features. Secondary: retraining alone (A), sources counted (C); over random weights as "
-        "the networks' papers draw them; control: the nearest source alone",
+        "the networks' papers draw them, of pictures on CIFAR-10; control: the nearest source "
+        "alone",
         test=_faster,
     ),
     _text_claim(

@@ -182,7 +182,8 @@ def ends(table: pd.DataFrame, ax: "Axes") -> None:
     """Final loss of every start above that of the nearest source, at equal cost, with intervals.
 
     Args:
-        table: of one size, as from `mergelib.studies.analysis.sail.arms.starts`, without scratch.
+        table: of one size, as from `mergelib.studies.analysis.sail.arms.starts`, without scratch;
+            starts that were not measured in all seeds are left out.
         ax: where to draw.
     """
     order = table.groupby("arm")["loss"].mean().sort_values().index.drop("nearest source")
@@ -190,7 +191,7 @@ def ends(table: pd.DataFrame, ax: "Axes") -> None:
         wide = table[table["start"] == start].pivot(index="seed", columns="arm", values="loss")
         above = wide.sub(wide["nearest source"], axis=0)
         for place, arm in enumerate(order):
-            if arm in above:
+            if arm in above and above[arm].notna().all():
                 middle, half = interval(above[arm].tolist())
                 bars: dict[str, Any] = {"color": shade, "fmt": mark, "ms": 5, "capsize": 2}
                 label = start if arm == order[-1] else None

@@ -10,9 +10,15 @@ from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
 from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY
 from mergelib.studies.papers.sail.larger.rates import usual_goals
 
-TEXT = ("tinyshakespeare-arms", "tinyshakespeare-arms-published")
-PICTURES = ("vision8-arms", "vision8-arms-farther")
-HALVES = ("vision14-arms",)
+TEXT = (
+    *("tinyshakespeare-arms", "tinyshakespeare-arms-published"),
+    "tinyshakespeare-arms-drawn",
+)
+PICTURES = ("vision8-arms", "vision8-arms-farther", "vision8-arms-drawn")
+HALVES = (
+    *("vision14-arms", "vision14-arms-sizes"),  # of all cells, the main arms
+    *("vision14-arms-others", "vision14-arms-drawn"),  # of one, the rest
+)
 ALIKE = ("vision14-arms-alike",)  # how alike these halves are, without training
 LONGER = ("vision14-arms-longer",)  # one cell of halves for four times as many steps
 UNLABELLED = ("vision14-arms-unlabelled",)
