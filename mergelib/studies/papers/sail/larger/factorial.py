@@ -134,7 +134,7 @@ def _chosen(pairs: Mapping[str, Sources], only: Sequence[str]) -> list[Cell]:
 # 1.654 nats after 100 steps).
 _PICTURED = ("replicate", "mean", "svd_random")
 # Provisional, not tuned: of learned maps of pictures.
-_LEARNED = dict.fromkeys(("LiGO alone", "LiGO joint"), Rates(3e-3, 1e-2))
+_LEARNED = dict.fromkeys(("LiGO alone", "LiGO joint"), Rates(3e-3, 1e-3))
 RATES = {  # by modality and maps
     "GPT": {
         **dict.fromkeys((SCRATCH, "replicate", "mean"), Rates(1e-3)),
