@@ -28,7 +28,7 @@ if importlib.util.find_spec("mergelib") is None:
 # * say what learning the maps is worth, at equal cost.
 #
 # **Before you start:** [](01-testbed) for the pictures; singular values as in [](10-cart). **Time:** 15 minutes to
-# read, two minutes to run.
+# read, a minute and a half to run.
 
 # %% tags=["parameters"]
 SUITE = "glyphs8"
@@ -272,14 +272,14 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 from mergelib.records.statistics import over_seeds, paired
 
 tiny = PROFILE == "smoke"
-seeds = range(SEED, SEED + (2 if tiny else 5))
+seeds = range(SEED, SEED + (2 if tiny else 3))
 rounds = growing.parting(seeds, trained=80 if tiny else 400, steps=10 if tiny else 32)
 ends = growing.parted(rounds).reset_index()
 summary = over_seeds(ends, "start", "steps").add_prefix("steps, ").round(1)
 summary.insert(0, "change", ends.groupby("start")["change"].max().map("{:.1e}".format))
 print(summary.to_string())
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "The GPT at twice the width, 64, trained on from four starts. Left: rank of the residual stream before the last norm, over all test inputs. Right: the source's test loss less one's own, dotted the target; losses further above the source's are cut off. Means and 95 % intervals over five seeds.", "name": "fig-growing-rank"}, "image": {"alt": "Left: all four begin at rank 32. Copies stay there for all 32 steps; copies with noise, mean padding and zero padding are above 60 within ten steps. Right: copies with and without noise lie on one curve, which passes the target after about 13 steps; mean padding is a little earlier. Zero padding begins far below the others and passes it after more than 20."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "The GPT at twice the width, 64, trained on from four starts. Left: rank of the residual stream before the last norm, over all test inputs. Right: the source's test loss less one's own, dotted the target; losses further above the source's are cut off. Means and 95 % intervals over three seeds.", "name": "fig-growing-rank"}, "image": {"alt": "Left: all four begin at rank 32. Copies stay there for all 32 steps; copies with noise, mean padding and zero padding are above 60 within ten steps. Right: copies with and without noise lie on one curve, which passes the target after about 12 steps; mean padding is a little earlier. Zero padding begins far below the others and passes it after more than 20."}}
 fig, axes = plt.subplots(1, 2, figsize=(9.4, 3.8))
 figures.parting(rounds, axes)
 axes[1].axhline(growing.TARGET, color="#8c8c8c", lw=1, ls=":")
@@ -307,16 +307,15 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
     assert (noisy["gain"].to_numpy() - copies["gain"].to_numpy()).max() < 0.005
     steps = ends.rename(columns={"start": "method"})
     later = {name: ("zero padding", name) for name in growing.PARTED[:3]}
-    later["copies after mean"] = ("copies", "mean padding")
     lag = paired(steps, later, "steps")
     assert (lag["mean"] > lag["half_width"]).all()
-    assert lag["mean"].drop("copies after mean").between(8, 14).all()
+    assert lag["mean"].between(8, 14).all()
 
 # %% [markdown]
 # Plain copies do not move apart at all: the distance of the two halves of the table is exactly 0. Noise parts them. It need not cost anything, if it is
 # drawn so that it cancels over the copies: `noise=0.3` adds $N\,(I - E R^\top)$ to what reads, with $N$ random, and
 # $N\,(I - E R^\top)\, E = 0$. Mean padding has no copies in the first place. So few steps do not show what rank is good for: with and
-# without noise copies are equally fast, and mean padding is two or three steps ahead. **Zero padding** has rank too, but it has changed the
+# without noise copies are equally fast. **Zero padding** has rank too, but it has changed the
 # largest logits by more than their size. It begins 0.6 nats or more above the source and gets to the target last, at twice the number of steps.
 #
 # HyperCloning {cite}`samragh2024scaling` is in substance `replicate` at twice the width. bert2BERT {cite}`chen2022bert2bert` has
