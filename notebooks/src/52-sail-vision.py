@@ -468,8 +468,8 @@ assert even["mean"].round(2).min() == 0.06
 assert even["mean"].round(2).max() == 0.09
 others = behind["SAIL"]["mean"]
 assert len(others) == 9
-assert others.drop("cifar10").round(2).between(0.06, 0.11).all()
-assert others["cifar10"].round(2).between(0.01, 0.03).all()
+assert others.drop("cifar10").round(2).between(0.05, 0.08).all()
+assert others["cifar10"].between(-0.005, 0.03).all()
 holds = told[told["claim"] == "S17"].set_index("what")["outcome"]
 assert (holds[holds.index.str.contains("shared")] == "holds").all()
 lead = ends["scratch"] - ends["nearest source"]
@@ -482,14 +482,14 @@ assert reached.groupby("size")["speed"].mean().min() > 2
 # %% [markdown]
 # **One half alone is the better start.** SAIL is faster than scratch wherever it was tried, on CIFAR-10 four times and more, as far as scratch gets to its
 # goals at all. But what saves time is having learned something. The even average ends 0.06 to 0.09 nats behind the nearest half, at every size for certain: a
-# fifth to two fifths of what it had to win. Theorem 3's weights, which take one half alone in two seeds of five, lose little on CIFAR-10, and 0.06 to 0.11 nats on the
+# fifth to two fifths of what it had to win. Theorem 3's weights, which take one half alone in two seeds of five, lose little on CIFAR-10, and 0.05 to 0.08 nats on the
 # other sets. A likely reason, not measured, is that a thousand steps take two
 # networks of one start too far apart to be averaged.
 #
 # (vision-ends)=
 # On CIFAR-10 at width 12 all starts were tried, at rates tuned for each, and sources with starts of their own, too:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss at equal cost above that of the nearest half alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-vision-ends"}, "image": {"alt": "ALT"}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss at equal cost above that of the nearest half alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-vision-ends"}, "image": {"alt": "All marks lie right of zero: the farther source, Net2Net, SAIL and the source at its own size by two to five hundredths, uniform and LiGO by nine, learned SAIL by fifteen. With own starts bars are wide, and only the uniform average is clear of zero."}}
 from mergelib.studies.figures import text as ends_of
 
 cell = halves[(halves["target"] == "cifar10") & (halves["size"] == "half wider")]
@@ -502,10 +502,28 @@ plt.show()
 # %% tags=["remove-cell"]
 wide = cell.pivot(index=["start", "seed"], columns="arm", values="loss")
 above = wide.sub(wide["nearest source"], axis=0)
-# ASSERTS
+behind = {
+    (start, arm): over_seeds(
+        above.loc[start][arm].rename("nats").reset_index().assign(all=0), "all", "nats"
+    ).iloc[0]
+    for start, arm in (
+        *(("shared", arm) for arm in ("Net2Net", "own size", "uniform", "LiGO", "SAIL, learned")),
+        *(("own", arm) for arm in ("uniform", "SAIL", "SAIL, matched")),
+    )
+}
+clear = {where for where, row in behind.items() if row["mean"] > row["half_width"]}
+assert {*behind} - clear == {("own", "SAIL"), ("own", "SAIL, matched")}
+assert above.loc["shared"].mean().drop("nearest source").min() > 0.02
+assert 0.08 < behind["shared", "LiGO"]["mean"] < 0.1
+assert 0.14 < behind["shared", "SAIL, learned"]["mean"] < 0.15
+assert round((wide["scratch, published"] - wide["scratch"])["shared"].mean(), 2) == 0.07
+costs = cell.drop_duplicates("arm").set_index("arm").eval("added_flops / step_flops")
+assert costs[["LiGO", "SAIL, learned"]].between(85, 92).all()
 
 # %% [markdown]
-# TEXT
+# None is ahead of the nearest half, grown by maps that keep its function. LiGO and SAIL with learned maps, of width alone, as no stage has a block to repeat, keep the head that they
+# were learned with; learning costs as much as 85 to 92 of the 160 steps, more than it brings. With own starts the even average is behind for certain too, and of SAIL,
+# matched by Git Re-Basin or not, five seeds cannot tell. Random weights drawn as for the first ResNets {cite}`he2015delving` end 0.07 nats behind PyTorch's, so scratch is no straw man.
 #
 # (vision-longer)=
 # In 160 steps, three epochs, scratch is not done. So here is CIFAR-10 at width 12 for twelve epochs:
@@ -545,7 +563,8 @@ assert lead[["SAIL", "nearest source"]].between(0.08, 0.1).all()
 # training pictures. Where the target is learned by BYOL, so were the sources, for about as many FLOPs.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of a linear classifier of features, on the way from three starts to CIFAR-10 at three sizes, with labels (above) and by BYOL (below). Means and 95 % intervals over five seeds.", "name": "fig-vision-unlabelled"}, "image": {"alt": "Six panels that look alike across sizes. Above: SAIL and the nearest source lie on each other and fall from 1.55 to 1.4; scratch falls steeply from 2.3 to 1.7 and stays above them. Below: SAIL and the nearest source are flat, just above 1.9; scratch falls from 2.3 to 2.1."}}
-losses = arms.curves(arms.UNLABELLED)
+both = arms.curves(arms.UNLABELLED)
+losses = both[both["target"] == "cifar10"]
 ways = {"ResNet, halves, probed": "with labels", "ResNet, halves, BYOL": "by BYOL"}
 sizes = {
     "deeper": "width 8, 8 blocks",
@@ -586,20 +605,21 @@ assert (right.loc["by BYOL", 160] - right.loc["by BYOL", 0])[
 ].max() < 0.02
 assert losses["seed"].nunique() == 5
 decided = checks[checks["claim"] == "S11"]
-assert (decided["outcome"] == "open").all()
+assert (decided.loc[decided["role"] == "primary", "outcome"] == "open").all()
 byol = arms.speed_ups(arms.unlabelled(), "easy", "B", "SAIL").query(
     "modality == 'ResNet, halves, BYOL'"
 )
-assert byol.groupby("size")["speed"].mean()["half wider"] > np.log2(3)
+speed = byol.groupby(["target", "size"])["speed"].mean()
+assert speed["cifar10", "half wider"] > np.log2(3)
 more = decided.loc[decided["role"] == "secondary"].iloc[0]
-assert round(more["value"], 2) == 0.09
-assert -0.02 < more["low"] < 0
+assert round(more["value"], 2) == 0.12
+assert more["outcome"] == "holds"
 
 # %% [markdown]
 # With labels all starts go on learning, at every size, and SAIL's stays ahead of scratch. By BYOL, 160 steps teach scratch little and add next to nothing to what the
 # sources bring along: SAIL's start is right on 30 % before, and hardly more after. A vote of nearest neighbours says the same, and **the nearest
-# half alone is as good** both ways. So SAIL is faster than scratch by BYOL, too, at width 12 more than three times. Whether more is gained with labels stays open. The loss at equal cost says 0.09 nats more, with an interval
-# that begins just below zero; and scratch comes to its goals too seldom, by BYOL and with labels, for factors to be compared.
+# half alone is as good** both ways. So SAIL is faster than scratch by BYOL, too, at width 12 more than three times. Here the paper is right: at equal cost SAIL gains 0.12 nats more
+# with labels, over these three cells and one of CIFAR-100. As a factor it cannot be told, since scratch comes to its goals too seldom, by BYOL and with labels.
 #
 # ## When to use it, and when not
 #
@@ -613,7 +633,7 @@ assert -0.02 < more["low"] < 0
 # **Do not take the nearest data for the best source.** Try each source for a few steps.
 #
 # These are a perceptron on points in a plane, and ResNets of 0.2 to 0.4 million parameters; [](55-merging-or-warm-start) has sources with
-# starts of their own. **Not run** are CIFAR-100 and Tiny ImageNet at two of three sizes, or by BYOL, and sizes for a GPU ({ref}`how <run-full>`): all
+# starts of their own in more ways. **Not run** are sizes for a GPU ({ref}`how <run-full>`), and by BYOL the 20 other classes: all
 # are settings of `arms`. The [ledger](90-claims-ledger) has each claim with its intervals.
 #
 # ```bash

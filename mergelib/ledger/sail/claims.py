@@ -85,8 +85,8 @@ CLAIMS = (
         "two difficulties, divergences counted (account B). Who never gets there counts as if at "
         "the end, and where more than a fifth of a side's runs do not, the speed-up is a bound, or "
         "of both sides, undecided. Larger networks likewise, GPTs with rates tuned for each start, "
-        f"as for S6; {_PICTURED}; {_HALVES}; the same by BYOL, judged by a linear classifier of "
-        "features. Secondary: retraining alone (A), sources counted (C); over random weights as "
+        f"as for S6; {_PICTURED}; {_HALVES}; the same by BYOL, but for the 20 classes, judged by a "
+        "linear classifier of features. Secondary: retraining alone (A), sources counted (C); over random weights as "
         "the networks' papers draw them, of pictures on CIFAR-10; control: the nearest source "
         "alone",
         test=_faster,
@@ -224,8 +224,8 @@ CLAIMS = (
         reported="curves without numbers, by different measures for the two",
         method="ResNets whose sources know half of the classes each, as for S1, judged by a linear "
         "classifier of features, the same for both; means over CIFAR-10 at three sizes, of width "
-        "12 and eight blocks, width 8 and eight, width 8 and sixteen, and over two other sets at "
-        "the first. log₂ of FLOPs of scratch over SAIL's to a loss fixed beforehand for each, of "
+        "12 and eight blocks, width 8 and eight, width 8 and sixteen, and over CIFAR-100 at the "
+        "first. log₂ of FLOPs of scratch over SAIL's to a loss fixed beforehand for each, of "
         "two difficulties (account B): with labels less without, by BYOL; bounds as for S1. "
         "Secondary: the loss after as many FLOPs as scratch takes in all its steps, scratch's less "
         "SAIL's",

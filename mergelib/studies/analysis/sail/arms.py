@@ -17,11 +17,11 @@ TEXT = (
 PICTURES = ("vision8-arms", "vision8-arms-farther", "vision8-arms-drawn")
 HALVES = (
     *("vision14-arms", "vision14-arms-sizes"),  # of all cells, the main arms
-    *("vision14-arms-others", "vision14-arms-drawn"),  # of one, the rest
+    *("vision14-arms-others", "vision14-arms-drawn", "vision14-arms-learned"),  # of one, the rest
 )
 ALIKE = ("vision14-arms-alike",)  # how alike these halves are, without training
 LONGER = ("vision14-arms-longer",)  # one cell of halves for four times as many steps
-UNLABELLED = ("vision14-arms-unlabelled",)
+UNLABELLED = ("vision14-arms-unlabelled", "vision14-arms-unlabelled-others")
 BASELINES = (
     *("scratch", "scratch, published"),
     *("nearest source", "own size", "Net2Net", "stack", "bert2BERT"),
