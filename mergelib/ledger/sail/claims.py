@@ -86,9 +86,9 @@ CLAIMS = (
         "the end, and where more than a fifth of a side's runs do not, the speed-up is a bound, or "
         "of both sides, undecided. Larger networks likewise, GPTs with rates tuned for each start, "
         f"as for S6; {_PICTURED}; {_HALVES}; the same by BYOL, but for the 20 classes, judged by a "
-        "linear classifier of features. Secondary: retraining alone (A), sources counted (C); over random weights as "
-        "the networks' papers draw them, of pictures on CIFAR-10; control: the nearest source "
-        "alone",
+        "linear classifier of features. Secondary: retraining alone (A), sources counted (C); over "
+        "random weights as the networks' papers draw them, of pictures on CIFAR-10; control: the "
+        "nearest source alone",
         test=_faster,
     ),
     _text_claim(
