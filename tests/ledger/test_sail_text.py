@@ -77,7 +77,7 @@ def made(seed: int) -> dict[str, Tables]:
             flops = {"step_flops": 1e9, "added_flops": 1e9, "source_flops": 1e11}
             put(name, "costs", {**cell, **flops})
     for modality, size in product((HALVES, LABELS, BYOL), RESNETS):
-        (name,) = arms.HALVES if modality == HALVES else arms.UNLABELLED
+        name = (arms.HALVES if modality == HALVES else arms.UNLABELLED)[0]
         cell = {"start": "shared", "size": size, "modality": modality, "target": "cifar10"}
         near = {"first": 0.1, "second": 0.2}
         put(name, "distances", near | cell)
@@ -95,7 +95,7 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     seeds = [made(seed) for seed in range(5)]
 
     def load(name: str, part: str) -> pd.DataFrame:
-        return pd.DataFrame([row for tables in seeds for row in tables[name][part]])
+        return pd.DataFrame([row for tables in seeds for row in tables.get(name, {}).get(part, [])])
 
     for module in (sweeps, arms):
         monkeypatch.setattr(module, "load_table", load)

@@ -169,9 +169,9 @@ def drawn_as_published(net: nn.Module, seed: int) -> None:
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             elif isinstance(module, GPT):
-                for block in module.blocks:
-                    for last in (block.attn.proj, block.fc2):
-                        last.weight /= math.sqrt(2 * len(module.blocks))
+                for name, weight in module.named_parameters():
+                    if name.endswith(("attn.proj.weight", "fc2.weight")):
+                        weight.div_(math.sqrt(2 * len(module.blocks)))
 
 
 @dataclass(frozen=True, repr=False)
