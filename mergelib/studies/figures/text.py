@@ -190,12 +190,13 @@ def ends(table: pd.DataFrame, ax: "Axes") -> None:
     for shift, (start, (shade, mark)) in zip((0.15, -0.15), STARTS.items(), strict=True):
         wide = table[table["start"] == start].pivot(index="seed", columns="arm", values="loss")
         above = wide.sub(wide["nearest source"], axis=0)
-        for place, arm in enumerate(order):
-            if arm in above and above[arm].notna().all():
-                middle, half = interval(above[arm].tolist())
-                bars: dict[str, Any] = {"color": shade, "fmt": mark, "ms": 5, "capsize": 2}
-                label = start if arm == order[-1] else None
-                ax.errorbar(middle, place + shift, xerr=half, label=label, **bars)
+        places = {arm: place for place, arm in enumerate(order) if arm in above}
+        measured = [arm for arm in places if above[arm].notna().all()]
+        found = [interval(above[arm].tolist()) for arm in measured]
+        bars: dict[str, Any] = {"color": shade, "fmt": mark, "ms": 5, "capsize": 2}
+        at = [places[arm] + shift for arm in measured]
+        middles, halves = zip(*found, strict=True)
+        ax.errorbar(middles, at, xerr=halves, label=start, **bars)
     ax.axvline(0, color="black", lw=1, ls=":")
     ax.set_yticks(range(len(order)), order)
     ax.set(xlabel="nats above the nearest source", ylim=(len(order) - 0.5, -0.5))
