@@ -7,7 +7,7 @@ import pandas as pd
 from contrasts import Contrast
 
 from mergelib.ledger.sail.arms import BYOL, LABELS
-from mergelib.studies.analysis.sail.arms import BASELINES
+from mergelib.studies.analysis.sail.larger.arms import BASELINES
 from mergelib.studies.analysis.sail.spirals import LINKS, is_near
 from mergelib.studies.papers.sail.larger.factorial import KINDS
 from mergelib.studies.papers.sail.spirals import GAMMAS, READINGS

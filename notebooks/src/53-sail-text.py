@@ -405,7 +405,7 @@ assert between["value"].abs().max() < 0.01
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Perplexity, the exponential of the loss, per character on test text against the steps, from five starts; logarithmic axis. Means and 95 % intervals over five seeds.", "name": "fig-text-curves"}, "image": {"alt": "Two panels that look alike. Scratch falls from above the panel to 13. All others begin at 10 to 30 and end near 9: LiGO begins and stays lowest, the nearest source alone joins it, SAIL stays just above both, and the uniform average above SAIL."}}
 import numpy as np
 
-from mergelib.studies.analysis.sail import arms as comparison
+from mergelib.studies.analysis.sail.larger import arms as comparison
 from mergelib.studies.figures import starts as drawn
 
 way = comparison.curves(comparison.TEXT)

@@ -13,7 +13,8 @@ from mutate_ledger import WAYS, found, noticed
 from mergelib.ledger import judge, sail
 from mergelib.ledger.sail.arms import BYOL, HALVES, LABELS
 from mergelib.records.results import MissingResult
-from mergelib.studies.analysis.sail import arms, sweeps
+from mergelib.studies.analysis.sail import sweeps
+from mergelib.studies.analysis.sail.larger import arms
 from mergelib.studies.papers.sail.larger.arms import ARMS
 from mergelib.studies.papers.sail.larger.rates import GOALS
 from mergelib.studies.papers.sail.text import CELLS, CORPORA, EVERY, SHARES

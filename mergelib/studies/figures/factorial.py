@@ -49,7 +49,8 @@ def against_goals(table: pd.DataFrame, value: str, ax: "Axes") -> None:
     most start below the goal.
 
     Args:
-        table: of one modality, as from `mergelib.studies.analysis.sail.factorial.often_reached`.
+        table: of one modality, as from
+            `mergelib.studies.analysis.sail.larger.factorial.often_reached`.
         value: the column.
         ax: where to draw.
     """
@@ -73,7 +74,7 @@ def cells(table: pd.DataFrame, ax: "Axes", account: str = "B") -> None:
     """Loss at equal cost above that of one source by mean padding, by maps, sources and start.
 
     Args:
-        table: of one modality, as from `mergelib.studies.analysis.sail.factorial.ends`.
+        table: of one modality, as from `mergelib.studies.analysis.sail.larger.factorial.ends`.
         ax: where to draw; seeds are paired, bars are 95 % intervals.
         account: a column.
     """

@@ -7,7 +7,7 @@ import pandas as pd
 
 from mergelib.records.statistics import over_seeds
 from mergelib.sail.retraining import ENOUGH
-from mergelib.studies.analysis.sail.arms import speed_ups
+from mergelib.studies.analysis.sail.larger.arms import speed_ups
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +35,7 @@ def curves(
     """Loss against steps from each start that was measured, with 95 % intervals over seeds.
 
     Args:
-        table: of one target, as from `mergelib.studies.analysis.sail.arms.curves`.
+        table: of one target, as from `mergelib.studies.analysis.sail.larger.arms.curves`.
         ax: where to draw.
         arms: names of `ARMS`.
         value: the column to draw.
@@ -63,7 +63,7 @@ def by_goal(
     Where fewer runs than `ENOUGH` reach the goal, on either side, marks are open.
 
     Args:
-        table: as from `mergelib.studies.analysis.sail.arms.starts`.
+        table: as from `mergelib.studies.analysis.sail.larger.arms.starts`.
         names: target and size to what is written below, in order.
         arms: names of `MARKS`.
         axes: where to draw, the easy goal and the hard one.

@@ -182,8 +182,8 @@ def ends(table: pd.DataFrame, ax: "Axes") -> None:
     """Final loss of every start above that of the nearest source, at equal cost, with intervals.
 
     Args:
-        table: of one size, as from `mergelib.studies.analysis.sail.arms.starts`, without scratch;
-            starts that were not measured in all seeds are left out.
+        table: of one size, as from `mergelib.studies.analysis.sail.larger.arms.starts`, without
+            scratch; starts that were not measured in all seeds are left out.
         ax: where to draw.
     """
     order = table.groupby("arm")["loss"].mean().sort_values().index.drop("nearest source")

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from mergelib.studies.analysis.sail import arms
+from mergelib.studies.analysis.sail.larger import arms
 from mergelib.studies.papers.sail.larger import rates
 
 GOAL = {("GPT", "twice", ""): {"easy": 2.5}}

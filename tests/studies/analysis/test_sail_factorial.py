@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mergelib.studies.analysis.sail import factorial as module
+from mergelib.studies.analysis.sail.larger import factorial as module
 from mergelib.studies.papers.sail.larger.factorial import CELLS, SCRATCH, Cell
 from mergelib.theory.proximal import steps_saved
 

@@ -1,0 +1,1 @@
+"""What chapters read out of studies of larger networks."""
