@@ -117,7 +117,7 @@ leads = analysis.leads()
 shown = leads[leads["maps"].isin(["mean", "svd_random"]) & (leads["start"] != "re-basin")]
 by = ["modality", "maps", "sources", "start"]
 columns = {name: over_seeds(shown, by, name) for name in ("lead", "saved", "factor")}
-print(written(columns).to_string())
+print(written({name: columns[name] for name in ("lead", "saved")}).to_string())
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Steps saved against scratch (left) and log₂ of the ratio of FLOPs by account B (right), by the test loss aimed at, from easy to hard. Means and 95 % intervals over the seeds where both get there, at least four of five; dotted where a start is there already.", "name": "fig-warm-saved"}, "image": {"alt": "Above, GPTs: all lines of steps saved rise ever more steeply, from 20 to over 700 steps; random factors to 530. Factors rise to about thirty while starts are below the goal, and fall after that. Below, ResNets with either kind of sources: steps saved rise to about 200, with wide intervals; factors rise to between three and six and stay. Random factors are near zero."}}
 table = analysis.often_reached(analysis.saved())
