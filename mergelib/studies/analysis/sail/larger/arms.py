@@ -10,10 +10,7 @@ from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
 from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY
 from mergelib.studies.papers.sail.larger.rates import usual_goals
 
-TEXT = (
-    *("tinyshakespeare-arms", "tinyshakespeare-arms-published"),
-    "tinyshakespeare-arms-drawn",
-)
+TEXT = tuple(f"tinyshakespeare-arms{part}" for part in ("", "-published", "-drawn"))
 PICTURES = ("vision8-arms", "vision8-arms-farther", "vision8-arms-drawn")
 HALVES = (
     *("vision14-arms", "vision14-arms-sizes"),  # of all cells, the main arms

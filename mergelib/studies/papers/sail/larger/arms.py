@@ -58,8 +58,7 @@ class Arm(NamedTuple):
         noise: see `grow`.
         matched: whether θ_2 is reordered to match θ_1.
         distilled: whether training learns the nearest source's answers as well.
-        drawn: how random weights are; ``published`` as for the networks' papers, see
-            `drawn_as_published`.
+        redrawn: whether random weights are `drawn_as_published`.
     """
 
     weights: str = ""
@@ -69,12 +68,12 @@ class Arm(NamedTuple):
     noise: float = 0.0
     matched: bool = False
     distilled: bool = False
-    drawn: str = ""
+    redrawn: bool = False
 
 
 ARMS = {
     "scratch": Arm(),
-    "scratch, published": Arm(drawn="published"),
+    "scratch, published": Arm(redrawn=True),
     "nearest source": Arm("nearest"),
     "farther source": Arm("farther"),
     "own size": Arm("nearest", ""),
@@ -270,7 +269,7 @@ class Sources:
         transfer = self.transfer
         if not arm.weights:
             net = transfer.network(self.size, TARGET)
-            if arm.drawn:
+            if arm.redrawn:
                 drawn_as_published(net, transfer.seed)
             return Start(net, self._costs(net, 0, 0))
         gammas, added = self._weights(arm)

@@ -133,8 +133,7 @@ def _chosen(pairs: Mapping[str, Sources], only: Sequence[str]) -> list[Cell]:
 # the study ``arms``; at 1e-3 mean padding was worse on that seed, and scratch better (1.599 against
 # 1.654 nats after 100 steps).
 _PICTURED = ("replicate", "mean", "svd_random")
-# Provisional, not tuned: of learned maps of pictures.
-_LEARNED = dict.fromkeys(("LiGO alone", "LiGO joint"), Rates(3e-3, 1e-3))
+_LEARNED = dict.fromkeys(("LiGO alone", "LiGO joint"), Rates(3e-3, 1e-3))  # LiGO's in ``arms``
 RATES = {  # by modality and maps
     "GPT": {
         **dict.fromkeys((SCRATCH, "replicate", "mean"), Rates(1e-3)),
