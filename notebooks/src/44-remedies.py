@@ -202,8 +202,7 @@ for pair, value, unit in (
 # The heterogeneity at the average (`heterogeneity`) is no lower for certain, and at the reordered expert itself (`end`) the
 # same to the last digits.
 #
-# Permutations are a part of what sets networks from two starts apart. Experts of one pretrained model have no such part:
-# matching finds nothing to do, live for two experts of the zoo:
+# Experts of one pretrained model leave matching nothing to do, live for two of the zoo:
 
 # %% tags=["nbval-check-output"]
 from mergelib.align import git_rebasin
@@ -228,8 +227,7 @@ assert (pairs.loc[pairs["pair"] == "one start", "moved"] == 0).all()
 # %% [markdown]
 # ## Experts that were trained differently
 #
-# The paper's experiments train all experts of a merge alike. Its bound has a price for unequal numbers of steps: the average
-# descends a surrogate loss, and the term $\chi^2 \kappa^2$ stays. Dividing task vectors by their steps, at the same total
+# The paper's bound has a price for unequal numbers of steps: the term $\chi^2 \kappa^2$ stays. Dividing task vectors by their steps, at the same total
 # length (FedNova {cite}`wang2020tackling`), avoids it on quadratics, while experts are short ([](43-choosing-by-the-bound)).
 #
 # `mergelib study uneven` trains half of the eight experts, drawn at random, in one way and half in another, and every task once in each: with
@@ -373,9 +371,8 @@ assert sum(interval(remedies.correlations(known["vision8"], "task", "loss").toli
 # CIFAR-10 in every seed. On scripts neither that nor the length of the task vector (`distance`) explains the order, but braille, the
 # script that is read worst, is out of one merge altogether.
 #
-# The coefficients sum to between two and three on scripts, and to anything from below zero to 1.4 on pictures: they trade no task against
-# another on a simplex, as Assumption 4 has it. Nor does task arithmetic, which the remark takes for an average: its usual 0.3 for
-# each of eight experts sum to 2.4.
+# The coefficients sum to between two and three on scripts, and to anything from below zero to 1.4 on pictures, so they trade no task against
+# another on a simplex, as Assumption 4 has it; nor does task arithmetic, whose usual 0.3 for each of eight experts sum to 2.4.
 #
 # ## What Surgery mends
 #
@@ -424,8 +421,7 @@ for rows in judged.values():
 # **Do not divide by steps**, unless experts are so short that they move in proportion to them; look at the lengths of task
 # vectors first.
 #
-# The networks here have 0.4 to 1.4 million parameters. Linearised training has helped task arithmetic on CLIP's towers, at its
-# full cost {cite}`ortiz2023task`.
+# Networks here have 0.4 to 1.4 million parameters; on CLIP's towers linearised training has helped task arithmetic, at its full cost {cite}`ortiz2023task`.
 #
 # ## Exercises
 #
