@@ -104,7 +104,7 @@ suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE, tasks=[task])
 zoo = ml.load_zoo(suite, model="vit_small", device=DEVICE)
 steps = 10 if small else 150
 world = prepare(zoo, task, samples=200, prepared=steps, represented=20 if small else 200)
-plan = Plan(64, 2, (32, 1), steps=steps, aligned=steps // 5, batch_size=48, learning_rate=3e-3)
+plan = Plan(64, 2, (32, 1), steps=steps, aligned=steps // 5, batch_size=48)
 compared = analysis.compare(world, plan, samples=200, euler=10)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "One latent, decoded. Above: on its straight way to a noise. Below: the way back from the same noise of the REPA that was trained longest, with the same digit asked for.", "name": "fig-diffusion-flow"}, "image": {"alt": "Above, a digit fades into blotches from left to right. Below, from the same blotches at the right, strokes form towards the left and end in another shape than the one above."}}

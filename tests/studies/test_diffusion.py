@@ -15,6 +15,8 @@ from mergelib.studies.papers.sail.diffusion import (
     GROWN,
     PLAIN,
     REPA,
+    SOURCE,
+    TRAININGS,
     Arm,
     Parts,
     Plan,
@@ -25,7 +27,7 @@ from mergelib.studies.papers.sail.diffusion import (
 from mergelib.studies.papers.sail.latents import World, drawn, quality
 from mergelib.testbed.diffusion.networks import SiT
 
-PLAN = Plan(32, 2, (16, 1), steps=4, aligned=3, batch_size=8, learning_rate=1e-2)
+PLAN = Plan(32, 2, (16, 1), steps=4, aligned=3, batch_size=8, rates=dict.fromkeys(TRAININGS, 1e-2))
 
 
 def weights(parts: Parts) -> torch.Tensor:
@@ -48,7 +50,7 @@ def test_where_arms_start(world: World) -> None:
 def test_the_grown_arm_computes_what_its_source_does(world: World) -> None:
     (grown,) = (arm.parts.network for arm in arms(world, PLAN) if arm.name == GROWN)
     small = Parts(world, *PLAN.source)
-    state = trained(small, world, ARMS[PLAIN], PLAN, {4})[0][4]
+    state = trained(small, world, SOURCE, PLAN, {4})[0][4]
     small.network.load_state_dict(state)
     x, times, labels = world.latents[:5], torch.linspace(0.1, 0.9, 5), torch.tensor([0, 1, 2, 0, 1])
     expected = small.network(x, times, labels)
@@ -57,9 +59,9 @@ def test_the_grown_arm_computes_what_its_source_does(world: World) -> None:
 
 
 def test_all_arms_see_the_same_batches_times_and_noise(world: World) -> None:
+    still = replace(PLAN, rates=dict.fromkeys(TRAININGS, 0.0))
     first = [
-        trained(Parts(world, 32, 2), world, ARMS[name], replace(PLAN, learning_rate=0.0), ())[1]
-        for name in (PLAIN, REPA, ALIGNED)
+        trained(Parts(world, 32, 2), world, name, still, ())[1] for name in (PLAIN, REPA, ALIGNED)
     ]
     assert first[0] == first[1] == first[2]
     assert len(set(first[0])) == PLAN.steps
@@ -68,7 +70,7 @@ def test_all_arms_see_the_same_batches_times_and_noise(world: World) -> None:
 def test_averages_follow_the_weights_and_forget_their_start(world: World) -> None:
     parts = Parts(world, 32, 2)
     start = weights(parts)
-    kept, _ = trained(parts, world, ARMS[PLAIN], replace(PLAN, steps=1), {0, 1})
+    kept, _ = trained(parts, world, PLAIN, replace(PLAN, steps=1), {0, 1})
     once = torch.cat([value.flatten() for value in kept[1].values()])
     assert torch.equal(torch.cat([value.flatten() for value in kept[0].values()]), start)
     assert torch.allclose(once, 0.1 * start + 0.9 * weights(parts), atol=1e-6)
@@ -89,13 +91,13 @@ def test_alignment_sees_what_it_is_told_to(world: World) -> None:
 def test_costs_count_the_start(world: World) -> None:
     of = {arm.name: arm for arm in arms(world, PLAN)}
     parts = Parts(world, 32, 2)
-    step = {name: step_flops(parts, world, ARMS[name], PLAN) for name in ARMS}
+    step = {name: step_flops(parts, world, name, PLAN) for name in ARMS}
     alone = step_flops(parts, world, ALONE, PLAN)
     assert {name: arm.step for name, arm in of.items()} == step
     assert step[PLAIN] < step[REPA] == step[GROWN] < step[ALIGNED]
     assert of[PLAIN].before == of[REPA].before == 0
     assert of[ALIGNED].before == 1000 + 3 * alone
-    small = step_flops(Parts(world, 16, 1), world, ARMS[PLAIN], PLAN)
+    small = step_flops(Parts(world, 16, 1), world, PLAIN, PLAN)
     assert of[GROWN].before == 4 * small
 
 
@@ -106,6 +108,19 @@ def test_an_arm_by_itself_is_as_among_all(world: World) -> None:
     assert alone._replace(parts=among.parts) == among
     with pytest.raises(ValueError, match="unknown arm 'DiT'; known: SiT; REPA; REPA"):
         diffusion.diffusion(None, only=[REPA, "DiT"])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unknown training 'DiT'; known: SiT; REPA"):
+        diffusion.diffusion(None, rates={"DiT": 1e-3})  # type: ignore[arg-type]
+
+
+def test_rates_are_those_of_each_training(world: World) -> None:
+    """An arm that does not move keeps its start; its source and its alignment have their own."""
+    for still, name in ((SOURCE, GROWN), (ALONE, ALIGNED)):
+        starts = [
+            weights(next(arms(world, replace(PLAN, rates={**PLAN.rates, **rates}), [name])).parts)
+            for rates in ({}, {name: 0.0}, {still: 0.0})
+        ]
+        assert torch.equal(starts[0], starts[1])
+        assert not torch.equal(starts[0], starts[2])
 
 
 def test_equal_cost_buys_fewer_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

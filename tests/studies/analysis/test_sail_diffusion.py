@@ -11,11 +11,19 @@ from torch import Tensor, nn
 
 from mergelib.studies.analysis.sail import diffusion as analysis
 from mergelib.studies.figures import diffusion as figures
-from mergelib.studies.papers.sail.diffusion import ALIGNED, ARMS, GROWN, PLAIN, REPA, Plan
+from mergelib.studies.papers.sail.diffusion import (
+    ALIGNED,
+    ARMS,
+    GROWN,
+    PLAIN,
+    REPA,
+    TRAININGS,
+    Plan,
+)
 from mergelib.studies.papers.sail.latents import World
 from mergelib.testbed.diffusion.alignment import LatentToRepresentation
 
-PLAN = Plan(16, 1, (16, 1), steps=10, aligned=2, batch_size=8, learning_rate=1e-2)
+PLAN = Plan(16, 1, (16, 1), steps=10, aligned=2, batch_size=8, rates=dict.fromkeys(TRAININGS, 1e-2))
 
 
 class Straight(nn.Module):

@@ -17,7 +17,7 @@ from mergelib.sail.divergences import frechet_distance, kernel_distance
 from mergelib.sail.retraining import Account, Costs
 from mergelib.studies.papers.sail.diffusion import (
     ALIGNED,
-    ARMS,
+    ALONE,
     EVERY,
     GROWN,
     REPA,
@@ -102,8 +102,7 @@ def compare(world: World, plan: Plan, *, samples: int, euler: int) -> Compared:
         ends: dict[str, int] = {arm.name: plan.steps}
         ends |= {LONGER: longer} if arm.name == REPA else {}
         length = max(ends.values())
-        weights = ARMS[arm.name]
-        kept, velocities = trained(arm.parts, world, weights, plan, ends.values(), steps=length)
+        kept, velocities = trained(arm.parts, world, arm.name, plan, ends.values(), steps=length)
         for name, step in ends.items():
             network = networks[name] = copy.deepcopy(arm.parts.network)
             network.load_state_dict(kept[step])
@@ -211,7 +210,7 @@ def _aligned(world: World, plan: Plan, kind: str) -> list[dict[str, object]]:
             found.append({"f_P": kind, "step": step, "loss": value, "spread": spread})
 
     batches = shuffled(len(world.latents), plan.batch_size, generator, steps=plan.steps)
-    optimiser = make_optimiser(both, "adamw", plan.learning_rate, weight_decay=0.0)
+    optimiser = make_optimiser(both, "adamw", plan.rates[ALONE], weight_decay=0.0)
     train(both, batches, loss, optimiser, on_step=keep)
     return found
 

@@ -5,8 +5,8 @@ its alignment to f_P is trained (Eq. 14); this loss then stays beside the veloci
 way of SAIL's section 4 stands beside it: a SiT grown from a smaller one.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mergelib.records.results import Tables
 from mergelib.sail import grow
 from mergelib.sail.retraining import count_flops
-from mergelib.studies.papers.sail.latents import World, prepare, quality
+from mergelib.studies.papers.sail.latents import Judging, World, prepare, quality
 from mergelib.studies.runner import study
 from mergelib.testbed.diffusion.alignment import Projector, align_loss, repa_loss
 from mergelib.testbed.diffusion.flow import on_the_way, velocity_loss
@@ -45,7 +45,9 @@ ARMS = {
     ALIGNED: Weights(repa=0.5, align=0.5),
     GROWN: Weights(repa=0.5),
 }
-ALONE = Weights(velocity=0.0, align=1.0)  # Eq. 14
+ALONE, SOURCE = "alignment alone", "source"  # what comes before `ALIGNED` (Eq. 14) and `GROWN`
+TRAININGS = {**ARMS, ALONE: Weights(velocity=0.0, align=1.0), SOURCE: Weights()}
+RATES: Mapping[str, float] = dict.fromkeys(TRAININGS, 3e-3)
 
 
 class Parts(nn.Module):
@@ -79,7 +81,7 @@ class Plan:
     steps: int
     aligned: int
     batch_size: int
-    learning_rate: float
+    rates: Mapping[str, float] = field(default_factory=lambda: RATES)
 
 
 class Arm(NamedTuple):
@@ -113,19 +115,19 @@ def diffusion(
     prepared: int = 600,
     represented: int = 300,
     batch_size: int = 64,
-    learning_rate: float = 3e-3,
+    rates: Mapping[str, float] = {},
     printed: bool = True,
     reads: Sequence[float] = (0.2, 0.5, 1.0),
     samples: int = 1000,
     euler: int = 25,
+    judged_on: Judging = "test",
 ) -> Tables:
     """How well a SiT draws the pictures of one task, after so many steps, from four starts.
 
     ``SiT`` learns velocities; ``REPA`` pulls its tokens to those that the suite's backbone has of
     the clean picture, too; ``REPA + J`` begins where alignment alone has led and adds the alignment
     loss; ``REPA, grown`` begins with a smaller SiT, trained for as many steps. Pictures are judged
-    by features of the task's expert, which no arm sees. The rate is the best one of 3e-4, 1e-3 and
-    3e-3 for ``SiT`` after 300 steps, on a seed that the study does not use.
+    by features of the task's expert, which no arm sees.
 
     Args:
         zoo: experts and their suite, of pictures, on a vision transformer.
@@ -140,11 +142,14 @@ def diffusion(
         prepared: steps of the autoencoder.
         represented: steps of f_P, by which latents give the backbone's tokens.
         batch_size: latents of a step.
-        learning_rate: of AdamW, constant, without decay.
+        rates: of AdamW, constant, without decay, by names of `TRAININGS`; of others, `RATES`, the
+            best ones by this study itself, ``judged_on`` validation pictures and half as long, on
+            seeds that no result has.
         printed: whether f_P sees the noisy latent, as Eq. 16 is printed, or the clean one.
         reads: shares of the steps after which pictures are drawn.
-        samples: pictures drawn, and compared with as many test pictures, if there are.
+        samples: pictures drawn, and compared with as many real ones, if there are.
         euler: steps of drawing.
+        judged_on: split of these real ones; validation pictures are for choosing rates by.
 
     Returns:
         ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``, or,
@@ -158,10 +163,11 @@ def diffusion(
 
     Raises:
         TypeError: a backbone that is no vision transformer.
-        ValueError: an unknown arm.
+        ValueError: an unknown arm, or training, or split.
     """
-    if unknown := [name for name in only if name not in ARMS]:
-        raise ValueError(f"unknown arm {unknown[0]!r}; known: {'; '.join(ARMS)}")
+    for what, names, known in (("arm", only, ARMS), ("training", rates, TRAININGS)):
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(f"unknown {what} {unknown[0]!r}; known: {'; '.join(known)}")
     world = prepare(
         zoo,
         task,
@@ -169,11 +175,12 @@ def diffusion(
         prepared=prepared,
         represented=represented,
         printed=printed,
+        judged_on=judged_on,
     )
-    plan = Plan(width, depth, source, steps, aligned, batch_size, learning_rate)
+    plan = Plan(width, depth, source, steps, aligned, batch_size, {**RATES, **rates})
     tables: Tables = {"quality": [], "losses": [], "cost": [], "floor": world.floor}
     at = {share: max(1, round(share * steps)) for share in reads}
-    rival = step_flops(Parts(world, width, depth), world, ARMS[REPA], plan)
+    rival = step_flops(Parts(world, width, depth), world, REPA, plan)
     for arm in arms(world, plan, only):
         accounts = {"steps": at}
         if arm.before:
@@ -181,7 +188,7 @@ def diffusion(
                 share: max(0, (step * rival - arm.before) // arm.step) for share, step in at.items()
             }
         wanted = {step for account in accounts.values() for step in account.values()}
-        kept, velocities = trained(arm.parts, world, ARMS[arm.name], plan, wanted)
+        kept, velocities = trained(arm.parts, world, arm.name, plan, wanted)
         tables["cost"].append({"arm": arm.name, "step": arm.step, "before": arm.before})
         tables["losses"] += [
             {"arm": arm.name, "step": step, "velocity": value}
@@ -205,18 +212,18 @@ def arms(world: World, plan: Plan, only: Sequence[str] = ()) -> Iterator[Arm]:
             trained(parts, world, ALONE, plan, (), steps=plan.aligned)
         elif name == GROWN:
             small = Parts(world, *plan.source)
-            before = plan.steps * step_flops(small, world, ARMS[PLAIN], plan)
-            state = trained(small, world, ARMS[PLAIN], plan, {plan.steps})[0][plan.steps]
+            before = plan.steps * step_flops(small, world, SOURCE, plan)
+            state = trained(small, world, SOURCE, plan, {plan.steps})[0][plan.steps]
             draws = torch.Generator().manual_seed(world.seed)
             grown = grow(small.network, parts.network, state=state, noise=NOISE, generator=draws)
             parts.network.load_state_dict(grown)
-        yield Arm(name, parts, step_flops(parts, world, ARMS[name], plan), before)
+        yield Arm(name, parts, step_flops(parts, world, name, plan), before)
 
 
 def trained(
     parts: Parts,
     world: World,
-    weights: Weights,
+    name: str,
     plan: Plan,
     wanted: Collection[int],
     *,
@@ -227,7 +234,7 @@ def trained(
     Args:
         parts: at their start.
         world: what all arms share.
-        weights: of the losses.
+        name: one of `TRAININGS`.
         plan: how to train.
         wanted: numbers of steps.
         steps: of training; by default the plan's.
@@ -253,25 +260,26 @@ def trained(
     train(
         parts,
         shuffled(len(world.latents), plan.batch_size, generator, steps=length),
-        _loss_of(parts, world, weights, velocities),
-        make_optimiser(parts, "adamw", plan.learning_rate, weight_decay=0.0),
+        _loss_of(parts, world, name, velocities),
+        make_optimiser(parts, "adamw", plan.rates[name], weight_decay=0.0),
         on_step=keep,
     )
     return kept, velocities
 
 
-def step_flops(parts: Parts, world: World, weights: Weights, plan: Plan) -> int:
-    """FLOPs of a step of training."""
-    loss = _loss_of(parts, world, weights, [])
+def step_flops(parts: Parts, world: World, name: str, plan: Plan) -> int:
+    """FLOPs of a step of one of `TRAININGS`."""
+    loss = _loss_of(parts, world, name, [])
     rows = torch.arange(plan.batch_size) % len(world.latents)
     return count_flops(lambda: loss(rows).backward())
 
 
 def _loss_of(
-    parts: Parts, world: World, weights: Weights, velocities: list[float]
+    parts: Parts, world: World, name: str, velocities: list[float]
 ) -> Callable[[Tensor], Tensor]:
     """The loss of a batch of rows; that of the velocities is kept in a list."""
     generator = torch.Generator().manual_seed(world.seed)
+    weights = TRAININGS[name]
 
     def loss(rows: Tensor) -> Tensor:
         x, count = world.latents[rows], len(rows)

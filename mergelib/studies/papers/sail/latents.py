@@ -8,6 +8,7 @@ task's expert, by its features and by the classes that it tells.
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,7 @@ from mergelib.testbed.models import VisionTransformer
 from mergelib.testbed.tasks import Zoo
 from mergelib.training import make_optimiser, seeded, shuffled, train
 
+Judging = Literal["test", "validation"]
 ROWS = 500  # pictures at a time, where nothing is trained
 
 
@@ -41,10 +43,10 @@ class World(Brief):
         printed: whether f_P sees the noisy latent or the clean one.
         picture: latents to pictures in -1..1.
         judge: pictures to an expert's features and classes.
-        real: features of test pictures.
+        real: features of the pictures that drawn ones are compared with.
         floor: rows of ``pictures``, their ``count``, ``frechet`` and ``kernel``: distances from
-            the test pictures of as many training pictures, as they are (``"real"``) and from their
-            latents (``"decoded"``).
+            those of as many training pictures, as they are (``"real"``) and from their latents
+            (``"decoded"``).
         flops: of f_P's training.
         seed: of everything drawn.
     """
@@ -64,27 +66,38 @@ class World(Brief):
 
 
 def prepare(
-    zoo: Zoo, task: str, *, samples: int, prepared: int, represented: int, printed: bool = True
+    zoo: Zoo,
+    task: str,
+    *,
+    samples: int,
+    prepared: int,
+    represented: int,
+    printed: bool = True,
+    judged_on: Judging = "test",
 ) -> World:
     """Train autoencoder and f_P on a task's training pictures, on the backbone's device.
 
     Args:
         zoo: experts and their suite, of pictures, on a vision transformer.
         task: whose pictures.
-        samples: test pictures at most.
+        samples: real pictures to compare with, at most.
         prepared: steps of the autoencoder, with batches of 64.
         represented: steps of f_P, likewise.
         printed: see `World`.
+        judged_on: split of these real pictures.
 
     Raises:
         TypeError: a backbone that is no vision transformer.
+        ValueError: another split.
     """
+    if judged_on not in get_args(Judging):
+        raise ValueError(f"judged_on is {judged_on!r}, expected one of: {get_args(Judging)}")
     model = zoo.model
     if not isinstance(model, VisionTransformer):
         raise TypeError(f"the backbone is a {type(model).__name__}, expected VisionTransformer")
     data, seed = zoo.suite.tasks[task], stable_seed("diffusion", zoo.suite.seed)
     device = next(model.parameters()).device
-    parts = (data.train, data.test)
+    parts = (data.train, data.test if judged_on == "test" else data.validation)
     pictures, shown = (data.transform(part.inputs.to(device)) for part in parts)
     backbone, expert = copy.deepcopy(model).eval(), copy.deepcopy(model).eval()
     backbone.load_state_dict(zoo.pretrained)
