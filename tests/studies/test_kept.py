@@ -98,6 +98,15 @@ def test_what_is_refused() -> None:
         module.ground_of(Run(REGISTERED["kept"], "glyphs8", 0, model="mlp"))
     with pytest.raises(ValueError, match="in any way that is known"):
         module._plain([])
+    with pytest.raises(ValueError, match="unknown family 'GPT'; known: MLP, ResNet"):
+        kept(shades(), 0, only=["MLP", "GPT"])
+
+
+def test_a_family_by_itself_is_as_among_all(tables: Tables) -> None:
+    alone = kept(shades(), 0, **QUICK, rates=[1e-3], only=["ResNet"])
+    for name, rows in alone.items():
+        assert rows == [row for row in tables[name] if row["family"] == "ResNet"]
+    assert alone["starts"]
 
 
 def test_training_that_harms_is_stopped_before_it_begins() -> None:

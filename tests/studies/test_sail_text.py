@@ -106,6 +106,20 @@ def test_the_sweep_is_whole_and_repeats_itself() -> None:
     assert max(weights) < 0.5, "the second third is nearer"
 
 
+def test_a_start_by_itself_is_as_among_all() -> None:
+    source, plan = Texts(0, {"a": words(0)}), {**SMALL, "gammas": (0.0, 0.5, 1.0)}
+    whole = studies.gamma_sweep(source, plan=plan)
+    parts = [
+        studies.gamma_sweep(source, starts=[start], plan=plan)
+        for start in (*studies.STARTS, *studies.REFERENCES)
+    ]
+    for table in ("curves", "references"):
+        assert [row for part in parts for row in part[table]] == whole[table]
+    assert all(part["distances"] == whole["distances"] for part in parts)
+    with pytest.raises(ValueError, match="unknown start 'common'; known: shared, own, re-basin, r"):
+        studies.gamma_sweep(source, starts=["own", "common"], plan=plan)
+
+
 def test_byte_pairs_come_by_frequency_and_lose_nothing() -> None:
     pytest.importorskip("tokenizers")
     text = "aaab " * 200 + "xyz "
@@ -191,6 +205,20 @@ def test_the_theorem_is_an_arm_of_mixtures_at_its_own_weight() -> None:
     tables = studies.mixture(Texts(0, {"a": digits, "b": letters}), plan=SMALL)
     found = pd.DataFrame(tables["distances"]).set_index("share")["gamma"]
     assert found.tolist() == pytest.approx(found.index.tolist(), abs=0.05), "γ = ρ"
+
+
+def test_mixtures_of_matched_sources_have_the_same_ends() -> None:
+    texts = Texts(0, {"a": words(0), "b": words(1)})
+    found = {
+        start: pd.DataFrame(
+            studies.mixture(texts, start=start, shares=[0.5], plan=SMALL)["curves"]
+        ).query("method == 'sweep' and step == 0")
+        for start in ("own", "re-basin")
+    }
+    losses = [table.set_index("gamma")["judge"] for table in found.values()]
+    ends = [0.0, 1.0]
+    assert losses[1][ends].tolist() == pytest.approx(losses[0][ends].tolist(), rel=1e-5)
+    assert abs(losses[1][0.5] - losses[0][0.5]) > 1e-4
 
 
 def test_mixtures_of_one_text_are_of_its_outer_thirds() -> None:

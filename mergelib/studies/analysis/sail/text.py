@@ -54,8 +54,8 @@ def swept(part: str = "curves") -> pd.DataFrame:
 
 
 def distances() -> pd.DataFrame:
-    """MMD² of thirds, and Eq. 11, of both tables: see `swept`."""
-    return swept("distances")
+    """MMD² of thirds, and Eq. 11, of both tables: see `swept`; starts have them in common."""
+    return swept("distances").drop_duplicates()
 
 
 def separations() -> pd.DataFrame:

@@ -30,7 +30,7 @@ from mergelib.sail.blocks import (
 from mergelib.sail.divergences import median_distance, mmd_table
 from mergelib.sail.proximal import proximal_weights
 from mergelib.sail.retraining import count_flops, mmd_flops
-from mergelib.statedict import StateDict, lerp
+from mergelib.statedict import lerp
 from mergelib.studies.papers.sail.training import (
     GRIDS,
     PROFILES,
@@ -45,6 +45,7 @@ from mergelib.studies.papers.sail.training import (
 from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings, study
 
 STARTS = ("shared", "own", "re-basin")
+REFERENCES = ("random", "target")  # retrained without a sweep
 MATCHED = (-0.5, 0.0, 0.2, 0.5, 0.8, 1.0, 1.5)  # γ of a plan that are tried after re-basin
 FEATURES = ("mean", "tokens", "histogram")  # of blocks
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -77,38 +78,50 @@ def texts_of(run: Run) -> Loaded:
 def gamma_sweep(
     source: Texts,
     *,
-    starts: Sequence[str] = STARTS,
+    starts: Sequence[str] = (*STARTS, *REFERENCES),
     plan: Mapping[str, Any] = {},
 ) -> Tables:
     """Loss on the last third of a text against γ, for sources of the other two (Figure 2b).
 
     Args:
         source: its seed, and texts: one, to be cut into thirds.
-        starts: ``shared`` (both sources from one random start), ``own`` (each from its own) and
-            ``re-basin`` (the latter, and θ_2 reordered to match θ_1; at `MATCHED` γ only).
+        starts: ``shared`` (both sources from one random start), ``own`` (each from its own),
+            ``re-basin`` (the latter, and θ_2 reordered to match θ_1; at `MATCHED` γ only), and
+            without γ ``random`` and ``target``, a model trained on D_t as sources are on their
+            parts. A start resumes by itself if it is a point of its own
+            (``--at 'starts=["own"]'``).
         plan: sizes other than those of `mergelib.studies.papers.sail.training.Plan`.
 
     Returns:
         ``curves``: rows of ``start``, ``gamma``, ``step``, ``choose``, ``judge`` (nats per token on
-        both halves of the held-out part); ``references``: the same less γ, of the ``start``
-        ``random`` and of ``target``, a model trained on D_t as sources are on their parts.
+        both halves of the held-out part); ``references``: the same of `REFERENCES`, less γ.
         ``distances``: rows of ``split`` (``thirds``, ``random``), ``features``, MMD² ``first``
         (of D_1 and D_t), ``second`` and ``between``, and ``gamma``, γ_1 of Eq. 11.
+
+    Raises:
+        ValueError: an unknown start.
     """
+    if unknown := {*starts} - {*STARTS, *REFERENCES}:
+        known = ", ".join((*STARTS, *REFERENCES))
+        raise ValueError(f"unknown start {min(unknown)!r}; known: {known}")
     corpus = load_corpus(source, planned(source.profile, plan))
     thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
     target = corpus.target(thirds[2])
-    first = corpus.source(corpus.model("shared"), thirds[0].train, 1)
-    curves = []
     few = [gamma for gamma in corpus.plan.gammas if gamma in MATCHED]
     fewer = replace(corpus, plan=replace(corpus.plan, gammas=few))
-    for start, second in _seconds(corpus, first, thirds[1], starts):
-        ground = fewer if start == "re-basin" else corpus
-        curves += [{"start": start, **row} for row in ground.swept(first, second, target)]
-    optimum = corpus.source(corpus.model("shared"), thirds[2].train, 3)
-    references = [{"start": "random", **row} for row in corpus.from_scratch(target)]
-    references += [{"start": "target", **row} for row in corpus.retrained(optimum, target)]
-    return {"curves": curves, "references": references, "distances": [*_distances(corpus)]}
+    tables: Tables = {"curves": [], "references": [], "distances": [*_distances(corpus)]}
+    for start in starts:
+        if start == "random":
+            table, rows = "references", corpus.from_scratch(target)
+        elif start == "target":
+            optimum = corpus.source(corpus.model("shared"), thirds[2].train, 3)
+            table, rows = "references", corpus.retrained(optimum, target)
+        else:
+            pair = _pair(corpus, start, thirds[0].train, thirds[1].train)
+            ground = fewer if start == "re-basin" else corpus
+            table, rows = "curves", ground.swept(*pair, target)
+        tables[table] += [{"start": start, **row} for row in rows]
+    return tables
 
 
 @study(methods=[], load=texts_of)
@@ -125,7 +138,7 @@ def overlap(
 
     Args:
         source: its seed, and texts: one, to be cut into thirds.
-        start: of the second source, ``shared`` or ``own``.
+        start: of the second source, ``shared``, ``own`` or ``re-basin``.
         cells: α and β, with β ≤ (1 + α)/2.
         plan: sizes other than the usual ones, with readings at 0 and 50 steps, γ of
             `mergelib.studies.papers.sail.training.GRIDS`, and a rate of 1e-3.
@@ -165,7 +178,7 @@ def mixture(
     Args:
         source: its seed, and texts: D_1 and D_2, or one, to be cut into thirds.
         others: the name of D_2; none for thirds.
-        start: of the second source, ``shared`` or ``own``.
+        start: likewise.
         shares: values of ρ.
         plan: as of `overlap`, but readings at 0 and 100 steps, and the usual rate.
 
@@ -210,7 +223,7 @@ def cross_corpus(
     Args:
         source: its seed, and texts: that of the sources, then the targets.
         others: names of texts; that of the sources is no target.
-        start: of the second source, ``shared`` or ``own``.
+        start: likewise.
         budget: steps of the arms, read every `EVERY`.
         plan: as of `mixture`.
 
@@ -274,11 +287,11 @@ def _read_often(corpus: Corpus, budget: int) -> Corpus:
 
 
 def _pair(corpus: Corpus, start: str, first: Tensor, second: Tensor) -> tuple[State, State]:
-    """Sources of two parts, the second from the first one's start or from its own."""
-    return (
-        corpus.source(corpus.model("shared"), first, 1),
-        corpus.source(corpus.model(start), second, 2),
-    )
+    """Sources of two parts, the second by one of `STARTS`."""
+    model = corpus.model("shared")
+    one = corpus.source(model, first, 1)
+    two = corpus.source(corpus.model("own" if start == "re-basin" else start), second, 2)
+    return one, git_rebasin(one, two, model).state if start == "re-basin" else two
 
 
 def _costs(corpus: Corpus, samples: Sequence[Tensor]) -> dict[str, int]:
@@ -288,22 +301,6 @@ def _costs(corpus: Corpus, samples: Sequence[Tensor]) -> dict[str, int]:
     distances = mmd_flops([len(rows) for rows in samples], corpus.plan.vocabulary)
     trained = corpus.plan.source_steps * step
     return {"step_flops": step, "distance_flops": distances, "source_flops": trained}
-
-
-def _seconds(
-    corpus: Corpus, first: StateDict, rows: Rows, starts: Sequence[str]
-) -> Iterator[tuple[str, StateDict]]:
-    """The second source, by how it starts."""
-    trained = {
-        name: corpus.source(corpus.model(name), rows.train, 2)
-        for name in ("shared", "own")
-        if name in starts or (name == "own" and "re-basin" in starts)
-    }
-    for start in starts:
-        if start == "re-basin":
-            yield start, git_rebasin(first, trained["own"], corpus.model("shared")).state
-        else:
-            yield start, trained[start]
 
 
 def _distances(corpus: Corpus) -> Iterator[dict[str, Any]]:

@@ -28,7 +28,7 @@ FINE = (-0.5, -0.25, 0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.25
 _MODEL = {"width": 384, "depth": 6, "heads": 6, "context": 256}  # nanoGPT's, of characters
 _TRAINING = {"batch_size": 64, "source_steps": 5000, "source_rate": 1e-3, "judged": 400}
 PROFILES: dict[str, dict[str, Any]] = {"default": {}, "full": {**_MODEL, **_TRAINING}}
-GRIDS = {"shared": FINE, "own": FINE[::2]}  # by how sources start; both as far beyond 0 as 1
+GRIDS = {"shared": FINE, "own": FINE[::2], "re-basin": FINE[::2]}  # by how sources start
 State = dict[str, Tensor]
 
 

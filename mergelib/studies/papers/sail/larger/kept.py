@@ -144,6 +144,7 @@ def kept(
     map_rates: Sequence[float] = (3e-4, 1e-3, 1e-2, 1e-1),
     further: int = 100,
     rates: Sequence[float] = (3e-4, 1e-3, 3e-3),
+    only: Sequence[str] = (),
 ) -> Tables:
     """Share of a source's learning that a larger network begins with, by scheme and family.
 
@@ -161,6 +162,8 @@ def kept(
         further: steps of training from the start that was learned, at most.
         rates: of these, and of those from the plain start. For each start, ``choose`` takes the
             rate and where to stop, a multiple of a quarter of ``further``.
+        only: families, by default all of the ground. One resumes by itself if it is a point of its
+            own (``--at 'only=["MLP"]'``).
 
     Returns:
         ``starts``: rows of ``family``, ``grown`` (`GROWN`), ``width`` and ``depth`` (schemes;
@@ -172,9 +175,16 @@ def kept(
         much), ``after`` (loss after at most ``further`` steps), and ``plain`` (after at most
         ``further`` + ``extra``, from one source grown by ``mean`` and ``identity``, or ``stack``
         where no layer can be closed). Losses in nats.
+
+    Raises:
+        ValueError: a family that the ground does not have.
     """
+    if unknown := {*only} - {*ground.builds}:
+        known = ", ".join(ground.builds)
+        raise ValueError(f"unknown family {min(unknown)!r}; known: {known}")
     tables: Tables = {"starts": [], "trained": []}
-    for family, build in ground.builds.items():
+    for family in only or ground.builds:
+        build = ground.builds[family]
         bench = Bench(ground, build, seed, steps, map_rates, further, rates)
         spots = {"one": ("common", 0), "shared": ("common", 1), "own": ("second", 1)}
         sources = {
