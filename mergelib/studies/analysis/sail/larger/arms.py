@@ -1,6 +1,7 @@
 """What chapters and the ledger read out of ``arms``: starts of larger networks compared."""
 
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 import pandas as pd
 import torch
@@ -185,3 +186,26 @@ def speed_ups(
         reached["rival_reached"] = row[f"{goal}_rival"] < row["last_rival"]
         rows.append({name: row[name] for name in _CELL} | {"speed": float(speed), **reached})
     return pd.DataFrame(rows, columns=[*_CELL, "speed", "reached", "rival_reached"])
+
+
+def accounts(table: pd.DataFrame, goal: str, arms: Sequence[str] = ()) -> pd.DataFrame:
+    """`speed_ups` over scratch of several arms by all accounts, which ``account`` tells.
+
+    Args:
+        table: as from `starts`.
+        goal: as of `speed_ups`.
+        arms: names, by default all but scratch that the table has, the fastest by account B first.
+    """
+    names = [*arms] or [name for name in table["arm"].unique() if name != "scratch"]
+    parts = [
+        speed_ups(table, goal, account, name).assign(arm=name, account=account)
+        for name in names
+        for account in get_args(Account)
+    ]
+    found = pd.concat(parts, ignore_index=True)
+    if arms:
+        return found
+    order = found[found["account"] == "B"].groupby("arm")["speed"].mean()
+    return found.sort_values(
+        "arm", key=lambda column: -column.map(order), kind="stable", ignore_index=True
+    )
