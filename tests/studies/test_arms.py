@@ -177,8 +177,8 @@ def test_starts_of_pictures(pictures: Transfer) -> None:
     assert torch.equal(heads[0], heads[1])
     assert torch.equal(heads[0], heads[2])
     assert 0 < pair.distances["gamma"] < 1
-    plain = starts["nearest source"].costs["added_flops"]
-    assert starts["SAIL"].costs["added_flops"] - plain == pictures.forward_flops(
+    plain = starts["nearest source"].added
+    assert starts["SAIL"].added - plain == pictures.forward_flops(
         starts["SAIL"].net, len(pictures.parts[TARGET])
     ), "statistics measured anew"
 

@@ -149,7 +149,7 @@ def arms(
         begun = pair.start(ARMS[name], own.maps)
         rows = transfer.retrained(begun.net, reads, own.training, begun.split)
         tables["curves"] += [{"arm": name, **row} for row in rows]
-        tables["costs"].append({"arm": name, **begun.costs})
+        tables["costs"].append({"arm": name, **pair.costs(begun)})
     return transfer.placed(tables, start=start, size=size)
 
 
@@ -179,12 +179,14 @@ class Start(Brief):
 
     Attributes:
         net: the network, head included.
-        costs: in FLOPs, as `arms` tells them.
+        added: FLOPs that it has taken beside its sources.
+        sources: how many it has.
         split: what it is trained on, where that is not the target's data as they are.
     """
 
     net: nn.Module
-    costs: dict[str, int]
+    added: int = 0
+    sources: int = 0
     split: Split | None = None
 
 
@@ -265,18 +267,17 @@ class Sources:
         return usual_rates(self.transfer.name, self.kind, self.size, name)
 
     def start(self, arm: Arm, map_rate: float = 0.0) -> Start:
-        """The start of an arm, and what it costs."""
+        """The start of an arm."""
         transfer = self.transfer
         if not arm.weights:
             net = transfer.network(self.size, TARGET)
             if arm.redrawn:
                 drawn_as_published(net, transfer.seed)
-            return Start(net, self._costs(net, 0, 0))
+            return Start(net)
         gammas, added = self._weights(arm)
         count = 1 if arm.weights in ALONE else 2
         if not arm.width:
-            net = self.nets[self.nearest]
-            return Start(net, self._costs(net, added, count))
+            return Start(self.nets[self.nearest], added, count)
         net = transfer.network(self.size, TARGET)
         if arm.mode:
             state, flops = self._learned(net, arm, map_rate, gammas)
@@ -291,13 +292,17 @@ class Sources:
         if arm.distilled:
             split, flops = self._taught()
             added += flops
-        return Start(net, self._costs(net, added, count), split)
+        return Start(net, added, count, split)
 
-    def _costs(self, net: nn.Module, added: int, count: int) -> dict[str, int]:
-        """FLOPs of a start from so many sources."""
-        small = self.transfer.step_flops(self.nets[0]) * self.transfer.schedule.source_steps
-        step = self.transfer.step_flops(net)
-        return {"step_flops": step, "added_flops": added, "source_flops": count * small}
+    def costs(self, start: Start) -> dict[str, int]:
+        """FLOPs of a start, as `arms` tells them."""
+        source = self.transfer.step_flops(self.nets[0]) * self.transfer.schedule.source_steps
+        step = self.transfer.step_flops(start.net)
+        return {
+            "step_flops": step,
+            "added_flops": start.added,
+            "source_flops": start.sources * source,
+        }
 
     def _weights(self, arm: Arm) -> tuple[list[float], int]:
         """γ of both sources, and what it takes to find them."""

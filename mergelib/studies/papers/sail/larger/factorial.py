@@ -104,7 +104,7 @@ def factorial(
         reads = range(0, steps * (1 if cell.sources else longer) + 1, EVERY)
         rows = transfer.retrained(begun.net, reads, own.training)
         tables["curves"] += [{**cell._asdict(), **row} for row in rows]
-        tables["costs"].append({**cell._asdict(), **begun.costs})
+        tables["costs"].append({**cell._asdict(), **pair.costs(begun)})
     return transfer.placed(tables, size=size)
 
 
