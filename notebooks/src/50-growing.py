@@ -326,7 +326,7 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 #
 # Both appendices learn what we have set: $E$ and $R$ of each group, and the logits of each row of $d_{ki}$, by descent of the
 # target's loss with frozen sources. `ml.learn_growth` does it; for one source that is LiGO {cite}`wang2023learning`. (As it was
-# published it has other maps and another start, `mergelib.sail.growth.ligo`; [](53-sail-text) compares both.) A start that
+# published it has other maps and another start, `mergelib.sail.growth.ligo`; [](54-sail-text) compares both.) A start that
 # loses much can recover much. But learning sees the target's data, and a step through the maps costs more than a step of
 # training. So the study `kept` gives the FLOPs of 100 such steps to a start that keeps the function (where no layer can be closed, to
 # the stack), as further training. Then both are trained for at most 100 steps. Validation data choose all rates and where to

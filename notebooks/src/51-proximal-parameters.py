@@ -730,7 +730,7 @@ for steps in (0, 1, 10):
 # * Theorem 1 is true for $d \ge 2$ and independent sources, about a start that nobody uses. Theorem 2 is true and promises steps, no
 #   factor. Theorem 4 is vacuous as printed, and repaired it is not.
 #
-# **Next:** [](52-sail-vision).
+# **Next:** [](52-sail-spirals).
 #
 # ## References
 #

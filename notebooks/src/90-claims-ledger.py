@@ -146,10 +146,11 @@ TITLES = {
     "notebooks/44-remedies": "Remedies examined",
     "notebooks/50-growing": "From small models to large",
     "notebooks/51-proximal-parameters": "Proximal parameters",
-    "notebooks/52-sail-vision": "SAIL in vision",
-    "notebooks/53-sail-text": "SAIL in text",
-    "notebooks/54-sail-diffusion": "SAIL in diffusion",
-    "notebooks/55-merging-or-warm-start": "Merging or warm start?",
+    "notebooks/52-sail-spirals": "SAIL on two spirals",
+    "notebooks/53-sail-vision": "SAIL in vision",
+    "notebooks/54-sail-text": "SAIL in text",
+    "notebooks/55-sail-diffusion": "SAIL in diffusion",
+    "notebooks/56-merging-or-warm-start": "Merging or warm start?",
 }
 display(Markdown(drawing.entries(mine, checks, TITLES)))
 

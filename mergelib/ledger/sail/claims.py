@@ -47,11 +47,14 @@ _FLAT = (
     "the loss at the γ at which the other seeds' mean is highest, less that at which it is lowest, "
     "is not above 0 by its 95 % interval over seeds"
 )
-_claim = partial(
-    Claim, paper="anonymous2025structured", page="notebooks/52-sail-vision", data=_DATA
+_spirals_claim = partial(
+    Claim, paper="anonymous2025structured", page="notebooks/52-sail-spirals", data=_DATA
+)
+_vision_claim = partial(
+    Claim, paper="anonymous2025structured", page="notebooks/53-sail-vision", data=_DATA
 )
 _text_claim = partial(
-    Claim, paper="anonymous2025structured", page="notebooks/53-sail-text", data=_TEXT_DATA
+    Claim, paper="anonymous2025structured", page="notebooks/54-sail-text", data=_TEXT_DATA
 )
 
 
@@ -76,7 +79,7 @@ def _near_ends(load: Load) -> list[Check]:
 
 
 CLAIMS = (
-    _claim(
+    _vision_claim(
         key="S1",
         place="Abstract, Proposition 1, Fig. 8",
         statement="SAIL's start reaches a loss faster than scratch",
@@ -105,7 +108,7 @@ CLAIMS = (
         "characters and in byte pairs",
         test=text.followed,
     ),
-    _claim(
+    _spirals_claim(
         key="S3",
         place="Section 4.4",
         statement="the loss has a spike at γ = 0.5, where two sources are averaged evenly",
@@ -189,7 +192,7 @@ CLAIMS = (
         "pictures",
         data="training pictures with labels for all arms; the backbone's tokens of them for REPA "
         "and for f_P; test pictures, and an expert that no arm has seen, judge",
-        page="notebooks/54-sail-diffusion",
+        page="notebooks/55-sail-diffusion",
         test=diffusion.nearer,
     ),
     Claim(
@@ -206,7 +209,7 @@ CLAIMS = (
         page="notebooks/51-proximal-parameters",
         test=growing.risks,
     ),
-    _claim(
+    _vision_claim(
         key="S10",
         place="Abstract, Fig. 8",
         statement="SAIL ends at least as well as scratch",
@@ -217,7 +220,7 @@ CLAIMS = (
         f"epochs. Secondary: whether it is not worse by more than {spirals.NEAR_POINTS} points",
         test=_better,
     ),
-    _claim(
+    _vision_claim(
         key="S11",
         place="Section 4.5",
         statement="SAIL gains more where training has labels than where it has none",
@@ -231,7 +234,7 @@ CLAIMS = (
         "SAIL's",
         test=arms.labelled,
     ),
-    _claim(
+    _spirals_claim(
         key="S12",
         place="Appendix K, Fig. 9",
         statement="gradients are smaller early in training",
@@ -240,7 +243,7 @@ CLAIMS = (
         "at equal loss, where at least four seeds in five reach it from both starts",
         test=spirals.calmer,
     ),
-    _claim(
+    _vision_claim(
         key="S13",
         place="Section 4.4, appendix K",
         statement="the advantage shrinks with the distance of the sources from the target",
@@ -250,7 +253,7 @@ CLAIMS = (
         "seed. Secondary: the nearest source alone",
         test=arms.fading,
     ),
-    _claim(
+    _spirals_claim(
         key="S14",
         place="Theorem 1",
         statement="sources are nearer to the target's optimum than random weights",
@@ -260,7 +263,7 @@ CLAIMS = (
         "fresh one",
         test=spirals.nearer,
     ),
-    _claim(
+    _spirals_claim(
         key="S15",
         place="Section 4.4",
         statement="the best weight is near 0 or 1",
@@ -270,7 +273,7 @@ CLAIMS = (
         f"the curve is flat: {_FLAT}. Secondary: before retraining, and after 200 steps. {_SWEPT}",
         test=_near_ends,
     ),
-    _claim(
+    _vision_claim(
         key="S16",
         place="Sections 1 and 2",
         statement="merging several sources beats one",
@@ -292,7 +295,7 @@ CLAIMS = (
         "account B",
         test=arms.sizes,
     ),
-    _claim(
+    _spirals_claim(
         key="S18",
         place="Theorems 2 and 3",
         statement="nearer data give nearer parameters, a lower loss at the start, and a lower one "
@@ -326,7 +329,7 @@ CLAIMS = (
         "mean, which the split is made by. Controls: histograms as they are, and both texts "
         "against each other, beside random halves",
         data="all blocks, each judged by a classifier that has not seen its stretch",
-        page="notebooks/53-sail-text",
+        page="notebooks/54-sail-text",
         test=growing.clusters,
     ),
 )

@@ -1,4 +1,4 @@
-"""The figures of chapter 52 on spirals: points, runs by weight, valleys, and speed."""
+"""The figures of chapter 52: points, runs by weight, valleys, and speed."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The figures of chapters 52 and 53: starts of a larger network, by step and by target."""
+"""The figures of chapters 53 and 54: starts of a larger network, by step and by target."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What chapter 53 and the ledger read out of ``mixture``, ``overlap`` and ``cross_corpus``.
+"""What chapter 54 and the ledger read out of ``mixture``, ``overlap`` and ``cross_corpus``.
 
 All losses are those of the half that judges, in nats per token; where γ is chosen, the other half
 chooses it, after the last step.

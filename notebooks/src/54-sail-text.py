@@ -744,7 +744,7 @@ print(f"AUC of D1 and D2: {classifier_auc(rest[low], rest[middle]):.2f}")
 # * Of starts for a larger network the nearest source alone, grown, is best; averages and learned maps end behind it at equal cost.
 # * 10.8866 is an untrained network. Not all overlaps exist, and 0, ½ and 1 were not on the grid.
 #
-# **Next:** [](54-sail-diffusion).
+# **Next:** [](55-sail-diffusion).
 #
 # ## References
 #

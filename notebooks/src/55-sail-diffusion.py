@@ -445,7 +445,7 @@ print("within a tenth:", abs(mean / (2 * d / n + d * (d + 1) / (2 * n)) - 1) < 0
 # * At equal steps REPA + J is ahead of REPA, at first; at equal cost it is behind throughout.
 # * The paper's table counts iterations alone, and marks a rise of sFID as a fall.
 #
-# **Next:** [](55-merging-or-warm-start).
+# **Next:** [](56-merging-or-warm-start).
 #
 # ## References
 #

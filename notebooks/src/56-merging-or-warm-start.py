@@ -18,7 +18,7 @@ if importlib.util.find_spec("mergelib") is None:
 # pictures; and what a start saves is no constant number of steps, as theory suggests.
 #
 # SAIL's start {cite}`anonymous2025structured` differs from scratch in three ways at once: something has been learned, two networks are averaged, and maps
-# bring them to a larger shape. Chapters [52](52-sail-vision) and [53](53-sail-text) compare such starts as wholes. Here each part varies by itself.
+# bring them to a larger shape. Chapters [53](53-sail-vision) and [54](54-sail-text) compare such starts as wholes. Here each part varies by itself.
 #
 # **After this chapter you can**
 #
@@ -26,7 +26,7 @@ if importlib.util.find_spec("mergelib") is None:
 # * read a speed-up over all losses aimed at, not at one;
 # * tell what merging, maps and shared starts each add.
 #
-# **Before you start:** [](53-sail-text). **Time:** 7 minutes to read, ten seconds to run.
+# **Before you start:** [](54-sail-text). **Time:** 7 minutes to read, ten seconds to run.
 
 # %% tags=["parameters"]
 SUITE = "tinyshakespeare"
@@ -100,7 +100,7 @@ for run in (two, many):
 # | maps | copies with noise; mean padding; LiGO's, learned for each source alone or jointly; random factors |
 #
 # Random factors keep a weight's singular values and nothing else ([](50-growing)). There are GPTs twice as wide and deep on characters, and ResNets half wider and twice as deep on
-# CIFAR-10, once with sources that know photographs and scripts (`ResNet`), and once with the two halves of [](52-sail-vision) (`ResNet, halves`); five seeds of each.
+# CIFAR-10, once with sources that know photographs and scripts (`ResNet`), and once with the two halves of [](53-sail-vision) (`ResNet, halves`); five seeds of each.
 # LiGO's maps are learned for as many steps as the ResNets are trained, so they are tried on GPTs alone. Rates were tuned for each kind of maps on other seeds, with a shared
 # start, but for `ResNet`, where all have one, at which scratch was not at its best. Scratch trains on for three or four times as long as the others, since else it never
 # comes to a loss that they do not begin with.

@@ -1,0 +1,410 @@
+# %% tags=["remove-cell"]
+# Where mergelib is missing, as on Colab, install it: published copies name its address here.
+import importlib.util
+import subprocess
+import sys
+
+SOURCE = ""
+if importlib.util.find_spec("mergelib") is None:
+    if not SOURCE:
+        raise ModuleNotFoundError("install mergelib first: see 'How to run' in the book")
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", SOURCE])
+# %% [markdown]
+# # SAIL on two spirals
+#
+# **In one sentence:** on the paper's spirals SAIL's start is slower than a random one unless each source has seen the
+# whole target, and there the nearest source alone ends no worse.
+#
+# [](50-growing) and [](51-proximal-parameters) took SAIL {cite}`anonymous2025structured` apart. Here the whole method runs: average, then
+# train on the target. Appendix K has the smallest experiment, two spirals and a perceptron, where all weights can be tried.
+#
+# **After this chapter you can**
+#
+# * say what a source must have seen for its weights to be a start;
+# * read a sweep over weights, and tell a spike at one half from a valley;
+# * compare starts by their steps to a loss, with all costs counted;
+# * name the baseline that a merge of sources has to beat.
+#
+# **Before you start:** [](51-proximal-parameters). **Time:** 7 minutes to read, a quarter of a minute to run; what repeats over
+# more seeds is read from `results/`.
+
+# %% tags=["parameters"]
+SUITE = "spirals"
+PROFILE = "default"
+SEED = 0
+DEVICE = "cpu"
+
+# %% [markdown]
+# ## Two spirals, three readings
+#
+# The target $D^*$ are two spirals, a class each. Two sources are trained on $D_1$ and $D_2$, 40 % of the points each; the start is
+#
+# $$
+# \theta^P = \gamma\, \theta_1 + (1 - \gamma)\, \theta_2 ,
+# $$ (eq-spirals-start)
+#
+# and training goes on with Adam at 0.005 for 300 epochs, on a perceptron of 50 hidden units. That much is in the paper.
+# It gives no number of points, turns or noise; we take 500 points to train on, 250 to follow the loss by, 250 to judge by, 1.5
+# turns, and a noise of 0.1 at a radius of 3, so that training from scratch gets 95 % right. And it has two descriptions
+# of $D_1$, "exclusively from the first spiral" and "the first 40 % of the training data". So there are three readings:
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "What the sources see: one class each, as the paper says; the inner and the outer two fifths of both spirals; or random two fifths. Circles and triangles are the classes, grey points are in neither part.", "name": "fig-spirals-points"}, "image": {"alt": "Three pictures of two spirals. Left: one spiral blue, the other orange. Middle: the centre blue, the outer arms orange. Right: blue and orange mixed along both spirals."}}
+import matplotlib.pyplot as plt
+
+from mergelib.plots import use_style
+from mergelib.studies.figures import spirals as draw
+from mergelib.testbed.families.spirals import readings, spirals
+
+use_style()
+data = spirals(SEED)
+fig, axes = plt.subplots(1, 3, figsize=(9.2, 3.2))
+for ax, (title, rows) in zip(axes, readings(data, SEED).items()):
+    draw.points(data.train, rows, ax)
+    ax.set_title(title)
+handles, names = axes[0].get_legend_handles_labels()
+fig.legend(handles, names, loc="outside lower center", ncols=2)
+plt.show()
+
+# %% [markdown]
+# ## Sources of one class
+#
+# (spirals-constant)=
+# Whoever sees a single class learns to answer with it. As written, both sources are constant predictors. Their averages, and
+# training on $D^*$ from there, means over five seeds:
+
+# %%
+import pandas as pd
+
+from mergelib.studies.analysis.sail import spirals as analysis
+
+small = PROFILE == "smoke"
+seeds, budget = range(SEED, SEED + (2 if small else 5)), 30 if small else 300
+runs = [
+    analysis.curves(seed, "one class", "shared", gammas=(0.0, 0.5, 1.0), epochs=budget)[0]
+    for seed in seeds
+]
+table = pd.concat(runs)
+table["start"] = table["gamma"].map(lambda gamma: f"γ = {gamma}" if gamma >= 0 else "scratch")
+ends = table[table["step"].isin([0, budget])]
+columns = ["accuracy", "gradient", "loss"]
+print(ends.pivot_table(index="start", columns="step", values=columns).round(2).to_string())
+
+# %% tags=["remove-cell"]
+means = ends.pivot_table(index="start", columns="step", values=columns)
+assert (means["accuracy"][0][["γ = 0.0", "γ = 1.0"]].round(2) == 0.5).all()
+if not small:
+    assert (means["loss"][0][["γ = 0.0", "γ = 1.0"]] > 3).all()
+    assert (
+        means["loss"][budget][["γ = 0.0", "γ = 1.0"]].min() > 2 * means["loss"][budget]["scratch"]
+    )
+    assert (means["gradient"][0][["γ = 0.0", "γ = 1.0"]] > means["gradient"][0]["scratch"]).all()
+
+# %% [markdown]
+# The sources are right on half of the points, by one constant answer given with much confidence. That is worse than a random start, and
+# 300 epochs do not make up for it. Halfway between two opposite constants they cancel, and the start is about as good
+# as a random one. So Proposition 1, that a start from *any* pretrained models has a lower loss after training, is false
+# as stated; and Fig. 8, where all weights are ahead of the random start, cannot come from this description.
+#
+# ## All weights
+#
+# (spirals-sweep)=
+# The paper's figures colour the curves by $\gamma$. Here are ours for the reading as written, and for sources of random points,
+# which is the kindest one, each with initial weights of its own. On the right is the paper's sketch (its Fig. 1) from a real run: the loss
+# on a straight line from a random start to $\theta^P$ at $\gamma = \frac12$, and on to where training takes it.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Retraining from all weights, one seed: validation loss (left) and its gradient's norm (middle) against epochs, coloured by the weight γ; black is scratch. Right: loss from random weights over the even average to where it ends. Above: one class each, shared start; below: random points, own starts.", "name": "fig-spirals-sweep"}, "image": {"alt": "Above, every coloured curve of the loss begins above the black one or beside it and none ends below it; gradients are larger, too. Below, most coloured curves lie under the black one; the lowest are the two sources, and weights far outside 0 to 1 lie above. Along the line the loss falls from random weights to the average and on to the optimum."}}
+shown = (0.0, 0.5, 1.0) if small else tuple(-1 + 0.25 * i for i in range(13))
+cases = {"one class": "shared", "random": "own"}
+fig, axes = plt.subplots(2, 3, figsize=(9.4, 6.0), width_ratios=(1, 1, 0.8))
+for row, (reading, start) in zip(axes, cases.items()):
+    run, way = analysis.curves(SEED, reading, start, gammas=shown, epochs=budget)
+    for ax, column in zip(row, ("loss", "gradient")):
+        shades = draw.by_weight(run, column, ax)
+        ax.set(title=f"{reading}: {column}" if column == "loss" else column, xlabel="epoch")
+    fig.colorbar(shades, ax=row[1], label="γ")
+    draw.way(way, row[2])
+plt.show()
+
+# %% [markdown]
+# ## A spike or a valley at one half
+#
+# For text the paper reports a spike at $\gamma = 0.5$, and that the best weights are near 0 and 1 (section 4.4). Its grid of 30 values from
+# −1 to 2 does not have 0, 0.5 or 1; ours of 31 does.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Validation loss against the weight of the first source, before retraining (above) and after 50 epochs (below). Means and 95 % intervals over seeds.", "name": "fig-spirals-valley"}, "image": {"alt": "One class: a narrow valley at one half, for both kinds of start. Inner and outer: lowest between 0 and one half, rising steeply towards the outer source. Random: lowest at 0 and 1; own starts have a high hump between them, a shared start a low one."}}
+from mergelib.studies.papers.sail.spirals import READINGS
+
+sweep = analysis.sweep()
+fig, axes = plt.subplots(2, 3, figsize=(9.4, 5.6), sharex=True)
+for row, column in zip(axes, ("loss_0", "loss_50")):
+    for ax, reading in zip(row, READINGS):
+        draw.valley(sweep[sweep["reading"] == reading], column, ax)
+        ax.set(title=reading if column == "loss_0" else "", xlabel="")
+for ax in axes[1]:
+    ax.set_xlabel("weight γ")
+for row, title in zip(axes, ("loss before", "after 50 epochs")):
+    row[0].set_ylabel(title)
+axes[0, 0].legend(fontsize=9)
+plt.show()
+
+# %% [markdown]
+# (spirals-spike)=
+# The loss at one half, less the mean of both ends, by epochs of retraining; over seeds:
+
+# %%
+from mergelib.records.statistics import over_seeds
+
+walls = analysis.barriers().pivot(
+    index=["seed", "reading", "start", "steps"], columns="place", values="loss"
+)
+walls["barrier"] = walls["middle"] - walls["ends"]
+height = over_seeds(walls.reset_index(), ["reading", "start", "steps"], "barrier")
+print(height["mean"].unstack("steps").round(2).to_string())
+
+# %% tags=["remove-cell"]
+low, high = (height["mean"] + sign * height["half_width"] for sign in (-1, 1))
+assert (high.loc["one class"] < 0.01).all()
+assert (low.loc["random", "own"] > 0).all()
+assert (
+    height.loc["random"].loc["shared", "mean"] < height.loc["random"].loc["own", "mean"] / 3
+).all()
+assert (
+    height.loc["random"].loc["re-basin", "mean"] < height.loc["random"].loc["own", "mean"] / 4
+).all()
+best = analysis.best_weights(sweep)
+share = best.groupby("reading")["near"].mean()
+assert share["random"] > 0.8
+assert share["one class"] < 0.05
+
+# %% [markdown]
+# **The spike belongs to sources that can do the task and do not share a start.** Between two such networks the loss
+# rises, and 200 epochs do not level it. With a shared start, or with hidden units matched by Git Re-Basin ([](44-remedies)), little of it is left. Where sources
+# cannot do the task, one half is a valley: constants cancel.
+#
+# ## Faster than what?
+#
+# A start is judged by its epochs to a loss that was fixed beforehand: what scratch has after half of its training, on
+# other seeds. The logarithm $\log_2$ of scratch's cost over one's own is 1 for twice as fast. **Account A** counts retraining
+# alone, as the paper does; **account B** adds what SAIL computes to find its weights, here MMD between inputs. SAIL's
+# start has the weights of Theorem 3. Beside it stand the plain mean and the baseline that the paper leaves out: the source whose data are
+# nearest to the target's, alone.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "How much faster than scratch, log₂, account B. Right of zero is faster. Means and 95 % intervals over seeds; who never reaches the loss counts as if at the end of training, so that left of zero the truth may be farther left.", "name": "fig-spirals-speed"}, "image": {"alt": "Two panels. In both, all methods are left of zero for sources of one class, and of inner and outer points. For random points all are right of zero; with own starts the nearest source alone is ahead of the averages, with a shared start the plain mean is."}}
+compared = analysis.compared()
+fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.4), sharey=True, sharex=True)
+for ax, start in zip(axes, analysis.STARTS):
+    sets = {}
+    for method in analysis.MERGED:
+        rows = analysis.speed_ups(compared, "easy", "B", method)
+        sets[method] = rows[rows["start"] == start]
+    draw.gains(sets, ax)
+    ax.set(title=draw.STARTS[start][0], xlabel="log₂ speed-up")
+handles, names = axes[0].get_legend_handles_labels()
+fig.legend(handles, names, loc="outside lower center", ncols=3)
+plt.show()
+
+# %%
+for account in ("A", "B"):
+    rows = analysis.speed_ups(compared, "easy", account, "theorem")
+    gains = over_seeds(rows, ["reading", "start"], "speed")
+    gains["reached"] = rows.groupby(["reading", "start"])["reached"].mean()
+    print(f"account {account}", gains.round(2).to_string(), sep="\n", end="\n\n")
+
+# %% tags=["remove-cell"]
+for goal in ("easy", "hard"):
+    rows = analysis.speed_ups(compared, goal, "B", "theorem")
+    speed = over_seeds(rows, ["reading", "start"], "speed")
+    assert (speed.loc[["one class", "inner, outer"], "mean"] < 0).all()
+    assert (speed.loc["random", "mean"] > 0).all()
+alone = over_seeds(
+    analysis.speed_ups(compared, "easy", "B", "nearest source"), ["reading", "start"], "speed"
+)
+easy = over_seeds(
+    analysis.speed_ups(compared, "easy", "B", "theorem"), ["reading", "start"], "speed"
+)
+assert alone.loc[("random", "own"), "mean"] > easy.loc[("random", "own"), "mean"]
+assert (alone.loc[["one class", "inner, outer"], "mean"] < 0).all()
+
+# %% [markdown]
+# **SAIL is faster than scratch where sources are trained on the target itself**, on 40 % of its very points, and slower where
+# each has seen another part of it. But in the first case there is little to merge for. With own starts the nearest
+# source alone is faster by far. With a shared start all are below the goal before the first epoch, and what differs
+# is what the choice of weights or source has cost: about five epochs, of which the plain mean has none.
+#
+# ## Where they end
+#
+# The test loss after all 300 epochs:
+
+# %%
+final = over_seeds(compared, ["reading", "start", "method"], "loss")["mean"]
+print(final.unstack("method").round(2).to_string())
+
+# %% tags=["remove-cell"]
+final = final.unstack("method")
+assert (final.loc["random", "nearest source"] < final.loc["random", "theorem"]).all()
+others = final.loc[["one class", "inner, outer"]]
+assert (others["theorem"] < others["nearest source"]).all()
+assert (others["scratch"] < others["theorem"]).all()
+plain = over_seeds(
+    analysis.speed_ups(compared, "easy", "B", "uniform"), ["reading", "start"], "speed"
+)
+assert plain.loc[("random", "shared"), "mean"] > alone.loc[("random", "shared"), "mean"]
+begun = compared[(compared["reading"] == "random") & (compared["start"] == "shared")]
+assert begun.loc[begun["method"] != "scratch", "easy"].median() == 0
+
+# %% [markdown]
+# For random points the nearest source alone is not behind. In the other two readings the average ends below it, and both end
+# behind scratch.
+#
+# ## What the theory asks for
+#
+# (spirals-nearer)=
+# Theorem 1 says that sources are nearer to an optimum $\theta^*$ than random weights are. The mean over sources of $\lVert \theta_i - \theta^* \rVert$, with $\theta^*$ trained from the
+# sources' start where they share it and else from a fresh one, beside the distance of random weights as PyTorch draws them:
+
+# %%
+import numpy as np
+
+logs = analysis.nearness()
+lengths = logs.assign(distance=np.exp(logs["log"] / 2))
+print(lengths.pivot_table(index="reading", columns=["start", "point"], values="distance").round(1))
+
+# %% [markdown]
+# Sources with a shared start are nearer, sources with their own are farther away than weights that have learned nothing. And the chain
+# from data to parameters to loss (Theorems 2 and 3), as rank correlations over the six sources of a seed:
+
+# %%
+links = analysis.chain()
+for start in (*analysis.STARTS, "re-basin"):
+    for pair in zip(analysis.LINKS, analysis.LINKS[1:]):
+        found = analysis.rank_correlations(links, start, pair)
+        print(f"{start:8} {' → '.join(pair):24} {found.mean():+.2f}")
+
+# %% tags=["remove-cell"]
+apart = lengths.pivot_table(index="reading", columns=["start", "point"], values="distance")
+assert (apart["shared"]["source"] < apart["shared"]["random"]).all()
+assert (apart["own"]["source"] > apart["own"]["random"]).all()
+for start, sign in (("shared", 1), ("own", -1)):
+    for pair in (("data", "parameters"), ("parameters", "before")):
+        assert sign * analysis.rank_correlations(links, start, pair).mean() > 0
+    assert analysis.rank_correlations(links, start, ("before", "after")).mean() > 0
+ordered, shared = (
+    analysis.rank_correlations(links, start, ("data", "parameters")).mean()
+    for start in ("re-basin", "shared")
+)
+assert ordered > shared
+assert analysis.rank_correlations(links, "re-basin", ("parameters", "before")).mean() > 0.5
+
+# %% [markdown]
+# With a shared start all links hold. With own starts the distance of parameters ranks sources the wrong way round, which is much a matter of
+# the order of hidden units: once the second source and $\theta^*$ are reordered to match the first (`re-basin`), which changes no output, both links turn round.
+#
+# ## Smaller gradients
+#
+# (spirals-gradient)=
+# Fig. 9 has smaller gradients early. The mean log ratio of gradient norms to scratch's over the first tenth of epochs:
+
+# %%
+calm = compared.pivot(index=["seed", "reading", "start"], columns="method", values="gradient")
+calm["ratio"] = calm["theorem"] - calm["scratch"]
+print(over_seeds(calm.reset_index(), ["reading", "start"], "ratio").round(2).to_string())
+
+# %% tags=["remove-cell"]
+ratio = over_seeds(calm.reset_index(), ["reading", "start"], "ratio")["mean"]
+assert (ratio["inner, outer"] > 0.5).all()
+assert ratio[("random", "shared")] < ratio[("random", "own")]
+
+# %% [markdown]
+# No smaller gradients, then, except at most where the start has learned the task already, of which they are a consequence and not a cause.
+#
+# ## When to use it, and when not
+#
+# **Continue from one source** that has seen the target's inputs *and* its classes: the nearest, alone.
+#
+# **Do not average** networks of different starts without matching them.
+#
+# **Do not use** a source that answers the target's question with fewer classes: train from scratch.
+#
+# All this is of one perceptron on points in a plane; [](53-sail-vision) has residual networks on pictures. The [ledger](90-claims-ledger) has
+# each claim with its intervals.
+#
+# ## Exercises
+#
+# ```{exercise} Two constants (easy)
+# :label: ex-spirals-constants
+# Two sources have the logits $(s, 0)$ and $(0, s)$ everywhere. What is the loss of each on balanced classes, and of the average of
+# their *outputs*? For which $s$ is a source's loss 4.5?
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-spirals-constants
+# :class: dropdown
+# ````
+# Right on one half and wrong on the other, $\frac12 \ln(1 + e^{-s}) + \frac12 \ln(1 + e^{s})$, about $s/2$ for large $s$. The average
+# has equal logits: $\ln 2$.
+
+# %% tags=["nbval-check-output"]
+import math
+
+for s in (0, 2, 9):
+    loss = (math.log1p(math.exp(-s)) + math.log1p(math.exp(s))) / 2
+    print(f"s = {s}: {loss:.2f}, average {math.log(2):.2f}")
+
+# %% [markdown]
+# ````{solution-end}
+# ````
+#
+# ```{exercise} A grid (medium)
+# :label: ex-spirals-grid
+# Which of 0, ½ and 1 are among 30 equally spaced values from −1 to 2, and which among 31?
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-spirals-grid
+# :class: dropdown
+# ````
+# A step is $3/29$, of which neither 1, 1½ nor 2 is a multiple; or $3/30$, of which all are.
+
+# %% tags=["nbval-check-output"]
+for count in (30, 31):
+    grid = np.linspace(-1, 2, count)
+    print(count, [value for value in (0, 0.5, 1) if abs(grid - value).min() < 1e-9])
+
+# %% [markdown]
+# ````{solution-end}
+# ````
+#
+# ```{exercise} What does a source cost? (hard)
+# :label: ex-spirals-costs
+# In account C the training of sources counts. How many epochs on $D^*$ do two sources of 300 epochs on 40 % of the points cost? Can SAIL
+# be faster than 300 epochs from scratch?
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-spirals-costs
+# :class: dropdown
+# ````
+# $2 \cdot 300 \cdot 0.4 = 240$. So it would have to arrive within 60 epochs, distances of data not counted.
+
+# %% tags=["nbval-check-output"]
+costs = analysis.COSTS["theorem"]
+print(f"sources: {costs.sources / costs.step:.0f} epochs, weights: {costs.added / costs.step:.1f}")
+
+# %% [markdown]
+# ````{solution-end}
+# ````
+#
+# ## Summary
+#
+# * As the paper describes it, each source is a constant predictor, and its start loses against scratch at every weight but one half, where it is
+#   no better.
+# * One half is a spike only between sources that can do the task and have starts of their own.
+# * SAIL is faster than scratch where a source has seen the target; there the nearest source alone ends no worse, and is much
+#   faster if starts are not shared.
+# * Sources with their own starts are farther from an optimum than random weights are.
+#
+# **Next:** [](53-sail-vision).
+#
+# ## References
+#
+# All sources are in the [](../book/bibliography).
