@@ -16,16 +16,13 @@ from typing import Annotated, Any
 import torch
 import typer
 
-import mergelib.studies.catalogue  # noqa: F401  # registers the studies
 from mergelib.progress import progress
 from mergelib.records.provenance import provenance
 from mergelib.records.results import write_result
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import proximal_weights
-from mergelib.studies.papers.sail.larger.arms import ARMS, Sources
-from mergelib.studies.papers.sail.larger.grounds import transfer_of
+from mergelib.studies.papers.sail.larger.arms import ARMS, Sources, transfer_for
 from mergelib.studies.papers.sail.larger.transfers import TARGET, Transfer
-from mergelib.studies.runner import REGISTERED, Run
 
 CELLS: dict[str, dict[str, Any]] = {  # suites and settings of `arms`
     "tinyshakespeare": {"size": "half wider"},
@@ -39,10 +36,8 @@ def compare(
     suite: str, settings: Mapping[str, Any], arms: Sequence[str], repeats: int, seed: int
 ) -> list[dict[str, Any]]:
     """Median seconds of every start and of a step from there; of all arms that fit, by default."""
-    study = REGISTERED["arms"]
-    run = Run(study, suite, seed, settings=study.complete(settings))
-    (transfer,) = transfer_of(run).arguments
-    pair = Sources(transfer, run.settings["start"], run.settings["size"])
+    transfer = transfer_for(suite, seed, **settings)
+    pair = Sources(transfer, "shared", settings["size"])
     pair.check(arms)
     names = [*arms] or pair.allowed()
     rates = {name: pair.rates(name) for name in names}
@@ -99,7 +94,7 @@ def main(
     names = [name for name in arms.split(",") if name]
     rows = []
     for suite in suites.split(","):
-        rows += compare(suite, CELLS.get(suite, {}), names, repeats, seed)
+        rows += compare(suite, CELLS.get(suite, {"size": "deeper"}), names, repeats, seed)
     record = {"provenance": provenance(), "repeats": repeats, "seed": seed, "starts": rows}
     write_result(output, record)
     for row in rows:

@@ -1,12 +1,12 @@
-"""The figures of chapters 53 and 54: starts of a larger network, by step and by target."""
+"""The figures of chapters 53 and 54: starts of a larger network, by step, target and account."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pandas as pd
 
 from mergelib.records.statistics import over_seeds
-from mergelib.sail.retraining import ENOUGH
+from mergelib.sail.retraining import ENOUGH, Account
 from mergelib.studies.analysis.sail.larger.arms import speed_ups
 
 if TYPE_CHECKING:
@@ -92,3 +92,29 @@ def _by_place(
             ax.errorbar(own.index + shift, own["mean"], own["half_width"], mfc=fill, **bars)
     ax.axhline(0, color="#000000", lw=1)
     ax.set_xticks(range(len(names)), [*names.values()], rotation=40, ha="right", fontsize=10)
+
+
+COUNTED = {  # by account: what it counts, a mark and a shade
+    "A": ("retraining alone", "o", "#56b4e9"),
+    "B": ("and what the start takes", "D", "#0072b2"),
+    "C": ("and the sources", "s", "#d55e00"),
+}
+
+
+def accounts(table: pd.DataFrame, ax: "Axes") -> None:
+    """log₂ speed-ups over scratch by account, an arm below the other, with 95 % intervals.
+
+    Args:
+        table: as from `mergelib.studies.analysis.sail.larger.arms.accounts`, in its order.
+        ax: where to draw.
+    """
+    names = [*table["arm"].unique()]
+    for shift, account in zip((-0.2, 0.0, 0.2), get_args(Account), strict=True):
+        text, mark, shade = COUNTED[account]
+        found = over_seeds(table[table["account"] == account], "arm", "speed").loc[names]
+        at = [place + shift for place in range(len(names))]
+        bars: dict[str, Any] = {"color": shade, "fmt": mark, "ms": 4, "capsize": 2}
+        ax.errorbar(found["mean"], at, xerr=found["half_width"], label=f"{account}: {text}", **bars)
+    ax.axvline(0, color="#000000", lw=1)
+    ax.set_yticks(range(len(names)), names)
+    ax.set(xlabel="log₂ speed-up over scratch", ylim=(len(names) - 0.5, -0.5))

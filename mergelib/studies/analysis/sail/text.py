@@ -42,9 +42,14 @@ EXAMPLES = {  # of training, which appendix I.2 gives for the six sets
 BATCH, PEAK, WARMUP = 16, 4e-4, 2000  # Table 1
 
 
+def help_text() -> str:
+    """The language help that comes with Python."""
+    return "\n".join(topics[name] for name in sorted(topics))
+
+
 def help_blocks() -> Tensor:
-    """Blocks of the language help that comes with Python, ``(n, 1024)``, in its order."""
-    return cut_blocks(encode("\n".join(topics[name] for name in sorted(topics))), BLOCK)
+    """Its blocks, ``(n, 1024)``, in its order."""
+    return cut_blocks(encode(help_text()), BLOCK)
 
 
 def swept(part: str = "curves") -> pd.DataFrame:
