@@ -515,7 +515,7 @@ assert (checks.loc[shown, "outcome"] == "open").all()
 cell = starts[(starts["size"] == "half wider") & (starts["start"] == "shared")]
 counted = comparison.accounts(cell, "hard")
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
-drawing.accounts(counted, ax)
+drawn.accounts(counted, ax)
 fig.legend(loc="outside lower center", ncols=3, fontsize=9)
 plt.show()
 
