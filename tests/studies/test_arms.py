@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks import starts
 from mergelib.records.results import Tables
 from mergelib.statedict import lerp
 from mergelib.studies.papers.sail.larger import arms as module
@@ -26,7 +27,7 @@ from mergelib.studies.papers.sail.larger.grounds import (
 from mergelib.studies.papers.sail.larger.rates import Rates
 from mergelib.studies.papers.sail.larger.transfers import TARGET, Schedule, Transfer
 from mergelib.studies.papers.sail.training import Texts
-from mergelib.studies.runner import REGISTERED, Run
+from mergelib.studies.runner import REGISTERED, Loaded, Run
 from mergelib.testbed.models import GPT
 from mergelib.testbed.tasks import PretrainingSet, Split, Task
 from tests.studies.test_sail_text import words
@@ -378,3 +379,34 @@ def test_sources_are_trained_once_for_all_targets(
     with pytest.raises((TypeError, AttributeError), match="NoneType"):
         probed.source("own", 0)
     assert len(calls) == 1
+
+
+def test_the_benchmark_counts_a_start_in_steps(
+    text: Transfer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starts, "transfer_for", lambda *_, **__: text)
+    names = ["scratch", "nearest source", "LiGO"]
+    rows = starts.compare("texts", {"size": "twice"}, names, 1, 0)
+    table = pd.DataFrame(rows).set_index("arm")
+    assert [*table.index] == names
+    assert (table["seconds"] / table["step_seconds"]).tolist() == table["in_steps"].tolist()
+    assert table.loc["scratch", "flops"] == 0 < table.loc["nearest source", "flops"]
+    assert (table["flops"] / table["step_flops"]).tolist() == table["flops_in_steps"].tolist()
+    assert table.loc["LiGO", "in_steps"] > table.loc["nearest source", "in_steps"] > 0
+    with pytest.raises(ValueError, match="unknown arm 'warm'"):
+        starts.compare("texts", {"size": "twice"}, ["warm"], 1, 0)
+
+
+def test_what_the_study_works_on_by_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Run] = []
+
+    def loaded(run: Run) -> Loaded:
+        found.append(run)
+        return Loaded((run.seed,), {})
+
+    monkeypatch.setattr(module, "transfer_of", loaded)
+    assert module.transfer_for("names", 3, size="twice") == 3
+    (run,) = found
+    assert (run.suite, run.settings["size"], run.settings["start"]) == ("names", "twice", "shared")
+    with pytest.raises(ValueError, match="width"):
+        module.transfer_for("names", 3, width=4)

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
 from mergelib.studies.analysis.sail.larger import arms
+from mergelib.studies.figures import starts as figures
 from mergelib.studies.papers.sail.larger import rates
 
 GOAL = {("GPT", "twice", ""): {"easy": 2.5}}
@@ -69,6 +71,26 @@ def test_speed_is_told_in_flops() -> None:
     assert 2 ** rows["speed"].item() == pytest.approx(280 / 480)
     rows = arms.speed_ups(table, "easy", "A", "SAIL")
     assert 2 ** rows["speed"].item() == pytest.approx(600 / 400)
+
+
+def test_speeds_by_account_come_fastest_first() -> None:
+    """Over scratch's 60 steps of 10; all, scratch as well, have had sources of 70 (C)."""
+    table = arms.starts()
+    found = arms.accounts(table[table["start"] == "own"], "easy")
+    assert [*found["arm"]] == 3 * ["nearest source"] + 3 * ["SAIL"]
+    assert [*found["account"]] == 2 * ["A", "B", "C"]
+    factors = [600 / 200, 600 / 210, 670 / 280, 600 / 400, 600 / 410, 670 / 480]
+    assert (2 ** found["speed"]).tolist() == pytest.approx(factors)
+    assert found["reached"].all()
+    assert {*arms.accounts(table, "easy", ["SAIL"])["arm"]} == {"SAIL"}
+    fig, ax = plt.subplots()
+    figures.accounts(found, ax)
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["nearest source", "SAIL"]
+    drawn = [container.lines[0].get_xdata() for container in ax.containers]
+    expected = found.pivot(index="account", columns="arm", values="speed")
+    for row, (_, speeds) in zip(drawn, expected.iterrows(), strict=True):
+        assert row.tolist() == pytest.approx(speeds[["nearest source", "SAIL"]].tolist())
+    plt.close(fig)
 
 
 def test_the_best_baseline_is_chosen_on_the_half_that_chooses() -> None:
