@@ -84,7 +84,7 @@ def test_speeds_by_account_come_fastest_first() -> None:
     assert found["reached"].all()
     assert {*arms.accounts(table, "easy", ["SAIL"])["arm"]} == {"SAIL"}
     fig, ax = plt.subplots()
-    figures.accounts(found, ax)
+    figures.accounts(pd.concat([found, found.assign(seed=1)]), ax)
     assert [text.get_text() for text in ax.get_yticklabels()] == ["nearest source", "SAIL"]
     drawn = [container.lines[0].get_xdata() for container in ax.containers]
     expected = found.pivot(index="account", columns="arm", values="speed")
