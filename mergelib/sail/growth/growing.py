@@ -1,7 +1,7 @@
 """A larger network that begins where a smaller one has come to: `grow`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
@@ -24,6 +24,9 @@ from mergelib.sail.growth.depth import (
 from mergelib.sail.growth.width import Widening, Width, shuffled_directions
 from mergelib.statedict import StateDict, is_finite
 from mergelib.structure import Structure, structure_of
+
+FIXED = "fixed (input, vocabulary, position or kernel)"
+SHOWN = "what the model's output shows; put a head behind it"
 
 
 @torch.no_grad()
@@ -81,30 +84,17 @@ def grow(
     """
     _check_noise(noise, width)
     plan = planned(source, target, state=state, width=width, depth=depth, gap=gap)
-    grown: dict[str, Tensor] = {}
-    for key, start in plan.fresh.items():
-        if key in plan.ties:
-            grown[key] = grown[plan.ties[key]]
-        elif not plan.origins[key]:
-            grown[key] = torch.zeros_like(start) if key in plan.closed else start.clone()
-        elif not start.is_floating_point():
-            nearest = max(plan.origins[key], key=lambda part: float(part[1]))
-            grown[key] = plan.weights[nearest[0]].clone()
-        else:
-            wide = _finished(plan, key, noise, generator)
-            kind = plan.weights[plan.origins[key][0][0]].dtype
-            grown[key] = wide.to(kind, copy=True).contiguous()
-    return grown
+    return plan.state(lambda key: _finished(plan, key, noise, generator))
 
 
 @dataclass(frozen=True, repr=False)
 class Plan(Brief):
-    """What a larger network's entries are made of.
+    """What one network's entries are made of, from those of a smaller or larger one, the source.
 
     Attributes:
-        weights: the smaller network's.
-        fresh: the larger one's own, at its start.
-        lists: of `mergelib.sail.growth.depth.grown_lists`.
+        weights: the source's.
+        fresh: the target's own, at its start.
+        lists: those whose length changes, see `mergelib.sail.growth.depth`.
         widening: the maps of width.
         next_layers: of `mergelib.sail.growth.depth.next_layers`, where new units are of these.
     """
@@ -140,6 +130,26 @@ class Plan(Brief):
         added = self.widening.added(key).to(wide.device)
         return torch.where(added, self.widening.apply(key, mixed(self.weights, later)), wide)
 
+    def state(self, made: Callable[[str], Tensor]) -> dict[str, Tensor]:
+        """The target's state dict, in the source's dtypes.
+
+        Args:
+            made: what becomes of a floating entry that has an origin, by its key.
+        """
+        state: dict[str, Tensor] = {}
+        for key, start in self.fresh.items():
+            if key in self.ties:
+                state[key] = state[self.ties[key]]
+            elif not self.origins[key]:
+                state[key] = torch.zeros_like(start) if key in self.closed else start.clone()
+            elif not start.is_floating_point():
+                nearest = max(self.origins[key], key=lambda part: float(part[1]))
+                state[key] = self.weights[nearest[0]].clone()
+            else:
+                kind = self.weights[self.origins[key][0][0]].dtype
+                state[key] = made(key).to(kind, copy=True).contiguous()
+        return state
+
 
 def planned(
     source: nn.Module,
@@ -152,6 +162,24 @@ def planned(
 ) -> Plan:
     """How `grow` goes about it; arguments and errors are described there."""
     _check_choices(width, depth, gap)
+    lists = grown_lists(source, target, depth, gap)
+    plan = plan_of(source, target, state, lists, width)
+    _check_growth(plan.widening)
+    return plan
+
+
+def plan_of(
+    source: nn.Module,
+    target: nn.Module,
+    state: Model | None,
+    lists: Mapping[str, GrownList],
+    width: Width,
+) -> Plan:
+    """What the target's entries are made of, with lists of layers given.
+
+    Raises:
+        ValueError: for networks or weights that do not fit, by key; see `grow`.
+    """
     before, after = structure_of(source), structure_of(target)
     weights = as_state(source if state is None else state)
     before.check(weights, "state")
@@ -159,16 +187,14 @@ def planned(
         if tensor.is_floating_point() and not is_finite(tensor):
             raise ValueError(f"state[{key!r}] holds values that are not finite")
     fresh: StateDict = target.state_dict()
-    lists = grown_lists(source, target, depth, gap)
     sizes = group_sizes(before, after, origins(weights, fresh, lists))
     plan = Plan(weights, fresh, lists, Widening(after, sizes, width), _next(source, width))
-    _check_growth(plan.widening)
     for key, first in plan.ties.items():
         pair = [mixed(weights, plan.origins[name]) for name in (key, first) if plan.origins[name]]
         if len(pair) == 2 and not torch.equal(*pair):
             raise ValueError(
-                f"{key!r} is tied to {first!r} in the target, but they differ in the source: grow "
-                "into a target without that tie"
+                f"{key!r} is tied to {first!r} in the target, but they differ in the source: take "
+                "a target without that tie"
             )
     return plan
 
@@ -250,11 +276,9 @@ def _check_growth(widening: Widening) -> None:
         if old == new:
             continue
         if group.kind == "fixed" or (not group.permutable and group.within is None):
-            what = "fixed (input, vocabulary, position or kernel)"
-            shown = "what the model's output shows; put a head behind it"
             raise ValueError(
                 f"{name!r} has {old} entries in the source and {new} in the target, but it is "
-                + (what if group.kind == "fixed" else shown)
+                + (FIXED if group.kind == "fixed" else SHOWN)
             )
         if new < old:
             raise ValueError(
