@@ -1,12 +1,12 @@
 """Which layers a deeper network takes from a shallower one (SAIL, Eq. 9 and appendix F.2).
 
 A list of modules that is longer in the target is grown: its layers of one shape, all but the first
-in most stages of a ResNet, become θ̃^k = Σ_i d_ki θ^i with rows d_k on the simplex. Everything else
-has its counterpart of the same name.
+in most stages of a ResNet, become θ̃^k = Σ_i d_ki θ^i with rows d_k on the simplex. One that is
+shorter keeps some of its layers. Everything else has its counterpart of the same name.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,16 +81,33 @@ def grown_lists(
         ValueError: if a list gets shorter and no rows say how, has no layer to repeat, or the rows
             do not fit.
     """
-    known = dict(source.named_modules())
-    lists: dict[str, GrownList] = {}
-    for path, module in target.named_modules():
-        other = known.get(path)
-        kinds = (nn.ModuleList, nn.Sequential)
-        if not (isinstance(module, kinds) and isinstance(other, kinds)):
-            continue
-        if len(module) != len(other) and not any(_inside(path, outer) for outer in lists):
-            lists[path] = _grown(path, list(other), list(module), depth, gap)
-    return lists
+    lists = _uneven_lists(source, target)
+    return {path: _grown(path, lengths, depth, gap) for path, lengths in lists.items()}
+
+
+def kept_lists(
+    source: nn.Module, target: nn.Module, layers: Mapping[str, Sequence[int]]
+) -> dict[str, GrownList]:
+    """The lists of modules that are shorter in the target, by path; of nested ones the outer.
+
+    Args:
+        source: the deeper network.
+        target: the shallower one.
+        layers: by the path of a list, which of the source's layers each of the target's is, counted
+            from 0. What it does not name is spread evenly, as ``"interlace"`` has it.
+
+    Raises:
+        ValueError: naming the list, if it gets longer, if numbers do not fit, or if one that is
+            named in ``layers`` keeps its length.
+    """
+    lists = _uneven_lists(source, target)
+    for path in layers:
+        if path not in lists:
+            raise ValueError(
+                f"layers names {path!r}, which is no list that gets shorter; those that do: "
+                + (", ".join(lists) or "none")
+            )
+    return {path: _kept(path, lengths, layers.get(path)) for path, lengths in lists.items()}
 
 
 def origins(
@@ -193,16 +210,33 @@ def _owner(key: str) -> str:
     return key.rpartition(".")[0]
 
 
-def _grown(
-    path: str, source: list[nn.Module], target: list[nn.Module], depth: Depth | Tensor, gap: float
-) -> GrownList:
-    if isinstance(depth, str) and len(target) < len(source):
+# The first layer that has the shapes of all that follow, and the lengths in source and target.
+Lengths = tuple[int, int, int]
+
+
+def _uneven_lists(source: nn.Module, target: nn.Module) -> dict[str, Lengths]:
+    """The lists of modules whose length changes, by path; of nested ones the outer."""
+    known = dict(source.named_modules())
+    kinds = (nn.ModuleList, nn.Sequential)
+    lists: dict[str, Lengths] = {}
+    for path, module in target.named_modules():
+        other = known.get(path)
+        if not (isinstance(module, kinds) and isinstance(other, kinds)):
+            continue
+        if len(module) != len(other) and not any(_inside(path, outer) for outer in lists):
+            first = max(_first_alike(list(other)), _first_alike(list(module)))
+            lists[path] = first, len(other), len(module)
+    return lists
+
+
+def _grown(path: str, lengths: Lengths, depth: Depth | Tensor, gap: float) -> GrownList:
+    first, source, target = lengths
+    if isinstance(depth, str) and target < source:
         raise ValueError(
-            f"{path!r} has {len(target)} layers in the target, fewer than the source's "
-            f"{len(source)}; to choose among them give rows for depth"
+            f"{path!r} has {target} layers in the target, fewer than the source's {source}; to "
+            "choose among them use shrink, or give rows for depth"
         )
-    first = max(_first_alike(source), _first_alike(target))
-    sizes = len(target) - first, len(source) - first
+    sizes = target - first, source - first
     if isinstance(depth, Tensor):
         if depth.shape != sizes:
             raise ValueError(
@@ -213,6 +247,26 @@ def _grown(
     if sizes[1] < 1 and depth != "identity":
         raise ValueError(f"{path!r} has no layer that depth {depth!r} could repeat")
     return GrownList(first, depth_rows(depth, max(sizes[1], 0), sizes[0], gap))
+
+
+def _kept(path: str, lengths: Lengths, chosen: Sequence[int] | None) -> GrownList:
+    first, source, target = lengths
+    if target > source:
+        raise ValueError(
+            f"{path!r} has {target} layers in the target, more than the source's {source}: use grow"
+        )
+    first = min(first, target)  # where no layers are alike, the last are left out
+    if chosen is None:
+        return GrownList(first, depth_rows("interlace", source - first, target - first))
+    alone, free = list(chosen[:first]), list(chosen[first:])
+    fits = alone == list(range(first)) and all(n in range(first, source) for n in free)
+    if not fits or len(chosen) != target:
+        start = f"{', '.join(map(str, range(first)))}, then " if first else ""
+        raise ValueError(
+            f"layers[{path!r}] is {list(chosen)}, expected {start}{target - first} numbers from "
+            f"{first} to {source - 1}"
+        )
+    return GrownList(first, torch.eye(source, dtype=torch.float64)[free, first:])
 
 
 def _first_alike(layers: list[nn.Module]) -> int:

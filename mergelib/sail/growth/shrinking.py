@@ -1,28 +1,37 @@
-"""A narrower network that does what a wider one does on given inputs: `shrink`.
+"""A smaller network that does what a larger one does on given inputs: `shrink`.
 
-SAIL speaks of sources larger than the target and does not say how they get there. The maps are
-those of growing, W̃ = E_out W R_inᵀ, with fewer rows than columns: what writes a group of hidden
-units is multiplied by E, what reads it by R, and Rᵀ E h should be near h for the activations h
-that there are.
+SAIL's appendix I implies sources larger than the target, and no section describes how they get
+there. The maps are those of growing, W̃ = E_out W R_inᵀ, with fewer rows than columns: what writes
+a group of hidden units or channels is multiplied by E, what reads it by R, and Rᵀ E h should be
+near h for the activations h that there are. A convolution reads a position at a time, so R is the
+same for all of its kernel, and padding by zeros stays what it is. The rows of Eq. 9 choose among
+the layers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from mergelib.activations import layer_inputs
-from mergelib.io import Model, as_state
-from mergelib.merging import tied_keys
+from mergelib.io import Model
 from mergelib.problems.calling import evaluating, tied_names
 from mergelib.problems.checks import check_finite
-from mergelib.sail.growth.depth import origins
-from mergelib.sail.growth.growing import group_sizes
-from mergelib.sail.growth.width import Use, Widening
+from mergelib.sail.growth.depth import kept_lists
+from mergelib.sail.growth.growing import FIXED, SHOWN, Plan, plan_of
+from mergelib.sail.growth.width import Use
 from mergelib.statedict import StateDict
-from mergelib.structure import Structure, structure_of
+from mergelib.structure import Group
+from mergelib.structure.groups import Kind
 
-Maps = dict[tuple[str, Use], Tensor]
+_HELD: dict[Kind, str] = {
+    "fixed": FIXED,
+    "stream": "a residual stream, which all of its blocks write and read",
+    "heads": "a number of attention heads",
+    "head": "what attention heads compare or hand on",
+}
 
 
 @torch.no_grad()
@@ -32,98 +41,146 @@ def shrink(
     inputs: Tensor | Mapping[str, Tensor],
     *,
     state: Model | None = None,
+    layers: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, Tensor]:
-    """Weights for a network with fewer hidden units, made of those of a wider one.
+    """Weights for a network with fewer hidden units, channels and layers, made of a larger one's.
 
-    Where a group has one writer and one reader and nothing stands between, units may be mixed:
-    E = R holds the leading principal directions of the activations (not centred, as a map has no
-    offset), and no other E and R leave less of them out. Elsewhere something acts on each unit
-    alone, which does not commute with rotations. There E selects units, by QR with pivots on what
-    the readers are given, and R gives the least-squares estimate of all units from these. Nothing
-    is lost if the activations have no higher rank than the target has units. Groups are treated one
-    by one.
+    Where a group has one writer and one reader, both linear layers, and nothing stands between,
+    units may be mixed: E = R holds the leading principal directions of the activations (not
+    centred, as a map has no offset), and no other E and R leave less of them out. Elsewhere
+    something acts on each unit alone, as batch norms and nonlinearities do, which does not commute
+    with rotations. There E selects units, by QR with pivots on what the readers are given at all
+    positions, and R gives the least-squares estimate of all units from these. Nothing is lost if
+    the activations have no higher rank than the target has units. Groups are treated one by one.
+    Where something is lost, statistics of batch norms are still the source's:
+    `mergelib.activations.recalibrate` measures them anew.
+
+    Lists of layers that are shorter in the target keep some layers of the source's. Leaving out
+    layers changes the function, except where growing has added them.
 
     Args:
-        source: the wider network, run in evaluation mode.
-        target: the narrower one, of as many layers; only its shapes are looked at.
-        inputs: a batch of what the source takes, with more positions than units.
-        state: the wider network's weights; by default its own.
+        source: the larger network, run in evaluation mode.
+        target: the smaller one; only its shapes are looked at.
+        inputs: a batch of what the source takes, with more positions than units. Positions of texts
+            and pictures count as rows.
+        state: the larger network's weights; by default its own.
+        layers: by the path of a list of modules, which of the source's layers each of the target's
+            is, counted from 0: ``{"blocks": [0, 1]}`` takes back two blocks that ``"stack"`` has
+            repeated. By default they are spread evenly, which takes back ``"interlace"``. A first
+            layer of another shape, as in most stages of a ResNet, stays in its place.
 
     Returns:
         A state dict of the target's keys and ties, in the source's dtypes.
 
     Raises:
-        ValueError: for networks that differ in more than the number of hidden units; a group that
-            is wider in the target, has a norm across its units, belongs to a residual stream, to
-            heads or to the output, or is read by other than linear layers; what `grow` refuses
-            about weights; activations that are not finite. The message names group or key.
+        ValueError: for networks that differ in more than the numbers of hidden units and layers; a
+            list that is longer in the target, or ``layers`` that do not fit; a group that is wider
+            in the target, has a norm across its units, belongs to a residual stream, to heads or to
+            the output, or is read by other than linear layers and convolutions; what `grow` refuses
+            about weights; activations that are not finite. The message names list, group or key.
     """
-    before, after = structure_of(source), structure_of(target)
-    weights, fresh = as_state(source if state is None else state), target.state_dict()
-    before.check(weights, "state")
-    sizes = group_sizes(before, after, origins(weights, fresh, {}))
-    ties = tied_names(source)
-    own = {key: value for key, value in weights.items() if ties.get(key) not in weights}
-    with evaluating(source):
-        seen = layer_inputs(source, inputs, own)
-    maps: Maps = {}
-    for name, group in after.groups.items():
-        if group.size != sizes[name]:
-            rows = _activations(after, name, sizes[name], seen)
-            linear = _handed_on(after, name, rows, weights, seen)
-            write, read = (_mixed if linear else _selected)(rows, group.size)
-            maps[name, "write"], maps[name, "read"] = write, read
-    narrowing = Widening(after, sizes, "replicate").replaced(maps)
-    ties = tied_keys(fresh)
-    shrunk: dict[str, Tensor] = {}
-    for key, start in fresh.items():
-        if key in ties:
-            shrunk[key] = shrunk[ties[key]]
-        elif start.is_floating_point():
-            kind = weights[key].dtype
-            shrunk[key] = narrowing.apply(key, weights[key]).to(kind, copy=True).contiguous()
-        else:
-            shrunk[key] = weights[key].clone()
-    return shrunk
+    plan = plan_of(source, target, state, kept_lists(source, target, layers or {}), "replicate")
+    groups = plan.widening.structure.groups
+    changed = [group for name, group in groups.items() if plan.widening.grows(name)]
+    for group in changed:
+        _check_group(group, plan.widening.sizes[group.name])
+    given = _given(source, inputs, plan.weights)
+    maps: dict[tuple[str, Use], Tensor] = {}
+    for group in changed:
+        rows = _activations(plan, group.name, given)
+        linear = _handed_on(plan, group.name, rows, given)
+        write, read = (_mixed if linear else _selected)(rows, group.size)
+        maps[group.name, "write"], maps[group.name, "read"] = write, read
+    narrowing = replace(plan, widening=plan.widening.replaced(maps))
+    return narrowing.state(narrowing.mapped)
 
 
-def _activations(
-    structure: Structure, name: str, before: int, seen: Mapping[str, Tensor]
-) -> Tensor:
-    """What the readers of a group are given, ``(count, units)``, float64 on the CPU."""
-    group = structure.groups[name]
+def _check_group(group: Group, before: int) -> None:
+    """A group is of hidden units or channels alone, and gets narrower."""
     if group.size > before:
         raise ValueError(
-            f"{name!r} has {group.size} units in the target, more than the source's {before}"
+            f"{group.name!r} has {group.size} units in the target, more than the source's {before}"
         )
-    if group.kind != "units" or not group.permutable or group.norm != "none":
-        raise ValueError(f"{name!r} is no group of hidden units alone: only those can be shrunk")
+    held = _HELD.get(group.kind)
+    if held is None and group.norm != "none":
+        held = "what a norm looks across, which would see fewer units"
+    if held is None and not group.permutable:
+        held = SHOWN
+    if held is not None:
+        raise ValueError(
+            f"{group.name!r} has {before} entries in the source and {group.size} in the target, "
+            f"but it is {held}: only hidden units and channels can be shrunk"
+        )
+
+
+def _given(
+    source: nn.Module, inputs: Tensor | Mapping[str, Tensor], weights: StateDict
+) -> dict[str, Tensor]:
+    """`layer_inputs` in evaluation mode, and those of convolutions too, (…, channels)."""
+    seen: dict[str, Tensor] = {}
+
+    def watch(key: str, channels: int) -> Callable[[nn.Module, tuple[Tensor]], None]:
+        def keep(_module: nn.Module, args: tuple[Tensor]) -> None:
+            seen[key] = args[0].detach().movedim(channels, -1)
+
+        return keep
+
+    handles = [
+        module.register_forward_pre_hook(watch(f"{name}.weight", 1 - module.weight.dim()))
+        for name, module in source.named_modules()
+        if isinstance(module, _ConvNd)
+    ]
+    ties = tied_names(source)
+    own = {key: value for key, value in weights.items() if ties.get(key) not in weights}
+    try:
+        with evaluating(source):
+            return {**layer_inputs(source, inputs, own), **seen}
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _activations(plan: Plan, name: str, given: Mapping[str, Tensor]) -> Tensor:
+    """What the readers of a group are given, ``(count, units)``, float64 on the CPU."""
+    structure, sizes = plan.widening.structure, plan.widening.sizes
+    parts = []
     for member in structure.members(name):
-        axis = structure.axes[member.key][member.axis]
-        if member.role == "read" and (member.key not in seen or axis.layout != ((name,),)):
-            raise ValueError(f"{member.key!r} reads {name!r}, and is no linear layer on it alone")
-    keys = [member.key for member in structure.members(name) if member.role == "read"]
-    rows = torch.cat([seen[key] for key in keys]).double().cpu()
-    check_finite(f"what {keys[0]!r} is given", rows)
-    return rows
+        if member.role not in ("read", "both"):
+            continue
+        key, layout = _origin(plan, member.key), structure.axes[member.key][member.axis].layout
+        others = {factor for factors in layout for factor in factors} - {name}
+        alone = len(layout) == 1 and all(structure.groups[n].kind == "fixed" for n in others)
+        if key not in given or not alone:
+            raise ValueError(
+                f"{member.key!r} reads {name!r}, and is no linear layer or convolution on it alone"
+            )
+        places = given[key].unflatten(-1, [sizes[factor] for factor in layout[0]])
+        rows = places.movedim(layout[0].index(name) - len(layout[0]), -1).flatten(0, -2)
+        check_finite(f"what {key!r} is given", rows)
+        parts.append(rows.double().cpu())
+    return torch.cat(parts)
 
 
-def _handed_on(
-    structure: Structure, name: str, rows: Tensor, weights: StateDict, seen: Mapping[str, Tensor]
-) -> bool:
+def _handed_on(plan: Plan, name: str, rows: Tensor, given: Mapping[str, Tensor]) -> bool:
     """Whether readers are given what the group's one writer, a linear layer, writes."""
+    structure = plan.widening.structure
     members = structure.members(name)
     writers = [m for m in members if m.role == "write" and len(structure.axes[m.key]) > 1]
     if {member.role for member in members} != {"write", "read"} or len(writers) != 1:
         return False
-    key = writers[0].key
-    if key not in seen:
+    key = _origin(plan, writers[0].key)
+    if key not in given or plan.weights[key].dim() != 2:
         return False
-    matrix = weights[key].movedim(writers[0].axis, 1)
-    written = seen[key].double().cpu() @ matrix.double().cpu()
-    bias = weights.get(f"{key.removesuffix('weight')}bias")
+    matrix = plan.weights[key].movedim(writers[0].axis, 1)
+    written = given[key].double().cpu() @ matrix.double().cpu()
+    bias = plan.weights.get(f"{key.removesuffix('weight')}bias")
     written = written if bias is None else written + bias.double().cpu()
     return written.shape == rows.shape and torch.allclose(written, rows, rtol=1e-3, atol=1e-5)
+
+
+def _origin(plan: Plan, key: str) -> str:
+    """The source's key of which a key of the target is made."""
+    return plan.origins[key][0][0]
 
 
 def _mixed(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -140,4 +197,4 @@ def _selected(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
     _, order = qr(triangle.numpy(), mode="r", pivoting=True)
     kept = torch.as_tensor(order[:size].copy()).long().sort().values
     read = torch.linalg.lstsq(triangle[:, kept], triangle, driver="gelsd").solution
-    return torch.eye(rows.shape[1], dtype=rows.dtype)[kept], read
+    return torch.eye(rows.shape[1], dtype=rows.dtype)[kept], read.contiguous()
