@@ -416,9 +416,10 @@ assert encoder.refused() == ["replicate, uneven", "mean", "mean, uneven", "ident
 # **For folders** of Hugging Face's GPT-2 and BERT, `ml.grow_files(source, config, output)` does the same: the larger model's configuration
 # tells its sizes, and `from_pretrained` loads the output. One of another family, activation or epsilon is refused.
 #
-# **The way back** is `ml.shrink(large, small, inputs)`, for hidden layers between linear ones. It asks what the units do on some inputs. Where nothing stands between
-# two layers it keeps the leading principal directions; elsewhere rotations do not commute with what acts on each unit, so it keeps a
-# choice of units, and estimates the others from these.
+# **The way back** is `ml.shrink(large, small, inputs)`, for units and channels between linear layers or convolutions. It asks what they do on
+# some inputs. Where nothing stands between two linear layers it keeps the leading principal directions; elsewhere rotations do not commute with
+# what acts on each unit, so it keeps a choice of units, and estimates the others from these. Of a longer list it keeps some layers, evenly
+# spread or those that `layers` names. Residual streams and attention heads keep their sizes.
 #
 # **Do not** start by random factors of a decomposition. **Do not** expect Eq. 9's depth to begin at the source's loss.
 #
