@@ -12,6 +12,7 @@ from mutate_ledger import WAYS, found, noticed
 
 from mergelib.ledger import judge, sail
 from mergelib.ledger.sail.arms import BYOL, HALVES, LABELS
+from mergelib.ledger.sail.text import STARTS
 from mergelib.records.results import MissingResult
 from mergelib.studies.analysis.sail import sweeps
 from mergelib.studies.analysis.sail.larger import arms
@@ -43,17 +44,17 @@ def made(seed: int) -> dict[str, Tables]:
     def put(name: str, part: str, *rows: dict[str, Any]) -> None:
         tables.setdefault(name, {}).setdefault(part, []).extend({"seed": seed, **r} for r in rows)
 
-    for start in GRIDS:
+    texts, matched = sweeps.MIXTURES["texts"]
+    mixtures = [*product((texts, *sweeps.MIXTURES["thirds"]), STARTS), (matched, "re-basin")]
+    for (name, start), share in product(mixtures, SHARES):
+        cell = {"start": start, "share": share}
+        put(name, "curves", *swept(draw, start, share=share, method="sweep"))
+        theorem = {"method": "theorem", "gamma": share, "step": 100}
+        put(name, "curves", {**cell, **theorem, "choose": draw(), "judge": draw()})
+        put(name, "distances", {**cell, "first": 1 - share, "second": share})
+    for start in STARTS:
         for alpha, beta in CELLS:
             put(sweeps.OVERLAP, "curves", *swept(draw, start, alpha=alpha, beta=beta))
-        for share in SHARES:
-            cell = {"start": start, "share": share}
-            for name in sweeps.MIXTURES.values():
-                rows = swept(draw, start, share=share, method="sweep")
-                put(name, "curves", *rows)
-                theorem = {"method": "theorem", "gamma": share, "step": 100}
-                put(name, "curves", {**cell, **theorem, "choose": draw(), "judge": draw()})
-                put(name, "distances", {**cell, "first": 1 - share, "second": share})
         for source, target in product(sweeps.SOURCES, CORPORA):
             if source == target:
                 continue
@@ -123,7 +124,7 @@ def test_flat_curves_have_no_best_weight(results: None) -> None:
     claim = next(claim for claim in sail.CLAIMS if claim.key == "S2")
     _, checks = judge([claim])
     slopes = checks[checks["what"].str.contains("slope")]
-    assert len(slopes) == 4
+    assert len(slopes) == 5
     assert slopes["what"].str.endswith(" (a flat curve)").all()
     assert set(slopes["role"]) == {"secondary"}
     assert set(slopes["outcome"]) == {"open"}

@@ -20,9 +20,10 @@ STARTS = ("shared", "own")
 SLOPE = 0.25  # of the best γ on the theorem's: how far from 1
 REGRET = 0.1  # of what the best γ gains over the even average
 ALIGNED = 0.2  # of γ: "closely aligns"
-MIXED: dict[str, tuple[str, Role]] = {
-    "texts": ("mixtures", "primary"),
-    "thirds": ("mixtures of thirds", "secondary"),
+MIXED: dict[tuple[str, str], tuple[str, Role]] = {  # by what is mixed, and start
+    **{("texts", start): ("mixtures", "primary") for start in STARTS},
+    **{("thirds", start): ("mixtures of thirds", "secondary") for start in STARTS},
+    ("texts", "re-basin"): ("mixtures", "secondary"),
 }
 _SHARE = ("seed", "share")
 
@@ -32,7 +33,7 @@ def followed(load: Load) -> list[Check]:
     weights, losses = load(sweeps.weights), load(sweeps.mixed)
     curved = weights.merge(load(sweeps.curved), on=["parts", "start", "share"])
     checks: list[Check] = []
-    for (parts, (mixed, role)), start in product(MIXED.items(), STARTS):
+    for (parts, start), (mixed, role) in MIXED.items():
         words = f"{mixed}, {WORDS[start]}"
         what = f"{words}: slope of the best γ on the theorem's"
         left = curved[(curved["parts"] == parts) & (curved["start"] == start)]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SHADES = ("#0072b2", "#e69f00", "#009e73")
 STARTS = {"shared": ("#0072b2", "o"), "own": ("#d55e00", "s")}
+MATCHED = {"re-basin": ("#009e73", "^")}
 MIXED = {"texts": "two texts", "thirds": "thirds of one"}
 RIVALS = {"nearest source": "#009e73", "uniform": "#e69f00", "best": "#8c8c8c"}
 STEPS = ("#8c8c8c", "#56b4e9", "#0072b2", "#d55e00")
@@ -122,7 +123,9 @@ def weights_of_mixtures(weights: pd.DataFrame, ax: "Axes") -> None:
         ax: where to draw; a dotted line is the theorem.
     """
     own = weights[weights["kind"] == "best"]
-    for start, (shade, mark) in STARTS.items():
+    for start, (shade, mark) in {**STARTS, **MATCHED}.items():
+        if start not in set(own["start"]):
+            continue
         rows = over_seeds(own[own["start"] == start], "share", "gamma")
         bars: dict[str, Any] = {"color": shade, "fmt": f"{mark}-", "ms": 4, "lw": 1.2, "capsize": 2}
         ax.errorbar(rows.index, rows["mean"], rows["half_width"], label=start, **bars)

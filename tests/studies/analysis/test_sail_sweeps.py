@@ -38,20 +38,22 @@ def test_mixtures(tables: dict[str, pd.DataFrame]) -> None:
         rows += curve(losses, share=share, method="sweep")
         rows += curve([(share, -1.0, 7.0)], share=share, method="theorem")
         distances.append({**CELL, "share": share, "first": 1 - share, "second": 0.6})
-    for name in sweeps.MIXTURES.values():
-        tables[f"{name} curves"] = pd.DataFrame(rows)
-        tables[f"{name} distances"] = pd.DataFrame(distances)
-    tables[f"{sweeps.MIXTURES['thirds']} curves"] = pd.DataFrame(rows).assign(choose=-1.0)
+    (texts, matched), (thirds,) = sweeps.MIXTURES.values()
+    for name, start in ((texts, "own"), (thirds, "own"), (matched, "re-basin")):
+        tables[f"{name} curves"] = pd.DataFrame(rows).assign(start=start)
+        tables[f"{name} distances"] = pd.DataFrame(distances).assign(start=start)
+    tables[f"{thirds} curves"] = pd.DataFrame(rows).assign(choose=-1.0)
     both = sweeps.weights()
     assert sweeps.slopes(both, "own", "thirds").tolist() == [pytest.approx(0)]
-    weights = both[both["parts"] == "texts"]
+    assert sweeps.slopes(both, "re-basin").tolist() == [pytest.approx(0.5)]
+    weights = both[(both["parts"] == "texts") & (both["start"] == "own")]
     assert weights.pivot(index="share", columns="kind", values="gamma").to_numpy().tolist() == [
         *([0.0, 0.0], [0.5, 0.5], [0.5, 1.0])
     ]
     assert sweeps.slopes(both, "own").tolist() == [pytest.approx(0.5)]
     mixed = (
         sweeps.mixed()
-        .query("parts == 'texts'")
+        .query("parts == 'texts' and start == 'own'")
         .pivot(index="share", columns="method", values="loss")
     )
     assert mixed["theorem"].tolist() == [7, 7, 7], "never chosen as the best"

@@ -15,8 +15,8 @@ from mergelib.studies.analysis.sail.text import best, last
 from mergelib.studies.papers.sail.text import EVERY, GOALS
 
 MIXTURES = {  # by what is mixed: two texts, or the outer thirds of one
-    "texts": "tinyshakespeare-mixture",
-    "thirds": "tinyshakespeare-mixture-thirds",
+    "texts": ("tinyshakespeare-mixture", "tinyshakespeare-mixture-matched"),
+    "thirds": ("tinyshakespeare-mixture-thirds",),
 }
 OVERLAP = "tinyshakespeare-overlap"
 SOURCES = ("tinyshakespeare", "wikitext2_test")  # of `cross_corpus`
@@ -197,7 +197,11 @@ def crossing() -> pd.DataFrame:
 
 
 def _mixtures(part: str) -> pd.DataFrame:
-    tables = [load_table(name, part).assign(parts=parts) for parts, name in MIXTURES.items()]
+    tables = [
+        load_table(name, part).assign(parts=parts)
+        for parts, names in MIXTURES.items()
+        for name in names
+    ]
     return pd.concat(tables, ignore_index=True)
 
 
