@@ -57,7 +57,6 @@ print(len(blocks), "blocks, of which a third has", len(splits["thirds"]["D1"]))
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Blocks of a text by t-SNE. Left: histograms of characters. Right: the same histograms less their regression on the mean. Shades are thirds by mean token value.", "name": "fig-text-thirds"}, "image": {"alt": "Left: thirds follow each other from right to left, D1, D2, Dt, without gaps; one small island holds only blocks of D1. Right: all three are mixed."}}
 import matplotlib.pyplot as plt
 import torch
-from sklearn.manifold import TSNE
 
 from mergelib.plots import use_style
 from mergelib.studies.figures import text as figures
@@ -65,10 +64,8 @@ from mergelib.studies.figures import text as figures
 use_style()
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 3.6))
 for ax, name in zip(axes, ("histogram", "histogram without mean")):
-    rows = features[name] / features[name].std(0)
-    turns = 250 if PROFILE == "smoke" else 500
-    places = TSNE(init="pca", max_iter=turns, random_state=SEED).fit_transform(rows.numpy())
-    figures.map_blocks(torch.from_numpy(places), splits["thirds"], ax)
+    places = clusters.on_a_plane(features[name], SEED, 250 if PROFILE == "smoke" else 500)
+    figures.map_blocks(places, splits["thirds"], ax)
     ax.set_title(name, fontsize=10)
 handles, names = axes[0].get_legend_handles_labels()
 fig.legend(handles, names, loc="outside lower center", ncols=3)

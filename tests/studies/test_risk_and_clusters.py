@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from mergelib.studies.papers.sail.clusters import clusters, split_texts
+from mergelib.studies.papers.sail.clusters import clusters, split_texts, text_map
 from mergelib.studies.papers.sail.risk import risk
 from mergelib.studies.papers.sail.training import Texts
 from mergelib.studies.runner import REGISTERED, Run
@@ -44,16 +44,32 @@ def test_blocks_that_differ_in_one_share_are_clusters_by_construction() -> None:
     assert clusters(Texts(1, {"abc": text})) != tables
 
 
-def test_two_texts_are_told_apart_by_more_than_their_mean() -> None:
+def two_texts() -> dict[str, str]:
     """Both have as many a as c, and so one mean, but only one has b."""
     generator = torch.Generator().manual_seed(0)
     lots = torch.randint(8, (2, 60 * 1024), generator=generator).tolist()
     letters = {"ac": "aaaacccc", "abc": "abbbbbbc"}
-    texts = {
+    return {
         name: "".join(choice[lot] for lot in row)
         for (name, choice), row in zip(letters.items(), lots, strict=True)
     }
-    tables = clusters(Texts(0, texts), others=["abc"], permutations=99)
+
+
+def test_the_map_of_two_texts_has_them_apart() -> None:
+    tables = text_map(Texts(0, two_texts()), others=["abc"], blocks=30)
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+    assert text_map(Texts(0, two_texts()), others=["abc"], blocks=30) == tables
+    places = pd.DataFrame(tables["map"]).groupby(["features", "text"])[["x", "y"]]
+    assert (places.size() == 30).all()
+    assert len(places.size()) == 4
+    middles, spread = places.mean(), places.std().max(axis=1)
+    for name in ("histogram", "histogram without mean"):
+        one, two = middles.loc[name].to_numpy()
+        assert ((one - two) ** 2).sum() ** 0.5 > spread[name].max()
+
+
+def test_two_texts_are_told_apart_by_more_than_their_mean() -> None:
+    tables = clusters(Texts(0, two_texts()), others=["abc"], permutations=99)
     assert json.loads(json.dumps(tables, allow_nan=False)) == tables
     table = pd.DataFrame(tables["separation"]).set_index(["split", "features"])
     assert table["pair"].unique().tolist() == ["ac, abc", "one half, other half"]

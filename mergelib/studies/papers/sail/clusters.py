@@ -59,6 +59,45 @@ def clusters(
     return {"separation": [*separation(torch.cat(own), splits, permutations, seed)]}
 
 
+@study(methods=[], load=texts_of)
+def text_map(
+    source: Texts, *, others: Sequence[str] = ("wikitext2_test",), blocks: int = 200
+) -> Tables:
+    """Blocks of texts on a plane, by t-SNE (Fig. 4).
+
+    Args:
+        source: texts, to be cut into blocks of 1,024 characters; its seed draws the map.
+        others: names of further texts.
+        blocks: of each text at most, evenly spread.
+
+    Returns:
+        ``map``: a row per block, with ``text``, ``features`` (``histogram``, ``histogram without
+        mean``), and its place, ``x`` and ``y``, which have no unit.
+    """
+    tables = [cut_blocks(encode(text), BLOCK) for text in source.texts.values()]
+    own = [table[:: -(-len(table) // blocks)] for table in tables]
+    names = [name for name, table in zip(source.texts, own, strict=True) for _ in table]
+    kinds, rows = described(torch.cat(own)), []
+    for name in ("histogram", WITHOUT):
+        for text, (x, y) in zip(names, on_a_plane(kinds[name], source.seed).tolist(), strict=True):
+            rows.append({"text": text, "features": name, "x": round(x, 2), "y": round(y, 2)})
+    return {"map": rows}
+
+
+def on_a_plane(features: Tensor, seed: int, turns: int = 500) -> Tensor:
+    """Places ``(n, 2)`` of rows, each feature over its spread, by t-SNE from principal directions.
+
+    Args:
+        features: ``(n, d)``, no column constant.
+        seed: of the descent.
+        turns: of it, at least 250.
+    """
+    from sklearn.manifold import TSNE
+
+    rows = (features / features.std(0)).numpy()
+    return torch.from_numpy(TSNE(init="pca", max_iter=turns, random_state=seed).fit_transform(rows))
+
+
 def split_blocks(blocks: Tensor, seed: int) -> Splits:
     """Rows of D_1, D_2 and D_t: thirds by mean, and random ones."""
     thirds = {"thirds": mean_thirds(blocks), "random": random_thirds(len(blocks), seed)}
