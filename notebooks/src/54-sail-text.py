@@ -115,7 +115,22 @@ assert auc["mean"][auc["features"] == "mean"][text.TWO] < 0.6
 # The map shows an order rather than three clusters. Thirds are told apart nearly without error, random thirds are not. But nothing of that is left to a
 # classifier once every feature has lost what a cubic regression on the mean explains, fitted where the classifier is. **What looks like kinds of text is the
 # cut.** Two texts (Fig. 4) are another matter: by the mean they are hardly told apart, by histograms nearly without error, with the mean or without. These are
-# clusters, and trivial ones. A small $p$ says less: every cut
+# clusters, and trivial ones:
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Blocks of Shakespeare and of WikiText-2 by t-SNE, as the paper's Fig. 4 has two corpora. Left: histograms of characters. Right: the same less their regression on the mean.", "name": "fig-text-map"}, "image": {"alt": "In both panels two clouds, one for each text, which do not overlap but for a few points."}}
+from mergelib.records.results import load_table
+
+places = load_table("tinyshakespeare-text_map", "map")
+texts = {"tinyshakespeare": "Shakespeare", "wikitext2_test": "Wikipedia"}
+fig, axes = plt.subplots(1, 2, figsize=(7.6, 3.4))
+for ax, (name, part) in zip(axes, places.replace({"text": texts}).groupby("features")):
+    figures.map_texts(part, ax)
+    ax.set_title(name, fontsize=10)
+fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+plt.show()
+
+# %% [markdown]
+# A small $p$ says less: every cut
 # by the mean has it, and without the mean $D_1$ and $D_t$ of Wikipedia still have, where a linear classifier finds nothing. The test takes blocks for
 # independent, which neighbours in a text are not, so that it rejects more often than its level says.
 #
@@ -312,7 +327,6 @@ assert (mean[100.0] < -0.75).all()
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: the best γ of the sweep, chosen on one half of the held-out text, against the share of the first source's part in the target. Middle and right: loss, on the other half, of other starts above that of the theorem's γ. Above for two texts, below for the lowest and the highest third of one. Means and 95 % intervals over five seeds.", "name": "fig-text-mixtures"}, "image": {"alt": "Two texts: the best γ lies near the dotted diagonal at shares of 0 and a quarter, then jumps far above it, to 1 and more from a half on, with wide intervals; the uniform average is 0.02 to 0.04 nats worse at both ends and level between them; the nearest source alone lies on zero, with own starts a little below it; the best γ is a hundredth below. Thirds: the best γ is level above 1 for all shares, and its loss is 0.03 to 0.07 nats below the theorem's up to a share of one half."}}
 from mergelib import ledger
 from mergelib.ledger import sail
-from mergelib.records.results import load_table
 from mergelib.studies.analysis.sail import sweeps
 
 weights, losses = sweeps.weights(), sweeps.mixed()

@@ -38,6 +38,18 @@ def map_blocks(places: Tensor, thirds: Mapping[str, Tensor], ax: "Axes") -> None
     ax.set(xticks=[], yticks=[])
 
 
+def map_texts(table: pd.DataFrame, ax: "Axes") -> None:
+    """Blocks of texts on a plane, a shade for each text.
+
+    Args:
+        table: of one kind of features, as of the study ``text_map``.
+        ax: where to draw.
+    """
+    for (name, part), shade in zip(table.groupby("text", sort=False), SHADES, strict=False):
+        ax.plot(part["x"], part["y"], ".", color=shade, ms=4, label=name)
+    ax.set(xticks=[], yticks=[])
+
+
 def separations(table: pd.DataFrame, ax: "Axes") -> None:
     """AUC of parts, and of random ones beside them, with intervals over seeds.
 
