@@ -51,6 +51,17 @@ def test_all_arms_of_a_reading() -> None:
     assert weights["gamma"].between(0, 1).all()
 
 
+def test_a_reading_by_itself_has_the_same_scratch() -> None:
+    small = {"gammas": (0.0, 0.5, 1.0), "epochs": 20, "every": 10, "goals": GOALS}
+    both, alone = (
+        pd.DataFrame(spirals(0, readings=readings, **small)["arms"])  # type: ignore[arg-type]
+        for readings in (("one class", "random"), ("random",))
+    )
+    assert (both["arm"] == "scratch").sum() == (alone["arm"] == "scratch").sum() == 2
+    rows = pd.concat([both, alone])
+    assert len(rows[rows["arm"] == "scratch"].drop_duplicates()) == 2
+
+
 def test_equal_sources_are_their_average_at_every_weight() -> None:
     """θ₁ = θ₂: the whole sweep of Fig. 8 is one curve."""
     source = {"weight": torch.randn(3, 4, generator=torch.Generator().manual_seed(0))}

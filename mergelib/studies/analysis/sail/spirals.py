@@ -117,7 +117,7 @@ def compared() -> pd.DataFrame:
     nearer = sources.loc[sources.groupby(_KEYS)["mmd"].idxmin(), [*_KEYS, "source"]]
     chosen = nearer.assign(gamma=nearer["source"].map({1: 1.0, 2: 0.0})).drop(columns="source")
     swept = arms[arms["arm"] == "sweep"]
-    scratch = arms[(arms["arm"] == "scratch") & (arms["start"] == "fresh")]
+    scratch = arms[(arms["arm"] == "scratch") & (arms["start"] == "fresh")].drop_duplicates()
     scratch = scratch.drop(columns=["reading", "start"]).merge(nearer[_KEYS], on="seed")
     parts = {
         "theorem": arms[arms["arm"] == "proximal"],

@@ -53,7 +53,8 @@ def spirals(
     Args:
         seed: of points and initial weights.
         gammas: weights of the first source.
-        readings: names in `mergelib.testbed.families.spirals.readings`.
+        readings: names in `mergelib.testbed.families.spirals.readings`. A reading resumes by itself
+            if it is a point of its own (``--at 'readings=["random"]'``); all have scratch's rows.
         epochs: of sources and of retraining, one step each.
         learning_rate: of Adam.
         every: steps between evaluations.
