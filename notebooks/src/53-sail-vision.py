@@ -409,14 +409,17 @@ byol = arms.speed_ups(arms.unlabelled(), "easy", "B", "SAIL").query(
 speed = byol.groupby(["target", "size"])["speed"].mean()
 assert speed["cifar10", "half wider"] > math.log2(3)
 more = decided.loc[decided["role"] == "secondary"].iloc[0]
-assert round(more["value"], 2) == 0.12
+assert round(more["value"], 2) == 0.15
 assert more["outcome"] == "holds"
+held = both[(both["target"] == "tiny_imagenet20") & (both["step"] == 160)]
+held = held.groupby(["modality", "arm"])["judge"].mean().unstack("arm")
+assert (held["SAIL"] - held["nearest source"]).between(0.03, 0.1).all()
 
 # %% [markdown]
 # With labels all starts go on learning. By BYOL, 160 steps teach scratch little and add next to nothing to what the
 # sources bring along: SAIL's start is right on 30 % before, and hardly more after. A vote of nearest neighbours says the same, and **the nearest
-# half alone is as good** both ways. SAIL is faster than scratch by BYOL, too, at width 12 more than three times. Here the paper is right: at equal cost SAIL gains 0.12 nats more
-# with labels, over these three cells and one of CIFAR-100. As a factor it cannot be told, since scratch comes to its goals too seldom, by BYOL and with labels.
+# half alone is as good** both ways, and on the 20 other classes better. SAIL is faster than scratch by BYOL, too, at width 12 more than three times. Here the paper is right: at equal cost SAIL gains
+# 0.15 nats more with labels, over these three cells and one each of CIFAR-100 and the 20 others. As a factor it cannot be told, since scratch comes to its goals too seldom, by BYOL and with labels.
 #
 # ## When to use it, and when not
 #
@@ -427,8 +430,7 @@ assert more["outcome"] == "holds"
 # **Do not take the nearest data for the best source.** Try each source for a few steps.
 #
 # These are ResNets of 0.2 to 0.4 million parameters; [](56-merging-or-warm-start) has sources with
-# starts of their own in more ways. **Not run** are sizes for a GPU ({ref}`how <run-full>`), and by BYOL the 20 other classes: all
-# are settings of `arms`. The [ledger](90-claims-ledger) has each claim with its intervals.
+# starts of their own in more ways. **Not run** are sizes for a GPU ({ref}`how <run-full>`). The [ledger](90-claims-ledger) has each claim with its intervals.
 #
 # ```bash
 # mergelib study arms --suite vision8 --seeds 5 --set steps=160 --set size=deeper \

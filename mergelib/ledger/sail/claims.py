@@ -88,7 +88,7 @@ CLAIMS = (
         "two difficulties, divergences counted (account B). Who never gets there counts as if at "
         "the end, and where more than a fifth of a side's runs do not, the speed-up is a bound, or "
         "of both sides, undecided. Larger networks likewise, GPTs with rates tuned for each start, "
-        f"as for S6; {_PICTURED}; {_HALVES}; the same by BYOL, but for the 20 classes, judged by a "
+        f"as for S6; {_PICTURED}; {_HALVES}; the same by BYOL, judged by a "
         "linear classifier of features. Secondary: retraining alone (A), sources counted (C); over "
         "random weights as the networks' papers draw them, of pictures on CIFAR-10; control: the "
         "nearest source alone",
@@ -104,8 +104,8 @@ CLAIMS = (
         "characters. Slope of the best γ of a grid on it, what it costs against that best one, "
         "and its loss against the even average and the nearest source alone. Slopes leave out "
         f"shares whose curve is flat: {_FLAT}. Secondary: mixtures of the lowest and the highest "
-        "third of Shakespeare by mean token value, and the paper's own case, thirds apart, in "
-        "characters and in byte pairs",
+        "third of Shakespeare by mean token value, sources of the two texts that are matched by Git "
+        "Re-Basin, and the paper's own case, thirds apart, in characters and in byte pairs",
         test=text.followed,
     ),
     _spirals_claim(
@@ -152,7 +152,7 @@ CLAIMS = (
         "the nearest source alone, the same at its own size, Net2Net, a stack, LiGO (SAIL's maps "
         "of one source), the even average, the greedy soup. Secondary: LiGO as published, "
         "bert2BERT, the best of all of these, which is chosen by its mean loss on the half that "
-        "does not judge, speed, and SAIL with learned maps of singular vectors and of a stack, as "
+        "does not judge, speed by all three accounts, and SAIL with learned maps of singular vectors and of a stack, as "
         "the paper has them",
         test=arms.ahead,
     ),
@@ -227,8 +227,8 @@ CLAIMS = (
         reported="curves without numbers, by different measures for the two",
         method="ResNets whose sources know half of the classes each, as for S1, judged by a linear "
         "classifier of features, the same for both; means over CIFAR-10 at three sizes, of width "
-        "12 and eight blocks, width 8 and eight, width 8 and sixteen, and over CIFAR-100 at the "
-        "first. log₂ of FLOPs of scratch over SAIL's to a loss fixed beforehand for each, of "
+        "12 and eight blocks, width 8 and eight, width 8 and sixteen, and over CIFAR-100 and the "
+        "other 20 classes at the first. log₂ of FLOPs of scratch over SAIL's to a loss fixed beforehand for each, of "
         "two difficulties (account B): with labels less without, by BYOL; bounds as for S1. "
         "Secondary: the loss after as many FLOPs as scratch takes in all its steps, scratch's less "
         "SAIL's",
@@ -282,7 +282,8 @@ CLAIMS = (
         "SAIL's start; both cost the same. Larger networks at equal cost: GPTs as for S6; "
         f"{_PICTURED}; {_HALVES}; by BYOL as for S1. "
         "Secondary: the same by each of several maps, with starts that are shared, "
-        "own, or own and matched by Git Re-Basin",
+        "own, or own and matched by Git Re-Basin; and speed over the nearest source alone to what "
+        "scratch has near its end, by all three accounts, of which C counts every source used",
         test=_together,
     ),
     _text_claim(
@@ -292,7 +293,7 @@ CLAIMS = (
         reported="curves without numbers",
         method=f"{_LARGER}; and {_HALVES}; the same at width 8, with eight blocks and with "
         "sixteen. log₂ of FLOPs of scratch over SAIL's to losses fixed beforehand for each size, "
-        "account B",
+        "account B. Secondary: retraining alone (A), sources counted (C)",
         test=arms.sizes,
     ),
     _spirals_claim(
@@ -314,7 +315,7 @@ CLAIMS = (
         reported="stated, not measured",
         method=f"{_LARGER}, on labels that are half the nearest source's answer. log₂ of FLOPs of "
         "SAIL over those with distillation to what the nearest source has half-way, the teacher's "
-        "passes counted; and the loss after equal FLOPs",
+        "passes counted; and the loss after equal FLOPs. Secondary: accounts A and C",
         test=arms.taught,
     ),
     Claim(

@@ -19,7 +19,7 @@ HALVES = (
 )
 ALIKE = ("vision14-arms-alike",)  # how alike these halves are, without training
 LONGER = ("vision14-arms-longer",)  # one cell of halves for four times as many steps
-UNLABELLED = ("vision14-arms-unlabelled", "vision14-arms-unlabelled-others")
+UNLABELLED = tuple(f"vision14-arms-unlabelled{part}" for part in ("", "-others", "-classes"))
 BASELINES = (
     *("scratch", "scratch, published"),
     *("nearest source", "own size", "Net2Net", "stack", "bert2BERT"),
