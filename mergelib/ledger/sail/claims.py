@@ -104,8 +104,8 @@ CLAIMS = (
         "characters. Slope of the best γ of a grid on it, what it costs against that best one, "
         "and its loss against the even average and the nearest source alone. Slopes leave out "
         f"shares whose curve is flat: {_FLAT}. Secondary: mixtures of the lowest and the highest "
-        "third of Shakespeare by mean token value, sources of the two texts that are matched by Git "
-        "Re-Basin, and the paper's own case, thirds apart, in characters and in byte pairs",
+        "third of Shakespeare by mean token value, sources of both texts that Git Re-Basin has "
+        "matched, and the paper's own case, thirds apart, in characters and in byte pairs",
         test=text.followed,
     ),
     _spirals_claim(
@@ -152,8 +152,8 @@ CLAIMS = (
         "the nearest source alone, the same at its own size, Net2Net, a stack, LiGO (SAIL's maps "
         "of one source), the even average, the greedy soup. Secondary: LiGO as published, "
         "bert2BERT, the best of all of these, which is chosen by its mean loss on the half that "
-        "does not judge, speed by all three accounts, and SAIL with learned maps of singular vectors and of a stack, as "
-        "the paper has them",
+        "does not judge, speed by all three accounts, and SAIL with learned maps of singular "
+        "vectors and of a stack, as the paper has them",
         test=arms.ahead,
     ),
     Claim(
@@ -228,8 +228,9 @@ CLAIMS = (
         method="ResNets whose sources know half of the classes each, as for S1, judged by a linear "
         "classifier of features, the same for both; means over CIFAR-10 at three sizes, of width "
         "12 and eight blocks, width 8 and eight, width 8 and sixteen, and over CIFAR-100 and the "
-        "other 20 classes at the first. log₂ of FLOPs of scratch over SAIL's to a loss fixed beforehand for each, of "
-        "two difficulties (account B): with labels less without, by BYOL; bounds as for S1. "
+        "other 20 classes at the first. log₂ of FLOPs of scratch over SAIL's to a loss fixed "
+        "beforehand for each, of two difficulties (account B): with labels less without, by BYOL; "
+        "bounds as for S1. "
         "Secondary: the loss after as many FLOPs as scratch takes in all its steps, scratch's less "
         "SAIL's",
         test=arms.labelled,
