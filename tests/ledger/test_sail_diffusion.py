@@ -12,7 +12,7 @@ from mutate_ledger import WAYS, found, noticed
 from mergelib.ledger import Claim, judge, sail
 from mergelib.records.results import MissingResult
 from mergelib.studies.analysis.sail import diffusion
-from mergelib.studies.papers.sail.diffusion import ALIGNED, ARMS, GROWN
+from mergelib.studies.papers.sail.diffusion import ALIGNED, ARMS, GROWN, REPA
 
 CLAIM = next(claim for claim in sail.CLAIMS if claim.key == "S8")
 
@@ -24,7 +24,8 @@ def tables() -> dict[str, pd.DataFrame]:
     for seed in range(5):
         floor.append({"seed": seed, "pictures": "real", "count": 1000, "frechet": 2.0})
         for arm in ARMS:
-            for account in ("steps", "cost") if arm in (ALIGNED, GROWN) else ("steps",):
+            accounts = ["steps"] if arm == REPA else ["steps", "cost" if arm == GROWN else "A"]
+            for account in [*accounts, "cost"] if arm == ALIGNED else accounts:
                 for read in (0.2, 0.5, 1.0):
                     row = {"seed": seed, "arm": arm, "account": account, "read": read}
                     frechet = float(np.exp(draws.normal(3, 0.05)))
@@ -55,7 +56,7 @@ def test_each_read_and_account_counts(results: None) -> None:
     floor = diffusion.floor()
     ledger, checks = judge([told(table, floor)])
     assert ledger["verdict"].item() == "holds"
-    assert checks["role"].value_counts().to_dict() == {"primary": 6, "secondary": 12, "control": 1}
+    assert checks["role"].value_counts().to_dict() == {"primary": 6, "secondary": 18, "control": 1}
     ends = checks["what"][checks["what"].str.startswith(GROWN)].str.partition("%, ")[2]
     assert {*ends} == {"equal steps (A, B)", "equal cost (C)"}, "its source is paid for in C alone"
     for account in ("steps", "cost"):

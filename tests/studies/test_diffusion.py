@@ -126,7 +126,8 @@ def test_rates_are_those_of_each_training(world: World) -> None:
 def test_equal_cost_buys_fewer_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """REPA's step costs 10: of 20, 50 and 100, a start of 30 leaves nothing, 20/12 and 70/12."""
     shared = {"step": 10, "before": 0}
-    costs = {PLAIN: shared, REPA: shared, ALIGNED: {"step": 12, "before": 30}}
+    costs = {PLAIN: {"step": 8, "before": 0}, REPA: shared}
+    costs[ALIGNED] = {"step": 12, "before": 30}
 
     def made(world: World, plan: Plan, only: Any) -> Any:
         return (
@@ -147,9 +148,12 @@ def test_equal_cost_buys_fewer_steps(world: World, monkeypatch: pytest.MonkeyPat
     )
     read = {(row["arm"], row["account"], row["read"]): row["step"] for row in tables["quality"]}
     assert [read[ALIGNED, "cost", share] for share in (0.2, 0.5, 1.0)] == [0, 1, 5]
+    assert [read[ALIGNED, "A", share] for share in (0.2, 0.5, 1.0)] == [1, 4, 8]
+    assert [read[PLAIN, "A", share] for share in (0.2, 0.5, 1.0)] == [2, 6, 12]
+    assert {account for arm, account, _ in read if arm == PLAIN} == {"steps", "A"}
     assert [read[ALIGNED, "steps", share] for share in (0.2, 0.5, 1.0)] == [2, 5, 10]
     assert {account for arm, account, _ in read if arm == REPA} == {"steps"}
-    assert [row["step"] for row in tables["losses"]] == [0, 0, 0]
+    assert [row["step"] for row in tables["losses"]] == [0, 10, 0, 0]
     assert tables["cost"][2] == {"arm": ALIGNED, **costs[ALIGNED]}
 
 

@@ -185,11 +185,12 @@ CLAIMS = (
         "the suite's backbone; Fréchet distance of 1,000 drawn pictures from as many test pictures "
         "in features of the task's expert, not those of Inception. Log distance of REPA's less "
         "SAIL's at three reads, at equal steps, and at equal FLOPs, where the training of f_P and "
-        "the alignment beforehand count (account B, and C, as there are no sources). Secondary: "
-        "REPA against the plain SiT; a SiT grown from a smaller one against REPA, at equal steps, "
-        "which are accounts A and B, as its steps cost what REPA's do, and with its source's "
-        "training paid for (C); and an unbiased kernel distance; control: the distance of training "
-        "pictures",
+        "the alignment beforehand count (account B, and C, as there are no sources); with rates "
+        "tuned for each arm. Secondary: equal FLOPs of training alone (A); REPA against the plain "
+        "SiT, at equal steps and at equal FLOPs; a SiT grown from a smaller one against REPA, at "
+        "equal steps, which are accounts A and B, as its steps cost what REPA's do, and with its "
+        "source's training paid for (C); and an unbiased kernel distance; control: the distance of "
+        "training pictures",
         data="training pictures with labels for all arms; the backbone's tokens of them for REPA "
         "and for f_P; test pictures, and an expert that no arm has seen, judge",
         page="notebooks/55-sail-diffusion",

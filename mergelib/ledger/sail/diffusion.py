@@ -13,7 +13,9 @@ from mergelib.studies.papers.sail.diffusion import ALIGNED, GROWN, PLAIN, REPA
 _CASES: tuple[tuple[str, str, str, str, Role], ...] = (
     (ALIGNED, REPA, "steps", "equal steps", "primary"),
     (ALIGNED, REPA, "cost", "equal cost (B, C)", "primary"),
+    (ALIGNED, REPA, "A", "equal cost of training (A)", "secondary"),
     (REPA, PLAIN, "steps", "equal steps", "secondary"),
+    (REPA, PLAIN, "A", "equal cost (A, B, C)", "secondary"),
     (GROWN, REPA, "steps", "equal steps (A, B)", "secondary"),
     (GROWN, REPA, "cost", "equal cost (C)", "secondary"),
 )

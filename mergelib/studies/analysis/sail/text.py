@@ -20,6 +20,8 @@ from mergelib.studies.papers.sail.clusters import BLOCK
 SWEEPS = {
     "characters": "tinyshakespeare-gamma_sweep",
     "byte pairs": "tinyshakespeare-gamma_sweep-pairs",
+    "characters, Wikipedia": "wikitext2_test-gamma_sweep",
+    "byte pairs, Wikipedia": "wikitext2_test-gamma_sweep-pairs",
 }
 TWO = "Shakespeare, Wikipedia"
 CLUSTERS = {

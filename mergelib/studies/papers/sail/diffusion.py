@@ -152,14 +152,15 @@ def diffusion(
         judged_on: split of these real ones; validation pictures are for choosing rates by.
 
     Returns:
-        ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``, or,
-        for arms whose start has a cost, ``"cost"``: after as many steps as REPA's FLOPs buy, all
-        told; none is the start itself), ``frechet``, ``kernel`` (unbiased) and ``accuracy``, the
-        share of pictures that the expert takes for the class asked for. ``"cost"`` is account C of
-        `mergelib.sail.retraining.Costs`, and of ``REPA + J``, which has no sources, B as well; of
-        ``REPA, grown``, ``"steps"`` is A and B. ``losses``: rows of ``arm``, ``step`` and
-        ``velocity``. ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and ``before`` the first.
-        ``floor``: see `mergelib.studies.papers.sail.latents.World`.
+        ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``; for
+        arms whose step costs other than REPA's, ``"A"``, after as many steps as REPA's FLOPs buy;
+        for arms whose start has a cost, ``"cost"``, the same with all of it told; no step is the
+        start itself), ``frechet``, ``kernel`` (unbiased) and ``accuracy``, the
+        share of pictures that the expert takes for the class asked for. ``"A"`` and ``"cost"`` are
+        accounts A and C of `mergelib.sail.retraining.Costs`; the latter is B as well for ``REPA +
+        J``, which has no sources; of ``REPA, grown``, ``"steps"`` is A and B. ``losses``: rows of
+        ``arm``, ``step`` and ``velocity``. ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and
+        ``before`` the first. ``floor``: see `mergelib.studies.papers.sail.latents.World`.
 
     Raises:
         TypeError: a backbone that is no vision transformer.
@@ -183,12 +184,13 @@ def diffusion(
     rival = step_flops(Parts(world, width, depth), world, REPA, plan)
     for arm in arms(world, plan, only):
         accounts = {"steps": at}
-        if arm.before:
-            accounts["cost"] = {
-                share: max(0, (step * rival - arm.before) // arm.step) for share, step in at.items()
-            }
+        for account, before in (("A", 0), ("cost", arm.before)):
+            if before or (account == "A" and arm.step != rival):
+                accounts[account] = {
+                    share: max(0, (step * rival - before) // arm.step) for share, step in at.items()
+                }
         wanted = {step for account in accounts.values() for step in account.values()}
-        kept, velocities = trained(arm.parts, world, arm.name, plan, wanted)
+        kept, velocities = trained(arm.parts, world, arm.name, plan, wanted, steps=max(wanted))
         tables["cost"].append({"arm": arm.name, "step": arm.step, "before": arm.before})
         tables["losses"] += [
             {"arm": arm.name, "step": step, "velocity": value}
