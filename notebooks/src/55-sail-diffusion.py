@@ -90,13 +90,13 @@ print(inspect.getsource(flow.velocity_loss))
 # %% [markdown]
 # Our pictures are the handwritten digits 0 to 4 that come with scikit-learn. An autoencoder makes latents of $4 \times 8 \times 8$ of
 # them. The suite's pretrained backbone is the network whose tokens are aligned to, and $f_P$ learns these tokens from
-# latents. All four arms are trained now, on the same batches, times and noise, and REPA goes on for as long as what REPA + J costs
+# latents. All four arms are trained now, on the same batches, times and noise and at one rate, and REPA goes on for as long as what REPA + J costs
 # in all:
 
 # %%
 import mergelib as ml
 from mergelib.studies.analysis.sail import diffusion as analysis
-from mergelib.studies.papers.sail.diffusion import Plan
+from mergelib.studies.papers.sail.diffusion import TRAININGS, Plan
 from mergelib.studies.papers.sail.latents import prepare
 
 small, task = PROFILE == "smoke", "digits_low"
@@ -104,7 +104,8 @@ suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE, tasks=[task])
 zoo = ml.load_zoo(suite, model="vit_small", device=DEVICE)
 steps = 10 if small else 150
 world = prepare(zoo, task, samples=200, prepared=steps, represented=20 if small else 200)
-plan = Plan(64, 2, (32, 1), steps=steps, aligned=steps // 5, batch_size=48)
+rates = dict.fromkeys(TRAININGS, 3e-3)
+plan = Plan(64, 2, (32, 1), steps=steps, aligned=steps // 5, batch_size=48, rates=rates)
 compared = analysis.compare(world, plan, samples=200, euler=10)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "One latent, decoded. Above: on its straight way to a noise. Below: the way back from the same noise of the REPA that was trained longest, with the same digit asked for.", "name": "fig-diffusion-flow"}, "image": {"alt": "Above, a digit fades into blotches from left to right. Below, from the same blotches at the right, strokes form towards the left and end in another shape than the one above."}}
