@@ -170,7 +170,8 @@ def speed_ups(
 
     Returns:
         Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``; ``reached``
-        and ``rival_reached`` say whether each side got there.
+        and ``rival_reached`` say whether each side got there, ``begun`` whether one was there
+        already, before any step.
     """
     own, other = (table[table["arm"] == name] for name in (arm, rival))
     pairs = own.merge(other, on=_CELL, suffixes=("", "_rival"))
@@ -184,8 +185,9 @@ def speed_ups(
         speed = speed_up(steps[0], rivals, steps[1], costs, account, least=EVERY)
         reached = {"reached": row[goal] < row["last"]}
         reached["rival_reached"] = row[f"{goal}_rival"] < row["last_rival"]
+        reached["begun"] = not (row[goal] and row[f"{goal}_rival"])
         rows.append({name: row[name] for name in _CELL} | {"speed": float(speed), **reached})
-    return pd.DataFrame(rows, columns=[*_CELL, "speed", "reached", "rival_reached"])
+    return pd.DataFrame(rows, columns=[*_CELL, "speed", "reached", "rival_reached", "begun"])
 
 
 def accounts(table: pd.DataFrame, goal: str, arms: Sequence[str] = ()) -> pd.DataFrame:
