@@ -62,10 +62,16 @@ def more(what: str, rows: pd.DataFrame, cell: Mapping[str, str], other: Mapping[
     return above(what + told, speed, rival, unit="log₂ ratio", limit=both)
 
 
+def seldom(rows: pd.DataFrame, by: str) -> float:
+    """Share of cells, told apart by a column, in which either side seldom reaches the goal."""
+    reached = rows.groupby(by)[["reached", "rival_reached"]].mean().min(axis=1)
+    return float((reached < ENOUGH).mean())
+
+
 def _told(rows: pd.DataFrame, cell: Mapping[str, str]) -> tuple["pd.Series[float]", Limit, str]:
     """Speed-ups by seed, what they are a bound of, and this in words."""
     speed, own, rival, begun = (pick(rows, name, keys=SEED, **cell) for name in VALUES)
-    if begun.mean() > 1 - ENOUGH:
+    if (1 - begun).mean() < ENOUGH:
         return speed, "none", BEGUN
     limit = LIMITS[bool(own.mean() >= ENOUGH), bool(rival.mean() >= ENOUGH)]
     return speed, limit, WORDS[limit]

@@ -12,6 +12,7 @@ from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY
 from mergelib.studies.papers.sail.larger.rates import usual_goals
 
 TEXT = tuple(f"tinyshakespeare-arms{part}" for part in ("", "-published", "-drawn"))
+LASTING = ("tinyshakespeare-arms-longer",)  # of texts, the main arms until scratch slows down
 PICTURES = ("vision8-arms", "vision8-arms-farther", "vision8-arms-drawn")
 HALVES = (
     *("vision14-arms", "vision14-arms-sizes"),  # of all cells, the main arms
@@ -38,7 +39,7 @@ def curves(results: Sequence[str]) -> pd.DataFrame:
     it stands here for own starts, too.
 
     Args:
-        results: `TEXT`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER` or `UNLABELLED`.
+        results: `TEXT`, `LASTING`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER` or `UNLABELLED`.
 
     Returns:
         A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
@@ -105,6 +106,11 @@ def best_baseline(table: pd.DataFrame, cell: Mapping[str, str]) -> str:
     chosen = (table[list(cell)] == pd.Series(cell)).all(axis=1) & table["arm"].isin(BASELINES)
     means = table[chosen].groupby("arm")["choose"].mean()
     return str(means.reindex(BASELINES).idxmin())
+
+
+def lasting() -> pd.DataFrame:
+    """`starts` of texts in long trainings, whose goals lie below every start."""
+    return starts(LASTING)
 
 
 def pictured() -> pd.DataFrame:
