@@ -525,7 +525,7 @@ assert (checks.loc[shown, "outcome"] == "open").all()
 # (text-accounts)=
 # How fast the starts are is a matter of what counts:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch of all starts with a shared start at width 48, to what scratch has after nine tenths of its steps on other seeds, by what counts as cost. On these seeds scratch does not get there, so all are lower bounds. Means and 95 % intervals over five seeds.", "name": "fig-text-accounts"}, "image": {"alt": "Rows of three marks. Retraining alone, nearly all starts lie at four and a third, the source at its own size near six. With what the start takes counted, LiGO, learned and distilled SAIL fall below two. With the sources counted, starts from one source lie near zero and those from two near minus one."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch of all starts with a shared start at width 48, to what scratch has after nine tenths of 1,000 steps on other seeds, by what counts as cost. Here scratch has 400 and does not get there, so all are lower bounds; learned maps (LiGO, SAIL) begin below this loss. Means and 95 % intervals over five seeds.", "name": "fig-text-accounts"}, "image": {"alt": "Rows of three marks. Retraining alone, learned maps lie above four, the nearest source at three and a half, SAIL at three, the uniform average below two. With what the start takes counted, LiGO, learned and distilled SAIL fall below two. With the sources counted, starts from one source lie near zero and those from two near minus one."}}
 cell = starts[(starts["size"] == "half wider") & (starts["start"] == "shared")]
 counted = comparison.accounts(cell, "hard")
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
@@ -536,15 +536,17 @@ plt.show()
 # %% tags=["remove-cell"]
 means = counted.groupby(["account", "arm"])["speed"].mean().unstack("account")
 rest = means.drop("scratch, published")
-assert (rest["A"] > 3.5).all()
+assert rest.loc[["LiGO", "SAIL, learned"], "A"].min() > 4
+assert rest.loc["nearest source", "A"] > 3.4 > 3.1 > rest.loc["SAIL", "A"] > 2.8
+assert 1.5 < rest.loc["uniform", "A"] < 2
 assert rest.loc[["LiGO", "LiGO, published", "SAIL, learned", "SAIL, distilled"], "B"].max() < 2
-assert rest.loc[["nearest source", "stack", "bert2BERT"], "C"].between(0, 0.3).all()
+assert rest.loc[["nearest source", "stack", "bert2BERT"], "C"].between(0, 0.1).all()
 assert rest.loc[["SAIL", "uniform", "greedy soup", "SAIL, learned"], "C"].max() < -0.7
 assert not counted["rival_reached"].any()
 
 # %% [markdown]
-# By retraining alone all starts get there at once, whatever they are made of. What learned maps and a teacher take is three quarters of that lead and more. If the sources have to be
-# trained for it, one is about even with scratch, and two are slower.
+# By retraining alone, the paper's account, learned maps look fastest. What they and a teacher take is most of that lead, and by account B the nearest source alone is ahead of SAIL, and SAIL of
+# the uniform average. If the sources have to be trained for it, one is about even with scratch, and two are slower.
 #
 # ## Notes on the paper's numbers
 #
