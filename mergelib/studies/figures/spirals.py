@@ -49,7 +49,7 @@ def by_weight(table: pd.DataFrame, column: str, ax: "Axes") -> Any:
 
     Args:
         table: as the first from `mergelib.studies.analysis.sail.spirals.curves`.
-        column: of it; the axis is logarithmic.
+        column: of it; the axis is logarithmic, but for ``accuracy``.
         ax: where to draw.
 
     Returns:
@@ -64,7 +64,7 @@ def by_weight(table: pd.DataFrame, column: str, ax: "Axes") -> Any:
         ax.plot(rows["step"], rows[column], color=shades.to_rgba(gamma), lw=1.1)
     scratch = table[table["gamma"].isna()]
     ax.plot(scratch["step"], scratch[column], color="#000000", lw=2.6, label="scratch")
-    ax.set(yscale="log")
+    ax.set(yscale="linear" if column == "accuracy" else "log")
     return shades
 
 
