@@ -192,8 +192,27 @@ print(written({"loss": mean}, digits=3)["loss"].unstack("modality", fill_value="
 
 # %% [markdown]
 # **Merging does not help.** On GPTs two sources end 0.02 to 0.04 nats behind one, by every kind of start; on ResNets of two kinds they are level within 0.04. On halves they are level with a shared start,
-# and 0.06 behind with own ones, matched or not. Only there does it matter whether the start is shared; on GPTs reordering takes two fifths of the harm away. Mean padding is best: copies are a hundredth or two behind, and LiGO's maps cost more than they bring. For two sources apart they cost as much as 235 steps.
-# Learned *jointly* they let the second source do no harm, at equal steps (account A), and no good. That is what the two lie above one:
+# and 0.06 behind with own ones, matched or not. Only there does it matter whether the start is shared; on GPTs reordering takes two fifths of the harm away.
+#
+# How much of this is what merging costs? Its effect by account:
+
+# %%
+merging = {
+    account: over_seeds(
+        analysis.effects(account).query("factor == 'merging'"), ["modality", "effect"], "loss"
+    )
+    for account in ("A", "B")
+}
+print(written(merging, digits=3).sort_index(level=0, sort_remaining=False).to_string())
+
+# %% [markdown]
+# At equal steps (A) less than half of the harm on GPTs is left, and with re-basin none that five seeds can show; the rest is what LiGO's maps cost more for two sources than for one.
+# On ResNets the two accounts agree. Account C has no row: two sources cost more than all of scratch's steps, and on ResNets one does.
+#
+# **Maps.** On GPTs copies are a hundredth behind mean padding. On both ResNets five seeds cannot tell them apart; means are one and two hundredths behind.
+# LiGO's maps, learned for each source alone, end 0.08 behind. At equal steps they are level; what puts them behind is their cost, for two sources as much as 235 steps.
+# Learned *jointly* they gain 0.016 at equal steps, and nothing that five seeds can show once their cost counts. With these maps the second source does no harm at equal steps, and no good.
+# This is what the two lie above one:
 
 # %%
 equal = analysis.ends().query("sources > 0 and maps == 'LiGO joint'")
@@ -221,8 +240,16 @@ assert low["ResNet", "start", "own less shared"] < 0 < high["ResNet", "start", "
 assert low["GPT", "start", "own less shared"] < 0 < high["GPT", "start", "own less shared"]
 mended = -mean["mean"]["GPT", "start", "re-basin less own"]
 assert 0.35 < mended / mean["mean"]["GPT", "merging", "own"] < 0.45
-assert 0.005 < mean["mean"]["GPT", "maps", "replicate"] < 0.015
+maps = mean.xs("maps", level="factor")
+copies = maps.xs("replicate", level="effect")
+assert copies["mean"].round(2).to_dict() == {"GPT": 0.01, "ResNet": 0.01, "ResNet, halves": 0.02}
+assert (copies["mean"] > copies["half_width"]).to_dict() == {
+    **dict.fromkeys(copies.index, False),
+    "GPT": True,
+}
 assert (level["mean"].abs() < level["half_width"]).all()
+
+# %% tags=["remove-cell"]
 wide = ends[ends["sources"] > 0].pivot_table(
     index=["modality", "maps"], columns=["sources", "start"], values="B"
 )
@@ -235,7 +262,32 @@ assert above.loc[("ResNet", "svd_random")].dropna().between(0.15, 0.18).all()
 assert above.loc["ResNet"].drop("svd_random").abs().max().max() < 0.02
 costs = analysis.curves().groupby(["modality", "maps", "sources"])[["added_flops", "step_flops"]]
 apart = costs.first().eval("added_flops / step_flops")
+added = apart["GPT"].unstack("sources")
+assert (added[2] > added[1] + 10).to_dict() == {
+    maps: maps.startswith("LiGO") for maps in added.index
+}
 assert 230 < apart["GPT", "LiGO alone", 2] < 240
+
+# %% tags=["remove-cell"]
+both = {name: table.unstack("effect") for name, table in merging.items()}
+left = both["A"]["mean"].loc["GPT"] / both["B"]["mean"].loc["GPT"]
+assert left[["shared", "own"]].between(0.4, 0.5).all()
+sure = merging["A"]["mean"] > merging["A"]["half_width"]
+assert sure["GPT"].to_dict() == {"shared": True, "own": True, "re-basin": False}
+nets = ["ResNet", "ResNet, halves"]
+assert (merging["A"]["mean"] - merging["B"]["mean"]).loc[nets].abs().max() < 0.005
+assert analysis.effects("C").empty
+assert ends.loc[ends["sources"] == 2, "C"].isna().all()
+assert ends.loc[(ends["sources"] == 1) & ends["modality"].isin(nets), "C"].isna().all()
+free = over_seeds(analysis.effects("A"), ["modality", "factor", "effect"], "loss").loc["GPT"]
+costly = mean.loc["GPT"]
+alone, joint = ("maps", "LiGO alone"), ("maps", "LiGO joint")
+assert round(costly["mean"][alone], 2) == 0.08
+assert costly["mean"][alone] > costly["half_width"][alone]
+assert abs(free["mean"][alone]) < free["half_width"][alone] < 0.005
+assert round(free["mean"][joint], 3) == -0.016
+assert -free["mean"][joint] > free["half_width"][joint]
+assert abs(costly["mean"][joint]) < costly["half_width"][joint]
 
 # %% [markdown]
 # (warm-sources)=
@@ -352,8 +404,8 @@ print("most:", gaps.max().max() < steps_saved(0.5, 1.0, 0.01) / 2 + 0.1)
 #
 # * Theory promises a constant number of steps, at most $\kappa \ln 2$ for half the excess, and so factors that fall to one.
 # * Networks save more steps the harder the target is, on GPTs and on ResNets, as far as scratch was trained.
-# * Merging two sources ends behind one on GPTs by 0.02 to 0.04 nats, whatever the start; on ResNets level with it, or 0.06 behind where halves have their own starts.
-# * Mean padding and copies do; learned maps cost what they bring.
+# * Merging two sources ends behind one on GPTs by 0.02 to 0.04 nats at equal cost, whatever the start; on ResNets level with it, or 0.06 behind where halves have their own starts.
+# * Mean padding and copies are a hundredth or two apart. Learned maps cost about what they bring if learned jointly, and much more if learned for each source alone.
 # * Random factors, which keep no function, save steps on GPTs as well, and none on ResNets once scratch has its best rate.
 #
 # **Next:** [](90-claims-ledger).
