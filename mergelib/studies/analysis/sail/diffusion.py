@@ -33,25 +33,26 @@ from mergelib.testbed.diffusion.networks import SiT
 from mergelib.training import make_optimiser, shuffled, train
 
 FILE = "vision8-diffusion-vit_small"
+ONE_RATE = f"{FILE}-one_rate"  # all trainings at 3e-3
 LONGER = f"{REPA}, equal cost"
 
 
-def judged() -> pd.DataFrame:
-    """Table ``quality`` of the study, with ``log``, the logarithm of ``frechet``.
+def judged(name: str = FILE) -> pd.DataFrame:
+    """Table ``quality`` of a result of the study, with ``log``, the logarithm of ``frechet``.
 
     REPA's cost is what others are compared at, so its rows stand for all accounts; and where steps
     cost what REPA's do, equal steps are account A.
     """
-    table = load_table(FILE, "quality")
+    table = load_table(name, "quality")
     unit = table[table["arm"] == REPA].assign(account="cost")
     other = table.loc[table["account"] == "A", "arm"].unique()
     alike = table[(table["account"] == "steps") & ~table["arm"].isin(other)].assign(account="A")
     return _with_log(pd.concat([table, unit, alike], ignore_index=True))
 
 
-def against_repa() -> pd.DataFrame:
+def against_repa(name: str = FILE) -> pd.DataFrame:
     """`judged` with ``nearer``, REPA's ``log`` less the row's own, of the same seed."""
-    table, keys = judged(), ["seed", "read", "account"]
+    table, keys = judged(name), ["seed", "read", "account"]
     repa = table.loc[table["arm"] == REPA, [*keys, "log"]]
     both = table.merge(repa, on=keys, suffixes=("", "_repa"))
     return both.assign(nearer=both["log_repa"] - both["log"])
