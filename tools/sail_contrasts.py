@@ -31,6 +31,7 @@ class Match(Contrast):
 _ARMS = partial(Contrast, "compared", ("method",), blocks=("seed", "reading", "start"))
 _BLOCKS = ("seed", "modality", "target", "start", "size")
 _STARTS = partial(Contrast, "starts", ("arm",), blocks=_BLOCKS)
+_LASTING = partial(Contrast, "lasting", ("arm",), blocks=_BLOCKS)
 _PICTURED = partial(Contrast, "pictured", ("arm",), blocks=_BLOCKS)
 _HALVED = partial(Contrast, "halved", ("arm",), blocks=_BLOCKS)
 _LONGER = partial(Contrast, "longer", ("arm",), blocks=_BLOCKS)
@@ -64,7 +65,7 @@ _CELLS = [f"{reading} {source}" for reading in READINGS for source in (1, 2)]
 CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     "S1": (
         _ARMS([("theorem",), ("scratch",)], ("easy", "hard"), 1000.0),
-        _STARTS([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
+        _LASTING([("SAIL",), ("scratch",)], ("easy", "hard"), 10_000.0),
         _PICTURED([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
         _HALVED([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
         _UNLABELLED([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
@@ -94,6 +95,14 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             ("loss",),
             10.0,
             blocks=("seed", "reading", "steps"),
+        ),
+        Contrast(
+            "swept",
+            ("start", "gamma"),
+            [("own", 0.0), ("own", 0.5)],
+            ("judge",),
+            10.0,
+            blocks=("seed", "tokens", "step"),
         ),
     ),
     "S6": (_STARTS([("SAIL",), *((name,) for name in BASELINES)], ("loss",), 10.0),),
@@ -146,6 +155,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _PICTURED([("scratch",), ("SAIL",)]),
         _HALVED([("scratch",), ("SAIL",)]),
         _LONGER([("scratch",), ("SAIL",)]),
+        _LASTING([("scratch",), ("SAIL",)]),
         _UNLABELLED([("scratch",), ("SAIL",)]),
     ),
     "S11": (
@@ -194,6 +204,16 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             against=[*(1 for _ in _NEAR), *(0 for _ in _FAR)],
             blocks=("seed", "reading", "start"),
         ),
+        Contrast(
+            "swept",
+            ("gamma",),
+            [(gamma,) for gamma in (*_NEAR, *_FAR)],
+            ("choose",),
+            100.0,
+            levels=[*(0 for _ in _NEAR), *(1 for _ in _FAR)],
+            against=[*(1 for _ in _NEAR), *(0 for _ in _FAR)],
+            blocks=("seed", "tokens", "start", "step"),
+        ),
     ),
     "S16": (
         _ARMS([("theorem",), ("nearest source",)], ("loss",), 10.0),
@@ -213,7 +233,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         ),
     ),
     "S17": (
-        _STARTS([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
+        _LASTING([("SAIL",), ("scratch",)], ("easy", "hard"), 10_000.0),
         _HALVED([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
     ),
     "S19": (_STARTS([("SAIL, distilled",), ("SAIL",)], ("late", "loss"), 1000.0),),

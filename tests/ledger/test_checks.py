@@ -118,21 +118,23 @@ def test_bounds_of_a_quantity_decide_on_one_side(limit: Limit, shown: list[str])
 
 
 @pytest.mark.parametrize(
-    ("own", "rival", "words", "role"),
+    ("own", "rival", "begun", "words", "role"),
     [
-        (5, 5, "", "primary"),
-        (5, 3, " (a lower bound)", "primary"),
-        (3, 4, " (an upper bound)", "primary"),
-        (3, 3, " (no factor: seldom reached)", "secondary"),
+        (5, 5, 1, "", "primary"),
+        (5, 3, 0, " (a lower bound)", "primary"),
+        (3, 4, 0, " (an upper bound)", "primary"),
+        (3, 3, 0, " (no factor: seldom reached)", "secondary"),
+        (5, 5, 2, " (no factor: one side begins there)", "secondary"),
     ],
 )
 def test_speed_ups_are_bounds_where_goals_are_seldom_reached(
-    own: int, rival: int, words: str, role: str
+    own: int, rival: int, begun: int, words: str, role: str
 ) -> None:
     seeds = range(5)
     rows = pd.DataFrame({"seed": seeds, "speed": [1.0, 1.2, 0.8, 1.1, 0.9], "size": "a"})
     rows["reached"] = [seed < own for seed in seeds]
     rows["rival_reached"] = [seed < rival for seed in seeds]
+    rows["begun"] = [seed < begun for seed in seeds]
     check = faster("faster", rows, {"size": "a"}, "primary")
     assert (check.what, check.role) == (f"faster{words}", role)
     assert check.value == pytest.approx(1)

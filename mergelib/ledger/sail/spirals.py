@@ -67,13 +67,17 @@ def spike(load: Load) -> list[Check]:
 
 
 def maintained(
-    words: str, own: "pd.Series[float]", scratch: "pd.Series[float]", after: str = ""
+    words: str,
+    own: "pd.Series[float]",
+    scratch: "pd.Series[float]",
+    after: str = "",
+    role: Role = "primary",
 ) -> list[Check]:
     """S10: an accuracy better than that of scratch, and not worse by more than `NEAR_POINTS`."""
     better = f"{words}: better than scratch in the end{after}"
     worse = f"{words}: not worse than scratch by {NEAR_POINTS} points in the end{after}"
     return [
-        above(better, own, scratch),
+        above(better, own, scratch, role=role),
         above(worse, own, scratch, role="secondary", bound=-NEAR_POINTS),
     ]
 

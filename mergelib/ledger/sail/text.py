@@ -74,9 +74,10 @@ def spike(load: Load) -> list[Check]:
     heights = text.heights(load(text.swept))
     checks = []
     for tokens, start, step in product(text.SWEEPS, WORDS, heights["step"].unique()):
+        role: Role = "primary" if start == "own" else "secondary"
         values = pick(heights, "height", keys=SEED, start=start, step=step, tokens=tokens)
         what = f"text, {tokens}, {WORDS[start]}: a barrier after {step} steps"
-        checks.append(above(what, values, 0.0, role="secondary", unit="nats"))
+        checks.append(above(what, values, 0.0, role=role, unit="nats"))
     return checks
 
 
@@ -142,6 +143,6 @@ def near_ends(load: Load) -> list[Check]:
     for tokens, start in product(text.SWEEPS, STARTS):
         shares = pick(near, "near", keys=SEED, start=start, tokens=tokens)
         what = f"text, {tokens}, {WORDS[start]}: best γ near 0 or 1, not by lot"
-        options: dict[str, Any] = {"role": "secondary", "unit": "share"}
+        options: dict[str, Any] = {"role": "primary", "unit": "share"}
         checks.append(of_best(what, shares, chance, flat=bool(level[tokens, start]), **options))
     return checks

@@ -142,7 +142,7 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
 
     Returns:
         Rows of ``seed``, ``reading``, ``start`` and ``speed``; ``reached`` and
-        ``rival_reached`` say whether each side got there.
+        ``rival_reached`` say whether each side got there, ``begun`` whether one was there already.
     """
     sides = [
         table[table["method"] == name].set_index(_KEYS)[goal].sort_index()
@@ -153,6 +153,7 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
     reached = {
         "rival_reached": sides[0] < EPOCHS,
         "reached": sides[1] < EPOCHS,
+        "begun": sides[1] == 0,
     }
     return pd.DataFrame({"speed": speed.numpy(), **reached}, index=sides[0].index).reset_index()
 

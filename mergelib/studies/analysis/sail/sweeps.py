@@ -170,7 +170,7 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
 
     Returns:
         Rows of ``seed``, ``source``, ``target``, ``start`` and ``speed``; ``reached`` and
-        ``rival_reached`` say whether each side got there.
+        ``rival_reached`` say whether each side got there, ``begun`` whether one was there already.
     """
     wide = table.pivot(index=[*_DIRECTION, "last"], columns="method", values=goal)
     steps = wide.reset_index()
@@ -186,6 +186,7 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
             {name: row[name] for name in _DIRECTION}
             | {"speed": float(speed)}
             | {name: count < row["last"] for name, count in reached.items()}
+            | {"begun": row[method] == 0}
         )
     return pd.DataFrame(rows)
 

@@ -12,6 +12,7 @@ from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY
 from mergelib.studies.papers.sail.larger.rates import usual_goals
 
 TEXT = tuple(f"tinyshakespeare-arms{part}" for part in ("", "-published", "-drawn"))
+LASTING = ("tinyshakespeare-arms-longer",)  # of texts, the main arms until scratch slows down
 PICTURES = ("vision8-arms", "vision8-arms-farther", "vision8-arms-drawn")
 HALVES = (
     *("vision14-arms", "vision14-arms-sizes"),  # of all cells, the main arms
@@ -38,7 +39,7 @@ def curves(results: Sequence[str]) -> pd.DataFrame:
     it stands here for own starts, too.
 
     Args:
-        results: `TEXT`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER` or `UNLABELLED`.
+        results: `TEXT`, `LASTING`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER` or `UNLABELLED`.
 
     Returns:
         A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
@@ -107,6 +108,11 @@ def best_baseline(table: pd.DataFrame, cell: Mapping[str, str]) -> str:
     return str(means.reindex(BASELINES).idxmin())
 
 
+def lasting() -> pd.DataFrame:
+    """`starts` of texts in long trainings, whose goals lie below every start."""
+    return starts(LASTING)
+
+
 def pictured() -> pd.DataFrame:
     """`starts` of pictures."""
     return starts(PICTURES)
@@ -170,7 +176,8 @@ def speed_ups(
 
     Returns:
         Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``; ``reached``
-        and ``rival_reached`` say whether each side got there.
+        and ``rival_reached`` say whether each side got there, ``begun`` whether one was there
+        already, before any step.
     """
     own, other = (table[table["arm"] == name] for name in (arm, rival))
     pairs = own.merge(other, on=_CELL, suffixes=("", "_rival"))
@@ -184,8 +191,9 @@ def speed_ups(
         speed = speed_up(steps[0], rivals, steps[1], costs, account, least=EVERY)
         reached = {"reached": row[goal] < row["last"]}
         reached["rival_reached"] = row[f"{goal}_rival"] < row["last_rival"]
+        reached["begun"] = not (row[goal] and row[f"{goal}_rival"])
         rows.append({name: row[name] for name in _CELL} | {"speed": float(speed), **reached})
-    return pd.DataFrame(rows, columns=[*_CELL, "speed", "reached", "rival_reached"])
+    return pd.DataFrame(rows, columns=[*_CELL, "speed", "reached", "rival_reached", "begun"])
 
 
 def accounts(table: pd.DataFrame, goal: str, arms: Sequence[str] = ()) -> pd.DataFrame:

@@ -1,10 +1,11 @@
 """Rates and goals for starts of a larger network, found on seeds that no study uses."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from mergelib.studies.papers.sail.larger.arms import ARMS, Arm, Sources
+from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY, Arm, Sources
 from mergelib.studies.papers.sail.larger.rates import Rates
 from mergelib.studies.papers.sail.larger.transfers import Transfer
 
@@ -47,7 +48,7 @@ def tuned_rates(
 def tuned_goals(
     transfers: Sequence[Transfer], size: str, steps: int, arms: Sequence[str] = ("scratch",)
 ) -> dict[str, float]:
-    """Median losses on tuning seeds, of one target.
+    """Median over tuning seeds of the least loss so far, of one target.
 
     Args:
         transfers: of one modality and target.
@@ -65,7 +66,11 @@ def tuned_goals(
         for arm in arms:
             reads = {step: goal for goal, (name, step) in goals.items() if name == arm}
             net, rate = pair.start(ARMS[arm]).net, pair.rates(arm).training
-            for row in transfer.retrained(net, reads, rate):
+            least = math.inf
+            for row in transfer.retrained(
+                net, sorted({*reads, *range(0, max(reads), EVERY)}), rate
+            ):
+                least = min(least, row["judge"])
                 if row["step"] in reads:
-                    found[reads[row["step"]]].append(row["judge"])
+                    found[reads[row["step"]]].append(least)
     return {goal: round(median(losses), 3) for goal, losses in found.items()}
