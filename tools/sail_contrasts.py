@@ -184,6 +184,14 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             10.0,
             blocks=("seed", "reading", "start", "source"),
         ),
+        Contrast(
+            "nearness_in_text",
+            ("point",),
+            [("source",), ("random",)],
+            ("log",),
+            10.0,
+            blocks=("seed", "start", "source"),
+        ),
     ),
     "S15": (
         Contrast(

@@ -1,7 +1,7 @@
 """All studies by name. Importing this module registers them, a module for each paper."""
 
 from mergelib.studies.papers import cart, cogram, convolutions, frank_wolfe, geometry, surface
-from mergelib.studies.papers.sail import clusters, diffusion, kernels, risk, spirals, text
+from mergelib.studies.papers.sail import clusters, diffusion, kernels, nearness, risk, spirals, text
 from mergelib.studies.papers.sail.larger import arms, encoder, factorial, kept
 from mergelib.studies.papers.stability import (
     constants,
@@ -21,7 +21,7 @@ PAPERS = (
     *(cart, surface, geometry, convolutions, frank_wolfe, cogram),
     *(constants, retraining, scaling, repeats, variance, remedies),
     *(uneven, mechanisms, rebasin, weighing),
-    *(spirals, text, kernels, diffusion, kept, encoder, arms, factorial, risk, clusters),
+    *(spirals, text, kernels, nearness, diffusion, kept, encoder, arms, factorial, risk, clusters),
 )
 
 

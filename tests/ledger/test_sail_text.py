@@ -13,18 +13,19 @@ from mutate_ledger import WAYS, found, noticed
 from mergelib.ledger import judge, sail
 from mergelib.ledger.sail.arms import BYOL, HALVES, LABELS
 from mergelib.ledger.sail.text import STARTS
-from mergelib.records.results import MissingResult
-from mergelib.studies.analysis.sail import sweeps
+from mergelib.records.results import MissingResult, load_table
+from mergelib.studies.analysis.sail import spirals, sweeps, text
 from mergelib.studies.analysis.sail.larger import arms
 from mergelib.studies.papers.sail.larger.arms import ARMS
 from mergelib.studies.papers.sail.larger.rates import GOALS
+from mergelib.studies.papers.sail.spirals import READINGS
 from mergelib.studies.papers.sail.text import CELLS, CORPORA, EVERY, SHARES
 from mergelib.studies.papers.sail.training import GRIDS
 
 Tables = dict[str, list[dict[str, Any]]]
 RESNETS = ("half wider", "deeper", "deepest")
 APART = ("bert2BERT", "LiGO, published")
-KEYS = ("S2", "S4", "S5", "S6", "S11", "S17", "S19")
+KEYS = ("S2", "S4", "S5", "S6", "S11", "S14", "S17", "S19")
 
 
 def swept(draw: Callable[[], float], start: str, **cell: Any) -> Iterator[dict[str, Any]]:
@@ -94,6 +95,12 @@ def made(seed: int) -> dict[str, Tables]:
             put(name, "curves", {**cell, "arm": arm, **row})
             if not step:
                 put(name, "costs", {**cell, "arm": arm} | flops)
+    for start, source in product(STARTS, (1, 2)):
+        row = {"start": start, "source": source}
+        lengths = [{"parameters": draw(), "random": draw()} for _ in range(4)]
+        put(text.NEARNESS, "sources", {**row, **lengths[0]})
+        for reading, squares in zip(READINGS, lengths[1:], strict=True):
+            put(spirals.FILE, "sources", {**row, "reading": reading, **squares})
     return tables
 
 
@@ -104,8 +111,13 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def load(name: str, part: str) -> pd.DataFrame:
         return pd.DataFrame([row for tables in seeds for row in tables.get(name, {}).get(part, [])])
 
+    def also(name: str, part: str) -> pd.DataFrame:
+        return load(name, part) if part in seeds[0].get(name, {}) else load_table(name, part)
+
     for module in (sweeps, arms):
         monkeypatch.setattr(module, "load_table", load)
+    for module in (spirals, text):
+        monkeypatch.setattr(module, "load_table", also)
     for modality, size in product((HALVES, LABELS, BYOL, "GPT"), (*RESNETS, "twice")):
         goals = {"easy": 2.505, "hard": 2.5}
         monkeypatch.setitem(GOALS, (modality, size, "cifar10"), goals)
@@ -140,7 +152,7 @@ def test_claims_without_results_are_not_tested(key: str, monkeypatch: pytest.Mon
     def missing(name: str, part: str) -> pd.DataFrame:
         raise MissingResult(f"no result {name!r}")
 
-    for module in (sweeps, arms):
+    for module in (sweeps, arms, text):
         monkeypatch.setattr(module, "load_table", missing)
     claim = next(claim for claim in sail.CLAIMS if claim.key == key)
     assert judge([claim])[0]["verdict"].tolist() == ["not tested"]

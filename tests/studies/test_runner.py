@@ -294,7 +294,7 @@ def test_studies_use_no_method_that_they_do_not_name(
     left_out = {"calibration", "fusion", "thresholds", "tuning", "batch_norm"}
     left_out |= {"spirals", "gamma_sweep", "overlap", "mixture", "cross_corpus"}
     left_out |= {"kept", "encoder", "arms", "factorial", "risk", "clusters", "text_map"}
-    left_out |= {"text_kernels"}
+    left_out |= {"text_kernels", "text_nearness", "mixture_weights"}
     assert {*quick, *left_out} == set(REGISTERED)
     for name, settings in quick.items():
         study = get_study(name)

@@ -11,7 +11,8 @@ import torch
 from mergelib.data.texts import encode, encode_pairs
 from mergelib.sail.blocks import mean_thirds
 from mergelib.studies.papers.sail import text as studies
-from mergelib.studies.papers.sail.kernels import text_kernels
+from mergelib.studies.papers.sail.kernels import VARIATION, mixture_weights, text_kernels
+from mergelib.studies.papers.sail.nearness import text_nearness
 from mergelib.studies.papers.sail.training import Corpus, Texts, load_corpus, planned
 from mergelib.studies.runner import REGISTERED, Run
 from mergelib.testbed.models import GPT
@@ -29,10 +30,10 @@ SMALL: dict[str, Any] = {
 }
 
 
-def words(seed: int) -> str:
+def words(seed: int, letters: str = "abcdefghijklmnopqrstuvwxyz", count: int = 3000) -> str:
     generator = torch.Generator().manual_seed(seed)
-    letters = torch.randint(97, 123, (3000,), generator=generator).tolist()
-    return "".join(map(chr, letters))
+    lots = torch.randint(len(letters), (count,), generator=generator).tolist()
+    return "".join(letters[lot] for lot in lots)
 
 
 def step_flops(width: int, depth: int, vocabulary: int, context: int, batch: int) -> int:
@@ -251,6 +252,75 @@ def test_kernels_of_a_text() -> None:
     assert table.groupby(["tokens", "features", "factor"]).size().tolist() == [1] * 2 * 3 * 2
     assert table["gamma"].nunique() == len(table)
     assert text_kernels(Texts(1, {"a": text}), factors=[1.0, 2.0]) != tables
+
+
+def test_weights_of_a_mixture_are_its_shares_where_features_tell_the_texts_apart() -> None:
+    """Letters 0, 4, 5 and 1, 2, 6 have one mean and one variance, and two histograms."""
+    texts = {"a": words(0, "aef", 8000), "b": words(1, "bcg", 8000)}
+    tables = mixture_weights(Texts(0, texts), factors=[1.0], plan=SMALL)
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+    assert mixture_weights(Texts(0, texts), factors=[1.0], plan=SMALL) == tables
+    found = pd.DataFrame(tables["weights"]).pivot_table(
+        "gamma", ["features", "kernel"], "share", sort=False
+    )
+    off = found.sub(found.columns, axis=1).abs().max(axis=1)
+    assert off["histogram"].max() < 0.03
+    assert off["mean", "1"] > 0.5, "says nothing"
+    assert found.index.tolist() == [
+        *(("mean", "1"), ("tokens", "1"), ("histogram", "1"), ("histogram", VARIATION))
+    ]
+
+
+def test_weights_by_mmd_are_those_of_the_sweep() -> None:
+    texts = Texts(0, {"a": words(0), "b": words(1)})
+    sweep = studies.mixture(texts, shares=[0.25], plan=SMALL)["distances"]
+    found = pd.DataFrame(mixture_weights(texts, shares=[0.25], plan=SMALL)["weights"])
+    own = found[(found["features"] == "histogram") & (found["kernel"] == "1")]
+    assert own["gamma"].tolist() == [row["gamma"] for row in sweep]
+
+
+def test_total_variation_of_thirds_by_hand() -> None:
+    """Thirds of a, m and z alone: D_t is ρ of a, the rest of z, whatever blocks are drawn."""
+    text = "".join(letter * 40 for letter in "amz" * 40)
+    tables = mixture_weights(Texts(0, {"a": text}), others=[], factors=[], plan=SMALL)
+    counts = {row["share"]: row["gamma"] for row in tables["weights"]}
+    assert set(counts) == {*studies.SHARES}
+    corpus = load_corpus(Texts(0, {"a": text}), planned("default", SMALL))
+    drawn = min(len(part.train) for part in studies.divided(corpus, thirds=True)[1])
+    expected = [round(share * drawn) / drawn for share in counts]
+    assert [*counts.values()] == pytest.approx(expected, abs=1e-9)
+
+
+def test_distances_from_an_optimum_by_hand(corpus: Corpus) -> None:
+    texts = {"a": words(0), "b": words(1)}
+    tables = text_nearness(Texts(4, texts), plan=SMALL)
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+    assert text_nearness(Texts(4, texts), plan=SMALL) == tables
+    assert text_nearness(Texts(4, texts), starts=["own"], plan=SMALL)["sources"] == [
+        row for row in tables["sources"] if row["start"] == "own"
+    ]
+    parts = [corpus.parted(rows).train for rows in mean_thirds(corpus.blocks)]
+    places = {("shared", 1): "shared", ("shared", 2): "shared", ("own", 1): "shared"}
+    places["own", 2] = "own"
+    for row in tables["sources"]:
+        start, number = row["start"], row["source"]
+        source = corpus.source(corpus.model(places[start, number]), parts[number - 1], number)
+        begun = corpus.model("shared" if start == "shared" else "optimum")
+        optimum = corpus.source(begun, parts[2], 3)
+        fresh = corpus.model("random").state_dict()
+        for name, state in (("parameters", source), ("random", fresh)):
+            squares = (((state[key] - optimum[key]) ** 2).sum().item() for key in optimum)
+            assert row[name] == pytest.approx(sum(squares), rel=1e-5)
+    with pytest.raises(ValueError, match="unknown start 're-basin'; known: shared, own"):
+        text_nearness(Texts(4, texts), starts=["re-basin"], plan=SMALL)
+
+
+def test_without_training_a_shared_start_is_the_optimum_and_others_are_random() -> None:
+    source = Texts(0, {"a": words(0)})
+    table = pd.DataFrame(text_nearness(source, plan={**SMALL, "source_rate": 1e-9})["sources"])
+    rows = table.set_index(["start", "source"])
+    assert (rows.loc["shared", "parameters"] < 1e-6 * rows.loc["shared", "random"]).all()
+    assert (rows["parameters"] / rows["random"])["own"].tolist() == pytest.approx([1, 1], rel=0.2)
 
 
 def test_arms_of_another_corpus() -> None:

@@ -78,6 +78,10 @@ def _near_ends(load: Load) -> list[Check]:
     return [*spirals.near_ends(load), *text.near_ends(load)]
 
 
+def _nearer(load: Load) -> list[Check]:
+    return [*spirals.nearer(load), *text.nearer(load)]
+
+
 CLAIMS = (
     _vision_claim(
         key="S1",
@@ -262,10 +266,11 @@ CLAIMS = (
         place="Theorem 1",
         statement="sources are nearer to the target's optimum than random weights",
         reported="a bound, for weights from N(0, I)",
-        method=f"{_SETTING}. Log ratio of squared distances, against weights as PyTorch draws "
-        "them. The optimum is trained from the sources' start where they share it, and else from a "
-        "fresh one",
-        test=spirals.nearer,
+        method=f"{_SETTING}. Log ratio of squared distances, against weights that networks start "
+        "from. The optimum is trained from the sources' start where they share it, and else from a "
+        "fresh one. GPTs of width 32 likewise, on thirds of Shakespeare by mean token value, of "
+        "which the last trains the optimum",
+        test=_nearer,
     ),
     _text_claim(
         key="S15",

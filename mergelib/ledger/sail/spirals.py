@@ -113,18 +113,19 @@ def calmer(load: Load) -> list[Check]:
 def nearer(load: Load) -> list[Check]:
     """S14: log squared distance of fresh weights to an optimum, less that of sources."""
     table = load(spirals.nearness)
-    checks = []
-    for reading, start in CELLS:
-        chosen = {"reading": reading, "start": start}
-        sides = [
-            pick(table, "log", keys=("seed", "source"), point=point, **chosen)
-            .groupby("seed")
-            .mean()
-            for point in ("random", "source")
-        ]
-        what = f"{_named(reading, start)}: sources nearer to the optimum"
-        checks.append(above(what, *sides, unit="log ratio"))
-    return checks
+    return [
+        nearer_than_random(_named(reading, start), table, reading=reading, start=start)
+        for reading, start in CELLS
+    ]
+
+
+def nearer_than_random(words: str, table: pd.DataFrame, **cell: str) -> Check:
+    """S14 for some rows of a table like `spirals.nearness`: means over both sources."""
+    sides = [
+        pick(table, "log", keys=("seed", "source"), point=point, **cell).groupby("seed").mean()
+        for point in ("random", "source")
+    ]
+    return above(f"{words}: sources nearer to the optimum", *sides, unit="log ratio")
 
 
 def near_ends(load: Load) -> list[Check]:

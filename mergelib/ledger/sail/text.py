@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from mergelib.ledger.checks import SEED, Check, Role, above, pick
-from mergelib.ledger.sail import speeds
+from mergelib.ledger.sail import speeds, spirals
 from mergelib.ledger.sail.curves import of_best
 from mergelib.ledger.verdicts import Load
 from mergelib.sail.retraining import Account
@@ -122,6 +122,14 @@ def _directions(table: pd.DataFrame) -> Iterator[tuple[str, dict[str, str]]]:
     for names in table[keys].drop_duplicates().itertuples(index=False, name=None):
         source, target, start = names
         yield f"{source} to {target}, {WORDS[start]}", dict(zip(keys, names, strict=True))
+
+
+def nearer(load: Load) -> list[Check]:
+    """S14, in text: log squared distance of random weights to an optimum, less that of sources."""
+    table = load(text.nearness_in_text)
+    return [
+        spirals.nearer_than_random(f"text, {WORDS[start]}", table, start=start) for start in STARTS
+    ]
 
 
 def near_ends(load: Load) -> list[Check]:

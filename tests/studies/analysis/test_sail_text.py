@@ -1,5 +1,7 @@
 """What the chapter on SAIL in text reads off the study, on curves worked by hand."""
 
+import math
+
 import pandas as pd
 import pytest
 import torch
@@ -51,6 +53,18 @@ def test_the_printed_formula_leaves_the_rest_of_one(monkeypatch: pytest.MonkeyPa
     assert found["text"].tolist() == ["Shakespeare", "Wikipedia"]
     assert found["printed"].tolist() == [3, 3]
     assert (found["gamma"] + found["printed"]).tolist() == [1, 1]
+
+
+def test_distances_from_an_optimum_in_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = {"seed": 3, "start": "own"}
+    rows = [{**cell, "source": i, "parameters": math.e**i, "random": 1.0} for i in (1, 2)]
+    monkeypatch.setattr(text, "load_table", lambda name, part: pd.DataFrame(rows))
+    found = text.nearness_in_text()
+    assert set(found.columns) == {*cell, "source", "point", "log"}
+    logs = found.set_index(["source", "point"])["log"]
+    assert logs[1, "source"] == pytest.approx(1)
+    assert logs[2, "source"] == pytest.approx(2)
+    assert logs[2, "random"] == 0
 
 
 def test_the_papers_rate() -> None:

@@ -185,9 +185,18 @@ def nearness() -> pd.DataFrame:
         Rows of ``seed``, ``reading``, ``start``, ``source``, ``point`` (``source``, ``random``)
         and ``log``.
     """
-    table = load_table(FILE, "sources").rename(columns={"parameters": "source", "source": "number"})
-    keys = [*_KEYS, "number"]
-    long = table.melt(keys, ["source", "random"], "point", "log")
+    return logs_of(load_table(FILE, "sources"), _KEYS)
+
+
+def logs_of(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Logs of the squared distances of a table ``sources``, in long form: see `nearness`.
+
+    Args:
+        table: columns ``source``, ``parameters`` and ``random``, and the keys.
+        keys: what rows differ in beside the source.
+    """
+    distances = table.rename(columns={"parameters": "source", "source": "number"})
+    long = distances.melt([*keys, "number"], ["source", "random"], "point", "log")
     long["log"] = np.log(long["log"])
     return long.rename(columns={"number": "source"})
 

@@ -1,4 +1,4 @@
-"""What chapter 54 and the ledger read out of ``mixture``, ``overlap`` and ``cross_corpus``.
+"""What chapter 54 and the ledger read out of studies of mixtures, overlap and other texts.
 
 All losses are those of the half that judges, in nats per token; where γ is chosen, the other half
 chooses it, after the last step.
@@ -18,6 +18,7 @@ MIXTURES = {  # by what is mixed: two texts, or the outer thirds of one
     "texts": ("tinyshakespeare-mixture", "tinyshakespeare-mixture-matched"),
     "thirds": ("tinyshakespeare-mixture-thirds",),
 }
+MEASURED = "tinyshakespeare-mixture_weights"
 OVERLAP = "tinyshakespeare-overlap"
 SOURCES = ("tinyshakespeare", "wikitext2_test")  # of `cross_corpus`
 MERGED = ("theorem", "uniform", "nearest source")
@@ -48,6 +49,20 @@ def curved() -> pd.DataFrame:
     keys = ["parts", "start", "share"]
     level = flat(curves[curves["method"] == "sweep"], keys)
     return level[~level].reset_index()[keys]
+
+
+def weights_by_kernel() -> pd.DataFrame:
+    """Theorem 3's γ for the mixtures of two texts, by ``features`` and ``kernel``.
+
+    Returns:
+        A column for every share, its mean over seeds, and ``off``, how far γ is from the share at
+        most, in any seed.
+    """
+    table = load_table(MEASURED, "weights")
+    keys = ["features", "kernel"]
+    means = table.pivot_table("gamma", keys, "share", sort=False)
+    off = table.assign(off=(table["gamma"] - table["share"]).abs()).groupby(keys)["off"].max()
+    return means.join(off)
 
 
 def slopes(table: pd.DataFrame, start: str, parts: str = "texts") -> pd.Series:

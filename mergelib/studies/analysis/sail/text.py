@@ -15,6 +15,7 @@ from mergelib.data.texts import encode
 from mergelib.records.results import load_table
 from mergelib.records.statistics import over_seeds
 from mergelib.sail.blocks import cut_blocks
+from mergelib.studies.analysis.sail.spirals import logs_of
 from mergelib.studies.papers.sail.clusters import BLOCK
 
 SWEEPS = {
@@ -33,6 +34,7 @@ KERNELS = {
     "Shakespeare": "tinyshakespeare-text_kernels",
     "Wikipedia": "wikitext2_test-text_kernels",
 }
+NEARNESS = "tinyshakespeare-text_nearness"
 EXAMPLES = {  # of training, which appendix I.2 gives for the six sets
     "PIQA": 7_000,
     "HellaSwag": 70_000,
@@ -80,6 +82,15 @@ def weights_of_kernels() -> pd.DataFrame:
     found = pd.concat(tables, ignore_index=True)
     excess = found["first"] + found["between"] - found["second"]
     return found.assign(printed=excess / (2 * found["between"]))
+
+
+def nearness_in_text() -> pd.DataFrame:
+    """Log squared distance to an optimum of D_t, of each source and of random weights.
+
+    Returns:
+        Rows of ``seed``, ``start``, ``source``, ``point`` (``source``, ``random``) and ``log``.
+    """
+    return logs_of(load_table(NEARNESS, "sources"), ["seed", "start"])
 
 
 def heights(curves: pd.DataFrame) -> pd.DataFrame:

@@ -1,20 +1,34 @@
-"""γ_1 of thirds of a text under other features and kernels (SAIL, Anonymous, 2025, section 4.4).
+"""γ_1 of texts under other features and kernels (SAIL, Anonymous, 2025, section 4.4).
 
 The paper's one number, γ* = −0.1244, comes from MMD², of which it names neither kernel nor
-features.
+features. Which of them find the right weight is seen where it is known, on mixtures.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from mergelib.records.results import Tables
 from mergelib.sail.blocks import mean_thirds
-from mergelib.studies.papers.sail.text import FEATURES, texts_of, weighed
-from mergelib.studies.papers.sail.training import Texts, load_corpus, planned
+from mergelib.sail.divergences import total_variation
+from mergelib.studies.papers.sail.text import (
+    FEATURES,
+    SHARES,
+    divided,
+    first_weight,
+    mixed,
+    texts_of,
+    weighed,
+)
+from mergelib.studies.papers.sail.training import Corpus, Texts, load_corpus, planned
 from mergelib.studies.runner import study
 
 TOKENS = {"characters": 0, "byte pairs": 512}  # sizes of vocabularies that are learned
 FACTORS = (0.5, 1.0, 2.0, 100.0)  # of the median distance; the last one is nearly a linear kernel
+VARIATION = "total variation"
 
 
 @study(methods=[], load=texts_of)
@@ -40,3 +54,48 @@ def text_kernels(source: Texts, *, factors: Sequence[float] = FACTORS) -> Tables
             found = weighed(corpus, thirds, name, factor)
             distances.append({"tokens": tokens, "factor": factor, **found})
     return {"distances": distances}
+
+
+@study(methods=[], load=texts_of)
+def mixture_weights(
+    source: Texts,
+    *,
+    others: Sequence[str] = ("wikitext2_test",),
+    shares: Sequence[float] = SHARES,
+    factors: Sequence[float] = FACTORS,
+    plan: Mapping[str, Any] = {},
+) -> Tables:
+    """Eq. 11 for the mixtures of `mixture`, where γ_1 is the share, in all features and kernels.
+
+    Args:
+        source: its seed, and texts: D_1 and D_2, or one, to be cut into thirds.
+        others: the name of D_2; none for thirds.
+        shares: values of ρ.
+        factors: as of `text_kernels`.
+        plan: sizes of blocks and vocabularies, and what is held out; nothing is trained.
+
+    Returns:
+        ``weights``: rows of ``share``, ``features``, ``kernel`` (the factor, or `VARIATION`, that
+        of all tokens of a part), and ``gamma``.
+    """
+    corpus = load_corpus(source, planned(source.profile, plan))
+    seen, fresh = divided(corpus, thirds=not others)
+    rows = []
+    for share in shares:
+        parts = [*seen, mixed(fresh, share, source.seed).train]
+        found = {
+            (name, f"{factor:g}"): weighed(corpus, parts, name, factor)["gamma"]
+            for name, factor in product(FEATURES, factors)
+        }
+        found["histogram", VARIATION] = first_weight(_variations(corpus, parts))
+        for (name, kernel), gamma in found.items():
+            rows.append({"share": share, "features": name, "kernel": kernel, "gamma": gamma})
+    return {"weights": rows}
+
+
+def _variations(corpus: Corpus, parts: Sequence[Tensor]) -> Tensor:
+    """Squared total variation of the tokens of each part and each, ``(parts, parts)``."""
+    size = corpus.plan.vocabulary
+    counts = [torch.bincount(corpus.blocks[rows].flatten(), minlength=size) for rows in parts]
+    pooled = torch.stack(counts)
+    return total_variation(pooled[:, None], pooled[None]).square()

@@ -101,7 +101,7 @@ def spirals(
                 states.append(lerp(pair[1], pair[0], gamma))
             if start == "re-basin":
                 points = (_matched(pair[0], state) for state in (fresh, starts["further"]))
-                tables["matched"] += [{"reading": reading, **row} for row in _apart(pair, *points)]
+                tables["matched"] += [{"reading": reading, **row} for row in apart(pair, *points)]
                 continue
             kinds.append({"start": start, "gamma": round(weight, DIGITS), "arm": "proximal"})
             states.append(lerp(pair[1], pair[0], weight))
@@ -110,7 +110,7 @@ def spirals(
             tables["weights"].append(
                 {"reading": reading, "start": start, "gamma": weight, "oracle": oracle}
             )
-            for row in _apart(pair, end, starts["further"]):
+            for row in apart(pair, end, starts["further"]):
                 mmd = float(table[0, row["source"]])
                 tables["sources"].append({"reading": reading, "start": start, "mmd": mmd, **row})
         for kind, row in zip(kinds, measured(states)[0], strict=True):
@@ -220,7 +220,7 @@ def _matched(reference: StateDict, state: StateDict) -> StateDict:
     return git_rebasin(reference, state, perceptron()).state
 
 
-def _apart(
+def apart(
     pair: tuple[StateDict, StateDict], optimum: StateDict, random: StateDict
 ) -> Iterator[dict[str, Any]]:
     """Squared distances to an optimum, of both sources and of random weights."""

@@ -117,7 +117,7 @@ def gamma_sweep(
             optimum = corpus.source(corpus.model("shared"), thirds[2].train, 3)
             table, rows = "references", corpus.retrained(optimum, target)
         else:
-            pair = _pair(corpus, start, thirds[0].train, thirds[1].train)
+            pair = trained_pair(corpus, start, thirds[0].train, thirds[1].train)
             ground = fewer if start == "re-basin" else corpus
             table, rows = "curves", ground.swept(*pair, target)
         tables[table] += [{"start": start, **row} for row in rows]
@@ -153,7 +153,7 @@ def overlap(
     for alpha, beta in cells:
         drawn = stable_seed("overlap", source.seed)
         parts = overlapped([rows.train for rows in thirds], alpha, beta, drawn)
-        one, two = _pair(corpus, start, parts[0], parts[1])
+        one, two = trained_pair(corpus, start, parts[0], parts[1])
         target = corpus.target(thirds[2]._replace(train=parts[2]))
         cell = {"start": start, "alpha": alpha, "beta": beta}
         curves += [{**cell, **row} for row in corpus.swept(one, two, target)]
@@ -188,17 +188,14 @@ def mixture(
         rows of ``start``, ``share`` and what `gamma_sweep` has.
     """
     corpus = _corpus(source, start, plan, 100)
-    pools = corpus.texts if others else mean_thirds(corpus.blocks)[::2]
-    parts = [corpus.parted(rows) for rows in pools]
-    seen = [rows.train[::2] for rows in parts]
-    fresh = [rows._replace(train=rows.train[1::2]) for rows in parts]
-    first, second = _pair(corpus, start, *seen)
+    seen, fresh = divided(corpus, thirds=not others)
+    first, second = trained_pair(corpus, start, *seen)
     tables: Tables = {"curves": [], "distances": []}
     for share in shares:
-        mixed = Rows(*(mix(one, two, share, source.seed) for one, two in zip(*fresh, strict=True)))
-        target = corpus.target(mixed)
+        blended = mixed(fresh, share, source.seed)
+        target = corpus.target(blended)
         cell = {"start": start, "share": share}
-        found = weighed(corpus, [*seen, mixed.train], "histogram")
+        found = weighed(corpus, [*seen, blended.train], "histogram")
         tables["distances"].append({**cell, **found})
         weight = _clipped(found)
         sweep = corpus.swept(first, second, target)
@@ -237,7 +234,7 @@ def cross_corpus(
     corpus = _corpus(source, start, plan, 100)
     longer = _read_often(corpus, budget)
     parts = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks[corpus.texts[0]])][:2]
-    one, two = _pair(corpus, start, *(rows.train for rows in parts))
+    one, two = trained_pair(corpus, start, *(rows.train for rows in parts))
     tables: Tables = {"curves": [], "arms": [], "distances": [], "costs": []}
     for name, rows in zip([*source.texts][1:], corpus.texts[1:], strict=True):
         cell = {"start": start, "target": name}
@@ -274,6 +271,23 @@ def tuned_goals(name: str, seeds: Sequence[int] = TUNING) -> dict[str, float]:
     return {goal: round(median(losses), 3) for goal, losses in found.items()}
 
 
+def divided(corpus: Corpus, *, thirds: bool) -> tuple[list[Tensor], list[Rows]]:
+    """D_1 and D_2 of `mixture`, two texts, or the lowest and the highest of the ``thirds`` of one.
+
+    Returns:
+        Blocks that sources see, every second one, and the parts that targets are mixed from.
+    """
+    pools = mean_thirds(corpus.blocks)[::2] if thirds else corpus.texts
+    parts = [corpus.parted(rows) for rows in pools]
+    seen = [rows.train[::2] for rows in parts]
+    return seen, [rows._replace(train=rows.train[1::2]) for rows in parts]
+
+
+def mixed(parts: Sequence[Rows], share: float, seed: int) -> Rows:
+    """ρ D_1 + (1 − ρ) D_2 for a ``share`` ρ, of what there is to train on and of both halves."""
+    return Rows(*(mix(one, two, share, seed) for one, two in zip(*parts, strict=True)))
+
+
 def _corpus(source: Texts, start: str, plan: Mapping[str, Any], steps: int) -> Corpus:
     """Texts at the usual sizes of a sweep, read at its start and after so many steps."""
     if start not in GRIDS:
@@ -286,7 +300,7 @@ def _read_often(corpus: Corpus, budget: int) -> Corpus:
     return replace(corpus, plan=replace(corpus.plan, reads=range(0, budget + 1, EVERY)))
 
 
-def _pair(corpus: Corpus, start: str, first: Tensor, second: Tensor) -> tuple[State, State]:
+def trained_pair(corpus: Corpus, start: str, first: Tensor, second: Tensor) -> tuple[State, State]:
     """Sources of two parts, the second by one of `STARTS`."""
     model = corpus.model("shared")
     one = corpus.source(model, first, 1)
@@ -329,14 +343,18 @@ def weighed(
     """
     samples = [_described(corpus, name, rows) for rows in parts]
     table = mmd_table(samples, bandwidth=factor * median_distance(samples))
-    weights = proximal_weights(table[2, :2], table[:2, :2], "affine").weights
     return {
         "features": name,
         "first": float(table[0, 2]),
         "second": float(table[1, 2]),
         "between": float(table[0, 1]),
-        "gamma": float(weights[0]),
+        "gamma": first_weight(table),
     }
+
+
+def first_weight(squares: Tensor) -> float:
+    """γ_1 of Eq. 11 from squared distances ``(3, 3)`` of D_1, D_2 and D_t."""
+    return float(proximal_weights(squares[2, :2], squares[:2, :2], "affine").weights[0])
 
 
 def _described(corpus: Corpus, name: str, rows: Tensor) -> Tensor:
