@@ -21,7 +21,8 @@ from mergelib.records.provenance import provenance
 from mergelib.records.results import write_result
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import proximal_weights
-from mergelib.studies.papers.sail.larger.arms import ARMS, Sources, transfer_for
+from mergelib.studies.papers.sail.larger.arms import ARMS, Sources
+from mergelib.studies.papers.sail.larger.grounds import transfer_for
 from mergelib.studies.papers.sail.larger.transfers import TARGET, Transfer
 
 CELLS: dict[str, dict[str, Any]] = {  # suites and settings of `arms`

@@ -47,9 +47,10 @@ from dataclasses import replace
 import pandas as pd
 
 from mergelib.studies.papers.sail.larger import arms as study
+from mergelib.studies.papers.sail.larger.grounds import transfer_for
 
 small = PROFILE == "smoke"
-transfer = study.transfer_for(SUITE, SEED, size="deeper")
+transfer = transfer_for(SUITE, SEED, size="deeper")
 steps = transfer.schedule._replace(source_steps=5 if small else 150)
 starts = ["scratch", "nearest source", "uniform"]
 run = study.arms(

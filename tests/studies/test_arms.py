@@ -404,9 +404,9 @@ def test_what_the_study_works_on_by_its_settings(monkeypatch: pytest.MonkeyPatch
         found.append(run)
         return Loaded((run.seed,), {})
 
-    monkeypatch.setattr(module, "transfer_of", loaded)
-    assert module.transfer_for("names", 3, size="twice") == 3
+    monkeypatch.setattr(grounds, "transfer_of", loaded)
+    assert grounds.transfer_for("names", 3, size="twice") == 3
     (run,) = found
     assert (run.suite, run.settings["size"], run.settings["start"]) == ("names", "twice", "shared")
     with pytest.raises(ValueError, match="width"):
-        module.transfer_for("names", 3, width=4)
+        grounds.transfer_for("names", 3, width=4)

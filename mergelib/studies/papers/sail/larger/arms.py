@@ -32,7 +32,7 @@ from mergelib.studies.papers.sail.larger.grounds import Unlabelled, transfer_of
 from mergelib.studies.papers.sail.larger.rates import Rates, usual_rates
 from mergelib.studies.papers.sail.larger.transfers import SMALL, TARGET, Transfer
 from mergelib.studies.papers.sail.training import State
-from mergelib.studies.runner import REGISTERED, Run, study
+from mergelib.studies.runner import study
 from mergelib.testbed.models import GPT
 from mergelib.testbed.tasks import Split
 from mergelib.training import seeded
@@ -151,24 +151,6 @@ def arms(
         tables["curves"] += [{"arm": name, **row} for row in rows]
         tables["costs"].append({"arm": name, **pair.costs(begun)})
     return transfer.placed(tables, start=start, size=size)
-
-
-def transfer_for(suite: str, seed: int, **settings: Any) -> Transfer:
-    """What `arms` works on.
-
-    Args:
-        suite: a text or a suite of pictures.
-        seed: of everything drawn.
-        settings: of `arms`, where they differ from the usual ones.
-
-    Raises:
-        ValueError: an unknown suite, setting or value.
-    """
-    subject = REGISTERED["arms"]
-    run = Run(subject, suite, seed, settings=subject.complete(settings))
-    (transfer,) = transfer_of(run).arguments
-    found: Transfer = transfer
-    return found
 
 
 def drawn_as_published(net: nn.Module, seed: int) -> None:
