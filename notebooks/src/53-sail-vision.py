@@ -455,7 +455,6 @@ _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key == "S11"])
 print(drawing.lines(checks, "S11"))
 
 # %% tags=["remove-cell"]
-import math
 
 means = losses.groupby(["modality", "size", "arm", "step"])["judge"].mean().unstack("arm")
 assert (means["scratch"] > means["SAIL"] + 0.1).all()
@@ -473,11 +472,9 @@ assert losses["seed"].nunique() == 5
 # %% tags=["remove-cell"]
 decided = checks[checks["claim"] == "S11"]
 assert (decided.loc[decided["role"] == "primary", "outcome"] == "open").all()
-byol = arms.speed_ups(arms.unlabelled(), "easy", "B", "SAIL").query(
-    "modality == 'ResNet, halves, BYOL'"
-)
-speed = byol.groupby(["target", "size"])["speed"].mean()
-assert speed["cifar10", "half wider"] > math.log2(3)
+for goal in ("easy", "hard"):
+    found = arms.speed_ups(arms.unlabelled(), goal, "B", "SAIL")
+    assert (found.groupby("modality")["begun"].mean() > 0.6).all()
 more = decided.loc[decided["role"] == "secondary"].iloc[0]
 assert round(more["value"], 2) == 0.15
 assert more["outcome"] == "holds"
@@ -488,8 +485,9 @@ assert (held["SAIL"] - held["nearest source"]).between(0.03, 0.1).all()
 # %% [markdown]
 # With labels all starts go on learning. By BYOL, 160 steps teach scratch little and add next to nothing to what the
 # sources bring along: SAIL's start is right on 30 % before, and hardly more after. A vote of nearest neighbours says the same, and **the nearest
-# half alone is as good** both ways, and on the 20 other classes better. SAIL is faster than scratch by BYOL, too, at width 12 more than three times. Here the paper is right: at equal cost SAIL gains
-# 0.15 nats more with labels, over these three cells and one each of CIFAR-100 and the 20 others. As a factor it cannot be told, since scratch comes to its goals too seldom, by BYOL and with labels.
+# half alone is as good** both ways, and on the 20 other classes better. Here the paper is right: at equal cost SAIL gains
+# 0.15 nats more with labels, over these three cells and one each of CIFAR-100 and the 20 others. How much faster it is no factor tells: what sources have learned is below scratch's goals before any step in
+# most of these runs, by BYOL and with labels.
 #
 # ## When to use it, and when not
 #
