@@ -95,9 +95,9 @@ CLAIMS = (
         "of both sides, undecided; so it is where more than a fifth of a side's runs are there "
         "before any step. Larger networks likewise, GPTs with rates tuned for each start, as for "
         f"S6, with goals from 1,000 steps of scratch; {_PICTURED}; {_HALVES}; the same by BYOL, "
-        "judged by a linear classifier of features. Secondary: retraining alone (A), sources counted (C); over "
-        "random weights as the networks' papers draw them, of pictures on CIFAR-10; control: the "
-        "nearest source alone",
+        "judged by a linear classifier of features. Secondary: retraining alone (A), sources "
+        "counted (C); over random weights as the networks' papers draw them, of pictures on "
+        "CIFAR-10; control: the nearest source alone",
         test=_faster,
     ),
     _text_claim(
