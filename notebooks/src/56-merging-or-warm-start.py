@@ -324,6 +324,37 @@ assert last[2].between(-1.2, -0.7).all()
 # # halves: --suite vision14 --set known=halves, and -o results/vision14-factorial.json
 # ```
 #
+# ## FLOPs and seconds
+#
+# (warm-seconds)=
+# All accounts are in FLOPs as PyTorch counts them, products of matrices alone. Is that fair? On one thread, every start of the main cells of [](53-sail-vision) and [](54-sail-text) was
+# made, and a step trained from it, in turn (`benchmarks/starts.py`). What a start takes besides its sources, in steps of its training:
+
+# %%
+import pandas as pd
+
+from mergelib.records.results import load_result
+
+timed = pd.DataFrame(load_result("starts-speed")["starts"])
+told = timed.assign(FLOPs=timed["flops_in_steps"], seconds=timed["in_steps"])
+wide = told.pivot(index="arm", columns="modality", values=["FLOPs", "seconds"]).swaplevel(axis=1)
+print(wide.sort_index(axis=1).sort_values(("GPT", "FLOPs")).round(1).to_string(na_rep=""))
+
+# %% tags=["remove-cell"]
+both = told.set_index(["modality", "arm"])[["FLOPs", "seconds"]]
+learned = both[both.index.get_level_values("arm").str.contains("LiGO|learned|distilled")]
+slower = learned["seconds"] / learned["FLOPs"]
+assert slower["GPT"].between(1.7, 2.8).all()
+assert slower["ResNet, halves"].between(1.2, 1.7).all()
+plain = both.drop(learned.index)
+assert plain["seconds"]["GPT"].max() < 13
+assert plain["seconds"]["ResNet, halves"].max() < 4.5
+assert 5 < both.loc[("GPT", "SAIL"), "seconds"] < 7
+
+# %% [markdown]
+# For growing, averages and distances both say little: for SAIL on GPTs six steps of 400 by seconds, and one by FLOPs. Learned maps take a third to a half more than their FLOPs say on ResNets, and with distillation
+# 1.8 to 2.6 times as much on GPTs, whose steps are so small that what is done around a product counts. So account B is kind to them; they end behind all the same.
+#
 # ## When to use it, and when not
 #
 # **Start from the nearest source**, grown by maps that keep its function. **Merge** only where sources are free and maps are learned jointly; expect no gain. **Report** steps saved over all
