@@ -353,7 +353,7 @@ assert 5 < both.loc[("GPT", "SAIL"), "seconds"] < 7
 
 # %% [markdown]
 # For growing, averages and distances both say little: for SAIL on GPTs six steps of 400 by seconds, and one by FLOPs. Learned maps take a third to a half more than their FLOPs say on ResNets, and with distillation
-# 1.8 to 2.6 times as much on GPTs, whose steps are so small that what is done around a product counts. So account B is kind to them; they end behind all the same.
+# 1.8 to 2.6 times as much on GPTs, whose steps are so small that what is done around a product counts. So account B is kind to them.
 #
 # ## When to use it, and when not
 #

@@ -259,8 +259,8 @@ CLAIMS = (
         reported="stated for two readings of the spirals",
         method=f"{_PICTURED} in S1. Minus Spearman's correlation, over the eight sets, of log₂ "
         "speed-up over scratch (account B) and MMD² of pixels from the nearer source, in each "
-        "seed; to the easy goal. Secondary: to the hard one, which scratch seldom reaches, so that "
-        "factors are bounds; and the nearest source alone",
+        "seed; factors of sets on which a side seldom reaches the goal are bounds. Secondary: the "
+        "nearest source alone",
         test=arms.fading,
     ),
     _spirals_claim(

@@ -62,10 +62,10 @@ def more(what: str, rows: pd.DataFrame, cell: Mapping[str, str], other: Mapping[
     return above(what + told, speed, rival, unit="log₂ ratio", limit=both)
 
 
-def seldom(rows: pd.DataFrame, by: str) -> float:
-    """Share of cells, told apart by a column, in which either side seldom reaches the goal."""
+def seldom(rows: pd.DataFrame, by: str) -> int:
+    """How many cells, told apart by a column, there are in which a side seldom reaches the goal."""
     reached = rows.groupby(by)[["reached", "rival_reached"]].mean().min(axis=1)
-    return float((reached < ENOUGH).mean())
+    return int((reached < ENOUGH).sum())
 
 
 def _told(rows: pd.DataFrame, cell: Mapping[str, str]) -> tuple["pd.Series[float]", Limit, str]:
