@@ -204,11 +204,11 @@ display(Markdown(drawing.entries(mine, checks, TITLES)))
 #
 # Most of its claims are put to the test on the paper's two spirals, with 30 seeds. What its sources see can be read in three
 # ways, and whether they share their initial weights is not said; all six cases are primary. S1, S10 and S16 have larger networks as well, GPTs and
-# ResNets; S11 and S13 are about ResNets, S7 is about growing, S8 about
+# ResNets, and S3, S14 and S15 GPTs on texts; S11 and S13 are about ResNets, S7 is about growing, S8 about
 # diffusion, S9 about Theorem 4; S17 is about GPTs and ResNets; S2, S4, S5, S6, S19 and S20 are about texts. Where an entry is *not tested*, its study is there but was not run at full size; numbers that
-# are left out have none. A speed-up is judged as a bound where more than a fifth of runs on one side never reach the loss in question.
+# are left out have none. A speed-up is judged as a bound where more than a fifth of runs on one side never reach the loss in question, and not at all where as many begin below it.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Primary checks of the claims of SAIL, drawn as above; each check in its own unit.", "name": "fig-ledger-sail"}, "image": {"alt": "A line for each primary check. Speed is left of zero for sources of one class, and of inner and outer points, and right of it for random points with a shared start. The barrier at one half is right of zero for random points only. Gradients are nowhere clearly smaller. With a shared start sources are nearer to the optimum, with own starts farther away. The printed bound of Theorem 4 and the clusters of a text are left of their bounds. In text SAIL is faster than scratch at both sizes; it ends behind the nearest source and ahead of the uniform average. In diffusion alignment is right of zero at equal steps and left of it at equal cost."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Primary checks of the claims of SAIL, drawn as above; each check in its own unit.", "name": "fig-ledger-sail"}, "image": {"alt": "A line for each primary check. Speed is left of zero for sources of one class, and of inner and outer points, and right of it for random points with a shared start. The barrier at one half is right of zero for random points and in text, and nowhere else. Gradients are nowhere clearly smaller. With a shared start sources are nearer to the optimum, with own starts farther away. The printed bound of Theorem 4 and the clusters of a text are left of their bounds. In text SAIL is faster than scratch at both sizes; it ends behind the nearest source and ahead of the uniform average. In diffusion alignment is on zero at equal steps and left of it at equal cost."}}
 mine = paper["anonymous2025structured"]
 drawing.forest(mine, checks)
 plt.show()
@@ -224,13 +224,14 @@ for what, row in own[own["claim"] == "S1"].iterrows():
     assert row["low"] > 0 or "random, shared start" not in what
     assert row["high"] < 0 or "random" in what
 for what, row in shown[shown["claim"] == "S3"].iterrows():
-    assert (row["low"] > 0) == ("random" in what)
+    assert (row["low"] > 0) == ("random" in what or what.startswith("text"))
 rivals = shown[shown["claim"] == "S6"]
 assert (rivals.loc[rivals.index.str.endswith("nearest source"), "high"] < 0).all()
 assert (rivals.loc[rivals.index.str.endswith("uniform"), "outcome"] != "fails").all()
 assert (shown.loc[shown["claim"] == "S12", "outcome"] != "holds").all()
 for what, row in shown[shown["claim"] == "S8"].iterrows():
-    assert (row["value"] > 0) == what.endswith("equal steps")
+    assert row["low"] < 0
+    assert (row["high"] < 0) == ("equal cost" in what)
 for what, row in shown[shown["claim"] == "S14"].iterrows():
     assert row["low"] > 0 if "shared start" in what else row["high"] < 0
 
