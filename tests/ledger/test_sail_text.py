@@ -95,12 +95,12 @@ def made(seed: int) -> dict[str, Tables]:
             put(name, "curves", {**cell, "arm": arm, **row})
             if not step:
                 put(name, "costs", {**cell, "arm": arm} | flops)
-    for start, source in product(STARTS, (1, 2)):
-        row = {"start": start, "source": source}
+    for start, number in product(STARTS, (1, 2)):
+        spot: dict[str, Any] = {"start": start, "source": number}
         lengths = [{"parameters": draw(), "random": draw()} for _ in range(4)]
-        put(text.NEARNESS, "sources", {**row, **lengths[0]})
+        put(text.NEARNESS, "sources", {**spot, **lengths[0]})
         for reading, squares in zip(READINGS, lengths[1:], strict=True):
-            put(spirals.FILE, "sources", {**row, "reading": reading, **squares})
+            put(spirals.FILE, "sources", {**spot, "reading": reading, **squares})
     return tables
 
 

@@ -390,23 +390,27 @@ def test_the_benchmark_counts_a_start_in_steps(
     table = pd.DataFrame(rows).set_index("arm")
     assert [*table.index] == names
     assert (table["seconds"] / table["step_seconds"]).tolist() == table["in_steps"].tolist()
-    assert table.loc["scratch", "flops"] == 0 < table.loc["nearest source", "flops"]
+    flops, steps = (table[name].to_dict() for name in ("flops", "in_steps"))
+    assert flops["scratch"] == 0 < flops["nearest source"]
     assert (table["flops"] / table["step_flops"]).tolist() == table["flops_in_steps"].tolist()
-    assert table.loc["LiGO", "in_steps"] > table.loc["nearest source", "in_steps"] > 0
+    assert steps["LiGO"] > steps["nearest source"] > 0
     with pytest.raises(ValueError, match="unknown arm 'warm'"):
         starts.compare("texts", {"size": "twice"}, ["warm"], 1, 0)
 
 
-def test_what_the_study_works_on_by_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_study_works_on_by_its_settings(
+    text: Transfer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: list[Run] = []
 
     def loaded(run: Run) -> Loaded:
         found.append(run)
-        return Loaded((run.seed,), {})
+        return Loaded((text,), {})
 
     monkeypatch.setattr(grounds, "transfer_of", loaded)
-    assert grounds.transfer_for("names", 3, size="twice") == 3
+    assert grounds.transfer_for("names", 3, size="twice") is text
     (run,) = found
+    assert run.seed == 3
     assert (run.suite, run.settings["size"], run.settings["start"]) == ("names", "twice", "shared")
     with pytest.raises(ValueError, match="width"):
         grounds.transfer_for("names", 3, width=4)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -86,7 +87,7 @@ def test_speeds_by_account_come_fastest_first() -> None:
     fig, ax = plt.subplots()
     figures.accounts(pd.concat([found, found.assign(seed=1)]), ax)
     assert [text.get_text() for text in ax.get_yticklabels()] == ["nearest source", "SAIL"]
-    drawn = [container.lines[0].get_xdata() for container in ax.containers]
+    drawn = [np.asarray(container[0].get_xdata()) for container in ax.containers]
     expected = found.pivot(index="account", columns="arm", values="speed")
     for row, (_, speeds) in zip(drawn, expected.iterrows(), strict=True):
         assert row.tolist() == pytest.approx(speeds[["nearest source", "SAIL"]].tolist())
