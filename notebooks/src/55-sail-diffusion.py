@@ -363,7 +363,7 @@ assert (drawn["own rates"] < 0.9 * drawn["one rate"]).all()
 
 # %% [markdown]
 # There REPA + J is clearly ahead after a fifth and a half of the steps, and a grown SiT far ahead after a fifth. At three times that rate, which validation pictures choose for SiT, REPA and REPA + J, all three draw
-# better pictures, and the leads are gone: they belonged to the slow rate, at which a start that has learned something counts for more. An earlier edition of this chapter had this comparison alone.
+# better pictures, and the leads are gone: they belonged to the slow rate.
 #
 # ```
 # mergelib study diffusion --suite vision8 --tasks fashion_mnist --model vit_small --seeds 5 \
