@@ -94,15 +94,19 @@ def compare(
     }
 
 
-def interleaved(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+def interleaved(
+    works: Sequence[Callable[[], Any]],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float]:
     """Median seconds of each, taken in turn: so many times, or as often as two seconds hold."""
     times: list[list[float]] = [[] for _ in works]
     began = time.perf_counter()
     while len(times[0]) < repeats or time.perf_counter() - began < 2:
         for work, kept in zip(works, times, strict=True):
-            start = time.perf_counter()
+            start = clock()
             work()
-            kept.append(time.perf_counter() - start)
+            kept.append(clock() - start)
     return [statistics.median(kept) for kept in times]
 
 

@@ -6,9 +6,8 @@ the main cells is made and a step is trained in turn, in one process on one thre
 Theorem 3 are counted with all starts that choose by distances, without describing the data.
 """
 
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,13 +15,13 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from mergelib.progress import progress
+from benchmarks.cogram import interleaved
 from mergelib.records.provenance import provenance
 from mergelib.records.results import write_result
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import proximal_weights
 from mergelib.studies.papers.sail.larger.arms import ARMS, Sources
-from mergelib.studies.papers.sail.larger.grounds import transfer_for
+from mergelib.studies.papers.sail.larger.grounds import loaded_for
 from mergelib.studies.papers.sail.larger.transfers import TARGET, Transfer
 
 CELLS: dict[str, dict[str, Any]] = {  # suites and settings of `arms`
@@ -34,11 +33,10 @@ CHOSEN = ("theorem", "nearest", "farther")  # weights that need distances
 
 
 def compare(
-    suite: str, settings: Mapping[str, Any], arms: Sequence[str], repeats: int, seed: int
+    transfer: Transfer, size: str, arms: Sequence[str], repeats: int
 ) -> list[dict[str, Any]]:
     """Median seconds of every start and of a step from there; of all arms that fit, by default."""
-    transfer = transfer_for(suite, seed, **settings)
-    pair = Sources(transfer, "shared", settings["size"])
+    pair = Sources(transfer, "shared", size)
     pair.check(arms)
     names = [*arms] or pair.allowed()
     rates = {name: pair.rates(name) for name in names}
@@ -48,7 +46,9 @@ def compare(
     works += [
         partial(_trained, transfer, start, rates[name].training) for name, start in begun.items()
     ]
-    weights, *seconds = in_turn(works, repeats)
+    for work in works:  # once that does not count
+        work()
+    weights, *seconds = interleaved(works, repeats, time.process_time)
     rows = []
     for place, name in enumerate(names):
         costs, step = pair.costs(begun[name]), seconds[len(names) + place] / STEPS
@@ -69,18 +69,6 @@ def _trained(transfer: Transfer, start: Any, rate: float) -> None:
     transfer.trained(start.net, start.split or transfer.parts[TARGET], [STEPS], rate)
 
 
-def in_turn(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
-    """Median seconds of CPU time of each, so many times in turn, after one that does not count."""
-    times: list[list[float]] = [[] for _ in works]
-    for turn in progress(range(repeats + 1)):
-        for work, kept in zip(works, times, strict=True):
-            start = time.process_time()
-            work()
-            if turn:
-                kept.append(time.process_time() - start)
-    return [statistics.median(kept) for kept in times]
-
-
 def main(
     output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")] = Path(
         "results/starts-speed.json"
@@ -93,11 +81,17 @@ def main(
     """Time SAIL's starts and a step from each."""
     torch.set_num_threads(1)
     names = [name for name in arms.split(",") if name]
+    cells = {suite: CELLS.get(suite, {"size": "deeper"}) for suite in suites.split(",")}
+    loaded = {suite: loaded_for(suite, seed, **cell) for suite, cell in cells.items()}
     rows = []
-    for suite in suites.split(","):
-        rows += compare(suite, CELLS.get(suite, {"size": "deeper"}), names, repeats, seed)
-    record = {"provenance": provenance(), "repeats": repeats, "seed": seed, "starts": rows}
-    write_result(output, record)
+    for suite, cell in cells.items():
+        (transfer,) = loaded[suite].arguments
+        rows += compare(transfer, cell["size"], names, repeats)
+    command = f"python -m benchmarks.starts --suites {suites} --repeats {repeats} --seed {seed}"
+    command += f" --arms '{arms}'" if arms else ""
+    inputs = {suite: own.inputs for suite, own in loaded.items()}
+    made = provenance() | {"command": command, "cells": cells, "inputs": inputs}
+    write_result(output, {"provenance": made, "repeats": repeats, "seed": seed, "starts": rows})
     for row in rows:
         print(
             f"{row['modality']:16} {row['arm']:20} start {row['seconds']:7.3f} s = "

@@ -47,10 +47,10 @@ from dataclasses import replace
 import pandas as pd
 
 from mergelib.studies.papers.sail.larger import arms as study
-from mergelib.studies.papers.sail.larger.grounds import transfer_for
+from mergelib.studies.papers.sail.larger.grounds import loaded_for
 
 small = PROFILE == "smoke"
-transfer = transfer_for(SUITE, SEED, size="deeper")
+(transfer,) = loaded_for(SUITE, SEED, size="deeper").arguments
 steps = transfer.schedule._replace(source_steps=5 if small else 150)
 starts = ["scratch", "nearest source", "uniform"]
 run = study.arms(

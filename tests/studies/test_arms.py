@@ -382,11 +382,10 @@ def test_sources_are_trained_once_for_all_targets(
 
 
 def test_the_benchmark_counts_a_start_in_steps(
-    text: Transfer, monkeypatch: pytest.MonkeyPatch
+    text: Transfer,
 ) -> None:
-    monkeypatch.setattr(starts, "transfer_for", lambda *_, **__: text)
     names = ["scratch", "nearest source", "LiGO"]
-    rows = starts.compare("texts", {"size": "twice"}, names, 1, 0)
+    rows = starts.compare(text, "twice", names, 1)
     table = pd.DataFrame(rows).set_index("arm")
     assert [*table.index] == names
     assert (table["seconds"] / table["step_seconds"]).tolist() == table["in_steps"].tolist()
@@ -395,7 +394,7 @@ def test_the_benchmark_counts_a_start_in_steps(
     assert (table["flops"] / table["step_flops"]).tolist() == table["flops_in_steps"].tolist()
     assert steps["LiGO"] > steps["nearest source"] > 0
     with pytest.raises(ValueError, match="unknown arm 'warm'"):
-        starts.compare("texts", {"size": "twice"}, ["warm"], 1, 0)
+        starts.compare(text, "twice", ["warm"], 1)
 
 
 def test_what_the_study_works_on_by_its_settings(
@@ -408,9 +407,9 @@ def test_what_the_study_works_on_by_its_settings(
         return Loaded((text,), {})
 
     monkeypatch.setattr(grounds, "transfer_of", loaded)
-    assert grounds.transfer_for("names", 3, size="twice") is text
+    assert grounds.loaded_for("names", 3, size="twice").arguments == (text,)
     (run,) = found
     assert run.seed == 3
     assert (run.suite, run.settings["size"], run.settings["start"]) == ("names", "twice", "shared")
     with pytest.raises(ValueError, match="width"):
-        grounds.transfer_for("names", 3, width=4)
+        grounds.loaded_for("names", 3, width=4)

@@ -98,7 +98,7 @@ def test_what_is_refused() -> None:
         module.ground_of(Run(REGISTERED["kept"], "glyphs8", 0, model="mlp"))
     with pytest.raises(ValueError, match="in any way that is known"):
         module._plain([])
-    with pytest.raises(ValueError, match="unknown family 'GPT'; known: MLP, ResNet"):
+    with pytest.raises(ValueError, match="family is 'GPT', expected 'MLP' or 'ResNet'"):
         kept(shades(), 0, only=["MLP", "GPT"])
 
 

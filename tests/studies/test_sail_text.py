@@ -117,7 +117,9 @@ def test_a_start_by_itself_is_as_among_all() -> None:
     for table in ("curves", "references"):
         assert [row for part in parts for row in part[table]] == whole[table]
     assert all(part["distances"] == whole["distances"] for part in parts)
-    with pytest.raises(ValueError, match="unknown start 'common'; known: shared, own, re-basin, r"):
+    with pytest.raises(
+        ValueError, match="start is 'common', expected 'shared' or 'own' or 're-basin'"
+    ):
         studies.gamma_sweep(source, starts=["own", "common"], plan=plan)
 
 
@@ -311,7 +313,7 @@ def test_distances_from_an_optimum_by_hand(corpus: Corpus) -> None:
         for name, state in (("parameters", source), ("random", fresh)):
             squares = (((state[key] - optimum[key]) ** 2).sum().item() for key in optimum)
             assert row[name] == pytest.approx(sum(squares), rel=1e-5)
-    with pytest.raises(ValueError, match="unknown start 're-basin'; known: shared, own"):
+    with pytest.raises(ValueError, match="start is 're-basin', expected 'shared' or 'own'"):
         text_nearness(Texts(4, texts), starts=["re-basin"], plan=SMALL)
 
 

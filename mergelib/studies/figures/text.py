@@ -25,28 +25,16 @@ TOKENS = {"characters": "o", "byte pairs": "s"}
 REPORTED = -0.1244  # γ* of section 4.4
 
 
-def map_blocks(places: Tensor, thirds: Mapping[str, Tensor], ax: "Axes") -> None:
-    """Blocks on a plane, a shade for each third.
+def map_blocks(places: Tensor, parts: Mapping[str, Tensor], ax: "Axes") -> None:
+    """Blocks on a plane, a shade for each part.
 
     Args:
         places: ``(n, 2)``.
-        thirds: rows of D_1, D_2 and D_t.
+        parts: rows of at most three.
         ax: where to draw.
     """
-    for (name, rows), shade in zip(thirds.items(), SHADES, strict=True):
+    for (name, rows), shade in zip(parts.items(), SHADES, strict=False):
         ax.plot(*places[rows].T, ".", color=shade, ms=5, label=name)
-    ax.set(xticks=[], yticks=[])
-
-
-def map_texts(table: pd.DataFrame, ax: "Axes") -> None:
-    """Blocks of texts on a plane, a shade for each text.
-
-    Args:
-        table: of one kind of features, as of the study ``text_map``.
-        ax: where to draw.
-    """
-    for (name, part), shade in zip(table.groupby("text", sort=False), SHADES, strict=False):
-        ax.plot(part["x"], part["y"], ".", color=shade, ms=4, label=name)
     ax.set(xticks=[], yticks=[])
 
 

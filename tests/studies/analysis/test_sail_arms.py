@@ -83,7 +83,6 @@ def test_speeds_by_account_come_fastest_first() -> None:
     factors = [600 / 200, 600 / 210, 670 / 280, 600 / 400, 600 / 410, 670 / 480]
     assert (2 ** found["speed"]).tolist() == pytest.approx(factors)
     assert found["reached"].all()
-    assert {*arms.accounts(table, "easy", ["SAIL"])["arm"]} == {"SAIL"}
     fig, ax = plt.subplots()
     figures.accounts(pd.concat([found, found.assign(seed=1)]), ax)
     assert [text.get_text() for text in ax.get_yticklabels()] == ["nearest source", "SAIL"]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
+from mergelib.problems.checks import check_choice
 from mergelib.records.results import Rows
 from mergelib.sail.divergences import frechet_distance, kernel_distance
 from mergelib.sail.retraining import count_flops
@@ -90,14 +91,13 @@ def prepare(
         TypeError: a backbone that is no vision transformer.
         ValueError: another split.
     """
-    if judged_on not in get_args(Judging):
-        raise ValueError(f"judged_on is {judged_on!r}, expected one of: {get_args(Judging)}")
+    check_choice("judged_on", judged_on, get_args(Judging))
     model = zoo.model
     if not isinstance(model, VisionTransformer):
         raise TypeError(f"the backbone is a {type(model).__name__}, expected VisionTransformer")
     data, seed = zoo.suite.tasks[task], stable_seed("diffusion", zoo.suite.seed)
     device = next(model.parameters()).device
-    parts = (data.train, data.test if judged_on == "test" else data.validation)
+    parts = (data.train, getattr(data, judged_on))
     pictures, shown = (data.transform(part.inputs.to(device)) for part in parts)
     backbone, expert = copy.deepcopy(model).eval(), copy.deepcopy(model).eval()
     backbone.load_state_dict(zoo.pretrained)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mergelib.problems.checks import check_choice
 from mergelib.records.results import Tables
 from mergelib.sail.blocks import mean_thirds
 from mergelib.studies.papers.sail.spirals import apart
@@ -35,8 +36,8 @@ def text_nearness(
     Raises:
         ValueError: an unknown start.
     """
-    if unknown := {*starts} - {*STARTS}:
-        raise ValueError(f"unknown start {min(unknown)!r}; known: {', '.join(STARTS)}")
+    for start in starts:
+        check_choice("start", start, STARTS)
     corpus = load_corpus(source, planned(source.profile, plan))
     first, second, target = (corpus.parted(rows).train for rows in mean_thirds(corpus.blocks))
     random = corpus.model("random").state_dict()

@@ -19,6 +19,7 @@ from torch import Tensor
 from mergelib.align import git_rebasin
 from mergelib.data.texts import load_text
 from mergelib.hashing import stable_seed
+from mergelib.problems.checks import check_choice
 from mergelib.records.results import Tables
 from mergelib.sail.blocks import (
     histograms,
@@ -101,9 +102,8 @@ def gamma_sweep(
     Raises:
         ValueError: an unknown start.
     """
-    if unknown := {*starts} - {*STARTS, *REFERENCES}:
-        known = ", ".join((*STARTS, *REFERENCES))
-        raise ValueError(f"unknown start {min(unknown)!r}; known: {known}")
+    for start in starts:
+        check_choice("start", start, (*STARTS, *REFERENCES))
     corpus = load_corpus(source, planned(source.profile, plan))
     thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
     target = corpus.target(thirds[2])

@@ -196,23 +196,23 @@ def speed_ups(
     return pd.DataFrame(rows, columns=[*_CELL, "speed", "reached", "rival_reached", "begun"])
 
 
-def accounts(table: pd.DataFrame, goal: str, arms: Sequence[str] = ()) -> pd.DataFrame:
-    """`speed_ups` over scratch of several arms by all accounts, which ``account`` tells.
+def accounts(table: pd.DataFrame, goal: str) -> pd.DataFrame:
+    """`speed_ups` over scratch by all accounts, the fastest arm by account B first.
 
     Args:
         table: as from `starts`.
         goal: as of `speed_ups`.
-        arms: names, by default all but scratch that the table has, the fastest by account B first.
+
+    Returns:
+        The same rows, with ``arm`` and ``account``.
     """
-    names = [*arms] or [name for name in table["arm"].unique() if name != "scratch"]
     parts = [
         speed_ups(table, goal, account, name).assign(arm=name, account=account)
-        for name in names
+        for name in table["arm"].unique()
+        if name != "scratch"
         for account in get_args(Account)
     ]
     found = pd.concat(parts, ignore_index=True)
-    if arms:
-        return found
     order = found[found["account"] == "B"].groupby("arm")["speed"].mean()
     return found.sort_values(
         "arm", key=lambda column: -column.map(order), kind="stable", ignore_index=True

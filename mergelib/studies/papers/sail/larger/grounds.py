@@ -109,8 +109,8 @@ def transfer_of(run: Run) -> Loaded:
     return Loaded((transfer,), {"sources": sources, **said(profile)})
 
 
-def transfer_for(suite: str, seed: int, **settings: Any) -> Transfer:
-    """What the study ``arms`` works on.
+def loaded_for(suite: str, seed: int, **settings: Any) -> Loaded:
+    """What the study ``arms`` works on: a transfer.
 
     Args:
         suite: a text or a suite of pictures.
@@ -121,10 +121,7 @@ def transfer_for(suite: str, seed: int, **settings: Any) -> Transfer:
         ValueError: an unknown suite, setting or value.
     """
     subject = REGISTERED["arms"]
-    run = Run(subject, suite, seed, settings=subject.complete(settings))
-    (transfer,) = transfer_of(run).arguments
-    found: Transfer = transfer
-    return found
+    return transfer_of(Run(subject, suite, seed, settings=subject.complete(settings)))
 
 
 def _one_of(name: str, value: str, expected: Iterable[str]) -> None:

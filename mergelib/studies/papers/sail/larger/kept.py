@@ -18,6 +18,7 @@ from mergelib.data.texts import TEXTS
 from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
 from mergelib.problems import calling
+from mergelib.problems.checks import check_choice
 from mergelib.records.results import Tables
 from mergelib.sail import grow
 from mergelib.sail.blocks import random_thirds
@@ -179,9 +180,8 @@ def kept(
     Raises:
         ValueError: a family that the ground does not have.
     """
-    if unknown := {*only} - {*ground.builds}:
-        known = ", ".join(ground.builds)
-        raise ValueError(f"unknown family {min(unknown)!r}; known: {known}")
+    for family in only:
+        check_choice("family", family, [*ground.builds])
     tables: Tables = {"starts": [], "trained": []}
     for family in only or ground.builds:
         build = ground.builds[family]
