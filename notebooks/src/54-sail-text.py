@@ -125,7 +125,7 @@ texts = {"tinyshakespeare": "Shakespeare", "wikitext2_test": "Wikipedia"}
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 3.4))
 for ax, (name, part) in zip(axes, places.replace({"text": texts}).groupby("features")):
     rows = part.reset_index().groupby("text", sort=False).indices
-    figures.map_blocks(torch.from_numpy(part[["x", "y"]].to_numpy()), rows, ax)
+    figures.map_blocks(torch.tensor(part[["x", "y"]].to_numpy()), rows, ax)
     ax.set_title(name, fontsize=10)
 fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 plt.show()
