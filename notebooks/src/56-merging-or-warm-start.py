@@ -344,16 +344,16 @@ print(wide.sort_index(axis=1).sort_values(("GPT", "FLOPs")).round(1).to_string(n
 both = told.set_index(["modality", "arm"])[["FLOPs", "seconds"]]
 learned = both[both.index.get_level_values("arm").str.contains("LiGO|learned|distilled")]
 slower = learned["seconds"] / learned["FLOPs"]
-assert slower["GPT"].between(1.7, 2.8).all()
+assert slower["GPT"].between(1.7, 3.2).all()
 assert slower["ResNet, halves"].between(1.2, 1.7).all()
 plain = both.drop(learned.index)
 assert plain["seconds"]["GPT"].max() < 13
 assert plain["seconds"]["ResNet, halves"].max() < 4.5
-assert 5 < both.loc[("GPT", "SAIL"), "seconds"] < 7
+assert 4.5 < both.loc[("GPT", "SAIL"), "seconds"] < 7
 
 # %% [markdown]
-# For growing, averages and distances both say little: for SAIL on GPTs six steps of 400 by seconds, and one by FLOPs. Learned maps take a third to a half more than their FLOPs say on ResNets, and with distillation
-# 1.8 to 2.6 times as much on GPTs, whose steps are so small that what is done around a product counts. So account B is kind to them.
+# For growing, averages and distances both say little: for SAIL on GPTs five steps of 400 by seconds, and one by FLOPs. Learned maps take a quarter to two thirds more than their FLOPs say on ResNets, and with distillation
+# two to three times as much on GPTs, whose steps are so small that what is done around a product counts. So account B is kind to them.
 #
 # ## When to use it, and when not
 #
