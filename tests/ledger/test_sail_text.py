@@ -20,7 +20,7 @@ from mergelib.studies.papers.sail.larger.arms import ARMS
 from mergelib.studies.papers.sail.larger.rates import GOALS
 from mergelib.studies.papers.sail.spirals import READINGS
 from mergelib.studies.papers.sail.text import CELLS, CORPORA, EVERY, SHARES
-from mergelib.studies.papers.sail.training import GRIDS
+from mergelib.studies.papers.sail.training import FINE
 
 Tables = dict[str, list[dict[str, Any]]]
 RESNETS = ("half wider", "deeper", "deepest")
@@ -29,7 +29,7 @@ KEYS = ("S2", "S4", "S5", "S6", "S11", "S14", "S17", "S19")
 
 
 def swept(draw: Callable[[], float], start: str, **cell: Any) -> Iterator[dict[str, Any]]:
-    for gamma, step in product(GRIDS[start], (0, 100)):
+    for gamma, step in product(FINE, (0, 100)):
         row = {"gamma": gamma, "step": step, "choose": draw(), "judge": draw()}
         yield {"start": start, **cell, **row}
 

@@ -46,20 +46,35 @@ def test_what_keeps_the_function_keeps_all(tables: Tables) -> None:
     assert exact.sum() == 2 + 2 + 1 + 2, "an MLP has no layers that can be closed"
     assert plain.loc[plain["width"] == "svd_random", "kept"].max() < 0.5
     learned = rows[rows["mode"] != "grown"]
-    assert set(learned["family"]) == {"MLP"}
-    assert learned.groupby(["sources", "mode"]).size().to_dict() == {
-        ("one", "alone"): 4,
-        **{(start, mode): 1 for start in ("own", "shared") for mode in ("alone", "joint")},
-    }
+    for _, own in learned.groupby("family"):
+        assert own.groupby(["sources", "mode"]).size().to_dict() == {
+            ("one", "alone"): 4,
+            **{(start, mode): 1 for start in ("own", "shared") for mode in ("alone", "joint")},
+        }
+    assert set(learned["family"]) == {"MLP", "ResNet"}
 
 
 def test_learning_lowers_the_loss_that_it_descends(tables: Tables) -> None:
     rows = pd.DataFrame(tables["starts"])
-    chosen = rows[(rows["width"] == "svd") & (rows["grown"] == "wider") & (rows["family"] == "MLP")]
-    losses = chosen.set_index("mode")["loss"]
-    assert losses["alone"] < losses["grown"]
-    pairs = rows[rows["sources"] == "own"].set_index("mode")["loss"]
-    assert pairs["joint"] < pairs["grown"]
+    for _, own in rows.groupby("family"):
+        chosen = own[(own["width"] == "svd") & (own["grown"] == "wider")]
+        losses = chosen.set_index("mode")["loss"]
+        assert losses["alone"] < losses["grown"]
+        pairs = own[own["sources"] == "own"].set_index("mode")["loss"]
+        assert pairs["joint"] < pairs["grown"]
+
+
+def test_averages_of_normalised_networks_have_statistics_of_their_own() -> None:
+    ground = shades()
+    bench = module.Bench(ground, ground.builds["ResNet"], 0, 1, [1e-3], 1, [1e-3])
+    one, other = (bench.source("common", part, 3, 1e-3) for part in (0, 1))
+    mixed = bench._averaged(one, other.state_dict()).state_dict()
+    inputs = ground.parts[2].inputs
+    assert len(inputs) <= ground.batch_size, "one batch, whose mean is the statistic"
+    images = torch.nn.functional.conv2d(inputs, mixed["0.stem.0.weight"], padding=1)
+    torch.testing.assert_close(mixed["0.stem.1.running_mean"], images.mean((0, 2, 3)))
+    half = (one.state_dict()["0.stem.0.weight"] + other.state_dict()["0.stem.0.weight"]) / 2
+    torch.testing.assert_close(mixed["0.stem.0.weight"], half)
 
 
 def test_extra_steps_cost_as_much_as_learning(tables: Tables) -> None:

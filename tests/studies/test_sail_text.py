@@ -133,6 +133,23 @@ def test_byte_pairs_come_by_frequency_and_lose_nothing() -> None:
     assert codes[-len(alone) :].tolist() == alone.tolist(), "one vocabulary"
 
 
+def test_every_start_has_the_best_of_its_rates() -> None:
+    texts = Texts(0, {"a": words(0)})
+
+    def run(*factors: float) -> list[dict[str, float]]:
+        corpus = load_corpus(texts, planned("default", {**SMALL, "factors": factors}))
+        rows = corpus.parted(corpus.texts[0])
+        target = corpus.target(rows)
+        return [*corpus.retrained(corpus.model("mine").state_dict(), target)]
+
+    alone = {factor: run(factor) for factor in (0.01, 1.0, 300.0)}
+    ends = {factor: rows[-1]["choose"] for factor, rows in alone.items()}
+    best = min(ends, key=lambda factor: ends[factor])
+    assert best == 1.0, "neither hardly any training nor one that harms"
+    assert run(*alone) == alone[best]
+    assert len({rows[0]["judge"] for rows in alone.values()}) == 1
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="a plan has no steps; it has: width"):
         planned("default", {"steps": 3})
@@ -142,7 +159,7 @@ def test_what_is_refused() -> None:
         planned("default", {"block": 64})
     with pytest.raises(ValueError, match="studies of texts take no model, got 'gpt'"):
         studies.texts_of(Run(REGISTERED["gamma_sweep"], "names", 0, model="gpt"))
-    with pytest.raises(ValueError, match="start is 'common', expected one of: shared, own"):
+    with pytest.raises(ValueError, match="start is 'common', expected 'shared' or 'own'"):
         studies.overlap(Texts(0, {"a": words(0)}), start="common", plan=SMALL)
 
 

@@ -5,7 +5,8 @@ stretches, the starts, and the orders of training. All can be made larger by ``p
 best on a seed that no study uses: for sources and scratch, of 1e-3, 3e-3 and 6e-3, for retraining
 the nearer source, of 3e-4, 1e-3, 3e-3 and 6e-3. For 50 steps on thirds that is 1e-3, for 200 steps
 there, on mixtures and on another text 3e-3. With 512 byte pairs, width 64, depth 3 and sources of
-1,000 steps it is 3e-3 for sources and 1e-3 for retraining, of the three lower ones.
+1,000 steps it is 3e-3 for sources and 1e-3 for retraining, of the three lower ones. All but
+`gamma_sweep` try `FACTORS` of these for every start.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ from mergelib.sail.proximal import proximal_weights
 from mergelib.sail.retraining import count_flops, mmd_flops
 from mergelib.statedict import lerp
 from mergelib.studies.papers.sail.training import (
-    GRIDS,
+    FINE,
     PROFILES,
     Corpus,
     Rows,
@@ -51,6 +52,7 @@ MATCHED = (-0.5, 0.0, 0.2, 0.5, 0.8, 1.0, 1.5)  # γ of a plan that are tried af
 FEATURES = ("mean", "tokens", "histogram")  # of blocks
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 CELLS = (*product((0.0, 1 / 3, 2 / 3, 1.0), (0.0, 0.5)), (1.0, 1.0))  # all that have β ≤ (1 + α)/2
+FACTORS = (1 / 3, 1.0, 3.0)  # of rates, of which every start has its best
 CORPORA = ("tinyshakespeare", "wikitext2_test", "don_quijote_es")
 EVERY, BUDGET = 10, 200  # steps between readings of an arm; its last step
 TUNING = range(1000, 1005)
@@ -140,8 +142,8 @@ def overlap(
         source: its seed, and texts: one, to be cut into thirds.
         start: of the second source, ``shared``, ``own`` or ``re-basin``.
         cells: α and β, with β ≤ (1 + α)/2.
-        plan: sizes other than the usual ones, with readings at 0 and 50 steps, γ of
-            `mergelib.studies.papers.sail.training.GRIDS`, and a rate of 1e-3.
+        plan: sizes other than the usual ones, with readings at 0 and 50 steps, the γ in
+            `mergelib.studies.papers.sail.training.FINE`, and a rate of 1e-3 times `FACTORS`.
 
     Returns:
         ``curves``: rows of ``start``, ``alpha``, ``beta``, ``gamma``, ``step``, ``choose``,
@@ -264,7 +266,7 @@ def tuned_goals(name: str, seeds: Sequence[int] = TUNING) -> dict[str, float]:
     texts = {name: load_text(name)[0]}
     found: dict[str, list[float]] = {"easy": [], "hard": []}
     for seed in seeds:
-        corpus = _read_often(_corpus(Texts(seed, texts), "shared", {}, 0), BUDGET)
+        corpus = _read_often(_corpus(Texts(seed, texts), "shared", {"factors": [1.0]}, 0), BUDGET)
         rows = list(corpus.from_scratch(corpus.target(corpus.parted(corpus.texts[0]))))
         for goal, tenths in (("easy", 5), ("hard", 9)):
             found[goal].append(rows[tenths * BUDGET // 10 // EVERY]["judge"])
@@ -290,9 +292,8 @@ def mixed(parts: Sequence[Rows], share: float, seed: int) -> Rows:
 
 def _corpus(source: Texts, start: str, plan: Mapping[str, Any], steps: int) -> Corpus:
     """Texts at the usual sizes of a sweep, read at its start and after so many steps."""
-    if start not in GRIDS:
-        raise ValueError(f"start is {start!r}, expected one of: {', '.join(GRIDS)}")
-    usual = {"gammas": GRIDS[start], "reads": (0, steps)}
+    check_choice("start", start, STARTS)
+    usual = {"gammas": FINE, "reads": (0, steps), "factors": FACTORS}
     return load_corpus(source, planned(source.profile, plan, **usual))
 
 

@@ -28,7 +28,6 @@ FINE = (-0.5, -0.25, 0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.25
 _MODEL = {"width": 384, "depth": 6, "heads": 6, "context": 256}  # nanoGPT's, of characters
 _TRAINING = {"batch_size": 64, "source_steps": 5000, "source_rate": 1e-3, "judged": 400}
 PROFILES: dict[str, dict[str, Any]] = {"default": {}, "full": {**_MODEL, **_TRAINING}}
-GRIDS = {"shared": FINE, "own": FINE[::2], "re-basin": FINE[::2]}  # by how sources start
 State = dict[str, Tensor]
 
 
@@ -45,6 +44,8 @@ class Plan:
         source_steps: of Adam, for each source.
         source_rate: of every such step, and of scratch's; the rate is constant.
         rate: of every step from trained weights.
+        factors: of that rate, or of scratch's; for each start ``choose`` takes the best after the
+            last step.
         reads: numbers of steps from the start after which the loss is read.
         gammas: weights of θ_1, 0, ½ and 1 among them.
         pairs: size of a vocabulary of byte pairs; 0 for characters.
@@ -61,6 +62,7 @@ class Plan:
     source_steps: int = 300
     source_rate: float = 3e-3
     rate: float = 3e-3
+    factors: Sequence[float] = (1.0,)
     reads: Sequence[int] = (0, 50, 100, 200)
     gammas: Sequence[float] = GAMMAS
     pairs: int = 0
@@ -205,9 +207,13 @@ class Corpus(Brief):
         model = self.model("shared")
         model.load_state_dict(dict(start))
         later = [step for step in self.plan.reads if step > 0]
-        after = self._trained(model, target.train, later, rate or self.plan.rate, "retraining")
-        for step in self.plan.reads:
-            yield {"step": step, **_losses(model, after.get(step, start), target)}
+        runs = []
+        for factor in self.plan.factors:
+            pace = factor * (rate or self.plan.rate)
+            after = self._trained(model, target.train, later, pace, "retraining")
+            states = ((step, after.get(step, start)) for step in self.plan.reads)
+            runs.append([{"step": step, **_losses(model, at, target)} for step, at in states])
+        yield from min(runs, key=lambda rows: rows[-1]["choose"])
 
     def swept(self, one: StateDict, two: StateDict, target: Target) -> Iterator[dict[str, Any]]:
         """`retrained` from γ θ_1 + (1 − γ) θ_2, for every ``gamma``."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mergelib.activations import recalibrate
 from mergelib.data.texts import TEXTS
 from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
@@ -23,10 +24,10 @@ from mergelib.records.results import Tables
 from mergelib.sail import grow
 from mergelib.sail.blocks import random_thirds
 from mergelib.sail.growth.depth import DEPTHS
-from mergelib.sail.growth.learning import learn_growth
+from mergelib.sail.growth.learning import MEASURED, learn_growth
 from mergelib.sail.growth.width import WIDTHS
 from mergelib.sail.retraining import count_flops, loop_flops
-from mergelib.statedict import lerp
+from mergelib.statedict import is_statistic, lerp
 from mergelib.studies.papers.sail.text import texts_of
 from mergelib.studies.papers.sail.training import Plan, State, Texts, by_adam, load_corpus
 from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings, study
@@ -46,7 +47,6 @@ LEARNED = (  # what is grown, and where the maps of width and the logits of dept
     ("both", "svd", "stack"),
 )
 PAIRED = LEARNED[0]  # what is learned for two sources as well
-NORMED = ("ResNet",)  # by batches: of these this study has no learned maps
 SIZES: dict[str, Any] = {"train_size": 6000, "validation_size": 500, "test_size": 500}  # pictures
 
 
@@ -169,7 +169,8 @@ def kept(
     Returns:
         ``starts``: rows of ``family``, ``grown`` (`GROWN`), ``width`` and ``depth`` (schemes;
         empty where nothing is wider, or deeper), ``sources`` (``one``; or two that share their
-        initial weights, ``shared``, or have their ``own``; averaged evenly), ``mode`` (``grown``:
+        initial weights, ``shared``, or have their ``own``; averaged evenly, with statistics of
+        batch norms measured anew), ``mode`` (``grown``:
         as `grow` gives it; ``alone``, ``joint``: learned), ``loss`` and ``kept``. ``trained``:
         the learned ones again, with the ``rate`` of maps (of the first source's, where each has
         its own), ``flops`` (of learning at that rate), ``extra`` (steps of training that cost as
@@ -188,9 +189,7 @@ def kept(
         bench = Bench(ground, build, seed, steps, map_rates, further, rates)
         spots = {"one": ("common", 0), "shared": ("common", 1), "own": ("second", 1)}
         sources = {
-            name: bench.source(*spot, source_steps, source_rate)
-            for name, spot in spots.items()
-            if name == "one" or family not in NORMED
+            name: bench.source(*spot, source_steps, source_rate) for name, spot in spots.items()
         }
         told = bench.loss(sources["one"])
         for grown in GROWN:
@@ -288,16 +287,16 @@ class Bench(Brief):
         for _, width, depth, _, model in ways(sources[one], self.build, self.seed, [grown]):
             plain[grown, width, depth] = model
             yield Start(_words(width, depth), model)
-        for kind, width, depth in LEARNED if others else ():
+        for kind, width, depth in LEARNED:
             if (way := (kind, width, depth)) not in plain:
                 continue
             alone = self._learned([sources[one]], *way)
             yield alone
             for name in others if way == PAIRED else ():
                 second = grow(sources[name], self.fresh(grown), **_schemes(width, depth))
-                yield Start(_words(width, depth, name), _averaged(plain[way], second))
+                yield Start(_words(width, depth, name), self._averaged(plain[way], second))
                 other = self._learned([sources[name]], *way)
-                model = _averaged(alone.model, other.model.state_dict())
+                model = self._averaged(alone.model, other.model.state_dict())
                 flops = alone.flops + other.flops
                 yield Start(_words(width, depth, name, "alone"), model, alone.rate, flops)
                 joint = self._learned([sources[one], sources[name]], *way)
@@ -339,6 +338,14 @@ class Bench(Brief):
         flops = loop_flops(partial(learn, rate=rate), self.steps)
         return Start(_words(width, depth, mode="alone"), best[rate], rate, flops)
 
+    def _averaged(self, one: nn.Module, other: State) -> nn.Module:
+        """The even average; statistics of batch norms, if there are, measured on D*."""
+        state = lerp(one.state_dict(), other, 0.5)
+        if any(map(is_statistic, state)):
+            inputs = self.ground.parts[2].inputs[:MEASURED]
+            state = recalibrate(one, state, inputs.split(self.ground.batch_size))
+        return _loaded(one, state)
+
     def _after(self, model: nn.Module, budgets: Collection[int]) -> dict[int, float]:
         """Loss after at most so many steps on D*, at the rate and the step that are best."""
         every = max(1, self.further // 4)
@@ -378,10 +385,6 @@ def _words(width: str, depth: str, sources: str = "one", mode: str = "grown") ->
 def _schemes(width: str, depth: str) -> dict[str, Any]:
     """Arguments of `grow`; its own where nothing is wider, or deeper."""
     return {name: value for name, value in (("width", width), ("depth", depth)) if value}
-
-
-def _averaged(one: nn.Module, other: State) -> nn.Module:
-    return _loaded(one, lerp(one.state_dict(), other, 0.5))
 
 
 def _loaded(model: nn.Module, state: State) -> nn.Module:
