@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import mergelib as ml
 from mergelib.sail.growth.depth import depth_rows
-from mergelib.sail.growth.width import WIDTHS, Widening, Width
+from mergelib.sail.growth.width import WIDTHS, Widening, Width, expander
 from mergelib.statedict import tied_keys
 from mergelib.structure import structure_of
 from mergelib.testbed import models
@@ -334,6 +334,9 @@ def test_spectra() -> None:
     ratio = kept / source.state_dict()[key][rows][:, rows]
     counts = rows.bincount()[rows].double()
     assert torch.allclose(ratio, (counts[:, None] * counts).rsqrt())
+    noise = ml.grow(source, target, width="svd", noise=0.3)[key] - kept
+    assert noise.norm() > 0.1 * kept.norm()
+    assert (noise @ expander("svd", 24, 40)).abs().max() < 1e-12, "what copies hold, none reads"
 
 
 @pytest.mark.parametrize("width", [*WIDTHS, "aki"])
@@ -428,7 +431,7 @@ def test_a_tie_that_the_source_lacks_is_refused() -> None:
         (gpt(), gpt(), {"depth": "twice"}, "unknown depth 'twice'"),
         (gpt(), gpt(), {"width": "zero"}, "unknown width 'zero'"),
         (gpt(), gpt(), {"noise": -1.0}, "noise is -1"),
-        (gpt(), gpt(), {"noise": 0.1, "width": "mean"}, "only for 'replicate'"),
+        (gpt(), gpt(), {"noise": 0.1, "width": "mean"}, "only for 'replicate' and 'svd'"),
         (gpt(), gpt(48, 3), {"gap": 6.0}, "gap is 6"),
         (gpt(), gpt(), {"state": mlp()}, "state lacks key 'pos_embed'|state lacks key"),
         (nn.LSTM(3, 4), nn.LSTM(3, 5), {}, "LSTM, which has no description"),

@@ -12,6 +12,7 @@ from mergelib.activations import normalising_by_batch
 from mergelib.problems.calling import call_with, evaluating
 from mergelib.sail.growth import learning
 from mergelib.sail.growth.learning import Transformation
+from mergelib.sail.growth.width import Width
 from mergelib.testbed.models import ResNet
 from tests.align.families import gpt2
 from tests.sail.families import gpt, inputs, mlp, perturbed, resnet
@@ -298,12 +299,13 @@ def test_the_loss_falls_on_examples_that_were_not_learned_from() -> None:
     assert float(risk(target, learned.state, held)) < 0.9 * float(risk(target, start, held))
 
 
-def test_copies_part_by_noise_alone() -> None:
+@pytest.mark.parametrize("width", ["replicate", "svd"])
+def test_copies_part_by_noise_alone(width: Width) -> None:
     source, target = mlp(24), mlp(48)
     data = examples(source)
     for noise, parts in ((0.0, False), (0.3, True)):
         learned = ml.learn_growth(
-            [source], target, data, width="replicate", noise=noise, steps=5, learning_rate=1e-2
+            [source], target, data, width=width, noise=noise, steps=5, learning_rate=1e-2
         )
         first, second = learned.state["0.layers.0.weight"].chunk(2)
         assert torch.equal(first, second) is not parts
@@ -354,7 +356,7 @@ def test_ties_and_hugging_face() -> None:
         ({"weights": [0.5]}, "of sum 1"),
         ({"steps": -1}, "steps is -1"),
         ({"learning_rate": 0.0}, "learning_rate is 0"),
-        ({"width": "mean", "noise": 0.1}, "only for 'replicate'"),
+        ({"width": "mean", "noise": 0.1}, "only for 'replicate' and 'svd'"),
         ({"depth": "twice"}, "unknown depth 'twice'"),
     ],
 )

@@ -283,8 +283,9 @@ def learn_growth(
         mode: ``"joint"`` learns all T_i by the loss of Σ γ_i T_i(θ_i), ``"alone"`` each by that of
             T_i(θ_i), which may leave the T_i without a common basis for the average.
         weights: γ, one for each source, of sum 1 (some may be negative); uniform by default.
-        width: where the maps begin, see `mergelib.grow`; all schemes but ``"svd_random"``. Plain
-            copies get equal gradients and remain copies: give ``"replicate"`` some ``noise``.
+        width: where the maps begin, see `mergelib.grow`; all schemes but ``"svd_random"``. Copies
+            get equal gradients and so do their maps: give ``"replicate"`` and ``"svd"`` some
+            ``noise``, or they remain copies.
         depth: where the logits begin; ``"identity"`` has none, as its new layers are no mixtures.
         gap: of the softmax over the pattern of another ``depth``, finite.
         noise: see `mergelib.grow`; it is drawn once and stays.

@@ -85,7 +85,7 @@ ARMS = {
     "uniform": Arm("uniform"),
     "greedy soup": Arm("greedy"),
     "SAIL": Arm("theorem"),
-    "SAIL, learned": Arm("theorem", "svd", "stack", mode="joint"),
+    "SAIL, learned": Arm("theorem", "svd", "stack", mode="joint", noise=NOISE),
     "SAIL, matched": Arm("theorem", matched=True),
     "SAIL, distilled": Arm("theorem", distilled=True),
 }
@@ -378,6 +378,7 @@ class Sources:
                 weights=None if alone else gammas,
                 width=arm.width,  # type: ignore[arg-type]  # checked there
                 depth=depth,  # type: ignore[arg-type]  # checked there
+                noise=arm.noise,
                 steps=steps,
                 **options,
             ).state

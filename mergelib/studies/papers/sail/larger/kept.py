@@ -46,6 +46,7 @@ LEARNED = (  # what is grown, and where the maps of width and the logits of dept
     ("deeper", "", "stack"),
     ("both", "svd", "stack"),
 )
+NOISE = 0.05  # added to copies of units whose maps are learned, so that they part
 PAIRED = LEARNED[0]  # what is learned for two sources as well
 SIZES: dict[str, Any] = {"train_size": 6000, "validation_size": 500, "test_size": 500}  # pictures
 
@@ -326,6 +327,7 @@ class Bench(Brief):
         target = self.fresh(grown)
         data = self.ground.parts[2]
         options: dict[str, Any] = {**_schemes(width, depth), "batch_size": self.ground.batch_size}
+        options["noise"] = NOISE if width == "svd" else 0.0
 
         def learn(steps: int, rate: float) -> State:
             pair = (data.inputs, data.labels)
