@@ -497,7 +497,7 @@ assert (held["SAIL"] - held["nearest source"]).between(0.03, 0.1).all()
 #
 # **Do not take the nearest data for the best source.** Try each source for a few steps.
 #
-# These are ResNets of 0.2 to 0.4 million parameters; [](56-merging-or-warm-start) has sources with
+# These are ResNets of 0.2 to 0.4 million parameters; [](57-merging-or-warm-start) has sources with
 # starts of their own in more ways. **Not run** are sizes for a GPU ({ref}`how <run-full>`). The [ledger](90-claims-ledger) has each claim with its intervals.
 #
 # ```bash

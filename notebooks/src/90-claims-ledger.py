@@ -149,8 +149,9 @@ TITLES = {
     "notebooks/52-sail-spirals": "SAIL on two spirals",
     "notebooks/53-sail-vision": "SAIL in vision",
     "notebooks/54-sail-text": "SAIL in text",
-    "notebooks/55-sail-diffusion": "SAIL in diffusion",
-    "notebooks/56-merging-or-warm-start": "Merging or warm start?",
+    "notebooks/55-sail-larger-gpts": "SAIL for larger GPTs",
+    "notebooks/56-sail-diffusion": "SAIL in diffusion",
+    "notebooks/57-merging-or-warm-start": "Merging or warm start?",
 }
 display(Markdown(drawing.entries(mine, checks, TITLES)))
 

@@ -1,15 +1,31 @@
 """No check that cannot fail: every claim must notice that its results were spoiled."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 from mutate_ledger import CLAIMS, CONTRASTS, WAYS, found, noticed, spoiled
 
 from mergelib.ledger import Claim, judge
 from mergelib.ledger.sail import arms
 from mergelib.ledger.verdicts import outcomes
+from mergelib.records import results
 
 
 def test_every_claim_says_what_it_compares() -> None:
     assert sorted(CONTRASTS) == sorted(claim.key for claim in CLAIMS)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=[claim.key for claim in CLAIMS])
+def test_without_results_no_claim_is_tested(
+    claim: Claim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr(results, "resources", SimpleNamespace(files=lambda _: tmp_path))
+    table, checks = judge([claim])
+    assert table["verdict"].tolist() == ["not tested"]
+    assert table["ours"].item().endswith("there are: none")
+    assert checks.empty
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=[claim.key for claim in CLAIMS])

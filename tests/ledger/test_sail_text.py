@@ -13,7 +13,7 @@ from mutate_ledger import WAYS, found, noticed
 from mergelib.ledger import judge, sail
 from mergelib.ledger.sail.arms import BYOL, HALVES, LABELS
 from mergelib.ledger.sail.text import STARTS
-from mergelib.records.results import MissingResult, load_table
+from mergelib.records.results import load_table
 from mergelib.studies.analysis.sail import spirals, sweeps, text
 from mergelib.studies.analysis.sail.larger import arms
 from mergelib.studies.papers.sail.larger.arms import ARMS
@@ -145,14 +145,3 @@ def test_flat_curves_have_no_best_weight(results: None) -> None:
     assert slopes["what"].str.endswith(" (a flat curve)").all()
     assert set(slopes["role"]) == {"secondary"}
     assert set(slopes["outcome"]) == {"open"}
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_claims_without_results_are_not_tested(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str, part: str) -> pd.DataFrame:
-        raise MissingResult(f"no result {name!r}")
-
-    for module in (sweeps, arms, text):
-        monkeypatch.setattr(module, "load_table", missing)
-    claim = next(claim for claim in sail.CLAIMS if claim.key == key)
-    assert judge([claim])[0]["verdict"].tolist() == ["not tested"]

@@ -20,6 +20,8 @@ _CASES: tuple[tuple[str, str, str, str, Role], ...] = (
     (GROWN, REPA, "cost", "equal cost (C)", "secondary"),
 )
 
+_CLAIMED = {account: words for *_, account, words, role in _CASES if role == "primary"}
+
 
 def nearer(load: Load) -> list[Check]:
     """S8: log Fréchet distance of a rival's pictures less one's own, at all reads."""
@@ -30,9 +32,9 @@ def nearer(load: Load) -> list[Check]:
         sides = (_side(table, name, account, read) for name in (rival, own))
         what = f"{own} nearer to real pictures than {rival} after {read:.0%}, {words}"
         checks.append(above(what, *sides, role=role, unit="log ratio"))
-    for read in reads:
-        sides = (_side(table, arm, "steps", read, "kernel") for arm in (REPA, ALIGNED))
-        what = f"{ALIGNED} nearer than {REPA} by kernel distance after {read:.0%}, equal steps"
+    for (account, words), read in product(_CLAIMED.items(), reads):
+        sides = (_side(table, arm, account, read, "kernel") for arm in (REPA, ALIGNED))
+        what = f"{ALIGNED} nearer than {REPA} by kernel distance after {read:.0%}, {words}"
         checks.append(above(what, *sides, role="secondary", unit="MMD²"))
     floor = pick(load(diffusion.floor), "log", keys=("seed",), pictures="real")
     what = f"{ALIGNED}, in the end: farther from test pictures than training pictures are"

@@ -1,4 +1,4 @@
-"""The figures of chapter 55: rows of pictures, and curves over steps."""
+"""The figures of chapter 56: rows of pictures, and curves over steps."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

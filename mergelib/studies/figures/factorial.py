@@ -1,4 +1,4 @@
-"""The figures of chapter 56: steps saved against the loss aimed at, and cells of the factorial."""
+"""The figures of chapter 57: steps saved against the loss aimed at, and cells of the factorial."""
 
 from typing import TYPE_CHECKING
 

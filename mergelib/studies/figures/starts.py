@@ -1,4 +1,4 @@
-"""The figures of chapters 53 and 54: starts of a larger network, by step, target and account."""
+"""The figures of chapters 53 and 55: starts of a larger network, by step, target and account."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args

@@ -1,4 +1,4 @@
-"""What chapter 55 shows live, where the answer is known."""
+"""What chapter 56 shows live, where the answer is known."""
 
 import math
 from dataclasses import replace

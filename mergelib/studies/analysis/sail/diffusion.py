@@ -1,4 +1,4 @@
-"""What the ledger reads out of the study ``diffusion``, and what chapter 55 runs: it is small."""
+"""What the ledger reads out of the study ``diffusion``, and what chapter 56 runs: it is small."""
 
 import copy
 from collections.abc import Mapping, Sequence

@@ -51,6 +51,11 @@ class Case(Brief):
         logits: Tensor = model.eval()(self.test[0])
         return logits
 
+    def change(self, model: nn.Module) -> float:
+        """The largest change of a logit from the source's, over the largest of these."""
+        expected = self.logits(self.source)
+        return float((self.logits(model) - expected).abs().max() / expected.abs().max())
+
     def loss(self, model: nn.Module) -> float:
         """Test cross-entropy, in nats."""
         return float(cross_entropy(self.logits(model), self.test[1]))
@@ -144,15 +149,14 @@ def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
         over the largest logit), ``loss``, and ``kept``: the share of what the source has learned,
         (random − loss) / (random − source). Schemes that do not fit the family are left out.
     """
-    expected, learned = case.logits(case.source), case.loss(case.source)
+    learned = case.loss(case.source)
     rows = []
     for grown, width, depth, fresh, model in ways(
         case.source, case.build, seed, ("wider", "deeper")
     ):
         start, loss = case.loss(fresh), case.loss(model)
-        change = (case.logits(model) - expected).abs().max() / expected.abs().max()
         kept = (start - loss) / (start - learned)
-        rows.append((grown, width or depth, float(change), loss, kept))
+        rows.append((grown, width or depth, case.change(model), loss, kept))
     return pd.DataFrame(rows, columns=["grown", "scheme", "change", "loss", "kept"])
 
 
@@ -194,7 +198,6 @@ def traps(case: Case) -> pd.Series:
     sizes = {name: group.size for name, group in structure_of(source).groups.items()}
     widening = Widening(structure_of(uneven), sizes, "replicate")
     copied = {key: widening.apply(key, value) for key, value in source.state_dict().items()}
-    expected = case.logits(source)
     changes = {}
     for name, model, state in (
         ("with all care", double, careful),
@@ -203,7 +206,7 @@ def traps(case: Case) -> pd.Series:
         ("uneven copies, 32 to 48", uneven, copied),
     ):
         model.load_state_dict(state)
-        changes[name] = float((case.logits(model) - expected).abs().max() / expected.abs().max())
+        changes[name] = case.change(model)
     return pd.Series(changes)
 
 

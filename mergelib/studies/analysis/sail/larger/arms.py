@@ -162,6 +162,19 @@ def fading(table: pd.DataFrame) -> pd.Series:
     return pd.Series(found).rename_axis("seed")
 
 
+def nearness(table: pd.DataFrame) -> pd.DataFrame:
+    """Mean speed-up and nearness of the sources, minus MMD², of every target.
+
+    Args:
+        table: of one modality, start and size, as from `speed_ups`.
+
+    Returns:
+        By target, ``speed`` and ``near``.
+    """
+    rows = table.merge(distances(), on=_CELL)
+    return rows.assign(near=-rows["distance"]).groupby("target")[["speed", "near"]].mean()
+
+
 def speed_ups(
     table: pd.DataFrame, goal: str, account: Account, arm: str, rival: str = "scratch"
 ) -> pd.DataFrame:

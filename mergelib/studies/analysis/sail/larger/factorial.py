@@ -1,4 +1,4 @@
-"""What chapter 56 and the ledger read out of ``factorial``: is it merging, or a warm start?"""
+"""What chapter 57 and the ledger read out of ``factorial``: is it merging, or a warm start?"""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -18,7 +18,7 @@ if importlib.util.find_spec("mergelib") is None:
 # pictures; and what a start saves is no constant number of steps, as theory suggests.
 #
 # SAIL's start {cite}`anonymous2025structured` differs from scratch in three ways at once: something has been learned, two networks are averaged, and maps
-# bring them to a larger shape. Chapters [53](53-sail-vision) and [54](54-sail-text) compare such starts as wholes. Here each part varies by itself.
+# bring them to a larger shape. Chapters [53](53-sail-vision) and [55](55-sail-larger-gpts) compare such starts as wholes. Here each part varies by itself.
 #
 # **After this chapter you can**
 #
@@ -26,7 +26,7 @@ if importlib.util.find_spec("mergelib") is None:
 # * read a speed-up over all losses aimed at, not at one;
 # * tell what merging, maps and shared starts each add.
 #
-# **Before you start:** [](54-sail-text). **Time:** 7 minutes to read, ten seconds to run.
+# **Before you start:** [](55-sail-larger-gpts). **Time:** 7 minutes to read, ten seconds to run.
 
 # %% tags=["parameters"]
 SUITE = "tinyshakespeare"

@@ -471,7 +471,7 @@ print("within a tenth:", abs(mean / (2 * d / n + d * (d + 1) / (2 * n)) - 1) < 0
 # * At equal steps REPA + J is level with REPA if each has its own rate; at equal cost it is behind throughout. With one rate for all it had seemed ahead.
 # * The paper's table counts iterations alone, and marks a rise of sFID as a fall.
 #
-# **Next:** [](56-merging-or-warm-start).
+# **Next:** [](57-merging-or-warm-start).
 #
 # ## References
 #
