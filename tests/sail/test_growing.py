@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import mergelib as ml
+from mergelib.problems.calling import call_with
 from mergelib.sail.growth.depth import depth_rows
 from mergelib.sail.growth.width import WIDTHS, Widening, Width, expander
 from mergelib.statedict import tied_keys
@@ -174,6 +175,16 @@ def test_new_heads_and_hidden_units_of_the_next_block() -> None:
     others = [key for key in grown if not any(f".{name}." in key for name in rows)]
     assert len(others) == 28
     assert all(torch.equal(grown[key], copied[key]) for key in others), "the stream has copies"
+
+
+def test_copies_of_the_stream_part_beside_units_of_the_next_block() -> None:
+    source, target = gpt(48, 3), gpt(96, 3, 8)
+    plain, noisy = (ml.grow(source, target, width="aki", noise=noise) for noise in (0.0, 0.3))
+    changed = {key for key in plain if not torch.equal(plain[key], noisy[key])}
+    read = ("attn.qkv.weight", "fc1.weight")
+    assert changed == {f"blocks.{block}.{name}" for block, name in product(range(3), read)}
+    x = inputs(source)
+    assert (call_with(target, plain, x) - call_with(target, noisy, x)).abs().max() < 1e-10
 
 
 def test_a_next_block_after_a_stack() -> None:
@@ -431,7 +442,7 @@ def test_a_tie_that_the_source_lacks_is_refused() -> None:
         (gpt(), gpt(), {"depth": "twice"}, "unknown depth 'twice'"),
         (gpt(), gpt(), {"width": "zero"}, "unknown width 'zero'"),
         (gpt(), gpt(), {"noise": -1.0}, "noise is -1"),
-        (gpt(), gpt(), {"noise": 0.1, "width": "mean"}, "only for 'replicate' and 'svd'"),
+        (gpt(), gpt(), {"noise": 0.1, "width": "mean"}, "only for 'replicate', 'svd', 'aki'"),
         (gpt(), gpt(48, 3), {"gap": 6.0}, "gap is 6"),
         (gpt(), gpt(), {"state": mlp()}, "state lacks key 'pos_embed'|state lacks key"),
         (nn.LSTM(3, 4), nn.LSTM(3, 5), {}, "LSTM, which has no description"),

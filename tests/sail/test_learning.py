@@ -356,7 +356,7 @@ def test_ties_and_hugging_face() -> None:
         ({"weights": [0.5]}, "of sum 1"),
         ({"steps": -1}, "steps is -1"),
         ({"learning_rate": 0.0}, "learning_rate is 0"),
-        ({"width": "mean", "noise": 0.1}, "only for 'replicate' and 'svd'"),
+        ({"width": "mean", "noise": 0.1}, "only for 'replicate', 'svd', 'aki'"),
         ({"depth": "twice"}, "unknown depth 'twice'"),
     ],
 )

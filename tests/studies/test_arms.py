@@ -93,6 +93,15 @@ def test_every_start_of_a_text(text: Transfer, tables: Tables) -> None:
     assert after["SAIL, distilled"] != after["SAIL"]
 
 
+@pytest.mark.parametrize("name", [name for name, arm in ARMS.items() if arm.weights])
+def test_no_start_has_units_that_stay_copies(text: Transfer, name: str) -> None:
+    """Else a larger network has the capacity of its source, for ever."""
+    begun = Sources(text, "own", "twice").start(ARMS[name], 1e-3)
+    state = text.trained(begun.net, text.parts[TARGET], [2], 1e-3)[2]
+    for key in ("token_embed.weight", "blocks.0.fc2.weight", "blocks.1.attn.proj.weight"):
+        assert state[key].unique(dim=1).shape == state[key].shape, key
+
+
 def test_every_start_pays(tables: Tables) -> None:
     costs = pd.DataFrame(tables["costs"]).set_index("arm")
     flops = {str(row["arm"]): int(row["source_flops"]) for row in tables["costs"]}

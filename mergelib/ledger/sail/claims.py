@@ -172,7 +172,7 @@ CLAIMS = (
         method="an MLP, a ResNet and a GPT, 1.5 times as wide, deeper, and both, of a source that "
         "was trained for 300 steps. Share of its learning right after growing, (random − loss)/"
         f"(random − source), above {growing.HALF}: by singular vectors as they are, and learned "
-        "from there by 100 steps of Adam (maps and softmax; not for the ResNet's batch norms). "
+        "from there by 100 steps of Adam (maps and softmax; with noise that parts copies). "
         "Secondary: what they begin from, two sources, and the loss after 100 more steps, or "
         "fewer, against a start that keeps the function and has as many FLOPs; control: random "
         "factors",

@@ -43,8 +43,6 @@ def kept(load: Load) -> list[Check]:
     kinds += [(way, "secondary") for way in _ASIDE]
     kinds += [(_RANDOM, "control")]
     for (family, result), (way, role) in product(FAMILIES.items(), kinds):
-        if family == "ResNet" and way[-1] == "alone":
-            continue  # batch norms: the study has no learned maps of these
         chosen = dict(zip(("grown", "width", "depth", "mode"), way, strict=True))
         rows = load(result, "starts")
         values = pick(rows, "kept", keys=SEED, family=family, sources="one", **chosen)
@@ -55,7 +53,7 @@ def kept(load: Load) -> list[Check]:
 
 def _two_sources(load: Load) -> list[Check]:
     checks = []
-    modes = product(("MLP", "GPT"), _STARTS, ("alone", "joint"))
+    modes = product(FAMILIES, _STARTS, ("alone", "joint"))
     for family, start, mode in modes:
         rows = load(FAMILIES[family], "starts")
         chosen = {"grown": "wider", "width": "mean", "mode": mode, "sources": start}
@@ -69,7 +67,7 @@ def _two_sources(load: Load) -> list[Check]:
 def _bought(load: Load) -> list[Check]:
     """Loss of a start that costs nothing after as many FLOPs, less that of learned maps."""
     checks = []
-    for family, (grown, width, depth, mode) in product(("MLP", "GPT"), _PAPERS):
+    for family, (grown, width, depth, mode) in product(FAMILIES, _PAPERS):
         if mode == "grown":
             continue
         rows = load(FAMILIES[family], "trained")

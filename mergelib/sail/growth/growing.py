@@ -25,7 +25,7 @@ from mergelib.sail.growth.width import Widening, Width, shuffled_directions
 from mergelib.statedict import StateDict, is_finite
 from mergelib.structure import Structure, structure_of
 
-COPYING: tuple[Width, ...] = ("replicate", "svd")  # schemes that copy units
+COPYING: tuple[Width, ...] = ("replicate", "svd", "aki")  # schemes that copy units
 FIXED = "fixed (input, vocabulary, position or kernel)"
 SHOWN = "what the model's output shows; put a head behind it"
 
@@ -66,11 +66,11 @@ def grow(
             `mergelib.sail.growth.depth.depth_rows`; so do rows of your own, of shape (target
             layers, source layers), by which lists may also get shorter.
         gap: of the softmax over Eq. 9's rows; by default there is none.
-        noise: of ``"replicate"`` and ``"svd"``, over the root mean square of a weight: added to
-            copies so that it cancels in what they write together. It keeps the function, where
-            copies do, and lets them part. Without it copies get equal gradients and never part,
-            whether weights are trained or maps: give some, say 0.3, where the network will be
-            trained.
+        noise: of ``"replicate"``, ``"svd"`` and, for streams, ``"aki"``, over the root mean square
+            of a weight: added to copies so that it cancels in what they write together. It keeps
+            the function, where copies do, and lets them part. Without it copies get equal gradients
+            and never part, whether weights are trained or maps: give some, say 0.3, where the
+            network will be trained.
         generator: draws the noise and the random directions; PyTorch's own by default.
 
     Returns:
@@ -224,7 +224,7 @@ def _check_choices(width: str, depth: str | Tensor, gap: float) -> None:
 
 def _check_noise(noise: float, width: str) -> None:
     if not noise >= 0 or (noise and width not in COPYING):
-        schemes = " and ".join(map(repr, COPYING))
+        schemes = ", ".join(map(repr, COPYING))
         raise ValueError(f"noise is {noise}, expected at least 0, and more only for {schemes}")
 
 

@@ -125,7 +125,7 @@ class Widening:
         Zero for what does not read copies, and for tables that are tied.
         """
         for number, axis in enumerate(self.structure.axes[key]):
-            if axis.role == "read" and self._grows(axis):
+            if axis.role == "read" and self._grows(axis) and self._copied(axis):
                 noise = torch.randn(wide.shape, generator=generator).to(wide)
                 read = self.axis(key, number).to(wide)
                 write = torch.linalg.pinv(read).T
@@ -175,6 +175,13 @@ class Widening:
 
     def _grows(self, axis: Axis) -> bool:
         return any(self.grows(name) for factors in axis.layout for name in factors)
+
+    def _copied(self, axis: Axis) -> bool:
+        """Whether new units are copies in all layers; with ``"aki"`` those of streams are."""
+        names = (name for factors in axis.layout for name in factors)
+        return self.scheme != "aki" or any(
+            self.structure.groups[name].kind == "stream" for name in names
+        )
 
     def _free(self, key: str, axis: Axis) -> Tensor:
         parts = []

@@ -79,7 +79,7 @@ ARMS = {
     "own size": Arm("nearest", ""),
     "Net2Net": Arm("nearest", "replicate", noise=NOISE),
     "stack": Arm("nearest", depth="stack"),
-    "bert2BERT": Arm("nearest", "aki", "stack_top"),  # without its trainings of parts
+    "bert2BERT": Arm("nearest", "aki", "stack_top", noise=NOISE),  # no trainings of its parts
     "LiGO": Arm("nearest", depth="stack", mode="alone"),
     "LiGO, published": Arm("nearest", depth="stack", mode="published"),
     "uniform": Arm("uniform"),
