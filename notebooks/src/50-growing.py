@@ -318,7 +318,7 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 #
 # HyperCloning {cite}`samragh2024scaling` is in substance `replicate` at twice the width. bert2BERT {cite}`chen2022bert2bert` has
 # fewer copies: in a list of equal layers, new heads and hidden units are those of the next layer (`width="aki"`), at the price of
-# the function. Knowledge Inheritance {cite}`qin2022knowledge` grows nothing: the large model learns from the small one's answers at first.
+# the function; its residual stream has copies still, and wants noise as well. Knowledge Inheritance {cite}`qin2022knowledge` grows nothing: the large model learns from the small one's answers at first.
 #
 # ## What learning the maps buys
 #
@@ -326,7 +326,8 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # target's loss with frozen sources. `ml.learn_growth` does it; for one source that is LiGO {cite}`wang2023learning`. (As it was
 # published it has other maps and another start, `mergelib.sail.growth.ligo`; [](55-sail-larger-gpts) compares both.) A start that
 # loses much can recover much. But learning sees the target's data, and a step through the maps costs more than a step of
-# training. So the study `kept` gives the FLOPs of 100 such steps to a start that keeps the function (where no layer can be closed, to
+# training. Starts from singular vectors are copies over the root of their number, and equal rows of $E$ get equal gradients: these get some noise first, or no step would ever
+# part them. The study `kept` gives the FLOPs of 100 such steps to a start that keeps the function (where no layer can be closed, to
 # the stack), as further training. Then both are trained for at most 100 steps. Validation data choose all rates and where to
 # stop; other data judge. (`mergelib study kept --seeds 5`, on `glyphs8` and on `tinyshakespeare`.)
 

@@ -313,7 +313,7 @@ for target, low, high in (("cifar100", 0.09, 0.15), ("tiny_imagenet20", 0.325, 0
 # (vision-ends)=
 # On CIFAR-10 at width 12 all starts were tried, at rates tuned for each, and sources with starts of their own, too:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss at equal cost above that of the nearest half alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-vision-ends"}, "image": {"alt": "All marks lie right of zero: the farther source, Net2Net, SAIL and the source at its own size by two to five hundredths, uniform and LiGO by nine, learned SAIL by fifteen. With own starts bars are wide, and only the uniform average is clear of zero."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss at equal cost above that of the nearest half alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-vision-ends"}, "image": {"alt": "All marks lie right of zero: the farther source, Net2Net, SAIL and the source at its own size by two to five hundredths, uniform, LiGO and learned SAIL by nine. With own starts bars are wide, and only the uniform average is clear of zero."}}
 from mergelib.studies.figures import text as ends_of
 
 cell = halves[(halves["target"] == "cifar10") & (halves["size"] == "half wider")]
@@ -339,7 +339,7 @@ clear = {where for where, row in behind.items() if row["mean"] > row["half_width
 assert {*behind} - clear == {("own", "SAIL"), ("own", "SAIL, matched")}
 assert above.loc["shared"].mean().drop("nearest source").min() > 0.02
 assert 0.08 < behind["shared", "LiGO"]["mean"] < 0.1
-assert 0.14 < behind["shared", "SAIL, learned"]["mean"] < 0.15
+assert 0.08 < behind["shared", "SAIL, learned"]["mean"] < 0.1
 assert round((wide["scratch, published"] - wide["scratch"])["shared"].mean(), 2) == 0.07
 costs = cell.drop_duplicates("arm").set_index("arm").eval("added_flops / step_flops")
 assert costs[["LiGO", "SAIL, learned"]].between(85, 92).all()
@@ -352,7 +352,7 @@ assert costs[["LiGO", "SAIL, learned"]].between(85, 92).all()
 # (vision-accounts)=
 # How fast they are depends on what counts. Here are the same starts by all three accounts, to the hard goal:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch of all starts on CIFAR-10 at width 12, by what counts as cost. Scratch does not reach this goal, so all of them are lower bounds. Means and 95 % intervals over five seeds.", "name": "fig-vision-accounts"}, "image": {"alt": "Rows of three marks. Retraining alone, all starts lie right of one, the source at its own size at four and a quarter, LiGO at three, the rest below that. With what the start takes counted, the grown sources and the averages stay where they are, LiGO and learned SAIL fall to a half. Published scratch stays at zero. With the sources counted, all lie left of zero, those of two sources near minus one and a half, LiGO at minus one, the others of one source near minus a half."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch of all starts on CIFAR-10 at width 12, by what counts as cost. Scratch does not reach this goal, so all of them are lower bounds. Means and 95 % intervals over five seeds.", "name": "fig-vision-accounts"}, "image": {"alt": "Rows of three marks. Retraining alone, all starts lie right of one, the source at its own size at four and a quarter, LiGO and learned SAIL at three, the rest below that. With what the start takes counted, the grown sources and the averages stay where they are, LiGO and learned SAIL fall to a half. Published scratch stays at zero. With the sources counted, all lie left of zero, those of two sources near minus one and a half, LiGO at minus one, the others of one source near minus a half."}}
 shared = cell[cell["start"] == "shared"]
 counted = arms.accounts(shared, "hard")
 fig, ax = plt.subplots(figsize=(7.2, 4.0))
@@ -371,7 +371,7 @@ assert starts.loc[["SAIL", "uniform", "SAIL, learned"], "C"].max() < -1.4
 assert not counted["rival_reached"].any()
 
 # %% tags=["remove-cell"]
-assert starts.loc[["own size", "LiGO", "SAIL, learned"], "A"].round(2).tolist() == [4.27, 3.0, 2.6]
+assert starts.loc[["own size", "LiGO", "SAIL, learned"], "A"].round(2).tolist() == [4.27, 3.0, 3.0]
 grown = starts["A"].drop(["own size", "LiGO", "SAIL, learned"])
 assert grown.idxmax() in ("Net2Net", "nearest source")
 assert round(grown.max(), 2) == 2.2
@@ -383,7 +383,7 @@ assert single.between(-0.7, -0.4).all()
 assert round(starts.loc["LiGO", "C"]) == -1
 
 # %% [markdown]
-# By retraining alone, the paper's account, learned maps look faster than all other grown starts, at 3.00 and 2.60 against 2.20 at most; only the source at its
+# By retraining alone, the paper's account, learned maps look faster than all other grown starts, at 3.00 against 2.20 at most; only the source at its
 # own size, whose steps are cheaper, is ahead, at 4.27. What they take themselves eats most of it. And whoever has to train the sources first
 # is not faster with any of them, least with two.
 #

@@ -358,11 +358,11 @@ assert (mean[100.0] < -0.75).all()
 # (text-mixtures)=
 # One split cannot tell a right theory from a lucky end. A mixture can. If the target is $\rho$ parts Shakespeare and $1 - \rho$
 # parts Wikipedia, and the sources are one of each, Theorem 3 says $\gamma = \rho$, by total variation as by MMD
-# ([](51-proximal-parameters)). The study `mixture` sweeps $\gamma$ for five shares, with 100 steps of retraining, five seeds: for these two texts, and for the
+# ([](51-proximal-parameters)). The study `mixture` sweeps $\gamma$ for five shares, with 100 steps of retraining, each start at the best of three rates, and five seeds: for these two texts, and for the
 # lowest and the highest third of Shakespeare. $\mathrm{MMD}^2$ of
 # histograms finds $\rho$, to a hundredth on average of texts, to a few of thirds. Does the loss?
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: the best γ of the sweep, chosen on one half of the held-out text, against the share of the first source's part in the target. Middle and right: loss, on the other half, of other starts above that of the theorem's γ. Above for two texts, below for the lowest and the highest third of one. Means and 95 % intervals over five seeds.", "name": "fig-text-mixtures"}, "image": {"alt": "Two texts: the best γ lies near the dotted diagonal at shares of 0 and a quarter, then jumps far above it, to 1 and more from a half on, with wide intervals; the uniform average is 0.02 to 0.04 nats worse at both ends and level between them; the nearest source alone lies on zero, with own starts a little below it; the best γ is a hundredth below. Thirds: the best γ is level above 1 for all shares, and its loss is 0.03 to 0.07 nats below the theorem's up to a share of one half."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: the best γ of the sweep, chosen on one half of the held-out text, against the share of the first source's part in the target. Middle and right: loss, on the other half, of other starts above that of the theorem's γ. Above for two texts, below for the lowest and the highest third of one. Means and 95 % intervals over five seeds.", "name": "fig-text-mixtures"}, "image": {"alt": "Two texts: the best γ lies near the dotted diagonal at shares of 0 and a quarter, then jumps far above it, to about 1 and more from a half on, with wide intervals; the uniform average is 0.02 to 0.04 nats worse at both ends and level between them; the nearest source alone lies on zero, with own starts a little below it; the best γ is a hundredth below. Thirds: the best γ is level above 1 for all shares, and its loss is 0.03 to 0.07 nats below the theorem's up to a share of one half."}}
 from mergelib import ledger
 from mergelib.ledger import sail
 from mergelib.studies.analysis.sail import sweeps
@@ -392,14 +392,15 @@ assert gaps.loc["own", "nearest source"].max() <= 0.0001
 matched = both["uniform"].groupby(["parts", "start", "share"]).mean().loc["texts"].unstack("start")
 assert (matched["re-basin"] - matched["shared"]).abs().max() < 0.006
 assert {*gaps.index.levels[0]} == {"shared", "own", "re-basin"}
-assert gaps["best"].between(-0.02, 0).all()
+assert gaps["best"].between(-0.025, 0).all()
 mixed = weights[weights["parts"] == "texts"]
 places = mixed.pivot_table(index=["start", "share"], columns="kind", values="gamma")
 assert (places["theorem"] - places.index.get_level_values("share")).abs().max() < 0.01
-assert (places["best"].unstack()[[0.5, 0.75, 1.0]] >= 1).all().all()
+assert (places["best"].unstack()[[0.75, 1.0]] > 1).all().all()
+assert places["best"].unstack()[0.5].between(0.9, 1.4).all()
 assert (places["best"].unstack()[0.0] < 0).all()
 ends = mixed[(mixed["kind"] == "best") & (mixed["start"] == "own")]
-assert (ends.loc[ends["share"] == 0.5, "gamma"] == 1.5).all()
+assert (ends.loc[ends["share"] == 0.5, "gamma"] > 1).all()
 curved = sweeps.curved().groupby(["parts", "start"])["share"].agg(set)
 assert all(curved["texts", start] == {0.0, 0.5, 0.75, 1.0} for start in figures.STARTS)
 assert all(len(curved["thirds", start]) == 5 for start in figures.STARTS)
@@ -412,11 +413,11 @@ assert thirds["best"].between(1, 1.5).all(), "in every seed"
 shares = thirds.index.get_level_values("share")
 assert (thirds["theorem"] - shares).abs().max() < 0.05
 lower = both.loc["thirds"].eval("theorem - best").groupby(["start", "share"]).mean()
-assert lower.unstack()[[0.0, 0.25, 0.5]].stack().between(0.03, 0.07).all()
+assert lower.unstack()[[0.0, 0.25, 0.5]].stack().between(0.03, 0.075).all()
 
 # %% [markdown]
-# The estimate is right and the conclusion does not follow. The best $\gamma$ does not move along the diagonal: it stays near one
-# source, then jumps beyond the other, where the grid ends at 1.5. (At a quarter the curve over $\gamma$ is flat: it rises by no more than seeds
+# The estimate is right and the conclusion does not follow. The best $\gamma$ does not move along the diagonal: it is beyond one
+# source where the target is its text, and at the other source or beyond it from a half on. (At a quarter the curve over $\gamma$ is flat: it rises by no more than seeds
 # differ, and the ledger leaves this share out of slopes.) Against the uniform average the theorem's weight gains where the
 # target is one of the two texts. Against **the nearest source alone** it gains nothing: with a shared start they are level, and with own
 # starts the source alone is never behind. Reordering the second source by Git Re-Basin brings back what a shared start has, and no more. What holds for data, that a mixture is nearest to a mixture, does not
