@@ -425,7 +425,7 @@ print([size for size in range(1, 2501) if possible(size)])
 #
 # ```{exercise} Sources that are used again (medium)
 # :label: ex-text-again
-# By account C SAIL loses to scratch, because two sources are trained for one target. Let them serve $k$ targets. From which $k$ on is SAIL as
+# By account C one target pays for two sources. Let them serve $k$ targets. From which $k$ on is SAIL as
 # fast as scratch to the hard goal of the long trainings, at width 48? And at width 64?
 # ```
 

@@ -21,7 +21,7 @@ _TEXT_DATA = (
 )
 _MODELS = (
     "GPTs of width 32 on characters, from a shared start or own ones, retrained with Adam at a "
-    "constant rate"
+    "constant rate, the best of three for each start"
 )
 _LARGER = (
     "GPTs of width 32 and depth 2, trained on Shakespeare and on WikiText-2, grown to width 48 and "
@@ -106,7 +106,7 @@ CLAIMS = (
         place="Section 4.4",
         statement="the best weight is that of Theorem 3, by distances of data",
         reported='γ* = −0.1244 by MMD, which "closely aligns" with the best γ of one sweep',
-        method=f"{_MODELS} for 100 steps on mixtures of Shakespeare and WikiText-2 in five shares, "
+        method=f"{_MODELS}, for 100 steps on mixtures of Shakespeare and WikiText-2 in five shares, "
         "for which the theorem's weight is the share; it is estimated by MMD² of histograms of "
         "characters. Slope of the best γ of a grid on it, what it costs against that best one, "
         "and its loss against the even average and the nearest source alone. Slopes leave out "
@@ -130,7 +130,7 @@ CLAIMS = (
         place="Section 4.4, Fig. 2c",
         statement="the more data overlap, the more symmetric is the loss over γ",
         reported="a figure; not all of its overlaps exist",
-        method=f"{_MODELS} for 50 steps; thirds of Shakespeare of which sources share α and each "
+        method=f"{_MODELS}, for 50 steps; thirds of Shakespeare of which sources share α and each "
         "has β in common with the target. Mean |ℓ(γ) − ℓ(1 − γ)| over the range of all curves: "
         "minus its slopes on α and β, where α < 1. Secondary: before retraining",
         test=text.symmetric,

@@ -67,7 +67,7 @@ def learning(starts: pd.DataFrame, trained: pd.DataFrame, axes: "Sequence[Axes]"
     Args:
         starts: of one source, as `mergelib.studies.analysis.sail.growing.measured` gives them.
         trained: likewise.
-        axes: for the shares, below `LOWEST` drawn there, and for the gains.
+        axes: for the shares, of which what lies below `LOWEST` is drawn there, and for the gains.
     """
     keys = ["family", "grown", "width", "depth"]
     gains = over_seeds(trained, keys, "gain")
@@ -84,8 +84,9 @@ def learning(starts: pd.DataFrame, trained: pd.DataFrame, axes: "Sequence[Axes]"
                 continue
             middle, half = over_seeds(rows, keys, "kept").iloc[0]
             label = text if place == 1 else None  # the first that begins by singular vectors
-            x = max(middle, LOWEST)
-            axes[0].errorbar(x, place + shift, xerr=half, fmt=mark, color=shade, ms=5, label=label)
+            low, x, high = (max(end, LOWEST) for end in (middle - half, middle, middle + half))
+            bar = [[x - low], [high - x]]
+            axes[0].errorbar(x, place + shift, xerr=bar, fmt=mark, color=shade, ms=5, label=label)
         middle, half = gains.loc[key]
         axes[1].errorbar(middle, place, xerr=half, fmt="o", color="#0072b2", ms=5)
     names = [
