@@ -106,10 +106,11 @@ CLAIMS = (
         place="Section 4.4",
         statement="the best weight is that of Theorem 3, by distances of data",
         reported='γ* = −0.1244 by MMD, which "closely aligns" with the best γ of one sweep',
-        method=f"{_MODELS}, for 100 steps on mixtures of Shakespeare and WikiText-2 in "
-        "five shares, for which the theorem's weight is the share; it is estimated by MMD² of "
+        method=f"{_MODELS}, for 100 steps on mixtures of Shakespeare and WikiText-2 in five "
+        "shares, for which the theorem's weight is the share; it is estimated by MMD² of "
         "histograms of characters. Slope of the best γ of a grid on it, what it costs against that "
-        "best one, and its loss against the even average and the nearest source alone. Slopes leave out "
+        "best one, and its loss against the even average and the nearest source alone. Slopes "
+        "leave out "
         f"shares whose curve is flat: {_FLAT}. Secondary: mixtures of the lowest and the highest "
         "third of Shakespeare by mean token value, sources of both texts that Git Re-Basin has "
         "matched, and the paper's own case, thirds apart, in characters and in byte pairs",
