@@ -205,8 +205,8 @@ plt.show()
 from mergelib.records.statistics import over_seeds, written
 
 heights = text.barriers(curves)
-steps = {f"{step} steps": part.droplevel("step") for step, part in heights.groupby("step")}
-print(written(steps, digits=3).to_string())
+steps = {f"{step} steps": heights.xs(step, level="step") for step in (0, 50, 200)}
+print(written(steps, digits=3).rename(lambda name: name.replace("Wikipedia", "Wiki")).to_string())
 
 # %% [markdown]
 # With own starts there is a spike at ½, half a nat high in characters; 50 steps leave an eighth of it. Reordered, $\theta_2$ has a quarter of
@@ -226,7 +226,7 @@ for names, part in choices.groupby(["tokens", "start"], sort=False):
     print(*names, "γ =", *part["gamma"])
 gains = ("over_nearest", "over_farther", "over_half")
 columns = {name: over_seeds(choices, ["tokens", "start"], name) for name in gains}
-print(written(columns, digits=3).to_string())
+print(written(columns, digits=3).rename(lambda name: name.replace("Wikipedia", "Wiki")).to_string())
 
 # %% [markdown]
 # **No choice lies between the sources**, in none of 60 cases. In byte pairs all are within a tenth of one end or the other. In characters most lie beyond an end: with a shared start beyond
