@@ -166,7 +166,7 @@ assert even["speed"].mean() < gains["farther source", "easy"]["svhn_grey"]
 # %% [markdown]
 # The goals were set on other seeds, and to the hard one scratch seldom comes on these: what is faster there is faster by a bound. On photographs a source saves half to three quarters of scratch's cost. To the easy goal SAIL saves about half on
 # MNIST as well, less on Fashion-MNIST, and on the other three sets nothing that five seeds can show. The distance
-# of pixels does not order the gains for certain: the claim that they shrink with it stays open. Over **the nearest source alone** SAIL gains 0.03 nats, which the correction for many checks leaves open.
+# of pixels does not order the gains for certain: the claim that they shrink with it stays open, since eight sets say little about others. Over **the nearest source alone** SAIL gains 0.03 nats, which the correction for many checks leaves open.
 #
 # ## The nearest is not the best
 #
