@@ -147,6 +147,8 @@ assert above[["scratch", "scratch, published"]].min().min() > 0.3
 for _, values in (wide["scratch, published"] - wide["scratch"]).dropna().groupby("size"):
     middle, half = interval(values.xs("shared", level="start").tolist())
     assert abs(middle) + half < 0.03
+
+# %% tags=["remove-cell"]
 weight = load_table("tinyshakespeare-arms", "distances")["gamma"]
 assert weight.between(0.74, 0.77).all()
 added = ["LiGO", "LiGO, published", "bert2BERT"]
