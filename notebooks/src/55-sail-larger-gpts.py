@@ -97,20 +97,18 @@ from mergelib.studies.papers.sail.larger.rates import usual_goals
 
 use_style()
 way = comparison.curves(comparison.TEXT)
-way = way[way["size"] == "half wider"].assign(perplexity=np.exp(way["judge"]))
+way = way[way["size"] == "half wider"]
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.8), sharey=True)
 for ax, start in zip(axes, ("shared", "own")):
     shown = ("scratch", "uniform", "LiGO", "SAIL", "nearest source")
-    drawn.curves(way[way["start"] == start], ax, shown, "perplexity")
-    ax.set(title=f"{start} start", xlabel="steps", yscale="log", ylim=(8, 40))
-    ax.set_yticks([9, 10, 12, 15, 20, 30], ["9", "10", "12", "15", "20", "30"])
-    ax.minorticks_off()
+    drawn.perplexities(way[way["start"] == start], ax, shown, f"{start} start")
 axes[0].set_ylabel("perplexity")
 handles, names = axes[0].get_legend_handles_labels()
 fig.legend(handles, names, loc="outside lower center", ncols=5, fontsize=10)
 plt.show()
 
 # %% tags=["remove-cell"]
+way = way.assign(perplexity=np.exp(way["judge"]))
 ends = way.groupby(["start", "arm", "step"])["perplexity"].mean().unstack()
 for _, rows in ends.groupby("start"):
     part = rows.droplevel("start")
@@ -207,15 +205,12 @@ assert not counted["rival_reached"].any()
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Perplexity on test text over 1,000 steps, with a shared start; dotted, the easy and the hard goal, which scratch had after a half and nine tenths of its steps on other seeds. Left: width 48, depth 3. Right: width 64, depth 4. Logarithmic axis; means and 95 % intervals over five seeds.", "name": "fig-text-lasting"}, "image": {"alt": "Two panels that look alike. SAIL and the nearest source alone begin near the easy goal, cross both goals within a tenth of the steps and end on each other. Scratch begins far above, crosses the easy goal half-way and ends near the hard one, above both."}}
 way = comparison.curves(comparison.LASTING)
-way = way[way["start"] == "shared"].assign(perplexity=np.exp(way["judge"]))
+way = way[way["start"] == "shared"]
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.8), sharey=True)
 for ax, (size, part) in zip(axes, way.groupby("size")):
-    drawn.curves(part, ax, ("scratch", "SAIL", "nearest source"), "perplexity")
+    drawn.perplexities(part, ax, ("scratch", "SAIL", "nearest source"), size)
     for goal in ("easy", "hard"):
         ax.axhline(np.exp(usual_goals("GPT", size)[goal]), color="#8c8c8c", lw=1, ls=":")
-    ax.set(title=size, xlabel="steps", yscale="log", ylim=(7, 40))
-    ax.set_yticks([8, 10, 12, 15, 20, 30], ["8", "10", "12", "15", "20", "30"])
-    ax.minorticks_off()
 axes[0].set_ylabel("perplexity")
 fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=10)
 plt.show()

@@ -390,9 +390,7 @@ def test_sources_are_trained_once_for_all_targets(
     assert len(calls) == 1
 
 
-def test_the_benchmark_counts_a_start_in_steps(
-    text: Transfer,
-) -> None:
+def test_the_benchmark_counts_a_start_in_steps(text: Transfer) -> None:
     names = ["scratch", "nearest source", "LiGO"]
     rows = starts.compare(text, "twice", names, 1)
     table = pd.DataFrame(rows).set_index("arm")

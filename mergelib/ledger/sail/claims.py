@@ -110,10 +110,9 @@ CLAIMS = (
         "shares, for which the theorem's weight is the share; it is estimated by MMD² of "
         "histograms of characters. Slope of the best γ of a grid on it, what it costs against that "
         "best one, and its loss against the even average and the nearest source alone. Slopes "
-        "leave out "
-        f"shares whose curve is flat: {_FLAT}. Secondary: mixtures of the lowest and the highest "
-        "third of Shakespeare by mean token value, sources of both texts that Git Re-Basin has "
-        "matched, and the paper's own case, thirds apart, in characters and in byte pairs",
+        f"leave out shares whose curve is flat: {_FLAT}. Secondary: mixtures of the lowest and the "
+        "highest third of Shakespeare by mean token value, sources of both texts that Git Re-Basin "
+        "has matched, and the paper's own case, thirds apart, in characters and in byte pairs",
         test=text.followed,
     ),
     _text_claim(

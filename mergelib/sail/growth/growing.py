@@ -21,11 +21,10 @@ from mergelib.sail.growth.depth import (
     next_layers,
     origins,
 )
-from mergelib.sail.growth.width import Widening, Width, shuffled_directions
+from mergelib.sail.growth.width import COPYING, Widening, Width, shuffled_directions
 from mergelib.statedict import StateDict, is_finite
 from mergelib.structure import Structure, structure_of
 
-COPYING: tuple[Width, ...] = ("replicate", "svd", "aki")  # schemes that copy units
 FIXED = "fixed (input, vocabulary, position or kernel)"
 SHOWN = "what the model's output shows; put a head behind it"
 

@@ -30,6 +30,7 @@ Use = Literal["write", "read", "scale", "shift", "tied scale", "tied shift"]
 Width = Literal["replicate", "mean", "svd", "svd_random", "interpolate", "aki"]
 # Those that need no list of equal layers.
 WIDTHS: tuple[Width, ...] = ("replicate", "mean", "svd", "svd_random", "interpolate")
+COPYING: tuple[Width, ...] = ("replicate", "svd", "aki")  # those whose new units are copies
 
 # Mean padding multiplies the stream by c; what stands behind a norm is divided by this power of c.
 _POWERS: dict[Use, int] = {"read": 0, "shift": 0, "scale": 1, "tied shift": 1, "tied scale": 2}

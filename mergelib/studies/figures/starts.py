@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
 import pandas as pd
 
 from mergelib.records.statistics import over_seeds
@@ -20,6 +21,7 @@ ARMS = {
     "LiGO": ("LiGO", "#cc79a7", "-."),
     "uniform": ("uniform average", "#56b4e9", "--"),
 }
+PERPLEXITIES = (8, 10, 12, 15, 20, 30)  # that are written on an axis
 PICTURED = ("scratch", "nearest source", "farther source", "SAIL")
 MARKS = {
     "SAIL": ("o", -0.2),
@@ -50,6 +52,21 @@ def curves(
         ends = (rows["mean"] - rows["half_width"], rows["mean"] + rows["half_width"])
         ax.fill_between(rows.index, *ends, color=shade, alpha=0.15, lw=0)
     ax.set(xlabel="steps")
+
+
+def perplexities(table: pd.DataFrame, ax: "Axes", arms: Sequence[str], title: str) -> None:
+    """`curves` of the exponential of the loss, on a logarithmic axis.
+
+    Args:
+        table: of one start and size of texts, as of `curves`.
+        ax: where to draw.
+        arms: names of `ARMS`.
+        title: of the panel.
+    """
+    curves(table.assign(perplexity=np.exp(table["judge"])), ax, arms, "perplexity")
+    ax.set(title=title, yscale="log", ylim=(7, 40))
+    ax.set_yticks(PERPLEXITIES, [*map(str, PERPLEXITIES)])
+    ax.minorticks_off()
 
 
 def by_goal(

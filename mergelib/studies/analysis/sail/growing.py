@@ -249,7 +249,7 @@ def _reader(
     case: Case, model: nn.Module, every: int, rows: list[dict[str, float]]
 ) -> Callable[[int, float], None]:
     """Reads a model now and then every so many steps; rows are those of `parting`."""
-    expected, learned = case.logits(case.source), case.loss(case.source)
+    learned = case.loss(case.source)
 
     def read(step: int, _: float = 0.0) -> None:
         if (step + 1) % every == 0:
@@ -259,7 +259,7 @@ def _reader(
             rows.append(
                 {
                     "step": step + 1,
-                    "change": float((logits - expected).abs().max() / expected.abs().max()),
+                    "change": case.change(model),
                     "rank": rank,
                     "apart": float(apart),
                     "gain": learned - float(cross_entropy(logits, case.test[1])),

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from mergelib.activations import recalibrate
 from mergelib.data.texts import TEXTS
 from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
@@ -25,9 +24,11 @@ from mergelib.sail import grow
 from mergelib.sail.blocks import random_thirds
 from mergelib.sail.growth.depth import DEPTHS
 from mergelib.sail.growth.learning import MEASURED, learn_growth
-from mergelib.sail.growth.width import WIDTHS
+from mergelib.sail.growth.width import COPYING, WIDTHS
 from mergelib.sail.retraining import count_flops, loop_flops
-from mergelib.statedict import is_statistic, lerp
+from mergelib.statedict import lerp
+from mergelib.studies.papers.sail.larger.arms import NOISE
+from mergelib.studies.papers.sail.larger.transfers import settled
 from mergelib.studies.papers.sail.text import texts_of
 from mergelib.studies.papers.sail.training import Plan, State, Texts, by_adam, load_corpus
 from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings, study
@@ -46,7 +47,6 @@ LEARNED = (  # what is grown, and where the maps of width and the logits of dept
     ("deeper", "", "stack"),
     ("both", "svd", "stack"),
 )
-NOISE = 0.05  # added to copies of units whose maps are learned, so that they part
 PAIRED = LEARNED[0]  # what is learned for two sources as well
 SIZES: dict[str, Any] = {"train_size": 6000, "validation_size": 500, "test_size": 500}  # pictures
 
@@ -327,7 +327,7 @@ class Bench(Brief):
         target = self.fresh(grown)
         data = self.ground.parts[2]
         options: dict[str, Any] = {**_schemes(width, depth), "batch_size": self.ground.batch_size}
-        options["noise"] = NOISE if width == "svd" else 0.0
+        options["noise"] = NOISE if width in COPYING else 0.0
 
         def learn(steps: int, rate: float) -> State:
             pair = (data.inputs, data.labels)
@@ -342,11 +342,8 @@ class Bench(Brief):
 
     def _averaged(self, one: nn.Module, other: State) -> nn.Module:
         """The even average; statistics of batch norms, if there are, measured on D*."""
-        state = lerp(one.state_dict(), other, 0.5)
-        if any(map(is_statistic, state)):
-            inputs = self.ground.parts[2].inputs[:MEASURED]
-            state = recalibrate(one, state, inputs.split(self.ground.batch_size))
-        return _loaded(one, state)
+        batches = self.ground.parts[2].inputs[:MEASURED].split(self.ground.batch_size)
+        return _loaded(one, settled(one, lerp(one.state_dict(), other, 0.5), batches))
 
     def _after(self, model: nn.Module, budgets: Collection[int]) -> dict[int, float]:
         """Loss after at most so many steps on D*, at the rate and the step that are best."""
@@ -389,7 +386,7 @@ def _schemes(width: str, depth: str) -> dict[str, Any]:
     return {name: value for name, value in (("width", width), ("depth", depth)) if value}
 
 
-def _loaded(model: nn.Module, state: State) -> nn.Module:
+def _loaded(model: nn.Module, state: Mapping[str, torch.Tensor]) -> nn.Module:
     """A copy of a network with other weights."""
     network = copy.deepcopy(model)
     network.load_state_dict(state)

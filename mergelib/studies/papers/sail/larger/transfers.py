@@ -15,6 +15,7 @@ from mergelib.io.cache import cache_folder
 from mergelib.messages.brief import Brief
 from mergelib.problems import calling
 from mergelib.records.results import Tables
+from mergelib.sail.growth.learning import MEASURED
 from mergelib.sail.retraining import count_flops
 from mergelib.statedict import is_statistic
 from mergelib.studies.papers.sail.training import State, by_adam
@@ -25,7 +26,13 @@ from mergelib.training import seeded
 Build = Callable[[int], nn.Module]  # a network for a part: 0, 1, or `TARGET`
 
 SMALL, TARGET = "small", 2
-MEASURED = 500  # examples that BatchNorm is measured anew on
+
+
+def settled(
+    net: nn.Module, state: Mapping[str, Tensor], batches: Iterable[Tensor]
+) -> Mapping[str, Tensor]:
+    """Weights with statistics of batch norms measured on batches; as given where there are none."""
+    return recalibrate(net, dict(state), batches) if any(map(is_statistic, state)) else state
 
 
 class Schedule(NamedTuple):
@@ -182,12 +189,8 @@ class Transfer(Brief):
 
     def settled(self, net: nn.Module, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Weights with statistics of batch norms, if there are, measured on target inputs."""
-        if not any(is_statistic(key) for key in state):
-            return state
-        rows = self.parts[TARGET].inputs[:MEASURED]
-        parts = rows.split(self.schedule.batch_size)
-        batches = (self.transform(batch.to(self.device)) for batch in parts)
-        return recalibrate(net, dict(state), batches)
+        parts = self.parts[TARGET].inputs[:MEASURED].split(self.schedule.batch_size)
+        return settled(net, state, (self.transform(batch.to(self.device)) for batch in parts))
 
     def step_flops(self, net: nn.Module) -> int:
         """FLOPs of a step of training."""
