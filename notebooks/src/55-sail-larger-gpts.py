@@ -83,7 +83,8 @@ if not small:
 # the larger of two sizes. *SAIL* has the theorem's weight and maps that keep the
 # function, *SAIL, learned* the maps of the paper's appendix, from singular vectors and a stack. *LiGO* has such maps for one source; *LiGO,
 # published* has the start, the ties and the frozen part of its public code {cite}`wang2023learning`, and a rate of ours, since its command ends
-# within warm-up. *bert2BERT* {cite}`chen2022bert2bert` takes new heads and hidden units from the next layer. First at equal steps, then at equal cost:
+# within warm-up. *bert2BERT* {cite}`chen2022bert2bert` takes new heads and hidden units from the next layer. (`mergelib study arms --suite tinyshakespeare --seeds 5`; every file in
+# `results/` has its own command.) First at equal steps, then at equal cost:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Perplexity, the exponential of the loss, per character on test text against the steps, from five starts; logarithmic axis. Means and 95 % intervals over five seeds.", "name": "fig-text-curves"}, "image": {"alt": "Two panels that look alike. Scratch falls from above the panel to 13. All others begin at 10 to 30 and end near 9: LiGO begins and stays lowest, the nearest source alone joins it, SAIL stays just above both, and the uniform average above SAIL."}}
 import matplotlib.pyplot as plt
@@ -345,6 +346,9 @@ for name, (*tested, row) in TABLE_2.items():
 letters = Plan().vocabulary
 ours = [GPT(w, d, 4, vocabulary=v, context=64) for w, d, v in ((32, 2, letters), (64, 3, 512))]
 assert [round(sum(p.numel() for p in gpt.parameters()) / 1e3) for gpt in ours] == [31, 187]
+larger = [GPT(w, d, 4, vocabulary=letters, context=64) for w, d in ((32, 2), (48, 3), (64, 4))]
+counts = [sum(p.numel() for p in gpt.parameters()) / 1e3 for gpt in larger]
+assert [round(count, -1) for count in counts] == [30, 90, 210]
 assert round(layers / 1e6, 1) == 10.6
 assert round(whole / 1e6, 1) == 30.4
 assert [fits[name][0] for name in ("PIQA", "SciQ", "ARC-Easy")] == [2, 1, 1]
@@ -388,7 +392,7 @@ assert (round(min(behind)), round(max(behind))) == (6, 28)
 # a reason: here there is none. Learn maps only where their cost is small beside the training. And compare with random weights *and* with one source alone;
 # without the second row a table of starts says that training helps.
 #
-# These are GPTs of 30 to 200 thousand parameters, one mixture of two texts, five seeds. Rates were tuned on one other seed. Crossings of goals are read on the half
+# These are GPTs of 30 to 210 thousand parameters, one mixture of two texts, five seeds. Rates were tuned on one other seed. Crossings of goals are read on the half
 # that judges. Larger sizes are [one command](run-full), and have not been run.
 #
 # ## Exercises
