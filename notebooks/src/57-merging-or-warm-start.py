@@ -327,7 +327,7 @@ assert last[2].between(-1.2, -0.7).all()
 # ## FLOPs and seconds
 #
 # (warm-seconds)=
-# All accounts are in FLOPs as PyTorch counts them, products of matrices alone. Is that fair? On one thread, every start of the main cells of [](53-sail-vision) and [](54-sail-text) was
+# All accounts are in FLOPs as PyTorch counts them, products of matrices alone. Is that fair? On one thread, every start of the main cells of [](53-sail-vision) and [](55-sail-larger-gpts) was
 # made, and a step trained from it, in turn (`benchmarks/starts.py`). What a start takes besides its sources, in steps of its training:
 
 # %%
