@@ -24,7 +24,6 @@ from mergelib.studies.papers.sail.training import FINE
 
 Tables = dict[str, list[dict[str, Any]]]
 RESNETS = ("half wider", "deeper", "deepest")
-APART = ("bert2BERT", "LiGO, published")
 KEYS = ("S2", "S4", "S5", "S6", "S11", "S14", "S17", "S19")
 
 
@@ -71,7 +70,7 @@ def made(seed: int) -> dict[str, Tables]:
                 put(name, "distances", near)
         for size, arm in product(("twice", "half wider"), ARMS):
             cell = {"start": start, "size": size, "arm": arm}
-            name = arms.TEXT[arm in APART]
+            (name,) = arms.TEXT
             if start == "own" and not ARMS[arm].matched and ARMS[arm].weights in ("", "nearest"):
                 continue  # measured with a shared start
             for step in range(0, 401, 20):

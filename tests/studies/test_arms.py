@@ -102,6 +102,17 @@ def test_no_start_has_units_that_stay_copies(text: Transfer, name: str) -> None:
         assert state[key].unique(dim=1).shape == state[key].shape, key
 
 
+def test_noise_parts_copies(text: Transfer) -> None:
+    """It cancels at the start, and training goes another way."""
+    curves = []
+    for noise in (0.0, 0.5):
+        tables = arms(text, size="twice", only=["Net2Net"], steps=2, noise=noise)
+        curves.append([row["judge"] for row in tables["curves"]])
+    (plain, trained), (noisy, parted) = curves
+    assert noisy == pytest.approx(plain, abs=2e-6)
+    assert abs(parted - trained) > 2e-5
+
+
 def test_every_start_pays(tables: Tables) -> None:
     costs = pd.DataFrame(tables["costs"]).set_index("arm")
     flops = {str(row["arm"]): int(row["source_flops"]) for row in tables["costs"]}

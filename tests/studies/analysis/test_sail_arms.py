@@ -33,16 +33,7 @@ def distances(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     distances = [{**cell, "first": 1.0, "second": 2.0}]
     tables = {"curves": curves, "costs": costs, "distances": distances}
 
-    def load(name: str, part: str) -> pd.DataFrame:
-        """SAIL was measured apart; distances are told each time."""
-        second = name == arms.TEXT[1]
-        rows = (row for row in tables[part] if part == "distances" or apart(row) == second)
-        return pd.DataFrame(rows)
-
-    def apart(row: dict[str, Any]) -> bool:
-        return bool(row["arm"] == "SAIL")
-
-    monkeypatch.setattr(arms, "load_table", load)
+    monkeypatch.setattr(arms, "load_table", lambda name, part: pd.DataFrame(tables[part]))
     monkeypatch.setattr(rates, "GOALS", GOAL)
     return distances
 

@@ -11,7 +11,8 @@ from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
 from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY
 from mergelib.studies.papers.sail.larger.rates import usual_goals
 
-TEXT = tuple(f"tinyshakespeare-arms{part}" for part in ("", "-published", "-drawn", "-learned"))
+TEXT = ("tinyshakespeare-arms",)
+COPIES = ("tinyshakespeare-arms-copies",)  # of texts, learned maps whose copies never part
 LASTING = ("tinyshakespeare-arms-longer",)  # of texts, the main arms until scratch slows down
 PICTURES = ("vision8-arms", "vision8-arms-farther", "vision8-arms-drawn")
 HALVES = (
@@ -59,16 +60,10 @@ def curves(results: Sequence[str]) -> pd.DataFrame:
 
 
 def _loaded(results: Sequence[str], part: str) -> pd.DataFrame:
-    """Rows of all results, with modality and target, which those of texts do not have.
-
-    An arm that is in two of them was measured anew, and the later one counts: learned maps of
-    `TEXT`, which once began with copies that never part.
-    """
+    """Rows of all results, with modality and target, which those of texts do not have."""
     rows = pd.concat([load_table(name, part) for name in results], ignore_index=True)
     missing = {"modality": "GPT", "target": ""}
-    rows = rows.assign(**{name: word for name, word in missing.items() if name not in rows})
-    told = [*_CELL, *(name for name in ("arm", "step") if name in rows)]
-    return rows.drop_duplicates(told, keep="last", ignore_index=True)
+    return rows.assign(**{name: word for name, word in missing.items() if name not in rows})
 
 
 def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
@@ -151,7 +146,7 @@ def distances(results: Sequence[str] = PICTURES[:1]) -> pd.DataFrame:
     """
     table = _loaded(results, "distances")
     nearer = table[["first", "second"]].min(axis=1)
-    return table.assign(distance=nearer).drop_duplicates()
+    return table.assign(distance=nearer).drop_duplicates(_CELL, ignore_index=True)
 
 
 def fading(table: pd.DataFrame) -> pd.Series:

@@ -39,7 +39,7 @@ from mergelib.training import seeded
 
 LEARNING = 100  # steps in which maps are learned
 ALONE = ("nearest", "farther")  # weights that take one source
-NOISE = 0.05  # added to copies of units
+NOISE = 0.05  # usually added to copies of units
 TAUGHT = 0.5  # share of the teacher's answer in distilled labels
 EVERY = 20  # steps between readings
 
@@ -103,6 +103,7 @@ def arms(
     size: str = "half wider",
     only: Sequence[str] = (),
     steps: int = 400,
+    noise: float = NOISE,
     rates: Mapping[str, Sequence[float]] = {},
 ) -> Tables:
     """Loss on the way from every start.
@@ -124,6 +125,7 @@ def arms(
             matched``, whole multiples for copies of a GPT's units, and blocks to repeat for stacks.
             Maps that are learned need labels, and of pictures a size that is wider.
         steps: of retraining, read every `EVERY`.
+        noise: of all starts that add any to copies of units, see `grow`.
         rates: by arm, for retraining and for maps; of others, those of `usual_rates`.
 
     Returns:
@@ -146,7 +148,8 @@ def arms(
     reads = range(0, steps + 1, EVERY)
     tables: Tables = {"curves": [], "costs": [], "distances": [dict(pair.distances)]}
     for name, own in chosen.items():
-        begun = pair.start(ARMS[name], own.maps)
+        arm = ARMS[name]
+        begun = pair.start(arm._replace(noise=noise) if arm.noise else arm, own.maps)
         rows = transfer.retrained(begun.net, reads, own.training, begun.split)
         tables["curves"] += [{"arm": name, **row} for row in rows]
         tables["costs"].append({"arm": name, **pair.costs(begun)})
