@@ -20,8 +20,8 @@ from mergelib.records.provenance import provenance
 from mergelib.records.results import write_result
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import proximal_weights
+from mergelib.studies.catalogue import loaded_for
 from mergelib.studies.papers.sail.larger.arms import ARMS, Sources
-from mergelib.studies.papers.sail.larger.grounds import loaded_for
 from mergelib.studies.papers.sail.larger.transfers import TARGET, Transfer
 
 CELLS: dict[str, dict[str, Any]] = {  # suites and settings of `arms`
@@ -82,7 +82,7 @@ def main(
     torch.set_num_threads(1)
     names = [name for name in arms.split(",") if name]
     cells = {suite: CELLS.get(suite, {"size": "deeper"}) for suite in suites.split(",")}
-    loaded = {suite: loaded_for(suite, seed, **cell) for suite, cell in cells.items()}
+    loaded = {suite: loaded_for("arms", suite, seed, **cell) for suite, cell in cells.items()}
     rows = []
     for suite, cell in cells.items():
         (transfer,) = loaded[suite].arguments

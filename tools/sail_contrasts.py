@@ -32,6 +32,7 @@ _ARMS = partial(Contrast, "compared", ("method",), blocks=("seed", "reading", "s
 _BLOCKS = ("seed", "modality", "target", "start", "size")
 _STARTS = partial(Contrast, "starts", ("arm",), blocks=_BLOCKS)
 _LASTING = partial(Contrast, "lasting", ("arm",), blocks=_BLOCKS)
+_WITHOUT = partial(Contrast, "unlabelled_lasting", ("arm",), blocks=_BLOCKS)
 _PICTURED = partial(Contrast, "pictured", ("arm",), blocks=_BLOCKS)
 _HALVED = partial(Contrast, "halved", ("arm",), blocks=_BLOCKS)
 _LONGER = partial(Contrast, "longer", ("arm",), blocks=_BLOCKS)
@@ -69,6 +70,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _PICTURED([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
         _HALVED([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
         _UNLABELLED([("SAIL",), ("scratch",)], ("easy", "hard"), 1000.0),
+        _WITHOUT([("SAIL",), ("scratch",)], ("easy", "hard"), 10_000.0),
     ),
     "S2": (
         Match(
@@ -157,6 +159,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _LONGER([("scratch",), ("SAIL",)]),
         _LASTING([("scratch",), ("SAIL",)]),
         _UNLABELLED([("scratch",), ("SAIL",)]),
+        _WITHOUT([("scratch",), ("SAIL",)]),
     ),
     "S11": (
         _BOTH_WAYS(  # scratch gets to its goals: else nothing is decided

@@ -236,7 +236,7 @@ assert share["one class"] < 0.05
 # training of sources. SAIL's start has the weights of Theorem 3. Beside it stand the plain mean and the baseline that the paper leaves
 # out: the source whose data are nearest to the target's, alone.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "How much faster than scratch, log₂, account B. Right of zero is faster. Means and 95 % intervals over seeds; who never reaches the loss counts as if at the end of training, so that left of zero the truth may be farther left.", "name": "fig-spirals-speed"}, "image": {"alt": "Two panels. In both, all methods are left of zero for sources of one class, and of inner and outer points. For random points all are right of zero; with own starts the nearest source alone is ahead of the averages, with a shared start the plain mean is."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "How much faster than scratch, log₂, account B. Right of zero is faster. Means and 95 % intervals over seeds; who never reaches the loss counts as if at the end of training, so that left of zero the truth may be farther left, and who begins below it as if at the first reading, so that right of zero it may be farther right.", "name": "fig-spirals-speed"}, "image": {"alt": "Two panels. In both, all methods are left of zero for sources of one class, and of inner and outer points. For random points all are right of zero; with own starts the nearest source alone is ahead of the averages, with a shared start the plain mean is."}}
 compared = analysis.compared()
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.4), sharey=True, sharex=True)
 for ax, start in zip(axes, analysis.STARTS):

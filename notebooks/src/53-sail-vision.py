@@ -46,11 +46,11 @@ from dataclasses import replace
 
 import pandas as pd
 
+from mergelib.studies.catalogue import loaded_for
 from mergelib.studies.papers.sail.larger import arms as study
-from mergelib.studies.papers.sail.larger.grounds import loaded_for
 
 small = PROFILE == "smoke"
-(transfer,) = loaded_for(SUITE, SEED, size="deeper").arguments
+(transfer,) = loaded_for("arms", SUITE, SEED, size="deeper").arguments
 steps = transfer.schedule._replace(source_steps=5 if small else 150)
 starts = ["scratch", "nearest source", "uniform"]
 run = study.arms(
@@ -107,7 +107,7 @@ plt.show()
 # How much faster is a start, with everything that SAIL adds (account B)? And does the advantage shrink as the target's data
 # move away from the sources', as the paper says?
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, for targets from the nearest to the farthest, with MMD² of pixels from the nearer source's data, to what scratch has after half (left) and nine tenths (right) of its steps on other seeds. Means and 95 % intervals over five seeds; the farther source was tried on four targets. Open: on one side or both, fewer than four runs in five get there, and count as if at the end, so that this is a bound or, at zero, no factor at all.", "name": "fig-vision-distance"}, "image": {"alt": "Two panels. Circles and diamonds, SAIL and the nearest source, lie together everywhere: highest for CIFAR-10 at the left, near one for RESISC, EuroSAT and MNIST, near zero for SVHN, traffic signs and Kuzushiji, and between for Fashion-MNIST. Squares, the farther source, lie about one above them on SVHN and on traffic signs, and not above them on Kuzushiji and MNIST. On the right all marks but those of RESISC are open."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, for targets from the nearest to the farthest, with MMD² of pixels from the nearer source's data, to what scratch has after half (left) and nine tenths (right) of its steps on other seeds. Means and 95 % intervals over five seeds; the farther source was tried on four targets. Open: a bound or, at zero, no factor at all, since fewer than four runs in five of a side get there, and count as if at the end, or more than one begins there, and counts as if at the first reading.", "name": "fig-vision-distance"}, "image": {"alt": "Two panels. Circles and diamonds, SAIL and the nearest source, lie together everywhere: highest for CIFAR-10 at the left, near one for RESISC, EuroSAT and MNIST, near zero for SVHN, traffic signs and Kuzushiji, and between for Fashion-MNIST. Squares, the farther source, lie about one above them on SVHN and on traffic signs, and not above them on Kuzushiji and MNIST. On the right all marks but those of RESISC are open."}}
 table = arms.pictured()
 apart = arms.distances().groupby("target")["distance"].mean().sort_values()
 places = {
@@ -425,62 +425,32 @@ assert lead[["SAIL", "nearest source"]].between(0.08, 0.1).all()
 # measures. Here are the halves and CIFAR-10 once more, both ways judged alike: by a linear classifier of a network's features, fitted to 1,000
 # training pictures. Where the target is learned by BYOL, so were the sources, for about as many FLOPs.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of a linear classifier of features, on the way from three starts to CIFAR-10 at three sizes, with labels (above) and by BYOL (below). Means and 95 % intervals over five seeds.", "name": "fig-vision-unlabelled"}, "image": {"alt": "Six panels that look alike across sizes. Above: SAIL and the nearest source lie on each other and fall from 1.55 to 1.4; scratch falls steeply from 2.3 to 1.7 and stays above them. Below: SAIL and the nearest source are flat, just above 1.9; scratch falls from 2.3 to 2.1."}}
-both = arms.curves(arms.UNLABELLED)
-losses = both[both["target"] == "cifar10"]
-ways = {"ResNet, halves, probed": "with labels", "ResNet, halves, BYOL": "by BYOL"}
-sizes = {
-    "deeper": "width 8, 8 blocks",
-    "half wider": "width 12, 8 blocks",
-    "deepest": "width 8, 16 blocks",
-}
-fig, axes = plt.subplots(2, 3, figsize=(9.4, 5.8), sharey=True, sharex=True)
-for row, (modality, way) in zip(axes, ways.items()):
-    for ax, (size, title) in zip(row, sizes.items()):
-        own = losses[(losses["modality"] == modality) & (losses["size"] == size)]
-        figures.curves(own, ax)
-        ax.set(title=title if way == "with labels" else "", xlabel="")
-    row[0].set_ylabel(f"test loss {way}, nats")
-for ax in axes[1]:
-    ax.set_xlabel("steps")
-handles, names = axes[0, 0].get_legend_handles_labels()
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of a linear classifier of features on the way to CIFAR-10 at width 12. Left: with labels, three epochs. Right: by BYOL, thirty; dotted, the easy and the hard goal, which scratch had after a half and nine tenths of its steps on other seeds. Means and 95 % intervals over five seeds.", "name": "fig-vision-unlabelled"}, "image": {"alt": "ALT"}}
+from mergelib.studies.papers.sail.larger.rates import usual_goals
+
+both, longer = arms.curves(arms.UNLABELLED), arms.curves(arms.UNLABELLED_LASTING)
+fig, axes = plt.subplots(1, 2, figsize=(8.6, 3.8), sharey=True)
+learned = both["modality"].eq("ResNet, halves, probed") & both["size"].eq("half wider")
+figures.curves(both[learned & both["target"].eq("cifar10")], axes[0])
+figures.curves(longer, axes[1])
+for nats in usual_goals("ResNet, halves, BYOL", "half wider", "cifar10").values():
+    axes[1].axhline(nats, color="#8c8c8c", lw=1, ls=":")
+for ax, title in zip(axes, ("with labels", "by BYOL")):
+    ax.set(title=title, xlabel="steps")
+axes[0].set_ylabel("test loss, nats")
+handles, names = axes[0].get_legend_handles_labels()
 fig.legend(handles, names, loc="outside lower center", ncols=3)
 plt.show()
 
 # %%
-ends = losses[losses["step"].isin([0, 160])].replace({"modality": ways})
+ends = longer[longer["step"].isin([0, 160, 1600])]
 columns = ["accuracy", "neighbours"]
-print(ends.pivot_table(index=["modality", "arm"], columns="step", values=columns).round(2))
-_, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key == "S11"])
-print(drawing.lines(checks, "S11"))
-
-# %% tags=["remove-cell"]
-
-means = losses.groupby(["modality", "size", "arm", "step"])["judge"].mean().unstack("arm")
-assert (means["scratch"] > means["SAIL"] + 0.1).all()
-assert (means["SAIL"] - means["nearest source"]).abs().max() < 0.1
-last = means.xs(160, level="step")
-assert (last["SAIL"] - last["nearest source"]).abs().max() < 0.03
-fall = means["SAIL"].xs(0, level="step") - last["SAIL"]
-assert fall["ResNet, halves, BYOL"].max() < 0.04 < 0.13 < fall["ResNet, halves, probed"].min()
-right = ends.groupby(["modality", "arm", "step"])["accuracy"].mean().unstack("step")
-assert (right.loc["by BYOL", 160] - right.loc["by BYOL", 0])[
-    ["SAIL", "nearest source"]
-].max() < 0.02
-assert losses["seed"].nunique() == 5
-
-# %% tags=["remove-cell"]
-decided = checks[checks["claim"] == "S11"]
-assert (decided.loc[decided["role"] == "primary", "outcome"] == "open").all()
-for goal in ("easy", "hard"):
-    found = arms.speed_ups(arms.unlabelled(), goal, "B", "SAIL")
-    assert (found.groupby("modality")["begun"].mean() > 0.6).all()
-more = decided.loc[decided["role"] == "secondary"].iloc[0]
-assert round(more["value"], 2) == 0.15
-assert more["outcome"] == "holds"
-held = both[(both["target"] == "tiny_imagenet20") & (both["step"] == 160)]
-held = held.groupby(["modality", "arm"])["judge"].mean().unstack("arm")
-assert (held["SAIL"] - held["nearest source"]).between(0.03, 0.1).all()
+print(ends.pivot_table(index="arm", columns="step", values=columns).round(2).to_string())
+_, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key in ("S1", "S10", "S11")])
+told = checks["what"].str.contains("BYOL") & (checks["role"] != "secondary")
+shown = checks[told | checks["claim"].eq("S11")]
+for key in ("S1", "S10", "S11"):
+    print(drawing.lines(shown, key))
 
 # %% [markdown]
 # With labels all starts go on learning. By BYOL, 160 steps teach scratch little and add next to nothing to what the
@@ -514,7 +484,8 @@ assert (held["SAIL"] - held["nearest source"]).between(0.03, 0.1).all()
 # ```{exercise} A bound (easy)
 # :label: ex-vision-bound
 # Within 160 steps scratch never comes to a loss. A start gets there in 40 steps, and its distances cost as much as 10 more. What is
-# its $\log_2$ speed-up as the figures count it, and on which side of that is the truth? What if the start does not get there either?
+# its $\log_2$ speed-up as the figures count it, and on which side of that is the truth? What if the start does not get there either, and what if it begins there
+# (losses are read every 20 steps)?
 # ```
 
 # %% [markdown]
@@ -522,7 +493,8 @@ assert (held["SAIL"] - held["nearest source"]).between(0.03, 0.1).all()
 # :class: dropdown
 # ````
 # Scratch counts as if at the end: $\log_2 (160/50)$. It needs more than 160 steps, so the truth is above. If neither gets there,
-# $\log_2 (160/170)$ compares two ends of training, and says nothing about either.
+# $\log_2 (160/170)$ compares two ends of training, and says nothing about either. If the start begins there, it counts as if at the first reading:
+# $\log_2 (160/30)$, and the truth is above once more.
 
 # %% tags=["nbval-check-output"]
 import torch
@@ -530,9 +502,9 @@ import torch
 from mergelib.sail.retraining import Costs, speed_up
 
 scratch, start = Costs(step=1), Costs(step=1, added=10)
-for steps in (40, 160):
+for steps in (40, 160, 0):
     never, own = torch.tensor(160), torch.tensor(steps)
-    print(f"{speed_up(never, scratch, own, start, 'B', least=1):+.2f}")
+    print(f"{speed_up(never, scratch, own, start, 'B', least=20):+.2f}")
 
 # %% [markdown]
 # ````{solution-end}

@@ -92,6 +92,7 @@ plt.show()
 # %%
 pools = separations[separations["split"] != "random"]
 largest = pools.groupby(["parts", "pair", "features"], sort=False)["p"].max()
+largest = largest.rename({"tinyshakespeare, wikitext2_test": "both"}, level="pair")
 print(largest.unstack()[["mean", "histogram", clusters.WITHOUT]].to_string())
 
 # %% tags=["remove-cell"]

@@ -114,12 +114,12 @@ ends = way.groupby(["start", "arm", "step"])["perplexity"].mean().unstack()
 for _, rows in ends.groupby("start"):
     part = rows.droplevel("start")
     assert 12 < part.loc["scratch", 400] < 14
-    assert part.drop(["scratch", "scratch, published"])[400].between(8.5, 9.5).all()
+    assert part.drop(["scratch", "scratch, published"])[400].between(8.5, 9.7).all()
     assert (part.loc["LiGO", :40] < part.drop(["LiGO", "SAIL, learned"])[[0, 20, 40]].min()).all()
     assert (part.loc["nearest source"] < part.loc["SAIL"]).all()
     assert (part.loc["SAIL"] < part.loc["uniform"]).all()
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss at equal cost above that of the nearest source alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-text-arms"}, "image": {"alt": "The greedy soup is on zero, as it takes the nearest source alone. Nearly all other starts are right of zero: the stack and matched SAIL by less than a hundredth, LiGO in both forms and bert2BERT by one and a half, the source at its own size and SAIL by two hundredths, learned SAIL by four, the uniform average and distillation by five to seven."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss at equal cost above that of the nearest source alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-text-arms"}, "image": {"alt": "The greedy soup is on zero, as it takes the nearest source alone. Nearly all other starts are right of zero: the stack and matched SAIL by less than a hundredth, LiGO in both forms and bert2BERT by one and a half, the source at its own size and SAIL by two hundredths, learned SAIL by four, the uniform average and distillation by five to seven, and the farther source alone by ten."}}
 starts = comparison.starts()
 random = starts["arm"].isin(["scratch", "scratch, published"])
 main = starts[(starts["size"] == "half wider") & ~random]
@@ -143,6 +143,8 @@ assert (above["SAIL"] > 0).all(), "in every seed, size and start"
 assert (above["SAIL"] < above["uniform"]).all()
 assert (above["SAIL, distilled"] > above["SAIL"]).dropna()[above["SAIL, distilled"].notna()].all()
 assert above[["scratch", "scratch, published"]].min().min() > 0.3
+middle, half = interval(above["farther source"].dropna().tolist())
+assert (round(middle - half, 2), round(middle, 2)) == (0.05, 0.1)
 for _, values in (wide["scratch, published"] - wide["scratch"]).dropna().groupby("size"):
     middle, half = interval(values.xs("shared", level="start").tolist())
     assert abs(middle) + half < 0.03
@@ -165,7 +167,7 @@ assert (checks.loc[shown, "outcome"] == "open").all()
 # %% [markdown]
 # **In every seed, at both sizes (the other is 64 wide and 4 deep) and from both kinds of start, SAIL ends behind the nearest source
 # alone.** The theorem's weight is right, three quarters, and better than one half. But the quarter of the other network does harm, and the greedy
-# soup leaves it out. LiGO as published ends within a hundredth of LiGO by SAIL's maps, and bert2BERT near both. All three are behind the nearest
+# soup leaves it out. Alone, at a rate that was not tuned for it, it ends 0.1 nats behind: here, unlike [in vision](vision-farther), the distance names the better source. LiGO as published ends within a hundredth of LiGO by SAIL's maps, and bert2BERT near both. All three are behind the nearest
 # source alone, the first and the last at both sizes, and none is certainly ahead of SAIL or behind it. All starts are far ahead of scratch, by more
 # than 0.3 nats: what helps is that something has been learned. Random weights as GPT-2 draws them {cite}`radford2019language`, with smaller last weights in every
 # branch, end level with ours within 0.03. Distillation from that source does not help either.
@@ -466,6 +468,8 @@ print((ours["source_flops"] / saved).round(2).to_string())
 # ends with it.
 
 # %% tags=["nbval-check-output"]
+import warnings
+
 import torch
 
 from mergelib.sail import learn_growth
@@ -475,7 +479,7 @@ chain = growing.language_case(steps=50, seed=SEED)
 other = growing.language_case(steps=50, seed=SEED + 1)
 wider = chain.build(True, False)
 
-
+warnings.filterwarnings("ignore", ".*remain copies")  # that is what is to be shown
 nets = [chain.source, other.source]
 for noise in (0.0, 0.05):
     options = {"width": "svd", "noise": noise, "steps": 10, "seed": SEED}
@@ -486,8 +490,8 @@ for noise in (0.0, 0.05):
 # %% tags=["remove-cell"]
 keys = ["seed", "start", "step"]
 learned = [
-    load_table(name, "curves").query("arm == 'SAIL, learned' and step == 400")
-    for name in ("tinyshakespeare-arms", "tinyshakespeare-arms-learned")  # without, with
+    comparison.curves(name).query("arm == 'SAIL, learned' and step == 400")
+    for name in (comparison.COPIES, comparison.TEXT)  # without noise, with it
 ]
 without, with_noise = (rows.set_index(keys)["judge"] for rows in learned)
 assert len(without) == 10

@@ -7,10 +7,11 @@ from scipy import stats
 
 from mergelib.ledger import Check
 from mergelib.ledger.checks import Limit
-from mergelib.ledger.sail.speeds import faster
+from mergelib.ledger.sail.speeds import faster, more
 from mergelib.ledger.sail.spirals import maintained
 from mergelib.ledger.verdicts import outcomes
 from mergelib.records.statistics import paired_bootstrap
+from mergelib.studies.analysis.sail.reached import SIDES, bounded
 
 RANDOM = np.random.default_rng(0)
 NOISE = RANDOM.normal(0.4, 1, (6, 5))
@@ -118,26 +119,51 @@ def test_bounds_of_a_quantity_decide_on_one_side(limit: Limit, shown: list[str])
 
 
 @pytest.mark.parametrize(
-    ("own", "rival", "begun", "words", "role"),
+    ("own", "rival", "begun", "rival_begun", "words", "role"),
     [
-        (5, 5, 1, "", "primary"),
-        (5, 3, 0, " (a lower bound)", "primary"),
-        (3, 4, 0, " (an upper bound)", "primary"),
-        (3, 3, 0, " (no factor: seldom reached)", "secondary"),
-        (5, 5, 2, " (no factor: one side begins there)", "secondary"),
+        (5, 5, 1, 0, "", "primary"),
+        (5, 3, 0, 0, " (a lower bound)", "primary"),
+        (3, 4, 0, 0, " (an upper bound)", "primary"),
+        (3, 3, 0, 0, " (no factor)", "secondary"),
+        (5, 5, 2, 1, " (a lower bound)", "primary"),
+        (5, 3, 2, 0, " (a lower bound)", "primary"),
+        (5, 5, 0, 2, " (an upper bound)", "primary"),
+        (5, 5, 2, 2, " (no factor)", "secondary"),
+        (5, 3, 0, 2, " (no factor)", "secondary"),
     ],
 )
-def test_speed_ups_are_bounds_where_goals_are_seldom_reached(
-    own: int, rival: int, begun: int, words: str, role: str
+def test_speed_ups_are_bounds_where_a_side_seldom_gets_there_or_begins_there(
+    own: int, rival: int, begun: int, rival_begun: int, words: str, role: str
 ) -> None:
     seeds = range(5)
     rows = pd.DataFrame({"seed": seeds, "speed": [1.0, 1.2, 0.8, 1.1, 0.9], "size": "a"})
-    rows["reached"] = [seed < own for seed in seeds]
-    rows["rival_reached"] = [seed < rival for seed in seeds]
-    rows["begun"] = [seed < begun for seed in seeds]
+    for name, count in zip(SIDES, (own, rival, begun, rival_begun), strict=True):
+        rows[name] = [seed < count for seed in seeds]
+    assert bounded(rows, "size").item() == bool(words)
     check = faster("faster", rows, {"size": "a"}, "primary")
     assert (check.what, check.role) == (f"faster{words}", role)
     assert check.value == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "limit"),
+    [
+        ("", "", ""),
+        ("begun", "", "least"),
+        ("", "begun", "most"),
+        ("begun", "rival_begun", "least"),
+        ("begun", "begun", "none"),
+    ],
+)
+def test_a_difference_of_bounds_is_one_where_both_go_the_same_way(
+    own: str, other: str, limit: Limit
+) -> None:
+    rows = pd.DataFrame({"seed": 2 * [*range(5)], "speed": 1.0, "size": 5 * ["a"] + 5 * ["b"]})
+    rows[list(SIDES)] = [True, True, False, False]
+    for size, name in (("a", own), ("b", other)):
+        if name:
+            rows.loc[rows["size"] == size, name] = True
+    assert more("more", rows, {"size": "a"}, {"size": "b"}).limit == limit
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,13 @@ def made(seed: int) -> dict[str, Tables]:
                 put(name, "curves", {**cell, **row})
             flops = {"step_flops": 1e9, "added_flops": 1e9, "source_flops": 1e11}
             put(name, "costs", {**cell, **flops})
-    cells = [*product((HALVES, LABELS, BYOL), RESNETS), *product(("GPT",), ("twice", "half wider"))]
-    for modality, size in cells:
-        names = {HALVES: arms.HALVES, "GPT": arms.LASTING}
-        name = names.get(modality, arms.UNLABELLED)[0]
+    cells = [
+        *((arms.LASTING, "GPT", size) for size in ("twice", "half wider")),
+        (arms.UNLABELLED_LASTING, BYOL, "half wider"),
+        *product([arms.UNLABELLED], (LABELS, BYOL), RESNETS),
+        *product([arms.HALVES], [HALVES], RESNETS),
+    ]
+    for (name, *_), modality, size in cells:
         cell = {"start": "shared", "size": size, "modality": modality, "target": "cifar10"}
         near = {"first": 0.1, "second": 0.2}
         put(name, "distances", near | cell)

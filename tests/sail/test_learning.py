@@ -17,6 +17,7 @@ from mergelib.testbed.models import ResNet
 from tests.align.families import gpt2
 from tests.sail.families import gpt, inputs, mlp, perturbed, resnet
 
+pytestmark = pytest.mark.filterwarnings("ignore:copies of units")
 FAMILIES = {
     "mlp": lambda: (mlp(24), mlp(30)),
     "gpt": lambda: (gpt(), gpt(96, 2, 8)),
@@ -300,7 +301,7 @@ def test_the_loss_falls_on_examples_that_were_not_learned_from() -> None:
 
 
 @pytest.mark.parametrize("width", ["replicate", "svd"])
-def test_copies_part_by_noise_alone(width: Width) -> None:
+def test_copies_part_by_noise_alone(width: Width, recwarn: pytest.WarningsRecorder) -> None:
     source, target = mlp(24), mlp(48)
     data = examples(source)
     for noise, parts in ((0.0, False), (0.3, True)):
@@ -309,6 +310,9 @@ def test_copies_part_by_noise_alone(width: Width) -> None:
         )
         first, second = learned.state["0.layers.0.weight"].chunk(2)
         assert torch.equal(first, second) is not parts
+        told = [str(caught.message) for caught in recwarn]
+        assert any("remain copies" in text for text in told) is not parts
+        recwarn.clear()
 
 
 def test_a_known_optimum_is_found() -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from benchmarks import starts
 from mergelib.records.results import Tables
 from mergelib.statedict import lerp
+from mergelib.studies.catalogue import loaded_for
 from mergelib.studies.papers.sail.larger import arms as module
 from mergelib.studies.papers.sail.larger import grounds, transfers, tuning
 from mergelib.studies.papers.sail.larger.arms import ARMS, Sources, arms
@@ -424,10 +425,10 @@ def test_what_the_study_works_on_by_its_settings(
         found.append(run)
         return Loaded((text,), {})
 
-    monkeypatch.setattr(grounds, "transfer_of", loaded)
-    assert grounds.loaded_for("names", 3, size="twice").arguments == (text,)
+    monkeypatch.setitem(REGISTERED, "arms", replace(REGISTERED["arms"], load=loaded))
+    assert loaded_for("arms", "names", 3, size="twice").arguments == (text,)
     (run,) = found
     assert run.seed == 3
     assert (run.suite, run.settings["size"], run.settings["start"]) == ("names", "twice", "shared")
     with pytest.raises(ValueError, match="width"):
-        grounds.loaded_for("names", 3, width=4)
+        loaded_for("arms", "names", 3, width=4)

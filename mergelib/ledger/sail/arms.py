@@ -1,6 +1,6 @@
 """Checks of SAIL's claims on larger networks: starts compared at all costs but the sources'."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import get_args
 
@@ -12,6 +12,7 @@ from mergelib.ledger.sail.spirals import maintained
 from mergelib.ledger.verdicts import Load
 from mergelib.sail.retraining import Account
 from mergelib.studies.analysis.sail.larger import arms, factorial
+from mergelib.studies.analysis.sail.reached import bounded
 
 WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, re-basin"}
 GOALS = ("easy", "hard")
@@ -50,15 +51,22 @@ def _main(table: pd.DataFrame, values: Sequence[str], *columns: str) -> pd.DataF
     return _means(chosen, values, *_KEYS, *columns)
 
 
-def _all(load: Load, texts: Callable[[], pd.DataFrame] = arms.starts) -> pd.DataFrame:
+def _all(load: Load) -> pd.DataFrame:
     """Starts of texts and of pictures, with labels and without."""
-    parts = (texts, arms.pictured, arms.halved, arms.unlabelled)
+    parts = (arms.starts, arms.pictured, arms.halved, arms.unlabelled)
     return pd.concat([load(part) for part in parts])
+
+
+def _timed(load: Load) -> pd.DataFrame:
+    """The same where there are goals: of texts, and by BYOL, in long trainings."""
+    table = load(arms.unlabelled)
+    parts = (arms.lasting, arms.pictured, arms.halved, arms.unlabelled_lasting)
+    return pd.concat([table[table["modality"] != BYOL], *map(load, parts)])
 
 
 def faster(load: Load) -> list[Check]:
     """S1, of larger networks: log₂ speed-up over scratch, the mean over targets."""
-    table = _all(load, arms.lasting)
+    table = _timed(load)
     cases: list[tuple[str, str, Account, Role]] = [
         ("SAIL", "scratch", "B", "primary"),
         ("SAIL", "scratch", "A", "secondary"),
@@ -86,7 +94,7 @@ def together(load: Load) -> list[Check]:
     for words, cell in _cells(means):
         what = f"{words}: lower loss than the nearest source alone, at equal cost"
         checks.append(_final(means, cell, "SAIL", "nearest source", what, "primary"))
-    table = _all(load, arms.lasting)
+    table = _timed(load)
     for account in get_args(Account):
         found = arms.speed_ups(table, "hard", account, "SAIL", "nearest source")
         rows = _main(found, speeds.VALUES)
@@ -115,7 +123,7 @@ def better(load: Load) -> list[Check]:
     """S10, of larger networks: accuracy after as many FLOPs as scratch takes in all its steps."""
     checks = []
     cases: list[tuple[pd.DataFrame, str, Role]] = [(_all(load), "", "secondary")]
-    for longer in map(load, (arms.longer, arms.lasting)):
+    for longer in map(load, (arms.longer, arms.lasting, arms.unlabelled_lasting)):
         cases.append((longer, f" of {int(longer['last'].max()):,} steps", "primary"))
     for table, end, role in cases:
         means = _main(table, ["accuracy"], "arm")
@@ -162,7 +170,7 @@ def fading(load: Load) -> list[Check]:
         pairs = arms.nearness(rows)
         role: Role = "primary" if arm == "SAIL" else "secondary"
         what = f"ResNet, deeper, shared start: {arm} gains less from farther away, {goal} goal"
-        seldom = f"bounds on {speeds.seldom(rows, 'target')} of {len(pairs)} sets"
+        seldom = f"bounds on {bounded(rows, 'target').sum()} of {len(pairs)} sets"
         unit = "rank correlation"
         sets = Check(f"{what} ({seldom})", pairs.to_numpy(), "correlation", role, unit=unit)
         values = arms.fading(rows)

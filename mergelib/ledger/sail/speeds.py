@@ -1,4 +1,4 @@
-"""Checks of speed-ups, which are bounds where one side seldom reaches the goal."""
+"""Checks of speed-ups, which are bounds where a side seldom reaches the goal or begins there."""
 
 from collections.abc import Mapping
 
@@ -6,31 +6,26 @@ import pandas as pd
 
 from mergelib.ledger.checks import SEED, Check, Limit, Role, above, pick
 from mergelib.sail.retraining import ENOUGH
+from mergelib.studies.analysis.sail.reached import SIDES
 
-VALUES = ("speed", "reached", "rival_reached", "begun")
-LIMITS: dict[tuple[bool, bool], Limit] = {  # enough of one's own runs get there; of the rival's
-    (True, True): "",
-    (True, False): "least",
-    (False, True): "most",
-    (False, False): "none",
-}
+VALUES = ("speed", *SIDES)
 OPPOSITE: dict[Limit, Limit] = {"": "", "least": "most", "most": "least", "none": "none"}
 WORDS: dict[Limit, str] = {
     "": "",
     "least": " (a lower bound)",
     "most": " (an upper bound)",
-    "none": " (no factor: seldom reached)",
+    "none": " (no factor)",
 }
-BEGUN = " (no factor: one side begins there)"
 
 
 def faster(what: str, rows: pd.DataFrame, cell: Mapping[str, str], role: Role) -> Check:
     """The check that a speed-up is above 1, by what was reached: as such, or as a bound.
 
-    A run that never reaches the goal counts as if it had at its end. Where that is so of more than
-    a fifth of one's own runs the speed-up is at most what is measured, where of the rival's, at
-    least. Where of both, nothing follows, and a primary check becomes a secondary one. So it does
-    where more than a fifth of the runs of one side are there before any step: that compares starts.
+    A run that never reaches the goal counts as if it had at its end, and one that is there before
+    any step as if it had taken as many as lie between two readings. Where that is so of more than a
+    fifth of one side's runs, what is measured is a bound: at least, where the rival is slower than
+    is seen or one's own start faster; else at most. Where it is both, nothing follows, and a
+    primary check becomes a secondary one.
 
     Args:
         what: the comparison in words.
@@ -38,10 +33,10 @@ def faster(what: str, rows: pd.DataFrame, cell: Mapping[str, str], role: Role) -
         cell: columns to the value that they shall have.
         role: of the check.
     """
-    speed, limit, words = _told(rows, cell)
+    speed, limit = _told(rows, cell)
     if limit == "none" and role == "primary":
         role = "secondary"
-    return above(what + words, speed, 0.0, role=role, unit="log₂ ratio", limit=limit)
+    return above(what + WORDS[limit], speed, 0.0, role=role, unit="log₂ ratio", limit=limit)
 
 
 def more(what: str, rows: pd.DataFrame, cell: Mapping[str, str], other: Mapping[str, str]) -> Check:
@@ -53,25 +48,21 @@ def more(what: str, rows: pd.DataFrame, cell: Mapping[str, str], other: Mapping[
         cell: columns to the value that they shall have.
         other: likewise, of what it is compared with.
     """
-    (speed, limit, words), (rival, reverse, further) = (
-        _told(rows, place) for place in (cell, other)
+    (speed, limit), (rival, reverse) = (_told(rows, place) for place in (cell, other))
+    both = _joint(limit, OPPOSITE[reverse])
+    return above(what + WORDS[both], speed, rival, unit="log₂ ratio", limit=both)
+
+
+def _told(rows: pd.DataFrame, cell: Mapping[str, str]) -> tuple["pd.Series[float]", Limit]:
+    """Speed-ups by seed, and what they are a bound of."""
+    speed, reached, rival_reached, begun, rival_begun = (
+        pick(rows, name, keys=SEED, **cell) for name in VALUES
     )
-    limits = {limit, OPPOSITE[reverse]} - {""}
-    both: Limit = "" if not limits else limits.pop() if len(limits) == 1 else "none"
-    told = BEGUN if BEGUN in (words, further) else WORDS[both]
-    return above(what + told, speed, rival, unit="log₂ ratio", limit=both)
+    least = min(rival_reached.mean(), (1 - begun).mean()) < ENOUGH
+    most = min(reached.mean(), (1 - rival_begun).mean()) < ENOUGH
+    return speed, _joint("least" if least else "", "most" if most else "")
 
 
-def seldom(rows: pd.DataFrame, by: str) -> int:
-    """How many cells, told apart by a column, there are in which a side seldom reaches the goal."""
-    reached = rows.groupby(by)[["reached", "rival_reached"]].mean().min(axis=1)
-    return int((reached < ENOUGH).sum())
-
-
-def _told(rows: pd.DataFrame, cell: Mapping[str, str]) -> tuple["pd.Series[float]", Limit, str]:
-    """Speed-ups by seed, what they are a bound of, and this in words."""
-    speed, own, rival, begun = (pick(rows, name, keys=SEED, **cell) for name in VALUES)
-    if (1 - begun).mean() < ENOUGH:
-        return speed, "none", BEGUN
-    limit = LIMITS[bool(own.mean() >= ENOUGH), bool(rival.mean() >= ENOUGH)]
-    return speed, limit, WORDS[limit]
+def _joint(one: Limit, two: Limit) -> Limit:
+    """What is a bound in both ways."""
+    return one or two if one == two or not (one and two) else "none"

@@ -24,13 +24,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from mergelib.activations import normalising_by_batch, recalibrate
 from mergelib.messages.brief import Brief
+from mergelib.messages.warned import warn
 from mergelib.problems.calling import call_with, evaluating
 from mergelib.problems.checks import check_choice, check_positive, check_steps
 from mergelib.problems.examples import Examples, read_examples
 from mergelib.progress import progress
 from mergelib.sail.growth.depth import Depth
 from mergelib.sail.growth.growing import Plan, grow, planned
-from mergelib.sail.growth.width import Width
+from mergelib.sail.growth.width import COPYING, Width
 from mergelib.statedict import is_statistic, tied_keys
 from mergelib.training import make_optimiser, shuffled, train
 
@@ -159,6 +160,11 @@ class Transformation(Maps):
         self.logits = nn.ParameterList(rows.log().to(device) for rows in mixed.values())
         if not self._uses and not self._lists:
             raise ValueError("nothing to learn: no group of the target is wider, no list mixed")
+        if self._uses and width in COPYING and not noise:
+            warn(
+                "copies of units get equal gradients, and so do their maps: they remain copies, "
+                "with the rank of the source; pass noise, e.g. 0.05"
+            )
 
     def mapping(self) -> Callable[[str], Tensor]:
         """By the maps and logits as they are, with what is fixed added."""
@@ -284,8 +290,8 @@ def learn_growth(
             T_i(θ_i), which may leave the T_i without a common basis for the average.
         weights: γ, one for each source, of sum 1 (some may be negative); uniform by default.
         width: where the maps begin, see `mergelib.grow`; all schemes but ``"svd_random"``. Copies
-            get equal gradients and so do their maps: give ``"replicate"`` and ``"svd"`` some
-            ``noise``, or they remain copies.
+            get equal gradients and so do their maps: give ``"replicate"``, ``"svd"`` and ``"aki"``
+            some ``noise``, or they remain copies, which is warned of.
         depth: where the logits begin; ``"identity"`` has none, as its new layers are no mixtures.
         gap: of the softmax over the pattern of another ``depth``, finite.
         noise: see `mergelib.grow`; it is drawn once and stays.

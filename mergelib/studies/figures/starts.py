@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 
 from mergelib.records.statistics import over_seeds
-from mergelib.sail.retraining import ENOUGH, Account
+from mergelib.sail.retraining import Account
 from mergelib.studies.analysis.sail.larger.arms import speed_ups
+from mergelib.studies.analysis.sail.reached import bounded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,7 +78,7 @@ def by_goal(
 ) -> None:
     """log₂ speed-ups over scratch side by side (account B), with 95 % intervals over seeds.
 
-    Where fewer runs than `ENOUGH` reach the goal, on either side, marks are open.
+    Open marks are bounds.
 
     Args:
         table: as from `mergelib.studies.analysis.sail.larger.arms.starts`.
@@ -101,10 +102,10 @@ def _by_place(
         where = zip(rows["target"], rows["size"], strict=True)
         rows = rows.assign(place=[places[pair] for pair in where])
         found = over_seeds(rows, "place", "speed")
-        reached = rows.groupby("place")[["reached", "rival_reached"]].mean().min(axis=1)
+        bound = bounded(rows, "place")
         bars: dict[str, Any] = {"color": shade, "fmt": mark, "ms": 5, "capsize": 2}
         ax.plot([], [], mark, color=shade, ms=5, label=text)
-        for fill, chosen in ((shade, reached >= ENOUGH), ("white", reached < ENOUGH)):
+        for fill, chosen in ((shade, ~bound), ("white", bound)):
             own = found[chosen[found.index]]
             ax.errorbar(own.index + shift, own["mean"], own["half_width"], mfc=fill, **bars)
     ax.axhline(0, color="#000000", lw=1)

@@ -14,6 +14,7 @@ import torch
 from mergelib.records.results import load_table
 from mergelib.sail.retraining import Account, Costs, mmd_flops, perceptron_flops, speed_up
 from mergelib.statedict import lerp
+from mergelib.studies.analysis.sail.reached import reached
 from mergelib.studies.papers.sail.spirals import (
     EPOCHS,
     EVERY,
@@ -141,8 +142,7 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
         method: one of `MERGED`.
 
     Returns:
-        Rows of ``seed``, ``reading``, ``start`` and ``speed``; ``reached`` and
-        ``rival_reached`` say whether each side got there, ``begun`` whether one was there already.
+        Rows of ``seed``, ``reading``, ``start`` and ``speed``, with those of `reached`.
     """
     sides = [
         table[table["method"] == name].set_index(_KEYS)[goal].sort_index()
@@ -150,12 +150,8 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
     ]
     rival, own = (torch.tensor(side.to_numpy()) for side in sides)
     speed = speed_up(rival, SCRATCH, own, COSTS[method], account, least=EVERY)
-    reached = {
-        "rival_reached": sides[0] < EPOCHS,
-        "reached": sides[1] < EPOCHS,
-        "begun": sides[1] == 0,
-    }
-    return pd.DataFrame({"speed": speed.numpy(), **reached}, index=sides[0].index).reset_index()
+    found = reached(sides[1], sides[0], EPOCHS, EPOCHS)
+    return pd.DataFrame({"speed": speed.numpy(), **found}, index=sides[0].index).reset_index()
 
 
 def barriers() -> pd.DataFrame:

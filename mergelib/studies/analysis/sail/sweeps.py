@@ -11,6 +11,7 @@ import torch
 from mergelib.records.results import load_table
 from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
 from mergelib.studies.analysis.sail.flatness import flat
+from mergelib.studies.analysis.sail.reached import reached
 from mergelib.studies.analysis.sail.text import best, last
 from mergelib.studies.papers.sail.text import EVERY, GOALS
 
@@ -169,8 +170,7 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
         method: one of `MERGED`.
 
     Returns:
-        Rows of ``seed``, ``source``, ``target``, ``start`` and ``speed``; ``reached`` and
-        ``rival_reached`` say whether each side got there, ``begun`` whether one was there already.
+        Rows of ``seed``, ``source``, ``target``, ``start`` and ``speed``, with those of `reached`.
     """
     wide = table.pivot(index=[*_DIRECTION, "last"], columns="method", values=goal)
     steps = wide.reset_index()
@@ -181,12 +181,10 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
         rival, own = (torch.tensor(row[name]) for name in ("scratch", method))
         costs = Costs(row["step_flops"], added, trained)
         speed = speed_up(rival, Costs(row["step_flops"]), own, costs, account, least=EVERY)
-        reached = {"reached": row[method], "rival_reached": row["scratch"]}
         rows.append(
             {name: row[name] for name in _DIRECTION}
             | {"speed": float(speed)}
-            | {name: count < row["last"] for name, count in reached.items()}
-            | {"begun": row[method] == 0}
+            | reached(row[method], row["scratch"], row["last"], row["last"])
         )
     return pd.DataFrame(rows)
 

@@ -8,6 +8,7 @@ import torch
 
 from mergelib.records.results import load_table
 from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
+from mergelib.studies.analysis.sail.reached import SIDES, reached
 from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY
 from mergelib.studies.papers.sail.larger.rates import usual_goals
 
@@ -21,6 +22,7 @@ HALVES = (
 )
 ALIKE = ("vision14-arms-alike",)  # how alike these halves are, without training
 LONGER = ("vision14-arms-longer",)  # one cell of halves for four times as many steps
+UNLABELLED_LASTING = ("vision14-arms-unlabelled-longer",)  # by BYOL for ten times as many steps
 UNLABELLED = tuple(f"vision14-arms-unlabelled{part}" for part in ("", "-others", "-classes"))
 BASELINES = (
     *("scratch", "scratch, published"),
@@ -40,7 +42,8 @@ def curves(results: Sequence[str]) -> pd.DataFrame:
     it stands here for own starts, too.
 
     Args:
-        results: `TEXT`, `LASTING`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER` or `UNLABELLED`.
+        results: `TEXT`, `LASTING`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER`, `UNLABELLED`
+            or `UNLABELLED_LASTING`.
 
     Returns:
         A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
@@ -134,6 +137,11 @@ def unlabelled() -> pd.DataFrame:
     return starts(UNLABELLED)
 
 
+def unlabelled_lasting() -> pd.DataFrame:
+    """`starts` of one cell without labels, in long trainings, which its goals come from."""
+    return starts(UNLABELLED_LASTING)
+
+
 def distances(results: Sequence[str] = PICTURES[:1]) -> pd.DataFrame:
     """MMD² of pictures and θ_1's weight.
 
@@ -189,9 +197,7 @@ def speed_ups(
         rival: a name.
 
     Returns:
-        Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``; ``reached``
-        and ``rival_reached`` say whether each side got there, ``begun`` whether one was there
-        already, before any step.
+        Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``, with `SIDES`.
     """
     own, other = (table[table["arm"] == name] for name in (arm, rival))
     pairs = own.merge(other, on=_CELL, suffixes=("", "_rival"))
@@ -203,11 +209,9 @@ def speed_ups(
         )
         steps = [torch.tensor(row[name]) for name in (f"{goal}_rival", goal)]
         speed = speed_up(steps[0], rivals, steps[1], costs, account, least=EVERY)
-        reached = {"reached": row[goal] < row["last"]}
-        reached["rival_reached"] = row[f"{goal}_rival"] < row["last_rival"]
-        reached["begun"] = not (row[goal] and row[f"{goal}_rival"])
-        rows.append({name: row[name] for name in _CELL} | {"speed": float(speed), **reached})
-    return pd.DataFrame(rows, columns=[*_CELL, "speed", "reached", "rival_reached", "begun"])
+        sides = reached(*(row[name] for name in (goal, f"{goal}_rival", "last", "last_rival")))
+        rows.append({name: row[name] for name in _CELL} | {"speed": float(speed), **sides})
+    return pd.DataFrame(rows, columns=[*_CELL, "speed", *SIDES])
 
 
 def accounts(table: pd.DataFrame, goal: str) -> pd.DataFrame:

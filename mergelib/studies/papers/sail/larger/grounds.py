@@ -40,7 +40,7 @@ from mergelib.studies.papers.sail.training import (
     planned,
     said,
 )
-from mergelib.studies.runner import REGISTERED, Loaded, Run, refuse_zoo_settings
+from mergelib.studies.runner import Loaded, Run, refuse_zoo_settings
 from mergelib.testbed.families import family_of, pictures
 from mergelib.testbed.models import GPT, ResNet, to_tokens
 from mergelib.testbed.suites import load_suite
@@ -107,21 +107,6 @@ def transfer_of(run: Run) -> Loaded:
         task, sources = suite.tasks[name], {**suite.sources, **sources}
     transfer = picture_transfer(task, seen, run.seed, learning, profile=profile, device=run.device)
     return Loaded((transfer,), {"sources": sources, **said(profile)})
-
-
-def loaded_for(suite: str, seed: int, **settings: Any) -> Loaded:
-    """What the study ``arms`` works on: a transfer.
-
-    Args:
-        suite: a text or a suite of pictures.
-        seed: of everything drawn.
-        settings: of ``arms``, where they differ from the usual ones.
-
-    Raises:
-        ValueError: an unknown suite, setting or value.
-    """
-    subject = REGISTERED["arms"]
-    return transfer_of(Run(subject, suite, seed, settings=subject.complete(settings)))
 
 
 def _one_of(name: str, value: str, expected: Iterable[str]) -> None:
