@@ -125,11 +125,11 @@ def test_bounds_of_a_quantity_decide_on_one_side(limit: Limit, shown: list[str])
         (5, 3, 0, 0, " (a lower bound)", "primary"),
         (3, 4, 0, 0, " (an upper bound)", "primary"),
         (3, 3, 0, 0, " (no factor)", "secondary"),
-        (5, 5, 2, 1, " (a lower bound)", "primary"),
-        (5, 3, 2, 0, " (a lower bound)", "primary"),
-        (5, 5, 0, 2, " (an upper bound)", "primary"),
-        (5, 5, 2, 2, " (no factor)", "secondary"),
-        (5, 3, 0, 2, " (no factor)", "secondary"),
+        (5, 5, 2, 1, " (a lower bound: one side begins there)", "secondary"),
+        (5, 3, 2, 0, " (a lower bound: one side begins there)", "secondary"),
+        (5, 5, 0, 2, " (an upper bound: one side begins there)", "secondary"),
+        (5, 5, 2, 2, " (no factor: one side begins there)", "secondary"),
+        (5, 3, 0, 2, " (no factor: one side begins there)", "secondary"),
     ],
 )
 def test_speed_ups_are_bounds_where_a_side_seldom_gets_there_or_begins_there(

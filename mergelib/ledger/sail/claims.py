@@ -93,9 +93,10 @@ CLAIMS = (
         method=f"{_SETTING}. log₂ of FLOPs of scratch over SAIL's to a loss fixed beforehand, of "
         "two difficulties, divergences counted (account B). Who never gets there counts as if at "
         "the end, and who is there before any step as if at the first reading; where either is so "
-        "of more than a fifth of a side's runs, the speed-up is a bound, and undecided where it is "
-        "one both ways. Larger networks likewise, GPTs with rates tuned for each start, as for S6, "
-        f"with goals from 1,000 steps of scratch; {_PICTURED}; {_HALVES}; halves by BYOL on "
+        "of more than a fifth of a side's runs, the speed-up is a bound, undecided where it is one "
+        "both ways, and secondary where a side begins there. Larger networks likewise, GPTs with "
+        "rates tuned for each start, as for S6, with goals from 1,000 steps of scratch; "
+        f"{_PICTURED}; {_HALVES}; halves by BYOL on "
         "CIFAR-10, judged by a linear classifier of features, with goals from 1,600 steps of "
         "scratch. Secondary: retraining alone (A), sources counted (C); over random weights as the "
         "networks' papers draw them, of pictures on CIFAR-10; control: the nearest source alone",

@@ -24,8 +24,8 @@ def faster(what: str, rows: pd.DataFrame, cell: Mapping[str, str], role: Role) -
     A run that never reaches the goal counts as if it had at its end, and one that is there before
     any step as if it had taken as many as lie between two readings. Where that is so of more than a
     fifth of one side's runs, what is measured is a bound: at least, where the rival is slower than
-    is seen or one's own start faster; else at most. Where it is both, nothing follows, and a
-    primary check becomes a secondary one.
+    is seen or one's own start faster; else at most. Where it is both, nothing follows. This, and
+    what compares losses of starts rather than speeds, is no primary check, but a secondary one.
 
     Args:
         what: the comparison in words.
@@ -33,10 +33,11 @@ def faster(what: str, rows: pd.DataFrame, cell: Mapping[str, str], role: Role) -
         cell: columns to the value that they shall have.
         role: of the check.
     """
-    speed, limit = _told(rows, cell)
-    if limit == "none" and role == "primary":
+    speed, limit, begun = _told(rows, cell)
+    if role == "primary" and (limit == "none" or begun):
         role = "secondary"
-    return above(what + WORDS[limit], speed, 0.0, role=role, unit="log₂ ratio", limit=limit)
+    words = _words(limit, begun=begun)
+    return above(what + words, speed, 0.0, role=role, unit="log₂ ratio", limit=limit)
 
 
 def more(what: str, rows: pd.DataFrame, cell: Mapping[str, str], other: Mapping[str, str]) -> Check:
@@ -48,19 +49,27 @@ def more(what: str, rows: pd.DataFrame, cell: Mapping[str, str], other: Mapping[
         cell: columns to the value that they shall have.
         other: likewise, of what it is compared with.
     """
-    (speed, limit), (rival, reverse) = (_told(rows, place) for place in (cell, other))
+    (speed, limit, begun), (rival, reverse, also) = (_told(rows, place) for place in (cell, other))
     both = _joint(limit, OPPOSITE[reverse])
-    return above(what + WORDS[both], speed, rival, unit="log₂ ratio", limit=both)
+    words = _words(both, begun=begun or also)
+    return above(what + words, speed, rival, unit="log₂ ratio", limit=both)
 
 
-def _told(rows: pd.DataFrame, cell: Mapping[str, str]) -> tuple["pd.Series[float]", Limit]:
-    """Speed-ups by seed, and what they are a bound of."""
-    speed, reached, rival_reached, begun, rival_begun = (
-        pick(rows, name, keys=SEED, **cell) for name in VALUES
-    )
-    least = min(rival_reached.mean(), (1 - begun).mean()) < ENOUGH
-    most = min(reached.mean(), (1 - rival_begun).mean()) < ENOUGH
-    return speed, _joint("least" if least else "", "most" if most else "")
+def _words(limit: Limit, *, begun: bool) -> str:
+    return WORDS[limit].replace(")", ": one side begins there)") if begun else WORDS[limit]
+
+
+def _told(rows: pd.DataFrame, cell: Mapping[str, str]) -> tuple["pd.Series[float]", Limit, bool]:
+    """Speed-ups by seed, what they are a bound of, and whether too many runs of a side begin there.
+
+    Where they do, they compare losses of starts rather than speeds.
+    """
+    speed, *sides = (pick(rows, name, keys=SEED, **cell) for name in VALUES)
+    seldom, rival_seldom = (side.mean() < ENOUGH for side in sides[:2])
+    begun, rival_begun = ((1 - side).mean() < ENOUGH for side in sides[2:])
+    least: Limit = "least" if rival_seldom or begun else ""
+    most: Limit = "most" if seldom or rival_begun else ""
+    return speed, _joint(least, most), bool(begun or rival_begun)
 
 
 def _joint(one: Limit, two: Limit) -> Limit:
