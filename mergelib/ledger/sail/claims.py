@@ -241,7 +241,8 @@ CLAIMS = (
         "12 and eight blocks, width 8 and eight, width 8 and sixteen, and over CIFAR-100 and the "
         "other 20 classes at the first. log₂ of FLOPs of scratch over SAIL's to a loss fixed "
         "beforehand for each, of two difficulties (account B): with labels less without, by BYOL; "
-        "bounds as for S1. "
+        "bounds as for S1; without CIFAR-10 at the first size, whose goals by BYOL are of longer "
+        "trainings. "
         "Secondary: the loss after as many FLOPs as scratch takes in all its steps, scratch's less "
         "SAIL's",
         test=arms.labelled,

@@ -10,7 +10,8 @@ class Rates(NamedTuple):
     maps: float = 0.0
 
 
-# Nats, by modality, size and target; easy and hard ones of GPTs from 1,000 steps of scratch.
+# Nats, by modality, size and target; easy and hard ones of GPTs from 1,000 steps of scratch, and
+# of the main cell by BYOL from 1,600.
 GOALS = {
     ("GPT", "twice", ""): {"easy": 2.459, "hard": 2.325, "late": 2.209},
     ("GPT", "half wider", ""): {"easy": 2.486, "hard": 2.366, "late": 2.213},
@@ -37,7 +38,7 @@ GOALS = {
     ("ResNet, halves, probed", "half wider", "cifar100"): {"easy": 4.182, "hard": 4.05},
     ("ResNet, halves, probed", "half wider", "tiny_imagenet20"): {"easy": 2.3, "hard": 2.279},
     ("ResNet, halves, BYOL", "deeper", "cifar10"): {"easy": 1.972, "hard": 1.954},
-    ("ResNet, halves, BYOL", "half wider", "cifar10"): {"easy": 2.079, "hard": 2.067},
+    ("ResNet, halves, BYOL", "half wider", "cifar10"): {"easy": 1.888, "hard": 1.834},
     ("ResNet, halves, BYOL", "deepest", "cifar10"): {"easy": 2.074, "hard": 2.073},
     ("ResNet, halves, BYOL", "half wider", "cifar100"): {"easy": 4.407, "hard": 4.38},
     ("ResNet, halves, BYOL", "half wider", "tiny_imagenet20"): {"easy": 2.659, "hard": 2.659},
