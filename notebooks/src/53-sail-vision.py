@@ -450,7 +450,7 @@ print(ends.pivot_table(index="arm", columns="step", values=columns).round(2).to_
 # %% [markdown]
 # By BYOL, too, all starts go on learning, but it takes ten times as long. How much faster than scratch, as $\log_2$, are SAIL's start and the nearest half alone, by what counts as cost?
 
-# %%
+# %% tags=["hide-input"]
 from mergelib.records.statistics import interval, written
 
 goals = ("easy", "hard")
