@@ -1,6 +1,7 @@
 """The ledger drawn and written: forest plots, and entries that fit a phone."""
 
 import textwrap
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -189,7 +190,7 @@ def _interval(check: Any) -> str:
 
 
 def lines(checks: pd.DataFrame, claim: str, role: str = "primary") -> str:
-    """A claim's checks of one role as plain text for a chapter's cell.
+    """A claim's checks of one role as plain text for a chapter's cell, narrow enough for its page.
 
     Args:
         checks: as of `judge`.
@@ -197,13 +198,10 @@ def lines(checks: pd.DataFrame, claim: str, role: str = "primary") -> str:
         role: ``"primary"``, ``"secondary"`` or ``"control"``.
     """
     own = checks[(checks["claim"] == claim) & (checks["role"] == role)]
-    shown = [f"{row.outcome:5}  {_interval(row)}  " for row in own.itertuples()]
-    width = max(map(len, shown), default=0)
-    indent = " " * width
-    return "\n".join(
-        textwrap.fill(what, 78, initial_indent=f"{start:{width}}", subsequent_indent=indent)
-        for start, what in zip(shown, own["what"], strict=True)
-    )
+    indent = " " * 7
+    wrapped = (textwrap.indent(textwrap.fill(what, 60), indent) for what in own["what"])
+    shown = (f"{row.outcome:5}  {_interval(row)}" for row in own.itertuples())
+    return "\n".join(chain.from_iterable(zip(shown, wrapped, strict=True)))
 
 
 def _listed(checks: pd.DataFrame) -> list[str]:

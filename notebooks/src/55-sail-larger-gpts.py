@@ -170,7 +170,7 @@ assert (checks.loc[shown, "outcome"] == "open").all()
 # soup leaves it out. Alone, at a rate that was not tuned for it, it ends 0.1 nats behind: here, unlike [in vision](vision-farther), the distance names the better source. LiGO as published ends within a hundredth of LiGO by SAIL's maps, and bert2BERT near both. All three are behind the nearest
 # source alone, the first and the last at both sizes, and none is certainly ahead of SAIL or behind it. All starts are far ahead of scratch, by more
 # than 0.3 nats: what helps is that something has been learned. Random weights as GPT-2 draws them {cite}`radford2019language`, with smaller last weights in every
-# branch, end level with ours within 0.03. Distillation from that source does not help either.
+# branch, end level with ours within 0.03. Distillation from the nearest source does not help either.
 #
 # ## What counts as cost
 #

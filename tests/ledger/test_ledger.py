@@ -235,7 +235,7 @@ def test_entries_name_verdict_paper_and_every_check() -> None:
     assert "[A page](../page)" in text
     assert "* it: 1.1 points [" in text
     assert "against a tolerance of 3.0; **holds**" in text
-    assert drawing.lines(rows, "A", "control") == "holds  1.1 points [0.97, 1.2]  half"
+    assert drawing.lines(rows, "A", "control") == "holds  1.1 points [0.97, 1.2]\n       half"
     line = "**● Holds**\n\n* **A** it helps (it: 1.1 points ["
     summary = drawing.summary(table, rows)
     assert summary.startswith(line)
