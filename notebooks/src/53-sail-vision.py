@@ -452,6 +452,7 @@ print(ends.pivot_table(index="arm", columns="step", values=columns).round(2).to_
 
 # %% tags=["hide-input"]
 from mergelib.records.statistics import interval, written
+from mergelib.studies.analysis.sail.reached import SIDES
 
 goals = ("easy", "hard")
 lasting = arms.unlabelled_lasting()
@@ -472,7 +473,7 @@ assert longer["step"].max() == 1600
 right = ends.groupby(["arm", "step"])["accuracy"].mean().unstack("step")
 assert (right[160] - right[0]).loc["SAIL"].round(2) == 0.02
 assert (right[1600] - right[0]).loc["SAIL"].round(2) == 0.09
-shares = counted.groupby("goal")[["reached", "rival_reached", "begun", "rival_begun"]].mean()
+shares = counted.groupby("goal")[[*SIDES]].mean()
 assert shares["reached"].eq(1).all()
 assert shares[["begun", "rival_begun"]].eq(0).all(axis=None)
 assert shares["rival_reached"].round(1).to_dict() == {"easy": 1, "hard": 0.6}
@@ -489,6 +490,9 @@ assert (
 verdicts = shown.groupby(["claim", "role"])["outcome"].unique().str.join(", ")
 assert verdicts["S10", "primary"] == verdicts["S11", "secondary"] == "holds"
 assert verdicts["S11", "primary"] == "open"
+values = shown.set_index(["claim", "role"])["value"]
+assert round(values["S11", "secondary"], 2) == 0.15
+assert round(values["S10", "primary"], 1) == 4.5
 assert shown.query("claim == 'S11' and role == 'primary'")["what"].str.contains("no factor").all()
 wide = lasting.pivot(index="seed", columns="arm", values="loss")
 middle, half = interval((wide["SAIL"] - wide["nearest source"]).tolist())

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from mergelib.ledger.checks import SEED, Check, Limit, Role, above, pick
-from mergelib.sail.retraining import ENOUGH
-from mergelib.studies.analysis.sail.reached import SIDES
+from mergelib.studies.analysis.sail.reached import SIDES, wanting
 
 VALUES = ("speed", *SIDES)
 OPPOSITE: dict[Limit, Limit] = {"": "", "least": "most", "most": "least", "none": "none"}
@@ -65,8 +64,8 @@ def _told(rows: pd.DataFrame, cell: Mapping[str, str]) -> tuple["pd.Series[float
     Where they do, they compare losses of starts rather than speeds.
     """
     speed, *sides = (pick(rows, name, keys=SEED, **cell) for name in VALUES)
-    seldom, rival_seldom = (side.mean() < ENOUGH for side in sides[:2])
-    begun, rival_begun = ((1 - side).mean() < ENOUGH for side in sides[2:])
+    shares = pd.DataFrame({name: [side.mean()] for name, side in zip(SIDES, sides, strict=True)})
+    seldom, rival_seldom, begun, rival_begun = wanting(shares).iloc[0]
     least: Limit = "least" if rival_seldom or begun else ""
     most: Limit = "most" if seldom or rival_begun else ""
     return speed, _joint(least, most), bool(begun or rival_begun)

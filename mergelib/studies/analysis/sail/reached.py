@@ -25,14 +25,21 @@ def reached(own: Any, rival: Any, last: Any, rival_last: Any) -> dict[str, Any]:
     return dict(zip(SIDES, flags, strict=True))
 
 
+def wanting(shares: pd.DataFrame) -> pd.DataFrame:
+    """Whether too many runs fail to get there, or begin there.
+
+    Args:
+        shares: of runs, 0..1, a column for each of `SIDES`.
+    """
+    begun = list(SIDES[2:])
+    return shares.assign(**(1 - shares[begun])) < ENOUGH
+
+
 def bounded(rows: pd.DataFrame, by: str) -> "pd.Series[bool]":
-    """Where too many runs of a side never reach the goal, or begin there.
+    """Where any of `SIDES` is `wanting`.
 
     Args:
         rows: speed-ups, with `SIDES`.
         by: the column that tells cells apart.
     """
-    shares = rows.groupby(by)[[*SIDES]].mean()
-    begun = [name for name in SIDES if name.endswith("begun")]
-    shares[begun] = 1 - shares[begun]
-    return shares.min(axis=1) < ENOUGH
+    return wanting(rows.groupby(by)[[*SIDES]].mean()).any(axis=1)
