@@ -41,7 +41,7 @@ def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None
     return total
 
 
-@rule(paper="ilharco2023editing", elementwise=True, linear=True)
+@rule(paper="ilharco2023editing", elementwise=True, linear=True, affine_in="scale")
 def task_arithmetic(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 0.3) -> Tensor:
     """Task arithmetic: θ_0 + scale · Σ_t (θ_t − θ_0).
 
@@ -57,7 +57,7 @@ def task_arithmetic(experts: Sequence[Tensor], pretrained: Tensor, *, scale: flo
     return merged
 
 
-@rule(paper="wang2020tackling", elementwise=True, linear=True)
+@rule(paper="wang2020tackling", elementwise=True, linear=True, affine_in="scale")
 def fednova(
     experts: Sequence[Tensor],
     pretrained: Tensor,
