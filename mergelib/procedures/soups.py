@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import merge
-from mergelib.problems.calling import features, transform_of
+from mergelib.problems.calling import evaluating, features, transform_of
 from mergelib.problems.checks import check_positive
 from mergelib.problems.examples import IGNORED
 from mergelib.problems.problem import Problem
@@ -130,7 +130,8 @@ def _mean_score(problem: Problem, state: StateDict, score: Score, batch_size: in
     for task, examples in problem.data.items():
         own = transform_of(problem.transform, task)
         outputs = features(problem.model, state, examples, batch_size=batch_size, transform=own)
-        logits, labels = examples.rows_of(problem.heads[task](outputs))
+        with evaluating(head := problem.heads[task]):
+            logits, labels = examples.rows_of(head(outputs))
         assert labels is not None
         labels = labels.to(logits.device)
         judged = labels != IGNORED
