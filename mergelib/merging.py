@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from mergelib import statedict
+from mergelib.inspection.kinship import Kinship
 from mergelib.io import Checkpoint, Model, Models, as_state, as_states
 from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_device
-from mergelib.messages.warned import Kinship, tell_of_convolutions
+from mergelib.messages.warned import tell_of_convolutions
 from mergelib.parts import Missing, Parts, Patterns, Selection, select
 from mergelib.registry import Method, get_method
 from mergelib.statedict import FLOATS, StateDict, is_finite, is_kernel, is_matrix, is_statistic

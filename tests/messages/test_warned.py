@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import mergelib as ml
-from mergelib.messages.warned import ENOUGH, Kinship
+from mergelib.inspection.kinship import ENOUGH, Kinship
 from mergelib.testbed.backbones import build_model, shipped_backbone
 from mergelib.testbed.tasks import Zoo
 
