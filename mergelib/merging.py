@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mergelib import statedict
 from mergelib.inspection.kinship import Kinship
-from mergelib.io import Checkpoint, Model, Models, as_state, as_states
+from mergelib.io import Model, Models, as_state, as_states
 from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_device
 from mergelib.messages.warned import tell_of_convolutions
@@ -81,8 +81,12 @@ def in_memory(
 
 
 def tied_keys(state: StateDict) -> dict[str, str]:
-    """Keys whose tensors are one and the same as an earlier key's, in memory or in files."""
-    return state.tied if isinstance(state, Checkpoint) else statedict.tied_keys(state)
+    """Keys whose tensors are one and the same as an earlier key's, in memory or in files.
+
+    Files say so themselves: what is read from them lies apart in memory.
+    """
+    tied: dict[str, str] | None = getattr(state, "tied", None)
+    return statedict.memory_aliases(state) if tied is None else tied
 
 
 @torch.no_grad()
@@ -173,9 +177,8 @@ def merge_tensors(
     convolutions: list[str] = []
     for key in source:
         if key in source.aliases:
-            yield key, done[source.aliases[key]]
-            continue
-        if key in source.selection.merged:
+            merged = done[source.aliases[key]]
+        elif key in source.selection.merged:
             group = source.load(key)
             arguments = {**options, **further.get(key, {})}
             merged = _merge_one(method, source, key, group, arguments, device, matrices)

@@ -84,8 +84,11 @@ def repeated(names: Mapping[str, Hashable]) -> dict[str, str]:
     }
 
 
-def tied_keys(state: StateDict) -> dict[str, str]:
-    """Keys whose tensors are one and the same memory as an earlier key's, in a state in memory."""
+def memory_aliases(state: StateDict) -> dict[str, str]:
+    """Keys whose tensors are one and the same memory as an earlier key's, in a state in memory.
+
+    What a file ties lies apart in memory: `mergelib.merging.tied_keys` knows both.
+    """
     held = {
         key: tensor
         for key, tensor in state.items()  # at once, as memory that is freed is used again
@@ -263,9 +266,12 @@ def unflatten(vector: Tensor, like: StateDict) -> dict[str, Tensor]:
 
 
 def nbytes(a: StateDict) -> int:
-    """Bytes that the tensors occupy, tied ones counted once."""
-    sizes = {
-        (tensor.data_ptr(), tensor.shape): tensor.numel() * tensor.element_size()
-        for tensor in a.values()
-    }
-    return sum(sizes.values())
+    """Bytes of all entries, those of tied tensors counted once.
+
+    Of a `mergelib.Checkpoint` only the header is read. Views that differ in shape, strides or dtype
+    count each, also where they share memory, as they do in a file.
+    """
+    layout: StateDict = getattr(a, "layout", a)
+    aliases = getattr(a, "tied", None)
+    aliases = memory_aliases(layout) if aliases is None else aliases
+    return sum(t.numel() * t.element_size() for key, t in layout.items() if key not in aliases)

@@ -23,7 +23,7 @@ from mergelib.problems.calling import (
 )
 from mergelib.problems.checks import check_labels, check_tasks
 from mergelib.problems.examples import Examples, read_examples
-from mergelib.problems.placing import state_to
+from mergelib.problems.placing import LazyState, is_lazy, layout_of, state_to
 from mergelib.registry import Needs
 from mergelib.statedict import (
     StateDict,
@@ -150,9 +150,9 @@ def checked_states(problem: Problem) -> Problem:
         check_compatible(base, {"start": start}, "pretrained")
     what, reference = ("pretrained", base) if base else next(iter(experts.items()))
     if not isinstance(problem.model, nn.Identity):
-        _check_fits(problem.model, what, _layout(reference))
+        _check_fits(problem.model, what, layout_of(reference))
     parts = problem.parts or Parts()
-    layouts = {name: _layout(state) for name, state in experts.items()}
+    layouts = {name: layout_of(state) for name, state in experts.items()}
     selection = select(layouts, base or None, parts, tied=tied_keys(reference))
     experts = {name: _selected(state, reference, selection) for name, state in experts.items()}
     for name, state in {"pretrained": base, "start": start or {}, **experts}.items():
@@ -160,17 +160,15 @@ def checked_states(problem: Problem) -> Problem:
     return replace(problem, experts=experts, pretrained=base, start=start, selection=selection)
 
 
-def _layout(state: StateDict) -> StateDict:
-    """A state dict to compare by shapes and dtypes: of a file the header, not the tensors."""
-    return state.layout if isinstance(state, Checkpoint) else state
-
-
 def _selected(expert: StateDict, reference: StateDict, selection: Selection) -> StateDict:
     """An expert with the reference's tensors where it is not merged, in the reference's dtypes."""
-    kinds = {key: tensor.dtype for key, tensor in _layout(expert).items()}
-    alike = all(kinds.get(key) == t.dtype for key, t in _layout(reference).items())
+    kinds = {key: tensor.dtype for key, tensor in layout_of(expert).items()}
+    alike = all(kinds.get(key) == t.dtype for key, t in layout_of(reference).items())
     if alike and expert.keys() == reference.keys() == selection.merged:
         return expert
+    if is_lazy(expert):
+        parts = {key: (expert if key in selection.merged else reference, key) for key in reference}
+        return LazyState(parts, layout_of(reference))
     return {
         key: expert[key].to(tensor.dtype) if key in selection.merged else tensor
         for key, tensor in reference.items()
@@ -186,14 +184,18 @@ def _tied(name: str, state: StateDict, ties: Mapping[str, str]) -> StateDict:
     known = {key: first for key, first in ties.items() if key in state or first in state}
     if not known:
         return state
-    tied = dict(state)
+    names = {key: key for key in state}  # and by which of its own keys each is to be read
     for key, first in known.items():
-        tied.setdefault(first, tied.get(key))  # type: ignore[arg-type]
-        value = tied.setdefault(key, tied[first])
-        if value is not tied[first] and not torch.equal(value, tied[first]):
-            raise ValueError(f"the model ties {key!r} to {first!r}, but in {name} they differ")
-        tied[key] = tied[first]
-    return tied
+        held = names.setdefault(first, key)
+        if key in state and held != key:
+            tensor, other = state[key], state[held]
+            if tensor is not other and not torch.equal(tensor, other):
+                raise ValueError(f"the model ties {key!r} to {first!r}, but in {name} they differ")
+        names[key] = held
+    if is_lazy(state):
+        layout = {key: layout_of(state)[held] for key, held in names.items()}
+        return LazyState({key: (state, held) for key, held in names.items()}, layout)
+    return {key: state[held] for key, held in names.items()}
 
 
 def _check_fits(model: nn.Module, name: str, state: StateDict) -> None:

@@ -121,7 +121,7 @@ def _finished(result: Adapted, problem: Problem, *, moved: bool) -> Adapted:
     if moved:
         home = next(iter(reference.values())).device
         heads = {task: head.to(home) for task, head in result.heads.items()}
-        result = replace(result, state=state_to(result.state, home), heads=heads)
+        result = replace(result, state=dict(state_to(result.state, home)), heads=heads)
     selection = problem.selection
     if problem.parts is None or selection is None:
         return result

@@ -108,6 +108,50 @@ def test_what_is_said_of_files_and_in_which_line(tmp_path: Path) -> None:
         assert [Path(each.filename).name for each in caught] == ["test_warned.py"]
 
 
+@pytest.mark.parametrize("first", ["head", "table"])
+def test_models_whose_last_key_is_an_alias_are_warned_of(first: str, tmp_path: Path) -> None:
+    """As GPT-2's and T5's is: what is said at the last key was never said of them."""
+
+    def tied(seed: int) -> State:
+        state = {"body": network(seed)["0.weight"], "conv.weight": kernels(seed)["conv.weight"]}
+        table = network(seed)["1.weight"]
+        return {**state, **dict.fromkeys(("table", "head") if first == "table" else ("head",), table)}
+
+    states = [tied(seed) for seed in range(2)]
+    texts = heard(lambda: ml.merge("cart", states))
+    assert [text.split(" ")[0] for text in texts] == ["unrelated", "cart"]
+    for suffix, save in (("safetensors", ml.save_state_dict), ("pt", torch.save)):
+        files = [tmp_path / f"{seed}.{suffix}" for seed in range(2)]
+        for state, file in zip(states, files, strict=True):
+            save(state, file)
+        for output, size in ((f"{suffix}.safetensors", None), (suffix, 20_000)):
+            said = heard(
+                lambda files=files, output=output, size=size: ml.merge_files(
+                    "cart", files, tmp_path / output, max_shard_size=size
+                )
+            )
+            assert said == texts
+
+
+def test_a_tiny_gpt2_is_warned_of(tmp_path: Path) -> None:
+    """Made from a configuration, as Hugging Face saves it: its head is tied, and comes last."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=50, n_positions=8)
+    models = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        models.append(transformers.GPT2LMHeadModel(config))
+        models[-1].save_pretrained(tmp_path / f"{seed}")
+    assert list(models[0].state_dict())[-1] == "lm_head.weight"
+    folders = [tmp_path / "0", tmp_path / "1"]
+    for call in (
+        lambda: ml.merge("average", models),
+        lambda: ml.merge_files("average", folders, tmp_path / "out"),
+    ):
+        (text,) = heard(call)
+        assert text.startswith("unrelated models: expert 0 and expert 1")
+
+
 def test_it_is_shown_once() -> None:
     states = [network(seed) for seed in range(2)]
     with warnings.catch_warnings(record=True) as caught:

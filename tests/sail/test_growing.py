@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import mergelib as ml
+from mergelib.merging import tied_keys
 from mergelib.problems.calling import call_with
 from mergelib.sail.growth.depth import depth_rows
 from mergelib.sail.growth.width import WIDTHS, Widening, Width, expander
-from mergelib.statedict import tied_keys
 from mergelib.structure import structure_of
 from mergelib.testbed import models
 from mergelib.testbed.diffusion.networks import SiT
