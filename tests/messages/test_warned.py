@@ -115,7 +115,10 @@ def test_models_whose_last_key_is_an_alias_are_warned_of(first: str, tmp_path: P
     def tied(seed: int) -> State:
         state = {"body": network(seed)["0.weight"], "conv.weight": kernels(seed)["conv.weight"]}
         table = network(seed)["1.weight"]
-        return {**state, **dict.fromkeys(("table", "head") if first == "table" else ("head",), table)}
+        return {
+            **state,
+            **dict.fromkeys(("table", "head") if first == "table" else ("head",), table),
+        }
 
     states = [tied(seed) for seed in range(2)]
     texts = heard(lambda: ml.merge("cart", states))
