@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from mergelib.compression.packing import pack, unpack
-from mergelib.merging import explain_not_finite, in_memory, is_weight, merge, tied_keys
+from mergelib.merging import in_memory, is_weight, merge, tied_keys
+from mergelib.merging.applying import explain_not_finite
 from mergelib.numerics.linalg import truncated_svd
 from mergelib.registry import compression
 from mergelib.rules.low_rank import rank_of

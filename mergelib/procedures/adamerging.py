@@ -17,7 +17,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from mergelib.merging import explain_not_finite, in_memory, is_weight
+from mergelib.merging import in_memory, is_weight
+from mergelib.merging.applying import explain_not_finite
 from mergelib.messages.brief import Brief
 from mergelib.numerics.linalg import low_rank
 from mergelib.numerics.selection import magnitude_thresholds

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mergelib.merging import CHUNK, Group
+from mergelib.merging import Group
+from mergelib.merging.applying import CHUNK
 from mergelib.registry import is_finite_number, rule
 
 

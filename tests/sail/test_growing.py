@@ -458,7 +458,8 @@ def test_misfits_are_named(
 def post_norm(width: int, heads: int) -> nn.Module:
     source: Any = bert("BertForMaskedLM")
     sizes = {"hidden_size": width, "num_attention_heads": heads}
-    return type(source)(type(source.config)(**{**source.config.to_dict(), **sizes}))
+    model: nn.Module = type(source)(type(source.config)(**{**source.config.to_dict(), **sizes}))
+    return model
 
 
 def normed(norm: Callable[[int], nn.Module]) -> Callable[[int], nn.Module]:
