@@ -40,16 +40,28 @@ class Kinship:
         Vectors say little: the gains of a normalisation begin at one in every model. Each tensor
         counts by its sampled entries and not by its length, lest a large one speak for all.
         """
-        if len(tensors) < 2 or tensors[0].dim() < 2 or not tensors[0].numel():
+        if tensors[0].dim() > 1:
+            self.add_samples([self.sample(tensor) for tensor in tensors])
+
+    def sample(self, tensor: Tensor) -> Tensor:
+        """A copy of at most so many entries as are looked at now.
+
+        They lie an odd step apart, so that all columns of a matrix are met.
+        """
+        flat = tensor.reshape(-1)
+        return flat[:: -(-len(flat) // SAMPLE[self.seen >= FIRST]) | 1].clone()
+
+    def add_samples(self, samples: Sequence[Tensor]) -> None:
+        """The samples of one weight of every model."""
+        if len(samples) < 2 or not samples[0].numel():
             return
-        where = tensors[0].device
-        size = SAMPLE[self.seen >= FIRST]
-        sampled = torch.stack([_sample(part, size).to(where, torch.float32) for part in tensors])
+        where = samples[0].device
+        sampled = torch.stack([sample.to(where, torch.float32) for sample in samples])
         self.seen += sampled.shape[1]
         known = sampled.any(1).float()  # zeros have no direction
         sampled = normalize(sampled)
         if self.products is None:
-            self.products = self.entries = torch.zeros(len(tensors), len(tensors), device=where)
+            self.products = self.entries = torch.zeros(len(samples), len(samples), device=where)
         self.products = self.products + sampled.shape[1] * (sampled @ sampled.T)
         self.entries = self.entries + sampled.shape[1] * torch.outer(known, known)
 
@@ -78,9 +90,3 @@ class Kinship:
                 "weights of unrelated training runs are worth nothing, unless their neurons are "
                 "matched first (mergelib.align)"
             )
-
-
-def _sample(tensor: Tensor, size: int) -> Tensor:
-    """At most so many entries of a tensor, an odd step apart, so that all columns are met."""
-    flat = tensor.reshape(-1)
-    return flat[:: -(-len(flat) // size) | 1]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import tied_keys
-from mergelib.statedict import StateDict, repeated
+from mergelib.statedict import StateDict, layout_of, repeated
 
 
 class LazyState(Mapping[str, Tensor]):
@@ -53,12 +53,6 @@ class LazyState(Mapping[str, Tensor]):
 def is_lazy(state: StateDict) -> bool:
     """Whether every access reads a tensor anew, as of a `mergelib.Checkpoint`."""
     return hasattr(state, "layout")
-
-
-def layout_of(state: StateDict) -> StateDict:
-    """A state dict to compare by shapes and dtypes: of a file the header, not the tensors."""
-    layout: StateDict = getattr(state, "layout", state)
-    return layout
 
 
 def state_to(state: StateDict, device: torch.device | str) -> StateDict:

@@ -23,7 +23,8 @@ def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None
 
     Args:
         experts: T tensors of one shape.
-        weights: T finite numbers; used as given, so they should sum to 1 for an average.
+        weights: T finite numbers; used as given, so they should sum to 1 for an average. `merge`
+            averages running statistics by the positive ones, scaled to sum 1.
 
     Raises:
         ValueError: if there are not as many weights as experts, or one is not finite.

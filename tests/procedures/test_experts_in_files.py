@@ -16,9 +16,9 @@ from mergelib.problems.problem import Problem, checked_states
 
 
 def test_checking_holds_one_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = {f"w{i}": torch.randn(4, 3) for i in range(6)}
+    states = [{f"w{i}": torch.randn(4, 3) for i in range(6)} for _ in range(4)]
     for i in range(3):
-        save_state_dict(state, tmp_path / f"{i}.safetensors")
+        save_state_dict(states[i], tmp_path / f"{i}.safetensors")
     experts = {f"{i}": Checkpoint(tmp_path / f"{i}.safetensors") for i in range(3)}
     read, alive, most = Place.read, weakref.WeakSet[Tensor](), []
 
@@ -28,7 +28,7 @@ def test_checking_holds_one_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return tensor
 
     monkeypatch.setattr(Place, "read", counted)
-    for base in (state, {}):
+    for base in (states[3], {}):
         most.clear()
         checked = checked_states(Problem(experts=experts, pretrained=base))
         assert checked.experts == experts
