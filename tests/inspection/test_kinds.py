@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,7 @@ def test_fused_experts_are_named_and_never_folded(method: str, key: str) -> None
     states = models({key: FUSED[key], "fc.weight": (6, 6)})
     base = None if method == "cart" else states[0]
     for decide in (is_matrix, is_kernel):
-        (text,) = heard(
-            lambda decide=decide: ml.merge(method, states[1:], pretrained=base, is_matrix=decide)
-        )
+        (text,) = heard(partial(ml.merge, method, states[1:], pretrained=base, is_matrix=decide))
         assert f"stacks of matrices, such as a mixture's experts in one tensor ({key!r})" in text
         assert "convolution" not in text
         assert "is_kernel" not in text, "which would be worse"

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_copies_are_named(door: str, tmp_path: Path) -> None:
     if door not in ("adapt", "adapt files"):
         cases["h is the pretrained model itself"] = {"h": half, "b": b}
     for text, experts in cases.items():
-        said = heard(lambda experts=experts: DOORS[door](experts, base, tmp_path))
+        said = heard(partial(DOORS[door], experts, base, tmp_path))
         assert len(said) == bool(text), said
         assert all(each.startswith(text) for each in said)
 
@@ -119,7 +120,7 @@ def test_a_difference_outside_the_sample_is_seen() -> None:
     for place in (1, 2, 3, 88, 299):
         tuned = {"w": base["w"].clone()}
         tuned["w"][place, place] += 1
-        assert not heard(lambda tuned=tuned: ml.merge("ties", [tuned], pretrained=base))
+        assert not heard(partial(ml.merge, "ties", [tuned], pretrained=base))
 
 
 def test_different_models_are_told_apart_by_samples() -> None:
@@ -163,7 +164,7 @@ def test_layouts_of_a_mixture_are_named(first: bool, tmp_path: Path) -> None:
         with pytest.raises(Misfit, match="hold the experts of a mixture in different layouts: "):
             call()
         if name != "compress":
-            said = heard(lambda call=call: call(missing="skip"))
+            said = heard(partial(call, missing="skip"))
             (text,) = [each for each in said if "different layouts" in each]
             assert "'mlp.experts.0.a.weight'" in text
             assert "'mlp.experts.gate_up_proj'" in text
@@ -191,7 +192,8 @@ def test_skipped_keys_are_counted_and_named(tmp_path: Path) -> None:
 def test_no_message_leads_to_skip() -> None:
     base, a, _ = family(2)
     more = {**a, "head": torch.ones(2)}
-    for missing in ("error", "base"):
+    choices: list[Any] = ["error", "base"]
+    for missing in choices:
         with pytest.raises(ValueError, match="exclude=") as caught:
-            ml.merge("average", [more], pretrained=base, missing=missing)  # type: ignore[arg-type]
+            ml.merge("average", [more], pretrained=base, missing=missing)
         assert "skip" not in str(caught.value)
