@@ -221,3 +221,42 @@ def test_the_testbeds_models_are_as_their_names_say(model: str) -> None:
     decide = Matrices(is_matrix, state, layer_kinds(network))
     for key, tensor in state.items():
         assert decide(key, tensor) == is_matrix(key, tensor), key
+
+
+def tiny(kind: str) -> Any:
+    transformers = pytest.importorskip("transformers")
+    sizes: dict[str, Any] = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
+    if kind == "T5ForConditionalGeneration":
+        config = transformers.T5Config(
+            vocab_size=50, d_model=32, num_layers=1, d_ff=48, num_heads=4, d_kv=8
+        )
+    else:
+        config = getattr(transformers, kind.replace("ForCausalLM", "Config"))(
+            **sizes, num_local_experts=4
+        )
+    return getattr(transformers, kind)(config)
+
+
+def test_a_mixture_as_modules_names_its_experts() -> None:
+    """Transformers 5 keeps them in one tensor in memory, and one by one in folders."""
+    models = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        models.append(tiny("MixtralForCausalLM"))
+    keys = [key for key in models[0].state_dict() if "experts." in key]
+    if any(".0." in key.split("experts")[1] for key in keys):
+        pytest.skip("this version of transformers keeps experts apart")
+    (text,) = heard(lambda: ml.merge("cart", models))
+    assert all(repr(key) in text for key in keys)
+    assert "only where each expert has a key of its own, as in many model folders" in text
+
+
+def test_a_t5s_tables_of_positions_are_tables() -> None:
+    """They are two-dimensional, and were decomposed."""
+    model = tiny("T5ForConditionalGeneration")
+    state = model.state_dict()
+    tables = [key for key in state if "relative_attention_bias" in key]
+    assert tables
+    for decide in (is_matrix, Matrices(is_matrix, state, layer_kinds(model))):
+        assert not any(decide(key, state[key]) for key in tables)
