@@ -39,7 +39,6 @@ DEVICE = "cpu"
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The crossed model is wrong in 4 to 7 % of cases where tasks or seeds differ, and in less where nothing but noise does or one task is an outlier. An interval over seeds alone answers another question: about other tasks it is wrong in a quarter to a half of the cases, and in up to 98 % where one task is an outlier. Each dot is one shape of table, from 3 seeds and 4 tasks to 5 seeds and 20 tasks; the grey band is 4 to 6 %. The former rule let the wider of a percentile bootstrap and Student's interval decide.", "name": "fig-errors-intervals"}, "image": {"alt": "Five rows of dots, one row for each kind of table, on a logarithmic axis of error rates. Dots of the crossed model lie in the grey band where tasks or seeds differ most, and left of it for pure noise and for an outlying task. The former rule lies right of the band where tasks differ most. Dots of Student's interval over seeds lie far to the right, between twenty and ninety-eight per cent, where tasks differ most or one is an outlier."}}
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 
 from mergelib.ledger.drawing import COLOURS
