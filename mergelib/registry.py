@@ -64,6 +64,8 @@ class Method:
         rowwise: rows do not interact, so it may be fed some of them, shape ``(rows, n)``; a row is
             what lies under one index of the first dimension, and a vector is one row.
         linear: a NaN or Inf in an input it takes always shows in the output, which is checked.
+        affine_in: the hyperparameter, if any, in which every entry of the result is affine, so that
+            the merges at two of its values give those at all values.
         elsewhere: the rule is for matrices, and this rule takes every other tensor.
         prepare: a first pass over all tensors; gives each key further keyword arguments.
         prepared: the names of these and other arguments that are no hyperparameters.
@@ -81,6 +83,7 @@ class Method:
     elementwise: bool = False
     rowwise: bool = False
     linear: bool = False
+    affine_in: str = ""
     elsewhere: Rule | None = None
     prepare: Callable[..., Mapping[str, dict[str, Any]]] | None = None
     prepared: tuple[str, ...] = ()
@@ -175,8 +178,13 @@ def _register(method: Method) -> None:
     """Add a method to those that there are; a name is taken once.
 
     Raises:
-        ValueError: if another function has the name already.
+        ValueError: if another function has the name already, or ``affine_in`` names nothing.
     """
+    if method.affine_in and method.affine_in not in method.hyperparameters:
+        raise ValueError(
+            f"{method.name} is declared affine in {method.affine_in!r}, which is not one of its "
+            f"hyperparameters: {', '.join(method.hyperparameters) or 'none'}"
+        )
     known = _METHODS.get(method.name)
     if known is not None and known.function.__module__ != method.function.__module__:
         raise ValueError(

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mergelib.inspection.kinds import Matrices, kinds_of
 from mergelib.io import Model, Models, as_state
 from mergelib.messages.refusals import check_device
 from mergelib.parts import Missing, Parts, Patterns
@@ -23,7 +24,7 @@ from mergelib.problems.problem import (
 )
 from mergelib.procedures.common import Adapted
 from mergelib.registry import get_method
-from mergelib.statedict import is_matrix
+from mergelib.statedict import is_matrix, layout_of
 
 
 def adapt(
@@ -82,8 +83,11 @@ def adapt(
     Raises:
         ValueError: an unknown method; what the procedure needs and is missing; experts, data or
             heads that do not fit, are empty or not finite; labels that are no classes; a
-            hyperparameter out of range. The message names the culprit.
+            hyperparameter out of range; what else `merge` refuses. The message names the culprit.
         TypeError: a hyperparameter, or an argument, that the method does not have.
+
+    Warns:
+        UserWarning: of what `merge` warns of.
     """
     check_device(device)
     chosen = get_method(method, "procedure")
@@ -105,10 +109,11 @@ def adapt(
         transform=transform,
         start=None if start is None else as_state(start),
         statistics=read_statistics(statistics or {}, named),
-        is_matrix=is_matrix,
         parts=None if everything else Parts(include, exclude, missing),
     )
     problem = checked_states(problem)
+    layout = layout_of(problem.pretrained or next(iter(problem.experts.values())))
+    problem = replace(problem, is_matrix=Matrices(is_matrix, layout, kinds_of([model])))
     if running and data is not None:
         problem = with_data(method, problem, needs, data, heads)
     result: Adapted = chosen.function(problem if device is None else problem.to(device), settings)
@@ -121,7 +126,7 @@ def _finished(result: Adapted, problem: Problem, *, moved: bool) -> Adapted:
     if moved:
         home = next(iter(reference.values())).device
         heads = {task: head.to(home) for task, head in result.heads.items()}
-        result = replace(result, state=state_to(result.state, home), heads=heads)
+        result = replace(result, state=dict(state_to(result.state, home)), heads=heads)
     selection = problem.selection
     if problem.parts is None or selection is None:
         return result

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mergelib.merging import CHUNK, Group
+from mergelib.merging import Group
+from mergelib.merging.applying import CHUNK
 from mergelib.registry import is_finite_number, rule
 
 
@@ -22,7 +23,8 @@ def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None
 
     Args:
         experts: T tensors of one shape.
-        weights: T finite numbers; used as given, so they should sum to 1 for an average.
+        weights: T finite numbers; used as given, so they should sum to 1 for an average. `merge`
+            averages running statistics by the positive ones, scaled to sum 1.
 
     Raises:
         ValueError: if there are not as many weights as experts, or one is not finite.
@@ -41,7 +43,7 @@ def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None
     return total
 
 
-@rule(paper="ilharco2023editing", elementwise=True, linear=True)
+@rule(paper="ilharco2023editing", elementwise=True, linear=True, affine_in="scale")
 def task_arithmetic(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 0.3) -> Tensor:
     """Task arithmetic: θ_0 + scale · Σ_t (θ_t − θ_0).
 
@@ -57,7 +59,7 @@ def task_arithmetic(experts: Sequence[Tensor], pretrained: Tensor, *, scale: flo
     return merged
 
 
-@rule(paper="wang2020tackling", elementwise=True, linear=True)
+@rule(paper="wang2020tackling", elementwise=True, linear=True, affine_in="scale")
 def fednova(
     experts: Sequence[Tensor],
     pretrained: Tensor,

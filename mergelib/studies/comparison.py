@@ -19,7 +19,7 @@ from mergelib.problems.problem import Problem
 from mergelib.procedures import Adapted, adapt
 from mergelib.records.measure import measured
 from mergelib.records.results import Rows
-from mergelib.registry import get_method
+from mergelib.registry import get_method, is_finite_number
 from mergelib.statedict import StateDict, flatten, lerp
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many, normalised_accuracy
 from mergelib.testbed.tasks import Suite, Zoo
@@ -111,26 +111,28 @@ def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor
     if get_method(method).draws:
         hyperparameters = {"seed": zoo.suite.seed, **hyperparameters}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"convolutions \(")
+        warnings.filterwarnings("ignore", r".* works on matrices, and it ")
         return merge(method, zoo.experts, pretrained=zoo.pretrained, **hyperparameters)
 
 
 def merged_grid(zoo: Zoo, method: str, grid: Grid) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """The merged model at every point of a grid, with the point's number, in any order.
 
-    Every rule is affine in its ``scale``, so two merges give the models at all scales.
+    Two merges give the models at all values of the hyperparameter that the method declares itself
+    affine in (`mergelib.registry.Method.affine_in`). Any other point is a merge of its own.
     """
-    chosen, scales = points(grid), grid.get("scale", [])
-    if len(scales) < 3:
+    chosen, axis = points(grid), get_method(method).affine_in
+    values = grid.get(axis, [])
+    if len(set(values)) < 3 or not all(map(is_finite_number, values)):
         for i, point in enumerate(chosen):
             yield i, merge_zoo(method, zoo, **point)
         return
-    low, high = min(scales), max(scales)
-    for other in points({name: values for name, values in grid.items() if name != "scale"}):
-        first, last = (merge_zoo(method, zoo, **other, scale=scale) for scale in (low, high))
+    low, high = min(values), max(values)
+    for other in points({name: those for name, those in grid.items() if name != axis}):
+        first, last = (merge_zoo(method, zoo, **other, **{axis: end}) for end in (low, high))
         for i, point in enumerate(chosen):
             if all(point[name] == value for name, value in other.items()):
-                yield i, lerp(first, last, (point["scale"] - low) / (high - low))
+                yield i, lerp(first, last, (point[axis] - low) / (high - low))
 
 
 def score_grid(

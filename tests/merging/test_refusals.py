@@ -86,7 +86,7 @@ def cut(state: State) -> State:
     return {key: value for key, value in state.items() if key != "bias"}
 
 
-HINT = "; where only heads differ, merge the rest by include=, exclude= or missing="
+HINT = "; where only heads differ, leave them out with exclude="
 MISFITS: list[tuple[Callable[[State], State], str]] = [
     (cut, "cars lacks key 'bias' compared with {}" + HINT),
     (
@@ -171,6 +171,9 @@ def test_overflow_of_finite_inputs(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_dtypes_without_arithmetic_are_refused(name: str, dtype: torch.dtype) -> None:
     state = {"ok": torch.ones(2), "odd": torch.ones(2, 2).to(dtype)}
-    message = f"'odd' has dtype {dtype}, expected one of float16, bfloat16, float32, float64"
+    message = (
+        f"'odd' has dtype {dtype}, expected float16, bfloat16, float32 or float64: dequantise or "
+        "cast the models first"
+    )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         merge(name, [state, state], pretrained=state)

@@ -1,6 +1,7 @@
 """Choosing on validation data, judging on test data, and the record that results are made of."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -8,9 +9,10 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from torch import Tensor
 
 from mergelib import merge
-from mergelib.registry import get_method
+from mergelib.registry import get_method, rule
 from mergelib.studies import comparison
 from mergelib.studies.comparison import (
     GRIDS,
@@ -51,6 +53,33 @@ def test_rules_are_affine_in_their_scale(method: str, tiny_zoo: Zoo) -> None:
     assert sorted(states) == list(range(len(points(grid))))
     for i, point in enumerate(points(grid)):
         torch.testing.assert_close(states[i], merge_zoo(method, tiny_zoo, **point))
+
+
+@pytest.fixture
+def curved(spare_registry: None) -> str:
+    """A rule whose result is not affine in its scale."""
+
+    @rule(paper="none", elementwise=True)
+    def bent(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 1.0) -> Tensor:
+        return pretrained + scale**2 * (experts[0] - pretrained)
+
+    return "bent"
+
+
+def test_a_rule_that_declares_nothing_is_merged_at_every_point(curved: str, tiny_zoo: Zoo) -> None:
+    grid = {"scale": [0.0, 0.5, 1.0, 2.0]}
+    states = dict(merged_grid(tiny_zoo, curved, grid))
+    for i, point in enumerate(points(grid)):
+        expected = merge_zoo(curved, tiny_zoo, **point)
+        assert all(torch.equal(states[i][key], expected[key]) for key in expected)
+
+
+def test_values_that_are_no_numbers_are_merged_one_by_one(tiny_zoo: Zoo) -> None:
+    """DARE's own scale is None, which stands for one that depends on `combine`."""
+    grid: Grid = {"scale": [None, 0.1, 0.2], "drop_rate": [0.5]}
+    states = dict(merged_grid(tiny_zoo, "dare", grid))
+    for i, point in enumerate(points(grid)):
+        torch.testing.assert_close(states[i], merge_zoo("dare", tiny_zoo, **point))
 
 
 def validation_accuracy(zoo: Zoo, method: str, **point: Any) -> float:
