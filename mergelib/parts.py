@@ -13,6 +13,7 @@ never has a key that the reference lacks:
 * Any other selected key, also one that only experts have, is an error, or what ``missing`` says.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -140,7 +141,7 @@ def select(
         try:
             check_compatible(_only(selected, reference), narrowed, what, mixed=True)
         except Misfit as error:
-            raise Misfit(f"{error}{hint}") from None
+            raise Misfit(f"{error}{renamed(reference, experts, what) or hint}") from None
         merged = selected
     else:
         if parts.missing == "base":
@@ -166,6 +167,33 @@ def _tell_of_skipped(keys: Set[str], total: int) -> None:
         "begin at random; exclude= keeps the tensors of the pretrained model, else of the first "
         "expert"
     )
+
+
+def renamed(reference: StateDict, experts: Mapping[str, StateDict], what: str) -> str:
+    """What to do where an expert has the reference's keys under other names; else nothing."""
+    for name, expert in experts.items():
+        if expert.keys() == reference.keys() or not expert or not reference:
+            continue
+        for longer, shorter, wide, narrow in (
+            (name, what, expert, reference),
+            (what, name, reference, expert),
+        ):
+            first = next(iter(narrow))
+            for key in wide:
+                prefix = key.removesuffix(first)
+                if prefix and key.endswith("." + first) and {prefix + k for k in narrow} <= {*wide}:
+                    return (
+                        f"; all keys of {shorter} match those of {longer} with prefix {prefix!r}: "
+                        f"rename them, e.g. {{{prefix!r} + key: tensor for key, tensor in "
+                        f"state.items()}}"
+                    )
+        modern = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", k)) for k in expert}
+        if modern == reference.keys():
+            return (
+                f"; {name} has the old names gamma and beta: load it with transformers and save it "
+                "again (from_pretrained, save_pretrained), which renames them"
+            )
+    return ""
 
 
 def _only(keys: Set[str], model: StateDict) -> StateDict:

@@ -259,6 +259,15 @@ def method_names(family: str = "rule") -> list[str]:
     return [name for name, method in _METHODS.items() if method.family == family]
 
 
+ELSEWHERE = {  # names of other programs, and how a method is called here
+    "linear": "'average' with weights=",
+    "dare_linear": "'dare' with combine='task_arithmetic'",
+    "dare_ties": "'dare' with combine='ties'",
+    "della_linear": "'della'",
+    "breadcrumbs_ties": "'breadcrumbs', without the election of signs,",
+}
+
+
 def get_method(name: str, family: str = "rule") -> Method:
     """The method of that name.
 
@@ -269,6 +278,8 @@ def get_method(name: str, family: str = "rule") -> Method:
     if name not in names:
         near = difflib.get_close_matches(name, names)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+        if name in ELSEWHERE:
+            hint = f"what mergekit calls so is {ELSEWHERE[name]} here"
         if name in _METHODS:
             hint = f"it is a {_METHODS[name].family}; {hint}"
         raise ValueError(f"unknown method {name!r}; {hint}")

@@ -139,6 +139,7 @@ def compress(
     base = None if pretrained is None else as_state(pretrained)
     source = in_memory(named, base if chosen.needs_pretrained else None)
     source.check(parts=False)
+    source.check_companions(models, pretrained if chosen.needs_pretrained else None)
     watch_in_memory(source)
     reference = next(iter(named.values())) if base is None else base
     home = next((tensor.device for tensor in reference.values()), None)

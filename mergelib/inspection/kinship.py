@@ -17,6 +17,7 @@ from mergelib.messages.warned import warn
 SAMPLE = (1024, 256)  # entries of a tensor that are looked at: of the first ones, and of others
 FIRST = 4096  # entries that the first ones give
 ENOUGH = 500  # entries in all, below which nothing is said: a chance cosine has deviation 0.045
+SMALL = 0.3  # a length, of another's, below which an expert may be a difference
 NOTHING = 0.1  # a cosine below which two models have nothing in common
 
 
@@ -31,6 +32,7 @@ class Kinship:
     def __init__(self, names: Sequence[str], *, pretrained: bool) -> None:
         self.names, self.pretrained = list(names), pretrained
         self.seen = 0
+        self.lengths = torch.zeros(())
         self.products: Tensor | None = None  # each model with each: entries times cosine, summed
         self.entries = torch.zeros(0)  # and how many entries these are
 
@@ -59,6 +61,7 @@ class Kinship:
         sampled = torch.stack([sample.to(where, torch.float32) for sample in samples])
         self.seen += sampled.shape[1]
         known = sampled.any(1).float()  # zeros have no direction
+        self.lengths = self.lengths + sampled.square().sum(1)
         sampled = normalize(sampled)
         if self.products is None:
             self.products = self.entries = torch.zeros(len(samples), len(samples), device=where)
@@ -84,6 +87,14 @@ class Kinship:
         """Warn of two models that are unrelated."""
         if (found := self.unrelated()) is not None:
             one, other, cosine = found
+            lengths = dict(zip(self.names, self.lengths.sqrt().tolist(), strict=True))
+            if self.pretrained and lengths[one] < SMALL * lengths[other]:
+                warn(
+                    f"{one} has weights of {lengths[one] / lengths[other]:.2f} times the length of "
+                    f"those of {other}, and none of their direction: it looks like a difference to "
+                    "a model, a task vector. Add it to the model that it was taken from first"
+                )
+                return
             warn(
                 f"unrelated models: {one} and {other} have nothing in common (the cosine of their "
                 f"weights is {cosine:.2f}), so they do not come from one pretrained model. Merged "

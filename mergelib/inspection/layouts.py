@@ -7,7 +7,7 @@ from mergelib.messages.warned import warn
 from mergelib.statedict import Misfit, StateDict, is_stack, names_table
 
 # Output layers that some models tie to their table of tokens, and files then leave out.
-_HEAD = re.compile(
+HEAD = re.compile(
     r"(^|\.)(lm_head|embed_out|output|output_layer|proj_out|decoder|generator)\.weight$"
 )
 _ALONE = re.compile(r"(^|\.)experts\.\d+\.")
@@ -66,7 +66,7 @@ def _check_head(models: Mapping[str, StateDict], key: str) -> None:
     """Refuse a head that only some models have, if others have a table of its shape to tie to."""
     owner = next(name for name, model in models.items() if key in model)
     shape = models[owner][key].shape
-    if not _HEAD.search(key):
+    if not HEAD.search(key):
         return
     for name, model in models.items():
         table = next(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mergelib import statedict
+from mergelib.inspection.companions import check_companions
 from mergelib.inspection.kinds import IsMatrix as IsMatrix
 from mergelib.inspection.kinds import Matrices, kinds_of
 from mergelib.inspection.values import check_integers, check_ties
@@ -30,6 +31,7 @@ from mergelib.messages.brief import Brief
 from mergelib.messages.kinds import is_finite_number
 from mergelib.messages.refusals import check_device
 from mergelib.parts import Missing, Parts, Patterns, Selection, select
+from mergelib.progress import progress
 from mergelib.registry import Method, get_method
 from mergelib.statedict import (
     FLOATS,
@@ -88,6 +90,17 @@ class Source(Brief):
             parts: whether the caller has an ``exclude=`` to speak of.
         """
         check_agreement(self.models, self.selection.merged, self.aliases, parts=parts)
+
+    def check_companions(
+        self, experts: Mapping[str, object], pretrained: object | None = None
+    ) -> None:
+        """Compare the files beside weights, of models as the caller gave them; errors are theirs.
+
+        See `mergelib.inspection.companions.check_companions`.
+        """
+        models = experts if pretrained is None else {"pretrained": pretrained, **experts}
+        layout = layout_of(self.reference)
+        check_companions(models, layout, self.selection.merged, {*self.selection.keys})
 
     def load(self, key: str) -> Group:
         """The tensors of a key that is merged."""
@@ -181,21 +194,26 @@ def merge(
             expert and key); low-rank adapters, whose factors do not merge, and quantised weights;
             integers that differ and are no counters; names that only some models tie; a pattern
             that matches no key, or nothing left to merge; a NaN or Inf, or a tensor that is sparse,
-            nested or without values (naming it); a hyperparameter out of range.
+            nested or without values (naming it); a hyperparameter out of range; folders or modules
+            whose configurations say that equal shapes mean different weights (another architecture,
+            number of heads, or order of tokens or labels).
         TypeError: a hyperparameter that the method does not have; an expert that is no model.
         FileNotFoundError: a path that does not exist.
 
     Warns:
         UserWarning: once, of models that have nothing in common, or are one and the same; of what
             a method for matrices leaves to an element-wise rule although it may be made of
-            matrices, such as convolutions; of keys that ``missing="skip"`` leaves out.
+            matrices, such as convolutions; of keys that ``missing="skip"`` leaves out; of
+            configurations and vocabularies that disagree otherwise.
     """
     check_device(device)
     chosen = get_method(method)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     base = None if pretrained is None else as_state(pretrained)
-    source = in_memory(as_states(experts), base, Parts(include, exclude, missing))
-    source = replace(source, kinds=kinds_of([pretrained, *named(experts).values()]))
+    models = named(experts)
+    source = in_memory(as_states(models), base, Parts(include, exclude, missing))
+    source.check_companions(models, pretrained)
+    source = replace(source, kinds=kinds_of([pretrained, *models.values()]))
     return dict(merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix))
 
 
@@ -321,8 +339,9 @@ def is_weight(key: str, tensor: Tensor) -> bool:
 
 def _floating(source: Source, device: torch.device | str | None) -> Iterator[tuple[str, Group]]:
     """What a first pass reads: every weight that is merged, where and as it will be merged."""
-    for key in source:
-        if key in source.selection.merged and key not in source.aliases:
+    keys = [key for key in source if key in source.selection.merged and key not in source.aliases]
+    with progress(keys, "first pass", leave=False) as bar:
+        for key in bar:
             experts, pretrained = source.load(key)
             if is_weight(key, experts[0]) and experts[0].numel() and not is_statistic(key):
                 target = experts[0].device if device is None else device

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mergelib.inspection.companions import check_companions
 from mergelib.inspection.kinds import IsMatrix as IsMatrix
 from mergelib.inspection.watch import Watch
 from mergelib.io import Checkpoint, Model, Models, as_state
@@ -163,6 +164,20 @@ def checked_states(problem: Problem) -> Problem:
     for key, tensor in (start or {}).items():
         _check_finite("start", key, tensor)
     return replace(problem, experts=experts, pretrained=base, start=start, selection=selection)
+
+
+def check_models(
+    problem: Problem, experts: Mapping[str, object], pretrained: object | None = None
+) -> None:
+    """Compare the files beside weights, of a checked problem's models as the caller gave them.
+
+    See `mergelib.inspection.companions.check_companions`.
+    """
+    assert problem.selection is not None
+    base = {"pretrained": pretrained} if problem.pretrained else {}
+    reference = problem.pretrained or next(iter(problem.experts.values()))
+    merged, keys = problem.selection.merged, {*problem.selection.keys}
+    check_companions({**base, **experts}, layout_of(reference), merged, keys)
 
 
 def _selected(expert: StateDict, reference: StateDict, selection: Selection) -> StateDict:

@@ -16,6 +16,7 @@ from mergelib.problems.placing import state_to
 from mergelib.problems.problem import (
     IsMatrix,
     Problem,
+    check_models,
     check_needs,
     checked_states,
     read_experts,
@@ -24,7 +25,7 @@ from mergelib.problems.problem import (
 )
 from mergelib.procedures.common import Adapted
 from mergelib.registry import get_method
-from mergelib.statedict import is_matrix, layout_of
+from mergelib.statedict import is_matrix, layout_of, named
 
 
 def adapt(
@@ -96,22 +97,25 @@ def adapt(
     everything = include is None and exclude is None and missing == "error"
     if model is None and isinstance(pretrained, nn.Module):
         model = pretrained
-    named = read_experts(experts)
-    running = needs.model and not (needs.every_expert and named.keys() <= (statistics or {}).keys())
+    models = named(experts)
+    states = read_experts(models)
+    complete = states.keys() <= (statistics or {}).keys()
+    running = needs.model and not (needs.every_expert and complete)
     given = {"pretrained": pretrained, "model": model, "data": data}
     given |= {"start": start, "statistics": statistics}
     check_needs(method, needs, given, running=running, parts=not everything)
     unused = everything and not needs.pretrained
     problem = Problem(
-        named,
+        states,
         pretrained={} if unused or pretrained is None else as_state(pretrained),
         model=model if running and model is not None else nn.Identity(),
         transform=transform,
         start=None if start is None else as_state(start),
-        statistics=read_statistics(statistics or {}, named),
+        statistics=read_statistics(statistics or {}, states),
         parts=None if everything else Parts(include, exclude, missing),
     )
     problem = checked_states(problem)
+    check_models(problem, models, pretrained)
     layout = layout_of(problem.pretrained or next(iter(problem.experts.values())))
     problem = replace(problem, is_matrix=Matrices(is_matrix, layout, kinds_of([model])))
     if running and data is not None:

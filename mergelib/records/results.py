@@ -19,6 +19,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,12 +84,20 @@ def load_result(name: str) -> dict[str, Any]:
     Raises:
         MissingResult: if there is none of that name.
     """
-    folder = resources.files("mergelib") / "results"
+    folder = results_folder()
     file = folder / f"{name}.json"
     if not file.is_file():
-        known = sorted(file.name.removesuffix(".json") for file in folder.iterdir())
+        files = folder.iterdir() if folder.is_dir() else ()
+        known = sorted(file.name.removesuffix(".json") for file in files)
         raise MissingResult(f"no result {name!r}; there are: {', '.join(known) or 'none'}")
     return decode_record(json.loads(file.read_text()))
+
+
+def results_folder() -> Traversable:
+    """The folder of shipped results: in the package, or beside it where it runs from a checkout."""
+    package = resources.files("mergelib")
+    installed = package / "results"
+    return installed if installed.is_dir() else package / ".." / "results"
 
 
 def load_table(name: str, part: str = "test") -> "pd.DataFrame":
