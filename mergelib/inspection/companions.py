@@ -71,7 +71,7 @@ def check_companions(
 def _documents(model: object) -> dict[str, dict[str, Any]]:
     """File name to content of a model's configurations; of a module, what its file would hold."""
     config = getattr(model, "config", None) if isinstance(model, nn.Module) else None
-    if hasattr(config, "to_dict"):
+    if config is not None and hasattr(config, "to_dict"):
         content = config.to_dict()
         return {"config.json": json.loads(json.dumps(content, default=str))}
     folder = folder_of(model)

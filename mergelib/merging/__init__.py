@@ -191,7 +191,7 @@ def merge(
 
     Raises:
         ValueError: an unknown method or device; experts that are none or do not match (naming
-            expert and key); low-rank adapters, whose factors do not merge, and quantised weights;
+            expert and key); adapters, whose tensors do not merge, and quantised weights;
             integers that differ and are no counters; names that only some models tie; a pattern
             that matches no key, or nothing left to merge; a NaN or Inf, or a tensor that is sparse,
             nested or without values (naming it); a hyperparameter out of range; folders or modules
