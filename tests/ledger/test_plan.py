@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-BASELINE = "ae8ccc37123098cff962f74ac80fd8b59bc454dc"  # results up to here were measured before there was a plan
+BASELINE = "ae8ccc37123098cff962f74ac80fd8b59bc454dc"  # before it there was no plan
 PLAN = "results/plan.toml"
 FIELDS = {"claims", "primary", "secondary", "control", "tolerance"}
 
@@ -106,7 +106,7 @@ def test_results_were_planned_before_they_were_measured() -> None:
 
 def test_every_entry_says_what_it_is_for() -> None:
     for name, entry in tomllib.loads((ROOT / PLAN).read_text()).items():
-        assert set(entry) == FIELDS, name
+        assert {"claims", "primary"} <= set(entry) <= FIELDS, name
         assert isinstance(entry["claims"], list), name
         texts = {key: value for key, value in entry.items() if key != "claims"}
         assert all(isinstance(text, str) and text for text in texts.values()), name
