@@ -126,7 +126,7 @@ def test_a_result_without_tables_is_refused(
 ) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "rows.json").write_text('{"provenance": {}, "test": [{"a": 1}]}')
-    monkeypatch.setattr(results.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr("importlib.resources.files", lambda package: tmp_path)
     with pytest.raises(ValueError, match="no tables"):
         load_table("rows")
 
