@@ -96,7 +96,7 @@ class Method:
     requires: Needs | Callable[[Any], Needs] | None = None
 
     @cached_property
-    def parameters(self) -> Mapping[str, inspect.Parameter]:
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(self.function).parameters
 
     @cached_property
@@ -113,7 +113,7 @@ class Method:
     def needs_pretrained(self) -> bool:
         if self.settings is not None:
             return self.needs_with(self.settings()).pretrained
-        return "pretrained" in self.parameters
+        return "pretrained" in self._parameters
 
     @property
     def needs(self) -> str:
@@ -131,7 +131,7 @@ class Method:
             return {field.name: field.default for field in dataclasses.fields(self.settings)}
         return {
             name: parameter.default
-            for name, parameter in self.parameters.items()
+            for name, parameter in self._parameters.items()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
             and parameter.default is not inspect.Parameter.empty
             and name not in self.prepared

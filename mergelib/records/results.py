@@ -70,10 +70,7 @@ def read_result(path: Path) -> dict[str, Any]:
         ValueError: for a file that `write_result` did not write so; it names the file.
     """
     try:
-        content = json.loads(path.read_bytes())
-        if "tables" not in content:
-            raise ValueError("it has no tables")
-        return decode_record(content)
+        return decode_record(json.loads(path.read_bytes()))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged, or no result: {_reason(error)}") from None
 
@@ -117,9 +114,15 @@ def load_table(name: str, part: str = "test") -> "pd.DataFrame":
 
 
 def decode_record(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A record from the content of its file; one without ``tables`` is as it stands."""
+    """A record from the content of its file.
+
+    Raises:
+        ValueError: if it has no tables.
+    """
+    if "tables" not in content:
+        raise ValueError("it has no tables")
     rest = {name: part for name, part in content.items() if name != "tables"}
-    return rest | {name: decode(table) for name, table in content.get("tables", {}).items()}
+    return rest | {name: decode(table) for name, table in content["tables"].items()}
 
 
 def encode(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
