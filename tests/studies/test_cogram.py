@@ -156,7 +156,9 @@ def test_thresholds_are_the_best_on_validation_data(source: str) -> None:
 
 
 def test_what_pairs_do_not_take_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"unknown source 'vision8'; known: synthetic, digits"):
+    with pytest.raises(
+        ValueError, match=r"unknown source 'vision8'; known: synthetic, synthetic_positive, digits"
+    ):
         measure_study(fusion, "vision8", range(2))
     with pytest.raises(ValueError, match=r"pairs of networks take no profile, got 'smoke'"):
         measure_study(fusion, "synthetic", range(2), profile="smoke")

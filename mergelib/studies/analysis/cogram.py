@@ -23,9 +23,8 @@ from mergelib.plots import label
 from mergelib.records.results import load_table
 from mergelib.records.statistics import both_intervals, interval, written
 from mergelib.statedict import StateDict, lerp
-from mergelib.studies.pairs import SOURCES, Pair, draw_pairs, make_pair, train_and_merge
+from mergelib.studies.pairs import Pair, draw_pairs, make_pair
 from mergelib.studies.papers.cogram import CHOSEN
-from mergelib.testbed.families.synthetic import SyntheticPair
 from mergelib.testbed.tasks import Split
 
 Case = tuple[str, str]
@@ -89,7 +88,7 @@ class Source(Brief):
 
 def load_sources() -> dict[str, Source]:
     """Both sources, by name."""
-    return {name: Source.load(name) for name in SOURCES}
+    return {name: Source.load(name) for name in ("synthetic", "digits")}
 
 
 def _per_cent(table: pd.DataFrame) -> pd.DataFrame:
@@ -332,14 +331,6 @@ def told_by_prototypes(
                 }
             )
     return pd.DataFrame(rows)
-
-
-def positive_pair(seed: int) -> Pair:
-    """A homogeneous synthetic pair with own starts, on features exp(x / 2), which are positive."""
-    data = SOURCES["synthetic"](seed, False)
-    parts = (data.a, data.b, data.validation, data.test)
-    splits = (Split((part.inputs / 2).exp(), part.labels) for part in parts)
-    return train_and_merge(SyntheticPair(*splits), seed, shared=False)
 
 
 def above_fisher(pairs: Iterable[Pair], kinds: Sequence[str]) -> pd.DataFrame:

@@ -6,6 +6,7 @@ data of both networks.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch.nn.functional as F
@@ -29,7 +30,7 @@ from mergelib.studies.comparison import (
     merge_zoo,
     records,
 )
-from mergelib.studies.pairs import Pair, draw_pairs, pair_of
+from mergelib.studies.pairs import Pair, draw_pairs, pair_of, shifted
 from mergelib.studies.runner import study
 from mergelib.testbed.models import started_anew
 from mergelib.testbed.tasks import Zoo
@@ -105,7 +106,8 @@ def fusion(seed: int, source: str = "synthetic") -> Tables:
 
     Args:
         seed: draws data and networks.
-        source: ``"synthetic"``, or ``"digits"``: A learns from MNIST, B from MNIST or from USPS.
+        source: ``"synthetic"``, whose features have both signs; ``"synthetic_positive"``, where
+            they are exp(x / 2); or ``"digits"``: A learns from MNIST, B from MNIST or from USPS.
 
     Returns:
         ``test``: rows of ``data`` (``homogeneous``, ``heterogeneous``, or ``unequal``, where B has
@@ -151,14 +153,16 @@ def _settings(source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
             yield {"levels": name, "prototypes": kind, "iterations": 3}, options
     for kind in ("medoid", "kmeans", "batch"):
         yield {"levels": "layer", "prototypes": kind, "iterations": 1}, {}
+    weights = {"levels": ("weight",), "order": "sequential"}
     others: dict[str, dict[str, Any]] = {
         "layer, rolled back": {"rollback": ("layer",)},
         "layer, shrunk": {"shrinkage": 0.5},
         "all neurons, in turn": {"levels": ("neuron",), "order": "sequential"},
-        "all weights, in turn": {"levels": ("weight",), "order": "sequential"},
+        "all weights, in turn": weights,
     }
     for name, options in others.items():
         yield {"levels": name, "prototypes": "arithmetic", "iterations": 1}, options
+    yield {"levels": "all weights, in turn", "prototypes": "geometric", "iterations": 1}, weights
 
 
 def _judged(pair: Pair, state: StateDict) -> dict[str, Any]:
@@ -166,6 +170,53 @@ def _judged(pair: Pair, state: StateDict) -> dict[str, Any]:
     share = float((merged - b) @ (a - b) / (a - b).square().sum())
     loss = F.cross_entropy(pair.outputs(state), pair.data.test.labels).item()
     return {"accuracy": pair.accuracy(state), "toward_a": share, "loss": loss}
+
+
+@study(methods=["fisher", "cogram"], load=pair_of)
+def feature_scale(
+    seed: int,
+    source: str = "synthetic",
+    *,
+    offsets: Sequence[float] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0),
+    scales: Sequence[float] = (0.3, 1.0, 3.0),
+    steepnesses: Sequence[float] = (1.0, 5.5, 20.0, 100.0),
+) -> Tables:
+    """CoGraM over layers on features that are shifted and scaled before anything is trained.
+
+    Every offset and scale gets networks and a Fisher merge of its own.
+
+    Args:
+        seed: draws data and networks.
+        source: of the data, see `fusion`.
+        offsets: what is added to every feature, in standard deviations, see `shifted`.
+        scales: what every feature is then multiplied by.
+        steepnesses: λ of CoGraM. At the paper's 5.5 three passes are made, else one.
+
+    Returns:
+        ``test``: rows of ``data``, ``start``, ``offset``, ``scale``, ``method`` (``a``, ``b``,
+        ``better`` of the two by validation data, ``average``, ``fisher``, ``cogram``),
+        ``prototypes``, ``steepness``, ``iterations`` and ``accuracy`` (0..1); ``chosen``: which
+        network is better, with the same names.
+    """
+    rows, chosen = [], []
+    for offset, scale in product(offsets, scales):
+        change = partial(shifted, offset=offset, scale=scale)
+        for names, pair in draw_pairs(seed, source, change=change):
+            names |= {"offset": offset, "scale": scale}
+            states = {"a": pair.a, "b": pair.b, "average": lerp(pair.a, pair.b, 0.5)}
+            ahead = max("ab", key=lambda name: pair.accuracy(states[name], pair.data.validation))
+            chosen += choices({"better": {"network": ahead}}, **names)
+            states |= {"fisher": pair.fisher, "better": states[ahead]}
+            for method, state in states.items():
+                rows.append({**names, "method": method, "accuracy": pair.accuracy(state)})
+            for kind, steepness in product(("geometric", "arithmetic"), steepnesses):
+                merged, data = pair.fisher, pair.prototypes(kind)
+                for iteration in range(1, 4 if steepness == 5.5 else 2):
+                    merged = pair.cogram(merged, data, steepness=steepness).state
+                    done = {"prototypes": kind, "steepness": steepness, "iterations": iteration}
+                    accuracy = pair.accuracy(merged)
+                    rows.append({**names, "method": "cogram", **done, "accuracy": accuracy})
+    return {"test": rows, "chosen": chosen}
 
 
 @study(methods=["fisher", "cogram"], load=pair_of)
@@ -209,26 +260,40 @@ def _named(settings: dict[str, Any], ends: Mapping[str, tuple[float, float]]) ->
 
 
 @study(methods=["fisher", "cogram"], load=pair_of)
-def tuning(seed: int, source: str = "synthetic", *, learning_rate: float = 1e-3) -> Tables:
+def tuning(
+    seed: int,
+    source: str = "synthetic",
+    *,
+    learning_rate: float = 1e-3,
+    prototypes: str = "arithmetic",
+    networks: Sequence[str] = ("a", "b", "fisher", "cogram", "scratch"),
+) -> Tables:
     """Kickoff and fine-tuning on the training data of both networks.
 
     Every network gets as many epochs: 28 at one rate, or a kickoff of 8 at 2.5 times the rate and
     then 20. Network A gets them too, and one that starts from nothing.
 
+    Args:
+        seed: draws data and networks.
+        source: of the data, see `fusion`.
+        learning_rate: of the fine-tuning.
+        prototypes: that CoGraM's losses are taken on, one per class.
+        networks: that are judged and trained, among the default ones.
+
     Returns:
-        ``test``: rows of ``data``, ``start``, ``method`` (``a``, ``b``, ``fisher``, ``cogram`` with
-        one arithmetic prototype a class, ``scratch``), ``training`` (``none``, ``fine-tuning``,
+        ``test``: rows of ``data``, ``start``, ``method``, ``training`` (``none``, ``fine-tuning``,
         ``kickoff``), ``accuracy`` on all test data, and ``accuracy_a`` and ``accuracy_b`` on the
         halves; and ``history``: rows of ``data``, ``start``, ``method``, ``training`` and
         ``losses``, the mean training loss of each epoch in nats.
     """
     tables: Tables = {"test": [], "history": []}
     for names, pair in draw_pairs(seed, source):
-        merged = pair.cogram(pair.fisher, pair.prototypes("arithmetic")).state
+        merged = pair.cogram(pair.fisher, pair.prototypes(prototypes)).state
         states = {"a": pair.a, "b": pair.b, "fisher": pair.fisher, "cogram": merged}
         states["scratch"] = started_anew(pair.model, stable_seed("scratch", seed)).state_dict()
         half = len(pair.data.test) // 2
-        for method, state in states.items():
+        for method in networks:
+            state = states[method]
             for training in ("none", "fine-tuning", "kickoff"):
                 named = {**names, "method": method, "training": training}
                 trained, losses = _trained(pair, state, training, learning_rate, seed)
