@@ -13,8 +13,8 @@ from mergelib.data.sampling import stratified
 from mergelib.hashing import stable_seed
 from mergelib.records.results import load_result
 from mergelib.studies import pairs
-from mergelib.studies.pairs import digit_pair, pair_of
-from mergelib.studies.papers.cogram import CHOSEN, fusion, thresholds, tuning
+from mergelib.studies.pairs import digit_pair, make_pair, pair_of, shifted
+from mergelib.studies.papers.cogram import CHOSEN, feature_scale, fusion, thresholds, tuning
 from mergelib.studies.runner import Study, measure_study
 from mergelib.testbed.families.synthetic import synthetic_pair, train_pair
 
@@ -65,7 +65,7 @@ def test_fusion_judges_every_setting_of_every_pair() -> None:
     merged = table[table["method"] == "cogram"]
     settings = merged.groupby(["data", "start", "levels", "prototypes"])["iterations"].max()
     counts = settings.groupby(["levels", "prototypes"]).unique().map(list).to_dict()
-    assert len(counts) == 2 * 5 + 3 + 4
+    assert len(counts) == 2 * 5 + 3 + 4 + 1
     assert counts["layer", "geometric"] == counts["all weights", "arithmetic"] == [3]
     assert counts["layer", "kmeans"] == counts["layer, shrunk", "arithmetic"] == [1]
     assert table["loss"].between(0, 20).all()
@@ -88,6 +88,65 @@ def test_tuning_gives_all_networks_as_many_epochs() -> None:
     mine = history[history["method"] == "a"].assign(first=history["losses"].str[0])
     rates = mine.pivot_table(index=["data", "start"], columns="training", values="first")
     assert (rates["kickoff"] != rates["fine-tuning"]).all()
+
+
+@pytest.mark.usefixtures("small")
+def test_tuning_judges_the_networks_that_are_asked_for() -> None:
+    usual, other = (
+        pd.DataFrame(tuning(3, prototypes=kind, networks=("b", "cogram"))["test"])
+        for kind in ("arithmetic", "geometric")
+    )
+    assert set(usual["method"]) == {"b", "cogram"}
+    assert len(usual) == 4 * 2 * 3
+    differ = usual["accuracy"] != other["accuracy"]
+    assert set(usual["method"][differ]) == {"cogram"}, "prototypes concern CoGraM alone"
+
+
+@pytest.mark.usefixtures("small")
+def test_positive_features_are_exponentials_of_the_same_examples() -> None:
+    """So that the paper's prototype of a class is the exponential of half its mean."""
+    plain, moved = (
+        make_pair(0, source, "heterogeneous", shared=False)
+        for source in ("synthetic", "synthetic_positive")
+    )
+    for name in ("a", "b", "validation", "test"):
+        before, after = (getattr(pair.data, name) for pair in (plain, moved))
+        torch.testing.assert_close(2 * after.inputs.log(), before.inputs)
+        assert torch.equal(after.labels, before.labels)
+    means = moved.prototypes("geometric")["all"][0].log() * 2
+    torch.testing.assert_close(means, plain.prototypes("arithmetic")["all"][0], atol=1e-3, rtol=0)
+    assert not torch.equal(moved.a["0.weight"], plain.a["0.weight"]), "trained on what was changed"
+
+
+def test_shifted_features_have_another_mean_and_standard_deviation() -> None:
+    data = synthetic_pair(0, heterogeneous=True, train_size=200)
+    moved = shifted(data, 2.0, 3.0)
+    before, after = (torch.cat([part.a.inputs, part.b.inputs]) for part in (data, moved))
+    torch.testing.assert_close(after.std(), 3 * before.std())
+    torch.testing.assert_close(after.mean(), 3 * (before.mean() + 2 * before.std()))
+    for name in ("validation", "test"):  # by the training features' deviation, not by their own
+        held_out = getattr(moved, name).inputs, getattr(data, name).inputs
+        torch.testing.assert_close(
+            held_out[0] / 3 - held_out[1], 0 * held_out[1] + 2 * before.std()
+        )
+    same = shifted(data, 0.0, 1.0)
+    assert torch.equal(same.test.inputs, data.test.inputs)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_map_begins_where_fusion_is() -> None:
+    """Without offset and scale, its networks and CoGraM's at the paper's steepness are fusion's."""
+    study = {"offsets": [0.0, 3.0], "scales": [1.0], "steepnesses": [5.5, 20.0]}
+    table = pd.DataFrame(feature_scale(3, **study)["test"])
+    assert table.groupby(["data", "start", "offset"]).size().tolist() == [5 + 2 * (3 + 1)] * 8
+    keys = ["data", "start", "method", "prototypes", "iterations"]
+    here = table[(table["offset"] == 0) & (table["steepness"] != 20)].set_index(keys)["accuracy"]
+    there = pd.DataFrame(fusion(3)["test"])
+    there = there[there["levels"].isna() | (there["levels"] == "layer")].set_index(keys)["accuracy"]
+    assert len(here) == 4 * (5 + 6)
+    assert (there.loc[here.index] == here).all()
+    means = table[table["method"] == "cogram"].groupby("offset")["accuracy"].mean()
+    assert means[0] != means[3]
 
 
 @pytest.mark.usefixtures("small")
@@ -140,7 +199,7 @@ def studies_rows(name: str, seed: int) -> torch.Tensor:
     return stratified(torch.arange(4000) % 10, 3000, generator)
 
 
-@pytest.mark.parametrize("source", ["synthetic", "digits"])
+@pytest.mark.parametrize("source", CHOSEN)
 def test_thresholds_are_the_best_on_validation_data(source: str) -> None:
     record = load_result(f"{source}-thresholds")
     table = pd.DataFrame(record["validation"])

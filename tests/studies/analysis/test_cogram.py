@@ -128,14 +128,6 @@ def test_aligning_keeps_what_b_computes(pair: Pair) -> None:
     assert scores["a"][0] == pytest.approx(100 * pair.accuracy(pair.a))
 
 
-def test_positive_pairs_have_positive_features_of_the_same_examples(pair: Pair) -> None:
-    moved = analysis.positive_pair(0)
-    assert moved.data.a.inputs.min() > 0
-    torch.testing.assert_close(2 * moved.data.a.inputs.log(), pair.data.a.inputs)
-    means = moved.prototypes("geometric")["all"][0].log() * 2
-    torch.testing.assert_close(means, pair.prototypes("arithmetic")["all"][0], atol=1e-3, rtol=0)
-
-
 @pytest.mark.usefixtures("pair")
 def test_layer_passes_tell_which_parent_the_first_decision_prefers() -> None:
     table = analysis.layer_passes([0])
