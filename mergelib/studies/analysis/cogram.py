@@ -87,8 +87,44 @@ class Source(Brief):
 
 
 def load_sources() -> dict[str, Source]:
-    """Both sources, by name."""
+    """Synthetic data, whose features have both signs, and digits, by name."""
     return {name: Source.load(name) for name in ("synthetic", "digits")}
+
+
+def fused(name: str) -> Source:
+    """What the study ``fusion`` alone wrote about a source, such as ``"synthetic_positive"``."""
+    nothing = pd.DataFrame()
+    return Source(
+        name.replace("_", ", "), _per_cent(load_table(f"{name}-fusion")), nothing, nothing
+    )
+
+
+def feature_map(
+    prototypes: str, rival: str, *, steepness: float = 5.5, iterations: int = 1
+) -> pd.DataFrame:
+    """Points by which CoGraM is above another network, on shifted and scaled features.
+
+    Args:
+        prototypes: ``"geometric"`` or ``"arithmetic"``.
+        rival: a method of the study ``feature_scale``, such as ``"fisher"`` or ``"better"``.
+        steepness: λ.
+        iterations: passes over the layers, more than one only at λ = 5.5.
+
+    Returns:
+        Columns ``mean`` and ``half_width`` of the 95 % interval over seeds, indexed by data, start,
+        scale and offset.
+    """
+    table = load_table("synthetic-feature_scale")
+    keys = ["data", "start", "scale", "offset", "seed"]
+    asked = {"prototypes": prototypes, "steepness": steepness, "iterations": iterations}
+    chosen = (table[[*asked]] == pd.Series(asked)).all(axis=1)
+    merged, other = (
+        table[rows].set_index(keys)["accuracy"] for rows in (chosen, table["method"] == rival)
+    )
+    groups = (100 * (merged - other)).groupby(keys[:-1])
+    rows = {key: interval(part.tolist()) for key, part in groups}
+    index = pd.MultiIndex.from_tuples(rows, names=keys[:-1])
+    return pd.DataFrame([*rows.values()], index=index, columns=["mean", "half_width"])
 
 
 def _per_cent(table: pd.DataFrame) -> pd.DataFrame:
@@ -330,16 +366,6 @@ def told_by_prototypes(
                     "loss of A": loss(pair, pair.a, points),
                 }
             )
-    return pd.DataFrame(rows)
-
-
-def above_fisher(pairs: Iterable[Pair], kinds: Sequence[str]) -> pd.DataFrame:
-    """Points that a pass over layers adds to the Fisher merge: rows pairs, columns prototypes."""
-    rows = []
-    for pair in pairs:
-        states = {kind: pair.cogram(pair.fisher, pair.prototypes(kind)).state for kind in kinds}
-        before = pair.accuracy(pair.fisher)
-        rows.append({kind: 100 * (pair.accuracy(made) - before) for kind, made in states.items()})
     return pd.DataFrame(rows)
 
 
