@@ -56,7 +56,7 @@ import torch
 
 from mergelib.plots import forest, use_style
 from mergelib.records.results import load_table
-from mergelib.records.statistics import interval
+from mergelib.records.statistics import interval, written
 from mergelib.statedict import lerp
 from mergelib.studies.analysis import cogram as analysis
 from mergelib.studies.figures import cogram as figures
@@ -176,46 +176,60 @@ analysis.differences(
 # gains what the plain average gains, to the digit shown.
 #
 # On digits a pass over layers costs accuracy in three cases of four even with class means. There Fisher merging is a start of another
-# kind, far above the average where the weights are their own:
+# kind, far above the average where the weights are their own.
+#
+# (cogram-positive)=
+# ## The prototypes depend on where zero lies
+#
+# The paper does not say whether its features have signs. Centres at random, a sine and noise suggest both signs, as in
+# our synthetic data. But the answer decides about Eq. 1, so everything was measured again on *positive features*: the same data with every
+# feature $x$ replaced by $e^{x/2}$, and both networks trained on that. The geometric mean of $e^{x/2}$ is $e^{\bar x / 2}$, so that Eq. 1 keeps
+# all that a class mean of $x$ keeps. Points above the Fisher merge on positive features, over 30 seeds:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Own initial weights, digits: A learned from MNIST, B from MNIST (above) or from USPS (below).", "name": "fig-cogram-seeds-digits"}, "image": {"alt": "Upper panel: A, B and Fisher merging run together above eighty percent, and both lines of CoGraM drop far below them on many seeds. Lower panel: Fisher merging is above the grey bars of A and B on most seeds, CoGraM with class means lies on the top of the bars, and with geometric prototypes it falls below them nearly everywhere."}}
-lines = {
-    "Fisher": digits.of("fisher"),
-    "+ CoGraM, geometric": digits.cogram(prototypes="geometric"),
-    "+ CoGraM, arithmetic": digits.cogram(),
+# %%
+positive = analysis.fused("synthetic_positive")
+analysis.differences(
+    {
+        "geometric": lambda source: source.cogram(prototypes="geometric") - source.of("fisher"),
+        "arithmetic": lambda source: source.cogram() - source.of("fisher"),
+        "geometric, 3 passes": lambda source: (
+            source.cogram(prototypes="geometric", iterations=3) - source.of("fisher")
+        ),
+        "geometric - better parent": lambda source: (
+            source.cogram(prototypes="geometric") - source.of("better")
+        ),
+    },
+    [positive],
+)
+
+# %% [markdown]
+# TEXT-POSITIVE
+#
+# How far must the features be from zero? The next figure draws a map: all features are shifted by 0 to 3 of their standard deviations, then
+# multiplied by 0.3, 1 or 3, and both networks are trained and merged on the result.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "CAPTION-MAP", "name": "fig-cogram-map"}, "image": {"alt": "ALT-MAP"}}
+maps = {
+    f"{title}\n{kind}": analysis.feature_map(kind, rival)
+    for title, rival in (("above Fisher,", "fisher"), ("above better parent,", "better"))
+    for kind in ("geometric", "arithmetic")
 }
-figures.by_seed(digits, "own", lines, ("MNIST and MNIST", "MNIST and USPS"))
+figures.feature_maps(maps)
 plt.show()
 
 # %% [markdown]
-# (cogram-positive)=
-# ## All this is conditional on the features
-#
-# Would the paper's prototypes do better on features that are all positive? The synthetic data again, homogeneous and with own
-# starts, but every feature $x$ replaced by $e^{x/2}$, and both networks trained on that. The geometric mean of $e^{x/2}$ is
-# $e^{\bar x / 2}$, so that Eq. 1 now keeps all that a class mean of $x$ keeps. Points above the Fisher merge, live, on pairs of
-# the same seeds:
+# TEXT-MAP
 
-# %%
-SEEDS = range(SEED, SEED + (3 if PROFILE == "smoke" else 10))
-kinds = ("geometric", "arithmetic")
-alike = [make_pair(seed, SUITE, "homogeneous", shared=False) for seed in SEEDS]
-gains = {"features as they are": analysis.above_fisher(alike, kinds)}
-gains["positive features"] = analysis.above_fisher(map(analysis.positive_pair, SEEDS), kinds)
-written = {
-    name: {kind: "{:.1f} ± {:.1f}".format(*interval(table[kind])) for kind in kinds}
-    for name, table in gains.items()
+# %% tags=["hide-input"]
+steep = {
+    f"λ = {steepness:g}": analysis.feature_map("geometric", "better", steepness=steepness)
+    for steepness in (1, 5.5, 20, 100)
 }
-pd.DataFrame(written).T
+steep["λ = 5.5, 3 passes"] = analysis.feature_map("geometric", "better", iterations=3)
+written(steep).xs(1.0, level="scale").query("offset in [0, 0.5, 1.5, 3]")
 
 # %% [markdown]
-# On positive features Eq. 1 gains about as much as class means do, where on the features as they are it lost tens of points.
-# So "the paper's prototypes ruin the network" is a statement about features with signs. The paper does not say what its own
-# features looked like; centres at random, a sine and noise suggest both signs, but if they were positive, Eq. 1 cost it nothing.
-#
-# The digits of this chapter are such a case too: their pixels are in $[-1, 1]$, where [](30-cogram) shows Eq. 1 to confuse
-# ink and paper, and where the offset changes training and the Fisher merge besides. What CoGraM gains or loses on digits
-# is therefore said of this scale only. A map over offset, scale, steepness and start is still to be measured.
+# TEXT-STEEP
 #
 # ## Why: a choice between two parents
 #
@@ -297,7 +311,11 @@ analysis.differences(
 # synthetic pairs of both kinds? Differences are from the better of A and B by validation data.
 
 # %%
-unlike = [make_pair(seed, SUITE, "heterogeneous", shared=False) for seed in SEEDS]
+SEEDS = range(SEED, SEED + (3 if PROFILE == "smoke" else 10))
+alike, unlike = (
+    [make_pair(seed, SUITE, kind, shared=False) for seed in SEEDS]
+    for kind in ("homogeneous", "heterogeneous")
+)
 rows = {}
 for kind, pairs in (("homogeneous", alike), ("heterogeneous", unlike)):
     scores = analysis.aligned_scores(pairs)

@@ -91,13 +91,13 @@ def test_tuning_gives_all_networks_as_many_epochs() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_tuning_judges_the_networks_that_are_asked_for() -> None:
+def test_tuning_trains_the_networks_that_are_asked_for() -> None:
     usual, other = (
-        pd.DataFrame(tuning(3, prototypes=kind, networks=("b", "cogram"))["test"])
+        pd.DataFrame(tuning(3, prototypes=kind, trained=("b", "cogram"))["test"])
         for kind in ("arithmetic", "geometric")
     )
-    assert set(usual["method"]) == {"b", "cogram"}
-    assert len(usual) == 4 * 2 * 3
+    counts = usual.groupby("method").size().to_dict()
+    assert counts == {"a": 4, "b": 12, "fisher": 4, "cogram": 12, "scratch": 4}
     differ = usual["accuracy"] != other["accuracy"]
     assert set(usual["method"][differ]) == {"cogram"}, "prototypes concern CoGraM alone"
 
@@ -141,7 +141,8 @@ def test_the_map_begins_where_fusion_is() -> None:
     assert table.groupby(["data", "start", "offset"]).size().tolist() == [5 + 2 * (3 + 1)] * 8
     keys = ["data", "start", "method", "prototypes", "iterations"]
     here = table[(table["offset"] == 0) & (table["steepness"] != 20)].set_index(keys)["accuracy"]
-    there = pd.DataFrame(fusion(3)["test"])
+    there = pd.DataFrame(fusion(3, kinds=["homogeneous", "heterogeneous"])["test"])
+    assert set(there["data"]) == {"homogeneous", "heterogeneous"}
     there = there[there["levels"].isna() | (there["levels"] == "layer")].set_index(keys)["accuracy"]
     assert len(here) == 4 * (5 + 6)
     assert (there.loc[here.index] == here).all()

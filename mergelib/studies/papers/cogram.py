@@ -102,13 +102,19 @@ def granular(zoo: Zoo, *, examples: int = 10, bases: Sequence[str] = BASES) -> T
 
 
 @study(methods=["fisher", "cogram"], load=pair_of)
-def fusion(seed: int, source: str = "synthetic") -> Tables:
+def fusion(
+    seed: int,
+    source: str = "synthetic",
+    *,
+    kinds: Sequence[str] = ("homogeneous", "heterogeneous", "unequal"),
+) -> Tables:
     """What CoGraM makes of a Fisher merge: at each level, with each prototype, again and again.
 
     Args:
         seed: draws data and networks.
         source: ``"synthetic"``, whose features have both signs; ``"synthetic_positive"``, where
             they are exp(x / 2); or ``"digits"``: A learns from MNIST, B from MNIST or from USPS.
+        kinds: of data.
 
     Returns:
         ``test``: rows of ``data`` (``homogeneous``, ``heterogeneous``, or ``unequal``, where B has
@@ -122,7 +128,7 @@ def fusion(seed: int, source: str = "synthetic") -> Tables:
         ``loss`` and ``alpha``, the loss ``before`` and ``after``, and ``accepted``.
     """
     rows, chosen, decisions = [], [], []
-    for names, pair in draw_pairs(seed, source, ("homogeneous", "heterogeneous", "unequal")):
+    for names, pair in draw_pairs(seed, source, kinds):
         states = {"a": pair.a, "b": pair.b, "average": lerp(pair.a, pair.b, 0.5)}
         ahead = max("ab", key=lambda name: pair.accuracy(states[name], pair.data.validation))
         chosen += choices({"better": {"network": ahead}}, **names)
@@ -267,7 +273,7 @@ def tuning(
     *,
     learning_rate: float = 1e-3,
     prototypes: str = "arithmetic",
-    networks: Sequence[str] = ("a", "b", "fisher", "cogram", "scratch"),
+    trained: Sequence[str] = ("a", "b", "fisher", "cogram", "scratch"),
 ) -> Tables:
     """Kickoff and fine-tuning on the training data of both networks.
 
@@ -279,7 +285,7 @@ def tuning(
         source: of the data, see `fusion`.
         learning_rate: of the fine-tuning.
         prototypes: that CoGraM's losses are taken on, one per class.
-        networks: that are judged and trained, among the default ones.
+        trained: the networks that are trained, among the default ones; others are only judged.
 
     Returns:
         ``test``: rows of ``data``, ``start``, ``method``, ``training`` (``none``, ``fine-tuning``,
@@ -293,12 +299,11 @@ def tuning(
         states = {"a": pair.a, "b": pair.b, "fisher": pair.fisher, "cogram": merged}
         states["scratch"] = started_anew(pair.model, stable_seed("scratch", seed)).state_dict()
         half = len(pair.data.test) // 2
-        for method in networks:
-            state = states[method]
-            for training in ("none", "fine-tuning", "kickoff"):
+        for method, state in states.items():
+            for training in ("none", "fine-tuning", "kickoff")[: 3 if method in trained else 1]:
                 named = {**names, "method": method, "training": training}
-                trained, losses = _trained(pair, state, training, learning_rate, seed)
-                right = pair.outputs(trained).argmax(1) == pair.data.test.labels
+                after, losses = _trained(pair, state, training, learning_rate, seed)
+                right = pair.outputs(after).argmax(1) == pair.data.test.labels
                 parts = {"": right, "_a": right[:half], "_b": right[half:]}
                 accuracies = {
                     f"accuracy{key}": part.float().mean().item() for key, part in parts.items()
