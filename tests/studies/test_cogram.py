@@ -1,5 +1,6 @@
 """Studies of CoGraM on pairs of networks: what they draw, and that a killed run resumes."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from mergelib.hashing import stable_seed
 from mergelib.records.results import load_result
 from mergelib.studies import pairs
 from mergelib.studies.pairs import digit_pair, make_pair, pair_of, shifted
+from mergelib.studies.papers import cogram as studies
 from mergelib.studies.papers.cogram import CHOSEN, feature_scale, fusion, thresholds, tuning
 from mergelib.studies.runner import Study, measure_study
 from mergelib.testbed.families.synthetic import synthetic_pair, train_pair
@@ -73,6 +75,26 @@ def test_fusion_judges_every_setting_of_every_pair() -> None:
     assert len(rolled_back) == 6 * 2, "one for each layer"
     kept = rolled_back["after"] < rolled_back["before"]
     assert (kept == rolled_back["accepted"]).all()
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("sharpness", [1.0, 300.0])
+def test_an_ensemble_of_networks_that_are_sure_has_a_finite_loss(
+    sharpness: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = make_pair(0, "synthetic", "homogeneous", shared=False)
+    last = "2.weight"
+    states = [{**state, last: sharpness * state[last]} for state in (pair.a, pair.b)]
+    pair = replace(pair, a=states[0], b=states[1])
+    monkeypatch.setattr(studies, "draw_pairs", lambda *_: [({"data": "x", "start": "y"}, pair)])
+    table = pd.DataFrame(fusion(0)["test"]).set_index("method")
+    found = table.loc["ensemble"]
+    chances = sum(pair.outputs(state).double().softmax(1) for state in states) / 2
+    logs = chances[range(40), pair.data.test.labels].log()
+    assert np.isfinite(found["loss"])
+    assert found["loss"] == pytest.approx(-logs.mean().item(), rel=1e-4)
+    right = (chances.argmax(1) == pair.data.test.labels).double().mean().item()
+    assert found["accuracy"] == pytest.approx(right)
 
 
 @pytest.mark.usefixtures("small")

@@ -4,11 +4,13 @@ The latter are functions of a seed and a source, see `mergelib.studies.pairs`, a
 data of both networks.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import nn
 
@@ -134,10 +136,7 @@ def fusion(
         chosen += choices({"better": {"network": ahead}}, **names)
         states |= {"fisher": pair.fisher, "better": states[ahead]}
         rows += [{**names, "method": name, **_judged(pair, own)} for name, own in states.items()]
-        both = pair.outputs(pair.a).softmax(1) + pair.outputs(pair.b).softmax(1)
-        right = (both.argmax(1) == pair.data.test.labels).float().mean().item()
-        loss = F.nll_loss((both / 2).log(), pair.data.test.labels).item()
-        alone = {"method": "ensemble", "accuracy": right, "toward_a": None, "loss": loss}
+        alone = {"method": "ensemble", "toward_a": None, **_ensemble(pair)}
         rows.append({**names, **alone})
         for settings, options in _settings(source):
             merged: StateDict = pair.fisher
@@ -170,6 +169,15 @@ def _settings(source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     for name, options in others.items():
         yield {"levels": name, "prototypes": "arithmetic", "iterations": 1}, options
     yield {"levels": "all weights, in turn", "prototypes": "geometric", "iterations": 1}, weights
+
+
+def _ensemble(pair: Pair) -> dict[str, float]:
+    """Accuracy and loss of the mean of both networks' probabilities, finite where these are 0."""
+    logs = [pair.outputs(state).log_softmax(1) for state in (pair.a, pair.b)]
+    mean = torch.logaddexp(*logs) - math.log(2)
+    labels = pair.data.test.labels
+    right = (mean.argmax(1) == labels).float().mean().item()
+    return {"accuracy": right, "loss": F.nll_loss(mean, labels).item()}
 
 
 def _judged(pair: Pair, state: StateDict) -> dict[str, Any]:
