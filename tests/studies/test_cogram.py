@@ -93,8 +93,10 @@ def test_an_ensemble_of_networks_that_are_sure_has_a_finite_loss(
     logs = chances[range(40), pair.data.test.labels].log()
     assert np.isfinite(found["loss"])
     assert found["loss"] == pytest.approx(-logs.mean().item(), rel=1e-4)
-    right = (chances.argmax(1) == pair.data.test.labels).double().mean().item()
-    assert found["accuracy"] == pytest.approx(right)
+    near = chances > chances.amax(1, keepdim=True) - 1e-6  # sure networks tie
+    mine = near[range(40), pair.data.test.labels]
+    alone = mine & (near.sum(1) == 1)
+    assert alone.double().mean() - 1e-6 <= found["accuracy"] <= mine.double().mean() + 1e-6
 
 
 @pytest.mark.usefixtures("small")
