@@ -1,5 +1,6 @@
 """Studies of CoGraM on pairs of networks: what they draw, and that a killed run resumes."""
 
+import json
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -52,7 +53,13 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 def test_fusion_judges_every_setting_of_every_pair() -> None:
     tables = fusion(3)
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
     table, decisions = (pd.DataFrame(tables[name]) for name in ("test", "decisions"))
+    refined = decisions["case"] != "merge"
+    assert refined.any()
+    assert (decisions["after"].isna() == refined).all(), (
+        "a layer left to its neurons has no mixture"
+    )
     cases = table.groupby(["data", "start"])
     assert len(cases) == 6
     assert cases.size().nunique() == 1
