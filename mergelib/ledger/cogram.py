@@ -21,8 +21,8 @@ FINEST = "layer, neuron, weight"
 # Levels that are compared with layers, in words, and their role in the paper's own setting. What
 # follows our thresholds is secondary: they mostly send all layers down, or none.
 FINER: tuple[tuple[str, str, Role], ...] = (
-    ("all weights", "all weights, at once,", "primary"),
-    ("all weights, in turn", "all weights, in turn,", "primary"),
+    ("all weights", "all weights at once", "primary"),
+    ("all weights, in turn", "all weights in turn", "primary"),
     (FINEST, "three levels by thresholds", "secondary"),
 )
 # Source, prototypes, and the part that a check on them plays.

@@ -385,10 +385,11 @@ def feature_maps(panels: Mapping[str, pd.DataFrame], limit: float = 20) -> "Figu
             style = {"cmap": "RdBu", "vmin": -limit, "vmax": limit, "aspect": "auto"}
             ax.imshow(means, origin="lower", **style)
             for (y, x), value in np.ndenumerate(means):
-                open_ = abs(value) < widths.iloc[y, x]
-                shade = GREY if open_ else "white" if abs(value) > 0.7 * limit else "black"
-                ax.text(x, y, f"{value:.0f}", ha="center", va="center", fontsize=8, color=shade)
+                unsure = abs(value) < widths.iloc[y, x]
+                shade = GREY if unsure else "white" if abs(value) > 0.7 * limit else "black"
+                ax.text(x, y, round(value), ha="center", va="center", fontsize=8, color=shade)
             ax.grid(visible=False)
+            ax.tick_params(labelsize=9)
             ax.set_xticks(range(means.shape[1]), [f"{offset:g}" for offset in means.columns])
             ax.set_yticks(range(len(means)), [f"{scale:g}" for scale in means.index])
         row[0].set_ylabel(f"{title}\nscale", fontsize=10)
