@@ -122,18 +122,6 @@ def test_tuning_gives_all_networks_as_many_epochs() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_tuning_trains_the_networks_that_are_asked_for() -> None:
-    usual, other = (
-        pd.DataFrame(tuning(3, prototypes=kind, trained=("b", "cogram"))["test"])
-        for kind in ("arithmetic", "geometric")
-    )
-    counts = usual.groupby("method").size().to_dict()
-    assert counts == {"a": 4, "b": 12, "fisher": 4, "cogram": 12, "scratch": 4}
-    differ = usual["accuracy"] != other["accuracy"]
-    assert set(usual["method"][differ]) == {"cogram"}, "prototypes concern CoGraM alone"
-
-
-@pytest.mark.usefixtures("small")
 def test_positive_features_are_exponentials_of_the_same_examples() -> None:
     """So that the paper's prototype of a class is the exponential of half its mean."""
     plain, moved = (

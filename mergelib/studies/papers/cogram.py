@@ -275,43 +275,30 @@ def _named(settings: dict[str, Any], ends: Mapping[str, tuple[float, float]]) ->
 
 
 @study(methods=["fisher", "cogram"], load=pair_of)
-def tuning(
-    seed: int,
-    source: str = "synthetic",
-    *,
-    learning_rate: float = 1e-3,
-    prototypes: str = "arithmetic",
-    trained: Sequence[str] = ("a", "b", "fisher", "cogram", "scratch"),
-) -> Tables:
+def tuning(seed: int, source: str = "synthetic", *, learning_rate: float = 1e-3) -> Tables:
     """Kickoff and fine-tuning on the training data of both networks.
 
     Every network gets as many epochs: 28 at one rate, or a kickoff of 8 at 2.5 times the rate and
     then 20. Network A gets them too, and one that starts from nothing.
 
-    Args:
-        seed: draws data and networks.
-        source: of the data, see `fusion`.
-        learning_rate: of the fine-tuning.
-        prototypes: that CoGraM's losses are taken on, one per class.
-        trained: the networks that are trained, among the default ones; others are only judged.
-
     Returns:
-        ``test``: rows of ``data``, ``start``, ``method``, ``training`` (``none``, ``fine-tuning``,
+        ``test``: rows of ``data``, ``start``, ``method`` (``a``, ``b``, ``fisher``, ``cogram`` with
+        one arithmetic prototype a class, ``scratch``), ``training`` (``none``, ``fine-tuning``,
         ``kickoff``), ``accuracy`` on all test data, and ``accuracy_a`` and ``accuracy_b`` on the
         halves; and ``history``: rows of ``data``, ``start``, ``method``, ``training`` and
         ``losses``, the mean training loss of each epoch in nats.
     """
     tables: Tables = {"test": [], "history": []}
     for names, pair in draw_pairs(seed, source):
-        merged = pair.cogram(pair.fisher, pair.prototypes(prototypes)).state
+        merged = pair.cogram(pair.fisher, pair.prototypes("arithmetic")).state
         states = {"a": pair.a, "b": pair.b, "fisher": pair.fisher, "cogram": merged}
         states["scratch"] = started_anew(pair.model, stable_seed("scratch", seed)).state_dict()
         half = len(pair.data.test) // 2
         for method, state in states.items():
-            for training in ("none", "fine-tuning", "kickoff")[: 3 if method in trained else 1]:
+            for training in ("none", "fine-tuning", "kickoff"):
                 named = {**names, "method": method, "training": training}
-                after, losses = _trained(pair, state, training, learning_rate, seed)
-                right = pair.outputs(after).argmax(1) == pair.data.test.labels
+                trained, losses = _trained(pair, state, training, learning_rate, seed)
+                right = pair.outputs(trained).argmax(1) == pair.data.test.labels
                 parts = {"": right, "_a": right[:half], "_b": right[half:]}
                 accuracies = {
                     f"accuracy{key}": part.float().mean().item() for key, part in parts.items()
