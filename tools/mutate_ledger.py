@@ -53,7 +53,8 @@ _PLAIN = ("frank_wolfe", "average", "task_arithmetic", "ties", "adamerging")
 _FUSED = ("method", "prototypes", "levels", "iterations")
 _PAIRS = partial(Contrast, "fusion", _FUSED, blocks=("seed", "data", "start"))
 _LAYER: Key = ("cogram", "geometric", "layer", 1.0)
-_FINE: Key = ("cogram", "geometric", cogram.FINEST, 1.0)
+_WEIGHTS: Key = ("cogram", "geometric", "all weights", 1.0)
+_IN_TURN: Key = ("cogram", "geometric", "all weights, in turn", 1.0)
 _FISHER: Key = ("fisher", "", "", "")
 _MASKED = partial(Contrast, "variance", ("operator", "density"), blocks=("seed", "scale", "task"))
 _MASKS: list[Key] = [
@@ -229,8 +230,8 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     ),
     "G1": (_PAIRS([_FISHER, _LAYER]),),
     "G2": (
-        _PAIRS([_FINE, _LAYER], step=100.0),
-        Spread("fusion", _FUSED, [_LAYER, _FINE], blocks=("seed", "data", "start")),
+        _PAIRS([_WEIGHTS, _IN_TURN, _LAYER], step=100.0),
+        Spread("fusion", _FUSED, [_LAYER, _WEIGHTS, _IN_TURN], blocks=("seed", "data", "start")),
     ),
     "G3": (_PAIRS([_LAYER, (*_LAYER[:3], 3.0)]),),
     "G4": (

@@ -89,7 +89,7 @@ def study(
     suite: Annotated[
         str,
         typer.Option(
-            help="A suite; of fusion, thresholds, tuning: synthetic or digits; or spirals."
+            help="A suite; for pairs of networks synthetic, synthetic_positive, digits; spirals."
         ),
     ] = "vision8",
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 5,

@@ -308,8 +308,9 @@ def cut(zoo: Zoo, pictures: int) -> Zoo:
 
 
 def records(table: pd.DataFrame) -> Rows:
-    """A table as JSON-ready rows."""
-    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+    """A table as JSON-ready rows, None where a value is missing."""
+    known = table.astype(object).where(table.notna(), None)
+    return [{str(key): value for key, value in row.items()} for row in known.to_dict("records")]
 
 
 def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> Adapted:

@@ -4,7 +4,7 @@ A seed draws a pair of data sets and trains networks A and B, from the same weig
 learning, or each from its own. Their Fisher merge is what CoGraM starts from.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,7 +72,14 @@ class Pair(Brief):
         return torch.cat([a.inputs, b.inputs]), torch.cat([a.labels, b.labels])
 
 
-def make_pair(seed: int, source: str, kind: str, *, shared: bool) -> Pair:
+def make_pair(
+    seed: int,
+    source: str,
+    kind: str,
+    *,
+    shared: bool,
+    change: Callable[[SyntheticPair], SyntheticPair] | None = None,
+) -> Pair:
     """Train two networks and merge them by Fisher merging, on 500 training inputs of each.
 
     Args:
@@ -81,15 +88,13 @@ def make_pair(seed: int, source: str, kind: str, *, shared: bool) -> Pair:
         kind: of data: ``"homogeneous"``, ``"heterogeneous"``, or ``"unequal"``, which is
             homogeneous with fewer examples for B.
         shared: whether both start from the same weights.
+        change: what is done to the data before the networks see them, such as `shifted`.
     """
     data = SOURCES[source](seed, kind == "heterogeneous")
     if kind == "unequal":
         data = replace(data, b=data.b.first(FEW))
-    return train_and_merge(data, seed, shared=shared)
-
-
-def train_and_merge(data: SyntheticPair, seed: int, *, shared: bool) -> Pair:
-    """A pair on data of one's own; arguments as in `make_pair`."""
+    if change is not None:
+        data = change(data)
     model, a, b = train_pair(data, seed=seed, shared_start=shared)
     experts = {"a": a, "b": b}
     inputs = {"a": data.a.inputs[:500], "b": data.b.inputs[:500]}
@@ -101,12 +106,15 @@ def train_and_merge(data: SyntheticPair, seed: int, *, shared: bool) -> Pair:
 
 
 def draw_pairs(
-    seed: int, source: str, kinds: Sequence[str] = ("homogeneous", "heterogeneous")
+    seed: int,
+    source: str,
+    kinds: Sequence[str] = ("homogeneous", "heterogeneous"),
+    change: Callable[[SyntheticPair], SyntheticPair] | None = None,
 ) -> Iterator[tuple[dict[str, Any], Pair]]:
     """Pairs of each kind, from common and from own weights, with their names."""
     for kind in kinds:
         for start in ("common", "own"):
-            pair = make_pair(seed, source, kind, shared=start == "common")
+            pair = make_pair(seed, source, kind, shared=start == "common", change=change)
             yield {"data": kind, "start": start}, pair
 
 
@@ -141,12 +149,43 @@ def _both(parts: Sequence[Split]) -> Split:
     return Split(torch.cat([a.inputs, b.inputs]), torch.cat([a.labels, b.labels]))
 
 
+def shifted(data: SyntheticPair, offset: float, scale: float) -> SyntheticPair:
+    """The same data with every feature x replaced by scale · (x + offset · s).
+
+    Args:
+        data: with features of any size.
+        offset: in units of s, the standard deviation of all training features of A and B together.
+        scale: what all features are multiplied by.
+    """
+    deviation = torch.cat([data.a.inputs, data.b.inputs]).std()
+    return _mapped(data, lambda inputs: scale * (inputs + offset * deviation))
+
+
+def _mapped(data: SyntheticPair, function: Callable[[Tensor], Tensor]) -> SyntheticPair:
+    """The same data with a function applied to the inputs of every part."""
+    parts = (data.a, data.b, data.validation, data.test)
+    return SyntheticPair(*(Split(function(part.inputs), part.labels) for part in parts))
+
+
 def _synthetic(seed: int, heterogeneous: bool) -> SyntheticPair:
     return synthetic_pair(seed, heterogeneous=heterogeneous)
 
 
-SOURCES = {"synthetic": _synthetic, "digits": digit_pair}
-FILES = {"synthetic": (), "digits": ("mnist", "usps")}  # the data sets behind them
+def _positive(seed: int, heterogeneous: bool) -> SyntheticPair:
+    """The synthetic data with every feature x replaced by exp(x / 2).
+
+    The geometric mean of the new features is the exponential of half the mean of the old ones, so
+    that Eq. 1 of CoGraM's paper keeps what a class mean of the old ones keeps.
+    """
+    return _mapped(SOURCES["synthetic"](seed, heterogeneous), lambda inputs: (inputs / 2).exp())
+
+
+SOURCES: dict[str, Callable[[int, bool], SyntheticPair]] = {
+    "synthetic": _synthetic,
+    "synthetic_positive": _positive,
+    "digits": digit_pair,
+}
+FILES = {"digits": ("mnist", "usps")}  # the data sets behind a source
 
 
 def pair_of(run: Run) -> Loaded:
@@ -158,5 +197,5 @@ def pair_of(run: Run) -> Loaded:
     if run.suite not in SOURCES:
         raise ValueError(f"unknown source {run.suite!r}; known: {', '.join(SOURCES)}")
     refuse_zoo_settings(run, "pairs of networks")
-    sources = {name: load_arrays(name).sha256 for name in FILES[run.suite]}
+    sources = {name: load_arrays(name).sha256 for name in FILES.get(run.suite, ())}
     return Loaded((run.seed, run.suite), {"sources": sources})

@@ -549,7 +549,7 @@ shares.join(accuracies.add_suffix(", accuracy, %")).round(0).T
 #
 # **On features around zero, do not use Eq. 1**; take means, or a few k-means centres per class. Where features are positive
 # by nature (counts, intensities, concentrations) the objection falls away: the next chapter makes the same features
-# positive, and Eq. 1 then serves as well as means do.
+# positive, or shifts them away from zero, and Eq. 1 then serves about as well as means do ({ref}`map <fig-cogram-map>`).
 #
 # (cogram-robust)=
 # There the geometric mean is robust on one side only. Fifty positive values, one of them replaced by a hundred times its size or
@@ -712,7 +712,7 @@ pd.DataFrame(answers).T.round(3)
 #   averaged, and layers of unrelated networks are chosen outright.
 # * Rollback guarantees that the loss on the evaluation data never rises at the finer levels. Layers have none.
 # * Networks that started apart are not merged by a pass over layers: the first decision settles
-#   which parent it walks to.
+#   which parent it walks towards.
 # * The geometric mean of magnitudes forgets signs. On features around zero class means or k-means centres are recognised,
 #   and it is not; on positive features the objection falls away.
 #

@@ -1,5 +1,7 @@
 """Studies of CoGraM on pairs of networks: what they draw, and that a killed run resumes."""
 
+import json
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,8 +15,9 @@ from mergelib.data.sampling import stratified
 from mergelib.hashing import stable_seed
 from mergelib.records.results import load_result
 from mergelib.studies import pairs
-from mergelib.studies.pairs import digit_pair, pair_of
-from mergelib.studies.papers.cogram import CHOSEN, fusion, thresholds, tuning
+from mergelib.studies.pairs import digit_pair, make_pair, pair_of, shifted
+from mergelib.studies.papers import cogram as studies
+from mergelib.studies.papers.cogram import CHOSEN, feature_scale, fusion, thresholds, tuning
 from mergelib.studies.runner import Study, measure_study
 from mergelib.testbed.families.synthetic import synthetic_pair, train_pair
 
@@ -50,7 +53,13 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 def test_fusion_judges_every_setting_of_every_pair() -> None:
     tables = fusion(3)
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
     table, decisions = (pd.DataFrame(tables[name]) for name in ("test", "decisions"))
+    refined = decisions["case"] != "merge"
+    assert refined.any()
+    assert (decisions["after"].isna() == refined).all(), (
+        "a layer left to its neurons has no mixture"
+    )
     cases = table.groupby(["data", "start"])
     assert len(cases) == 6
     assert cases.size().nunique() == 1
@@ -65,7 +74,7 @@ def test_fusion_judges_every_setting_of_every_pair() -> None:
     merged = table[table["method"] == "cogram"]
     settings = merged.groupby(["data", "start", "levels", "prototypes"])["iterations"].max()
     counts = settings.groupby(["levels", "prototypes"]).unique().map(list).to_dict()
-    assert len(counts) == 2 * 5 + 3 + 4
+    assert len(counts) == 2 * 5 + 3 + 4 + 1
     assert counts["layer", "geometric"] == counts["all weights", "arithmetic"] == [3]
     assert counts["layer", "kmeans"] == counts["layer, shrunk", "arithmetic"] == [1]
     assert table["loss"].between(0, 20).all()
@@ -73,6 +82,28 @@ def test_fusion_judges_every_setting_of_every_pair() -> None:
     assert len(rolled_back) == 6 * 2, "one for each layer"
     kept = rolled_back["after"] < rolled_back["before"]
     assert (kept == rolled_back["accepted"]).all()
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("sharpness", [1.0, 300.0])
+def test_an_ensemble_of_networks_that_are_sure_has_a_finite_loss(
+    sharpness: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = make_pair(0, "synthetic", "homogeneous", shared=False)
+    last = "2.weight"
+    states = [{**state, last: sharpness * state[last]} for state in (pair.a, pair.b)]
+    pair = replace(pair, a=states[0], b=states[1])
+    monkeypatch.setattr(studies, "draw_pairs", lambda *_: [({"data": "x", "start": "y"}, pair)])
+    table = pd.DataFrame(fusion(0)["test"]).set_index("method")
+    found = table.loc["ensemble"]
+    chances = sum(pair.outputs(state).double().softmax(1) for state in states) / 2
+    logs = chances[range(40), pair.data.test.labels].log()
+    assert np.isfinite(found["loss"])
+    assert found["loss"] == pytest.approx(-logs.mean().item(), rel=1e-4)
+    near = chances > chances.amax(1, keepdim=True) - 1e-6  # sure networks tie
+    mine = near[range(40), pair.data.test.labels]
+    alone = mine & (near.sum(1) == 1)
+    assert alone.double().mean() - 1e-6 <= found["accuracy"] <= mine.double().mean() + 1e-6
 
 
 @pytest.mark.usefixtures("small")
@@ -88,6 +119,54 @@ def test_tuning_gives_all_networks_as_many_epochs() -> None:
     mine = history[history["method"] == "a"].assign(first=history["losses"].str[0])
     rates = mine.pivot_table(index=["data", "start"], columns="training", values="first")
     assert (rates["kickoff"] != rates["fine-tuning"]).all()
+
+
+@pytest.mark.usefixtures("small")
+def test_positive_features_are_exponentials_of_the_same_examples() -> None:
+    """So that the paper's prototype of a class is the exponential of half its mean."""
+    plain, moved = (
+        make_pair(0, source, "heterogeneous", shared=False)
+        for source in ("synthetic", "synthetic_positive")
+    )
+    for name in ("a", "b", "validation", "test"):
+        before, after = (getattr(pair.data, name) for pair in (plain, moved))
+        torch.testing.assert_close(2 * after.inputs.log(), before.inputs)
+        assert torch.equal(after.labels, before.labels)
+    means = moved.prototypes("geometric")["all"][0].log() * 2
+    torch.testing.assert_close(means, plain.prototypes("arithmetic")["all"][0], atol=1e-3, rtol=0)
+    assert not torch.equal(moved.a["0.weight"], plain.a["0.weight"]), "trained on what was changed"
+
+
+def test_shifted_features_have_another_mean_and_standard_deviation() -> None:
+    data = synthetic_pair(0, heterogeneous=True, train_size=200)
+    moved = shifted(data, 2.0, 3.0)
+    before, after = (torch.cat([part.a.inputs, part.b.inputs]) for part in (data, moved))
+    torch.testing.assert_close(after.std(), 3 * before.std())
+    torch.testing.assert_close(after.mean(), 3 * (before.mean() + 2 * before.std()))
+    for name in ("validation", "test"):  # by the training features' deviation, not by their own
+        held_out = getattr(moved, name).inputs, getattr(data, name).inputs
+        torch.testing.assert_close(
+            held_out[0] / 3 - held_out[1], 0 * held_out[1] + 2 * before.std()
+        )
+    same = shifted(data, 0.0, 1.0)
+    assert torch.equal(same.test.inputs, data.test.inputs)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_map_begins_where_fusion_is() -> None:
+    """Without offset and scale, its networks and CoGraM's at the paper's steepness are fusion's."""
+    study = {"offsets": [0.0, 3.0], "scales": [1.0], "steepnesses": [5.5, 20.0]}
+    table = pd.DataFrame(feature_scale(3, **study)["test"])
+    assert table.groupby(["data", "start", "offset"]).size().tolist() == [5 + 2 * (3 + 1)] * 8
+    keys = ["data", "start", "method", "prototypes", "iterations"]
+    here = table[(table["offset"] == 0) & (table["steepness"] != 20)].set_index(keys)["accuracy"]
+    there = pd.DataFrame(fusion(3, kinds=["homogeneous", "heterogeneous"])["test"])
+    assert set(there["data"]) == {"homogeneous", "heterogeneous"}
+    there = there[there["levels"].isna() | (there["levels"] == "layer")].set_index(keys)["accuracy"]
+    assert len(here) == 4 * (5 + 6)
+    assert (there.loc[here.index] == here).all()
+    means = table[table["method"] == "cogram"].groupby("offset")["accuracy"].mean()
+    assert means[0] != means[3]
 
 
 @pytest.mark.usefixtures("small")
@@ -140,7 +219,7 @@ def studies_rows(name: str, seed: int) -> torch.Tensor:
     return stratified(torch.arange(4000) % 10, 3000, generator)
 
 
-@pytest.mark.parametrize("source", ["synthetic", "digits"])
+@pytest.mark.parametrize("source", CHOSEN)
 def test_thresholds_are_the_best_on_validation_data(source: str) -> None:
     record = load_result(f"{source}-thresholds")
     table = pd.DataFrame(record["validation"])
@@ -156,7 +235,9 @@ def test_thresholds_are_the_best_on_validation_data(source: str) -> None:
 
 
 def test_what_pairs_do_not_take_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"unknown source 'vision8'; known: synthetic, digits"):
+    with pytest.raises(
+        ValueError, match=r"unknown source 'vision8'; known: synthetic, synthetic_positive, digits"
+    ):
         measure_study(fusion, "vision8", range(2))
     with pytest.raises(ValueError, match=r"pairs of networks take no profile, got 'smoke'"):
         measure_study(fusion, "synthetic", range(2), profile="smoke")

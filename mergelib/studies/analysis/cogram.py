@@ -23,9 +23,8 @@ from mergelib.plots import label
 from mergelib.records.results import load_table
 from mergelib.records.statistics import both_intervals, interval, written
 from mergelib.statedict import StateDict, lerp
-from mergelib.studies.pairs import SOURCES, Pair, draw_pairs, make_pair, train_and_merge
+from mergelib.studies.pairs import Pair, draw_pairs, make_pair
 from mergelib.studies.papers.cogram import CHOSEN
-from mergelib.testbed.families.synthetic import SyntheticPair
 from mergelib.testbed.tasks import Split
 
 Case = tuple[str, str]
@@ -88,8 +87,44 @@ class Source(Brief):
 
 
 def load_sources() -> dict[str, Source]:
-    """Both sources, by name."""
-    return {name: Source.load(name) for name in SOURCES}
+    """Synthetic data, whose features have both signs, and digits, by name."""
+    return {name: Source.load(name) for name in ("synthetic", "digits")}
+
+
+def fused(name: str) -> Source:
+    """What the study ``fusion`` alone wrote about a source, such as ``"synthetic_positive"``."""
+    nothing = pd.DataFrame()
+    return Source(
+        name.replace("_", ", "), _per_cent(load_table(f"{name}-fusion")), nothing, nothing
+    )
+
+
+def feature_map(
+    prototypes: str, rival: str, *, steepness: float = 5.5, iterations: int = 1
+) -> pd.DataFrame:
+    """Points by which CoGraM is above another network, on shifted and scaled features.
+
+    Args:
+        prototypes: ``"geometric"`` or ``"arithmetic"``.
+        rival: a method of the study ``feature_scale``, such as ``"fisher"`` or ``"better"``.
+        steepness: λ.
+        iterations: passes over the layers, more than one only at λ = 5.5.
+
+    Returns:
+        Columns ``mean`` and ``half_width`` of the 95 % interval over seeds, indexed by data, start,
+        scale and offset.
+    """
+    table = load_table("synthetic-feature_scale")
+    keys = ["data", "start", "scale", "offset", "seed"]
+    asked = {"prototypes": prototypes, "steepness": steepness, "iterations": iterations}
+    chosen = (table[[*asked]] == pd.Series(asked)).all(axis=1)
+    merged, other = (
+        table[rows].set_index(keys)["accuracy"] for rows in (chosen, table["method"] == rival)
+    )
+    groups = (100 * (merged - other)).groupby(keys[:-1])
+    rows = {key: interval(part.tolist()) for key, part in groups}
+    index = pd.MultiIndex.from_tuples(rows, names=keys[:-1])
+    return pd.DataFrame([*rows.values()], index=index, columns=["mean", "half_width"])
 
 
 def _per_cent(table: pd.DataFrame) -> pd.DataFrame:
@@ -331,24 +366,6 @@ def told_by_prototypes(
                     "loss of A": loss(pair, pair.a, points),
                 }
             )
-    return pd.DataFrame(rows)
-
-
-def positive_pair(seed: int) -> Pair:
-    """A homogeneous synthetic pair with own starts, on features exp(x / 2), which are positive."""
-    data = SOURCES["synthetic"](seed, False)
-    parts = (data.a, data.b, data.validation, data.test)
-    splits = (Split((part.inputs / 2).exp(), part.labels) for part in parts)
-    return train_and_merge(SyntheticPair(*splits), seed, shared=False)
-
-
-def above_fisher(pairs: Iterable[Pair], kinds: Sequence[str]) -> pd.DataFrame:
-    """Points that a pass over layers adds to the Fisher merge: rows pairs, columns prototypes."""
-    rows = []
-    for pair in pairs:
-        states = {kind: pair.cogram(pair.fisher, pair.prototypes(kind)).state for kind in kinds}
-        before = pair.accuracy(pair.fisher)
-        rows.append({kind: 100 * (pair.accuracy(made) - before) for kind, made in states.items()})
     return pd.DataFrame(rows)
 
 

@@ -365,3 +365,35 @@ def steepness(sources: Sequence[Source]) -> "Figure":
     handles = axes[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside upper left", ncols=2, fontsize=10)
     return figure
+
+
+def feature_maps(panels: Mapping[str, pd.DataFrame], limit: float = 20) -> "Figure":
+    """Differences over offset and scale of the features, a column of maps for each case.
+
+    Args:
+        panels: title to a table of `mergelib.studies.analysis.cogram.feature_map`. A number is grey
+            where its interval holds zero.
+        limit: points at which the colours end.
+    """
+    import matplotlib.pyplot as plt
+
+    size = (8.4, 1.0 + 1.35 * len(panels))
+    figure, axes = plt.subplots(len(panels), len(CASES), figsize=size, sharex=True, sharey=True)
+    for row, (title, table) in zip(axes, panels.items(), strict=True):
+        for ax, case in zip(row, CASES, strict=True):
+            means, widths = (table.loc[case, name].unstack() for name in table)
+            style = {"cmap": "RdBu", "vmin": -limit, "vmax": limit, "aspect": "auto"}
+            ax.imshow(means, origin="lower", **style)
+            for (y, x), value in np.ndenumerate(means):
+                unsure = abs(value) < widths.iloc[y, x]
+                shade = GREY if unsure else "white" if abs(value) > 0.7 * limit else "black"
+                ax.text(x, y, round(value), ha="center", va="center", fontsize=8, color=shade)
+            ax.grid(visible=False)
+            ax.tick_params(labelsize=9)
+            ax.set_xticks(range(means.shape[1]), [f"{offset:g}" for offset in means.columns])
+            ax.set_yticks(range(len(means)), [f"{scale:g}" for scale in means.index])
+        row[0].set_ylabel(f"{title}\nscale", fontsize=10)
+    for ax, case in zip(axes[0], CASES, strict=True):
+        ax.set_title(named(case), fontsize=10)
+    figure.supxlabel("offset of the features, standard deviations", fontsize=10)
+    return figure

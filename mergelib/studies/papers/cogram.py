@@ -4,10 +4,13 @@ The latter are functions of a seed and a source, see `mergelib.studies.pairs`, a
 data of both networks.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import nn
 
@@ -29,7 +32,7 @@ from mergelib.studies.comparison import (
     merge_zoo,
     records,
 )
-from mergelib.studies.pairs import Pair, draw_pairs, pair_of
+from mergelib.studies.pairs import Pair, draw_pairs, pair_of, shifted
 from mergelib.studies.runner import study
 from mergelib.testbed.models import started_anew
 from mergelib.testbed.tasks import Zoo
@@ -42,6 +45,7 @@ NEURON_ENDS = ((1e-3, 1e-2), (1e-3, 1e-1), (1e-2, 1e-1), (1e-2, 1.0))
 # The best it found over seeds 100 to 109, for all three levels with arithmetic prototypes.
 CHOSEN = {
     "synthetic": {"layer": (0.1, 5.0), "neuron": (0.01, 0.1)},
+    "synthetic_positive": {"layer": (0.1, 5.0), "neuron": (0.001, 0.01)},
     "digits": {"layer": (0.5, 2.0), "neuron": (0.01, 1.0)},
 }
 
@@ -100,12 +104,19 @@ def granular(zoo: Zoo, *, examples: int = 10, bases: Sequence[str] = BASES) -> T
 
 
 @study(methods=["fisher", "cogram"], load=pair_of)
-def fusion(seed: int, source: str = "synthetic") -> Tables:
+def fusion(
+    seed: int,
+    source: str = "synthetic",
+    *,
+    kinds: Sequence[str] = ("homogeneous", "heterogeneous", "unequal"),
+) -> Tables:
     """What CoGraM makes of a Fisher merge: at each level, with each prototype, again and again.
 
     Args:
         seed: draws data and networks.
-        source: ``"synthetic"``, or ``"digits"``: A learns from MNIST, B from MNIST or from USPS.
+        source: ``"synthetic"``, whose features have both signs; ``"synthetic_positive"``, where
+            they are exp(x / 2); or ``"digits"``: A learns from MNIST, B from MNIST or from USPS.
+        kinds: of data.
 
     Returns:
         ``test``: rows of ``data`` (``homogeneous``, ``heterogeneous``, or ``unequal``, where B has
@@ -119,16 +130,13 @@ def fusion(seed: int, source: str = "synthetic") -> Tables:
         ``loss`` and ``alpha``, the loss ``before`` and ``after``, and ``accepted``.
     """
     rows, chosen, decisions = [], [], []
-    for names, pair in draw_pairs(seed, source, ("homogeneous", "heterogeneous", "unequal")):
+    for names, pair in draw_pairs(seed, source, kinds):
         states = {"a": pair.a, "b": pair.b, "average": lerp(pair.a, pair.b, 0.5)}
         ahead = max("ab", key=lambda name: pair.accuracy(states[name], pair.data.validation))
         chosen += choices({"better": {"network": ahead}}, **names)
         states |= {"fisher": pair.fisher, "better": states[ahead]}
         rows += [{**names, "method": name, **_judged(pair, own)} for name, own in states.items()]
-        both = pair.outputs(pair.a).softmax(1) + pair.outputs(pair.b).softmax(1)
-        right = (both.argmax(1) == pair.data.test.labels).float().mean().item()
-        loss = F.nll_loss((both / 2).log(), pair.data.test.labels).item()
-        alone = {"method": "ensemble", "accuracy": right, "toward_a": None, "loss": loss}
+        alone = {"method": "ensemble", "toward_a": None, **_ensemble(pair)}
         rows.append({**names, **alone})
         for settings, options in _settings(source):
             merged: StateDict = pair.fisher
@@ -151,14 +159,25 @@ def _settings(source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
             yield {"levels": name, "prototypes": kind, "iterations": 3}, options
     for kind in ("medoid", "kmeans", "batch"):
         yield {"levels": "layer", "prototypes": kind, "iterations": 1}, {}
+    weights = {"levels": ("weight",), "order": "sequential"}
     others: dict[str, dict[str, Any]] = {
         "layer, rolled back": {"rollback": ("layer",)},
         "layer, shrunk": {"shrinkage": 0.5},
         "all neurons, in turn": {"levels": ("neuron",), "order": "sequential"},
-        "all weights, in turn": {"levels": ("weight",), "order": "sequential"},
+        "all weights, in turn": weights,
     }
     for name, options in others.items():
         yield {"levels": name, "prototypes": "arithmetic", "iterations": 1}, options
+    yield {"levels": "all weights, in turn", "prototypes": "geometric", "iterations": 1}, weights
+
+
+def _ensemble(pair: Pair) -> dict[str, float]:
+    """Accuracy and loss of the mean of both networks' probabilities, finite where these are 0."""
+    logs = [pair.outputs(state).log_softmax(1) for state in (pair.a, pair.b)]
+    mean = torch.logaddexp(*logs) - math.log(2)
+    labels = pair.data.test.labels
+    right = (mean.argmax(1) == labels).float().mean().item()
+    return {"accuracy": right, "loss": F.nll_loss(mean, labels).item()}
 
 
 def _judged(pair: Pair, state: StateDict) -> dict[str, Any]:
@@ -166,6 +185,53 @@ def _judged(pair: Pair, state: StateDict) -> dict[str, Any]:
     share = float((merged - b) @ (a - b) / (a - b).square().sum())
     loss = F.cross_entropy(pair.outputs(state), pair.data.test.labels).item()
     return {"accuracy": pair.accuracy(state), "toward_a": share, "loss": loss}
+
+
+@study(methods=["fisher", "cogram"], load=pair_of)
+def feature_scale(
+    seed: int,
+    source: str = "synthetic",
+    *,
+    offsets: Sequence[float] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0),
+    scales: Sequence[float] = (0.3, 1.0, 3.0),
+    steepnesses: Sequence[float] = (1.0, 5.5, 20.0, 100.0),
+) -> Tables:
+    """CoGraM over layers on features that are shifted and scaled before anything is trained.
+
+    Every offset and scale gets networks and a Fisher merge of its own.
+
+    Args:
+        seed: draws data and networks.
+        source: of the data, see `fusion`.
+        offsets: what is added to every feature, in standard deviations, see `shifted`.
+        scales: what every feature is then multiplied by.
+        steepnesses: λ of CoGraM. At the paper's 5.5 three passes are made, else one.
+
+    Returns:
+        ``test``: rows of ``data``, ``start``, ``offset``, ``scale``, ``method`` (``a``, ``b``,
+        ``better`` of the two by validation data, ``average``, ``fisher``, ``cogram``),
+        ``prototypes``, ``steepness``, ``iterations`` and ``accuracy`` (0..1); ``chosen``: which
+        network is better, with the same names.
+    """
+    rows, chosen = [], []
+    for offset, scale in product(offsets, scales):
+        change = partial(shifted, offset=offset, scale=scale)
+        for names, pair in draw_pairs(seed, source, change=change):
+            names |= {"offset": offset, "scale": scale}
+            states = {"a": pair.a, "b": pair.b, "average": lerp(pair.a, pair.b, 0.5)}
+            ahead = max("ab", key=lambda name: pair.accuracy(states[name], pair.data.validation))
+            chosen += choices({"better": {"network": ahead}}, **names)
+            states |= {"fisher": pair.fisher, "better": states[ahead]}
+            for method, state in states.items():
+                rows.append({**names, "method": method, "accuracy": pair.accuracy(state)})
+            for kind, steepness in product(("geometric", "arithmetic"), steepnesses):
+                merged, data = pair.fisher, pair.prototypes(kind)
+                for iteration in range(1, 4 if steepness == 5.5 else 2):
+                    merged = pair.cogram(merged, data, steepness=steepness).state
+                    done = {"prototypes": kind, "steepness": steepness, "iterations": iteration}
+                    accuracy = pair.accuracy(merged)
+                    rows.append({**names, "method": "cogram", **done, "accuracy": accuracy})
+    return {"test": rows, "chosen": chosen}
 
 
 @study(methods=["fisher", "cogram"], load=pair_of)
