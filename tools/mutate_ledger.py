@@ -31,6 +31,7 @@ from mergelib.ledger.verdicts import (
     verdict,
 )
 from mergelib.records.results import MissingResult, load_table
+from mergelib.studies.analysis.cart.experiments import with_rest
 
 CLAIMS = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS, *sail.CLAIMS)
 WAYS = ("as measured", "for", "against", "exchanged", "shuffled", "renamed", "missing")
@@ -70,6 +71,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             ("method",),
             _methods("average", "task_arithmetic", "ties", "consensus", _CART),
         ),
+        Contrast("ties", ("method",), _methods("ties", _CART)),
     ),
     "C2": tuple(
         Contrast(
@@ -108,7 +110,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             "curves",
             blocks=("seed", "layer"),
         )
-        for name, far, step in (("interference_all", 1.0, 20.0), ("reconstruction", 0.0, 0.6))
+        for name, far, step in (("interference_all", 1.0, 20.0), ("reconstruction", 0.01, 0.6))
     ),
     "C5": tuple(
         Contrast(study, _RANKS, [(_CART, 1.0, ratio) for ratio in ratios])
@@ -134,8 +136,11 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     "C8": (
         Contrast(
             "compression",
-            ("method", "setting"),
-            [("individual", ""), ("cart_indexing", "rank_ratio=0.08")],
+            ("method", "setting", "rest"),
+            [
+                ("individual", "", ""),
+                *(("cart_indexing", "rank_ratio=0.08", rest) for rest in ("average", "own")),
+            ],
         ),
     ),
     "C9": (
@@ -148,6 +153,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     ),
     "C10": (
         Contrast("baselines", ("method",), _methods("average", "task_arithmetic", "ties", _CART)),
+        Contrast("ties", ("method",), _methods("ties", _CART)),
     ),
     "F1": (Contrast("procedures", ("method",), _methods("adamerging", _MERGED, _SOFT)),),
     "F2": (
@@ -268,8 +274,8 @@ RENDERED = ("S7", "T6", "T10", "T12", *remedies_contrasts.CONTRASTS)  # but thos
 @cache
 def _stored(name: Any, *part: str) -> pd.DataFrame:
     table: pd.DataFrame = name() if callable(name) else load_table(name, *part)
-    if "rest" in table:  # compressions: what primary checks read, in the older form
-        table = table[table["rest"] != "average"].drop(columns="rest").reset_index(drop=True)
+    if not callable(name) and name.endswith("-compression"):
+        table = with_rest(table)
     gaps = [column for column in table if column in _FUSED and table[column].isna().any()]
     kept = {
         column: table[column].astype(object).where(table[column].notna(), "") for column in gaps
