@@ -48,7 +48,7 @@ _RATIOS = {
     "surface": (0.32, 0.16, 0.04, 0.02, 0.01, 0.08),
 }
 _SOFT, _HARD = frank_wolfe.SOFT, frank_wolfe.HARD
-_MERGED = f"{_HARD}, from adamerging"
+_FREE, _MERGED = frank_wolfe.FREE, frank_wolfe.MERGED
 _POOLS = ("method", "count")
 _PLAIN = ("frank_wolfe", "average", "task_arithmetic", "ties", "adamerging")
 _FUSED = ("method", "prototypes", "levels", "iterations")
@@ -155,7 +155,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         Contrast("baselines", ("method",), _methods("average", "task_arithmetic", "ties", _CART)),
         Contrast("ties", ("method",), _methods("ties", _CART)),
     ),
-    "F1": (Contrast("procedures", ("method",), _methods("adamerging", _MERGED, _SOFT)),),
+    "F1": (Contrast("procedures", ("method",), _methods("adamerging", _MERGED, _FREE)),),
     "F2": (
         Contrast(
             "irrelevant",
@@ -175,46 +175,17 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     ),
     "F4": (
         Contrast(
-            "procedures",
-            ("method",),
-            [
-                (_SOFT,),
-                (_MERGED,),
-                (f"{_HARD}, from cart",),
-                ("frank_wolfe soft, by layer, from cart",),
-            ],
-            ("moved",),
-            part="history",
-            levels=(0, 1, 0, 0),
-            against=(-1, -1, 0, 0),
-            blocks=("seed", "step"),
+            "printed_mixtures",
+            ("quantity",),
+            [("smallest",), ("experts",)],
+            ("value",),
+            levels=(0, 0),
+            against=(-1, -1),
+            blocks=("seed",),
         ),
     ),
-    "F5": (
-        Times("printed_walks", ("step",), [(60,), (30,)], ("gap",), 10, blocks=("seed",)),
-        Times(
-            "procedures",
-            ("method", "step"),
-            [(_SOFT, step) for step in (5, 4, 3, 2, 1, 0)],
-            ("gap",),
-            10,
-            "history",
-            levels=(0, 0, 0, 0, 0, 1),
-            against=(1, 1, 1, 1, 1, 0),
-            blocks=("seed", "method"),
-        ),
-    ),
-    "F6": (
-        Contrast(
-            "language",
-            ("method",),
-            _methods(_SOFT, "average", "task_arithmetic", "fisher", "regmean"),
-            ("loss",),
-        ),
-        Contrast(
-            "calibration", ("method", "examples"), [("multitask", 0), ("frank_wolfe soft", 100)]
-        ),
-    ),
+    "F5": (Times("printed_walks", ("step",), [(60,), (30,)], ("gap",), 10, blocks=("seed",)),),
+    "F6": (Contrast("procedures", ("method",), _methods(*frank_wolfe.MERGES, _MERGED)),),
     "F7": (
         Contrast(
             "memory",
