@@ -20,6 +20,7 @@ import stability_contrasts
 from contrasts import Contrast, Follow, Key, Spread, Times
 
 from mergelib.ledger import Claim, cart, cogram, frank_wolfe, sail, stability
+from mergelib.ledger.frank_wolfe import checks as walks
 from mergelib.ledger.verdicts import (
     FAILS,
     HOLDS,
@@ -47,8 +48,8 @@ _RATIOS = {
     "ranks": (0.75, 0.5, 0.32, 0.24, 0.16, 0.12, 0.04, 0.02, 0.01, 0.08),
     "surface": (0.32, 0.16, 0.04, 0.02, 0.01, 0.08),
 }
-_SOFT, _HARD = frank_wolfe.SOFT, frank_wolfe.HARD
-_FREE, _MERGED = frank_wolfe.FREE, frank_wolfe.MERGED
+_SOFT, _HARD = walks.SOFT, walks.HARD
+_FREE, _MERGED = walks.FREE, walks.MERGED
 _POOLS = ("method", "count")
 _PLAIN = ("frank_wolfe", "average", "task_arithmetic", "ties", "adamerging")
 _FUSED = ("method", "prototypes", "levels", "iterations")
@@ -185,7 +186,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         ),
     ),
     "F5": (Times("printed_walks", ("step",), [(60,), (30,)], ("gap",), 10, blocks=("seed",)),),
-    "F6": (Contrast("procedures", ("method",), _methods(*frank_wolfe.MERGES, _MERGED)),),
+    "F6": (Contrast("procedures", ("method",), _methods(*walks.MERGES, _MERGED)),),
     "F7": (
         Contrast(
             "memory",

@@ -23,7 +23,9 @@ from mergelib.ledger import (
 )
 from mergelib.ledger.cart_settings import COMPRESSED, SUITES
 from mergelib.ledger.checks import Role, pick
+from mergelib.ledger.frank_wolfe import checks as walks
 from mergelib.records.results import MissingResult, load_result, load_table
+from mergelib.studies.analysis.frank_wolfe import entropy_gains
 
 UP, DOWN, OPEN = (
     np.array([1.0, 1.1, 1.2, 1.1]),
@@ -314,11 +316,47 @@ def test_ties_is_compared_with_its_density_searched_where_it_was() -> None:
 
 def test_soft_frank_wolfe_as_printed_stands_still() -> None:
     """After one step it goes from the middle of a side to that of another, at a gap of 3/4."""
-    walks = frank_wolfe.printed_walks(starts=4, steps=12).pivot(
-        index="seed", columns="step", values="gap"
-    )
+    table = walks.printed_walks(starts=4, steps=12)
+    gaps = table.pivot(index="seed", columns="step", values="gap")
     for step in range(2, 13):
-        np.testing.assert_allclose(walks[step], walks[1].clip(upper=0.75))
+        np.testing.assert_allclose(gaps[step], gaps[1].clip(upper=0.75))
+    assert (table["gap"] <= table["allowed"]).all()
+
+
+def test_the_printed_step_forgets_a_start_outside_the_hull() -> None:
+    wide = walks.printed_mixtures(starts=4).pivot(index="seed", columns="quantity", values="value")
+    assert (wide["smallest"] >= 0).all()
+    np.testing.assert_allclose(wide["experts"], 1, atol=1e-9)
+
+
+def test_repairs_of_the_book_decide_neither_about_the_pairing_nor_about_the_theorem() -> None:
+    ledger, checks = judge(frank_wolfe.CLAIMS)
+    deciding = checks[checks["role"] == "primary"].groupby("claim")["what"].agg(list)
+    assert [what for what in deciding["F1"] if "soft" in what and "unconstrained" not in what] == []
+    assert [
+        what for key in ("F4", "F5") for what in deciding[key] if "as printed" not in what
+    ] == []
+    verdicts = ledger.set_index("claim")["verdict"]
+    assert verdicts["F4"] == "proved"
+    assert verdicts["F5"] == "refuted by counterexample"
+    repaired = checks["what"].str.contains("repaired") & checks["claim"].eq("F5")
+    assert set(checks.loc[repaired, "role"]) == {"control"}
+
+
+def test_on_three_seeds_the_walk_by_entropy_hardly_leaves_the_pretrained_model() -> None:
+    """F2 says so, since "stable" is trivial there."""
+    gains = entropy_gains().loc["vision20"].dropna(axis=1)
+    still = int((gains.abs().max(axis=1) < 1).sum())
+    told = {claim.key: claim.method for claim in frank_wolfe.CLAIMS}
+    assert still == 3
+    assert "three of five seeds" in told["F2"]
+
+
+@pytest.mark.parametrize("suite", list(walks.NETWORKS))
+def test_frank_wolfes_claims_tell_how_many_examples_it_saw(suite: str) -> None:
+    told = {claim.key: claim.data for claim in frank_wolfe.CLAIMS}
+    examples = load_result(f"{suite}-procedures")["provenance"]["settings"]["examples"]
+    assert f"{examples} " in told["F1"]
 
 
 def test_entries_name_verdict_paper_and_every_check() -> None:
