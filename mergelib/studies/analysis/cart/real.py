@@ -16,7 +16,7 @@ from mergelib.records.statistics import (
     over_seeds,
     plus_minus,
 )
-from mergelib.studies.analysis.cart.experiments import by_granularity, centred_excess
+from mergelib.studies.analysis.cart.experiments import baselines, by_granularity, centred_excess
 from mergelib.studies.comparison import ADAPTED
 
 # Each network, by what it is called on the page, and the suite that it is judged on.
@@ -60,7 +60,7 @@ TOLD = tuple(SIGNS)
 
 def normalised(file: str, methods: Sequence[str] = METHODS) -> pd.DataFrame:
     """Normalised accuracy in per cent of a result of ``baselines``: `over_seeds`, by method."""
-    table = load_table(file).query("method in @methods")
+    table = baselines(*file.split("-baselines")).query("method in @methods")
     rows: pd.DataFrame = 100 * over_seeds(table, "method", "normalised").loc[list(methods)]
     return rows
 
@@ -68,7 +68,7 @@ def normalised(file: str, methods: Sequence[str] = METHODS) -> pd.DataFrame:
 def lead(suite: str) -> pd.DataFrame:
     """CART's lead over `METHODS` in points: `both_intervals`."""
     pairs = {f"CART − {label(other)}": ("cart", other) for other in METHODS if other != "cart"}
-    return 100 * both_intervals(load_table(f"{suite}-baselines"), pairs)
+    return 100 * both_intervals(baselines(suite), pairs)
 
 
 def written_leads(suites: Mapping[str, str]) -> pd.DataFrame:
