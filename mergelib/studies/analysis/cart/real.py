@@ -60,7 +60,8 @@ TOLD = tuple(SIGNS)
 
 def normalised(file: str, methods: Sequence[str] = METHODS) -> pd.DataFrame:
     """Normalised accuracy in per cent of a result of ``baselines``: `over_seeds`, by method."""
-    table = baselines(*file.split("-baselines")).query("method in @methods")
+    suite, ending = file.split("-baselines")
+    table = baselines(suite, ending).query("method in @methods")
     rows: pd.DataFrame = 100 * over_seeds(table, "method", "normalised").loc[list(methods)]
     return rows
 
