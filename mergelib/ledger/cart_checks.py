@@ -303,9 +303,9 @@ def task_counts(load: Load) -> list[Check]:
 def compression(load: Load) -> list[Check]:
     """C8: CART-Indexing beside the experts, EMR and TALL masks.
 
-    The paper does not say what happens to the rest (norms, biases, tables): each task's own, as in
-    the released code, and the average are both primary. Results without the column ``rest`` have
-    the average only.
+    The paper does not say what happens to the rest (norms, biases, tables): the average, as in its
+    merges, and each task's own, as in the released code, are both primary. Results without the
+    column ``rest`` have the average only.
     """
     checks = []
     for setting in DECIDING:
