@@ -40,7 +40,7 @@ def compare(
     pair.check(arms)
     names = [*arms] or pair.allowed()
     rates = {name: pair.rates(name) for name in names}
-    begun = {name: pair.start(ARMS[name], rates[name].maps) for name in names}
+    begun = {name: pair.start(ARMS[name], rates[name]) for name in names}
     works: list[Callable[[], Any]] = [partial(_weights, transfer)]
     works += [partial(pair.start, ARMS[name], rates[name].maps) for name in names]
     works += [

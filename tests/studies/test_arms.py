@@ -97,7 +97,7 @@ def test_every_start_of_a_text(text: Transfer, tables: Tables) -> None:
 @pytest.mark.parametrize("name", [name for name, arm in ARMS.items() if arm.weights])
 def test_no_start_has_units_that_stay_copies(text: Transfer, name: str) -> None:
     """Else a larger network has the capacity of its source, for ever."""
-    begun = Sources(text, "own", "twice").start(ARMS[name], 1e-3)
+    begun = Sources(text, "own", "twice").start(ARMS[name], Rates(1e-3, 1e-3))
     state = text.trained(begun.net, text.parts[TARGET], [2], 1e-3)[2]
     for key in ("token_embed.weight", "blocks.0.fc2.weight", "blocks.1.attn.proj.weight"):
         assert state[key].unique(dim=1).shape == state[key].shape, key
@@ -194,7 +194,9 @@ def test_starts_of_pictures(pictures: Transfer) -> None:
     assert all(usual.rates(name).training for name in usual.allowed())
     assert all(usual.rates(name).maps for name in ("LiGO", "SAIL, learned"))
     pair = Sources(pictures, "own", "half wider")
-    starts = {name: pair.start(ARMS[name]) for name in ("scratch", "nearest source", "SAIL")}
+    starts = {
+        name: pair.start(ARMS[name], Rates(1e-3)) for name in ("scratch", "nearest source", "SAIL")
+    }
     heads = [start.net.state_dict()["1.weight"] for start in starts.values()]
     assert torch.equal(heads[0], heads[1])
     assert torch.equal(heads[0], heads[2])
@@ -331,12 +333,12 @@ def test_random_weights_as_the_papers_draw_them(text: Transfer, pictures: Transf
     """He's √(2 / fan out) for convolutions; over √(2L) for both last weights of L blocks."""
     ways = (ARMS["scratch"], ARMS["scratch, published"])
     pair = Sources(text, "shared", "twice")
-    plain, drawn = (pair.start(arm).net.state_dict() for arm in ways)
+    plain, drawn = (pair.start(arm, Rates(1e-3)).net.state_dict() for arm in ways)
     for key, value in plain.items():
         last = key.endswith(("attn.proj.weight", "fc2.weight"))
         assert torch.allclose(drawn[key], value / 8**0.5 if last else value), key
     pair = Sources(pictures, "shared", "half wider")
-    plain, drawn = (pair.start(arm).net.state_dict() for arm in ways)
+    plain, drawn = (pair.start(arm, Rates(1e-3)).net.state_dict() for arm in ways)
     assert torch.equal(drawn["1.weight"], plain["1.weight"]), "all starts have one head"
     for key, value in drawn.items():
         if value.ndim == 4 and len(value) >= 48:

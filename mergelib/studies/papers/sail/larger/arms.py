@@ -58,7 +58,9 @@ class Arm(NamedTuple):
         noise: see `grow`.
         matched: whether θ_2 is reordered to match θ_1.
         distilled: whether training learns the nearest source's answers as well.
-        redrawn: whether random weights are `drawn_as_published`.
+        drawn: random weights that are not the network's usual ones: ``published`` (see
+            `drawn_as_published`), ``tuned`` (scales of its rates, see `scaled`), or ``alike``
+            (those of the finished start redrawn, see `drawn_alike`).
     """
 
     weights: str = ""
@@ -68,12 +70,14 @@ class Arm(NamedTuple):
     noise: float = 0.0
     matched: bool = False
     distilled: bool = False
-    redrawn: bool = False
+    drawn: str = ""
 
 
 ARMS = {
     "scratch": Arm(),
-    "scratch, published": Arm(redrawn=True),
+    "scratch, published": Arm(drawn="published"),
+    "scratch, tuned": Arm(drawn="tuned"),
+    "random, same scale": Arm("theorem", drawn="alike"),
     "nearest source": Arm("nearest"),
     "farther source": Arm("farther"),
     "own size": Arm("nearest", ""),
@@ -149,7 +153,7 @@ def arms(
     tables: Tables = {"curves": [], "costs": [], "distances": [dict(pair.distances)]}
     for name, own in chosen.items():
         arm = ARMS[name]
-        begun = pair.start(arm._replace(noise=noise) if arm.noise else arm, own.maps)
+        begun = pair.start(arm._replace(noise=noise) if arm.noise else arm, own)
         rows = transfer.retrained(begun.net, reads, own.training, begun.split)
         tables["curves"] += [{"arm": name, **row} for row in rows]
         tables["costs"].append({"arm": name, **pair.costs(begun)})
@@ -176,6 +180,36 @@ def drawn_as_published(net: nn.Module, seed: int) -> None:
                         weight.div_(math.sqrt(2 * len(module.blocks)))
 
 
+def scaled(net: nn.Module, rates: Rates) -> None:
+    """Multiply a GPT's random weights in place: embeddings and all other matrices.
+
+    Gains and biases of layers stay as they are.
+
+    Args:
+        net: at its usual start.
+        rates: whose ``embeddings`` and ``matrices`` are the factors.
+    """
+    with torch.no_grad():
+        for name, weight in net.named_parameters():
+            if weight.dim() > 1:
+                weight.mul_(rates.embeddings if "embed" in name else rates.matrices)
+
+
+def drawn_alike(net: nn.Module, seed: int) -> None:
+    """Redraw all weights in place from normal laws with each tensor's own mean and deviation.
+
+    Nothing that was learned is left but the scale of every tensor; one that is constant stays.
+
+    Args:
+        net: at the start that is imitated.
+        seed: of the draws.
+    """
+    with seeded(stable_seed("drawn alike", seed)), torch.no_grad():
+        for weight in net.parameters():
+            mean, deviation = weight.mean(), weight.std(correction=0)
+            weight.copy_(mean + deviation * torch.randn_like(weight))
+
+
 @dataclass(frozen=True, repr=False)
 class Start(Brief):
     """What training begins with.
@@ -196,6 +230,8 @@ class Start(Brief):
 class Sources:
     """The two sources of a transfer and all that is made of them.
 
+    Sources are trained only if a start needs them.
+
     Args:
         transfer: data, networks, trainings.
         start: of the second source.
@@ -212,7 +248,6 @@ class Sources:
         if size not in larger:
             raise ValueError(f"size is {size!r}, expected one of: {', '.join(larger)}")
         self.transfer, self.kind, self.size = transfer, start, size
-        self.nets = [transfer.source("shared", 0), transfer.source(start, 1)]
         described = transfer.described
         table = mmd_table(described)
         weights = proximal_weights(table[2, :2], table[:2, :2]).weights
@@ -224,6 +259,11 @@ class Sources:
             "gamma": float(weights[0]),
         }
         self.nearest = int(table[1, 2] < table[0, 2])
+
+    @cached_property
+    def nets(self) -> list[nn.Module]:
+        """Both sources, trained when they are first needed."""
+        return [self.transfer.source("shared", 0), self.transfer.source(self.kind, 1)]
 
     def allowed(self) -> list[str]:
         """Names of the arms that fit."""
@@ -243,6 +283,8 @@ class Sources:
 
     def refusal(self, arm: Arm) -> str:
         """Why an arm does not fit, empty where it does."""
+        if arm.drawn == "tuned" and not self.transfer.answers:
+            return "only the scale of a GPT's random weights is tuned"
         if arm.matched and self.kind == "shared":
             return "sources that share their start need no matching"
         if not self.transfer.answers and (arm.distilled or arm.weights == "greedy"):
@@ -269,13 +311,15 @@ class Sources:
         """The usual ones of an arm."""
         return usual_rates(self.transfer.name, self.kind, self.size, name)
 
-    def start(self, arm: Arm, map_rate: float = 0.0) -> Start:
-        """The start of an arm."""
+    def start(self, arm: Arm, rates: Rates) -> Start:
+        """The start of an arm; of the rates those of maps, and the scales of random weights."""
         transfer = self.transfer
         if not arm.weights:
             net = transfer.network(self.size, TARGET)
-            if arm.redrawn:
+            if arm.drawn == "published":
                 drawn_as_published(net, transfer.seed)
+            elif arm.drawn == "tuned":
+                scaled(net, rates)
             return Start(net)
         gammas, added = self._weights(arm)
         count = 1 if arm.weights in ALONE else 2
@@ -283,7 +327,7 @@ class Sources:
             return Start(self.nets[self.nearest], added, count)
         net = transfer.network(self.size, TARGET)
         if arm.mode:
-            state, flops = self._learned(net, arm, map_rate, gammas)
+            state, flops = self._learned(net, arm, rates.maps, gammas)
             added += flops
         else:
             one, two = self._grown(net, arm)
@@ -291,6 +335,8 @@ class Sources:
         net.load_state_dict(state)
         if all(gammas) and not arm.mode:  # learned maps bring measured statistics
             added += transfer.measured_anew(net)
+        if arm.drawn == "alike":
+            drawn_alike(net, transfer.seed)
         split = None
         if arm.distilled:
             split, flops = self._taught()

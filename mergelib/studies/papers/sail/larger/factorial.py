@@ -100,7 +100,7 @@ def factorial(
     tables: Tables = {"curves": [], "costs": [], "distances": [dict(pairs["own"].distances)]}
     for cell in cells:
         pair, arm, own = pairs[_kind(cell)], CELLS[cell], chosen[cell.maps]
-        begun = pair.start(arm, own.maps)
+        begun = pair.start(arm, own)
         reads = range(0, steps * (1 if cell.sources else longer) + 1, EVERY)
         rows = transfer.retrained(begun.net, reads, own.training)
         tables["curves"] += [{**cell._asdict(), **row} for row in rows]

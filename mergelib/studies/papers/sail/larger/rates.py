@@ -4,10 +4,19 @@ from typing import NamedTuple
 
 
 class Rates(NamedTuple):
-    """Of Adam: for retraining, and for maps where they are learned."""
+    """Of Adam, and of random weights.
+
+    Attributes:
+        training: rate of retraining.
+        maps: rate of maps, where they are learned.
+        embeddings: what a GPT's random embeddings are multiplied by, where an arm has scales.
+        matrices: likewise, all its other matrices.
+    """
 
     training: float
     maps: float = 0.0
+    embeddings: float = 1.0
+    matrices: float = 1.0
 
 
 # Nats, by modality, size and target; easy and hard ones of GPTs from 1,000 steps of scratch, and
