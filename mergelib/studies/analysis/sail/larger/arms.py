@@ -3,14 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
+import numpy as np
 import pandas as pd
 import torch
 
 from mergelib.records.results import load_table
-from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
+from mergelib.sail.retraining import Account, Costs, speed_up, steps_to
+from mergelib.studies.analysis.sail.larger.tuning import goals_for
 from mergelib.studies.analysis.sail.reached import SIDES, reached
 from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY
-from mergelib.studies.papers.sail.larger.rates import usual_goals
 
 TEXT = ("tinyshakespeare-arms",)
 COPIES = ("tinyshakespeare-arms-copies",)  # of texts, learned maps whose copies never part
@@ -31,6 +32,8 @@ BASELINES = (
 )
 
 _CELL = ["modality", "target", "seed", "start", "size"]
+_ENDS = {"loss": "judge", "choose": "choose", "accuracy": "accuracy"}
+_FLOPS = ["step_flops", "added_flops", "source_flops"]
 _NO_SOURCE = [name for name, arm in ARMS.items() if not arm.weights]
 _ONE_SOURCE = [*_NO_SOURCE, *(name for name, arm in ARMS.items() if arm.weights == "nearest")]
 
@@ -70,33 +73,32 @@ def _loaded(results: Sequence[str], part: str) -> pd.DataFrame:
 
 
 def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
-    """Every arm by its steps to goals and by what it comes to at scratch's cost.
+    """Every arm by its steps to goals, and by its losses at scratch's cost.
 
     Args:
         results: as of `curves`.
 
     Returns:
         A row per ``modality``, ``target``, seed, start, size and ``arm``, with steps to each goal
-        by its name (the ``last`` where it was never reached), ``step_flops``, ``added_flops``,
-        ``source_flops``, and at the last reading at which it had spent no more than scratch in all
-        its steps, by account B, ``loss`` (nats), ``choose``, the loss on the half that chooses, and
-        ``accuracy`` (0..1).
+        by its name (`steps_to`), the ``last`` of all steps, ``step_flops``, ``added_flops``,
+        ``source_flops``, and where it has spent as much as scratch in all its steps, by account B
+        and on straight lines between readings, ``loss`` (nats), ``choose``, the loss on the half
+        that chooses, and ``accuracy`` (0..1). An arm that has spent less in all counts at its end.
     """
     rows = []
     for names, cell in curves(results).groupby(_CELL):
         where = dict(zip(_CELL, names, strict=True))
         budget = cell.loc[cell["arm"] == "scratch", "flops"].max()
-        goals = usual_goals(str(where["modality"]), str(where["size"]), str(where["target"]))
+        goals = goals_for(str(where["modality"]), str(where["size"]), str(where["target"]))
         for arm, curve in cell.sort_values("step").groupby("arm"):
             steps, losses = curve["step"].tolist(), torch.tensor(curve["judge"].to_numpy())
-            end = curve[curve["flops"] <= budget].iloc[-1]
-            costs = {name: float(end[f"{name}_flops"]) for name in ("step", "added", "source")}
-            rows.append(
-                {**where, "arm": arm, "last": steps[-1]}
-                | {"loss": end["judge"], "choose": end["choose"], "accuracy": end["accuracy"]}
-                | {f"{name}_flops": flops for name, flops in costs.items()}
-                | {goal: int(steps_below(steps, losses, nats)) for goal, nats in goals.items()}
-            )
+            ends = {
+                name: float(np.interp(budget, curve["flops"], curve[column]))
+                for name, column in _ENDS.items()
+            }
+            costs = {name: float(curve[name].iloc[0]) for name in _FLOPS}
+            reach = {goal: float(steps_to(steps, losses, nats)) for goal, nats in goals.items()}
+            rows.append({**where, "arm": arm, "last": steps[-1]} | ends | costs | reach)
     return pd.DataFrame(rows)
 
 
@@ -191,7 +193,8 @@ def speed_ups(
 
     Args:
         table: as from `starts`.
-        goal: ``"easy"``, ``"hard"`` or ``"late"``. Who never reaches it counts as if at the end.
+        goal: ``"easy"``, ``"hard"`` or ``"late"``. A run that never reaches it counts as if at
+            the end.
         account: what counts as cost.
         arm: a name.
         rival: a name.
@@ -201,17 +204,14 @@ def speed_ups(
     """
     own, other = (table[table["arm"] == name] for name in (arm, rival))
     pairs = own.merge(other, on=_CELL, suffixes=("", "_rival"))
-    rows = []
+    speeds = []
     for row in pairs.to_dict("records"):
-        costs, rivals = (
-            Costs(*(row[f"{name}_flops{end}"] for name in ("step", "added", "source")))
-            for end in ("", "_rival")
-        )
-        steps = [torch.tensor(row[name]) for name in (f"{goal}_rival", goal)]
-        speed = speed_up(steps[0], rivals, steps[1], costs, account, least=EVERY)
-        sides = reached(*(row[name] for name in (goal, f"{goal}_rival", "last", "last_rival")))
-        rows.append({name: row[name] for name in _CELL} | {"speed": float(speed), **sides})
-    return pd.DataFrame(rows, columns=[*_CELL, "speed", *SIDES])
+        costs, rivals = (Costs(*(row[name + end] for name in _FLOPS)) for end in ("", "_rival"))
+        lasts = [row[f"last{end}"] for end in ("_rival", "")]
+        steps = [torch.tensor(row[goal + end]).nan_to_num(nan=last) for end, last in zip(("_rival", ""), lasts, strict=True)]
+        speeds.append(float(speed_up(steps[0], rivals, steps[1], costs, account, least=EVERY)))
+    sides = reached(pairs[goal], pairs[f"{goal}_rival"], EVERY)
+    return pairs[_CELL].assign(speed=speeds, **sides)
 
 
 def accounts(table: pd.DataFrame, goal: str) -> pd.DataFrame:
