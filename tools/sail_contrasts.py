@@ -41,8 +41,8 @@ _BOTH_WAYS = partial(
     Contrast,
     "unlabelled",
     ("arm", "modality"),
-    outcome=("easy", "hard"),
-    step=1000.0,
+    outcome=("loss",),
+    step=10.0,
     blocks=("seed", "target", "start", "size"),
 )
 _FARTHER = (  # from what sources know
@@ -162,9 +162,6 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _WITHOUT([("scratch",), ("SAIL",)]),
     ),
     "S11": (
-        _BOTH_WAYS(  # scratch gets to its goals: else nothing is decided
-            [("scratch", LABELS), ("scratch", BYOL)], levels=[-1, -1], against=[-1, -1]
-        ),
         _BOTH_WAYS([("SAIL", LABELS), ("SAIL", BYOL)], levels=[-1, 1], against=[1, -1]),
     ),
     "S13": (

@@ -13,9 +13,10 @@ from mergelib.studies.analysis.sail.larger.tuning import goals_for
 from mergelib.studies.analysis.sail.reached import SIDES, reached
 from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY
 
-TEXT = ("tinyshakespeare-arms",)
+SCALES = "tinyshakespeare-arms-scale"  # of texts, random weights of several scales, tuned
+TEXT = ("tinyshakespeare-arms", SCALES)
 COPIES = ("tinyshakespeare-arms-copies",)  # of texts, learned maps whose copies never part
-LASTING = ("tinyshakespeare-arms-longer",)  # of texts, the main arms until scratch slows down
+LASTING = (SCALES, "tinyshakespeare-arms-longer")  # of texts, until scratch slows down
 PICTURES = ("vision8-arms", "vision8-arms-farther", "vision8-arms-drawn")
 HALVES = (
     *("vision14-arms", "vision14-arms-sizes"),  # of all cells, the main arms
@@ -34,7 +35,8 @@ BASELINES = (
 _CELL = ["modality", "target", "seed", "start", "size"]
 _ENDS = {"loss": "judge", "choose": "choose", "accuracy": "accuracy"}
 _FLOPS = ["step_flops", "added_flops", "source_flops"]
-_NO_SOURCE = [name for name, arm in ARMS.items() if not arm.weights]
+_TUNED = {"scratch": "scratch, usual scale", "scratch, tuned": "scratch"}  # names of GPTs' arms
+_NO_SOURCE = [*_TUNED.values(), *(name for name, arm in ARMS.items() if not arm.weights)]
 _ONE_SOURCE = [*_NO_SOURCE, *(name for name, arm in ARMS.items() if arm.weights == "nearest")]
 
 
@@ -42,18 +44,20 @@ def curves(results: Sequence[str]) -> pd.DataFrame:
     """All losses on the way, with costs and what was spent, ``flops``, by account B.
 
     What needs no source, or the first one alone, may have been measured with a shared start only;
-    it stands here for own starts, too.
+    it stands here for own starts, too. Of GPTs ``scratch`` is at its best rate and scale, and
+    ``scratch, usual scale`` is what the study calls scratch.
 
     Args:
-        results: `TEXT`, `LASTING`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER`, `UNLABELLED`
+        results: in which later ones only add what the first lacks, up to its last step; `TEXT`, `LASTING`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER`, `UNLABELLED`
             or `UNLABELLED_LASTING`.
 
     Returns:
         A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
     """
-    rows, costs = (_loaded(results, part) for part in ("curves", "costs"))
     keys = [*_CELL, "arm"]
-    rows = rows.merge(costs, on=keys)
+    rows = _loaded(results, "curves").drop_duplicates([*keys, "step"])
+    rows = rows.merge(_loaded(results, "costs").drop_duplicates(keys), on=keys)
+    rows = rows[rows["step"] <= _loaded(results[:1], "curves")["step"].max()]
     where = ["modality", "target", "seed", "size"]
     apart = _loaded(results, "distances")
     owned = apart[apart["start"] == "own"].assign(nearer=apart["first"] <= apart["second"])
@@ -69,7 +73,11 @@ def _loaded(results: Sequence[str], part: str) -> pd.DataFrame:
     """Rows of all results, with modality and target, which those of texts do not have."""
     rows = pd.concat([load_table(name, part) for name in results], ignore_index=True)
     missing = {"modality": "GPT", "target": ""}
-    return rows.assign(**{name: word for name, word in missing.items() if name not in rows})
+    rows = rows.assign(**{name: word for name, word in missing.items() if name not in rows})
+    if "arm" in rows:
+        texts = rows["modality"] == "GPT"
+        rows["arm"] = rows["arm"].where(~texts, rows["arm"].replace(_TUNED))
+    return rows
 
 
 def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
