@@ -161,9 +161,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _UNLABELLED([("scratch",), ("SAIL",)]),
         _WITHOUT([("scratch",), ("SAIL",)]),
     ),
-    "S11": (
-        _BOTH_WAYS([("SAIL", LABELS), ("SAIL", BYOL)], levels=[-1, 1], against=[1, -1]),
-    ),
+    "S11": (_BOTH_WAYS([("SAIL", LABELS), ("SAIL", BYOL)], levels=[-1, 1], against=[1, -1]),),
     "S13": (
         Contrast(
             "pictured",

@@ -255,7 +255,9 @@ def test_starts_on_cuda(text: Transfer, pictures: Transfer) -> None:
 
 
 def test_tuning_tries_every_rate_on_seeds_of_its_own(text: Transfer, pictures: Transfer) -> None:
-    with pytest.raises(ValueError, match="seed 0 is used by other studies: tune on seeds from 1000"):
+    with pytest.raises(
+        ValueError, match="seed 0 is used by other studies: tune on seeds from 1000"
+    ):
         starts_tuning(text, steps=2)
     other = replace(text, seed=1000)
     grid = [[1e-3, 0, 1, 1], [3e-3, 0, 5, 1]]
@@ -331,7 +333,11 @@ def test_what_is_refused(
     refused("'Net2Net' does not fit: a layer norm", text, only=["Net2Net"])
     refused("'SAIL, matched' does not fit: sources that share", text, only=["SAIL, matched"])
     unknown = replace(pictures, name="other")
-    refused("no rates of 'SAIL' are known for other, half wider, shared start: pass", unknown, only=["SAIL"])
+    refused(
+        "no rates of 'SAIL' are known for other, half wider, shared start: pass",
+        unknown,
+        only=["SAIL"],
+    )
     for name in ("stack", "bert2BERT", "LiGO, published"):
         refused(f"'{name}' does not fit: a stage has no block", pictures, only=[name])
     for size, name in (("deeper", "LiGO"), ("deepest", "SAIL, learned")):

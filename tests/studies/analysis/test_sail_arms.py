@@ -16,7 +16,11 @@ GOAL = {("GPT", "twice", ""): {"easy": 2.5}}
 @pytest.fixture(autouse=True)
 def distances(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Scratch, a source alone that costs a step more, and SAIL at twice the cost of a step."""
-    losses = {"scratch, tuned": (4, 3, 2, 1), "nearest source": (3, 2, 1, 1), "SAIL": (2.5, 2, 2, 1)}
+    losses = {
+        "scratch, tuned": (4, 3, 2, 1),
+        "nearest source": (3, 2, 1, 1),
+        "SAIL": (2.5, 2, 2, 1),
+    }
     kinds = {"scratch, tuned": ("shared", 10, 0), "nearest source": ("shared", 10, 10)}
     kinds["SAIL"] = ("own", 20, 10)
     curves: list[dict[str, Any]] = []

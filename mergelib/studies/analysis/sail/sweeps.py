@@ -183,9 +183,7 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
         rival, own = (torch.tensor(row[name]) for name in ("scratch", method))
         costs, last = Costs(row["step_flops"], added, trained), int(row["last"])
         rivals = Costs(row["step_flops"])
-        speeds.append(
-            float(speed_up(rival, rivals, own, costs, account, least=EVERY, last=last))
-        )
+        speeds.append(float(speed_up(rival, rivals, own, costs, account, least=EVERY, last=last)))
     return steps[_DIRECTION].assign(speed=speeds, **sides)
 
 

@@ -150,7 +150,9 @@ def summaries(
     first = reached[next(iter(goals))]
     for i in range(len(losses)):
         row: dict[str, Any] = {"accuracy": float(accuracies[i]), "loss": float(losses[i])}
-        row |= {name: None if found[i].isnan() else float(found[i]) for name, found in reached.items()}
+        row |= {
+            name: None if found[i].isnan() else float(found[i]) for name, found in reached.items()
+        }
         at = -1 if first[i].isnan() else int((steps < first[i]).sum())
         row |= {"gradient": float(early[i]), "gradient_easy": float(curve.gradient[at, i].log())}
         for step in KEPT:

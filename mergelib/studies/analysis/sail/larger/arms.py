@@ -216,7 +216,10 @@ def speed_ups(
     for row in pairs.to_dict("records"):
         costs, rivals = (Costs(*(row[name + end] for name in _FLOPS)) for end in ("", "_rival"))
         lasts = [row[f"last{end}"] for end in ("_rival", "")]
-        steps = [torch.tensor(row[goal + end]).nan_to_num(nan=last) for end, last in zip(("_rival", ""), lasts, strict=True)]
+        steps = [
+            torch.tensor(row[goal + end]).nan_to_num(nan=last)
+            for end, last in zip(("_rival", ""), lasts, strict=True)
+        ]
         speeds.append(float(speed_up(steps[0], rivals, steps[1], costs, account, least=EVERY)))
     sides = reached(pairs[goal], pairs[f"{goal}_rival"], EVERY)
     return pairs[_CELL].assign(speed=speeds, **sides)

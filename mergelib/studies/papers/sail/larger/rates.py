@@ -85,9 +85,7 @@ _DEFAULT = (
         Rates(3e-3),
         sizes=("half wider",),
     ),
-    Row(
-        _HALVES, ("own size", "Net2Net", "SAIL, matched"), Rates(3e-3), sizes=("half wider",)
-    ),
+    Row(_HALVES, ("own size", "Net2Net", "SAIL, matched"), Rates(3e-3), sizes=("half wider",)),
     Row(_HALVES, ("uniform",), Rates(3e-3), sizes=("half wider",), starts=("own",)),
 )
 TABLE = (
