@@ -9,7 +9,7 @@ from scipy import stats
 
 from mergelib.ledger import Check
 from mergelib.ledger.checks import Kind, Limit
-from mergelib.ledger.sail.speeds import faster, more
+from mergelib.ledger.sail.speeds import faster
 from mergelib.ledger.sail.spirals import maintained
 from mergelib.ledger.verdicts import outcomes
 from mergelib.studies.analysis.sail.reached import SIDES, bounded
@@ -178,29 +178,6 @@ def test_speeds_that_are_all_bounds_and_the_same_are_counted(speed: float, fract
     check = faster("faster", tasks, {"size": "a"}, "primary", keys=("seed", "target"))
     assert check.values.shape == (5, 3)
     assert check.columns == "tasks"
-
-
-@pytest.mark.parametrize(
-    ("own", "other", "limit"),
-    [
-        ("", "", ""),
-        ("early", "", "least"),
-        ("", "early", "most"),
-        ("early", "rival_early", "least"),
-        ("early", "early", "none"),
-    ],
-)
-def test_a_difference_of_bounds_is_one_where_both_go_the_same_way(
-    own: str, other: str, limit: Limit
-) -> None:
-    rows = pd.DataFrame(
-        {"seed": 2 * [*range(5)], "speed": np.arange(10.0) ** 2, "size": 5 * ["a"] + 5 * ["b"]}
-    )
-    rows[list(SIDES)] = [True, True, False, False]
-    for size, name in (("a", own), ("b", other)):
-        if name:
-            rows.loc[rows["size"] == size, name] = True
-    assert more("more", rows, {"size": "a"}, {"size": "b"}).limit == limit
 
 
 @pytest.mark.parametrize(

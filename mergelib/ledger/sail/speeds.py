@@ -1,4 +1,4 @@
-"""Checks of speed-ups, which are bounds where a side rarely reaches the goal or is there at once."""
+"""Checks of speed-ups, which are bounds where a side rarely gets there, or is there at once."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mergelib.ledger.checks import SEED, Check, Limit, Role, above, matrix, pick
+from mergelib.ledger.checks import SEED, Check, Limit, Role, matrix, pick
 from mergelib.studies.analysis.sail.reached import SIDES, wanting
 
 TARGETS = ("seed", "target")
 VALUES = ("speed", *SIDES)
-OPPOSITE: dict[Limit, Limit] = {"": "", "least": "most", "most": "least", "none": "none"}
 WORDS: dict[Limit, str] = {
     "": "",
     "least": " (a lower bound)",
@@ -55,22 +54,6 @@ def faster(
         what += ": faster in more than half of the seeds"
         return Check(what, signs, "fraction", bound=0.5, unit="fraction", **options)
     return Check(what, values, unit=UNIT, network=network, **options)
-
-
-def more(what: str, rows: pd.DataFrame, cell: Mapping[str, str], other: Mapping[str, str]) -> Check:
-    """The secondary check that one speed-up is above another, by what was reached as in `faster`.
-
-    Args:
-        what: the comparison in words.
-        rows: one for each seed and cell, with `VALUES`.
-        cell: columns to the value that they must have.
-        other: likewise, of what it is compared with.
-    """
-    sides = (_known(rows, place, SEED) for place in (cell, other))
-    (speed, limit, early), (rival, reverse, also) = sides
-    both = _joint(limit, OPPOSITE[reverse])
-    words = _words(both, early=early or also)
-    return above(what + words, speed, rival, role="secondary", unit=UNIT, limit=both)
 
 
 def _words(limit: Limit, *, early: bool) -> str:

@@ -264,7 +264,7 @@ def cross_corpus(
 
 
 def tuned_goals(name: str, seeds: Sequence[int] = TUNING) -> dict[str, float]:
-    """Return the goals on a text by `goals_of`: medians over tuning seeds, of scratch's best rate."""
+    """Return the goals on a text by `goals_of`: medians over tuning seeds, at the best rate."""
     texts = {name: load_text(name)[0]}
     found: dict[str, list[float]] = defaultdict(list)
     for seed in seeds:

@@ -10,7 +10,7 @@ import torch
 from mergelib.records.results import load_table
 from mergelib.sail.retraining import Account, Costs, speed_up, steps_to
 from mergelib.studies.analysis.sail.larger.tuning import goals_for
-from mergelib.studies.analysis.sail.reached import SIDES, reached
+from mergelib.studies.analysis.sail.reached import reached
 from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY
 
 SCALES = "tinyshakespeare-arms-scale"  # of texts, random weights of several scales, tuned
@@ -48,8 +48,9 @@ def curves(results: Sequence[str]) -> pd.DataFrame:
     ``scratch, usual scale`` is what the study calls scratch.
 
     Args:
-        results: in which later ones only add what the first lacks, up to its last step; `TEXT`, `LASTING`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER`, `UNLABELLED`
-            or `UNLABELLED_LASTING`.
+        results: `TEXT`, `LASTING`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER`, `UNLABELLED` or
+            `UNLABELLED_LASTING`. Results after the first only add what it lacks, up to its last
+            step.
 
     Returns:
         A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
@@ -88,10 +89,11 @@ def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
 
     Returns:
         A row per ``modality``, ``target``, seed, start, size and ``arm``, with steps to each goal
-        by its name (`steps_to`), the ``last`` of all steps, ``step_flops``, ``added_flops``,
-        ``source_flops``, and where it has spent as much as scratch in all its steps, by account B
-        and on straight lines between readings, ``loss`` (nats), ``choose``, the loss on the half
-        that chooses, and ``accuracy`` (0..1). An arm that has spent less in all counts at its end.
+        that its cell has by its name (`steps_to`), the ``last`` of all steps, ``step_flops``,
+        ``added_flops``, ``source_flops``, and where it has spent as much as scratch in all its
+        steps, by account B and on straight lines between readings, ``loss`` (nats), ``choose``, the
+        loss on the half that chooses, and ``accuracy`` (0..1). An arm that has spent less in all
+        counts at its end.
     """
     rows = []
     for names, cell in curves(results).groupby(_CELL):

@@ -104,8 +104,8 @@ def _scales() -> pd.DataFrame:
     table = rows.merge(costs[[*keys, *_FLOPS]], on=keys)
     chosen = (table["size"] == "twice") & (table["step"] <= LONGEST)
     table = table[chosen & (table["start"] == "shared") & table["arm"].isin([*RANDOM])]
-    where = {"modality": "GPT", "sources": 0, "start": ""}
-    return table.assign(maps=table["arm"].map(RANDOM), **where)
+    maps = table["arm"].map(RANDOM)
+    return table.assign(modality="GPT", sources=0, start="", maps=maps)
 
 
 def ends() -> pd.DataFrame:
