@@ -145,6 +145,12 @@ for goal in ("easy", "hard"):
 assert (shown.loc[shown["claim"].isin(["S13", "S16"]), "outcome"] == "open").all()
 over = shown.loc[shown["what"].str.startswith("ResNet, deeper, shared start: lower"), "value"]
 assert round(over.item(), 2) == 0.03
+ends = table[table["start"] == "shared"].pivot(
+    index=["target", "seed"], columns="arm", values="loss"
+)
+hedged = (ends["nearest source"] - ends["SAIL"]).groupby("target").mean()
+assert round(hedged["gtsrb"], 2) == 0.19
+assert hedged.drop("gtsrb").between(0, 0.0125).all()
 chosen = arms.distances().groupby("target")["gamma"].mean()
 assert (chosen[symbols] > 0.59).all()
 assert table["seed"].nunique() == 5
@@ -166,7 +172,7 @@ assert even["speed"].mean() < gains["farther source", "easy"]["svhn_grey"]
 # %% [markdown]
 # The goals were set on other seeds, and to the hard one scratch seldom comes on these: what is faster there is faster by a bound. On photographs a source saves half to three quarters of scratch's cost. To the easy goal SAIL saves about half on
 # MNIST as well, less on Fashion-MNIST, and on the other three sets nothing that five seeds can show. The distance
-# of pixels does not order the gains for certain: the claim that they shrink with it stays open, since eight sets say little about others. Over **the nearest source alone** SAIL gains 0.03 nats, which the correction for many checks leaves open.
+# of pixels does not order the gains for certain: the claim that they shrink with it stays open, since eight sets say little about others. Over **the nearest source alone** SAIL gains 0.03 nats on average, which is not a detectable difference. It comes from one set: 0.19 nats on traffic signs, where the distance names the wrong source, and at most 0.012 on each of the seven others.
 #
 # ## The nearest is not the best
 #
@@ -425,16 +431,12 @@ assert lead[["SAIL", "nearest source"]].between(0.08, 0.1).all()
 # measures. Here are the halves and CIFAR-10 once more, both ways judged alike: by a linear classifier of a network's features, fitted to 1,000
 # training pictures. Where the target is learned by BYOL, so were the sources, for about as many FLOPs as with labels.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of a linear classifier of features on the way to CIFAR-10 at width 12. Left: with labels, three epochs. Right: by BYOL, thirty; dotted, the easy and the hard goal, which scratch had after a half and nine tenths of its steps on other seeds. Means and 95 % intervals over five seeds.", "name": "fig-vision-unlabelled"}, "image": {"alt": "Left: SAIL and the nearest source lie close together and fall from 1.6 to above 1.4; scratch falls steeply from 2.3 to below 1.7 and stays above them. Right: SAIL and the nearest source lie on each other and fall slowly from above 1.9 to below 1.7; scratch falls from 2.3 to 2.1 in the first steps, comes to where they begin after a third of the steps, and ends at 1.8."}}
-from mergelib.studies.papers.sail.larger.rates import usual_goals
-
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of a linear classifier of features on the way to CIFAR-10 at width 12. Left: with labels, three epochs. Right: by BYOL, thirty. Means and 95 % intervals over five seeds.", "name": "fig-vision-unlabelled"}, "image": {"alt": "Left: SAIL and the nearest source lie close together and fall from 1.6 to above 1.4; scratch falls steeply from 2.3 to below 1.7 and stays above them. Right: SAIL and the nearest source lie on each other and fall slowly from above 1.9 to below 1.7; scratch falls from 2.3 to 2.1 in the first steps, comes to where they begin after a third of the steps, and ends at 1.8."}}
 both, longer = arms.curves(arms.UNLABELLED), arms.curves(arms.UNLABELLED_LASTING)
 main = both[both["target"].eq("cifar10") & both["size"].eq("half wider")]
-goals = usual_goals("ResNet, halves, BYOL", "half wider", "cifar10")
 fig, axes = plt.subplots(1, 2, figsize=(8.6, 3.8), sharey=True)
 figures.curves(main[main["modality"] == "ResNet, halves, probed"], axes[0])
 figures.curves(longer, axes[1])
-axes[1].hlines([*goals.values()], 0, 1600, color="#8c8c8c", lw=1, ls=":")
 for ax, title in zip(axes, ("with labels", "by BYOL")):
     ax.set(title=title, xlabel="steps")
 axes[0].set_ylabel("test loss, nats")
@@ -448,24 +450,16 @@ columns = ["accuracy", "neighbours"]
 print(ends.pivot_table(index="arm", columns="step", values=columns).round(2).to_string())
 
 # %% [markdown]
-# By BYOL, too, all starts go on learning, but it takes ten times as long. How much faster than scratch, as $\log_2$, are SAIL's start and the nearest half alone, by what counts as cost?
+# By BYOL, too, all starts go on learning, but it takes ten times as long. The claims about final accuracy (S10) and about labels (S11):
 
 # %% tags=["hide-input"]
-from mergelib.records.statistics import interval, written
-from mergelib.studies.analysis.sail.reached import SIDES
+from mergelib.records.statistics import interval
 
-goals = ("easy", "hard")
 lasting = arms.unlabelled_lasting()
-counted = pd.concat(arms.accounts(lasting, goal).assign(goal=goal) for goal in goals)
-speeds = {
-    account: over_seeds(part, ["goal", "arm"], "speed")
-    for account, part in counted.groupby("account")
-}
-print(written(speeds).to_string())
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key in ("S10", "S11")])
 shown = checks[checks["what"].str.contains("BYOL|with labels")]
-for claim, role in zip(("S10", "S11", "S11"), ("primary", "primary", "secondary")):
-    print(drawing.lines(shown, claim, role))
+for claim in ("S10", "S11"):
+    print(drawing.lines(shown, claim, "primary"))
 
 # %% tags=["remove-cell"]
 assert longer["seed"].nunique() == lasting["seed"].nunique() == 5
@@ -473,13 +467,6 @@ assert longer["step"].max() == 1600
 right = ends.groupby(["arm", "step"])["accuracy"].mean().unstack("step")
 assert (right[160] - right[0]).loc["SAIL"].round(2) == 0.02
 assert (right[1600] - right[0]).loc["SAIL"].round(2) == 0.09
-shares = counted.groupby("goal")[[*SIDES]].mean()
-assert shares["reached"].eq(1).all()
-assert shares[["begun", "rival_begun"]].eq(0).all(axis=None)
-assert shares["rival_reached"].round(1).to_dict() == {"easy": 1, "hard": 0.6}
-for account, low, high in (("B", 4.5, 6), ("C", 2, 3)):
-    assert low < 2 ** speeds[account].loc[("easy", "SAIL"), "mean"] < high
-    assert (speeds[account]["mean"] > speeds[account]["half_width"]).all()
 assert (
     lasting.query("arm == 'SAIL'")["source_flops"]
     .eq(2 * lasting.query("arm == 'nearest source'")["source_flops"].iloc[0])
@@ -487,31 +474,29 @@ assert (
 )
 
 # %% tags=["remove-cell"]
-verdicts = shown.groupby(["claim", "role"])["outcome"].unique().str.join(", ")
-assert verdicts["S10", "primary"] == verdicts["S11", "secondary"] == "holds"
-assert verdicts["S11", "primary"] == "open"
-values = shown.set_index(["claim", "role"])["value"]
-assert round(values["S11", "secondary"], 2) == 0.15
-assert round(values["S10", "primary"], 1) == 4.5
-assert shown.query("claim == 'S11' and role == 'primary'")["what"].str.contains("no factor").all()
+labels = shown[(shown["claim"] == "S11") & (shown["role"] == "primary")]
+assert labels["outcome"].tolist() == ["holds"]
+assert labels["value"].round(2).tolist() == [0.15]
+wide = lasting.pivot(index="seed", columns="arm", values="accuracy")
+middle, half = interval((100 * (wide["SAIL"] - wide["scratch"])).tolist())
+assert (round(middle, 1), half < middle) == (4.5, True)
 wide = lasting.pivot(index="seed", columns="arm", values="loss")
 middle, half = interval((wide["SAIL"] - wide["nearest source"]).tolist())
 assert abs(middle) < half < 0.05
-short = arms.speed_ups(arms.unlabelled(), "easy", "B", "SAIL")
-short = short[(short["size"] != "half wider") | (short["target"] != "cifar10")]
-assert (short.groupby("modality")["begun"].mean() > 0.6).all()
 held = both[(both["target"] == "tiny_imagenet20") & (both["step"] == 160)]
 held = held.groupby(["modality", "arm"])["judge"].mean().unstack("arm")
 assert (held["SAIL"] - held["nearest source"]).between(0.03, 0.1).all()
+begun = both[(both["modality"] == "ResNet, halves, BYOL") & (both["step"] <= 160)]
+early = begun.pivot_table(index=["target", "size", "seed"], columns=["arm", "step"], values="judge")
+at_once = early["SAIL"][0] < early["scratch"].min(axis=1)
+assert at_once.mean() > 0.6
 
 # %% [markdown]
-# To the easy goal SAIL is five times as fast as scratch, and more than twice where both sources have to be trained for it: thirty epochs cost more than they do. (The hard goal
-# scratch reaches in three seeds of five, so that those are lower bounds.) It ends 4.5 points ahead. **The nearest half alone is as good** here, with one source to pay for instead of two, and better on the 20
-# other classes.
+# After 1,600 steps SAIL ends 4.5 points above scratch. **The nearest half alone is as good** here, with one source to pay for instead of two, and better on the 20 other classes.
 #
 # After 160 steps, at equal cost, the paper is right: SAIL gains 0.15 nats more with labels than without, over CIFAR-10 at three sizes and one each of CIFAR-100
-# and the 20 others. In how many times as fast that is, no factor tells: what sources have learned is below scratch's goals before any step in most of these short
-# runs.
+# and the 20 others. We give no speed-ups by BYOL. In most runs of 160 steps SAIL's loss before any step is lower than all of scratch's, so that no factor can be measured, and goals for
+# 1,600 steps have not been measured on tuning seeds.
 #
 # ## When to use it, and when not
 #
@@ -627,7 +612,7 @@ for count in (20, 320):
 #
 # * On pictures SAIL is faster than scratch at every size, and not ahead of the nearest source alone; an even average of two halves is behind it.
 # * For digits and signs the farther source is better, and no distance of pixels tells.
-# * By BYOL it takes ten times as many steps to see it: then a start is five times as fast as scratch, and sources pay for themselves.
+# * By BYOL training takes ten times as many steps. SAIL ends 4.5 points above scratch there, and one half alone is as good.
 # * Between sources whose data cannot be told apart, weights by distances are chance.
 #
 # **Next:** [](54-sail-text).

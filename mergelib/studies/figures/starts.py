@@ -20,6 +20,7 @@ ARMS = {
     "farther source": ("farther source alone", "#009e73", "-."),
     "SAIL": ("SAIL", "#0072b2", "-"),
     "LiGO": ("LiGO", "#cc79a7", "-."),
+    "random, same scale": ("random weights, grown scale", "#009e73", "-."),
     "uniform": ("uniform average", "#56b4e9", "--"),
 }
 PERPLEXITIES = (8, 10, 12, 15, 20, 30)  # that are written on an axis

@@ -59,7 +59,7 @@ def goals() -> dict[tuple[str, str, str], dict[str, float]]:
         for arm, fractions in {scratch: GOALS, "nearest source": LATE}.items():
             rows = part[part["arm"] == arm]
             if modality == "GPT":
-                rows = rows[rows[_RATES].eq(best_rates(curves, size, arm)).all(axis=1)]
+                rows = rows[rows[_RATES].eq([*best_rates(curves, size, arm)]).all(axis=1)]
             for _, run in rows.sort_values("step").groupby("seed"):
                 steps, values = run["step"].tolist(), torch.tensor(run["judge"].to_numpy())
                 budget = BUDGETS[modality] if arm == scratch else steps[-1]

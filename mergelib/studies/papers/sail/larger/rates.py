@@ -70,7 +70,7 @@ _DEFAULT = (
     Row(_GPT, ("LiGO, published",), Rates(1e-3, 1e-2)),
     Row(_GPT, ("SAIL", "SAIL, distilled"), Rates(3e-3), starts=("own",)),
     Row(_GPT, ("SAIL, matched",), Rates(1e-3), starts=("own",)),
-    Row(_GPT, ("scratch, tuned",), Rates(5.2e-3, 0.0, 5.0), TUNED, sizes=("half wider",)),
+    Row(_GPT, ("scratch, tuned",), Rates(5.2e-3, 0.0, 11.0), TUNED, sizes=("half wider",)),
     Row(_GPT, ("scratch, tuned",), Rates(5.2e-3, 0.0, 5.0), TUNED, sizes=("twice",)),
     Row(_GPT, ("random, same scale",), Rates(5.2e-3), TUNED),
     Row(_ALL, _PICTURED, Rates(1e-3), sizes=("half wider",)),
