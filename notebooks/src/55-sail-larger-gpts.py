@@ -94,7 +94,7 @@ from mergelib.plots import use_style
 from mergelib.studies.analysis.sail.larger import arms as comparison
 from mergelib.studies.figures import starts as drawn
 from mergelib.studies.figures import text as figures
-from mergelib.studies.papers.sail.larger.rates import usual_goals
+from mergelib.studies.analysis.sail.larger import tuning
 
 use_style()
 way = comparison.curves(comparison.TEXT)
@@ -201,62 +201,72 @@ assert not counted["rival_reached"].any()
 # By retraining alone learned maps look fastest. What they and a teacher take is most of that lead, and by account B the nearest source alone is ahead of SAIL, and SAIL of
 # the uniform average. If the sources have to be trained for it, one is about even with scratch, and two are slower.
 #
-# ## Until scratch is done
+# ## Warm start or scale?
 #
 # (text-lasting)=
-# In 400 steps scratch is not done. In 1,000 it comes to both goals or near them:
+# Grown weights differ from usual random ones in two ways: they have been learned, and they are larger. So training from scratch needs its own best scale before it is a fair rival. On two tuning seeds we tried
+# rates from 0.001 to 0.009, each with several scales of the usual random weights, at either width (`mergelib study starts_tuning`). The last row has random weights in which every tensor has the mean and
+# the standard deviation of SAIL's grown one: what has been learned is gone, and only its scale is left. The best rate for each scale, and the loss on the half that chooses, averaged over 300 and 600 steps:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Perplexity on test text over 1,000 steps, with a shared start; dotted, the easy and the hard goal, which scratch had after a half and nine tenths of its steps on other seeds. Left: width 48, depth 3. Right: width 64, depth 4. Logarithmic axis; means and 95 % intervals over five seeds.", "name": "fig-text-lasting"}, "image": {"alt": "Two panels that look alike. SAIL and the nearest source alone begin near the easy goal, cross both goals within a tenth of the steps and end on each other. Scratch begins far above, crosses the easy goal half-way and ends near the hard one, above both."}}
+# %%
+curves = tuning.tuned()
+rows = []
+for size, arm in ((size, arm) for arm in tuning.RANDOM for size in ("half wider", "twice")):
+    for scales, losses in tuning.grid(curves, size, arm).groupby(["embeddings", "matrices"]):
+        name = "embeddings × {:g}, others × {:g}".format(*scales)
+        name = name if arm == "scratch, tuned" else "scale of the grown network"
+        width = {"half wider": 48, "twice": 64}[size]
+        rate = losses.idxmin()[0]
+        rows.append({"random weights": name, "width": width, "rate": rate, "loss": losses.min()})
+grid = pd.DataFrame(rows).pivot(index="random weights", columns="width", values=["rate", "loss"])
+print(grid.round(4).to_string())
+
+# %% [markdown]
+# LASTING_TEXT
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "LASTING_CAPTION", "name": "fig-text-lasting"}, "image": {"alt": "LASTING_ALT"}}
 way = comparison.curves(comparison.LASTING)
 way = way[way["start"] == "shared"]
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.8), sharey=True)
+shown = ("scratch", "random, same scale", "SAIL", "nearest source")
 for ax, (size, part) in zip(axes, way.groupby("size")):
-    drawn.perplexities(part, ax, ("scratch", "SAIL", "nearest source"), size)
+    drawn.perplexities(part, ax, shown, size)
     for goal in ("easy", "hard"):
-        ax.axhline(np.exp(usual_goals("GPT", size)[goal]), color="#8c8c8c", lw=1, ls=":")
+        ax.axhline(np.exp(tuning.goals_for("GPT", size)[goal]), color="#8c8c8c", lw=1, ls=":")
 axes[0].set_ylabel("perplexity")
-fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=10)
+fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=10)
 plt.show()
 
 # %% [markdown]
-# And how much faster than scratch is SAIL, by $\log_2$ of the cost to either goal, with what its start takes (account B) and with both sources (C)?
+# How much faster than scratch is SAIL, by $\log_2$ of the cost to either goal, if only retraining counts (account A, the paper's), and if both sources are paid for (C)? And how much faster than random
+# weights of its own scale, and these than scratch?
 
 # %%
 longer = comparison.lasting()
+pairs = {
+    "SAIL": ("SAIL", "scratch"),
+    "SAIL, over its scale": ("SAIL", "random, same scale"),
+    "its scale": ("random, same scale", "scratch"),
+}
 goals = pd.concat(
-    comparison.speed_ups(longer, goal, account, "SAIL").assign(goal=goal, account=account)
+    comparison.speed_ups(longer, goal, account, *pair).assign(goal=goal, account=account, pair=name)
     for goal in ("easy", "hard")
-    for account in ("B", "C")
+    for account in ("A", "C")
+    for name, pair in pairs.items()
+    if account == "A" or name == "SAIL"
 )
 shared = goals[goals["start"] == "shared"]
 table = {
-    account: over_seeds(part, ["size", "goal"], "speed")
+    account: over_seeds(part, ["size", "goal", "pair"], "speed")
     for account, part in shared.groupby("account")
 }
 print(written(table).to_string())
 
 # %% tags=["remove-cell"]
-factor = 2 ** goals.groupby(["goal", "account", "size"])["speed"].mean()
-assert factor["easy", "B"].between(22, 30).all()
-assert factor["hard", "B"].between(11, 20).all()
-assert 2 < factor["hard", "C", "twice"] < 2.5
-assert factor["easy", "C", "half wider"] < 1 < factor["hard", "C", "half wider"] < 1.4
-ends = longer.pivot_table(index=["size", "start"], columns="arm", values=["loss", "accuracy"])
-gap = ends["loss"]["SAIL"] - ends["loss"]["nearest source"]
-assert gap.abs().max() < 0.01
-lead = ends["accuracy"]["SAIL"] - ends["accuracy"]["scratch"]
-assert lead.between(0.04, 0.08).all()
-steps = (
-    longer[longer["arm"].isin(["SAIL", "nearest source"])].groupby(["size", "arm"])["hard"].mean()
-)
-assert (steps.unstack()["nearest source"] < steps.unstack()["SAIL"]).all()
-_, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key == "S17"])
-told = checks[checks["what"].str.startswith("GPT") & (checks["role"] == "primary")]
-assert (told["outcome"] == "holds").all()
+LASTING_ASSERTS
 
 # %% [markdown]
-# **Here the paper is right about scratch**: SAIL is more than twenty times as fast to the easy goal and more than ten times to the hard one, ends five to seven points of accuracy higher, and at the larger size is
-# twice as fast even if both sources are paid for. The nearest source alone gets there sooner still; after 1,000 steps both end within a hundredth of a nat.
+# LASTING_CONCLUSION
 #
 # ## The paper's numbers
 #

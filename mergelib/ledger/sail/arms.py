@@ -58,8 +58,9 @@ def _all(load: Load) -> pd.DataFrame:
 
 
 def _timed(load: Load) -> pd.DataFrame:
-    """Starts where there are goals: of texts in long trainings, and of pictures with labels."""
-    return pd.concat([load(part) for part in (arms.lasting, arms.pictured, arms.halved)])
+    """Starts where there are goals: of texts, and of pictures with labels and by BYOL."""
+    parts = (arms.lasting, arms.pictured, arms.halved, arms.unlabelled_lasting)
+    return pd.concat([load(part) for part in parts])
 
 
 def faster(load: Load) -> list[Check]:
@@ -82,7 +83,7 @@ def faster(load: Load) -> list[Check]:
         than = "" if rival == "scratch" else f" than {rival}"
         for words, cell in _cells(rows):
             what = f"{words}: {arm} faster{than}, {goal} goal, account {account}"
-            pooled = goal == "hard" and cell["start"] == "shared"
+            pooled = (goal, cell["start"]) == ("easy", "shared") and cell["modality"] != BYOL
             checks.append(_speed(what, rows, cell, role, cell["modality"] if pooled else ""))
     return checks
 
@@ -175,6 +176,8 @@ def fading(load: Load) -> list[Check]:
     for arm, goal in product(("SAIL", "nearest source"), GOALS):
         rows = arms.speed_ups(table, goal, "A", arm)
         rows = rows[(rows["modality"] == "ResNet") & (rows["start"] == "shared")]
+        if rows.empty:  # without that goal
+            continue
         pairs = arms.nearness(rows)
         role: Role = "primary" if arm == "SAIL" else "control"
         what = f"ResNet, deeper, shared start: {arm} gains less from farther away, {goal} goal"

@@ -17,7 +17,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     rows: list[dict[str, Any]] = []
 
     def put(arm: str, rate: float, scale: float, slope: float, last: int, **where: str) -> None:
-        for seed, step in ((seed, step) for seed in (1000, 1001) for step in range(0, last + 1, 20)):
+        for seed, step in (
+            (seed, step) for seed in (1000, 1001) for step in range(0, last + 1, 20)
+        ):
             loss = 9 + 0.1 * (seed - 1000) - slope * step
             rates = Rates(rate, 0.0, scale)._asdict()
             row = {"seed": seed, "arm": arm, **rates, "step": step, "judge": loss}
@@ -30,7 +32,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pictures = [{"modality": "ResNet", "target": "mnist", "size": "deeper"}]
     put("scratch", 3e-3, 1, 0.05, 100, **pictures[0])
     tables = {module.TEXT: [row for row in rows if "target" not in row]}
-    tables[module.RESULTS[1]] = [row for row in rows if "target" in row]
+    tables["pictures"] = [row for row in rows if "target" in row]
+    monkeypatch.setattr(module, "RESULTS", tuple(tables))
     monkeypatch.setattr(module, "load_table", lambda name, _: pd.DataFrame(tables.get(name, [])))
     module.goals.cache_clear()
     yield
@@ -38,13 +41,18 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_goals_are_those_of_the_best_rate(made: None) -> None:
-    """After 300 and 600 of 1,000 steps; of pictures after 40 and 80, the last readings in time."""
+    """After 300 and 600 of 1,000 steps; of pictures after 40 and 80, the last readings in time.
+
+    Measured goals overrule those of earlier tuning.
+    """
     assert module.best_rates(module.tuned(), "twice", "scratch, tuned") == Rates(3e-3, 0.0, 5)
     text = module.goals_for("GPT", "half wider")
     assert text == pytest.approx({"easy": 6.05, "hard": 3.05, "late": 9.05 - 0.02 * 200})
     pictures = module.goals_for("ResNet", "deeper", "mnist")
     assert pictures == pytest.approx({"easy": 9.05 - 2, "hard": 9.05 - 4})
-    assert module.goals_for("ResNet", "deeper", "cifar10") == {}, "where none was trained"
+    earlier = module.goals_for("ResNet", "deeper", "cifar10")
+    assert earlier == {"easy": module.EARLIER["ResNet", "deeper", "cifar10"]}
+    assert module.goals_for("ResNet", "deeper", "stl10") == {}, "where none was trained"
 
 
 def test_random_weights_are_compared_where_the_goals_are(made: None) -> None:

@@ -210,21 +210,25 @@ def speed_ups(
         rival: a name.
 
     Returns:
-        Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``, with `SIDES`.
+        Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``, with `SIDES`,
+        of the cells that have such a goal.
     """
     own, other = (table[table["arm"] == name] for name in (arm, rival))
     pairs = own.merge(other, on=_CELL, suffixes=("", "_rival"))
+    places = pairs[["modality", "size", "target"]].itertuples(index=False, name=None)
+    pairs = pairs[[goal in goals_for(*map(str, place)) for place in places]]
+    if pairs.empty:
+        return pd.DataFrame(columns=[*_CELL, "speed", *SIDES])
     speeds = []
     for row in pairs.to_dict("records"):
-        costs, rivals = (Costs(*(row[name + end] for name in _FLOPS)) for end in ("", "_rival"))
-        lasts = [row[f"last{end}"] for end in ("_rival", "")]
-        steps = [
-            torch.tensor(row[goal + end]).nan_to_num(nan=last)
-            for end, last in zip(("_rival", ""), lasts, strict=True)
-        ]
-        speeds.append(float(speed_up(steps[0], rivals, steps[1], costs, account, least=EVERY)))
-    sides = reached(pairs[goal], pairs[f"{goal}_rival"], EVERY)
-    return pairs[_CELL].assign(speed=speeds, **sides)
+        sides = []
+        for end in ("_rival", ""):
+            costs = Costs(*(row[name + end] for name in _FLOPS))
+            steps = torch.tensor(row[goal + end]).nan_to_num(nan=row[f"last{end}"])
+            sides += [steps, costs]
+        speeds.append(float(speed_up(*sides, account, least=EVERY)))
+    sides_reached = reached(pairs[goal], pairs[f"{goal}_rival"], EVERY)
+    return pairs[_CELL].assign(speed=speeds, **sides_reached).reset_index(drop=True)
 
 
 def accounts(table: pd.DataFrame, goal: str) -> pd.DataFrame:
