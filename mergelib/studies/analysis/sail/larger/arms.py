@@ -10,7 +10,7 @@ import torch
 from mergelib.records.results import load_table
 from mergelib.sail.retraining import Account, Costs, speed_up, steps_to
 from mergelib.studies.analysis.sail.larger.tuning import goals_for
-from mergelib.studies.analysis.sail.reached import reached
+from mergelib.studies.analysis.sail.reached import SIDES, reached
 from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY
 
 SCALES = "tinyshakespeare-arms-scale"  # of texts, random weights of several scales, tuned
