@@ -221,14 +221,15 @@ def speed_ups(
         return pd.DataFrame(columns=[*_CELL, "speed", *SIDES])
     speeds = []
     for row in pairs.to_dict("records"):
-        sides = []
-        for end in ("_rival", ""):
-            costs = Costs(*(row[name + end] for name in _FLOPS))
-            steps = torch.tensor(row[goal + end]).nan_to_num(nan=row[f"last{end}"])
-            sides += [steps, costs]
-        speeds.append(float(speed_up(*sides, account, least=EVERY)))
-    sides_reached = reached(pairs[goal], pairs[f"{goal}_rival"], EVERY)
-    return pairs[_CELL].assign(speed=speeds, **sides_reached).reset_index(drop=True)
+        costs, rivals = (Costs(*(row[name + end] for name in _FLOPS)) for end in ("", "_rival"))
+        own_steps, rival_steps = (
+            torch.tensor(row[goal + end]).nan_to_num(nan=row[f"last{end}"])
+            for end in ("", "_rival")
+        )
+        speed = speed_up(rival_steps, rivals, own_steps, costs, account, least=EVERY)
+        speeds.append(float(speed))
+    sides = reached(pairs[goal], pairs[f"{goal}_rival"], EVERY)
+    return pairs[_CELL].assign(speed=speeds, **sides).reset_index(drop=True)
 
 
 def accounts(table: pd.DataFrame, goal: str) -> pd.DataFrame:
