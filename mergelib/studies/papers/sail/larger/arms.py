@@ -6,7 +6,6 @@ the nearest source alone. An arm resumes by itself if it is a point of its own (
 """
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergelib.align import git_rebasin
-from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
 from mergelib.procedures import adapt
 from mergelib.records.results import Tables
@@ -29,13 +27,16 @@ from mergelib.sail.proximal import proximal_weights
 from mergelib.sail.retraining import loop_flops, mmd_flops
 from mergelib.statedict import lerp
 from mergelib.studies.papers.sail.larger.grounds import Unlabelled, transfer_of
+from mergelib.studies.papers.sail.larger.random_weights import (
+    drawn_alike,
+    drawn_as_published,
+    scaled,
+)
 from mergelib.studies.papers.sail.larger.rates import Rates, usual_rates
 from mergelib.studies.papers.sail.larger.transfers import SMALL, TARGET, Transfer
 from mergelib.studies.papers.sail.training import State
 from mergelib.studies.runner import study
-from mergelib.testbed.models import GPT
 from mergelib.testbed.tasks import Split
-from mergelib.training import seeded
 
 LEARNING = 100  # steps in which maps are learned
 ALONE = ("nearest", "farther")  # weights that take one source
@@ -158,56 +159,6 @@ def arms(
         tables["curves"] += [{"arm": name, **row} for row in rows]
         tables["costs"].append({"arm": name, **pair.costs(begun)})
     return transfer.placed(tables, start=start, size=size)
-
-
-def drawn_as_published(net: nn.Module, seed: int) -> None:
-    """Give a network random weights in place by the rules of its paper, where ours has others.
-
-    Convolutions: normal, of variance 2 over fan out (He et al., 2015; torchvision's ResNets). GPTs:
-    the last weights of both branches of each of L blocks over √(2L) (Radford et al., 2019).
-
-    Args:
-        net: at its usual start.
-        seed: of convolutions.
-    """
-    with seeded(stable_seed("drawn", seed)), torch.no_grad():
-        for module in net.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(module, GPT):
-                for name, weight in module.named_parameters():
-                    if name.endswith(("attn.proj.weight", "fc2.weight")):
-                        weight.div_(math.sqrt(2 * len(module.blocks)))
-
-
-def scaled(net: nn.Module, rates: Rates) -> None:
-    """Multiply a GPT's random weights in place: embeddings and all other matrices.
-
-    Gains and biases of layers stay as they are.
-
-    Args:
-        net: at its usual start.
-        rates: whose ``embeddings`` and ``matrices`` are the factors.
-    """
-    with torch.no_grad():
-        for name, weight in net.named_parameters():
-            if weight.dim() > 1:
-                weight.mul_(rates.embeddings if "embed" in name else rates.matrices)
-
-
-def drawn_alike(net: nn.Module, seed: int) -> None:
-    """Redraw all weights in place from normal laws with each tensor's own mean and deviation.
-
-    Nothing that was learned is left but the scale of every tensor; one that is constant stays.
-
-    Args:
-        net: at the start that is imitated.
-        seed: of the draws.
-    """
-    with seeded(stable_seed("drawn alike", seed)), torch.no_grad():
-        for weight in net.parameters():
-            mean, deviation = weight.mean(), weight.std(correction=0)
-            weight.copy_(mean + deviation * torch.randn_like(weight))
 
 
 @dataclass(frozen=True, repr=False)
