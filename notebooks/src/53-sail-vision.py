@@ -454,9 +454,7 @@ from mergelib.records.statistics import interval, written
 
 lasting = arms.unlabelled_lasting()
 counted = arms.accounts(lasting, "easy")
-speeds = {
-    account: over_seeds(part, "arm", "speed") for account, part in counted.groupby("account")
-}
+speeds = {account: over_seeds(part, "arm", "speed") for account, part in counted.groupby("account")}
 print(written(speeds).to_string())
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key in ("S10", "S11")])
 shown = checks[checks["what"].str.contains("BYOL|with labels")]
