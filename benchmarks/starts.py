@@ -40,9 +40,9 @@ def compare(
     pair.check(arms)
     names = [*arms] or pair.allowed()
     rates = {name: pair.rates(name) for name in names}
-    begun = {name: pair.start(ARMS[name], rates[name].maps) for name in names}
+    begun = {name: pair.start(ARMS[name], rates[name]) for name in names}
     works: list[Callable[[], Any]] = [partial(_weights, transfer)]
-    works += [partial(pair.start, ARMS[name], rates[name].maps) for name in names]
+    works += [partial(pair.start, ARMS[name], rates[name]) for name in names]
     works += [
         partial(_trained, transfer, start, rates[name].training) for name, start in begun.items()
     ]

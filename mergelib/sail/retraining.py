@@ -1,11 +1,26 @@
 """Training from a start, what it is measured by, and what it costs (Anonymous, 2025, section 4).
 
-A start is judged by the steps that it takes to a fixed loss. Several networks can be trained as
-one model: then losses have the shape ``(M,)``, and every parameter has its M networks along the
-first axis, so that neither gradients nor Adam's steps mix them.
+**Steps to a loss.** A start is judged by the steps that it needs to reach a loss that was fixed
+beforehand. There is one definition, and `steps_to` is its only implementation:
+
+1. Losses are read every few steps. Each reading is replaced by the median of itself and its two
+   neighbours; the first and the last reading stay as they are. This removes single outliers, and
+   changes nothing where a loss falls steadily.
+2. A loss is reached where this smoothed curve, on straight lines between readings, is first as low.
+   That may be as late as the last reading.
+3. A *goal* is the lowest value so far of the same smoothed curve, of training from scratch on
+   seeds that are used for nothing else (1000 and above), at the last reading no later than a
+   fraction of the budget (`GOALS`, at most 0.6); the median over those seeds.
+4. A run that never reaches a goal counts as if it had at its last step. A run that reaches it at
+   the first reading after step 0 or before counts as if it had at that reading, because nothing was
+   read in between. Both give bounds of a speed-up, not estimates.
+
+Several networks can be trained as one model: then losses have the shape ``(M,)``, and every
+parameter has its M networks along the first axis, so that neither gradients nor Adam's steps mix
+them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations_with_replacement, pairwise
@@ -81,25 +96,76 @@ def _gradient_norm(model: nn.Module, loss: Tensor) -> Tensor:
     return torch.stack(squares).sum(0).sqrt()
 
 
-def steps_to(curve: Curve, goal: float, *, patience: int = 3) -> Tensor:
-    """Steps to a loss: to the first of some evaluations in a row that lie below it.
+GOALS = {"easy": 0.3, "hard": 0.6}  # fractions of the budget at which scratch defines a goal
+
+
+def smoothed(losses: Tensor) -> Tensor:
+    """Return the median of every reading and its neighbours; both ends are returned as they are.
 
     Args:
-        curve: of one network or of M.
-        goal: nats, fixed beforehand.
-        patience: how many evaluations in a row.
+        losses: ``(E, ...)``, of E readings.
+    """
+    if len(losses) < 3:
+        return losses
+    middle = losses.unfold(0, 3, 1).median(-1).values
+    return torch.cat([losses[:1], middle, losses[-1:]])
+
+
+def steps_to(steps: Sequence[int], losses: Tensor, goals: Tensor | float) -> Tensor:
+    """Return the steps after which smoothed losses are first as low as a goal.
+
+    Between readings losses are taken to lie on straight lines; see the head of this module.
+
+    Args:
+        steps: of E readings, rising from 0.
+        losses: ``(E, ...)``, in nats.
+        goals: nats, one number or a shape that broadcasts against ``losses[0]``.
 
     Returns:
-        Int64, ``()`` or ``(M,)``; the budget, which is the last step, where that never happens.
+        Float64, shape ``(...)``: 0 where the first reading is as low, NaN where none is.
     """
-    return steps_below(curve.steps, curve.loss, goal, patience=patience)
+    lowest = smoothed(losses.double().nan_to_num(nan=torch.inf)).cummin(0).values
+    aims = torch.as_tensor(goals, dtype=torch.float64)
+    lowest, aims = torch.broadcast_tensors(lowest, aims)
+    there = lowest <= aims
+    after = there.int().argmax(0, keepdim=True)
+    before = (after - 1).clamp(min=0)
+    high, low = lowest.gather(0, before), lowest.gather(0, after)
+    part = ((high - aims[:1]) / (high - low)).nan_to_num(nan=1.0)
+    read = torch.tensor(steps, dtype=torch.float64)
+    found = read[before] + part * (read[after] - read[before])
+    found = torch.where(after > 0, found, 0.0)
+    return torch.where(there.any(0, keepdim=True), found, torch.nan)[0]
 
 
-def steps_below(steps: Sequence[int], loss: Tensor, goal: float, *, patience: int = 3) -> Tensor:
-    """`steps_to`, of losses ``(E,)`` or ``(E, M)`` that were read at E steps."""
-    runs = (loss < goal).unfold(0, patience, 1).all(-1)
-    first = torch.tensor(steps)[runs.int().argmax(0)]
-    return torch.where(runs.any(0), first, steps[-1])
+def goals_of(
+    steps: Sequence[int],
+    losses: Tensor,
+    budget: int,
+    fractions: Mapping[str, float] = GOALS,
+) -> dict[str, Tensor]:
+    """Return the lowest smoothed losses so far at fractions of a budget, by their names.
+
+    Args:
+        steps: of E readings, rising from 0.
+        losses: ``(E, ...)``, in nats.
+        budget: steps of the runs that are judged; those of this run may differ.
+        fractions: of it.
+
+    Raises:
+        ValueError: if no reading comes after a goal's, which then cannot be smoothed.
+    """
+    lowest = smoothed(losses.double()).cummin(0).values
+    found = {}
+    for name, fraction in fractions.items():
+        place = max(i for i, step in enumerate(steps) if step <= fraction * budget)
+        if place == len(steps) - 1:
+            raise ValueError(
+                f"readings end at step {steps[-1]}, but the {name} goal, at {fraction} of "
+                f"{budget} steps, needs a later one: train for longer"
+            )
+        found[name] = lowest[place]
+    return found
 
 
 @dataclass(frozen=True)
@@ -127,7 +193,14 @@ ENOUGH = 0.8  # of runs that reach a goal: with fewer, a speed-up is no more tha
 
 
 def speed_up(
-    rival: Tensor, rival_costs: Costs, own: Tensor, costs: Costs, account: Account, *, least: int
+    rival: Tensor,
+    rival_costs: Costs,
+    own: Tensor,
+    costs: Costs,
+    account: Account,
+    *,
+    least: int,
+    last: Tensor | int | None = None,
 ) -> Tensor:
     """log₂ of the rival's FLOPs to a loss over one's own: 1 is twice as fast.
 
@@ -137,12 +210,17 @@ def speed_up(
         own: steps, shape as the rival's or one that goes with it.
         costs: one's own.
         account: see `Costs.of`.
-        least: steps that count at least, as many as lie between two evaluations: a start below
-            the goal has taken none.
+        least: steps that count at least: those before the first reading after step 0.
+        last: steps of a run that never reaches the loss; without it the result is NaN there.
     """
-    sides = [(rival_costs, rival), (costs, own)]
-    flops = [cost.of(steps.double().clamp(min=least), account) for cost, steps in sides]
-    return (flops[0] / flops[1]).log2()
+    sides = []
+    for cost, steps in ((rival_costs, rival), (costs, own)):
+        counted = steps.double()
+        if last is not None:
+            ends = torch.as_tensor(last, dtype=torch.float64).expand_as(counted)
+            counted = torch.where(counted.isnan(), ends, counted)
+        sides.append(cost.of(counted.clamp(min=least), account))
+    return (sides[0] / sides[1]).log2()
 
 
 def count_flops(function: Callable[[], object]) -> int:

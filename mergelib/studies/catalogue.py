@@ -4,7 +4,7 @@ from typing import Any
 
 from mergelib.studies.papers import cart, cogram, convolutions, frank_wolfe, geometry, surface
 from mergelib.studies.papers.sail import clusters, diffusion, kernels, nearness, risk, spirals, text
-from mergelib.studies.papers.sail.larger import arms, encoder, factorial, kept
+from mergelib.studies.papers.sail.larger import arms, encoder, factorial, kept, tuning
 from mergelib.studies.papers.stability import (
     constants,
     mechanisms,
@@ -23,7 +23,8 @@ PAPERS = (
     *(cart, surface, geometry, convolutions, frank_wolfe, cogram),
     *(constants, retraining, scaling, repeats, variance, remedies),
     *(uneven, mechanisms, rebasin, weighing),
-    *(spirals, text, kernels, nearness, diffusion, kept, encoder, arms, factorial, risk, clusters),
+    *(spirals, text, kernels, nearness, diffusion, kept, encoder, arms, factorial, tuning),
+    *(risk, clusters),
 )
 
 

@@ -104,20 +104,20 @@ plt.show()
 # %% [markdown]
 # ## Speed and distance
 #
-# How much faster is a start, with everything that SAIL adds (account B)? And does the advantage shrink as the target's data
-# move away from the sources', as the paper says?
+# How much faster is a start, if only retraining counts (account A, the paper's)? And does the advantage shrink as the target's data
+# move away from the sources', as the paper says? Steps to a loss are read off the smoothed curve, on straight lines between readings. The loss to reach is the lowest that scratch
+# had in half of its 160 steps on tuning seeds; these goals are taken from earlier tuning and were not measured again.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, for targets from the nearest to the farthest, with MMD² of pixels from the nearer source's data, to what scratch has after half (left) and nine tenths (right) of its steps on other seeds. Means and 95 % intervals over five seeds; the farther source was tried on four targets. Open: a bound or, at zero, no factor at all, since fewer than four runs in five of a side get there, and count as if at the end, or more than one begins there, and counts as if at the first reading.", "name": "fig-vision-distance"}, "image": {"alt": "Two panels. Circles and diamonds, SAIL and the nearest source, lie together everywhere: highest for CIFAR-10 at the left, near one for RESISC, EuroSAT and MNIST, near zero for SVHN, traffic signs and Kuzushiji, and between for Fashion-MNIST. Squares, the farther source, lie about one above them on SVHN and on traffic signs, and not above them on Kuzushiji and MNIST. On the right all marks but those of RESISC are open."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, for targets from the nearest to the farthest, with MMD² of pixels from the nearer source's data, to what scratch has after half of its steps on other seeds, account A. Means and 95 % intervals over five seeds; the farther source was tried on four targets. Open: a bound, since fewer than four runs in five of a side get there, and count as if at the end, or more than one is there at the first reading, and counts as if at that reading.", "name": "fig-vision-distance"}, "image": {"alt": "Circles and diamonds, SAIL and the nearest source, lie together everywhere: above two for CIFAR-10 at the left, near one for RESISC, EuroSAT and MNIST, below one half for SVHN, traffic signs and Kuzushiji, and between for Fashion-MNIST. Squares, the farther source, lie one to one and a half above them on SVHN and on traffic signs, and below them on Kuzushiji and MNIST. The marks of CIFAR-10 and EuroSAT are open."}}
 table = arms.pictured()
 apart = arms.distances().groupby("target")["distance"].mean().sort_values()
 places = {
     (target, "deeper"): f"{label(target)}, {distance:.2g}" for target, distance in apart.items()
 }
 photographed = ("SAIL", "nearest source", "farther source")
-fig, axes = plt.subplots(1, 2, figsize=(9.4, 4.2), sharey=True)
-figures.by_goal(table, places, photographed, axes)
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=3)
+fig, ax = plt.subplots(figsize=(7.2, 4.2))
+figures.by_target(table, places, photographed, ax)
+fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
 plt.show()
 
 # %%
@@ -131,20 +131,26 @@ for key in ("S1", "S13", "S16"):
 
 # %% tags=["remove-cell"]
 gains = {
-    (arm, goal): arms.speed_ups(table, goal, "B", arm).groupby("target")["speed"].mean()
+    arm: arms.speed_ups(table, "easy", "A", arm).groupby("target")["speed"].mean()
     for arm in photographed
-    for goal in ("easy", "hard")
 }
 photographs, symbols = ["cifar10", "eurosat", "resisc12"], ["svhn_grey", "gtsrb"]
-for goal in ("easy", "hard"):
-    assert gains["SAIL", goal][photographs].between(0.85, 2.2).all()
-    assert gains["SAIL", goal].drop("cifar10").drop(photographs[1:]).max() < 1.2
-    assert (gains["SAIL", goal][symbols] < 0.45).all()
-    assert gains["farther source", goal][symbols].between(0.8, 1.6).all()
-    assert (gains["SAIL", goal] - gains["nearest source", goal]).abs().max() < 0.4
+assert gains["SAIL"][photographs].between(0.9, 2.3).all()
+assert gains["SAIL"].drop(photographs).max() < 1.05
+assert (gains["SAIL"][symbols] < 0.45).all()
+assert gains["farther source"][symbols].between(1.3, 1.9).all()
+assert (gains["SAIL"] - gains["nearest source"]).abs().max() < 0.3
+sides = arms.speed_ups(table, "easy", "A", "SAIL").groupby("target")[["reached", "rival_reached"]]
+assert (sides.mean() >= 0.8).all(axis=None)
 assert (shown.loc[shown["claim"].isin(["S13", "S16"]), "outcome"] == "open").all()
 over = shown.loc[shown["what"].str.startswith("ResNet, deeper, shared start: lower"), "value"]
 assert round(over.item(), 2) == 0.03
+ends = table[table["start"] == "shared"].pivot(
+    index=["target", "seed"], columns="arm", values="loss"
+)
+hedged = (ends["nearest source"] - ends["SAIL"]).groupby("target").mean()
+assert round(hedged["gtsrb"], 2) == 0.19
+assert hedged.drop("gtsrb").between(0, 0.0125).all()
 chosen = arms.distances().groupby("target")["gamma"].mean()
 assert (chosen[symbols] > 0.59).all()
 assert table["seed"].nunique() == 5
@@ -152,28 +158,27 @@ assert table["seed"].nunique() == 5
 # %% tags=["remove-cell"]
 from mergelib.records.statistics import over_seeds
 
-even = arms.speed_ups(table, "easy", "B", "uniform")
-easy = over_seeds(arms.speed_ups(table, "easy", "B", "SAIL"), "target", "speed")
+even = arms.speed_ups(table, "easy", "A", "uniform")["speed"].mean()
+easy = over_seeds(arms.speed_ups(table, "easy", "A", "SAIL"), "target", "speed")
 low, middle = easy["mean"] - easy["half_width"], easy["mean"]
-assert middle[photographs].min() < middle["mnist"] < 1.1
+assert 0.9 < middle["mnist"] < 1.1
 assert low[["mnist", "fashion_mnist"]].min() > 0
-assert middle.drop([*photographs, "mnist"]).idxmax() == "fashion_mnist"
-assert middle["fashion_mnist"] < 0.6
+assert 0.6 < middle["fashion_mnist"] < 0.8
 assert low[["svhn_grey", "gtsrb", "kmnist"]].max() < 0
-assert gains["SAIL", "easy"]["svhn_grey"] < even["speed"].mean()
-assert even["speed"].mean() < gains["farther source", "easy"]["svhn_grey"]
+assert gains["SAIL"]["svhn_grey"] < even < gains["farther source"]["svhn_grey"]
+assert (gains["farther source"] - gains["SAIL"])[["mnist", "kmnist"]].max() < 0
 
 # %% [markdown]
-# The goals were set on other seeds, and to the hard one scratch seldom comes on these: what is faster there is faster by a bound. On photographs a source saves half to three quarters of scratch's cost. To the easy goal SAIL saves about half on
-# MNIST as well, less on Fashion-MNIST, and on the other three sets nothing that five seeds can show. The distance
-# of pixels does not order the gains for certain: the claim that they shrink with it stays open, since eight sets say little about others. Over **the nearest source alone** SAIL gains 0.03 nats, which the correction for many checks leaves open.
+# At least four of scratch's five runs reach the goal on every set. On photographs a source saves half to more than three quarters of scratch's steps. SAIL saves about half on
+# MNIST as well and two fifths on Fashion-MNIST; on the other three sets five seeds show no difference. The distance
+# of pixels orders the eight sets in the paper's direction (a rank correlation of 0.38), but eight sets could only have shown a correlation beyond 0.84, so that the claim stays undecided. Over **the nearest source alone** SAIL gains 0.03 nats on average, which is not a detectable difference. It comes from one set: 0.19 nats on traffic signs, where the distance names the wrong source, and at most 0.012 on each of the seven others.
 #
 # ## The nearest is not the best
 #
 # (vision-farther)=
 # The distance names the wrong source, too. By their pixels SVHN and the traffic signs are near photographs, and Theorem 3 gives these three fifths of the
-# weight and more. What helps with digits and signs are scripts: there the **farther** source alone is about twice as fast as scratch to
-# both goals, where SAIL and the nearest source gain next to nothing. The even average, tried on SVHN, lies between. A distance
+# weight and more. What helps with digits and signs are scripts: there the **farther** source alone is two and a half to three and a half times as fast as scratch,
+# where SAIL and the nearest source gain next to nothing. The even average, tried on SVHN, lies between. A distance
 # of inputs does not know which features a target needs.
 #
 # ## Two halves of one set
@@ -201,7 +206,7 @@ assert single.to_dict() == {"cifar10": 2, "cifar100": 0, "tiny_imagenet20": 0}
 # By their pixels the halves can be told apart in one seed of five, and the weights are mostly chance. Whoever tests first (`weights_from_samples` does) takes
 # the even average in the other four; the study keeps Theorem 3's weights all the same.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, account B, to what scratch has after half (left) and nine tenths (right) of its steps on other seeds, for targets and sizes, width and number of blocks. Means and 95 % intervals over five seeds; open marks are bounds, as above.", "name": "fig-vision-halves"}, "image": {"alt": "Two panels of five places. All marks lie above one, most between one and three. At every place the nearest half alone is highest, SAIL at its height or below, and the even average, drawn for CIFAR-10, lowest. Most marks are open."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, account A, to what scratch has after half of its steps on other seeds, for targets and sizes, width and number of blocks. Means and 95 % intervals over five seeds; open marks are bounds, as above.", "name": "fig-vision-halves"}, "image": {"alt": "Nine places. All marks lie above one, most between one and a half and two and a half. At every place the nearest half alone is highest, SAIL at its height or below, and the even average, drawn for CIFAR-10, lowest or level. Most marks are open."}}
 sets = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny_imagenet20": "20 others"}
 shapes = {"deeper": "8, 8", "half wider": "12, 8", "deepest": "8, 16"}
 places = {
@@ -211,10 +216,9 @@ places = {
 }
 halves = arms.halved()
 table = halves[halves["start"] == "shared"]
-fig, axes = plt.subplots(1, 2, figsize=(9.4, 4.2), sharey=True)
-figures.by_goal(table, places, ("SAIL", "nearest source", "uniform"), axes)
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=3)
+fig, ax = plt.subplots(figsize=(7.2, 4.2))
+figures.by_target(table, places, ("SAIL", "nearest source", "uniform"), ax)
+fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
 plt.show()
 
 # %% [markdown]
@@ -256,9 +260,12 @@ assert (holds[holds.index.str.contains("shared")] == "holds").all()
 lead = ends["scratch"] - ends["nearest source"]
 lead = lead.loc["cifar10"].groupby("size").mean()
 assert (even["mean"].droplevel("target") / lead).between(0.19, 0.39).all()
-reached = arms.speed_ups(table[table["target"] == "cifar10"], "easy", "B", "SAIL")
-assert reached.groupby("size")["rival_reached"].mean().max() == 0.6
-assert reached.groupby("size")["speed"].mean().min() > 2
+fast = arms.speed_ups(table, "easy", "A", "SAIL").groupby(["target", "size"])
+assert (fast["rival_reached"].mean() >= 0.8).all()
+assert fast["speed"].mean()["cifar10"].min() > 2
+assert fast["speed"].mean().min() > 1.4
+early = arms.speed_ups(table, "easy", "A", "nearest source").groupby(["target", "size"])["early"]
+assert (early.mean() > 0.2).sum() == 7
 
 # %% [markdown]
 # The paper's Figures 3, 5 and 6 are of accuracy over epochs. Here it is at the main size: SAIL and the nearest half end seven to twelve points above
@@ -303,8 +310,8 @@ for target, low, high in (("cifar100", 0.09, 0.15), ("tiny_imagenet20", 0.325, 0
     assert final.loc[target, ["SAIL", "nearest source"]].min() > high
 
 # %% [markdown]
-# **One half alone is the better start.** SAIL is faster than scratch wherever it was tried, on CIFAR-10 four times and more, as far as scratch gets to its
-# goals at all. But what saves time is having learned something. The even average ends 0.06 to 0.09 nats behind the nearest half, at every size for certain: a
+# **One half alone is the better start.** SAIL is faster than scratch wherever it was tried, on CIFAR-10 four times and more. These factors are lower bounds at most places, since SAIL
+# and the nearest half are at the goal by the first reading. But what saves time is having learned something. The even average ends 0.06 to 0.09 nats behind the nearest half, at every size for certain: a
 # fifth to two fifths of what it had to win. Theorem 3's weights lose little on CIFAR-10, where they take one half alone in two seeds of five, and 0.05 to 0.08 nats on the
 # other sets, where they always mix. A likely reason, not measured: a thousand steps take two networks of one start too far apart to be averaged.
 #
@@ -350,11 +357,11 @@ assert costs[["LiGO", "SAIL, learned"]].between(85, 92).all()
 # {cite}`he2015delving` end 0.07 nats behind PyTorch's: scratch is no straw man.
 #
 # (vision-accounts)=
-# How fast they are depends on what counts. Here are the same starts by all three accounts, to the hard goal:
+# How fast they are depends on what counts. Here are the same starts by all three accounts:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch of all starts on CIFAR-10 at width 12, by what counts as cost. Scratch does not reach this goal, so all of them are lower bounds. Means and 95 % intervals over five seeds.", "name": "fig-vision-accounts"}, "image": {"alt": "Rows of three marks. Retraining alone, all starts lie right of one, the source at its own size at four and a quarter, LiGO and learned SAIL at three, the rest below that. With what the start takes counted, the grown sources and the averages stay where they are, LiGO and learned SAIL fall to a half. Published scratch stays at zero. With the sources counted, all lie left of zero, those of two sources near minus one and a half, LiGO at minus one, the others of one source near minus a half."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch of all starts on CIFAR-10 at width 12, by what counts as cost, to what scratch has after half of its steps on other seeds. Scratch reaches this goal in all five seeds; starts that are there by the first reading, all but the farther source and the uniform average, are lower bounds. Means and 95 % intervals over five seeds.", "name": "fig-vision-accounts"}, "image": {"alt": "Rows of three marks. Retraining alone, all starts lie right of one, the source at its own size near four and a half, the rest between one and two and a half. With what the start takes counted, the grown sources and the averages stay where they are, LiGO and learned SAIL fall to zero. Published scratch stays left of zero. With the sources counted, all lie left of minus one, those of two sources left of minus two, LiGO between."}}
 shared = cell[cell["start"] == "shared"]
-counted = arms.accounts(shared, "hard")
+counted = arms.accounts(shared, "easy")
 fig, ax = plt.subplots(figsize=(7.2, 4.0))
 figures.accounts(counted, ax)
 fig.legend(loc="outside lower center", ncols=3, fontsize=9)
@@ -363,29 +370,24 @@ plt.show()
 # %% tags=["remove-cell"]
 means = counted.groupby(["account", "arm"])["speed"].mean().unstack("account")
 starts = means.drop("scratch, published")
-assert (starts[["A", "B"]].min() > 0.3).all()
-assert (starts["C"] < -0.3).all()
-assert starts.loc[["LiGO", "SAIL, learned"], "A"].min() > 2.5
-assert starts.loc[["LiGO", "SAIL, learned"], "B"].max() < 0.7
-assert starts.loc[["SAIL", "uniform", "SAIL, learned"], "C"].max() < -1.4
-assert not counted["rival_reached"].any()
-
-# %% tags=["remove-cell"]
-assert starts.loc[["own size", "LiGO", "SAIL, learned"], "A"].round(2).tolist() == [4.27, 3.0, 3.0]
-grown = starts["A"].drop(["own size", "LiGO", "SAIL, learned"])
-assert grown.idxmax() in ("Net2Net", "nearest source")
-assert round(grown.max(), 2) == 2.2
-assert grown.min() > 1
+learned = ["LiGO", "SAIL, learned"]
+assert starts["A"].min() > 1.3
+assert starts["B"].drop(learned).min() > 1.2
+assert starts.loc[learned, "B"].abs().max() < 0.2
+assert (starts["C"] < -1).all()
+assert starts.loc[["SAIL", "uniform", "SAIL, learned"], "C"].max() < -2
+assert counted["rival_reached"].all()
+assert starts["A"].idxmax() == "own size"
+assert starts["A"].drop("own size").max() < 2.4
 cheap = cell.groupby("arm")["step_flops"].first()
 assert cheap["own size"] < cheap["LiGO"]
-single = starts.loc[["own size", "Net2Net", "nearest source", "farther source"], "C"]
-assert single.between(-0.7, -0.4).all()
-assert round(starts.loc["LiGO", "C"]) == -1
+early = counted.groupby("arm")["early"].mean()
+assert (early[early < 0.5].index == ["farther source", "scratch, published", "uniform"]).all()
 
 # %% [markdown]
-# By retraining alone, the paper's account, learned maps look faster than all other grown starts, at 3.00 against 2.20 at most; only the source at its
-# own size, whose steps are cheaper, is ahead, at 4.27. What they take themselves eats most of it. And whoever has to train the sources first
-# is not faster with any of them, least with two.
+# By retraining alone, the paper's account, no grown start is more than five times as fast; only the source at its
+# own size, whose steps are cheaper, is ahead. The cost of learning maps uses up all of their gain. If the sources have to be trained first,
+# none of these starts is faster than scratch, and starts from two sources are the slowest.
 #
 # ## Twelve epochs
 #
@@ -425,16 +427,12 @@ assert lead[["SAIL", "nearest source"]].between(0.08, 0.1).all()
 # measures. Here are the halves and CIFAR-10 once more, both ways judged alike: by a linear classifier of a network's features, fitted to 1,000
 # training pictures. Where the target is learned by BYOL, so were the sources, for about as many FLOPs as with labels.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of a linear classifier of features on the way to CIFAR-10 at width 12. Left: with labels, three epochs. Right: by BYOL, thirty; dotted, the easy and the hard goal, which scratch had after a half and nine tenths of its steps on other seeds. Means and 95 % intervals over five seeds.", "name": "fig-vision-unlabelled"}, "image": {"alt": "Left: SAIL and the nearest source lie close together and fall from 1.6 to above 1.4; scratch falls steeply from 2.3 to below 1.7 and stays above them. Right: SAIL and the nearest source lie on each other and fall slowly from above 1.9 to below 1.7; scratch falls from 2.3 to 2.1 in the first steps, comes to where they begin after a third of the steps, and ends at 1.8."}}
-from mergelib.studies.papers.sail.larger.rates import usual_goals
-
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of a linear classifier of features on the way to CIFAR-10 at width 12. Left: with labels, three epochs. Right: by BYOL, thirty. Means and 95 % intervals over five seeds.", "name": "fig-vision-unlabelled"}, "image": {"alt": "Left: SAIL and the nearest source lie close together and fall from 1.6 to above 1.4; scratch falls steeply from 2.3 to below 1.7 and stays above them. Right: SAIL and the nearest source lie on each other and fall slowly from above 1.9 to below 1.7; scratch falls from 2.3 to 2.1 in the first steps, comes to where they begin after a third of the steps, and ends at 1.8."}}
 both, longer = arms.curves(arms.UNLABELLED), arms.curves(arms.UNLABELLED_LASTING)
 main = both[both["target"].eq("cifar10") & both["size"].eq("half wider")]
-goals = usual_goals("ResNet, halves, BYOL", "half wider", "cifar10")
 fig, axes = plt.subplots(1, 2, figsize=(8.6, 3.8), sharey=True)
 figures.curves(main[main["modality"] == "ResNet, halves, probed"], axes[0])
 figures.curves(longer, axes[1])
-axes[1].hlines([*goals.values()], 0, 1600, color="#8c8c8c", lw=1, ls=":")
 for ax, title in zip(axes, ("with labels", "by BYOL")):
     ax.set(title=title, xlabel="steps")
 axes[0].set_ylabel("test loss, nats")
@@ -448,24 +446,20 @@ columns = ["accuracy", "neighbours"]
 print(ends.pivot_table(index="arm", columns="step", values=columns).round(2).to_string())
 
 # %% [markdown]
-# By BYOL, too, all starts go on learning, but it takes ten times as long. How much faster than scratch, as $\log_2$, are SAIL's start and the nearest half alone, by what counts as cost?
+# By BYOL, too, all starts go on learning, but it takes ten times as long. How much faster than scratch, as $\log_2$, are SAIL's start and the nearest half alone, by what counts as cost, to what scratch had in half of
+# 1,600 steps on other seeds? And the claims about final accuracy (S10) and about labels (S11):
 
 # %% tags=["hide-input"]
 from mergelib.records.statistics import interval, written
-from mergelib.studies.analysis.sail.reached import SIDES
 
-goals = ("easy", "hard")
 lasting = arms.unlabelled_lasting()
-counted = pd.concat(arms.accounts(lasting, goal).assign(goal=goal) for goal in goals)
-speeds = {
-    account: over_seeds(part, ["goal", "arm"], "speed")
-    for account, part in counted.groupby("account")
-}
+counted = arms.accounts(lasting, "easy")
+speeds = {account: over_seeds(part, "arm", "speed") for account, part in counted.groupby("account")}
 print(written(speeds).to_string())
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key in ("S10", "S11")])
 shown = checks[checks["what"].str.contains("BYOL|with labels")]
-for claim, role in zip(("S10", "S11", "S11"), ("primary", "primary", "secondary")):
-    print(drawing.lines(shown, claim, role))
+for claim in ("S10", "S11"):
+    print(drawing.lines(shown, claim, "primary"))
 
 # %% tags=["remove-cell"]
 assert longer["seed"].nunique() == lasting["seed"].nunique() == 5
@@ -473,13 +467,6 @@ assert longer["step"].max() == 1600
 right = ends.groupby(["arm", "step"])["accuracy"].mean().unstack("step")
 assert (right[160] - right[0]).loc["SAIL"].round(2) == 0.02
 assert (right[1600] - right[0]).loc["SAIL"].round(2) == 0.09
-shares = counted.groupby("goal")[[*SIDES]].mean()
-assert shares["reached"].eq(1).all()
-assert shares[["begun", "rival_begun"]].eq(0).all(axis=None)
-assert shares["rival_reached"].round(1).to_dict() == {"easy": 1, "hard": 0.6}
-for account, low, high in (("B", 4.5, 6), ("C", 2, 3)):
-    assert low < 2 ** speeds[account].loc[("easy", "SAIL"), "mean"] < high
-    assert (speeds[account]["mean"] > speeds[account]["half_width"]).all()
 assert (
     lasting.query("arm == 'SAIL'")["source_flops"]
     .eq(2 * lasting.query("arm == 'nearest source'")["source_flops"].iloc[0])
@@ -487,31 +474,32 @@ assert (
 )
 
 # %% tags=["remove-cell"]
-verdicts = shown.groupby(["claim", "role"])["outcome"].unique().str.join(", ")
-assert verdicts["S10", "primary"] == verdicts["S11", "secondary"] == "holds"
-assert verdicts["S11", "primary"] == "open"
-values = shown.set_index(["claim", "role"])["value"]
-assert round(values["S11", "secondary"], 2) == 0.15
-assert round(values["S10", "primary"], 1) == 4.5
-assert shown.query("claim == 'S11' and role == 'primary'")["what"].str.contains("no factor").all()
+labels = shown[(shown["claim"] == "S11") & (shown["role"] == "primary")]
+assert labels["outcome"].tolist() == ["holds"]
+assert labels["value"].round(2).tolist() == [0.14]
+assert counted[["reached", "rival_reached"]].all(axis=None)
+for account, low, high in (("A", 7, 8), ("C", 2.5, 3)):
+    assert low < 2 ** speeds[account].loc["SAIL", "mean"] < high
+    assert (speeds[account]["mean"] > speeds[account]["half_width"]).all()
+wide = lasting.pivot(index="seed", columns="arm", values="accuracy")
+middle, half = interval((100 * (wide["SAIL"] - wide["scratch"])).tolist())
+assert (round(middle, 1), half < middle) == (4.5, True)
 wide = lasting.pivot(index="seed", columns="arm", values="loss")
 middle, half = interval((wide["SAIL"] - wide["nearest source"]).tolist())
 assert abs(middle) < half < 0.05
-short = arms.speed_ups(arms.unlabelled(), "easy", "B", "SAIL")
-short = short[(short["size"] != "half wider") | (short["target"] != "cifar10")]
-assert (short.groupby("modality")["begun"].mean() > 0.6).all()
 held = both[(both["target"] == "tiny_imagenet20") & (both["step"] == 160)]
 held = held.groupby(["modality", "arm"])["judge"].mean().unstack("arm")
 assert (held["SAIL"] - held["nearest source"]).between(0.03, 0.1).all()
+begun = both[(both["modality"] == "ResNet, halves, BYOL") & (both["step"] <= 160)]
+early = begun.pivot_table(index=["target", "size", "seed"], columns=["arm", "step"], values="judge")
+at_once = early["SAIL"][0] < early["scratch"].min(axis=1)
+assert at_once.mean() > 0.6
 
 # %% [markdown]
-# To the easy goal SAIL is five times as fast as scratch, and more than twice where both sources have to be trained for it: thirty epochs cost more than they do. (The hard goal
-# scratch reaches in three seeds of five, so that those are lower bounds.) It ends 4.5 points ahead. **The nearest half alone is as good** here, with one source to pay for instead of two, and better on the 20
-# other classes.
+# SAIL is seven times as fast as scratch, and more than twice where both sources have to be trained for it: thirty epochs cost more than they do. After 1,600 steps it ends 4.5 points above scratch. **The nearest half alone is as good** here, with one source to pay for instead of two, and better on the 20 other classes.
 #
-# After 160 steps, at equal cost, the paper is right: SAIL gains 0.15 nats more with labels than without, over CIFAR-10 at three sizes and one each of CIFAR-100
-# and the 20 others. In how many times as fast that is, no factor tells: what sources have learned is below scratch's goals before any step in most of these short
-# runs.
+# After 160 steps, at equal cost, the paper is right: SAIL gains 0.14 nats more with labels than without, over CIFAR-10 at three sizes and one each of CIFAR-100
+# and the 20 others. In how many times as fast that is, no factor tells: in most runs of 160 steps by BYOL SAIL's loss before any step is lower than all of scratch's.
 #
 # ## When to use it, and when not
 #
@@ -627,7 +615,7 @@ for count in (20, 320):
 #
 # * On pictures SAIL is faster than scratch at every size, and not ahead of the nearest source alone; an even average of two halves is behind it.
 # * For digits and signs the farther source is better, and no distance of pixels tells.
-# * By BYOL it takes ten times as many steps to see it: then a start is five times as fast as scratch, and sources pay for themselves.
+# * By BYOL training takes ten times as many steps. SAIL is seven times as fast as scratch there and ends 4.5 points above it, and one half alone is as good.
 # * Between sources whose data cannot be told apart, weights by distances are chance.
 #
 # **Next:** [](54-sail-text).

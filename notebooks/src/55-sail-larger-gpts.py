@@ -94,7 +94,7 @@ from mergelib.plots import use_style
 from mergelib.studies.analysis.sail.larger import arms as comparison
 from mergelib.studies.figures import starts as drawn
 from mergelib.studies.figures import text as figures
-from mergelib.studies.papers.sail.larger.rates import usual_goals
+from mergelib.studies.analysis.sail.larger import tuning
 
 use_style()
 way = comparison.curves(comparison.TEXT)
@@ -113,15 +113,16 @@ way = way.assign(perplexity=np.exp(way["judge"]))
 ends = way.groupby(["start", "arm", "step"])["perplexity"].mean().unstack()
 for _, rows in ends.groupby("start"):
     part = rows.droplevel("start")
-    assert 12 < part.loc["scratch", 400] < 14
-    assert part.drop(["scratch", "scratch, published"])[400].between(8.5, 9.7).all()
+    assert 10.5 < part.loc["scratch", 400] < 12.5
+    grown = part[~part.index.str.startswith(("scratch", "random"))]
+    assert grown[400].between(8.5, 9.7).all()
     assert (part.loc["LiGO", :40] < part.drop(["LiGO", "SAIL, learned"])[[0, 20, 40]].min()).all()
     assert (part.loc["nearest source"] < part.loc["SAIL"]).all()
     assert (part.loc["SAIL"] < part.loc["uniform"]).all()
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss at equal cost above that of the nearest source alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-text-arms"}, "image": {"alt": "The greedy soup is on zero, as it takes the nearest source alone. Nearly all other starts are right of zero: the stack and matched SAIL by less than a hundredth, LiGO in both forms and bert2BERT by one and a half, the source at its own size and SAIL by two hundredths, learned SAIL by four, the uniform average and distillation by five to seven, and the farther source alone by ten."}}
 starts = comparison.starts()
-random = starts["arm"].isin(["scratch", "scratch, published"])
+random = starts["arm"].str.startswith(("scratch", "random"))
 main = starts[(starts["size"] == "half wider") & ~random]
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
 figures.ends(main, ax)
@@ -138,14 +139,16 @@ wide = starts.pivot_table(index=["size", "start", "seed"], columns="arm", values
 above = wide.sub(wide["nearest source"], axis=0)
 others = ["SAIL", "SAIL, learned", "SAIL, matched", "SAIL, distilled", "uniform", "LiGO"]
 assert (above[[*others, "stack", "own size"]].groupby("size").mean().min() > 0.004).all()
-assert (above["greedy soup"].dropna() == 0).all()
+assert above["greedy soup"].dropna().between(0, 0.01).all()
 assert (above["SAIL"] > 0).all(), "in every seed, size and start"
 assert (above["SAIL"] < above["uniform"]).all()
 assert (above["SAIL, distilled"] > above["SAIL"]).dropna()[above["SAIL, distilled"].notna()].all()
-assert above[["scratch", "scratch, published"]].min().min() > 0.3
+assert above["scratch"].min() > 0.15
 middle, half = interval(above["farther source"].dropna().tolist())
 assert (round(middle - half, 2), round(middle, 2)) == (0.05, 0.1)
-for _, values in (wide["scratch, published"] - wide["scratch"]).dropna().groupby("size"):
+for _, values in (
+    (wide["scratch, published"] - wide["scratch, usual scale"]).dropna().groupby("size")
+):
     middle, half = interval(values.xs("shared", level="start").tolist())
     assert abs(middle) + half < 0.03
 
@@ -156,21 +159,21 @@ added = ["LiGO", "LiGO, published", "bert2BERT"]
 behind = above.xs("shared", level="start")[added]
 for _, values in behind.stack().dropna().groupby(["size", "arm"]):
     middle, half = interval(values.tolist())
-    assert half < middle < 0.02
+    assert half < middle < 0.03
 middle, half = interval((behind["LiGO, published"] - behind["LiGO"]).dropna().tolist())
 assert abs(middle) + half < 0.01
-_, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key == "S6"])
-shown = checks["what"].str.contains(": SAIL ends lower than (?:LiGO|bert2BERT)")
-assert shown.sum() == 10
-assert (checks.loc[shown, "outcome"] == "open").all()
+ahead = wide[added].sub(wide["SAIL"], axis=0).xs("shared", level="start")
+for _, values in ahead.stack().dropna().groupby(["size", "arm"]):
+    middle, half = interval(values.tolist())
+    assert abs(middle) < half
 
 # %% [markdown]
 # **In every seed, at both sizes (the other is 64 wide and 4 deep) and from both kinds of start, SAIL ends behind the nearest source
 # alone.** The theorem's weight is right, three quarters, and better than one half. But the quarter of the other network does harm, and the greedy
-# soup leaves it out. Alone, at a rate that was not tuned for it, it ends 0.1 nats behind: here, unlike [in vision](vision-farther), the distance names the better source. LiGO as published ends within a hundredth of LiGO by SAIL's maps, and bert2BERT near both. All three are behind the nearest
-# source alone, the first and the last at both sizes, and none is certainly ahead of SAIL or behind it. All starts are far ahead of scratch, by more
-# than 0.3 nats: what helps is that something has been learned. Random weights as GPT-2 draws them {cite}`radford2019language`, with smaller last weights in every
-# branch, end level with ours within 0.03. Distillation from the nearest source does not help either.
+# soup leaves it out, so that it differs from the nearest source by its own cost alone. Alone, at a rate that was not tuned for it, it ends 0.1 nats behind: here, unlike [in vision](vision-farther), the distance names the better source. LiGO as published ends within a hundredth of LiGO by SAIL's maps, and bert2BERT near both. All three are behind the nearest
+# source alone, the first and the last at both sizes, and none is certainly ahead of SAIL or behind it. All starts are ahead of scratch by more
+# than 0.15 nats, although scratch has the best of all rates and scales of its weights that we tried ([below](text-lasting)). Random weights as GPT-2 draws them {cite}`radford2019language`, with smaller last weights in every
+# branch, end within 0.03 of the usual ones at the same rate. Distillation from the nearest source does not help either.
 #
 # ## What counts as cost
 #
@@ -178,7 +181,7 @@ assert (checks.loc[shown, "outcome"] == "open").all()
 # How fast the starts are is a matter of what counts. By account A it is retraining alone, which is the paper's. By B, whatever the start takes beside its sources is paid for as well, and by C
 # the sources, too:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch of all starts with a shared start at width 48, to what scratch has after nine tenths of 1,000 steps on other seeds, by what counts as cost. Here scratch has 400 and does not get there, so all are lower bounds; learned maps (LiGO, SAIL) begin below this loss. Means and 95 % intervals over five seeds.", "name": "fig-text-accounts"}, "image": {"alt": "Rows of three marks. Retraining alone, learned maps lie above four, the nearest source at three and a half, SAIL at three, the uniform average below two. With what the start takes counted, LiGO, learned and distilled SAIL fall below two. With the sources counted, starts from one source lie near zero and those from two near minus one."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch of all starts with a shared start at width 48, to what scratch at its best has after six tenths of 1,000 steps on other seeds, by what counts as cost. Here scratch has 400 and does not get there, so all are lower bounds; LiGO is there by the first reading in three seeds of five. Means and 95 % intervals over five seeds.", "name": "fig-text-accounts"}, "image": {"alt": "Rows of three marks. Retraining alone, learned maps lie above four, the nearest source at three and a half, SAIL at three, the uniform average below two. With what the start takes counted, LiGO, learned and distilled SAIL fall below two. With the sources counted, starts from one source lie near zero and those from two near minus one."}}
 cell = starts[(starts["size"] == "half wider") & (starts["start"] == "shared")]
 counted = comparison.accounts(cell, "hard")
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
@@ -188,75 +191,120 @@ plt.show()
 
 # %% tags=["remove-cell"]
 means = counted.groupby(["account", "arm"])["speed"].mean().unstack("account")
-rest = means.drop("scratch, published")
-assert rest.loc[["LiGO", "SAIL, learned"], "A"].min() > 4
-assert rest.loc["nearest source", "A"] > 3.4 > 3.1 > rest.loc["SAIL", "A"] > 2.8
-assert 1.5 < rest.loc["uniform", "A"] < 2
-assert rest.loc[["LiGO", "LiGO, published", "SAIL, learned", "SAIL, distilled"], "B"].max() < 2
-assert rest.loc[["nearest source", "stack", "bert2BERT"], "C"].between(0, 0.1).all()
-assert rest.loc[["SAIL", "uniform", "greedy soup", "SAIL, learned"], "C"].max() < -0.7
+aside = ["scratch, published", "scratch, usual scale", "random, same scale"]
+rest = means.drop(aside, errors="ignore")
+learned = ["LiGO", "LiGO, published", "SAIL, learned"]
+assert rest.loc[learned, "A"].min() > 3.5
+assert rest.loc["nearest source", "A"] > 2.9 > 2.4 > rest.loc["SAIL", "A"] > 2.1
+assert 0.9 < rest.loc["uniform", "A"] < 1.2
+assert rest.loc[[*learned, "SAIL, distilled"], "B"].max() < 1.6
+assert rest.loc[["nearest source", "stack", "bert2BERT"], "C"].abs().max() < 0.1
+assert rest.loc[["SAIL", "uniform", "greedy soup", "SAIL, learned"], "C"].max() < -0.9
 assert not counted["rival_reached"].any()
+assert counted[counted["arm"] == "LiGO"]["early"].mean() == 0.6
 
 # %% [markdown]
 # By retraining alone learned maps look fastest. What they and a teacher take is most of that lead, and by account B the nearest source alone is ahead of SAIL, and SAIL of
 # the uniform average. If the sources have to be trained for it, one is about even with scratch, and two are slower.
 #
-# ## Until scratch is done
+# ## Warm start or scale?
 #
 # (text-lasting)=
-# In 400 steps scratch is not done. In 1,000 it comes to both goals or near them:
+# Grown weights differ from usual random ones in two ways: they have been learned, and they are larger. So training from scratch needs its own best scale before it is a fair rival. On two tuning seeds we tried
+# rates from 0.001 to 0.009, each with several scales of the usual random weights, at either width (`mergelib study starts_tuning`). The last row has random weights in which every tensor has the mean and
+# the standard deviation of SAIL's grown one: what has been learned is gone, and only its scale is left. The best rate for each scale, and the loss on the half that chooses, averaged over 300 and 600 steps:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Perplexity on test text over 1,000 steps, with a shared start; dotted, the easy and the hard goal, which scratch had after a half and nine tenths of its steps on other seeds. Left: width 48, depth 3. Right: width 64, depth 4. Logarithmic axis; means and 95 % intervals over five seeds.", "name": "fig-text-lasting"}, "image": {"alt": "Two panels that look alike. SAIL and the nearest source alone begin near the easy goal, cross both goals within a tenth of the steps and end on each other. Scratch begins far above, crosses the easy goal half-way and ends near the hard one, above both."}}
+# %%
+curves = tuning.tuned()
+rows = []
+for size, arm in ((size, arm) for arm in tuning.RANDOM for size in ("half wider", "twice")):
+    for scales, losses in tuning.grid(curves, size, arm).groupby(["embeddings", "matrices"]):
+        name = "embeddings × {:g}, others × {:g}".format(*scales)
+        name = name if arm == "scratch, tuned" else "scale of the grown network"
+        width = {"half wider": 48, "twice": 64}[size]
+        rate = losses.idxmin()[0]
+        rows.append({"random weights": name, "width": width, "rate": rate, "loss": losses.min()})
+grid = pd.DataFrame(rows).pivot(index="random weights", columns="width", values=["rate", "loss"])
+print(grid.round(4).to_string())
+
+# %% [markdown]
+# Larger embeddings and a higher rate help training from scratch a good deal: at the usual scale and 0.001, the rate of the other starts, it does not come to the second goal below in 640 steps. At width 64 the
+# best rate for the widest embeddings tried lies at the edge of the grid, so that scratch may still be better than it is here.
+#
+# These are 1,000 steps, with scratch and the random control at their best, and SAIL and the nearest source at the best of four rates. Goals are the lowest losses that scratch had in 300 and 600 steps on the
+# tuning seeds. Steps to a goal are read off the smoothed curve, on straight lines between readings:
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Perplexity on test text over 1,000 steps, with a shared start; dotted, the easy and the hard goal, which scratch reached in three and six tenths of its steps on other seeds. Left: width 48, depth 3. Right: width 64, depth 4. Logarithmic axis; means and 95 % intervals over five seeds.", "name": "fig-text-lasting"}, "image": {"alt": "Two panels that look alike. SAIL and the nearest source alone begin near the easy goal and cross the hard one within a sixth of the steps. Scratch and random weights of the grown scale begin far above, run close together, and cross the goals after about three and six tenths of the steps."}}
 way = comparison.curves(comparison.LASTING)
 way = way[way["start"] == "shared"]
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.8), sharey=True)
+shown = ("scratch", "random, same scale", "SAIL", "nearest source")
 for ax, (size, part) in zip(axes, way.groupby("size")):
-    drawn.perplexities(part, ax, ("scratch", "SAIL", "nearest source"), size)
+    drawn.perplexities(part, ax, shown, size)
     for goal in ("easy", "hard"):
-        ax.axhline(np.exp(usual_goals("GPT", size)[goal]), color="#8c8c8c", lw=1, ls=":")
+        ax.axhline(np.exp(tuning.goals_for("GPT", size)[goal]), color="#8c8c8c", lw=1, ls=":")
 axes[0].set_ylabel("perplexity")
-fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=10)
+fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=10)
 plt.show()
 
 # %% [markdown]
-# And how much faster than scratch is SAIL, by $\log_2$ of the cost to either goal, with what its start takes (account B) and with both sources (C)?
+# How much faster than scratch is SAIL, by $\log_2$ of the cost to either goal, if only retraining counts (account A, the paper's), and if both sources are paid for (C)? And how much faster than random
+# weights of its own scale, and these than scratch?
 
 # %%
 longer = comparison.lasting()
+pairs = {
+    "SAIL": ("SAIL", "scratch"),
+    "SAIL, over its scale": ("SAIL", "random, same scale"),
+    "its scale": ("random, same scale", "scratch"),
+}
 goals = pd.concat(
-    comparison.speed_ups(longer, goal, account, "SAIL").assign(goal=goal, account=account)
+    comparison.speed_ups(longer, goal, account, *pair).assign(goal=goal, account=account, pair=name)
     for goal in ("easy", "hard")
-    for account in ("B", "C")
+    for account in ("A", "C")
+    for name, pair in pairs.items()
+    if account == "A" or name == "SAIL"
 )
 shared = goals[goals["start"] == "shared"]
 table = {
-    account: over_seeds(part, ["size", "goal"], "speed")
+    account: over_seeds(part, ["size", "goal", "pair"], "speed")
     for account, part in shared.groupby("account")
 }
 print(written(table).to_string())
 
 # %% tags=["remove-cell"]
-factor = 2 ** goals.groupby(["goal", "account", "size"])["speed"].mean()
-assert factor["easy", "B"].between(22, 30).all()
-assert factor["hard", "B"].between(11, 20).all()
-assert 2 < factor["hard", "C", "twice"] < 2.5
-assert factor["easy", "C", "half wider"] < 1 < factor["hard", "C", "half wider"] < 1.4
-ends = longer.pivot_table(index=["size", "start"], columns="arm", values=["loss", "accuracy"])
-gap = ends["loss"]["SAIL"] - ends["loss"]["nearest source"]
-assert gap.abs().max() < 0.01
-lead = ends["accuracy"]["SAIL"] - ends["accuracy"]["scratch"]
-assert lead.between(0.04, 0.08).all()
-steps = (
-    longer[longer["arm"].isin(["SAIL", "nearest source"])].groupby(["size", "arm"])["hard"].mean()
-)
-assert (steps.unstack()["nearest source"] < steps.unstack()["SAIL"]).all()
-_, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key == "S17"])
+speed = goals.groupby(["pair", "account", "goal", "size"])["speed"].mean()
+factor = (2**speed).sort_index()
+assert 7 < factor["SAIL", "A", "hard", "half wider"] < 10
+assert 3 < factor["SAIL", "A", "hard", "twice"] < 5
+assert (factor["SAIL", "A", "easy"] > 10).all()
+assert factor["SAIL, over its scale", "A", "hard", "half wider"] > 6
+assert factor["SAIL, over its scale", "A", "hard", "twice"] > 3
+assert factor["its scale", "A", "hard"].between(0.9, 1.25).all()
+assert (factor["SAIL", "C", "easy"] < 1).all()
+assert factor["SAIL", "C", "hard"].between(0.9, 1.5).all()
+
+# %% tags=["remove-cell"]
+early = goals[(goals["pair"] == "SAIL") & (goals["account"] == "A") & (goals["goal"] == "easy")]
+assert early.groupby(["size", "start"])["early"].mean().min() > 0.5
+usual = longer[longer["arm"] == "scratch, usual scale"].groupby("size")["hard"]
+assert usual.apply(lambda steps: steps.isna().mean()).min() > 0.5
+ends = longer[longer["start"] == "shared"]
+ends = ends.pivot_table(index="size", columns="arm", values=["loss", "accuracy"])
+steps = longer[longer["arm"].isin(["SAIL", "nearest source"]) & (longer["start"] == "shared")]
+steps = steps.groupby(["size", "arm"])["hard"].mean().unstack()
+assert (steps["nearest source"] < steps["SAIL"]).all()
+_, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key in ("S1", "S17")])
 told = checks[checks["what"].str.startswith("GPT") & (checks["role"] == "primary")]
 assert (told["outcome"] == "holds").all()
 
+
 # %% [markdown]
-# **Here the paper is right about scratch**: SAIL is more than twenty times as fast to the easy goal and more than ten times to the hard one, ends five to seven points of accuracy higher, and at the larger size is
-# twice as fast even if both sources are paid for. The nearest source alone gets there sooner still; after 1,000 steps both end within a hundredth of a nat.
+# **Here the paper is right about scratch.** To the hard goal SAIL needs about a ninth of scratch's steps at width 48 and a quarter at width 64. To the easy goal factors are lower bounds: SAIL is there by the first
+# reading, after 20 steps. Most of this is what has been learned, not its scale: random weights of the same scale are at most a fifth faster than scratch at its best.
+# A scratch that is not tuned makes the factors much larger: at its usual scale and rate it seldom reaches the hard goal in 1,000 steps at all.
+#
+# With both sources to pay for (account C), SAIL is slower than scratch to the easy goal and about as fast to the hard one. The nearest source alone gets to the hard goal sooner than SAIL.
 #
 # ## The paper's numbers
 #
@@ -505,7 +553,8 @@ assert abs((without - with_noise).mean()) < 0.001
 #
 # * Every start from trained networks is far ahead of random weights. Of them the nearest source alone, grown, gets to every goal first or nearly so.
 # * Averages of two sources, learned maps and distillation end behind it at equal cost.
-# * What counts as cost decides who is fast: learned maps lead while they are free, and two sources pay for themselves where training is long.
+# * What counts as cost decides which start is fast: learned maps lead while they are free. With both sources to pay for, SAIL is about as fast as scratch to the hard goal.
+# * The scale of the grown weights explains little of their lead over a scratch that is at its own best scale; over an untuned scratch the factors would be much larger.
 # * The paper's 10.8866 is an untrained network, three of its test sizes cannot be, and its table has no row for a source.
 # * Copies stay copies under learned maps, too.
 #

@@ -9,7 +9,7 @@ from scipy import stats
 
 from mergelib.ledger import Check
 from mergelib.ledger.checks import Kind, Limit
-from mergelib.ledger.sail.speeds import faster, more
+from mergelib.ledger.sail.speeds import faster
 from mergelib.ledger.sail.spirals import maintained
 from mergelib.ledger.verdicts import outcomes
 from mergelib.studies.analysis.sail.reached import SIDES, bounded
@@ -135,54 +135,49 @@ def test_bounds_of_a_quantity_decide_on_one_side(limit: Limit, shown: list[str])
     assert [result.shown for result in outcomes(checks)] == shown
 
 
+EARLY = ": one side is there at the first reading)"
+
+
 @pytest.mark.parametrize(
-    ("own", "rival", "begun", "rival_begun", "words", "role"),
+    ("own", "rival", "early", "rival_early", "words"),
     [
-        (5, 5, 1, 0, "", "primary"),
-        (5, 3, 0, 0, " (a lower bound)", "primary"),
-        (3, 4, 0, 0, " (an upper bound)", "primary"),
-        (3, 3, 0, 0, " (no factor)", "secondary"),
-        (5, 5, 2, 1, " (a lower bound: one side begins there)", "secondary"),
-        (5, 3, 2, 0, " (a lower bound: one side begins there)", "secondary"),
-        (5, 5, 0, 2, " (an upper bound: one side begins there)", "secondary"),
-        (5, 5, 2, 2, " (no factor: one side begins there)", "secondary"),
-        (5, 3, 0, 2, " (no factor: one side begins there)", "secondary"),
+        (5, 5, 1, 0, ""),
+        (5, 3, 0, 0, " (a lower bound)"),
+        (3, 4, 0, 0, " (an upper bound)"),
+        (3, 3, 0, 0, " (no factor)"),
+        (5, 5, 2, 1, f" (a lower bound{EARLY}"),
+        (5, 3, 2, 0, f" (a lower bound{EARLY}"),
+        (5, 5, 0, 2, f" (an upper bound{EARLY}"),
+        (5, 5, 2, 2, f" (no factor{EARLY}"),
+        (5, 3, 0, 2, f" (no factor{EARLY}"),
     ],
 )
-def test_speed_ups_are_bounds_where_a_side_seldom_gets_there_or_begins_there(
-    own: int, rival: int, begun: int, rival_begun: int, words: str, role: str
+def test_speed_ups_are_bounds_where_a_side_rarely_gets_there_or_is_early(
+    own: int, rival: int, early: int, rival_early: int, words: str
 ) -> None:
+    """What was reached never changes a role."""
     seeds = range(5)
     rows = pd.DataFrame({"seed": seeds, "speed": [1.0, 1.2, 0.8, 1.1, 0.9], "size": "a"})
-    for name, count in zip(SIDES, (own, rival, begun, rival_begun), strict=True):
+    for name, count in zip(SIDES, (own, rival, early, rival_early), strict=True):
         rows[name] = [seed < count for seed in seeds]
     assert bounded(rows, "size").item() == bool(words)
     check = faster("faster", rows, {"size": "a"}, "primary")
-    assert (check.what, check.role) == (f"faster{words}", role)
+    assert (check.what, check.role) == (f"faster{words}", "primary")
     assert check.value == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("own", "other", "limit"),
-    [
-        ("", "", ""),
-        ("begun", "", "least"),
-        ("", "begun", "most"),
-        ("begun", "rival_begun", "least"),
-        ("begun", "begun", "none"),
-    ],
-)
-def test_a_difference_of_bounds_is_one_where_both_go_the_same_way(
-    own: str, other: str, limit: Limit
-) -> None:
-    rows = pd.DataFrame(
-        {"seed": 2 * [*range(5)], "speed": np.arange(10.0) ** 2, "size": 5 * ["a"] + 5 * ["b"]}
-    )
-    rows[list(SIDES)] = [True, True, False, False]
-    for size, name in (("a", own), ("b", other)):
-        if name:
-            rows.loc[rows["size"] == size, name] = True
-    assert more("more", rows, {"size": "a"}, {"size": "b"}).limit == limit
+@pytest.mark.parametrize(("speed", "fraction"), [(3.0, 1.0), (-1.0, 0.0)])
+def test_speeds_that_are_all_bounds_and_the_same_are_counted(speed: float, fraction: float) -> None:
+    """Always there at once, never there: no spread, so that only the signs can be tested."""
+    rows = pd.DataFrame({"seed": range(5), "speed": speed, "size": "a"})
+    rows[list(SIDES)] = [True, False, True, False]
+    check = faster("faster", rows, {"size": "a"}, "primary")
+    assert (check.kind, check.value, check.bound) == ("fraction", fraction, 0.5)
+    assert check.chances[0] == pytest.approx(min(1, 2 * 0.5**5 if speed > 0 else 1))
+    tasks = pd.concat([rows.assign(target=name, speed=speed + i) for i, name in enumerate("xyz")])
+    check = faster("faster", tasks, {"size": "a"}, "primary", keys=("seed", "target"))
+    assert check.values.shape == (5, 3)
+    assert check.columns == "tasks"
 
 
 @pytest.mark.parametrize(

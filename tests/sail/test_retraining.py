@@ -1,55 +1,107 @@
 """Curves, crossings and costs: worked by hand, and against PyTorch's counter."""
 
 import itertools
+import math
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mergelib.sail.retraining import (
+    GOALS,
     Account,
     Costs,
-    Curve,
     count_flops,
+    goals_of,
     loop_flops,
     mmd_flops,
     perceptron_flops,
     retrain,
+    smoothed,
     speed_up,
     steps_to,
 )
 from mergelib.testbed.families.spirals import perceptron, scores, side_by_side, spirals
 from mergelib.testbed.tasks import Split
 
-
-def curve(*losses: list[float]) -> Curve:
-    loss = torch.tensor(losses).T
-    loss = loss[:, 0] if len(losses) == 1 else loss
-    return Curve(tuple(range(0, 10 * len(loss), 10)), loss, loss, loss)
+STEPS = tuple(range(0, 70, 10))
 
 
-def test_a_goal_is_reached_at_the_first_of_three_evaluations_below_it() -> None:
-    again, never = [3.0, 1, 3, 1, 1, 1, 3], [3.0, 1, 1, 3, 1, 1, 2]
-    assert int(steps_to(curve(again), 2.0)) == 30
-    assert int(steps_to(curve(again), 2.0, patience=1)) == 10
-    assert int(steps_to(curve(never), 2.0)) == 60, "the budget; the goal itself is not below it"
-    assert steps_to(curve(again, never), 2.0).tolist() == [30, 60]
-    assert steps_to(curve(again, never), 4.0).tolist() == [0, 0]
+def reached(losses: list[float], *goals: float) -> list[float]:
+    curves = torch.tensor(losses)[:, None].expand(-1, len(goals))
+    return steps_to(STEPS[: len(losses)], curves, torch.tensor(goals)).tolist()
+
+
+def test_a_single_outlier_is_no_crossing() -> None:
+    """A dip of one reading, and a rise of one, are the median's; two readings are not."""
+    assert reached([4.0, 4, 1, 4, 3, 2, 1], 2.0) == [50]
+    assert reached([4.0, 3, 9, 2, 1, 1, 1], 2.0) == [30]
+    assert reached([4.0, 4, 1, 1, 4, 4, 4], 2.0) == [pytest.approx(10 + 10 * 2 / 3)]
+
+
+def test_crossings_lie_on_straight_lines_up_to_the_last_reading() -> None:
+    falling = [7.0, 6, 5, 4, 3, 2, 1]
+    assert reached(falling, 7.5, 7.0, 4.5, 1.25, 1.0) == [0, 0, 25, 57.5, 60]
+    assert reached(falling, 0.5, 6.0) == [pytest.approx(math.nan, nan_ok=True), 10]
+    assert reached([3.0, 1.0], 2.0) == [5], "two readings are not smoothed"
+    assert reached([math.nan, math.nan, 5, 4, 3, 2, 1], 3.0, 9.0) == [40, 20]
+
+
+@given(losses=st.lists(st.floats(0, 5), min_size=3, max_size=7), shift=st.floats(0, 2))
+def test_the_smoothed_curve_is_at_the_goal_where_it_is_reached(
+    losses: list[float], shift: float
+) -> None:
+    """By `numpy`, interpolated there it is the goal, and it is above it at every step before."""
+    line = smoothed(torch.tensor(losses, dtype=torch.float64)).numpy()
+    goal = float(np.interp(shift * 10, STEPS[: len(line)], line))
+    found = float(steps_to(STEPS[: len(line)], torch.tensor(losses, dtype=torch.float64), goal))
+    assert found <= shift * 10 + 1e-6, "no later than where the goal was taken"
+    grid = np.linspace(0, STEPS[len(line) - 1], 2001)
+    before = np.interp(grid[grid < found - 1e-6], STEPS[: len(line)], line)
+    assert (before > goal - 1e-9).all()
+    if found > 0:
+        assert np.interp(found, STEPS[: len(line)], line) == pytest.approx(goal, abs=1e-9)
+
+
+def test_a_run_reaches_its_own_goals_in_time() -> None:
+    """Goals and crossings are one statistic: its median smooths both, and no goal is later."""
+    generator = torch.Generator().manual_seed(0)
+    steps = tuple(range(0, 110, 10))
+    falling = torch.linspace(3, 1, 11)[:, None] + 0.3 * torch.randn(11, 50, generator=generator)
+    goals = goals_of(steps, falling, 100)
+    assert {*goals} == {*GOALS}
+    for name, losses in goals.items():
+        found = steps_to(steps, falling, losses)
+        assert (found <= 100 * GOALS[name]).all()
+    assert (goals["hard"] <= goals["easy"]).all()
+    assert max(GOALS.values()) <= 0.6
+    with pytest.raises(ValueError, match="readings end at step 100, but the hard goal"):
+        goals_of(steps, falling, 200)
+
+
+def test_networks_side_by_side_have_their_own_steps() -> None:
+    losses = torch.tensor([[4.0, 1.0], [3, 1], [2, 1], [1, 1]])
+    assert steps_to((0, 5, 10, 15), losses, 2.5).tolist() == [7.5, 0]
 
 
 def test_a_speed_up_in_three_accounts() -> None:
-    """800 against 200, with 200 added, and 400 more for the sources."""
-    rival, own = torch.tensor(80), torch.tensor([20, 0])
+    """800 against 200, with 200 added, and 400 more for the sources; the last one never ends."""
+    rival, own = torch.tensor(80), torch.tensor([20.0, 0, math.nan])
     costs = Costs(10.0, added=200.0, sources=400.0)
     found = {
-        account: speed_up(rival, Costs(10.0), own, costs, account, least=5).tolist()
+        account: speed_up(rival, Costs(10.0), own, costs, account, least=5, last=160).tolist()
         for account in get_args(Account)
     }
-    assert found["A"] == [2.0, 4.0]
+    assert found["A"] == [2.0, 4.0, -1.0]
     assert found["B"][0] == 1.0
     assert found["C"][0] == 0.0
+    left = speed_up(rival, Costs(10.0), own, costs, "A", least=5)
+    assert left.isnan().tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize("widths", [(2, 50, 2), (3, 8, 5, 4)])

@@ -18,15 +18,23 @@ from mergelib.records.results import Tables
 from mergelib.statedict import lerp
 from mergelib.studies.catalogue import loaded_for
 from mergelib.studies.papers.sail.larger import arms as module
-from mergelib.studies.papers.sail.larger import grounds, transfers, tuning
-from mergelib.studies.papers.sail.larger.arms import ARMS, Sources, arms
+from mergelib.studies.papers.sail.larger import grounds, transfers
+from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY, Sources, arms
 from mergelib.studies.papers.sail.larger.grounds import (
     picture_transfer,
     text_transfer,
     transfer_of,
 )
-from mergelib.studies.papers.sail.larger.rates import Rates
+from mergelib.studies.papers.sail.larger.rates import (
+    EARLIER,
+    NOT_TUNED,
+    TABLE,
+    TUNED,
+    Rates,
+    usual_rates,
+)
 from mergelib.studies.papers.sail.larger.transfers import TARGET, Schedule, Transfer
+from mergelib.studies.papers.sail.larger.tuning import starts_tuning
 from mergelib.studies.papers.sail.training import Texts
 from mergelib.studies.runner import REGISTERED, Loaded, Run
 from mergelib.testbed.models import GPT
@@ -97,7 +105,7 @@ def test_every_start_of_a_text(text: Transfer, tables: Tables) -> None:
 @pytest.mark.parametrize("name", [name for name, arm in ARMS.items() if arm.weights])
 def test_no_start_has_units_that_stay_copies(text: Transfer, name: str) -> None:
     """Else a larger network has the capacity of its source, for ever."""
-    begun = Sources(text, "own", "twice").start(ARMS[name], 1e-3)
+    begun = Sources(text, "own", "twice").start(ARMS[name], Rates(1e-3, 1e-3))
     state = text.trained(begun.net, text.parts[TARGET], [2], 1e-3)[2]
     for key in ("token_embed.weight", "blocks.0.fc2.weight", "blocks.1.attn.proj.weight"):
         assert state[key].unique(dim=1).shape == state[key].shape, key
@@ -120,7 +128,7 @@ def test_every_start_pays(tables: Tables) -> None:
     assert (
         flops["scratch"] == costs["added_flops"]["scratch"] == costs["added_flops"]["uniform"] == 0
     )
-    assert (costs["source_flops"] > 0).sum() == len(costs) - 2
+    assert (costs["source_flops"] > 0).sum() == len(costs) - 3
     assert flops["SAIL"] == 2 * flops["LiGO"]
     added, step = costs["added_flops"], costs["step_flops"]
     assert added["Net2Net"] == added["nearest source"] < added["greedy soup"]
@@ -188,13 +196,15 @@ def test_starts_of_pictures(pictures: Transfer) -> None:
     found = pd.DataFrame(tables["curves"])["arm"].unique()
     assert {*ARMS} - {*found} == {
         *("stack", "bert2BERT", "LiGO, published"),
-        *("greedy soup", "SAIL, distilled"),
+        *("greedy soup", "SAIL, distilled", "scratch, tuned"),
     }
     usual = Sources(pictures, "own", "half wider")
     assert all(usual.rates(name).training for name in usual.allowed())
     assert all(usual.rates(name).maps for name in ("LiGO", "SAIL, learned"))
     pair = Sources(pictures, "own", "half wider")
-    starts = {name: pair.start(ARMS[name]) for name in ("scratch", "nearest source", "SAIL")}
+    starts = {
+        name: pair.start(ARMS[name], Rates(1e-3)) for name in ("scratch", "nearest source", "SAIL")
+    }
     heads = [start.net.state_dict()["1.weight"] for start in starts.values()]
     assert torch.equal(heads[0], heads[1])
     assert torch.equal(heads[0], heads[2])
@@ -244,24 +254,68 @@ def test_starts_on_cuda(text: Transfer, pictures: Transfer) -> None:
         assert near["judge"].to_numpy() == pytest.approx(own["judge"].to_numpy(), abs=1e-2)
 
 
-def test_rates_and_goals_are_those_of_least_loss(
-    text: Transfer, pictures: Transfer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tuning, "GRID", (1e-9, 3e-3))
-    monkeypatch.setattr(tuning, "MAPS", (1e-9, 1e-3))
-    few = {name: [ARMS[name]] for name in ("scratch", "LiGO", "SAIL, matched")}
-    rates = tuning.tuned_rates([text, text], "shared", "twice", 2, few)
-    assert rates["scratch"] == Rates(3e-3)
-    assert rates["LiGO"].training == 3e-3
-    assert {*rates} == {"scratch", "LiGO"}, "there is nothing to match with a shared start"
-    learned = {"LiGO": few["LiGO"]}
-    for size in ("half wider", "deeper"):
-        found = tuning.tuned_rates([pictures], "shared", size, 2, learned)
-        assert [rates.maps > 0 for rates in found.values()] == [True] * (size == "half wider")
-    goals = tuning.tuned_goals([text], "twice", 20, ("scratch", "nearest source"))
-    assert goals["hard"] < goals["easy"]
-    assert goals["late"] != goals["easy"]
-    assert {*tuning.tuned_goals([text], "twice", 20)} == {"easy", "hard"}
+def test_tuning_tries_every_rate_on_seeds_of_its_own(text: Transfer, pictures: Transfer) -> None:
+    with pytest.raises(ValueError, match="seed 0 is used by other studies: tune on seeds"):
+        starts_tuning(text, steps=2)
+    other = replace(text, seed=1000)
+    grid = [[1e-3, 0, 1, 1], [3e-3, 0, 5, 1]]
+    rows = starts_tuning(other, size="twice", only=["scratch, tuned"], steps=20, rates=grid)
+    curves = pd.DataFrame(rows["curves"])
+    assert curves.groupby("training")["step"].agg(list).tolist() == 2 * [[*range(0, 21, EVERY)]]
+    assert curves[["training", "embeddings"]].drop_duplicates().to_numpy().tolist() == [
+        [1e-3, 1],
+        [3e-3, 5],
+    ]
+    usual = arms(other, size="twice", only=["scratch"], steps=2, rates={"scratch": [1e-3]})
+    assert usual["curves"][0]["judge"] == curves["judge"][0], "a factor of 1 changes nothing"
+    assert len({*curves.loc[curves["step"] == 0, "judge"]}) == 2
+    with pytest.raises(ValueError, match="'scratch, tuned' does not fit: only the scale of a GPT"):
+        starts_tuning(replace(pictures, seed=1000), only=["scratch, tuned"], size="deeper", steps=2)
+
+
+def test_goals_need_no_sources(pictures: Transfer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("a source was trained")
+
+    monkeypatch.setattr(Transfer, "source", refused)
+    rows = starts_tuning(replace(pictures, seed=1000), size="deeper", steps=2)["curves"]
+    assert {row["arm"] for row in rows} == {"scratch"}
+    assert rows[0]["training"] == usual_rates(pictures.name, "shared", "deeper", "scratch").training
+
+
+@pytest.mark.parametrize("size", ["half wider", "twice"])
+def test_random_weights_of_the_grown_scale_know_nothing(text: Transfer, size: str) -> None:
+    """Every tensor keeps its mean and deviation, within what chance allows, and nothing else."""
+    pair = Sources(text, "shared", size)
+    grown, drawn = (
+        pair.start(ARMS[name], Rates(1e-3)).net.state_dict()
+        for name in ("SAIL", "random, same scale")
+    )
+    for key, value in grown.items():
+        other, spread = drawn[key], float(value.std(correction=0))
+        error = 5 * spread / value.numel() ** 0.5
+        assert float(other.mean() - value.mean()) == pytest.approx(0, abs=error + 1e-7), key
+        assert float(other.std(correction=0)) == pytest.approx(spread, abs=error + 1e-7), key
+        if value.numel() > 2000 and spread:
+            pairs = torch.stack([value.flatten(), other.flatten()])
+            assert abs(float(torch.corrcoef(pairs)[0, 1])) < 0.1, key
+    again = pair.start(ARMS["random, same scale"], Rates(1e-3)).net.state_dict()
+    assert all(torch.equal(again[key], value) for key, value in drawn.items())
+
+
+def test_every_arm_has_one_row_of_rates_where_it_is_used() -> None:
+    """The last row that fits counts, and says where it comes from."""
+    assert usual_rates("GPT", "own", "twice", "SAIL") == Rates(3e-3)
+    assert usual_rates("GPT", "shared", "twice", "SAIL") == Rates(1e-3)
+    halves = ("ResNet, halves", "half wider")
+    assert usual_rates(halves[0], "shared", halves[1], "scratch") == Rates(1e-3)
+    assert usual_rates(halves[0], "shared", halves[1], "SAIL") == Rates(3e-3)
+    assert usual_rates(halves[0], "own", halves[1], "uniform") == Rates(3e-3)
+    assert usual_rates(halves[0], "shared", halves[1], "uniform") == Rates(1e-3)
+    assert usual_rates("ResNet, full", "shared", "wider", "SAIL") == Rates(3e-3)
+    assert {row.origin for row in TABLE} == {EARLIER, NOT_TUNED, TUNED}
+    with pytest.raises(ValueError, match="no rates of 'SAIL' are known for ResNets, deeper"):
+        usual_rates("ResNets", "shared", "deeper", "SAIL")
 
 
 def test_what_is_refused(
@@ -277,7 +331,11 @@ def test_what_is_refused(
     refused("'Net2Net' does not fit: a layer norm", text, only=["Net2Net"])
     refused("'SAIL, matched' does not fit: sources that share", text, only=["SAIL, matched"])
     unknown = replace(pictures, name="other")
-    refused("no rates of 'SAIL' are known for other: pass them", unknown, only=["SAIL"])
+    refused(
+        "no rates of 'SAIL' are known for other, half wider, shared start: pass",
+        unknown,
+        only=["SAIL"],
+    )
     for name in ("stack", "bert2BERT", "LiGO, published"):
         refused(f"'{name}' does not fit: a stage has no block", pictures, only=[name])
     for size, name in (("deeper", "LiGO"), ("deepest", "SAIL, learned")):
@@ -331,12 +389,12 @@ def test_random_weights_as_the_papers_draw_them(text: Transfer, pictures: Transf
     """He's √(2 / fan out) for convolutions; over √(2L) for both last weights of L blocks."""
     ways = (ARMS["scratch"], ARMS["scratch, published"])
     pair = Sources(text, "shared", "twice")
-    plain, drawn = (pair.start(arm).net.state_dict() for arm in ways)
+    plain, drawn = (pair.start(arm, Rates(1e-3)).net.state_dict() for arm in ways)
     for key, value in plain.items():
         last = key.endswith(("attn.proj.weight", "fc2.weight"))
         assert torch.allclose(drawn[key], value / 8**0.5 if last else value), key
     pair = Sources(pictures, "shared", "half wider")
-    plain, drawn = (pair.start(arm).net.state_dict() for arm in ways)
+    plain, drawn = (pair.start(arm, Rates(1e-3)).net.state_dict() for arm in ways)
     assert torch.equal(drawn["1.weight"], plain["1.weight"]), "all starts have one head"
     for key, value in drawn.items():
         if value.ndim == 4 and len(value) >= 48:

@@ -359,12 +359,11 @@ def test_arms_of_another_corpus() -> None:
     assert costs["source_flops"] == 3 * costs["step_flops"]
 
 
-def test_goals_are_those_of_scratch_after_half_and_nine_tenths(
+def test_goals_are_those_of_scratch_after_three_and_six_tenths(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     losses = [3.0 - 0.1 * i for i in range(studies.BUDGET // studies.EVERY + 1)]
-    monkeypatch.setattr(
-        Corpus, "from_scratch", lambda self, target: iter({"judge": loss} for loss in losses)
-    )
+    rows = [{"step": i * studies.EVERY, "judge": loss} for i, loss in enumerate(losses)]
+    monkeypatch.setattr(Corpus, "from_scratch", lambda self, target: iter(rows))
     monkeypatch.setattr(studies, "load_text", lambda name: (words(0) * 20, ""))
-    assert studies.tuned_goals("a", seeds=[0, 1]) == {"easy": 2.0, "hard": 1.2}
+    assert studies.tuned_goals("a", seeds=[0, 1]) == {"easy": 2.4, "hard": 1.8}

@@ -1,74 +1,76 @@
-"""Checks of speed-ups, which are bounds where a side seldom reaches the goal or begins there."""
+"""Checks of speed-ups, which are bounds where a side rarely gets there, or is there at once."""
 
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from mergelib.ledger.checks import SEED, Check, Limit, Role, above, pick
+from mergelib.ledger.checks import SEED, Check, Limit, Role, matrix, pick
 from mergelib.studies.analysis.sail.reached import SIDES, wanting
 
+TARGETS = ("seed", "target")
 VALUES = ("speed", *SIDES)
-OPPOSITE: dict[Limit, Limit] = {"": "", "least": "most", "most": "least", "none": "none"}
 WORDS: dict[Limit, str] = {
     "": "",
     "least": " (a lower bound)",
     "most": " (an upper bound)",
     "none": " (no factor)",
 }
+UNIT = "log₂ ratio"
 
 
-def faster(what: str, rows: pd.DataFrame, cell: Mapping[str, str], role: Role) -> Check:
-    """The check that a speed-up is above 1, by what was reached: as such, or as a bound.
+def faster(
+    what: str,
+    rows: pd.DataFrame,
+    cell: Mapping[str, str],
+    role: Role,
+    *,
+    keys: tuple[str, ...] = SEED,
+    network: str = "",
+) -> Check:
+    """The check that a speed-up is above 1; where steps are not known, the values are bounds.
 
-    A run that never reaches the goal counts as if it had at its end, and one that is there before
-    any step as if it had taken as many as lie between two readings. Where that is so of more than a
-    fifth of one side's runs, what is measured is a bound: at least, where the rival is slower than
-    is seen or one's own start faster; else at most. Where it is both, nothing follows. This, and
-    what compares losses of starts rather than speeds, is no primary check, but a secondary one.
+    A run that never reaches the goal counts as if it had at its end, and one that is there at the
+    first reading or before as if at that reading. Where that is so of more than a fifth of one
+    side's runs, what is measured is a bound: at least, where the rival is slower than is seen or
+    the own start faster; else at most. Where it is both, nothing follows. What was reached changes
+    no role. If all values are the same, as where no step is known, their sign is tested instead.
 
     Args:
         what: the comparison in words.
-        rows: one for each seed, with `VALUES`; all but ``speed`` are shares, 0..1.
-        cell: columns to the value that they shall have.
+        rows: one for each of the keys, with `VALUES`; all but ``speed`` are fractions, 0..1.
+        cell: columns to the value that they must have.
         role: of the check.
+        keys: what identifies rows: `SEED`, or `TARGETS` where targets are a sample of tasks.
+        network: see `Check`.
     """
-    speed, limit, begun = _told(rows, cell)
-    if role == "primary" and (limit == "none" or begun):
-        role = "secondary"
-    words = _words(limit, begun=begun)
-    return above(what + words, speed, 0.0, role=role, unit="log₂ ratio", limit=limit)
+    speed, limit, early = _known(rows, cell, keys)
+    what += _words(limit, early=early)
+    values = matrix(speed)
+    options: dict[str, Any] = {"role": role, "limit": limit}
+    if np.ptp(values) < 1e-9:
+        signs = (values.reshape(len(values), -1).mean(1) > 0).astype(float)
+        what += ": faster in more than half of the seeds"
+        return Check(what, signs, "fraction", bound=0.5, unit="fraction", **options)
+    return Check(what, values, unit=UNIT, network=network, **options)
 
 
-def more(what: str, rows: pd.DataFrame, cell: Mapping[str, str], other: Mapping[str, str]) -> Check:
-    """The check that one speed-up is above another, by what was reached as for `faster`.
-
-    Args:
-        what: the comparison in words.
-        rows: one for each seed and cell, with `VALUES`.
-        cell: columns to the value that they shall have.
-        other: likewise, of what it is compared with.
-    """
-    (speed, limit, begun), (rival, reverse, also) = (_told(rows, place) for place in (cell, other))
-    both = _joint(limit, OPPOSITE[reverse])
-    words = _words(both, begun=begun or also)
-    return above(what + words, speed, rival, unit="log₂ ratio", limit=both)
+def _words(limit: Limit, *, early: bool) -> str:
+    first = ": one side is there at the first reading)"
+    return WORDS[limit].replace(")", first) if early else WORDS[limit]
 
 
-def _words(limit: Limit, *, begun: bool) -> str:
-    return WORDS[limit].replace(")", ": one side begins there)") if begun else WORDS[limit]
-
-
-def _told(rows: pd.DataFrame, cell: Mapping[str, str]) -> tuple["pd.Series[float]", Limit, bool]:
-    """Speed-ups by seed, what they are a bound of, and whether too many runs of a side begin there.
-
-    Where they do, they compare losses of starts rather than speeds.
-    """
-    speed, *sides = (pick(rows, name, keys=SEED, **cell) for name in VALUES)
+def _known(
+    rows: pd.DataFrame, cell: Mapping[str, str], keys: tuple[str, ...]
+) -> tuple["pd.Series[float]", Limit, bool]:
+    """Speed-ups, what they are a bound of, and whether too many runs of a side are early."""
+    speed, *sides = (pick(rows, name, keys=keys, **cell) for name in VALUES)
     shares = pd.DataFrame({name: [side.mean()] for name, side in zip(SIDES, sides, strict=True)})
-    seldom, rival_seldom, begun, rival_begun = wanting(shares).iloc[0]
-    least: Limit = "least" if rival_seldom or begun else ""
-    most: Limit = "most" if seldom or rival_begun else ""
-    return speed, _joint(least, most), bool(begun or rival_begun)
+    rarely, rival_rarely, early, rival_early = wanting(shares).iloc[0]
+    least: Limit = "least" if rival_rarely or early else ""
+    most: Limit = "most" if rarely or rival_early else ""
+    return speed, _joint(least, most), bool(early or rival_early)
 
 
 def _joint(one: Limit, two: Limit) -> Limit:

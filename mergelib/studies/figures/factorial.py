@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mergelib.records.statistics import over_seeds
+from mergelib.studies.analysis.sail.larger.factorial import ALIKE
 from mergelib.studies.papers.sail.larger.factorial import MAPS, Cell
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ LINES = {
     Cell(2, "own", "mean"): ("two, own starts", "#d55e00", "-."),
     Cell(1, "shared", "LiGO alone"): ("one, LiGO", "#cc79a7", "--"),
     Cell(1, "shared", "svd_random"): ("one, random factors", "#009e73", ":"),
+    Cell(0, "", ALIKE): ("random weights, grown scale", "#56b4e9", "-"),
 }
 PLACES = {  # of sources and start, beside each other
     (1, "shared"): ("one source", "#e69f00", "D", -0.24),

@@ -20,6 +20,7 @@ ARMS = {
     "farther source": ("farther source alone", "#009e73", "-."),
     "SAIL": ("SAIL", "#0072b2", "-"),
     "LiGO": ("LiGO", "#cc79a7", "-."),
+    "random, same scale": ("random weights, grown scale", "#009e73", "-."),
     "uniform": ("uniform average", "#56b4e9", "--"),
 }
 PERPLEXITIES = (8, 10, 12, 15, 20, 30)  # that are written on an axis
@@ -70,13 +71,14 @@ def perplexities(table: pd.DataFrame, ax: "Axes", arms: Sequence[str], title: st
     ax.minorticks_off()
 
 
-def by_goal(
+def by_target(
     table: pd.DataFrame,
     names: Mapping[tuple[str, str], str],
     arms: Sequence[str],
-    axes: Sequence["Axes"],
+    ax: "Axes",
+    goal: str = "easy",
 ) -> None:
-    """log₂ speed-ups over scratch side by side (account B), with 95 % intervals over seeds.
+    """log₂ speed-ups over scratch side by side (account A), with 95 % intervals over seeds.
 
     Open marks are bounds.
 
@@ -84,13 +86,11 @@ def by_goal(
         table: as from `mergelib.studies.analysis.sail.larger.arms.starts`.
         names: target and size to what is written below, in order.
         arms: names of `MARKS`.
-        axes: where to draw, the easy goal and the hard one.
+        ax: where to draw.
+        goal: that they reach.
     """
-    for ax, goal in zip(axes, ("easy", "hard"), strict=True):
-        speeds = {arm: speed_ups(table, goal, "B", arm) for arm in arms}
-        _by_place(speeds, names, ax)
-        ax.set_title(f"{goal} goal")
-    axes[0].set_ylabel("log₂ speed-up")
+    _by_place({arm: speed_ups(table, goal, "A", arm) for arm in arms}, names, ax)
+    ax.set_ylabel("log₂ speed-up")
 
 
 def _by_place(

@@ -9,7 +9,6 @@ import pytest
 
 from mergelib.studies.analysis.sail.larger import arms
 from mergelib.studies.figures import starts as figures
-from mergelib.studies.papers.sail.larger import rates
 
 GOAL = {("GPT", "twice", ""): {"easy": 2.5}}
 
@@ -17,8 +16,12 @@ GOAL = {("GPT", "twice", ""): {"easy": 2.5}}
 @pytest.fixture(autouse=True)
 def distances(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Scratch, a source alone that costs a step more, and SAIL at twice the cost of a step."""
-    losses = {"scratch": (4, 3, 2, 1), "nearest source": (3, 2, 1, 1), "SAIL": (2.5, 2, 2, 1)}
-    kinds = {"scratch": ("shared", 10, 0), "nearest source": ("shared", 10, 10)}
+    losses = {
+        "scratch, tuned": (4, 3, 2, 1),
+        "nearest source": (3, 2, 1, 1),
+        "SAIL": (2.5, 2, 2, 1),
+    }
+    kinds = {"scratch, tuned": ("shared", 10, 0), "nearest source": ("shared", 10, 10)}
     kinds["SAIL"] = ("own", 20, 10)
     curves: list[dict[str, Any]] = []
     costs: list[dict[str, Any]] = []
@@ -34,16 +37,17 @@ def distances(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     tables = {"curves": curves, "costs": costs, "distances": distances}
 
     monkeypatch.setattr(arms, "load_table", lambda name, part: pd.DataFrame(tables[part]))
-    monkeypatch.setattr(rates, "GOALS", GOAL)
+    monkeypatch.setattr(arms, "goals_for", lambda *cell: GOAL[cell])
     return distances
 
 
 def test_losses_are_those_that_scratch_s_cost_buys() -> None:
     table = arms.starts()
     own = table[table["start"] == "own"].set_index("arm")
-    assert own["loss"].to_dict() == {"scratch": 1, "nearest source": 1, "SAIL": 2}
+    bought = {"scratch": 1, "nearest source": 1, "SAIL": 2}  # 600: 59 steps and 29.5 of SAIL's
+    assert own["loss"].to_dict() == pytest.approx(bought)
     assert set(table.loc[table["start"] == "shared", "arm"]) == {"scratch", "nearest source"}
-    assert own["easy"].to_dict() == {"scratch": 60, "nearest source": 20, "SAIL": 20}
+    assert own["easy"].to_dict() == {"scratch": 30, "nearest source": 10, "SAIL": 0}
 
 
 def test_a_second_source_of_its_own_start_is_not_the_shared_one(
@@ -55,23 +59,28 @@ def test_a_second_source_of_its_own_start_is_not_the_shared_one(
 
 
 def test_speed_is_told_in_flops() -> None:
-    """The nearest source: 20 steps of 10 and 10 before; SAIL: 20 of 20 and 10; scratch never."""
+    """The nearest source: 20 steps of 10 and 10 before; SAIL: 20 of 20 and 10; scratch: 30.
+
+    Both starts are there at the first reading or before, which counts as that reading.
+    """
     table = arms.starts()
     rows = arms.speed_ups(table, "easy", "B", "SAIL", "nearest source")
     assert 2 ** rows["speed"].item() == pytest.approx(210 / 410)
     rows = arms.speed_ups(table, "easy", "C", "SAIL", "nearest source")
     assert 2 ** rows["speed"].item() == pytest.approx(280 / 480)
     rows = arms.speed_ups(table, "easy", "A", "SAIL")
-    assert 2 ** rows["speed"].item() == pytest.approx(600 / 400)
+    assert 2 ** rows["speed"].item() == pytest.approx(300 / 400)
+    sides = rows[["reached", "rival_reached", "early", "rival_early"]]
+    assert sides.iloc[0].tolist() == [True, True, True, False]
 
 
 def test_speeds_by_account_come_fastest_first() -> None:
-    """Over scratch's 60 steps of 10; all, scratch as well, have had sources of 70 (C)."""
+    """Over scratch's 30 steps of 10; all, scratch as well, have had sources of 70 (C)."""
     table = arms.starts()
     found = arms.accounts(table[table["start"] == "own"], "easy")
     assert [*found["arm"]] == 3 * ["nearest source"] + 3 * ["SAIL"]
     assert [*found["account"]] == 2 * ["A", "B", "C"]
-    factors = [600 / 200, 600 / 210, 670 / 280, 600 / 400, 600 / 410, 670 / 480]
+    factors = [300 / 200, 300 / 210, 370 / 280, 300 / 400, 300 / 410, 370 / 480]
     assert (2 ** found["speed"]).tolist() == pytest.approx(factors)
     assert found["reached"].all()
     fig, ax = plt.subplots()
@@ -95,9 +104,3 @@ def test_the_best_baseline_is_chosen_on_the_half_that_chooses() -> None:
     assert arms.best_baseline(table, cell) == "uniform", "no arm of SAIL, and the mean over seeds"
     other = table.assign(start="shared", choose=-table["choose"])
     assert arms.best_baseline(pd.concat([table, other]), cell) == "uniform", "of this cell"
-
-
-def test_goals_that_nobody_has_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "GOALS", {})
-    with pytest.raises(ValueError, match="no goals are known for GPT, twice: find"):
-        arms.starts()

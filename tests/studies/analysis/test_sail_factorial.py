@@ -1,6 +1,7 @@
 """Steps saved, and effects at equal cost, on numbers that can be worked out by hand."""
 
 import math
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -24,6 +25,20 @@ def losses(cell: Cell, step: int, seed: int) -> float:
     return 2 + OFFSETS[cell.sources, cell.start] + STEEP[cell.maps] - 0.005 * step + seed
 
 
+def random(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Scratch at its best, 0.5 nats lower, and random weights of the grown network's scale.
+
+    Rows of another size are none of the factorial.
+    """
+    for row in rows:
+        if row["maps"] != SCRATCH:
+            continue
+        for size, arm in product(("twice", "half wider"), ("scratch, tuned", module.ALIKE)):
+            less = 0.5 if arm == "scratch, tuned" else 0.25
+            lower = {"judge": row["judge"] - less} if "judge" in row else {}
+            yield {**row, **lower, "size": size, "start": "shared", "arm": arm}
+
+
 @pytest.fixture(autouse=True)
 def results(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[dict[str, Any]] = []
@@ -34,20 +49,17 @@ def results(monkeypatch: pytest.MonkeyPatch) -> None:
         flops = {"step_flops": 10, "added_flops": added, "source_flops": 150 * cell.sources}
         costs.append({**where, **flops})
         for step in range(0, (200 if cell.sources == 0 else 40) + 1, 20):
-            rows.append({**where, "step": step, "judge": losses(cell, step, seed)})
+            worse = 0.5 * (cell.maps == SCRATCH)  # than scratch at its best, which is the rival
+            rows.append({**where, "step": step, "judge": losses(cell, step, seed) + worse})
     tables = {"curves": rows, "costs": costs}
-    monkeypatch.setattr(module, "load_table", lambda _, part: pd.DataFrame(tables[part]))
+    scales = {part: [*random(table)] for part, table in tables.items()}
+    monkeypatch.setattr(
+        module,
+        "load_table",
+        lambda name, part: pd.DataFrame((scales if name == module.SCALES else tables)[part]),
+    )
     monkeypatch.setattr(module, "RESULTS", {"GPT": "made up"})
     monkeypatch.setattr(module, "GOALS", 8)
-
-
-def test_first_steps_by_hand() -> None:
-    """4, 2, 3, 1 at 0, 20, 40, 60: a rise counts for nothing, and lines between are straight."""
-    steps, curve = np.array([0.0, 20, 40, 60]), np.array([4.0, 2, 3, 1])
-    goals = np.array([5, 4, 3, 2, 1.5, 1, 0.5])
-    found = module.first_steps(steps, curve, goals)
-    assert found[:-1].tolist() == [0, 0, 10, 20, 50, 60]
-    assert math.isnan(found[-1])
 
 
 def test_quadratics_save_what_theorem_two_says() -> None:
@@ -76,8 +88,20 @@ def test_steps_saved_and_factors() -> None:
     assert own["A"][begun] == pytest.approx(math.log2(slow / 20)), "no less than a reading counts"
     assert own["B"][begun] == pytest.approx(math.log2(10 * slow / 220))
     assert own["C"][begun] == pytest.approx(math.log2(10 * slow / 370))
-    assert own["begun"].to_dict() == {goal: goal >= 2 for goal in goals}
+    assert own["begun"].to_dict() == {goal: goal >= 1.9 for goal in goals}, "one reading is lost"
     assert own["saved"].isna().to_dict() == {goal: goal < 1.8 for goal in goals}
+
+
+def test_random_weights_are_cells_of_their_own() -> None:
+    """Both begin 0.5 and 0.25 above scratch, which loses 0.02 a step, and never catch up."""
+    table = module.saved()
+    for maps, late in ((module.USUAL, 25), (module.ALIKE, 12.5)):
+        own = table[(table["maps"] == maps) & table["saved"].notna()]
+        assert [own["saved"].min(), own["saved"].median()] == pytest.approx([-late, -late])
+        assert set(own["sources"]) == {0}
+    curves = module.curves()
+    assert {*curves.loc[curves["sources"] == 0, "maps"]} == {SCRATCH, module.USUAL, module.ALIKE}
+    assert not curves.duplicated(["seed", *Cell._fields, "step"]).any()
 
 
 def test_a_start_is_so_far_on_scratch_s_way() -> None:

@@ -25,7 +25,7 @@ ARMS = [
     arm("scratch", None, 7, 0.5, reading="", start="common"),
     arm("proximal", 0.48, 50, 0.2),
     arm("sweep", 0.0, 100, 0.4),
-    arm("sweep", 0.5, 300, 3.0),
+    arm("sweep", 0.5, math.nan, 3.0),
     arm("sweep", 1.0, 25, 0.1),
     arm("sweep", 0.5, 25, 1.0, start="re-basin"),
 ]

@@ -6,33 +6,32 @@ import pandas as pd
 
 from mergelib.sail.retraining import ENOUGH
 
-SIDES = ("reached", "rival_reached", "begun", "rival_begun")
+SIDES = ("reached", "rival_reached", "early", "rival_early")
 
 
-def reached(own: Any, rival: Any, last: Any, rival_last: Any) -> dict[str, Any]:
-    """Whether each side comes to the goal, and whether it is there before any step.
+def reached(own: Any, rival: Any, first: int) -> dict[str, Any]:
+    """Return whether each side reaches the goal, and whether no later than the first reading.
 
     Args:
-        own: steps to the goal, a number or a column.
+        own: steps to the goal as from `steps_to`, a column; NaN where it is never reached.
         rival: the rival's.
-        last: steps in all, which those who never get there have as well.
-        rival_last: the rival's.
+        first: step of the first reading after step 0, before which no time is known.
 
     Returns:
-        `SIDES`, each a boolean or a column of them.
+        `SIDES`, each a column of booleans.
     """
-    flags = (own < last, rival < rival_last, own == 0, rival == 0)
+    flags = (~pd.isna(own), ~pd.isna(rival), own <= first, rival <= first)
     return dict(zip(SIDES, flags, strict=True))
 
 
-def wanting(shares: pd.DataFrame) -> pd.DataFrame:
-    """Whether too many runs fail to get there, or begin there.
+def wanting(fractions: pd.DataFrame) -> pd.DataFrame:
+    """Return whether too few runs get to the goal, or too many are there at the first reading.
 
     Args:
-        shares: of runs, 0..1, a column for each of `SIDES`.
+        fractions: of runs, 0..1, a column for each of `SIDES`.
     """
-    begun = list(SIDES[2:])
-    return shares.assign(**(1 - shares[begun])) < ENOUGH
+    early = list(SIDES[2:])
+    return fractions.assign(**(1 - fractions[early])) < ENOUGH
 
 
 def bounded(rows: pd.DataFrame, by: str) -> "pd.Series[bool]":

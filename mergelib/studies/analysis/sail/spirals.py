@@ -137,7 +137,7 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
 
     Args:
         table: as from `compared`.
-        goal: ``"easy"`` or ``"hard"``. Who never reaches it counts as if at the end.
+        goal: ``"easy"`` or ``"hard"``. A run that never reaches it counts as if at the end.
         account: what counts as cost.
         method: one of `MERGED`.
 
@@ -148,9 +148,9 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
         table[table["method"] == name].set_index(_KEYS)[goal].sort_index()
         for name in ("scratch", method)
     ]
-    rival, own = (torch.tensor(side.to_numpy()) for side in sides)
-    speed = speed_up(rival, SCRATCH, own, COSTS[method], account, least=EVERY)
-    found = reached(sides[1], sides[0], EPOCHS, EPOCHS)
+    rival, own = (torch.tensor(side.to_numpy(dtype=float)) for side in sides)
+    speed = speed_up(rival, SCRATCH, own, COSTS[method], account, least=EVERY, last=EPOCHS)
+    found = reached(sides[1], sides[0], EVERY)
     return pd.DataFrame({"speed": speed.numpy(), **found}, index=sides[0].index).reset_index()
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 
 from mergelib.records.results import load_table
-from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
+from mergelib.sail.retraining import Account, Costs, speed_up, steps_to
 from mergelib.studies.analysis.sail.flatness import flat
 from mergelib.studies.analysis.sail.reached import reached
 from mergelib.studies.analysis.sail.text import best, last
@@ -146,7 +146,8 @@ def crossed() -> pd.DataFrame:
 
     Returns:
         A row per seed, ``source``, ``target``, start and ``method`` (those of `MERGED`, and
-        ``scratch``), with steps to each goal by its name, the ``last`` where it was never reached.
+        ``scratch``), with steps to each goal by its name, NaN where it was never reached, and the
+        ``last`` of all steps.
     """
     keys = [*_DIRECTION, "method"]
     rows = []
@@ -155,7 +156,7 @@ def crossed() -> pd.DataFrame:
         cell = dict(zip(keys, names, strict=True))
         steps, values = losses["step"].tolist(), torch.tensor(losses["judge"].to_numpy())
         goals = GOALS[str(cell["target"])].items()
-        found = {goal: int(steps_below(steps, values, nats)) for goal, nats in goals}
+        found = {goal: float(steps_to(steps, values, nats)) for goal, nats in goals}
         rows.append(cell | {"last": steps[-1], **found})
     return pd.DataFrame(rows)
 
@@ -165,7 +166,7 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
 
     Args:
         table: as from `crossed`.
-        goal: ``"easy"`` or ``"hard"``. Who never reaches it counts as if at the end.
+        goal: ``"easy"`` or ``"hard"``. A run that never reaches it counts as if at the end.
         account: what counts as cost.
         method: one of `MERGED`.
 
@@ -174,19 +175,16 @@ def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> 
     """
     wide = table.pivot(index=[*_DIRECTION, "last"], columns="method", values=goal)
     steps = wide.reset_index()
-    rows = []
+    sides = reached(steps[method], steps["scratch"], EVERY)
+    speeds = []
     for row in steps.merge(_crossing("costs"), on=_DIRECTION).to_dict("records"):
         added = 0 if method == "uniform" else row["distance_flops"]
         trained = row["source_flops"] * (1 if method == "nearest source" else 2)
         rival, own = (torch.tensor(row[name]) for name in ("scratch", method))
-        costs = Costs(row["step_flops"], added, trained)
-        speed = speed_up(rival, Costs(row["step_flops"]), own, costs, account, least=EVERY)
-        rows.append(
-            {name: row[name] for name in _DIRECTION}
-            | {"speed": float(speed)}
-            | reached(row[method], row["scratch"], row["last"], row["last"])
-        )
-    return pd.DataFrame(rows)
+        costs, last = Costs(row["step_flops"], added, trained), int(row["last"])
+        rivals = Costs(row["step_flops"])
+        speeds.append(float(speed_up(rival, rivals, own, costs, account, least=EVERY, last=last)))
+    return steps[_DIRECTION].assign(speed=speeds, **sides)
 
 
 def interiors() -> pd.DataFrame:

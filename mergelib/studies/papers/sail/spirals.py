@@ -14,7 +14,7 @@ from mergelib.hashing import stable_seed
 from mergelib.records.results import Tables
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import oracle_gamma, proximal_weights
-from mergelib.sail.retraining import Curve, retrain, steps_to
+from mergelib.sail.retraining import Curve, goals_of, retrain, steps_to
 from mergelib.statedict import StateDict, flatten, lerp
 from mergelib.studies.runner import seed_alone, study
 from mergelib.testbed.families import spirals as world
@@ -27,7 +27,7 @@ READINGS = ("one class", "inner, outer", "random")
 EPOCHS, EVERY, RATE = 300, 5, 5e-3  # of trainings; steps between evaluations; of Adam
 MIDDLE = 0.5  # the only weight after re-basin: the ends are the sources'
 TUNING = range(1000, 1010)
-GOALS = {"easy": 0.278, "hard": 0.142}  # nats, as `tuned_goals` finds them
+GOALS = {"easy": 0.424, "hard": 0.224}  # nats, as `tuned_goals` finds them
 KEPT = (0, 50, 100, 200, 300)  # steps whose losses a result keeps
 DIGITS = 4
 
@@ -64,9 +64,10 @@ def spirals(
         ``arms``: rows of ``reading``, ``start``, ``gamma``, ``arm`` (``sweep``; ``proximal``: γ
         of Theorem 3 by MMD of inputs; ``scratch``, whose ``start`` is ``fresh``, or ``common``,
         where the sources started), ``accuracy`` and ``loss`` (test, after training), steps to each
-        goal by its name (the budget where it was never reached), ``gradient`` (mean log gradient
-        norm over the first tenth of steps), ``gradient_easy`` (log of it where the first goal is
-        reached, or else at the end), and ``loss_K``, validation loss after K steps.
+        goal by its name (`steps_to`; null where it was never reached), ``gradient`` (mean log
+        gradient norm over the first tenth of steps), ``gradient_easy`` (log of it at the first
+        reading at which the first goal is reached, or else at the end), and ``loss_K``, validation
+        loss after K steps.
         ``sources``: rows of ``reading``, ``start``, ``source``, ``mmd`` (MMD² to D*),
         ``parameters`` and ``random`` (squared distance to an optimum of this source and of fresh
         weights; the optimum is trained from the common start where sources share it, else from a
@@ -143,14 +144,16 @@ def summaries(
     """What a result keeps of each network's training, see `spirals`."""
     with torch.no_grad():
         losses, accuracies = scores(model, test)
-    reached = {name: steps_to(curve, goal) for name, goal in goals.items()}
+    reached = {name: steps_to(curve.steps, curve.loss, goal) for name, goal in goals.items()}
     steps = torch.tensor(curve.steps)
     early = curve.gradient[steps <= steps[-1] // 10].log().mean(0)
     first = reached[next(iter(goals))]
     for i in range(len(losses)):
         row: dict[str, Any] = {"accuracy": float(accuracies[i]), "loss": float(losses[i])}
-        row |= {name: int(found[i]) for name, found in reached.items()}
-        at = curve.steps.index(int(first[i]))
+        row |= {
+            name: None if found[i].isnan() else float(found[i]) for name, found in reached.items()
+        }
+        at = -1 if first[i].isnan() else int((steps < first[i]).sum())
         row |= {"gradient": float(early[i]), "gradient_easy": float(curve.gradient[at, i].log())}
         for step in KEPT:
             if step in curve.steps:
@@ -164,7 +167,7 @@ def summaries(
 def tuned_goals(
     seeds: Sequence[int] = TUNING, *, epochs: int = EPOCHS, learning_rate: float = RATE
 ) -> dict[str, float]:
-    """Median validation loss of scratch after half and nine tenths of its steps, on other seeds."""
+    """Return the goals by `goals_of`, in validation loss: medians over tuning seeds."""
     worlds = [world.spirals(seed) for seed in seeds]
     train, validation = (
         Split(
@@ -174,11 +177,9 @@ def tuned_goals(
         for part in ("train", "validation")
     )
     model = side_by_side([initial("fresh", seed) for seed in seeds])
-    curve = trained_on(model, train, validation, epochs, learning_rate, epochs // 10)
-    return {
-        name: round(float(curve.loss[tenth].median()), 3)
-        for name, tenth in (("easy", 5), ("hard", 9))
-    }
+    curve = trained_on(model, train, validation, epochs, learning_rate, EVERY)
+    goals = goals_of(curve.steps, curve.loss, epochs)
+    return {name: round(float(losses.median()), 3) for name, losses in goals.items()}
 
 
 def initial(name: str, seed: int) -> StateDict:

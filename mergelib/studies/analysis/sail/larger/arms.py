@@ -3,18 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
+import numpy as np
 import pandas as pd
 import torch
 
 from mergelib.records.results import load_table
-from mergelib.sail.retraining import Account, Costs, speed_up, steps_below
+from mergelib.sail.retraining import Account, Costs, speed_up, steps_to
+from mergelib.studies.analysis.sail.larger.tuning import goals_for
 from mergelib.studies.analysis.sail.reached import SIDES, reached
 from mergelib.studies.papers.sail.larger.arms import ARMS, EVERY
-from mergelib.studies.papers.sail.larger.rates import usual_goals
 
-TEXT = ("tinyshakespeare-arms",)
+SCALES = "tinyshakespeare-arms-scale"  # of texts, random weights of several scales, tuned
+TEXT = ("tinyshakespeare-arms", SCALES)
 COPIES = ("tinyshakespeare-arms-copies",)  # of texts, learned maps whose copies never part
-LASTING = ("tinyshakespeare-arms-longer",)  # of texts, the main arms until scratch slows down
+LASTING = (SCALES, "tinyshakespeare-arms-longer")  # of texts, until scratch slows down
 PICTURES = ("vision8-arms", "vision8-arms-farther", "vision8-arms-drawn")
 HALVES = (
     *("vision14-arms", "vision14-arms-sizes"),  # of all cells, the main arms
@@ -31,7 +33,10 @@ BASELINES = (
 )
 
 _CELL = ["modality", "target", "seed", "start", "size"]
-_NO_SOURCE = [name for name, arm in ARMS.items() if not arm.weights]
+_ENDS = {"loss": "judge", "choose": "choose", "accuracy": "accuracy"}
+_FLOPS = ["step_flops", "added_flops", "source_flops"]
+_TUNED = {"scratch": "scratch, usual scale", "scratch, tuned": "scratch"}  # names of GPTs' arms
+_NO_SOURCE = [*_TUNED.values(), *(name for name, arm in ARMS.items() if not arm.weights)]
 _ONE_SOURCE = [*_NO_SOURCE, *(name for name, arm in ARMS.items() if arm.weights == "nearest")]
 
 
@@ -39,18 +44,21 @@ def curves(results: Sequence[str]) -> pd.DataFrame:
     """All losses on the way, with costs and what was spent, ``flops``, by account B.
 
     What needs no source, or the first one alone, may have been measured with a shared start only;
-    it stands here for own starts, too.
+    it stands here for own starts, too. Of GPTs ``scratch`` is at its best rate and scale, and
+    ``scratch, usual scale`` is what the study calls scratch.
 
     Args:
-        results: `TEXT`, `LASTING`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER`, `UNLABELLED`
-            or `UNLABELLED_LASTING`.
+        results: `TEXT`, `LASTING`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER`, `UNLABELLED` or
+            `UNLABELLED_LASTING`. Results after the first only add what it lacks, up to its last
+            step.
 
     Returns:
         A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
     """
-    rows, costs = (_loaded(results, part) for part in ("curves", "costs"))
     keys = [*_CELL, "arm"]
-    rows = rows.merge(costs, on=keys)
+    rows = _loaded(results, "curves").drop_duplicates([*keys, "step"])
+    rows = rows.merge(_loaded(results, "costs").drop_duplicates(keys), on=keys)
+    rows = rows[rows["step"] <= _loaded(results[:1], "curves")["step"].max()]
     where = ["modality", "target", "seed", "size"]
     apart = _loaded(results, "distances")
     owned = apart[apart["start"] == "own"].assign(nearer=apart["first"] <= apart["second"])
@@ -66,37 +74,41 @@ def _loaded(results: Sequence[str], part: str) -> pd.DataFrame:
     """Rows of all results, with modality and target, which those of texts do not have."""
     rows = pd.concat([load_table(name, part) for name in results], ignore_index=True)
     missing = {"modality": "GPT", "target": ""}
-    return rows.assign(**{name: word for name, word in missing.items() if name not in rows})
+    rows = rows.assign(**{name: word for name, word in missing.items() if name not in rows})
+    if "arm" in rows:
+        texts = rows["modality"] == "GPT"
+        rows["arm"] = rows["arm"].where(~texts, rows["arm"].replace(_TUNED))
+    return rows
 
 
 def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
-    """Every arm by its steps to goals and by what it comes to at scratch's cost.
+    """Every arm by its steps to goals, and by its losses at scratch's cost.
 
     Args:
         results: as of `curves`.
 
     Returns:
         A row per ``modality``, ``target``, seed, start, size and ``arm``, with steps to each goal
-        by its name (the ``last`` where it was never reached), ``step_flops``, ``added_flops``,
-        ``source_flops``, and at the last reading at which it had spent no more than scratch in all
-        its steps, by account B, ``loss`` (nats), ``choose``, the loss on the half that chooses, and
-        ``accuracy`` (0..1).
+        that its cell has by its name (`steps_to`), the ``last`` of all steps, ``step_flops``,
+        ``added_flops``, ``source_flops``, and where it has spent as much as scratch in all its
+        steps, by account B and on straight lines between readings, ``loss`` (nats), ``choose``, the
+        loss on the half that chooses, and ``accuracy`` (0..1). An arm that has spent less in all
+        counts at its end.
     """
     rows = []
     for names, cell in curves(results).groupby(_CELL):
         where = dict(zip(_CELL, names, strict=True))
         budget = cell.loc[cell["arm"] == "scratch", "flops"].max()
-        goals = usual_goals(str(where["modality"]), str(where["size"]), str(where["target"]))
+        goals = goals_for(str(where["modality"]), str(where["size"]), str(where["target"]))
         for arm, curve in cell.sort_values("step").groupby("arm"):
             steps, losses = curve["step"].tolist(), torch.tensor(curve["judge"].to_numpy())
-            end = curve[curve["flops"] <= budget].iloc[-1]
-            costs = {name: float(end[f"{name}_flops"]) for name in ("step", "added", "source")}
-            rows.append(
-                {**where, "arm": arm, "last": steps[-1]}
-                | {"loss": end["judge"], "choose": end["choose"], "accuracy": end["accuracy"]}
-                | {f"{name}_flops": flops for name, flops in costs.items()}
-                | {goal: int(steps_below(steps, losses, nats)) for goal, nats in goals.items()}
-            )
+            ends = {
+                name: float(np.interp(budget, curve["flops"], curve[column]))
+                for name, column in _ENDS.items()
+            }
+            costs = {name: float(curve[name].iloc[0]) for name in _FLOPS}
+            reach = {goal: float(steps_to(steps, losses, nats)) for goal, nats in goals.items()}
+            rows.append({**where, "arm": arm, "last": steps[-1]} | ends | costs | reach)
     return pd.DataFrame(rows)
 
 
@@ -191,27 +203,33 @@ def speed_ups(
 
     Args:
         table: as from `starts`.
-        goal: ``"easy"``, ``"hard"`` or ``"late"``. Who never reaches it counts as if at the end.
+        goal: ``"easy"``, ``"hard"`` or ``"late"``. A run that never reaches it counts as if at
+            the end.
         account: what counts as cost.
         arm: a name.
         rival: a name.
 
     Returns:
-        Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``, with `SIDES`.
+        Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``, with `SIDES`,
+        of the cells that have such a goal.
     """
     own, other = (table[table["arm"] == name] for name in (arm, rival))
     pairs = own.merge(other, on=_CELL, suffixes=("", "_rival"))
-    rows = []
+    places = pairs[["modality", "size", "target"]].itertuples(index=False, name=None)
+    pairs = pairs[[goal in goals_for(*map(str, place)) for place in places]]
+    if pairs.empty:
+        return pd.DataFrame(columns=[*_CELL, "speed", *SIDES])
+    speeds = []
     for row in pairs.to_dict("records"):
-        costs, rivals = (
-            Costs(*(row[f"{name}_flops{end}"] for name in ("step", "added", "source")))
+        costs, rivals = (Costs(*(row[name + end] for name in _FLOPS)) for end in ("", "_rival"))
+        own_steps, rival_steps = (
+            torch.tensor(row[goal + end]).nan_to_num(nan=row[f"last{end}"])
             for end in ("", "_rival")
         )
-        steps = [torch.tensor(row[name]) for name in (f"{goal}_rival", goal)]
-        speed = speed_up(steps[0], rivals, steps[1], costs, account, least=EVERY)
-        sides = reached(*(row[name] for name in (goal, f"{goal}_rival", "last", "last_rival")))
-        rows.append({name: row[name] for name in _CELL} | {"speed": float(speed), **sides})
-    return pd.DataFrame(rows, columns=[*_CELL, "speed", *SIDES])
+        speed = speed_up(rival_steps, rivals, own_steps, costs, account, least=EVERY)
+        speeds.append(float(speed))
+    sides = reached(pairs[goal], pairs[f"{goal}_rival"], EVERY)
+    return pairs[_CELL].assign(speed=speeds, **sides).reset_index(drop=True)
 
 
 def accounts(table: pd.DataFrame, goal: str) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 
 from mergelib.records.results import load_table
-from mergelib.sail.retraining import ENOUGH, Costs, speed_up
+from mergelib.sail.retraining import ENOUGH, Costs, smoothed, speed_up, steps_to
 from mergelib.studies.papers.sail.larger.arms import EVERY
 from mergelib.studies.papers.sail.larger.factorial import KINDS, SCRATCH, Cell
 from mergelib.theory.proximal import steps_saved
@@ -18,6 +18,10 @@ RESULTS = {  # by modality
     "ResNet": "vision8-factorial",
     "ResNet, halves": "vision14-factorial",
 }
+SCALES = "tinyshakespeare-arms-scale"  # random weights of GPTs, of which one is the rival
+USUAL, ALIKE = "scratch, usual scale", "random, same scale"  # in the place of maps, as `SCRATCH`
+RANDOM = {"scratch, tuned": SCRATCH, ALIKE: ALIKE}  # arms of `SCALES`
+LONGEST = 900  # steps of scratch in the factorial of GPTs
 GOALS = 40  # losses that are aimed at
 ONE = "one source"  # among the starts of `effects`
 
@@ -58,8 +62,8 @@ def halved(curvatures: Mapping[str, Sequence[float]], goals: Sequence[float]) ->
     for name, own in curvatures.items():
         last = math.ceil(steps_saved(min(goals), 1 / max(own), min(own)))
         runs = (quadratic(own, share, last) for share in (1.0, 0.5))
-        steps, aims = np.arange(last + 1), np.asarray(goals)
-        scratch, warm = (first_steps(steps, run, aims) for run in runs)
+        aims = np.asarray(goals)
+        scratch, warm = (_steps((np.arange(last + 1), run), aims) for run in runs)
         columns = {"loss": name, "goal": aims, "scratch": scratch, "warm": warm}
         parts.append(pd.DataFrame(columns))
     table = pd.concat(parts, ignore_index=True)
@@ -68,35 +72,13 @@ def halved(curvatures: Mapping[str, Sequence[float]], goals: Sequence[float]) ->
     return table
 
 
-def first_steps(steps: np.ndarray, losses: np.ndarray, goals: np.ndarray) -> np.ndarray:
-    """Steps after which a loss was first as low as each goal, on straight lines between readings.
-
-    A loss counts as its least so far.
-
-    Args:
-        steps: ``(E,)`` of readings, rising from 0.
-        losses: ``(E,)``.
-        goals: ``(G,)``.
-
-    Returns:
-        ``(G,)``, NaN for goals that are never reached, 0 for those that the start is below.
-    """
-    lowest = np.minimum.accumulate(losses)
-    after = np.searchsorted(-lowest, -goals)  # the first reading that is as low
-    reached = after < len(lowest)
-    after = np.minimum(after, len(lowest) - 1)
-    before = np.maximum(after - 1, 0)
-    drop = lowest[before] - lowest[after]
-    share = np.divide(lowest[before] - goals, drop, out=np.zeros(len(goals)), where=drop > 0)
-    found = np.where(after > 0, steps[before] + share * (steps[after] - steps[before]), 0.0)
-    return np.where(reached, found, np.nan)
-
-
 def curves() -> pd.DataFrame:
     """All losses on the way, with costs.
 
-    Maps that are learned jointly are for one source those that are learned alone, and stand here
-    as both.
+    Of GPTs ``scratch`` is at its best rate and scale, from the result `SCALES`, as are random
+    weights of the grown network's scale (`ALIKE`); the factorial's own scratch is `USUAL`. Maps
+    that are learned jointly are for one source those that are learned alone, and stand here as
+    both.
 
     Returns:
         A row per ``modality``, seed, cell (``sources``, ``start``, ``maps``) and ``step``:
@@ -106,11 +88,24 @@ def curves() -> pd.DataFrame:
     for modality, name in RESULTS.items():
         rows, costs = load_table(name, "curves"), load_table(name, "costs")
         costs = costs[["seed", *_CELL, *_FLOPS]]
+        if modality == "GPT":
+            rows, costs = (part.replace({"maps": {SCRATCH: USUAL}}) for part in (rows, costs))
         parts.append(rows.merge(costs, on=["seed", *_CELL]).assign(modality=modality))
-    table = pd.concat(parts, ignore_index=True)
+    table = pd.concat([*parts, _scales()], ignore_index=True)
     alone = table[(table["sources"] == 1) & (table["maps"] == "LiGO alone")]
     both = pd.concat([table, alone.assign(maps="LiGO joint")], ignore_index=True)
     return both[[*_KEYS, "step", "judge", *_FLOPS]]
+
+
+def _scales() -> pd.DataFrame:
+    """Random weights of GPTs from `SCALES` as rows of `curves`, without sources."""
+    keys = ["seed", "size", "start", "arm"]
+    rows, costs = load_table(SCALES, "curves"), load_table(SCALES, "costs")
+    table = rows.merge(costs[[*keys, *_FLOPS]], on=keys)
+    chosen = (table["size"] == "twice") & (table["step"] <= LONGEST)
+    table = table[chosen & (table["start"] == "shared") & table["arm"].isin([*RANDOM])]
+    maps = table["arm"].map(RANDOM)
+    return table.assign(modality="GPT", sources=0, start="", maps=maps)
 
 
 def ends() -> pd.DataFrame:
@@ -141,8 +136,8 @@ def saved() -> pd.DataFrame:
     Returns:
         A row per modality, seed, cell but scratch, and ``goal`` (nats): ``saved`` (steps), and
         log₂ of scratch's FLOPs over one's own by account, ``A``, ``B`` and ``C``, where less than
-        the steps between two readings counts as so many. NaN where one of both never gets there.
-        ``begun`` says whether a start is at the goal already.
+        the steps to the first reading count as these. NaN where one of both never gets there.
+        ``begun`` says whether a start is at the goal by then.
     """
     table = curves()
     rows = []
@@ -153,11 +148,11 @@ def saved() -> pd.DataFrame:
         goals = np.linspace(top, lows.mean(), GOALS)
         for _, runs in part.groupby("seed"):
             rival, rivals = _read(runs[runs["maps"] == SCRATCH])
-            slow = first_steps(*rival, goals)
-            for _, run in runs[runs["sources"] > 0].groupby(_CELL, sort=False):
+            slow = _steps(rival, goals)
+            for _, run in runs[runs["maps"] != SCRATCH].groupby(_CELL, sort=False):
                 own, costs = _read(run)
-                quick = first_steps(*own, goals)
-                columns = {"goal": goals, "saved": slow - quick, "begun": quick == 0}
+                quick = _steps(own, goals)
+                columns = {"goal": goals, "saved": slow - quick, "begun": quick <= EVERY}
                 sides = torch.from_numpy(slow), rivals, torch.from_numpy(quick), costs
                 for account in ("A", "B", "C"):
                     columns[account] = speed_up(*sides, account, least=EVERY).numpy()
@@ -177,13 +172,25 @@ def leads() -> pd.DataFrame:
     rows = []
     for _, runs in curves().groupby(["modality", "seed"], sort=False):
         rival, _ = _read(runs[runs["maps"] == SCRATCH])
-        for _, run in runs[runs["sources"] > 0].groupby(_CELL, sort=False):
+        for _, run in runs[runs["maps"] != SCRATCH].groupby(_CELL, sort=False):
             own, _ = _read(run)
-            aims = np.array([own[1][0], max(rival[1].min(), own[1].min())])
-            (lead, slow), (_, quick) = first_steps(*rival, aims), first_steps(*own, aims)
+            lowest = max(_lowest(losses) for _, losses in (rival, own))
+            aims = np.array([own[1][0], lowest])
+            (lead, slow), (_, quick) = _steps(rival, aims), _steps(own, aims)
             found = {"lead": lead, "saved": slow - quick, "factor": slow / max(quick, EVERY)}
             rows.append(run[_KEYS].iloc[0].to_dict() | found)
     return pd.DataFrame(rows)
+
+
+def _steps(curve: _Curve, goals: np.ndarray) -> np.ndarray:
+    """`steps_to` several goals on one curve, shape ``(goals,)``."""
+    losses = torch.tensor(curve[1])[:, None].expand(-1, len(goals))
+    return np.asarray(steps_to(curve[0].tolist(), losses, torch.as_tensor(goals)))
+
+
+def _lowest(losses: np.ndarray) -> float:
+    """The lowest smoothed loss of a curve, with room for rounding."""
+    return float(smoothed(torch.tensor(losses)).min()) + 1e-12
 
 
 def _read(run: pd.DataFrame) -> tuple[_Curve, Costs]:

@@ -6,7 +6,6 @@ the nearest source alone. An arm resumes by itself if it is a point of its own (
 """
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergelib.align import git_rebasin
-from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
 from mergelib.procedures import adapt
 from mergelib.records.results import Tables
@@ -29,13 +27,16 @@ from mergelib.sail.proximal import proximal_weights
 from mergelib.sail.retraining import loop_flops, mmd_flops
 from mergelib.statedict import lerp
 from mergelib.studies.papers.sail.larger.grounds import Unlabelled, transfer_of
+from mergelib.studies.papers.sail.larger.random_weights import (
+    drawn_alike,
+    drawn_as_published,
+    scaled,
+)
 from mergelib.studies.papers.sail.larger.rates import Rates, usual_rates
 from mergelib.studies.papers.sail.larger.transfers import SMALL, TARGET, Transfer
 from mergelib.studies.papers.sail.training import State
 from mergelib.studies.runner import study
-from mergelib.testbed.models import GPT
 from mergelib.testbed.tasks import Split
-from mergelib.training import seeded
 
 LEARNING = 100  # steps in which maps are learned
 ALONE = ("nearest", "farther")  # weights that take one source
@@ -58,7 +59,9 @@ class Arm(NamedTuple):
         noise: see `grow`.
         matched: whether θ_2 is reordered to match θ_1.
         distilled: whether training learns the nearest source's answers as well.
-        redrawn: whether random weights are `drawn_as_published`.
+        drawn: random weights that are not the network's usual ones: ``published`` (see
+            `drawn_as_published`), ``tuned`` (scales of its rates, see `scaled`), or ``alike``
+            (those of the finished start redrawn, see `drawn_alike`).
     """
 
     weights: str = ""
@@ -68,12 +71,14 @@ class Arm(NamedTuple):
     noise: float = 0.0
     matched: bool = False
     distilled: bool = False
-    redrawn: bool = False
+    drawn: str = ""
 
 
 ARMS = {
     "scratch": Arm(),
-    "scratch, published": Arm(redrawn=True),
+    "scratch, published": Arm(drawn="published"),
+    "scratch, tuned": Arm(drawn="tuned"),
+    "random, same scale": Arm("theorem", drawn="alike"),
     "nearest source": Arm("nearest"),
     "farther source": Arm("farther"),
     "own size": Arm("nearest", ""),
@@ -149,31 +154,11 @@ def arms(
     tables: Tables = {"curves": [], "costs": [], "distances": [dict(pair.distances)]}
     for name, own in chosen.items():
         arm = ARMS[name]
-        begun = pair.start(arm._replace(noise=noise) if arm.noise else arm, own.maps)
+        begun = pair.start(arm._replace(noise=noise) if arm.noise else arm, own)
         rows = transfer.retrained(begun.net, reads, own.training, begun.split)
         tables["curves"] += [{"arm": name, **row} for row in rows]
         tables["costs"].append({"arm": name, **pair.costs(begun)})
     return transfer.placed(tables, start=start, size=size)
-
-
-def drawn_as_published(net: nn.Module, seed: int) -> None:
-    """Give a network random weights in place by the rules of its paper, where ours has others.
-
-    Convolutions: normal, of variance 2 over fan out (He et al., 2015; torchvision's ResNets). GPTs:
-    the last weights of both branches of each of L blocks over √(2L) (Radford et al., 2019).
-
-    Args:
-        net: at its usual start.
-        seed: of convolutions.
-    """
-    with seeded(stable_seed("drawn", seed)), torch.no_grad():
-        for module in net.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(module, GPT):
-                for name, weight in module.named_parameters():
-                    if name.endswith(("attn.proj.weight", "fc2.weight")):
-                        weight.div_(math.sqrt(2 * len(module.blocks)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -196,6 +181,8 @@ class Start(Brief):
 class Sources:
     """The two sources of a transfer and all that is made of them.
 
+    Sources are trained only if a start needs them.
+
     Args:
         transfer: data, networks, trainings.
         start: of the second source.
@@ -212,7 +199,6 @@ class Sources:
         if size not in larger:
             raise ValueError(f"size is {size!r}, expected one of: {', '.join(larger)}")
         self.transfer, self.kind, self.size = transfer, start, size
-        self.nets = [transfer.source("shared", 0), transfer.source(start, 1)]
         described = transfer.described
         table = mmd_table(described)
         weights = proximal_weights(table[2, :2], table[:2, :2]).weights
@@ -224,6 +210,11 @@ class Sources:
             "gamma": float(weights[0]),
         }
         self.nearest = int(table[1, 2] < table[0, 2])
+
+    @cached_property
+    def nets(self) -> list[nn.Module]:
+        """Both sources, trained when they are first needed."""
+        return [self.transfer.source("shared", 0), self.transfer.source(self.kind, 1)]
 
     def allowed(self) -> list[str]:
         """Names of the arms that fit."""
@@ -243,6 +234,8 @@ class Sources:
 
     def refusal(self, arm: Arm) -> str:
         """Why an arm does not fit, empty where it does."""
+        if arm.drawn == "tuned" and not self.transfer.answers:
+            return "only the scale of a GPT's random weights is tuned"
         if arm.matched and self.kind == "shared":
             return "sources that share their start need no matching"
         if not self.transfer.answers and (arm.distilled or arm.weights == "greedy"):
@@ -269,13 +262,15 @@ class Sources:
         """The usual ones of an arm."""
         return usual_rates(self.transfer.name, self.kind, self.size, name)
 
-    def start(self, arm: Arm, map_rate: float = 0.0) -> Start:
-        """The start of an arm."""
+    def start(self, arm: Arm, rates: Rates) -> Start:
+        """The start of an arm; of the rates those of maps, and the scales of random weights."""
         transfer = self.transfer
         if not arm.weights:
             net = transfer.network(self.size, TARGET)
-            if arm.redrawn:
+            if arm.drawn == "published":
                 drawn_as_published(net, transfer.seed)
+            elif arm.drawn == "tuned":
+                scaled(net, rates)
             return Start(net)
         gammas, added = self._weights(arm)
         count = 1 if arm.weights in ALONE else 2
@@ -283,7 +278,7 @@ class Sources:
             return Start(self.nets[self.nearest], added, count)
         net = transfer.network(self.size, TARGET)
         if arm.mode:
-            state, flops = self._learned(net, arm, map_rate, gammas)
+            state, flops = self._learned(net, arm, rates.maps, gammas)
             added += flops
         else:
             one, two = self._grown(net, arm)
@@ -291,6 +286,8 @@ class Sources:
         net.load_state_dict(state)
         if all(gammas) and not arm.mode:  # learned maps bring measured statistics
             added += transfer.measured_anew(net)
+        if arm.drawn == "alike":
+            drawn_alike(net, transfer.seed)
         split = None
         if arm.distilled:
             split, flops = self._taught()
