@@ -10,6 +10,7 @@ from mergelib.studies.papers.sail import (
     kernels,
     nearness,
     risk,
+    silhouettes,
     spirals,
     text,
 )
@@ -33,7 +34,7 @@ PAPERS = (
     *(constants, retraining, scaling, repeats, variance, remedies),
     *(uneven, mechanisms, rebasin, weighing),
     *(spirals, text, kernels, nearness, diffusion, kept, kept_scratch),
-    *(encoder, arms, factorial, risk, clusters),
+    *(encoder, arms, factorial, risk, clusters, silhouettes),
 )
 
 

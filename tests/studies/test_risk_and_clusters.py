@@ -6,8 +6,17 @@ import pandas as pd
 import pytest
 import torch
 
-from mergelib.studies.papers.sail.clusters import clusters, split_texts, text_map
+from mergelib.data.texts import encode
+from mergelib.sail.blocks import cut_blocks, held_stretch
+from mergelib.studies.papers.sail.clusters import (
+    BLOCK,
+    clusters,
+    described,
+    split_texts,
+    text_map,
+)
 from mergelib.studies.papers.sail.risk import risk
+from mergelib.studies.papers.sail.silhouettes import MAP, silhouettes
 from mergelib.studies.papers.sail.training import Texts
 from mergelib.studies.runner import REGISTERED, Run
 
@@ -90,3 +99,25 @@ def test_halves_are_of_both_texts() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="no suite 'glyphs8', only 'gaussians'"):
         REGISTERED["risk"].load(Run(REGISTERED["risk"], "glyphs8", 0))
+
+
+def test_two_texts_are_clusters_and_random_halves_are_not() -> None:
+    """The mean over blocks of (b − a)/max(a, b), by hand."""
+    texts = two_texts()
+    rows = pd.DataFrame(silhouettes(Texts(0, texts), others=["abc"], turns=250)["silhouettes"])
+    found = rows.set_index(["split", "space"])["silhouette"]
+    assert found["texts"].min() > 0.25
+    assert found["random"].abs().max() < 0.1
+    own = [cut_blocks(encode(text), BLOCK) for text in texts.values()]
+    own = [table[~held_stretch(len(table), 0.2, 0)] for table in own]
+    points = described(torch.cat(own))["histogram"]
+    points = points / points.std(0)
+    first = torch.arange(len(points)) < len(own[0])
+    scores = []
+    for i, row in enumerate(points):
+        gaps = (points - row).norm(dim=1)
+        inside = gaps[first == first[i]].sum() / ((first == first[i]).sum() - 1)
+        outside = gaps[first != first[i]].mean()
+        scores.append(float((outside - inside) / max(outside, inside)))
+    assert found["texts", "histogram"] == pytest.approx(sum(scores) / len(scores))
+    assert {*found.index.levels[1]} == {"histogram", MAP}
