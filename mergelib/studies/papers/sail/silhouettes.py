@@ -54,10 +54,11 @@ def silhouettes(
     spaces = {"histogram": shares / shares.std(0), MAP: on_a_plane(shares, seed, turns)}
     rows: list[dict[str, Any]] = []
     for split, parts in splits.items():
-        labels = torch.empty(len(shares), dtype=torch.long)
-        for number, places in enumerate(parts.values()):
-            labels[places] = number
+        placed = torch.cat([*parts.values()])  # thirds leave out what is over
+        labels = torch.arange(len(parts)).repeat_interleave(
+            torch.tensor([*map(len, parts.values())])
+        )
         for space, points in spaces.items():
-            score = float(silhouette_score(points.numpy(), labels.numpy()))
+            score = float(silhouette_score(points[placed].numpy(), labels.numpy()))
             rows.append({"split": split, "space": space, "silhouette": score})
     return {"silhouettes": rows}
