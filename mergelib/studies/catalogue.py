@@ -3,7 +3,17 @@
 from typing import Any
 
 from mergelib.studies.papers import cart, cogram, convolutions, frank_wolfe, geometry, surface
-from mergelib.studies.papers.sail import clusters, diffusion, kernels, nearness, risk, spirals, text
+from mergelib.studies.papers.sail import (
+    clusters,
+    diffusion,
+    kept_scratch,
+    kernels,
+    nearness,
+    risk,
+    silhouettes,
+    spirals,
+    text,
+)
 from mergelib.studies.papers.sail.larger import arms, encoder, factorial, kept, tuning
 from mergelib.studies.papers.stability import (
     constants,
@@ -23,8 +33,8 @@ PAPERS = (
     *(cart, surface, geometry, convolutions, frank_wolfe, cogram),
     *(constants, retraining, scaling, repeats, variance, remedies),
     *(uneven, mechanisms, rebasin, weighing),
-    *(spirals, text, kernels, nearness, diffusion, kept, encoder, arms, factorial, tuning),
-    *(risk, clusters),
+    *(spirals, text, kernels, nearness, diffusion, kept, kept_scratch),
+    *(encoder, arms, factorial, tuning, risk, clusters, silhouettes),
 )
 
 

@@ -6,15 +6,18 @@ On pictures of three shades, and on a text of random letters.
 import json
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from mergelib.hashing import stable_seed
 from mergelib.records.results import Tables
 from mergelib.sail.retraining import perceptron_flops
+from mergelib.studies.papers.sail.kept_scratch import kept_scratch
 from mergelib.studies.papers.sail.larger import kept as module
 from mergelib.studies.papers.sail.larger.kept import Ground, kept, picture_ground, text_ground
-from mergelib.studies.papers.sail.training import Texts
+from mergelib.studies.papers.sail.training import Texts, by_adam
 from mergelib.studies.runner import REGISTERED, Run
 from mergelib.testbed.tasks import Split, Task
 from tests.studies.test_sail_text import words
@@ -133,3 +136,43 @@ def test_training_that_harms_is_stopped_before_it_begins() -> None:
     assert harmful._after(model, {2, 8}) == {2: pytest.approx(start), 8: pytest.approx(start)}
     gentle = module.Bench(ground, ground.builds["MLP"], 0, rates=[1.0, 1e-3], **settings)
     assert gentle._after(model, {8})[8] < start
+
+
+def test_training_from_scratch_is_measured_by_the_same_fraction(tables: Tables) -> None:
+    """Two losses and their fractions give what a fraction is of: these are the same in both."""
+    rates = [1e-3, 3e-2]
+    found = kept_scratch(
+        shades(), 0, source_steps=QUICK["source_steps"], steps=6, every=3, rates=rates
+    )["curve"]
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    curve, starts = pd.DataFrame(found), pd.DataFrame(tables["starts"])
+    assert curve["step"].tolist() == 2 * 3 * [3, 6]
+    for (family, grown), rows in curve.groupby(["family", "grown"]):
+        own = starts[(starts["family"] == family) & (starts["grown"] == grown)]
+        slope, offset = np.polyfit(own["loss"], own["kept"], 1)
+        assert rows["kept"].to_numpy() == pytest.approx(
+            slope * rows["loss"].to_numpy() + offset, abs=1e-3
+        )
+    ground = shades()
+    bench = module.Bench(ground, ground.builds["MLP"], 0, 0, (), 0, rates)
+    runs = {
+        rate: by_adam(
+            bench.fresh("wider"),
+            ground.parts[2],
+            [6],
+            rate,
+            batch_size=ground.batch_size,
+            seed=stable_seed("order", 0),
+        )[6]
+        for rate in rates
+    }
+    losses = {}
+    for rate, state in runs.items():
+        net = bench.fresh("wider")
+        net.load_state_dict(state)
+        losses[rate] = bench.loss(net, ground.choose)
+    last = curve[(curve["family"] == "MLP") & (curve["grown"] == "wider")].iloc[-1]
+    assert last["rate"] == min(losses, key=lambda rate: losses[rate])
+    assert last["loss"] == pytest.approx(min(losses.values())), "choose and judge are one here"
+    with pytest.raises(ValueError, match="family is 'GPT', expected 'MLP' or 'ResNet'"):
+        kept_scratch(shades(), 0, only=["GPT"])

@@ -1,13 +1,24 @@
 """Theorem 4's bounds over draws, and clusters that a sort by a statistic makes."""
 
 import json
+from collections.abc import Sequence
 
 import pandas as pd
 import pytest
 import torch
 
-from mergelib.studies.papers.sail.clusters import clusters, split_texts, text_map
+from mergelib.data.texts import encode
+from mergelib.sail.blocks import cut_blocks, held_stretch
+from mergelib.studies.papers.sail.clusters import (
+    BLOCK,
+    clusters,
+    described,
+    split_blocks,
+    split_texts,
+    text_map,
+)
 from mergelib.studies.papers.sail.risk import risk
+from mergelib.studies.papers.sail.silhouettes import MAP, silhouettes
 from mergelib.studies.papers.sail.training import Texts
 from mergelib.studies.runner import REGISTERED, Run
 
@@ -90,3 +101,39 @@ def test_halves_are_of_both_texts() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="no suite 'glyphs8', only 'gaussians'"):
         REGISTERED["risk"].load(Run(REGISTERED["risk"], "glyphs8", 0))
+
+
+def by_hand(points: torch.Tensor, parts: Sequence[torch.Tensor]) -> float:
+    """The mean of (b − a)/max(a, b) over the rows that have a part."""
+    scores = []
+    for own in parts:
+        for row in own:
+            gaps = (points - points[row]).norm(dim=1)
+            inside = float(gaps[own].sum()) / (len(own) - 1)
+            outside = min(float(gaps[other].mean()) for other in parts if other is not own)
+            scores.append((outside - inside) / max(outside, inside))
+    return sum(scores) / len(scores)
+
+
+@pytest.mark.parametrize(
+    ("names", "left_out"), [(["ac", "abc"], 0.2), (["ac"], 0.2), (["ac"], 0.22)]
+)
+def test_silhouettes_are_those_of_the_blocks_that_have_a_part(
+    names: list[str], left_out: float
+) -> None:
+    """One or two blocks more than a multiple of three belong to no third."""
+    texts = {name: two_texts()[name] for name in names}
+    source, others = Texts(0, texts), names[1:]
+    rows = silhouettes(source, others=others, left_out=left_out, turns=250)["silhouettes"]
+    own = [cut_blocks(encode(text), BLOCK) for text in texts.values()]
+    own = [table[~held_stretch(len(table), left_out, 0)] for table in own]
+    points = described(torch.cat(own))["histogram"]
+    points = points / points.std(0)
+    splits = split_texts(names, own, 0) if others else split_blocks(own[0], 0)
+    found = {(row["split"], row["space"]): row["silhouette"] for row in rows}
+    assert {space for _, space in found} == {"histogram", MAP}
+    for split, parts in splits.items():
+        expected = by_hand(points, [*parts.values()])
+        assert found[split, "histogram"] == pytest.approx(expected)
+    if others:
+        assert found["texts", "histogram"] > 0.25 > 0.1 > abs(found["random", "histogram"])
