@@ -10,18 +10,32 @@ from mergelib.ledger.checks import Check, above
 def of_best(
     what: str, better: pd.Series, worse: pd.Series | float, *, flat: bool, **options: Any
 ) -> Check:
-    """The check, as `above`, of what is read off the best γ of each seed.
+    """Return the check, as `above` makes it, of a quantity that is read off each seed's best γ.
 
-    Where the curve is `flat`, the best γ is chance: the check is secondary and stays open.
+    Where the curve is `flat`, the best γ is chance and the check stays open.
 
     Args:
         what: the comparison in words.
-        better: what shall be larger, by seed.
-        worse: what it is compared with.
+        better: the quantity that the claim says is larger, by seed.
+        worse: the quantity that it is compared with.
         flat: whether seeds agree on no γ, see `mergelib.studies.analysis.sail.flatness.flat`.
         **options: of `mergelib.ledger.checks.Check`.
     """
     if flat:
         what += " (a flat curve)"
-        options |= {"role": "secondary", "limit": "none"}
+        options |= {"limit": "none"}
     return above(what, better, worse, **options)
+
+
+def near_ends(what: str, near: pd.Series, grid: pd.Series, *, flat: bool, **options: Any) -> Check:
+    """Return the check that the best γ is near 0 or 1 in more seeds than by chance.
+
+    Args:
+        what: the curve in words.
+        near: by seed, whether its best γ is near 0 or 1.
+        grid: whether each γ of the sweep is; their fraction is the bound.
+        flat: as for `of_best`.
+        **options: of `mergelib.ledger.checks.Check`.
+    """
+    options |= {"kind": "fraction", "bound": float(grid.mean()), "unit": "of seeds"}
+    return of_best(f"{what}: best γ near 0 or 1", near.astype(float), 0.0, flat=flat, **options)

@@ -117,6 +117,13 @@ def asymmetries() -> pd.DataFrame:
     return pd.concat(parts).reset_index()
 
 
+def overlapping() -> pd.DataFrame:
+    """Losses by γ after the last step, for overlaps α < 1, at which the sources' data differ."""
+    curves = last(load_table(OVERLAP, "curves"))
+    rows: pd.DataFrame = curves[curves["alpha"] < 1]
+    return rows
+
+
 def falls(table: pd.DataFrame, start: str, step: int) -> pd.DataFrame:
     """How asymmetry falls with each overlap, in each seed: minus its slopes in a plane, α < 1.
 

@@ -103,9 +103,14 @@ def nearness_in_text() -> pd.DataFrame:
     return logs_of(load_table(NEARNESS, "sources"), ["seed", "start"])
 
 
-def heights(curves: pd.DataFrame) -> pd.DataFrame:
-    """ℓ(½) − ½(ℓ(0) + ℓ(1)), the ``height`` of a barrier, by tokens, start, step and seed."""
-    keys = ["tokens", "start", "step", "seed"]
+def heights(curves: pd.DataFrame, by: Sequence[str] = ("tokens",)) -> pd.DataFrame:
+    """ℓ(½) − ½(ℓ(0) + ℓ(1)), the ``height`` of a barrier, by start, step and seed.
+
+    Args:
+        curves: losses ``judge`` by ``gamma``.
+        by: further columns that identify a curve.
+    """
+    keys = [*by, "start", "step", "seed"]
     table = curves.pivot(index=keys, columns="gamma", values="judge")
     rows = table[0.5] - (table[0.0] + table[1.0]) / 2
     return rows.rename("height").reset_index()

@@ -112,6 +112,22 @@ def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def finished(results: Sequence[str] = TEXT) -> pd.DataFrame:
+    """Return what every arm reaches after as many steps as scratch takes: cost as account A counts.
+
+    Args:
+        results: as of `curves`.
+
+    Returns:
+        A row per ``modality``, ``target``, seed, start, size and ``arm``, with ``loss`` (nats) and
+        ``accuracy`` (0..1).
+    """
+    table = curves(results)
+    ends = table[table["arm"] == "scratch"].groupby(_CELL)["step"].max().rename("step")
+    rows: pd.DataFrame = table.merge(ends.reset_index(), on=[*_CELL, "step"])
+    return rows.rename(columns={"judge": "loss"})[[*_CELL, "arm", "loss", "accuracy"]]
+
+
 def best_baseline(table: pd.DataFrame, cell: Mapping[str, str]) -> str:
     """The one of `BASELINES` with the least mean loss on the half that chooses.
 
