@@ -11,7 +11,6 @@ memory at its worst; see `mergelib.records.measure.measured`.
 """
 
 import ctypes
-import json
 import math
 import platform
 import time
@@ -32,6 +31,7 @@ from mergelib.numerics.linalg import low_rank
 from mergelib.progress import progress
 from mergelib.records.measure import measured
 from mergelib.records.provenance import provenance
+from mergelib.records.results import write_result
 from mergelib.rules.spectral import iso_c, tsv
 
 State = dict[str, Tensor]
@@ -350,5 +350,4 @@ def main(
         "spectral": [row for name in SPECTRA for row in measure_spectral(width, count, name)],
     }
     show(report)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    write_result(output, report)

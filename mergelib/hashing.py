@@ -9,13 +9,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
-
-Value = TypeVar("Value")
-_ADDED = "mergelib.hashing.added"
 
 
 def sha256_of(file: Path) -> str:
@@ -52,7 +49,7 @@ def fingerprint(value: Any) -> str:
 
     Args:
         value: a text, which is hashed as it is; or what JSON can hold (mappings in any order,
-            sequences, numbers, None), dataclasses included, see `added`.
+            sequences, numbers, None), dataclasses included.
 
     Raises:
         TypeError: for a value that JSON cannot hold.
@@ -61,22 +58,11 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def added(default: Value) -> Value:
-    """A dataclass's field that came later, and what its absence means in older hashes.
-
-    ``rate: float = added(0.0)`` is left out of `fingerprint` while it is 0.0, so that a new field
-    changes no key of what was computed before there was one. The default must not be changed later.
-    """
-    return dataclasses.field(default=default, metadata={_ADDED: default})
-
-
 def plain(value: Any) -> Any:
-    """A value as JSON holds it: dataclasses as mappings without the `added` fields at default."""
+    """A value as JSON holds it: dataclasses as mappings, tuples as lists."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
-            field.name: plain(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-            if _ADDED not in field.metadata or getattr(value, field.name) != field.metadata[_ADDED]
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
         }
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}

@@ -13,6 +13,7 @@ never has a key that the reference lacks:
 * Any other selected key, also one that only experts have, is an error, or what ``missing`` says.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -20,14 +21,17 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Literal, get_args
 
+from mergelib.inspection.layouts import check_layouts
 from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_mergeable
+from mergelib.messages.warned import warn
 from mergelib.statedict import Misfit, StateDict, check_compatible, check_mapping, check_tensor
 
 Missing = Literal["error", "base", "skip"]
 Patterns = str | Sequence[str]
 
-_HINT = "; where only heads differ, merge the rest by include=, exclude= or missing="
+_HINT = "; where only heads differ, leave them out with exclude="
+SHOWN = 5  # keys that a message names
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,10 @@ def select(
         check_mapping(model, name)
     for key, tensor in reference.items():
         check_tensor(key, tensor, tensor, what, what)
+    if pretrained is not None and "pretrained" in experts:
+        raise ValueError(
+            "an expert may not be named 'pretrained': that name is reserved for the base model"
+        )
     selected = parts.selected(dict.fromkeys(chain(reference, *experts.values())))
     if reference and not selected:
         raise ValueError("nothing to merge: exclude takes every key that include leaves")
@@ -126,12 +134,14 @@ def select(
             raise ValueError(
                 f"{further!r} is tied to {first!r}: include or exclude both, not one of them"
             )
+    models = {what: reference, **experts}
+    check_layouts(models, selected, tied, refuse=parts.missing == "error")
     if parts.missing == "error":
         narrowed = {name: _only(selected, model) for name, model in experts.items()}
         try:
             check_compatible(_only(selected, reference), narrowed, what, mixed=True)
         except Misfit as error:
-            raise Misfit(f"{error}{hint}") from None
+            raise Misfit(f"{error}{renamed(reference, experts, what) or hint}") from None
         merged = selected
     else:
         if parts.missing == "base":
@@ -143,7 +153,47 @@ def select(
     if reference and not merged:
         raise ValueError("nothing to merge: no selected key has one shape in all models")
     left_out = selected - merged if parts.missing == "skip" else set()
+    if left_out:
+        _tell_of_skipped(left_out, len({*chain(*models.values())} & selected))
     return Selection(tuple(key for key in reference if key not in left_out), frozenset(merged))
+
+
+def _tell_of_skipped(keys: Set[str], total: int) -> None:
+    """Warn of keys that the merged model lacks."""
+    names = ", ".join(map(repr, sorted(keys)[:SHOWN])) + (", …" if len(keys) > SHOWN else "")
+    warn(
+        f"missing='skip' leaves {len(keys)} of {total} keys out of the merged model, as some model "
+        f"lacks them or has them in another shape ({names}): layers that are loaded without them "
+        "begin at random; exclude= keeps the tensors of the pretrained model, else of the first "
+        "expert"
+    )
+
+
+def renamed(reference: StateDict, experts: Mapping[str, StateDict], what: str) -> str:
+    """What to do where an expert has the reference's keys under other names; else nothing."""
+    for name, expert in experts.items():
+        if expert.keys() == reference.keys() or not expert or not reference:
+            continue
+        for longer, shorter, wide, narrow in (
+            (name, what, expert, reference),
+            (what, name, reference, expert),
+        ):
+            first = next(iter(narrow))
+            for key in wide:
+                prefix = key.removesuffix(first)
+                if prefix and key.endswith("." + first) and {prefix + k for k in narrow} <= {*wide}:
+                    return (
+                        f"; all keys of {shorter} match those of {longer} with prefix {prefix!r}: "
+                        f"rename them, e.g. {{{prefix!r} + key: tensor for key, tensor in "
+                        f"state.items()}}"
+                    )
+        modern = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", k)) for k in expert}
+        if modern == reference.keys():
+            return (
+                f"; {name} has the old names gamma and beta: load it with transformers and save it "
+                "again (from_pretrained, save_pretrained), which renames them"
+            )
+    return ""
 
 
 def _only(keys: Set[str], model: StateDict) -> StateDict:
@@ -192,5 +242,5 @@ def _check_base(
             if key in selected and key not in pretrained:
                 raise ValueError(
                     f"{name} has the extra key {key!r}, which missing='base' cannot take from "
-                    "pretrained: exclude it, or use missing='skip'"
+                    "pretrained: leave it out with exclude="
                 )

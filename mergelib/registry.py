@@ -8,11 +8,13 @@ method alike. Procedures and compressions are registered beside the rules, as th
 import dataclasses
 import difflib
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from mergelib.messages.brief import brief
+from mergelib.messages.kinds import annotations_of, fits, in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +66,8 @@ class Method:
         rowwise: rows do not interact, so it may be fed some of them, shape ``(rows, n)``; a row is
             what lies under one index of the first dimension, and a vector is one row.
         linear: a NaN or Inf in an input it takes always shows in the output, which is checked.
+        affine_in: the hyperparameter, if any, in which every entry of the result is affine, so that
+            the merges at two of its values give those at all values.
         elsewhere: the rule is for matrices, and this rule takes every other tensor.
         prepare: a first pass over all tensors; gives each key further keyword arguments.
         prepared: the names of these and other arguments that are no hyperparameters.
@@ -81,6 +85,7 @@ class Method:
     elementwise: bool = False
     rowwise: bool = False
     linear: bool = False
+    affine_in: str = ""
     elsewhere: Rule | None = None
     prepare: Callable[..., Mapping[str, dict[str, Any]]] | None = None
     prepared: tuple[str, ...] = ()
@@ -91,8 +96,13 @@ class Method:
     requires: Needs | Callable[[Any], Needs] | None = None
 
     @cached_property
-    def parameters(self) -> Mapping[str, inspect.Parameter]:
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(self.function).parameters
+
+    @cached_property
+    def annotations(self) -> Mapping[str, Any]:
+        """What kind each hyperparameter is of, as far as that is known."""
+        return annotations_of(self.function if self.settings is None else self.settings)
 
     def needs_with(self, settings: Any) -> Needs:
         """What a procedure needs with these settings."""
@@ -103,7 +113,7 @@ class Method:
     def needs_pretrained(self) -> bool:
         if self.settings is not None:
             return self.needs_with(self.settings()).pretrained
-        return "pretrained" in self.parameters
+        return "pretrained" in self._parameters
 
     @property
     def needs(self) -> str:
@@ -121,7 +131,7 @@ class Method:
             return {field.name: field.default for field in dataclasses.fields(self.settings)}
         return {
             name: parameter.default
-            for name, parameter in self.parameters.items()
+            for name, parameter in self._parameters.items()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
             and parameter.default is not inspect.Parameter.empty
             and name not in self.prepared
@@ -143,7 +153,7 @@ class Method:
         return self.settings(**hyperparameters)
 
     def check(self, hyperparameters: Mapping[str, Any], *, pretrained: bool) -> None:
-        """Raise for a hyperparameter unknown or not finite, or a missing pretrained model."""
+        """Raise for a hyperparameter unknown or of another kind, or a missing pretrained model."""
         self._check_hyperparameters(hyperparameters)
         if self.needs_pretrained and not pretrained:
             raise ValueError(f"{self.name} needs the pretrained model: pass pretrained=")
@@ -154,18 +164,9 @@ class Method:
             if name not in known:
                 names = ", ".join(known) or "none"
                 raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {names}")
-            if isinstance(known[name], float):
-                numbers = value.values() if isinstance(value, Mapping) else [value]
-                if not all(map(is_finite_number, numbers)):
-                    raise ValueError(f"{name} is {value!r}, expected a finite number")
-
-
-def is_finite_number(value: object) -> bool:
-    """Whether a value is a number, and neither NaN nor infinite."""
-    try:
-        return math.isfinite(value)  # type: ignore[arg-type]
-    except TypeError:
-        return False
+            kind = self.annotations.get(name)
+            if name in self.annotations and not fits(kind, value):
+                raise ValueError(f"{name} is {brief(value)}, expected {in_words(kind)}")
 
 
 _METHODS: dict[str, Method] = {}
@@ -175,8 +176,13 @@ def _register(method: Method) -> None:
     """Add a method to those that there are; a name is taken once.
 
     Raises:
-        ValueError: if another function has the name already.
+        ValueError: if another function has the name already, or ``affine_in`` names nothing.
     """
+    if method.affine_in and method.affine_in not in method.hyperparameters:
+        raise ValueError(
+            f"{method.name} is declared affine in {method.affine_in!r}, which is not one of its "
+            f"hyperparameters: {', '.join(method.hyperparameters) or 'none'}"
+        )
     known = _METHODS.get(method.name)
     if known is not None and known.function.__module__ != method.function.__module__:
         raise ValueError(
@@ -253,6 +259,15 @@ def method_names(family: str = "rule") -> list[str]:
     return [name for name, method in _METHODS.items() if method.family == family]
 
 
+ELSEWHERE = {  # names of other programs, and how a method is called here
+    "linear": "'average' with weights=",
+    "dare_linear": "'dare' with combine='task_arithmetic'",
+    "dare_ties": "'dare' with combine='ties'",
+    "della_linear": "'della'",
+    "breadcrumbs_ties": "'breadcrumbs', without the election of signs,",
+}
+
+
 def get_method(name: str, family: str = "rule") -> Method:
     """The method of that name.
 
@@ -263,6 +278,8 @@ def get_method(name: str, family: str = "rule") -> Method:
     if name not in names:
         near = difflib.get_close_matches(name, names)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+        if name in ELSEWHERE:
+            hint = f"what mergekit calls so is {ELSEWHERE[name]} here"
         if name in _METHODS:
             hint = f"it is a {_METHODS[name].family}; {hint}"
         raise ValueError(f"unknown method {name!r}; {hint}")

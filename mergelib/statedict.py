@@ -27,9 +27,14 @@ FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 # Words that mark an embedding or a position table in the usual model families.
 _TABLE = re.compile(
-    r"(^|[._])(emb\w*|\w*embed\w*|wte|wpe|pos|position\w*|relative_position\w*|"
-    r"shared|cls_token|class_token)([._]|$)"
+    r"(^|[._])(emb\w*|\w*embed\w*|wte|wpe|pos|position\w*|relative_(position|attention)\w*|"
+    r"shared(?!_expert)|cls_token|class_token)([._]|$)"
 )
+
+
+# What lies under the experts of a mixture without an expert's number: all of them in one tensor.
+_FUSED = re.compile(r"(^|\.)experts(\.(?!\d+(\.|$))|$)")
+_LONGEST_KERNEL = 32
 
 
 class Misfit(ValueError):
@@ -84,14 +89,23 @@ def repeated(names: Mapping[str, Hashable]) -> dict[str, str]:
     }
 
 
-def tied_keys(state: StateDict) -> dict[str, str]:
-    """Keys whose tensors are one and the same memory as an earlier key's, in a state in memory."""
+def memory_aliases(state: StateDict) -> dict[str, str]:
+    """Keys whose tensors are one and the same memory as an earlier key's, in a state in memory.
+
+    What a file ties lies apart in memory: `mergelib.merging.tied_keys` knows both.
+    """
     held = {
         key: tensor
         for key, tensor in state.items()  # at once, as memory that is freed is used again
         if isinstance(tensor, Tensor) and tensor.numel()
     }
     return repeated({key: (t.data_ptr(), t.shape, t.stride(), t.dtype) for key, t in held.items()})
+
+
+def layout_of(state: StateDict) -> StateDict:
+    """A state dict to compare by shapes and dtypes: of a file the header, not the tensors."""
+    layout: StateDict = getattr(state, "layout", state)
+    return layout
 
 
 def check_values(name: str, state: StateDict) -> None:
@@ -170,22 +184,43 @@ def is_matrix(key: str, tensor: Tensor) -> bool:
     """Whether low-rank methods treat this parameter as a matrix.
 
     True for floating tensors of exactly two dimensions, both above 1, whose name does not mark
-    an embedding or a position table. A fused ``qkv`` weight is one matrix.
+    an embedding or a position table. A fused ``qkv`` weight is one matrix. As the default of
+    `merge` it is asked only where structure does not decide: a weight with a bias is a linear
+    layer's, whatever its name, and a module shows its layers.
     """
     return (
         tensor.is_floating_point()
         and tensor.dim() == 2
         and min(tensor.shape) > 1
-        and not _TABLE.search(key.lower())
+        and not names_table(key)
+        and not is_stack(key, tensor)
     )
+
+
+def names_table(key: str) -> bool:
+    """Whether a name marks an embedding or a position table in the usual model families."""
+    return _TABLE.search(key.lower()) is not None
+
+
+def is_stack(key: str, tensor: Tensor) -> bool:
+    """Whether a tensor holds one matrix, or bias, of each expert of a mixture-of-experts layer.
+
+    By its name, or in three dimensions by the last two, which are longer than kernels.
+    """
+    if _FUSED.search(key):
+        return tensor.dim() in (2, 3)
+    return tensor.dim() == 3 and min(tensor.shape[1:]) > _LONGEST_KERNEL and not names_table(key)
 
 
 def is_kernel(key: str, tensor: Tensor) -> bool:
     """`is_matrix`, or whether a parameter is a convolution: folded, one row per filter, it is one.
 
-    For ``is_matrix=`` of `merge`; a transposed convolution folds by its inputs instead.
+    For ``is_matrix=`` of `merge`; a transposed convolution folds by its inputs instead. A stack of
+    matrices is none: folded, its experts would be mixed.
     """
-    return is_matrix(key, tensor if tensor.dim() < 3 else tensor.flatten(1))
+    return not is_stack(key, tensor) and is_matrix(
+        key, tensor if tensor.dim() < 3 else tensor.flatten(1)
+    )
 
 
 def is_statistic(key: str) -> bool:
@@ -195,6 +230,24 @@ def is_statistic(key: str) -> bool:
     below zero, and the network's output is NaN then.
     """
     return key.rpartition(".")[2] in ("running_mean", "running_var")
+
+
+def proportions(weights: Sequence[float]) -> list[float]:
+    """Weights for running statistics: none below zero, and of sum 1.
+
+    Raises:
+        ValueError: if none is positive.
+    """
+    positive = [max(float(weight), 0.0) for weight in weights]
+    total = math.fsum(positive)
+    if not total > 0:
+        raise ValueError(
+            f"weights is {list(weights)}, expected a positive one: the running statistics of "
+            "BatchNorm are averaged by those"
+        )
+    if abs(total - 1) < 1e-9:
+        return positive  # bit for bit as given
+    return [weight / total for weight in positive]
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -263,9 +316,12 @@ def unflatten(vector: Tensor, like: StateDict) -> dict[str, Tensor]:
 
 
 def nbytes(a: StateDict) -> int:
-    """Bytes that the tensors occupy, tied ones counted once."""
-    sizes = {
-        (tensor.data_ptr(), tensor.shape): tensor.numel() * tensor.element_size()
-        for tensor in a.values()
-    }
-    return sum(sizes.values())
+    """Bytes of all entries, those of tied tensors counted once.
+
+    Of a `mergelib.Checkpoint` only the header is read. Views that differ in shape, strides or dtype
+    count each, also where they share memory, as they do in a file.
+    """
+    layout = layout_of(a)
+    aliases = getattr(a, "tied", None)
+    aliases = memory_aliases(layout) if aliases is None else aliases
+    return sum(t.numel() * t.element_size() for key, t in layout.items() if key not in aliases)

@@ -9,11 +9,10 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,15 @@ import torch
 from torch import Tensor
 
 from mergelib.hashing import sha256_of
+from mergelib.inspection.companions import (
+    check_modules,
+    copy_needed,
+    folder_of,
+    read_json,
+    tell_of_companions,
+)
+from mergelib.inspection.layouts import HEAD
 from mergelib.io import (
-    TIED,
     AnyPath,
     Checkpoint,
     Memory,
@@ -33,17 +39,18 @@ from mergelib.io import (
     staged,
     write_tensors,
 )
-from mergelib.merging import IsMatrix, Source, merge_tensors
+from mergelib.merging import Group, IsMatrix, Source, merge_tensors
 from mergelib.messages.refusals import check_device
+from mergelib.messages.warned import warn
 from mergelib.parts import Missing, Parts, Patterns, select
 from mergelib.progress import progress
-from mergelib.registry import get_method
-from mergelib.statedict import StateDict, is_matrix, named
+from mergelib.registry import Method, get_method
+from mergelib.statedict import StateDict, is_matrix, named, names_table
 from mergelib.version import __version__
 
 _PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
-# What a model folder holds besides configuration and tokenizer: weights, in whatever format.
-_WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|ckpt|pkl|h5|msgpack|gguf|onnx)(\.index\.json)?$")
+# What another program noted of the weights' bytes, which is true of the base and not of the result.
+_HASH = re.compile(r"hash|sha_?\d|md5|crc|checksum", re.IGNORECASE)
 
 
 def _in_files(
@@ -86,8 +93,9 @@ def merge_files(
     Args:
         method: a name from `mergelib.registry.methods`.
         experts: at least one, as a list or with names; files or folders that `Checkpoint` reads.
-        output: a ``.safetensors`` file, or a folder, which also gets the configuration and
-            tokenizer files of the pretrained model's folder (else the first expert's).
+        output: a ``.safetensors`` file, or a folder, which also gets what a model is loaded with
+            (configuration, tokenizer, modules of Sentence-Transformers) and the licence from the
+            pretrained model's folder, or where it has none from the first expert's that has one.
         pretrained: file or folder of the model the experts were fine-tuned from; needed by all but
             a few methods.
         include: patterns of keys to merge; this and the four below mean what they mean in
@@ -102,11 +110,12 @@ def merge_files(
         **hyperparameters: the method's own.
 
     Returns:
-        The output's path. The file keeps the pretrained file's metadata, to which
-        ``mergelib.method``, ``.hyperparameters``, ``.parts`` (where not all is merged), ``.inputs``
-        (name to SHA-256; for shards that of the lines ``sha256sum`` prints for them) and
-        ``.version`` are added. Names that are tied, in a pickle or by ``mergelib.tied``, are merged
-        once and stored each, with the same note.
+        The output's path. The file keeps the pretrained file's metadata, but for hashes and what an
+        earlier merge noted. ``mergelib.method``, ``.hyperparameters``, ``.parts`` (where not all is
+        merged), ``.inputs`` (name to SHA-256; for shards that of the lines ``sha256sum`` prints for
+        them), ``.files`` (name to the file's or folder's name) and ``.version`` are added. Names
+        that are tied, in a pickle or by ``mergelib.tied``, are merged once and stored each, with
+        the same note.
 
     Raises:
         FileNotFoundError: an input that does not exist.
@@ -116,6 +125,11 @@ def merge_files(
             way, is an input, would be read in place of one, or has another format. Nothing is
             written then.
         TypeError: a hyperparameter that the method does not have.
+
+    Warns:
+        UserWarning: of what `mergelib.merging.merge` warns of; of a chat template, tokens or
+            modules on which the experts agree and the folder that is copied does not; of a
+            configuration that is changed because an output layer is no longer tied.
     """
     check_device(device)
     chosen = get_method(method)
@@ -125,6 +139,7 @@ def merge_files(
     base = None if pretrained is None else Checkpoint(pretrained, memory=memory)
     checkpoints = {n: Checkpoint(path, memory=memory) for n, path in named(experts).items()}
     source = _in_files(checkpoints, base, parts)
+    source.check_companions(checkpoints, base)
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
     reference = next(iter(inputs.values()))
     output, single = Path(output), Path(output).suffix == ".safetensors"
@@ -136,18 +151,25 @@ def merge_files(
     shards = _split(reference, layout, max_shard_size)
     metadata = {
         "format": "pt",
-        **{key: text for key, text in reference.metadata.items() if key != TIED},
+        **{key: text for key, text in reference.metadata.items() if _is_kept(key)},
         **note_ties({key: first for key, first in source.aliases.items() if key in layout}),
         **provenance(method, {**chosen.hyperparameters, **hyperparameters}, parts, inputs),
     }
-    merged = merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix)
+    origin = None if single else next(filter(None, map(folder_of, inputs.values())), None)
+    if origin is not None:
+        check_modules(inputs)
+        tell_of_companions(origin, checkpoints)
+    shown = _with_first_pass(chosen, layout)
+    merged = merge_tensors(shown, source, hyperparameters, device=device, matrices=is_matrix)
     merged = _with_progress(merged, method, layout)
     with staged(output, folder=not single) as target:
         if single:
             write_tensors(target, layout, merged, metadata)
         else:
             _write_shards(target, layout, shards, merged, metadata)
-            copy_companions(reference.path, target)
+            if origin is not None:
+                copy_needed(origin, target, modules=True)
+                _settle_ties(target)
         for checkpoint in inputs.values():
             checkpoint.check()
     return output
@@ -252,6 +274,7 @@ def provenance(
         "mergelib.hyperparameters": json.dumps(hyperparameters, default=_plain),
         **({} if parts == Parts() else {"mergelib.parts": json.dumps(asdict(parts))}),
         "mergelib.inputs": json.dumps(hashes),
+        "mergelib.files": json.dumps({name: c.path.name for name, c in inputs.items()}),
         "mergelib.version": __version__,
     }
 
@@ -259,6 +282,32 @@ def provenance(
 def _plain(value: Any) -> Any:
     """Arrays and tensors as lists, anything else as text, for JSON."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def _is_kept(key: str) -> bool:
+    """Whether an entry of the reference's metadata is true of the merged file, too."""
+    return not (key.startswith("mergelib.") or _HASH.search(key))
+
+
+def _with_first_pass(method: Method, layout: StateDict) -> Method:
+    """A method that shows how far its first pass over the tensors is, if it has one."""
+    prepare = method.prepare
+    if prepare is None:
+        return method
+    total = sum(size_of(tensor) for tensor in layout.values() if tensor.is_floating_point())
+
+    def shown(read: Callable[[], Iterator[tuple[str, Group]]], **options: Any) -> Any:
+        def watched() -> Iterator[tuple[str, Group]]:
+            label = f"{method.name}, first pass"
+            with progress(desc=label, total=total, unit="B", unit_scale=True) as bar:
+                for key, group in read():
+                    yield key, group
+                    del group  # else it would outlive the next one
+                    bar.update(size_of(layout[key]))
+
+        return prepare(watched, **options)
+
+    return replace(method, prepare=shown)
 
 
 def _with_progress(
@@ -293,9 +342,23 @@ def _write_shards(
         (folder / "model.safetensors.index.json").write_text(index + "\n")
 
 
-def copy_companions(origin: Path, folder: Path) -> None:
-    """Copy what a model folder holds besides weights: configuration, tokenizer, licence."""
-    if origin.is_dir():
-        for file in origin.iterdir():
-            if file.is_file() and not _WEIGHTS.search(file.name) and not file.name.startswith("."):
-                shutil.copyfile(file, folder / file.name)
+def _settle_ties(folder: Path) -> None:
+    """Let the configuration not tie an output layer that was written with values of its own."""
+    file = folder / "config.json"
+    config = read_json(file)
+    if config.get("tie_word_embeddings", True) is False or not config:
+        return
+    written = Checkpoint(folder)
+    kinds = written.layout
+    heads = [key for key in kinds if HEAD.search(key)]
+    for head in heads:
+        for table in (key for key in kinds if names_table(key)):
+            if kinds[table].shape != kinds[head].shape:
+                continue
+            if not torch.equal(written[head], written[table]):
+                file.write_text(json.dumps({**config, "tie_word_embeddings": False}, indent=2))
+                warn(
+                    f"{head!r} and {table!r} differ in the merged model, and config.json tied "
+                    "them: the copy in the result says tie_word_embeddings = false"
+                )
+                return

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from mergelib import registry
 from mergelib.studies.sweep import OBJECT_STORE
 from mergelib.testbed import models, zoo
 from mergelib.testbed.families import FAMILIES
@@ -34,6 +35,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("MERGELIB_DATA", raising=False)
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def spare_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules that a test registers are gone after it."""
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
 
 
 @pytest.fixture(scope="session")

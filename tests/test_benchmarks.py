@@ -1,6 +1,5 @@
 """The benchmark runs as `make bench` runs it, at toy size."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ def test_report(tmp_path: Path) -> None:
     output = tmp_path / "new" / "report.json"
     done = run("--output", str(output), "--repeats", "1")
     assert done.returncode == 0, done.stderr
-    report = json.loads(output.read_text())
+    report = read_result(output)
     assert report["provenance"]["versions"]["torch"]
     assert report["inputs"]["experts"] == 3
     known = ml.methods()

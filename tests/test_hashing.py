@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mergelib.hashing import added, digest, fingerprint, sha256_of, stable_seed
+from mergelib.hashing import digest, fingerprint, sha256_of, stable_seed
 
 
 def test_files(tmp_path: Path) -> None:
@@ -38,11 +38,6 @@ class Settings:
     names: tuple[str, ...] = ("a",)
 
 
-@dataclass(frozen=True)
-class LaterSettings(Settings):
-    decay: float = added(0.0)
-
-
 def test_settings() -> None:
     text = '{"names": ["a"], "rate": 0.1}'
     expected = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -54,10 +49,3 @@ def test_settings() -> None:
     )
     with pytest.raises(TypeError, match="not JSON serializable"):
         fingerprint({"device": torch.device("cpu")})
-
-
-def test_an_added_field_counts_where_it_differs() -> None:
-    assert LaterSettings(0.1).decay == 0
-    assert fingerprint(LaterSettings(0.1)) == fingerprint(Settings(0.1))
-    assert fingerprint(LaterSettings(0.1, decay=0.5)) != fingerprint(Settings(0.1))
-    assert fingerprint([LaterSettings(0.1)]) == fingerprint([Settings(0.1)])

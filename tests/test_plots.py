@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb
-from matplotlib.patches import Rectangle
 
 from mergelib.plots import (
     COLOURS,
@@ -18,7 +17,6 @@ from mergelib.plots import (
     colour,
     heat_map,
     label,
-    ladder,
     use_style,
 )
 from mergelib.registry import method_names
@@ -106,31 +104,6 @@ def test_accuracy_by_task_without_an_average() -> None:
     """The pretrained model keeps 0.25 of cars and 0.56 of birds."""
     figure = accuracy_by_task(TABLE[TABLE["method"] != "average"])
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["cars", "birds"]
-
-
-@pytest.mark.parametrize("order", [None, ["cart", "pretrained"]])
-def test_ladder(order: list[str] | None) -> None:
-    means = pd.DataFrame(
-        {"mean": [0.3, 0.5, 0.7], "half_width": [0.01, 0.02, 0.03]},
-        index=["pretrained", "average", "cart"],
-    )
-    _, ax = plt.subplots()
-    ladder(means, ax, order=order)
-    names = list(means.index if order is None else order)
-    bars = {
-        tick.get_text(): bar for tick, bar in zip(ax.get_yticklabels(), ax.patches, strict=True)
-    }
-    assert list(bars) == [label(name) for name in reversed(names)], "the first is on top"
-    for name in names:
-        bar = bars[label(name)]
-        assert isinstance(bar, Rectangle)
-        assert bar.get_width() == pytest.approx(100 * means.loc[name, "mean"])
-        assert to_hex(bar.get_facecolor()) == colour(name)
-    assert {text.get_text() for text in ax.texts} >= {"30.0", "70.0"}
-    lines = [lines for lines in ax.collections if isinstance(lines, LineCollection)]
-    (whiskers,) = [some for some in lines if len(some.get_segments()) == len(names)]
-    spans = [segment[1, 0] - segment[0, 0] for segment in whiskers.get_segments()]
-    np.testing.assert_allclose(spans, [200 * means.loc[n, "half_width"] for n in reversed(names)])
 
 
 def test_heat_map() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from mergelib.io import Checkpoint, save_state_dict
 from mergelib.statedict import (
     add,
     check_compatible,
@@ -80,6 +82,32 @@ def test_nbytes_counts_tied_tensors_once() -> None:
     assert nbytes({"a": tensor, "b": tensor, "c": tensor.clone(), "n": torch.tensor(1)}) == 68
 
 
+def test_nbytes_counts_views_as_a_file_holds_them(tmp_path: Path) -> None:
+    """At one address, of other shape, strides or dtype: these were counted as one."""
+    whole = torch.arange(16.0)
+    state = {
+        "square": whole.view(4, 4),
+        "turned": whole.view(4, 4).T,
+        "bits": whole.view(torch.int32),
+        "head": whole[:4],
+        "again": whole[:4],
+        "repeated": whole[:1].expand(4),
+    }
+    assert nbytes(state) == 3 * 64 + 2 * 16
+    save_state_dict(state, tmp_path / "a.safetensors")
+    assert nbytes(Checkpoint(tmp_path / "a.safetensors")) == nbytes(state)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pt"])
+def test_nbytes_of_a_file_is_that_of_its_tensors(kind: str, tmp_path: Path) -> None:
+    """Read one after the other, they lie at one address; and reading none will do."""
+    state = {f"w{i}": torch.randn(64, 64) for i in range(20)}
+    state["tied"] = state["w3"]
+    file = tmp_path / f"a.{kind}"
+    save_state_dict(state, file) if kind == "safetensors" else torch.save(state, file)
+    assert nbytes(Checkpoint(file)) == nbytes(state) == 20 * 64 * 64 * 4
+
+
 @pytest.mark.parametrize(
     ("key", "shape", "expected"),
     [
@@ -98,6 +126,12 @@ def test_nbytes_counts_tied_tensors_once() -> None:
         ("transformer.wpe.weight", (50, 8), False),
         ("visual.positional_embedding", (50, 8), False),
         ("shared.weight", (50, 8), False),
+        ("mlp.shared_experts.up_proj.weight", (50, 8), True),
+        ("mlp.shared_expert.up_proj.weight", (50, 8), True),
+        ("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", (32, 4), False),
+        ("attn.relative_position_bias_table", (49, 4), False),
+        ("mlp.experts.0.up_proj.weight", (50, 8), True),
+        ("mlp.experts.up_proj_bias", (8, 50), False),
         ("bert.embeddings.LayerNorm.weight", (8, 8), False),
     ],
 )

@@ -62,7 +62,9 @@ class Contrast:
     def exchanged(self, table: pd.DataFrame, _: np.random.Generator) -> pd.DataFrame:
         kinds = self.kinds(table)
         rows = kinds[kinds >= 0]
-        swapped = [self.order[len(self.order) - 1 - place] for place in rows]
+        there = sorted(set(rows))  # kinds that this table has
+        opposite = dict(zip(there, reversed(there), strict=True))
+        swapped = [self.order[opposite[place]] for place in rows]
         table = table.copy()
         for i, column in enumerate(self.columns):
             table.loc[rows.index, column] = pd.Series([key[i] for key in swapped], index=rows.index)

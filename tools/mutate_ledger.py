@@ -20,6 +20,7 @@ import stability_contrasts
 from contrasts import Contrast, Follow, Key, Spread, Times
 
 from mergelib.ledger import Claim, cart, cogram, frank_wolfe, sail, stability
+from mergelib.ledger.frank_wolfe import checks as walks
 from mergelib.ledger.verdicts import (
     FAILS,
     HOLDS,
@@ -31,6 +32,7 @@ from mergelib.ledger.verdicts import (
     verdict,
 )
 from mergelib.records.results import MissingResult, load_table
+from mergelib.studies.analysis.cart.experiments import with_rest
 
 CLAIMS = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS, *sail.CLAIMS)
 WAYS = ("as measured", "for", "against", "exchanged", "shuffled", "renamed", "missing")
@@ -46,8 +48,8 @@ _RATIOS = {
     "ranks": (0.75, 0.5, 0.32, 0.24, 0.16, 0.12, 0.04, 0.02, 0.01, 0.08),
     "surface": (0.32, 0.16, 0.04, 0.02, 0.01, 0.08),
 }
-_SOFT, _HARD = frank_wolfe.SOFT, frank_wolfe.HARD
-_MERGED = f"{_HARD}, from adamerging"
+_SOFT, _HARD = walks.SOFT, walks.HARD
+_FREE, _MERGED = walks.FREE, walks.MERGED
 _POOLS = ("method", "count")
 _PLAIN = ("frank_wolfe", "average", "task_arithmetic", "ties", "adamerging")
 _FUSED = ("method", "prototypes", "levels", "iterations")
@@ -71,6 +73,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             ("method",),
             _methods("average", "task_arithmetic", "ties", "consensus", _CART),
         ),
+        Contrast("ties", ("method",), _methods("ties", _CART)),
     ),
     "C2": tuple(
         Contrast(
@@ -109,7 +112,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             "curves",
             blocks=("seed", "layer"),
         )
-        for name, far, step in (("interference_all", 1.0, 20.0), ("reconstruction", 0.0, 0.6))
+        for name, far, step in (("interference_all", 1.0, 20.0), ("reconstruction", 0.01, 0.6))
     ),
     "C5": tuple(
         Contrast(study, _RANKS, [(_CART, 1.0, ratio) for ratio in ratios])
@@ -135,8 +138,11 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     "C8": (
         Contrast(
             "compression",
-            ("method", "setting"),
-            [("individual", ""), ("cart_indexing", "rank_ratio=0.08")],
+            ("method", "setting", "rest"),
+            [
+                ("individual", "", ""),
+                *(("cart_indexing", "rank_ratio=0.08", rest) for rest in ("average", "own")),
+            ],
         ),
     ),
     "C9": (
@@ -149,8 +155,9 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     ),
     "C10": (
         Contrast("baselines", ("method",), _methods("average", "task_arithmetic", "ties", _CART)),
+        Contrast("ties", ("method",), _methods("ties", _CART)),
     ),
-    "F1": (Contrast("procedures", ("method",), _methods("adamerging", _MERGED, _SOFT)),),
+    "F1": (Contrast("procedures", ("method",), _methods("adamerging", _MERGED, _FREE)),),
     "F2": (
         Contrast(
             "irrelevant",
@@ -170,46 +177,17 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     ),
     "F4": (
         Contrast(
-            "procedures",
-            ("method",),
-            [
-                (_SOFT,),
-                (_MERGED,),
-                (f"{_HARD}, from cart",),
-                ("frank_wolfe soft, by layer, from cart",),
-            ],
-            ("moved",),
-            part="history",
-            levels=(0, 1, 0, 0),
-            against=(-1, -1, 0, 0),
-            blocks=("seed", "step"),
+            "printed_mixtures",
+            ("quantity",),
+            [("smallest",), ("experts",)],
+            ("value",),
+            levels=(0, 0),
+            against=(-1, -1),
+            blocks=("seed",),
         ),
     ),
-    "F5": (
-        Times("printed_walks", ("step",), [(60,), (30,)], ("gap",), 10, blocks=("seed",)),
-        Times(
-            "procedures",
-            ("method", "step"),
-            [(_SOFT, step) for step in (5, 4, 3, 2, 1, 0)],
-            ("gap",),
-            10,
-            "history",
-            levels=(0, 0, 0, 0, 0, 1),
-            against=(1, 1, 1, 1, 1, 0),
-            blocks=("seed", "method"),
-        ),
-    ),
-    "F6": (
-        Contrast(
-            "language",
-            ("method",),
-            _methods(_SOFT, "average", "task_arithmetic", "fisher", "regmean"),
-            ("loss",),
-        ),
-        Contrast(
-            "calibration", ("method", "examples"), [("multitask", 0), ("frank_wolfe soft", 100)]
-        ),
-    ),
+    "F5": (Times("printed_walks", ("step",), [(60,), (30,)], ("gap",), 10, blocks=("seed",)),),
+    "F6": (Contrast("procedures", ("method",), _methods(*walks.MERGES, _MERGED)),),
     "F7": (
         Contrast(
             "memory",
@@ -269,8 +247,8 @@ RENDERED = ("S7", "T6", "T10", "T12", *remedies_contrasts.CONTRASTS)  # but thos
 @cache
 def _stored(name: Any, *part: str) -> pd.DataFrame:
     table: pd.DataFrame = name() if callable(name) else load_table(name, *part)
-    if "rest" in table:  # compressions: what primary checks read, in the older form
-        table = table[table["rest"] != "average"].drop(columns="rest").reset_index(drop=True)
+    if not callable(name) and name.endswith("-compression"):
+        table = with_rest(table)
     gaps = [column for column in table if column in _FUSED and table[column].isna().any()]
     kept = {
         column: table[column].astype(object).where(table[column].notna(), "") for column in gaps

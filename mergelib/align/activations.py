@@ -18,6 +18,7 @@ from mergelib.activations import transposed_linear
 from mergelib.align.assignment import Pairs, solve
 from mergelib.align.matching import Alignment, check_state
 from mergelib.align.permutations import permute, permute_tensor
+from mergelib.problems.calling import evaluating
 from mergelib.statedict import StateDict
 from mergelib.structure import Structure, structure_of
 
@@ -88,14 +89,12 @@ def _activations(
             site = (f"{name}.weight" if name else "weight", _axis(module))
             channels = 1 if isinstance(module, _CONVOLUTIONS) else -1
             handles.append(module.register_forward_hook(watch(site, channels)))
-    training = model.training
-    model.eval()
     try:
         positional = (inputs,) if isinstance(inputs, Tensor) else ()
         named = {} if isinstance(inputs, Tensor) else dict(inputs)
-        functional_call(model, dict(state), positional, named, tie_weights=False)
+        with evaluating(model):
+            functional_call(model, dict(state), positional, named, tie_weights=False)
     finally:
-        model.train(training)
         for handle in handles:
             handle.remove()
     return {site: _standardised(torch.cat(rows, 1)) for site, rows in seen.items()}

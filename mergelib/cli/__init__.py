@@ -1,4 +1,4 @@
-"""The command line: ``mergelib demo``, ``methods``, ``merge``, ``evaluate``, ``zoo``, ``data``."""
+"""The command line: merging, the testbed, and studies with their results."""
 
 import sys
 import warnings

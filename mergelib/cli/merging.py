@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from mergelib.cli import printing
-from mergelib.cli.apps import Device, Settings, app, read_settings, split_commas
+from mergelib.cli.apps import Device, Settings, app, read_settings, refuse_options, split_commas
 
 if TYPE_CHECKING:
     from mergelib.parts import Missing
@@ -82,6 +82,7 @@ def merge_command(
     from mergelib.statedict import is_matrix
 
     hyperparameters = read_settings(settings)
+    refuse_options(hyperparameters, merge_command)
     written = merge_files(
         method,
         experts,

@@ -1,4 +1,4 @@
-"""``mergelib demo``, ``evaluate`` and ``study``: what is measured on a suite."""
+"""``mergelib demo``, ``evaluate``, ``study``, ``join`` and ``stale``: results and their files."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -168,3 +168,21 @@ def join(
 
     write_result(output, joined([read_result(file) for file in files], any_code=any_code))
     typer.echo(f"Wrote {output}")
+
+
+@app.command()
+def stale(
+    folder: Annotated[Path, typer.Argument(help="Where result files are.")] = Path("results"),
+) -> None:
+    """List the results that were measured by other code than today's, and say why.
+
+    A difference in code need not change a number: it is a reason to look, or to measure again.
+
+    Example: mergelib stale results
+    """
+    from mergelib.studies.staleness import stale_results
+
+    reasons = stale_results(folder)
+    for name, reason in reasons.items():
+        typer.echo(f"{name}: {reason}")
+    typer.echo(f"{len(reasons)} of {len([*folder.glob('*.json')])} results")

@@ -16,19 +16,17 @@ import torch
 from torch import Tensor
 
 from mergelib.compression.methods import RESTORE
+from mergelib.inspection.kinds import Matrices, kinds_of
 from mergelib.io import AnyPath, Checkpoint, Model, Models, as_state, as_states, save_state_dict
-from mergelib.merging import tied_keys
+from mergelib.merging import in_memory, tied_keys, watch_in_memory
 from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_device
-from mergelib.messages.warned import tell_of_convolutions, tell_of_whole_convolutions
-from mergelib.parts import select
 from mergelib.problems.placing import state_to
 from mergelib.registry import get_method
-from mergelib.statedict import is_kernel, is_matrix, nbytes
+from mergelib.statedict import is_matrix, nbytes
+from mergelib.statedict import named as named_models
 
 __all__ = ["Compressed", "compress", "load_compressed"]
-
-_USUAL = is_matrix
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,20 +125,28 @@ def compress(
 
     Raises:
         ValueError: an unknown method; experts that are none or do not match; a NaN or Inf, naming
-            the tensor; a hyperparameter out of range.
+            the tensor; a hyperparameter out of range; what else `merge` refuses.
         TypeError: a hyperparameter that the method does not have.
+
+    Warns:
+        UserWarning: of what `merge` warns of.
     """
     check_device(device)
     chosen = get_method(method, "compression")
     chosen.check(hyperparameters, pretrained=pretrained is not None)
-    named = as_states(experts)
+    models = named_models(experts)
+    named = as_states(models)
     base = None if pretrained is None else as_state(pretrained)
-    select(named, base if chosen.needs_pretrained else None)  # checks them
+    source = in_memory(named, base if chosen.needs_pretrained else None)
+    source.check(parts=False)
+    source.check_companions(models, pretrained if chosen.needs_pretrained else None)
+    watch_in_memory(source)
     reference = next(iter(named.values())) if base is None else base
     home = next((tensor.device for tensor in reference.values()), None)
     given: dict[str, Any] = {}
+    matrices = Matrices(is_matrix, source.reference, kinds_of([pretrained, *models.values()]))
     if "is_matrix" in chosen.prepared:
-        given["is_matrix"] = is_matrix
+        given["is_matrix"] = matrices
     if chosen.needs_pretrained and base is not None:
         given["pretrained"] = base if device is None else state_to(base, device)
     if device is not None:
@@ -153,10 +159,11 @@ def compress(
             task: {part: state_to(state, home) for part, state in parts.items()}
             for task, parts in own.items()
         }
-    if given.get("is_matrix") is _USUAL:
-        kernels = [k for k, t in reference.items() if t.dim() > 2 and is_kernel(k, t)]
+    if "is_matrix" in chosen.prepared:
+        for key in (key for key in source if key not in source.aliases):
+            matrices.note(key, source.reference[key])
         whole = options.get("rest") == "own"
-        (tell_of_whole_convolutions if whole else tell_of_convolutions)(method, kernels)
+        matrices.tell(method, "keeps whole for every task" if whole else "leaves to average")
     return Compressed(method, options, shared, own, tied_keys(reference))
 
 

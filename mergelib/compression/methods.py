@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from mergelib.compression.packing import pack, unpack
-from mergelib.merging import explain_not_finite, in_memory, is_weight, merge, tied_keys
+from mergelib.merging import in_memory, is_weight, merge_checked, tied_keys
+from mergelib.merging.applying import explain_not_finite
 from mergelib.numerics.linalg import truncated_svd
 from mergelib.registry import compression
 from mergelib.rules.low_rank import rank_of
 from mergelib.rules.masks import uses
-from mergelib.statedict import StateDict, is_finite, is_matrix
+from mergelib.statedict import StateDict, is_finite, is_matrix, is_statistic
 
 Parts = dict[str, dict[str, Tensor]]
 Result = tuple[Parts, dict[str, Parts]]
@@ -54,13 +55,20 @@ def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
     The elected vector has at every coordinate the sign of Σ τ_t and the largest magnitude among
     the entries that have this sign. Task t masks it where its own entry has the other sign, and
     rescales it by Σ |τ_t| / Σ |masked|, over the whole model. Kept: θ_0, the elected vector, and
-    for every task one bit an entry and one number.
+    for every task one bit an entry and one number. Running statistics of BatchNorm are kept for
+    every task that has others than θ_0, as a rescaled variance can fall below zero.
     """
     shared: Parts = {"pretrained": _copies(pretrained), "elected": {}}
     own: dict[str, Parts] = {task: {"mask": {}} for task in experts}
     sizes = dict.fromkeys(experts, (0.0, 0.0))
     for key, tuned, base in _weights(experts, pretrained):
         assert base is not None
+        if is_statistic(key):
+            for task, expert in experts.items():
+                value = expert[key].to(pretrained[key], copy=True)
+                if not torch.equal(value, pretrained[key]):
+                    own[task].setdefault("statistics", {})[key] = value
+            continue
         task_vectors = torch.stack([tensor - base for tensor in tuned])
         sign = task_vectors.sum(0).sign()
         elected = (task_vectors * sign).relu().amax(0) * sign
@@ -82,7 +90,7 @@ def _restore_emr(shared: Parts, own: Parts) -> dict[str, Tensor]:
         elected = shared["elected"][key]
         masked = unpack(mask, elected.shape) * elected.float() * own["rescale"][""]
         state[key] = (state[key].float() + masked).to(elected.dtype)
-    return state
+    return state | {key: tensor.clone() for key, tensor in own.get("statistics", {}).items()}
 
 
 @compression(paper="wang2024localizing")
@@ -115,7 +123,7 @@ def tall_masks(
     if base not in ("task_arithmetic", "ties"):
         raise ValueError(f"base is {base!r}, expected 'task_arithmetic' or 'ties'")
     options: dict[str, Any] = {"reduce": "sum"} if base == "ties" else {}
-    merged = merge(base, experts, pretrained=pretrained, scale=1.0, **options)
+    merged = merge_checked(base, experts, pretrained, scale=1.0, **options)
     shared: Parts = {"pretrained": _copies(pretrained), "merged": {}}
     own: dict[str, Parts] = {task: {"mask": {}} for task in experts}
     for key, tuned, origin in _weights(experts, pretrained):
@@ -166,7 +174,7 @@ def cart_indexing(
     """
     if rest not in ("own", "average"):
         raise ValueError(f"rest is {rest!r}, expected 'own' or 'average'")
-    average = merge("average", experts)
+    average = merge_checked("average", experts)
     shared: Parts = {"average": _copies(average)}
     own: dict[str, Parts] = {task: {"left": {}, "right": {}, "rest": {}} for task in experts}
     for key, tuned, _ in _weights(experts, None):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,8 @@ from mergelib.io.pickles import Entry, identity, read_pickle
 from mergelib.io.places import Place
 from mergelib.statedict import StateDict, check_keys, name_experts, named, repeated
 
+# Weights, in whatever format, in a model's folder.
+WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|ckpt|pkl|h5|msgpack|gguf|onnx)(\.index\.json)?$")
 AnyPath = str | os.PathLike[str]
 Model = StateDict | nn.Module | AnyPath
 Models = Mapping[str, Model] | Sequence[Model]
@@ -166,13 +169,36 @@ def _find_index(path: Path) -> Path | None:
 
 def _find_file(path: Path) -> Path:
     if not path.exists():
-        raise FileNotFoundError(f"no such file or folder: {path}")
+        hint = ""
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) and not path.suffix[1:].isalpha():
+            hint = (
+                f"; if it is a name on the Hugging Face hub, download it first: "
+                f"huggingface_hub.snapshot_download({str(path)!r}) returns its folder"
+            )
+        raise FileNotFoundError(f"no such file or folder: {path}{hint}")
+    if path.suffix == ".gguf":
+        raise ValueError(
+            f"{path} is a GGUF file, whose weights are quantised and renamed: merge the model that "
+            "it was converted from, or dequantise it to safetensors first"
+        )
     if not path.is_dir():
         return path
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (path / name).is_file():
             return path / name
-    raise ValueError(f"{path} holds no weights: expected model.safetensors, or shards and an index")
+    raise ValueError(
+        f"{path} holds no weights: expected model.safetensors, or shards and an index"
+        f"{_instead(path)}"
+    )
+
+
+def _instead(folder: Path) -> str:
+    """What to pass in place of a folder that is no model's."""
+    if (folder / "model_index.json").is_file():
+        parts = ", ".join(sorted({file.parent.name for file in folder.glob("*/*.safetensors")}))
+        return f"; it is a pipeline of diffusers, pass the weights of one part of it: {parts}"
+    weights = sorted(file.name for file in folder.glob("*") if WEIGHTS.search(file.name))
+    return f"; it holds {', '.join(weights[:3])}: pass the file that is meant" if weights else ""
 
 
 def _read_index(index: Path) -> dict[Path, list[str]]:

@@ -10,11 +10,14 @@ import contextlib
 import errno
 import io
 import pickle
+import re
 import struct
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from io import FileIO
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
@@ -24,6 +27,7 @@ from torch.storage import TypedStorage, UntypedStorage
 from mergelib.io.files import InputFile
 from mergelib.io.header import METADATA
 from mergelib.io.places import Packed, Place
+from mergelib.messages.warned import warn
 
 Entry = Tensor | Place
 
@@ -34,7 +38,10 @@ _UNREADABLE = 0x1 | 0x20 | 0x40  # flags of members that are encrypted or patche
 
 
 def read_pickle(file: InputFile) -> dict[str, Entry]:
-    """The state dict in a pickle, plain or under ``state_dict`` or ``model``.
+    """The state dict in a pickle, plain or under a name such as ``state_dict`` or ``model``.
+
+    Where a file holds several sets of weights, such as a moving average beside the weights, that
+    under ``state_dict`` or ``model`` is read, with a warning that names the others.
 
     Tensors of an archive are places to be read from; those of PyTorch's old format are read.
 
@@ -50,9 +57,12 @@ def read_pickle(file: InputFile) -> dict[str, Entry]:
                 archive = _Archive(file, stream)
             return _checked(file, archive.content, archive.declared, archive)
         return _checked(file, _read_whole(file), file.size)
-    except pickle.UnpicklingError:
+    except pickle.UnpicklingError as error:
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"it holds an object of {named[1]}" if named else "it is damaged"
         raise ValueError(
-            f"{path} is refused: it is damaged or needs arbitrary code; convert it to safetensors"
+            f"{path} is refused: {what}, and to read more than tensors may run arbitrary code; "
+            "save the weights alone, by torch.save(model.state_dict(), ...) or as safetensors"
         ) from None
     except _Refused:
         raise
@@ -194,28 +204,50 @@ def _checked(
 ) -> dict[str, Entry]:
     """The one state dict in what was loaded, which takes no more than the file declares."""
     path = file.path
-    inner = [loaded.get(k) for k in ("state_dict", "model")] if isinstance(loaded, Mapping) else []
-    found: list[object] = [loaded, *inner]
-    states = [state for state in found if _is_state_dict(state)]
-    if len(states) != 1:
-        raise _Refused(
-            f"{path} is refused: expected one state dict of tensors, plain or under 'state_dict' "
-            f"or 'model', found {len(states)}"
-        )
+    chosen = _chosen(path, loaded)
     state: dict[str, Entry] = {}
-    for key, tensor in states[0].items():
+    for key, tensor in chosen.items():
         state[key] = entry = tensor.detach() if archive is None else archive.locate(tensor)
         if isinstance(entry, Tensor) and entry.is_meta:
             raise _Refused(f"{path} is refused: {key!r} is on the meta device and has no values")
     if METADATA in state:
         raise _Refused(f"{path} is refused: {METADATA!r} cannot name a tensor in safetensors")
-    sizes = {identity(state[key]): tensor.nbytes for key, tensor in states[0].items()}
+    sizes = {identity(state[key]): tensor.nbytes for key, tensor in chosen.items()}
     if sum(sizes.values()) > 2 * declared + _SLACK:
         raise _Refused(
             f"{path} is refused: its tensors would take {sum(sizes.values())} bytes and it holds "
             f"{declared}; save a .clone() of tensors that are expanded"
         )
     return state
+
+
+def _chosen(path: Path, loaded: object) -> Mapping[str, Tensor]:
+    """The set of weights in what was loaded: itself, or what it holds under a name."""
+    if _is_state_dict(loaded):
+        return loaded
+    inner = loaded if isinstance(loaded, Mapping) else {}
+    states = {str(name): state for name, state in inner.items() if _is_state_dict(state)}
+    usual = [name for name in ("state_dict", "model") if name in states]
+    if len(usual) > 1 or not (usual or len(states) == 1):
+        found = f"several: {', '.join(map(repr, states))}" if states else "none"
+        raise _Refused(
+            f"{path} is refused: it has to hold one set of weights, plain or under 'state_dict' or "
+            f"'model', and holds {found}; save the one that is meant in a file of its own"
+        )
+    name = usual[0] if usual else next(iter(states))
+    shapes = Counter(tensor.shape for tensor in states[name].values())
+    others = [
+        other
+        for other, state in states.items()
+        if other != name
+        and 2 * (Counter(t.shape for t in state.values()) & shapes).total() >= len(state)
+    ]
+    if others:
+        warn(
+            f"{path} holds several sets of weights: {name!r} is read, and not "
+            f"{', '.join(map(repr, others))}; save another one in a file of its own to merge it"
+        )
+    return states[name]
 
 
 def _is_state_dict(candidate: object) -> TypeGuard[Mapping[str, Tensor]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from mergelib.io.checkpoint import TIED, AnyPath
 from mergelib.io.header import DTYPES, METADATA
 from mergelib.io.staging import staged
-from mergelib.statedict import StateDict, check_tensor, check_values, tied_keys
+from mergelib.statedict import StateDict, check_tensor, check_values, memory_aliases
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
@@ -40,7 +40,7 @@ def save_state_dict(
     check_values("state", state)
     keys = sorted(state, key=lambda key: -state[key].dtype.itemsize)  # keeps tensors aligned
     layout = {key: state[key] for key in keys}
-    notes = {"format": "pt", **note_ties(tied_keys(layout)), **(metadata or {})}
+    notes = {"format": "pt", **note_ties(memory_aliases(layout)), **(metadata or {})}
     with staged(Path(path)) as file:
         write_tensors(file, layout, layout.items(), notes)
 

@@ -37,6 +37,7 @@ class Setting(NamedTuple):
         counts: of tasks.
         compressed: those that compression was measured with.
         ending: of results' names.
+        network: its name where the claim pools its effect with that of other networks.
     """
 
     suite: str
@@ -46,6 +47,7 @@ class Setting(NamedTuple):
     counts: tuple[int, ...] = (8,)
     compressed: tuple[int, ...] = (8,)
     ending: str = ""
+    network: str = ""
 
     def suites(self, counts: Sequence[int]) -> Iterator[tuple[str, str]]:
         """The suites of so many tasks, each with words for network and tasks."""
@@ -55,11 +57,11 @@ class Setting(NamedTuple):
 
 ALL = (8, 14, 20)
 SETTINGS = (
-    Setting("vision", "", "primary", "ranks", ALL, ALL),
-    Setting("imagenet", "ImageNet network, ", "primary", counts=ALL),
-    Setting("sentences", "sentences, ", "primary"),
+    Setting("vision", "", "primary", "ranks", ALL, ALL, network="our ViT"),
+    Setting("imagenet", "ImageNet network, ", "primary", counts=ALL, network="EfficientNet-Lite0"),
+    Setting("sentences", "sentences, ", "primary", network="MiniLM"),
     Setting("vision", "small network, ", "secondary", "ranks", ALL, ending="-vit_small"),
 )
-_DECIDING = [setting for setting in SETTINGS if setting.role == "primary"]
-SUITES = tuple(pair for setting in _DECIDING for pair in setting.suites(setting.counts))
-COMPRESSED = tuple(pair for setting in _DECIDING for pair in setting.suites(setting.compressed))
+DECIDING = tuple(setting for setting in SETTINGS if setting.role == "primary")
+SUITES = tuple(pair for setting in DECIDING for pair in setting.suites(setting.counts))
+COMPRESSED = tuple(pair for setting in DECIDING for pair in setting.suites(setting.compressed))

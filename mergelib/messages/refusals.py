@@ -1,8 +1,9 @@
 """Inputs that would merge without an error into something wrong, and devices that there are not.
 
-LoRA factors: a model's update is the product ``B A``, and the average of such products is not the
-product of the averages. Quantised weights: integers whose meaning lies in a scale that stands
-elsewhere; to a merge they look like counters, which are copied. Both are refused by name.
+Factors of adapters: with LoRA a model's update is the product ``B A``, and the average of such
+products is not the product of the averages. Quantised weights: integers whose meaning lies in a
+scale that stands elsewhere; to a merge they look like counters, which are copied. Both are refused
+by name.
 """
 
 import os
@@ -13,12 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-# LoRA and DoRA as PEFT, diffusers, kohya and torchtune name them; LoHa and LoKr.
-_FACTOR = re.compile(
-    r"(^|[._])(lora_(a|b|embedding_a|embedding_b|magnitude_vector|down|up)|lora\.(down|up)"
-    r"|(hada|lokr)_[wt][12]\w*)(\.|$)",
-    re.IGNORECASE,
-)
+from mergelib.messages.adapters import factors_of
+
 _MERGED_FIRST = (
     "merge each adapter into its base first (with PEFT: model.merge_and_unload(), then "
     "save_pretrained), and merge the results"
@@ -40,20 +37,21 @@ def check_mergeable(
         ValueError: naming model and key, and what to do.
     """
     otherwise = _LEAVE_OUT if parts else ""
+    first = next(iter(models.values()))
     for name, model in models.items():
-        factors = [key for key in model if key in selected and _FACTOR.search(key)]
-        if factors:
-            more = f" and {len(factors) - 1} more" if len(factors) > 1 else ""
-            raise ValueError(
-                f"{name} holds low-rank adapters ({factors[0]!r}{more}), whose factors cannot be "
-                f"merged one by one: {_MERGED_FIRST}{otherwise}"
-            )
         for key, tensor in model.items():
             if key in selected and isinstance(tensor, Tensor) and is_quantised(key, tensor):
                 raise ValueError(
                     f"{name}[{key!r}] holds quantised weights ({tensor.dtype}), which cannot be "
                     f"merged: dequantise the models first{otherwise}"
                 )
+        factors = factors_of(model, {} if model is first else first, selected)
+        if factors:
+            more = f" and {len(factors) - 1} more" if len(factors) > 1 else ""
+            raise ValueError(
+                f"{name} holds adapters ({factors[0]!r}{more}), whose tensors cannot be merged one "
+                f"by one: {_MERGED_FIRST}{otherwise}"
+            )
 
 
 def is_quantised(key: str, tensor: Tensor) -> bool:

@@ -1,23 +1,8 @@
-"""What merges, and most likely should not have: said once, and never an error.
-
-Weights of one training run and of those fine-tuned from it point in one direction: their cosine is
-0.9 and more, and stays well above 0.1 after training that moves a model far. The cosine of two
-unrelated initialisations is 0, whatever they have learned, as neurons stand in another order; their
-task vectors are as long as the weights. The average of such models has learned nothing.
-"""
+"""Warnings: as if from the line that called the package, and in one line."""
 
 import sys
 import warnings
-from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-from torch.nn.functional import normalize
-
-SAMPLE = (1024, 256)  # entries of a tensor that are looked at: of the first ones, and of others
-FIRST = 4096  # entries that the first ones give
-ENOUGH = 500  # entries in all, below which nothing is said: a chance cosine has deviation 0.045
-NOTHING = 0.1  # a cosine below which two models have nothing in common
 _OWN = {"mergelib", "torch"}
 
 
@@ -27,89 +12,3 @@ def warn(text: str) -> None:
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _OWN:
         level, frame = level + 1, frame.f_back
     warnings.warn(text, UserWarning, stacklevel=level)
-
-
-class Kinship:
-    """Whether models have a common origin, judged by a sample of their weights.
-
-    Args:
-        names: of the models.
-        pretrained: whether the last of them is what the others were fine-tuned from.
-    """
-
-    def __init__(self, names: Sequence[str], *, pretrained: bool) -> None:
-        self.names, self.pretrained = list(names), pretrained
-        self.seen = 0
-        self.products: Tensor | None = None  # each model with each: entries times cosine, summed
-        self.entries = torch.zeros(0)  # and how many entries these are
-
-    def add(self, tensors: Sequence[Tensor]) -> None:
-        """One weight of every model, of one shape; vectors are passed over.
-
-        Vectors say little: the gains of a normalisation begin at one in every model. Each tensor
-        counts by its sampled entries and not by its length, lest a large one speak for all.
-        """
-        if len(tensors) < 2 or tensors[0].dim() < 2 or not tensors[0].numel():
-            return
-        where = tensors[0].device
-        size = SAMPLE[self.seen >= FIRST]
-        sampled = torch.stack([_sample(part, size).to(where, torch.float32) for part in tensors])
-        self.seen += sampled.shape[1]
-        known = sampled.any(1).float()  # zeros have no direction
-        sampled = normalize(sampled)
-        if self.products is None:
-            self.products = self.entries = torch.zeros(len(tensors), len(tensors), device=where)
-        self.products = self.products + sampled.shape[1] * (sampled @ sampled.T)
-        self.entries = self.entries + sampled.shape[1] * torch.outer(known, known)
-
-    def unrelated(self) -> tuple[str, str, float] | None:
-        """Two models that have nothing in common, and their cosine; None where all have.
-
-        With a pretrained model every expert is compared with it, else every two experts.
-        """
-        if self.products is None:
-            return None
-        cosines, entries = (self.products / self.entries).cpu(), self.entries.cpu()
-        count = len(self.names)
-        for i in range(count - 1):
-            for j in [count - 1] if self.pretrained else range(i + 1, count):
-                if entries[i, j] >= ENOUGH and cosines[i, j] < NOTHING:
-                    return self.names[i], self.names[j], float(cosines[i, j])
-        return None
-
-    def tell(self) -> None:
-        """Warn of two models that are unrelated."""
-        if (found := self.unrelated()) is not None:
-            one, other, cosine = found
-            warn(
-                f"unrelated models: {one} and {other} have nothing in common (the cosine of their "
-                f"weights is {cosine:.2f}), so they do not come from one pretrained model. Merged "
-                "weights of unrelated training runs are worth nothing, unless their neurons are "
-                "matched first (mergelib.align)"
-            )
-
-
-def _sample(tensor: Tensor, size: int) -> Tensor:
-    """At most so many entries of a tensor, an odd step apart, so that all columns are met."""
-    flat = tensor.reshape(-1)
-    return flat[:: -(-len(flat) // size) | 1]
-
-
-def tell_of_convolutions(method: str, keys: Sequence[str]) -> None:
-    """Warn that a method for matrices left convolutions, if any, to what takes its place."""
-    if keys:
-        more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-        warn(
-            f"convolutions ({keys[0]!r}{more}) were left to an element-wise rule, as {method} works"
-            " on matrices: pass is_matrix=mergelib.is_kernel to fold them, one row per filter"
-        )
-
-
-def tell_of_whole_convolutions(method: str, keys: Sequence[str]) -> None:
-    """Warn that a compression by matrices stored convolutions, if any, as they are."""
-    if keys:
-        warn(
-            f"convolutions ({keys[0]!r}, {len(keys)} in all) are kept whole for every task, as "
-            f"{method} works on matrices: pass is_matrix=mergelib.is_kernel to fold them, one row "
-            "per filter"
-        )

@@ -5,7 +5,6 @@ from mergelib.plots.charts import (
     contours,
     forest,
     heat_map,
-    ladder,
     rank_axis,
 )
 from mergelib.plots.style import COLOURS, LABELS, MARKERS, colour, label, use_style
@@ -20,7 +19,6 @@ __all__ = [
     "forest",
     "heat_map",
     "label",
-    "ladder",
     "rank_axis",
     "use_style",
 ]

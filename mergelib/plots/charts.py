@@ -45,28 +45,6 @@ def accuracy_by_task(table: pd.DataFrame, ax: "Axes | None" = None) -> "Figure":
     return figure  # type: ignore[return-value]
 
 
-def ladder(
-    means: pd.DataFrame, ax: "Axes", *, order: Sequence[str] | None = None, **style: Any
-) -> None:
-    """Horizontal bars of mean accuracy with intervals, one method below the other.
-
-    Args:
-        means: indexed by method, with columns ``mean`` and ``half_width`` in 0..1.
-        ax: where to draw.
-        order: methods from top to bottom; by default as in the table.
-        **style: passed on to ``barh``.
-    """
-    chosen = list(means.index if order is None else order)[::-1]
-    values = 100 * means.loc[chosen, "mean"]
-    errors = 100 * means.loc[chosen, "half_width"]
-    bars = {"color": [colour(method) for method in chosen], "height": 0.66, **style}
-    ax.barh([label(method) for method in chosen], values, xerr=errors, capsize=4, **bars)
-    for row, (value, error) in enumerate(zip(values, errors, strict=True)):
-        ax.text(value + error + 1.2, row, f"{value:.1f}", va="center", fontsize=11)
-    ax.set(xlabel="mean test accuracy, %", xlim=(0, 100))
-    ax.grid(axis="y", visible=False)
-
-
 def heat_map(
     values: pd.DataFrame,
     ax: "Axes",

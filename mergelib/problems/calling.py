@@ -88,11 +88,15 @@ def transformed(inputs: Inputs, transform: Transform | None) -> Inputs:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, and afterwards every module in the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """Put models and heads into evaluation mode, then every submodule back into its own mode.
+
+    Also after an error, and for a submodule that several of them share.
+    """
+    modes = [(module, module.training) for model in models for module in model.modules()]
     try:
+        for model in models:
+            model.eval()
         yield
     finally:
         for module, training in modes:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from mergelib.problems.calling import Transforms, features, transform_of
+from mergelib.problems.calling import Transforms, evaluating, features, transform_of
 from mergelib.problems.examples import IGNORED, Part, as_examples
 from mergelib.statedict import StateDict
 
@@ -39,7 +39,8 @@ def check_labels(
         if examples.labels is None:
             continue
         own = transform_of(transform, task)
-        shape = heads[task](features(model, state, examples[:1], transform=own)).shape
+        with evaluating(heads[task]):
+            shape = heads[task](features(model, state, examples[:1], transform=own)).shape
         labels = examples.labels
         if labels[:1].numel() != shape[:-1].numel():
             raise ValueError(

@@ -2,15 +2,19 @@
 
 import copy
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mergelib.inspection.companions import check_companions
+from mergelib.inspection.kinds import IsMatrix as IsMatrix
+from mergelib.inspection.watch import Watch
 from mergelib.io import Checkpoint, Model, Models, as_state
-from mergelib.merging import is_weight, tied_keys
+from mergelib.merging import check_agreement, is_weight, tied_keys
 from mergelib.messages.brief import Brief
 from mergelib.parts import Parts, Selection, select
 from mergelib.problems.calling import (
@@ -23,7 +27,7 @@ from mergelib.problems.calling import (
 )
 from mergelib.problems.checks import check_labels, check_tasks
 from mergelib.problems.examples import Examples, read_examples
-from mergelib.problems.placing import state_to
+from mergelib.problems.placing import LazyState, is_lazy, state_to
 from mergelib.registry import Needs
 from mergelib.statedict import (
     StateDict,
@@ -32,11 +36,10 @@ from mergelib.statedict import (
     check_mapping,
     is_finite,
     is_matrix,
+    layout_of,
     name_experts,
     named,
 )
-
-IsMatrix = Callable[[str, Tensor], bool]
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,27 +153,42 @@ def checked_states(problem: Problem) -> Problem:
         check_compatible(base, {"start": start}, "pretrained")
     what, reference = ("pretrained", base) if base else next(iter(experts.items()))
     if not isinstance(problem.model, nn.Identity):
-        _check_fits(problem.model, what, _layout(reference))
+        _check_fits(problem.model, what, layout_of(reference))
     parts = problem.parts or Parts()
-    layouts = {name: _layout(state) for name, state in experts.items()}
+    layouts = {name: layout_of(state) for name, state in experts.items()}
     selection = select(layouts, base or None, parts, tied=tied_keys(reference))
     experts = {name: _selected(state, reference, selection) for name, state in experts.items()}
-    for name, state in {"pretrained": base, "start": start or {}, **experts}.items():
-        _check_finite(name, state)
+    models: dict[str, StateDict] = {**({"pretrained": base} if base else {}), **experts}
+    check_agreement(models, selection.merged, tied_keys(reference))
+    _look_through(experts, base, selection)
+    for key, tensor in (start or {}).items():
+        _check_finite("start", key, tensor)
     return replace(problem, experts=experts, pretrained=base, start=start, selection=selection)
 
 
-def _layout(state: StateDict) -> StateDict:
-    """A state dict to compare by shapes and dtypes: of a file the header, not the tensors."""
-    return state.layout if isinstance(state, Checkpoint) else state
+def check_models(
+    problem: Problem, experts: Mapping[str, object], pretrained: object | None = None
+) -> None:
+    """Compare the files beside weights, of a checked problem's models as the caller gave them.
+
+    See `mergelib.inspection.companions.check_companions`.
+    """
+    assert problem.selection is not None
+    base = {"pretrained": pretrained} if problem.pretrained else {}
+    reference = problem.pretrained or next(iter(problem.experts.values()))
+    merged, keys = problem.selection.merged, {*problem.selection.keys}
+    check_companions({**base, **experts}, layout_of(reference), merged, keys)
 
 
 def _selected(expert: StateDict, reference: StateDict, selection: Selection) -> StateDict:
     """An expert with the reference's tensors where it is not merged, in the reference's dtypes."""
-    kinds = {key: tensor.dtype for key, tensor in _layout(expert).items()}
-    alike = all(kinds.get(key) == t.dtype for key, t in _layout(reference).items())
+    kinds = {key: tensor.dtype for key, tensor in layout_of(expert).items()}
+    alike = all(kinds.get(key) == t.dtype for key, t in layout_of(reference).items())
     if alike and expert.keys() == reference.keys() == selection.merged:
         return expert
+    if is_lazy(expert):
+        parts = {key: (expert if key in selection.merged else reference, key) for key in reference}
+        return LazyState(parts, layout_of(reference))
     return {
         key: expert[key].to(tensor.dtype) if key in selection.merged else tensor
         for key, tensor in reference.items()
@@ -186,14 +204,18 @@ def _tied(name: str, state: StateDict, ties: Mapping[str, str]) -> StateDict:
     known = {key: first for key, first in ties.items() if key in state or first in state}
     if not known:
         return state
-    tied = dict(state)
+    names = {key: key for key in state}  # and by which of its own keys each is to be read
     for key, first in known.items():
-        tied.setdefault(first, tied.get(key))  # type: ignore[arg-type]
-        value = tied.setdefault(key, tied[first])
-        if value is not tied[first] and not torch.equal(value, tied[first]):
-            raise ValueError(f"the model ties {key!r} to {first!r}, but in {name} they differ")
-        tied[key] = tied[first]
-    return tied
+        held = names.setdefault(first, key)
+        if key in state and held != key:
+            tensor, other = state[key], state[held]
+            if tensor is not other and not torch.equal(tensor, other):
+                raise ValueError(f"the model ties {key!r} to {first!r}, but in {name} they differ")
+        names[key] = held
+    if is_lazy(state):
+        layout = {key: layout_of(state)[held] for key, held in names.items()}
+        return LazyState({key: (state, held) for key, held in names.items()}, layout)
+    return {key: state[held] for key, held in names.items()}
 
 
 def _check_fits(model: nn.Module, name: str, state: StateDict) -> None:
@@ -208,12 +230,32 @@ def _check_fits(model: nn.Module, name: str, state: StateDict) -> None:
             )
 
 
-def _check_finite(name: str, state: StateDict) -> None:
-    for key, tensor in state.items():
-        if is_weight(key, tensor) and not is_finite(tensor):
-            kind = "NaN" if tensor.isnan().any() else "Inf"
-            count = int((~torch.isfinite(tensor)).sum())
-            raise ValueError(f"{name}[{key!r}] holds {kind} in {count} of {tensor.numel()} entries")
+def _look_through(experts: Mapping[str, StateDict], base: StateDict, selection: Selection) -> None:
+    """Refuse what is not finite, and warn of unrelated models and copies; one tensor at a time."""
+    watch = Watch([*experts], pretrained=bool(base))
+    models = {**experts, **({"pretrained": base} if base else {})}
+    states = list(models.values())
+    for key, kind in layout_of(states[-1]).items():
+        samples = []
+        for name, state in models.items():
+            tensor = state[key]
+            _check_finite(name, key, tensor)
+            samples.append(watch.sample(tensor))
+            del tensor
+        if key in selection.merged and kind.is_floating_point():
+            watch.add_samples(samples, kind.dim(), partial(_tensor_of, states, key))
+    watch.tell()
+
+
+def _tensor_of(states: Sequence[StateDict], key: str, number: int) -> Tensor:
+    return states[number][key]
+
+
+def _check_finite(name: str, key: str, tensor: Tensor) -> None:
+    if is_weight(key, tensor) and not is_finite(tensor):
+        kind = "NaN" if tensor.isnan().any() else "Inf"
+        count = int((~torch.isfinite(tensor)).sum())
+        raise ValueError(f"{name}[{key!r}] holds {kind} in {count} of {tensor.numel()} entries")
 
 
 def with_data(

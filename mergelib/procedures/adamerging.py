@@ -17,7 +17,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from mergelib.merging import explain_not_finite, in_memory, is_weight
+from mergelib.inspection.kinds import Matrices
+from mergelib.merging import in_memory, is_weight
+from mergelib.merging.applying import explain_not_finite
 from mergelib.messages.brief import Brief
 from mergelib.numerics.linalg import low_rank
 from mergelib.numerics.selection import magnitude_thresholds
@@ -240,6 +242,10 @@ def _basis(problem: Problem, settings: AdaMergingSettings) -> Span:
         density=settings.density,
         is_matrix=problem.is_matrix,
     )
+    if settings.base == "cart" and isinstance(problem.is_matrix, Matrices):
+        for key, tensor in basis.origin.items():
+            problem.is_matrix.note(key, tensor)
+        problem.is_matrix.tell("adamerging with base 'cart'", "leaves to average")
     basis = _of_parameters(basis, problem.model, settings.start)
     if not basis.vectors:
         raise ValueError(f"no parameter has a basis of {settings.base!r}: see is_matrix")

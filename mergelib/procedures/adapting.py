@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mergelib.inspection.kinds import Matrices, kinds_of
 from mergelib.io import Model, Models, as_state
 from mergelib.messages.refusals import check_device
 from mergelib.parts import Missing, Parts, Patterns
@@ -15,6 +16,7 @@ from mergelib.problems.placing import state_to
 from mergelib.problems.problem import (
     IsMatrix,
     Problem,
+    check_models,
     check_needs,
     checked_states,
     read_experts,
@@ -23,7 +25,7 @@ from mergelib.problems.problem import (
 )
 from mergelib.procedures.common import Adapted
 from mergelib.registry import get_method
-from mergelib.statedict import is_matrix
+from mergelib.statedict import is_matrix, layout_of, named
 
 
 def adapt(
@@ -82,8 +84,11 @@ def adapt(
     Raises:
         ValueError: an unknown method; what the procedure needs and is missing; experts, data or
             heads that do not fit, are empty or not finite; labels that are no classes; a
-            hyperparameter out of range. The message names the culprit.
+            hyperparameter out of range; what else `merge` refuses. The message names the culprit.
         TypeError: a hyperparameter, or an argument, that the method does not have.
+
+    Warns:
+        UserWarning: of what `merge` warns of.
     """
     check_device(device)
     chosen = get_method(method, "procedure")
@@ -92,23 +97,27 @@ def adapt(
     everything = include is None and exclude is None and missing == "error"
     if model is None and isinstance(pretrained, nn.Module):
         model = pretrained
-    named = read_experts(experts)
-    running = needs.model and not (needs.every_expert and named.keys() <= (statistics or {}).keys())
+    models = named(experts)
+    states = read_experts(models)
+    complete = states.keys() <= (statistics or {}).keys()
+    running = needs.model and not (needs.every_expert and complete)
     given = {"pretrained": pretrained, "model": model, "data": data}
     given |= {"start": start, "statistics": statistics}
     check_needs(method, needs, given, running=running, parts=not everything)
     unused = everything and not needs.pretrained
     problem = Problem(
-        named,
+        states,
         pretrained={} if unused or pretrained is None else as_state(pretrained),
         model=model if running and model is not None else nn.Identity(),
         transform=transform,
         start=None if start is None else as_state(start),
-        statistics=read_statistics(statistics or {}, named),
-        is_matrix=is_matrix,
+        statistics=read_statistics(statistics or {}, states),
         parts=None if everything else Parts(include, exclude, missing),
     )
     problem = checked_states(problem)
+    check_models(problem, models, pretrained)
+    layout = layout_of(problem.pretrained or next(iter(problem.experts.values())))
+    problem = replace(problem, is_matrix=Matrices(is_matrix, layout, kinds_of([model])))
     if running and data is not None:
         problem = with_data(method, problem, needs, data, heads)
     result: Adapted = chosen.function(problem if device is None else problem.to(device), settings)
@@ -121,7 +130,7 @@ def _finished(result: Adapted, problem: Problem, *, moved: bool) -> Adapted:
     if moved:
         home = next(iter(reference.values())).device
         heads = {task: head.to(home) for task, head in result.heads.items()}
-        result = replace(result, state=state_to(result.state, home), heads=heads)
+        result = replace(result, state=dict(state_to(result.state, home)), heads=heads)
     selection = problem.selection
     if problem.parts is None or selection is None:
         return result

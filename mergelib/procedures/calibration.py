@@ -60,7 +60,7 @@ class CalibrationLoss(Brief):
     def _parts(self, parameters: Tensors) -> Iterator[Tensor]:
         """The loss in parts that add up to it, one per batch."""
         device = next(iter(parameters.values())).device
-        with evaluating(self.model):
+        with evaluating(self.model, *self.heads.values()):
             for task, part in self.data.items():
                 examples = as_examples(part)
                 for batch in examples.batches(self.batch_size):

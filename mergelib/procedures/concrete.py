@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mergelib.merging import merge, tied_keys
+from mergelib.merging import merge_checked, tied_keys
 from mergelib.problems.checks import check_positive, check_steps
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted, complete, precise
@@ -74,7 +74,7 @@ def concrete(problem: Problem, settings: ConcreteSettings) -> Adapted:
     import pandas as pd
 
     pretrained, temperature = problem.pretrained, settings.temperature
-    dense = merge("task_arithmetic", problem.experts, pretrained=pretrained, scale=settings.scale)
+    dense = merge_checked("task_arithmetic", problem.experts, pretrained, scale=settings.scale)
     names = dict(problem.model.named_parameters(remove_duplicate=False)).keys()
     keys = names - tied_keys(pretrained)
     added = {key: precise(dense[key] - base) for key, base in pretrained.items() if key in keys}

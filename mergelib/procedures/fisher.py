@@ -170,7 +170,7 @@ def _squares(
     device = next(model.parameters()).device
     squares = {name: torch.zeros_like(value) for name, value in parameters.items()}
     # vmap has no rule for fused attention, and would fall back to a loop
-    with evaluating(model), sdpa_kernel(SDPBackend.MATH):
+    with evaluating(model, head), sdpa_kernel(SDPBackend.MATH):
         for batch in examples.batches(batch_size):
             moved = batch.to(device)
             x, y = transformed(moved.inputs, transform), moved.labels

@@ -19,7 +19,7 @@ from mergelib.problems.problem import Problem
 from mergelib.procedures.calibration import CalibrationLoss, Tensors
 from mergelib.procedures.common import Adapted, complete, precise
 from mergelib.registry import Needs, procedure
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, is_statistic, proportions
 from mergelib.theory.walk import START, Walk, combination, minimise
 
 __all__ = ["START", "FrankWolfeSettings", "Walk", "frank_wolfe", "minimise"]
@@ -94,9 +94,14 @@ def frank_wolfe(problem: Problem, settings: FrankWolfeSettings) -> Adapted:
 def _mixed_buffers(
     fixed: StateDict, weights: Sequence[float], experts: Mapping[str, StateDict]
 ) -> Tensors:
-    """Floating buffers in the proportions that the parameters have on average."""
+    """Floating buffers in the proportions that the parameters have on average.
+
+    Running statistics without negative ones, as `mergelib.merge` has them.
+    """
     return {
-        key: combination(weights, tensor.float(), experts, key)
+        key: combination(
+            proportions(weights) if is_statistic(key) else weights, tensor.float(), experts, key
+        )
         for key, tensor in fixed.items()
         if tensor.is_floating_point()
     }

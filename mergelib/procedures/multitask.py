@@ -106,7 +106,8 @@ def descend(
     Args:
         state: where training starts; left as it is.
         model: the architecture, run in training mode.
-        heads: task to what turns the model's output into logits; not trained.
+        heads: task to what turns the model's output into logits; not trained, and run in
+            evaluation mode.
         data: task to inputs and labels. Integer labels are classes, judged by cross-entropy (nats);
             floating ones are what the head should give, judged by the mean squared error.
         rows: for each step task to the indices of its batch; a step descends the mean of the loss
@@ -128,7 +129,7 @@ def descend(
     network = copy.deepcopy(model).requires_grad_()
     network.load_state_dict(state)
     network.train()
-    frozen = {task: copy.deepcopy(heads[task]).requires_grad_(False) for task in data}
+    frozen = {task: copy.deepcopy(heads[task]).requires_grad_(False).eval() for task in data}
     device = next(network.parameters()).device
     optimiser, schedule = optimise(network)
     history: list[dict[str, float]] = []

@@ -118,7 +118,7 @@ def loss_gradients(
     what made these.
 
     Args:
-        model: the architecture, run in evaluation mode.
+        model: the architecture; it and the heads run in evaluation mode.
         merged: its tensors; `complete` adds what they lack.
         keys: of the tensors whose gradients are wanted.
         pretrained: see `complete`.
@@ -132,7 +132,7 @@ def loss_gradients(
     def run(*inputs: Tensor, **named: Tensor) -> Tensor:
         return call_with(model, state, inputs[0] if inputs else named)
 
-    with evaluating(model):
+    with evaluating(model, *heads.values()):
         losses = task_losses(
             run,
             heads,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mergelib.merging import merge
-from mergelib.problems.calling import features, transform_of
+from mergelib.merging import merge_checked
+from mergelib.problems.calling import evaluating, features, transform_of
 from mergelib.problems.checks import check_positive
 from mergelib.problems.examples import IGNORED
 from mergelib.problems.problem import Problem
@@ -46,7 +46,7 @@ def uniform_soup(problem: Problem, settings: UniformSoupSettings) -> Adapted:
         The soup, and ``coefficients`` with every model's ``weight``.
     """
     experts = problem.experts
-    soup = merge("average", experts, pretrained=problem.pretrained)
+    soup = merge_checked("average", experts, problem.pretrained)
     return Adapted(soup, _weights(experts, list(experts)))
 
 
@@ -105,13 +105,13 @@ def greedy_soup(problem: Problem, settings: GreedySoupSettings) -> Adapted:
     order = sorted(experts, key=lambda name: -scores[name])
     for name in progress(order, desc="soup", leave=False):
         trial = {member: experts[member] for member in [*chosen, name]}
-        soup = scored(merge("average", trial)) if chosen else scores[name]
+        soup = scored(merge_checked("average", trial)) if chosen else scores[name]
         added = soup >= best
         rows.append({"expert": name, column: scores[name], "soup": soup, "added": added})
         if added:
             chosen, best = list(trial), soup
     members = {name: experts[name] for name in chosen}
-    merged = merge("average", members, pretrained=problem.pretrained)
+    merged = merge_checked("average", members, problem.pretrained)
     return Adapted(merged, _weights(experts, chosen), pd.DataFrame(rows))
 
 
@@ -130,7 +130,8 @@ def _mean_score(problem: Problem, state: StateDict, score: Score, batch_size: in
     for task, examples in problem.data.items():
         own = transform_of(problem.transform, task)
         outputs = features(problem.model, state, examples, batch_size=batch_size, transform=own)
-        logits, labels = examples.rows_of(problem.heads[task](outputs))
+        with evaluating(head := problem.heads[task]):
+            logits, labels = examples.rows_of(head(outputs))
         assert labels is not None
         labels = labels.to(logits.device)
         judged = labels != IGNORED

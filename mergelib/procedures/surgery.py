@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mergelib.merging import merge
+from mergelib.merging import merge_checked
 from mergelib.problems.calling import features, transform_of
 from mergelib.problems.checks import check_finite, check_steps
 from mergelib.problems.problem import Problem
@@ -86,7 +86,7 @@ def surgery(problem: Problem, settings: SurgerySettings) -> Adapted:
 
     state = problem.start
     if state is None:
-        state = merge("average", problem.experts, pretrained=problem.pretrained)
+        state = merge_checked("average", problem.experts, problem.pretrained)
     heads: dict[str, nn.Module] = {}
     distances: dict[str, list[float]] = {}
     for task in progress(problem.data, desc="surgery", leave=False):

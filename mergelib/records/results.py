@@ -19,6 +19,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,10 +70,7 @@ def read_result(path: Path) -> dict[str, Any]:
         ValueError: for a file that `write_result` did not write so; it names the file.
     """
     try:
-        content = json.loads(path.read_bytes())
-        if "tables" not in content:
-            raise ValueError("it has no tables")
-        return decode_record(content)
+        return decode_record(json.loads(path.read_bytes()))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged, or no result: {_reason(error)}") from None
 
@@ -83,12 +81,20 @@ def load_result(name: str) -> dict[str, Any]:
     Raises:
         MissingResult: if there is none of that name.
     """
-    folder = resources.files("mergelib") / "results"
+    folder = results_folder()
     file = folder / f"{name}.json"
     if not file.is_file():
-        known = sorted(file.name.removesuffix(".json") for file in folder.iterdir())
+        files = folder.iterdir() if folder.is_dir() else ()
+        known = sorted(file.name.removesuffix(".json") for file in files)
         raise MissingResult(f"no result {name!r}; there are: {', '.join(known) or 'none'}")
     return decode_record(json.loads(file.read_text()))
+
+
+def results_folder() -> Traversable:
+    """The folder of shipped results: in the package, or beside it where it runs from a checkout."""
+    package = resources.files("mergelib")
+    installed = package / "results"
+    return installed if installed.is_dir() else package / ".." / "results"
 
 
 def load_table(name: str, part: str = "test") -> "pd.DataFrame":
@@ -108,9 +114,15 @@ def load_table(name: str, part: str = "test") -> "pd.DataFrame":
 
 
 def decode_record(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A record from the content of its file; one without ``tables`` is as it stands."""
+    """A record from the content of its file.
+
+    Raises:
+        ValueError: if it has no tables.
+    """
+    if "tables" not in content:
+        raise ValueError("it has no tables")
     rest = {name: part for name, part in content.items() if name != "tables"}
-    return rest | {name: decode(table) for name, table in content.get("tables", {}).items()}
+    return rest | {name: decode(table) for name, table in content["tables"].items()}
 
 
 def encode(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

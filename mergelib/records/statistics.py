@@ -49,7 +49,7 @@ def crossed(values: np.ndarray) -> Estimate:
         )
     mean = float(values.mean())
     by_row, by_column = values.mean(1), values.mean(0)
-    if columns == 1:
+    if columns == 1 or not np.ptp(values):  # nothing varies: an interval of width zero
         return Estimate(mean, float(stats.sem(by_row)), rows - 1)
     residual = values - by_row[:, None] - by_column + mean
     freedoms = np.array([rows - 1, columns - 1, (rows - 1) * (columns - 1)])

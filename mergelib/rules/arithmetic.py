@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mergelib.merging import CHUNK, Group
-from mergelib.registry import is_finite_number, rule
+from mergelib.merging import Group
+from mergelib.merging.applying import CHUNK
+from mergelib.messages.kinds import is_finite_number
+from mergelib.registry import rule
 
 
 @rule(paper="wortsman2022model", elementwise=True, linear=True)
@@ -22,7 +24,8 @@ def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None
 
     Args:
         experts: T tensors of one shape.
-        weights: T finite numbers; used as given, so they should sum to 1 for an average.
+        weights: T finite numbers; used as given, so they should sum to 1 for an average. `merge`
+            averages running statistics by the positive ones, scaled to sum 1.
 
     Raises:
         ValueError: if there are not as many weights as experts, or one is not finite.
@@ -41,7 +44,7 @@ def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None
     return total
 
 
-@rule(paper="ilharco2023editing", elementwise=True, linear=True)
+@rule(paper="ilharco2023editing", elementwise=True, linear=True, affine_in="scale")
 def task_arithmetic(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 0.3) -> Tensor:
     """Task arithmetic: θ_0 + scale · Σ_t (θ_t − θ_0).
 
@@ -57,7 +60,7 @@ def task_arithmetic(experts: Sequence[Tensor], pretrained: Tensor, *, scale: flo
     return merged
 
 
-@rule(paper="wang2020tackling", elementwise=True, linear=True)
+@rule(paper="wang2020tackling", elementwise=True, linear=True, affine_in="scale")
 def fednova(
     experts: Sequence[Tensor],
     pretrained: Tensor,

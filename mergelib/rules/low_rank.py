@@ -44,7 +44,7 @@ def _add_low_rank(total: Tensor, matrix: Tensor, rank: int, scale: float, exact:
         total.addmm_(u * s, vh, alpha=scale)
 
 
-@rule(paper="choi2025revisiting", elsewhere=average)
+@rule(paper="choi2025revisiting", elsewhere=average, affine_in="scale")
 def cart(
     experts: Sequence[Tensor],
     *,
@@ -73,7 +73,7 @@ def cart(
     return merged
 
 
-@rule(paper="choi2025revisiting", elsewhere=task_arithmetic)
+@rule(paper="choi2025revisiting", elsewhere=task_arithmetic, affine_in="scale")
 def low_rank_task_arithmetic(
     experts: Sequence[Tensor],
     pretrained: Tensor,

@@ -47,7 +47,13 @@ def _bounds(
     return {key: {"bounds": magnitude_bounds(group, density, gamma)} for key, group in tensors()}
 
 
-@rule(paper="davari2024model", elementwise=True, prepare=_bounds, prepared=("bounds",))
+@rule(
+    paper="davari2024model",
+    elementwise=True,
+    prepare=_bounds,
+    prepared=("bounds",),
+    affine_in="scale",
+)
 def breadcrumbs(
     experts: Sequence[Tensor],
     pretrained: Tensor,
@@ -86,7 +92,7 @@ def uses(task_vector: Tensor, total: Tensor, mask_scale: float) -> Tensor:
     return task_vector.abs() > mask_scale * (total - task_vector).abs()
 
 
-@rule(paper="wang2024localizing", elementwise=True)
+@rule(paper="wang2024localizing", elementwise=True, affine_in="scale")
 def consensus(
     experts: Sequence[Tensor],
     pretrained: Tensor,
@@ -142,7 +148,7 @@ def prune_by_rank(
     return torch.where(draws >= probability, rows / (1 - probability), 0).to(rows.dtype)
 
 
-@rule(paper="deep2024della", rowwise=True, draws=True)
+@rule(paper="deep2024della", rowwise=True, draws=True, affine_in="scale")
 def della(
     experts: Sequence[Tensor],
     pretrained: Tensor,

@@ -89,7 +89,13 @@ def _thresholds(
     raise ValueError(f"trim is {trim!r}, expected 'model' or 'tensor'")
 
 
-@rule(paper="yadav2023ties", elementwise=True, prepare=_thresholds, prepared=("thresholds",))
+@rule(
+    paper="yadav2023ties",
+    elementwise=True,
+    prepare=_thresholds,
+    prepared=("thresholds",),
+    affine_in="scale",
+)
 def ties(
     experts: Sequence[Tensor],
     pretrained: Tensor,
@@ -122,7 +128,7 @@ def ties(
     return pretrained + scale * elect_and_reduce(torch.stack(trimmed), reduce)
 
 
-@rule(paper="yu2024language", elementwise=True, draws=True)
+@rule(paper="yu2024language", elementwise=True, draws=True, affine_in="scale")
 def dare(
     experts: Sequence[Tensor],
     pretrained: Tensor,

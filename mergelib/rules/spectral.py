@@ -21,7 +21,7 @@ from mergelib.rules.arithmetic import average
 NEGLIGIBLE = 1e-5  # singular values below this share of a matrix's largest count as zero
 
 
-@rule(paper="gargiulo2025task", elsewhere=average)
+@rule(paper="gargiulo2025task", elsewhere=average, affine_in="scale")
 def tsv(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 1.0) -> Tensor:
     """TSV-Merge: θ_0 + scale · Û S V̂ᵀ, tasks' top directions side by side, orthogonalised.
 
@@ -40,7 +40,7 @@ def tsv(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 1.0) ->
     return pretrained + scale * (polar_factor(u) * s) @ polar_factor(vh)
 
 
-@rule(paper="marczak2025task", elsewhere=average)
+@rule(paper="marczak2025task", elsewhere=average, affine_in="scale")
 def iso_c(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 1.0) -> Tensor:
     """Iso-C: the sum of the task matrices with all singular values set to their mean.
 
@@ -58,7 +58,7 @@ def iso_c(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 1.0) 
     return torch.addcmul(pretrained, factor, scale * mean)  # ⟨UVᵀ, USVᵀ⟩ is the trace of S
 
 
-@rule(paper="marczak2025task", elsewhere=average)
+@rule(paper="marczak2025task", elsewhere=average, affine_in="scale")
 def iso_cts(
     experts: Sequence[Tensor],
     pretrained: Tensor,

@@ -14,6 +14,7 @@ import pandas as pd
 from torch import Tensor, nn
 
 from mergelib.merging import merge
+from mergelib.messages.kinds import is_finite_number
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
 from mergelib.procedures import Adapted, adapt
@@ -32,7 +33,10 @@ GRIDS: dict[str, Grid] = {
     "average": {},
     "task_arithmetic": {"scale": [round(0.1 * i, 1) for i in range(1, 11)]},
     "model_stock": {},
-    "ties": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0]},
+    "ties": {
+        "density": [0.05, 0.1, 0.2, 0.5, 1.0],
+        "scale": [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0],
+    },
     "dare": {"drop_rate": [0.5, 0.9], "scale": [0.2, 0.3, 0.4]},
     "breadcrumbs": {"scale": [0.2, 0.3, 0.4, 0.5]},
     "della": {"drop_rate": [0.5, 0.7], "scale": [0.75, 1.0, 1.5, 2.0]},
@@ -52,7 +56,7 @@ FIRST_GRIDS: dict[str, Grid] = {
     "average": {},
     "task_arithmetic": {"scale": [0.2, 0.3, 0.45]},
     "model_stock": {},
-    "ties": {"scale": [0.7, 1.0, 1.4]},
+    "ties": {"density": [0.1, 0.2, 0.4], "scale": [0.7, 1.0, 1.4]},
     "dare": {"drop_rate": [0.5, 0.9], "scale": [0.2, 0.3, 0.45]},
     "breadcrumbs": {"scale": [0.2, 0.3, 0.45]},
     "della": {"drop_rate": [0.5, 0.7], "scale": [0.7, 1.0, 1.4]},
@@ -111,26 +115,28 @@ def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor
     if get_method(method).draws:
         hyperparameters = {"seed": zoo.suite.seed, **hyperparameters}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"convolutions \(")
+        warnings.filterwarnings("ignore", r".* works on matrices, and it ")
         return merge(method, zoo.experts, pretrained=zoo.pretrained, **hyperparameters)
 
 
 def merged_grid(zoo: Zoo, method: str, grid: Grid) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """The merged model at every point of a grid, with the point's number, in any order.
 
-    Every rule is affine in its ``scale``, so two merges give the models at all scales.
+    Two merges give the models at all values of the hyperparameter that the method declares itself
+    affine in (`mergelib.registry.Method.affine_in`). Any other point is a merge of its own.
     """
-    chosen, scales = points(grid), grid.get("scale", [])
-    if len(scales) < 3:
+    chosen, axis = points(grid), get_method(method).affine_in
+    values = grid.get(axis, [])
+    if len(set(values)) < 3 or not all(map(is_finite_number, values)):
         for i, point in enumerate(chosen):
             yield i, merge_zoo(method, zoo, **point)
         return
-    low, high = min(scales), max(scales)
-    for other in points({name: values for name, values in grid.items() if name != "scale"}):
-        first, last = (merge_zoo(method, zoo, **other, scale=scale) for scale in (low, high))
+    low, high = min(values), max(values)
+    for other in points({name: those for name, those in grid.items() if name != axis}):
+        first, last = (merge_zoo(method, zoo, **other, **{axis: end}) for end in (low, high))
         for i, point in enumerate(chosen):
             if all(point[name] == value for name, value in other.items()):
-                yield i, lerp(first, last, (point["scale"] - low) / (high - low))
+                yield i, lerp(first, last, (point[axis] - low) / (high - low))
 
 
 def score_grid(
@@ -184,16 +190,17 @@ def choose_wide(
     """
     axes = {name: list(values) for name, values in grid.items()}
     best, table = choose(zoo, method, axes, autocast=True)
+    tried = points(axes)
     for _ in range(tries * len(axes)):
         further = _beyond(axes, best)
         if further is None:
             break
         name, value = further
         more = score_grid(zoo, method, {**axes, name: [value]}, autocast=True)
+        tried += points({**axes, name: [value]})
         axes[name] = sorted([*axes[name], value])
         table = pd.concat([table, more], ignore_index=True)
-        row = table.loc[int(merits(zoo, table).argmax())]
-        best = {key: row[key] for key in axes}
+        best = tried[int(merits(zoo, table).argmax())]
     return best, table
 
 
@@ -307,9 +314,9 @@ def records(table: pd.DataFrame) -> Rows:
 
 
 def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> Adapted:
-    """`adapt` on a zoo; the suite's seed decides what a procedure draws."""
-    if "seed" in get_method(method, "procedure").parameters:
-        options["seed"] = zoo.suite.seed
+    """`adapt` on a zoo; the suite's seed decides what a procedure draws, unless one is given."""
+    if "seed" in get_method(method, "procedure").hyperparameters:
+        options = {"seed": zoo.suite.seed, **options}
     return adapt(
         method,
         zoo.experts,
@@ -378,8 +385,15 @@ def distance(zoo: Zoo, state: StateDict) -> float:
 def problem_of(zoo: Zoo, count: int) -> Problem:
     """The zoo with the first so many training examples of every task, as procedures take it."""
     data = {name: Examples(*pair) for name, pair in examples_of(zoo, count).items()}
-    transforms = zoo.suite.transforms
-    return Problem(zoo.experts, zoo.pretrained, zoo.model, data, zoo.heads, transforms)
+    return Problem(
+        zoo.experts,
+        pretrained=zoo.pretrained,
+        model=zoo.model,
+        data=data,
+        heads=zoo.heads,
+        transform=zoo.suite.transforms,
+        is_matrix=zoo.is_matrix,
+    )
 
 
 def examples_of(zoo: Zoo, count: int | None, split: SplitName | Literal["train"] = "train") -> Data:

@@ -5,6 +5,7 @@ model takes, candidates go through one model by `functional_call` (it is never r
 answer is a table. Each task is judged by its own loss and metric, see `mergelib.testbed.tasks`.
 """
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from mergelib.problems.calling import evaluating
 from mergelib.progress import progress
 from mergelib.statedict import StateDict, check_compatible
 from mergelib.testbed.tasks import Split, Suite, Task
@@ -36,9 +38,9 @@ def evaluate(
     """Accuracy and loss of one state dict on every task of a suite, and the tasks' own scores.
 
     Args:
-        model: the architecture; its own weights are left alone.
+        model: the architecture; its own weights and modes are left alone.
         state: the weights to judge, complete and of the model's shapes.
-        heads: a head for each task, features to logits.
+        heads: a head for each task, features to logits; run in evaluation mode, as the model.
         suite: the tasks.
         split: which part of each task.
         tasks: names of the tasks to judge on; all by default.
@@ -105,7 +107,7 @@ def evaluate_many(
     """
     names = _names(suite, heads, tasks)
     where = next(model.parameters()).device if device is None else torch.device(device)
-    moved = {name: heads[name].to(where) for name in names}
+    moved = {name: _placed(heads[name], where) for name in names}
     own_scores = any(task.metric.score is not None for task in suite.tasks.values())
     rows = []
     for label, state in _labelled(candidates):
@@ -114,7 +116,8 @@ def evaluate_many(
         for name in names:
             task = suite.tasks[name]
             part = _moved(getattr(task, split), where)
-            row = _judge(model, state, moved[name], task, part, autocast, batch_size)
+            with evaluating(model, moved[name]):
+                row = _judge(model, state, moved[name], task, part, autocast, batch_size)
             del part  # else it would be there still when the next one comes
             if own_scores:
                 metric = task.metric
@@ -151,6 +154,13 @@ def _names(
     return names
 
 
+def _placed(head: nn.Module, device: torch.device) -> nn.Module:
+    """The head where it lies there already, else a copy of it, so that the caller's stays."""
+    tensors = [*head.parameters(), *head.buffers()]
+    there = all(tensor.device == device for tensor in tensors)
+    return head if there else copy.deepcopy(head).to(device)
+
+
 def _moved(part: Split, device: torch.device) -> Split:
     return Split(part.inputs.to(device), part.labels.to(device))
 
@@ -173,8 +183,6 @@ def _judge(
     batch_size: int,
 ) -> dict[str, Any]:
     """A row of the table on one task, with ``score`` where the metric has its own."""
-    training = model.training
-    model.eval()
     device = part.labels.device
     correct = torch.zeros((), dtype=torch.long, device=device)
     loss = torch.zeros((), dtype=torch.float64, device=device)
@@ -190,7 +198,6 @@ def _judge(
         loss += task.loss(outputs, labels, reduction="sum")
         if task.metric.score is not None:
             kept.append(outputs.cpu())
-    model.train(training)
     n = part.labels.numel()
     right = int(correct) if task.metric.of_classes else math.nan
     row = {"accuracy": right / n, "loss": float(loss) / n, "correct": right, "n": n}

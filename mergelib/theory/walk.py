@@ -51,7 +51,9 @@ class Walk:
         steps: how many, at most.
         step: of the hard variant: ``"quadratic"``, the minimum of the parabola through ℓ, its slope
             and ℓ at the vertex, exact where ℓ is quadratic, and halved until ℓ falls; ``"armijo"``,
-            from 1 halved until ℓ falls; ``"diminishing"``, 2/(t+2); or a fixed γ in 0..1.
+            from 1 halved until ℓ falls; ``"diminishing"``, 2/(t+2); or a fixed γ in 0..1. A
+            convex ℓ may rise all the way to a vertex that the cosine chose: then ``"quadratic"``
+            and ``"armijo"`` stay at the current point, which ends the walk (``moved`` is 0).
         top_k: of the soft variant: vertices to mix, at most as many as there are.
         keep_current: the current point is one of them, as otherwise it would be forgotten
             (Proposition 1 with Σ λ = 1).
@@ -177,7 +179,8 @@ def _hard(at: _Point, scores: Tensor, step: str | float, t: int) -> Tensor:
     gamma = 1.0
     if step == "quadratic":
         curvature = at.objective.value(target) - at.value - descent
-        gamma = min(1.0, -descent / (2 * curvature)) if curvature > 0 else 1.0
+        if curvature > 0:  # the minimum within the hull: the cosine's vertex may lie uphill
+            gamma = min(1.0, max(0.0, -descent / (2 * curvature)))
     for _ in range(20):
         trial = at.objective.value({key: x + gamma * (target[key] - x) for key, x in theta.items()})
         if trial <= at.value + ARMIJO * gamma * min(descent, 0.0):

@@ -17,7 +17,7 @@ if importlib.util.find_spec("mergelib") is None:
 # than coins; TIES, DARE and Consensus repair this entry by entry, and over six suites and five seeds
 # none of them is reliably ahead of plain task arithmetic.
 #
-# [](02-averaging-and-task-vectors) ended with a number, $\rho$, for how much task vectors disturb each
+# [](02-averaging-and-task-vectors) ended with a number, $\kappa$, for how much task vectors disturb each
 # other. This chapter takes them apart into their entries, and follows these through four methods:
 # TIES {cite}`yadav2023ties`, DARE {cite}`yu2024language`, Consensus {cite}`wang2024localizing` and, as
 # the cousin that compresses instead of merging, EMR {cite}`huang2024emr`.
@@ -502,14 +502,15 @@ ablation.round(2)
 # So one seed settles little. `results/` holds five seeds of six suites, three of rendered scripts and
 # three of real pictures. Every method's scale, and where it has one its rank or mask, was chosen on
 # labelled validation pictures (500 of each task for real pictures, 300 for scripts), as task
-# arithmetic's was. TIES has its mean here, as published.
+# arithmetic's was. TIES has its mean and its density of 0.2 here, as published. All methods are judged with each task's
+# own frozen head.
 
 # %%
 SUITES = ("glyphs8", "glyphs14", "glyphs20", "vision8", "vision14", "vision20")
 METHODS = ("ties", "dare", "consensus", "cart")
 against = interference.gains(SUITES, METHODS)
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Gain over task arithmetic in points of mean test accuracy, in six suites with five seeds. Thick: 95 % interval over the seeds. Thin: bootstrap over seeds and tasks. DARE was not run on vision14.", "name": "fig-interf-suites"}, "image": {"alt": "For each of six suites a dot with intervals for TIES, DARE, Consensus and CART. TIES, DARE and Consensus lie within about two points of zero; TIES is clearly below zero on glyphs8 and a little above on vision8 by the interval over seeds only; no thin interval of Consensus excludes zero. CART lies four to eight points to the right everywhere."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Gain over task arithmetic in points of mean test accuracy, in six suites with five seeds. Thick: 95 % interval over the seeds. Thin: over seeds and tasks. DARE was not run on vision14.", "name": "fig-interf-suites"}, "image": {"alt": "For each of six suites a dot with intervals for TIES, DARE, Consensus and CART. TIES, DARE and Consensus lie within about two points of zero; TIES is clearly below zero on glyphs8, barely so on glyphs14, and a little above on vision8 by the interval over seeds only; no thin interval of Consensus excludes zero. CART lies four to eight points to the right everywhere."}}
 figure, ax = plt.subplots(figsize=(7.2, 5.4))
 marks = {"ties": "o", "dare": "s", "consensus": "D", "cart": "^"}
 for place, method in enumerate(METHODS):
@@ -528,14 +529,14 @@ ax.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=4)
 plt.show()
 
 # %% [markdown]
-# None of the three is reliably ahead. TIES is behind on `glyphs8`; by the wider interval it is level
-# elsewhere, on `vision8` too, where the seeds alone would call it ahead.
+# None of the three is reliably ahead. TIES is behind on `glyphs8` and, barely, on `glyphs14`. Elsewhere no difference is
+# clear over tasks, on `vision8` neither, where the seeds alone would call it ahead.
 #
-# Consensus is above zero in every suite, and in none by the wider interval.
+# Consensus is above zero in every suite, and in none clearly over tasks.
 #
-# DARE is level, but for twenty scripts, where its grid of scales ended at 0.2 and task arithmetic chose 0.1.
+# DARE shows no difference, but for twenty scripts, where its grid of scales ended at 0.2 and task arithmetic chose 0.1.
 #
-# The methods that work on singular directions ([](10-cart)) gain several times as much. The
+# The methods that work on singular directions ([](10-cart)) gain several times as much under frozen heads. The
 # [](90-claims-ledger) tests what CART's Table 1 says about the order of these methods.
 #
 # ### Dropping more and more
@@ -648,8 +649,10 @@ wide = against[against["method"] != "cart"].set_index(["method", "suite"])
 assert (wide.loc["consensus", "gain"] > 0).all()
 assert (wide.loc["consensus", "low"] < 0).all()
 clear = wide[(wide["low"] > 0) | (wide["high"] < 0)]
-assert set(clear.index) == {("ties", "glyphs8"), ("dare", "glyphs20")}
-assert (against[against["method"] == "cart"]["low"] > 2).all()
+behind = {("ties", "glyphs8"), ("ties", "glyphs14"), ("dare", "glyphs20")}
+assert set(clear.index) == behind
+assert (clear["high"] < 0).all()
+assert (against[against["method"] == "cart"]["low"] > 1.5).all()
 assert (drawn["length"] / drawn["predicted"] - 1).abs().max() < 0.05
 
 # %% [markdown]
@@ -659,10 +662,11 @@ assert (drawn["length"] / drawn["predicted"] - 1).abs().max() < 0.05
 #   arithmetic where there is validation data: a pass or two over the weights, and one more number to
 #   choose. Search the scale anew, and up to larger values. Look at single tasks, too.
 # * **Without validation data**, sums need the rule of thumb of [](02-averaging-and-task-vectors), which depends
-#   on the number of tasks. The scale of TIES with the mean depends on it less, as the table below shows.
+#   on the number of tasks, and which costs three to five points there on two of five settings with real pretrained
+#   networks. The scale of TIES with the mean depends on the number less, as the table below shows.
 # * **DARE** where task vectors should be small to store or send. Do not expect a better merge from it.
 # * **EMR** when the task is known at inference, and one bit per weight and task can be afforded.
-# * **None of them** where matrices allow a spectral method: [](10-cart) gains more.
+# * **None of them** where matrices allow a spectral method and heads stay frozen: [](10-cart) gains more there.
 #
 # The scales that validation data chose in those thirty runs, by the number of tasks:
 
@@ -795,5 +799,5 @@ assert abs(square / 2 - (1.5 + 3 / np.pi) / 2) < 0.01
 # * One bit per weight and task, in EMR, buys what no single merged value can.
 #
 # **Next:** the methods of this chapter see coordinates. [](10-cart) sees matrices: it measures from the
-# average, cuts the rank, and gains several times as much. All sources are in the
+# average, cuts the rank, and with frozen heads gains several times as much. All sources are in the
 # [](../book/bibliography).

@@ -14,8 +14,8 @@ if importlib.util.find_spec("mergelib") is None:
 # # Adapting with data: AdaMerging, Fisher, RegMean, Surgery
 #
 # **In one sentence:** a hundred unlabelled pictures per task repair a merged model best at its features
-# (Surgery), much less at each layer's output (RegMean) or in a few coefficients (AdaMerging), where a
-# good merge without pictures is ahead; and moving every weight by entropy does harm.
+# (Surgery), much less at each layer's output (RegMean) or in a few coefficients (AdaMerging), where CART, tuned on
+# labels and judged with frozen heads, is ahead; and moving every weight by entropy does harm.
 #
 # The methods so far see weights only. The **procedures** of this chapter see data as well: they are
 # given the model, and calibration inputs of every task. Each mends another fault of a merged
@@ -453,7 +453,7 @@ plt.show()
 # `results/vision8-procedures.json`; all procedures have a hundred training pictures of each task there.
 # Task arithmetic and CART see none when they merge, but their scales were chosen on *five hundred labelled*
 # validation pictures of each task. Differences in points of accuracy, with the 95 % interval over the
-# seeds (±), and of a bootstrap over seeds and tasks (low, high):
+# seeds (±), for these tasks, and the one over seeds and tasks (low, high), for other tasks like these:
 
 # %%
 PAIRS = {
@@ -466,19 +466,22 @@ PAIRS = {
     "Fisher − average": ("fisher", "average"),
     "Concrete − task arithmetic": ("concrete", "task_arithmetic"),
     "CART − task arithmetic": ("cart", "task_arithmetic"),
+    "CART − RegMean": ("cart", "regmean"),
+    "CART − AdaMerging": ("cart", "adamerging"),
 }
 seeds = adapting.over_seeds_and_tasks(PAIRS, "vision8-procedures")
 seeds.rename(columns={"half_width": "±"}).round(1)
 
 # %% [markdown]
-# **Surgery gains most.** On the average it adds a dozen points there and is ahead of tuned CART; on the
-# glyphs above the two are close. A better merge below gives a better outcome. It also has the most help: modules
-# of its own for each task, and the experts as teachers.
+# **Surgery gains most.** On the average it adds a dozen points there. It is three points above tuned CART on these
+# tasks, which is not clear over tasks, and on the glyphs above the two are close. A better merge below gives a better
+# outcome. It also has the most help: modules of its own for each task, and the experts as teachers.
 #
-# **CART is ahead of all procedures that change only weights.** On the glyphs, so it is without a label.
+# **Under frozen heads CART is ahead of all procedures here that change only weights.** On the glyphs, so it is without
+# a label.
 #
-# **RegMean and AdaMerging** are a point or less from tuned task arithmetic, and from each other: level by
-# the wider interval. Neither needs labels to choose a scale, which is what they save. RegMean has no steps,
+# **RegMean and AdaMerging** are a point or less from tuned task arithmetic, and from each other, with no difference that
+# is clear over tasks. Neither needs labels to choose a scale, which is what they save. RegMean has no steps,
 # no heads and no rate.
 #
 # **Fisher** and the **greedy soup** are within a point or so of the average. (The soup is left out of the
@@ -511,7 +514,9 @@ assert abs(batch.sum() / examples.sum() - 1) < 1
 low, high = seeds["low"], seeds["high"]
 clear = seeds.index[(low > 0) | (high < 0)]
 level = ["RegMean − task arithmetic", "AdaMerging − task arithmetic", "RegMean − AdaMerging"]
-assert set(seeds.index) - set(clear) == {*level, "Fisher − average"}
+unclear = {*level, "Fisher − average", "Surgery, average − CART"}
+assert set(seeds.index) - set(clear) == unclear
+assert 2 < seeds.loc["Surgery, average − CART", "points"] < 4.5
 
 # %% [markdown]
 # ## Which should I choose?
@@ -574,7 +579,7 @@ sure = {name: {"weight": torch.tensor([[value]])} for name, value in (("a", 1.0)
 p = {name: state["weight"].sigmoid().item() for name, state in sure.items()}
 weight = {name: chance * (1 - chance) for name, chance in p.items()}
 expected = (1.0 * weight["a"] + 4.0 * weight["b"]) / sum(weight.values())
-given = {"pretrained": sure["a"], "model": torch.nn.Linear(1, 1, bias=False)}
+given = {"pretrained": {"weight": torch.zeros(1, 1)}, "model": torch.nn.Linear(1, 1, bias=False)}
 given |= {"heads": dict.fromkeys(sure, Against0())}
 given |= {"data": {name: torch.ones(4000, 1) for name in sure}}
 merged = ml.adapt("fisher", sure, batch_size=4000, **given).state["weight"].item()

@@ -275,7 +275,9 @@ assert (far["mean"] < 1).all()
 level = analysis.feature_map("arithmetic", "average").query("start == 'common' and offset <= 1")
 assert (level["mean"].abs() < 1.5).all(), "the plain average does as much"
 assert (once.query("start == 'own' and offset >= 2")["mean"] < -4).all()
-assert (gains["geometric"].xs("own", level="start").unstack("offset")[[2.0, 3.0]] < 7).all(axis=None)
+assert (gains["geometric"].xs("own", level="start").unstack("offset")[[2.0, 3.0]] < 7).all(
+    axis=None
+)
 passes = [steep[name].query("start == 'own' and offset > 0")["mean"] for name in steep]
 assert all((other > passes[0]).all() for other in passes[1:])
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mergelib import merging
-from mergelib.merging import merge
+from mergelib.merging import applying, merge
 from mergelib.registry import get_method, rule
 from mergelib.statedict import is_kernel
 from tests.merging.cases import State, make_family
@@ -18,7 +17,7 @@ from tests.merging.cases import State, make_family
 
 @pytest.mark.usefixtures("spare_registry")
 def test_elementwise_rules_see_flat_chunks_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "CHUNK", 10)
+    monkeypatch.setattr(applying, "CHUNK", 10)
     seen = []
 
     @rule(paper="none", elementwise=True)
@@ -54,8 +53,8 @@ def test_chunks_do_not_show(chunk: int, name: str) -> None:
     pretrained, experts = make_family()
     expected = merge(name, experts, pretrained=pretrained)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "CHUNK", chunk)
-        patch.setattr(merging, "LONG", chunk)
+        patch.setattr(applying, "CHUNK", chunk)
+        patch.setattr(applying, "LONG", chunk)
         merged = merge(name, experts, pretrained=pretrained)
     assert all(torch.equal(merged[key], expected[key]) for key in expected)
 

@@ -37,6 +37,35 @@ BAD_HYPERPARAMETERS = [
     ("task_arithmetic", {"scale": math.nan}, "scale is nan, expected a finite number"),
     ("task_arithmetic", {"scale": "0.3"}, "scale is '0.3', expected a finite number"),
     ("task_arithmetic", {"scale": None}, "scale is None, expected a finite number"),
+    (
+        "task_arithmetic",
+        {"scale": {"mlp": 0.5}},
+        r"^scale is \{'mlp': 0.5\}, expected a finite num",
+    ),
+    (
+        "task_arithmetic",
+        {"scale": [0.3, 0.3]},
+        r"^scale is \[0.3, 0.3\], expected a finite",
+    ),
+    ("task_arithmetic", {"scale": torch.ones(2)}, r"^scale is float32\[2\], expected a finite"),
+    ("task_arithmetic", {"scale": True}, "^scale is True, expected a finite number$"),
+    ("task_arithmetic", {"scale": 1j}, "^scale is 1j, expected a finite number$"),
+    ("dare", {"scale": {"mlp": 1}}, "^scale is {'mlp': 1}, expected a finite number or None$"),
+    ("dare", {"scale": "0.3"}, "^scale is '0.3', expected a finite number or None$"),
+    ("dare", {"seed": 1.5}, "^seed is 1.5, expected an integer$"),
+    ("dare", {"combine": None}, "^combine is None, expected 'task_arithmetic' or 'ties'$"),
+    ("consensus", {"min_tasks": "two"}, "^min_tasks is 'two', expected an integer$"),
+    ("cart", {"exact": "no"}, "^exact is 'no', expected True or False$"),
+    ("cart", {"rounding": 1}, "^rounding is 1, expected 'ceil' or 'floor'$"),
+    (
+        "average",
+        {"weights": {"a": 1.0}},
+        r"^weights is \{'a': 1.0\}, expected a list of numbers or",
+    ),
+    ("average", {"weights": "1,1"}, "^weights is '1,1', expected a list of numbers or None$"),
+    ("average", {"weights": 0.5}, "^weights is 0.5, expected a list of numbers or None$"),
+    ("average", {"weights": torch.tensor(0.5)}, "expected a list of numbers or None$"),
+    ("fednova", {"steps": 3}, "^steps is 3, expected a list of numbers or None$"),
     ("ties", {"density": 0}, "density is 0, expected above 0 and at most 1"),
     ("ties", {"density": 1.01}, "density is 1.01, expected above 0 and at most 1"),
     ("ties", {"density": 0, "trim": "tensor"}, "density is 0, expected above 0"),
@@ -86,7 +115,7 @@ def cut(state: State) -> State:
     return {key: value for key, value in state.items() if key != "bias"}
 
 
-HINT = "; where only heads differ, merge the rest by include=, exclude= or missing="
+HINT = "; where only heads differ, leave them out with exclude="
 MISFITS: list[tuple[Callable[[State], State], str]] = [
     (cut, "cars lacks key 'bias' compared with {}" + HINT),
     (
@@ -171,6 +200,9 @@ def test_overflow_of_finite_inputs(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_dtypes_without_arithmetic_are_refused(name: str, dtype: torch.dtype) -> None:
     state = {"ok": torch.ones(2), "odd": torch.ones(2, 2).to(dtype)}
-    message = f"'odd' has dtype {dtype}, expected one of float16, bfloat16, float32, float64"
+    message = (
+        f"'odd' has dtype {dtype}, expected float16, bfloat16, float32 or float64: dequantise or "
+        "cast the models first"
+    )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         merge(name, [state, state], pretrained=state)

@@ -169,6 +169,70 @@ def test_coefficients_prove_feasibility(seed: int, variant: Any, granularity: An
     assert all(later <= earlier + 1e-9 for earlier, later in pairwise(losses))
 
 
+class Waves(Quadratic):
+    """A quadratic with waves on it, so that there are hills between vertices."""
+
+    def value(self, parameters: State) -> float:
+        return super().value(parameters) + sum(float(p.cos().sum()) for p in parameters.values())
+
+    def gradient(self, parameters: State) -> tuple[float, State]:
+        slope = super().gradient(parameters)[1]
+        return self.value(parameters), {k: slope[k] - p.sin() for k, p in parameters.items()}
+
+
+STEPS = ["quadratic", "armijo", "diminishing", 0.3, 0.0, 1.0]
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    kind=st.sampled_from([Quadratic, Waves]),
+    options=st.fixed_dictionaries(
+        {
+            "variant": st.sampled_from(["hard", "soft"]),
+            "granularity": st.sampled_from(["task", "layer"]),
+            "score": st.sampled_from(["inner", "cosine"]),
+            "step": st.sampled_from(STEPS),
+            "keep_current": st.booleans(),
+            "top_k": st.integers(1, 3),
+        }
+    ),
+)
+def test_no_setting_leaves_the_hull(
+    seed: int, kind: type[Quadratic], options: dict[str, Any]
+) -> None:
+    """Vertices of different lengths, as for these the cosine may choose one that lies uphill."""
+    lengths = [0.2, 1.0, 5.0]
+    vertices = {
+        name: {key: length * value for key, value in vertex.items()}
+        for length, (name, vertex) in zip(lengths, points(3, seed).items(), strict=True)
+    }
+    begin, objective = vertices["v1"], kind(points(1, seed + 1)["v0"], curvature=0.5)
+    theta, table, _ = minimise(objective, begin, vertices, steps=6, **options)
+    assert (table >= 0).all(axis=None), options
+    assert table.sum().tolist() == pytest.approx([1, 1])
+    for key in begin:
+        part = sum(table[key][name] * vertices[name][key] for name in vertices)
+        torch.testing.assert_close(part + table[key][START] * begin[key], theta[key])
+
+
+@pytest.mark.parametrize("step", ["quadratic", "armijo"])
+def test_a_vertex_uphill_ends_the_walk(step: Any) -> None:
+    """By hand: at (−2, 0) the slope is (1, 0). The cosine takes (−1, 0), where the loss is higher.
+
+    Its inner product is −1, above the current point's −2; that of (−3, 9) is −3, so there is a gap.
+    """
+    start, corners = {"w": torch.tensor([-2.0, 0.0])}, {"down": [-3.0, 9.0], "up": [-1.0, 0.0]}
+    vertices = {name: {"w": torch.tensor(corner)} for name, corner in corners.items()}
+    objective = Quadratic({"w": torch.tensor([-3.0, 0.0])})
+    theta, table, history = minimise(
+        objective, start, vertices, variant="hard", score="cosine", step=step
+    )
+    assert history[["gap", "vertex", "moved"]].values.tolist() == [[1.0, "up", 0.0]]
+    assert table["w"].to_dict() == {"down": 0.0, "up": 0.0, START: 1.0}
+    assert torch.equal(theta["w"], start["w"])
+
+
 def test_by_layer_it_takes_the_best_tensor_of_each() -> None:
     vertices = points(4)
     objective = Quadratic({"a": vertices["v1"]["a"], "b": vertices["v2"]["b"]})

@@ -85,7 +85,7 @@ def test_what_concerns_no_number_of_a_study(copy: Path, file: str, old: str, new
         ("studies/comparison.py", '"drop_rate": [0.5, 0.9]', '"drop_rate": [0.5]'),
         ("studies/runner.py", '"seed": self.seed', '"seed": 0'),
         ("testbed/evaluation.py", "batch_size: int = 500", "batch_size: int = 400"),
-        ("merging.py", "CHUNK = 2**14", "CHUNK = 2**15"),
+        ("merging/applying.py", "CHUNK = 2**14", "CHUNK = 2**15"),
     ],
 )
 def test_what_a_study_is_made_of_concerns_it(copy: Path, file: str, old: str, new: str) -> None:

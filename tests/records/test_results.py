@@ -2,11 +2,11 @@
 
 import json
 import os
+import struct
 import zlib
 from pathlib import Path
 from typing import Any
 
-import convert_results
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -22,6 +22,7 @@ from mergelib.records.results import (
     write_result,
 )
 
+ROOT = Path(__file__).parents[2]
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -35,11 +36,24 @@ VALUES = st.one_of(
 ROWS = st.lists(st.dictionaries(st.sampled_from("abc"), VALUES), max_size=12)
 
 
+def same(a: Any, b: Any) -> bool:
+    """Equal in value and type, floats in every bit, dictionaries in their order too."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, float):
+        return struct.pack("<d", a) == struct.pack("<d", b)
+    return bool(a == b)
+
+
 @given(ROWS)
 def test_rows_come_back_exactly(rows: results.Rows) -> None:
     """Their keys in order, values with types, signs of zero, missing keys apart from null."""
     table = json.loads(json.dumps(encode(rows), allow_nan=False))
-    assert convert_results.same(decode(table), rows)
+    assert same(decode(table), rows)
 
 
 def test_a_table_of_repeated_words_is_short(tmp_path: Path) -> None:
@@ -62,7 +76,7 @@ def test_rows_that_differ_in_their_keys(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     record = {"provenance": {"seeds": [0]}, "test": rows, "empty": []}
     write_result(tmp_path / "a.json", record)
-    assert convert_results.same(read_result(tmp_path / "a.json"), record)
+    assert same(read_result(tmp_path / "a.json"), record)
     monkeypatch.setattr(results, "load_result", lambda _: read_result(tmp_path / "a.json"))
     table = load_table("a")
     pd.testing.assert_frame_equal(table, pd.DataFrame(rows), check_exact=True)
@@ -99,23 +113,28 @@ def test_shipped_results_can_be_read() -> None:
     assert load_table("frank_wolfe-memory", "peaks")["variant"].nunique() == 2
 
 
+def test_every_shipped_result_is_read_as_a_study_wrote_it() -> None:
+    """It has tables, by column, and provenance."""
+    for file in (ROOT / "results").glob("*.json"):
+        record = read_result(file)
+        assert record["provenance"]["versions"]["torch"], file.name
+        assert any(isinstance(part, list) for part in record.values()), file.name
+
+
+def test_a_result_without_tables_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "rows.json").write_text('{"provenance": {}, "test": [{"a": 1}]}')
+    monkeypatch.setattr("importlib.resources.files", lambda package: tmp_path)
+    with pytest.raises(ValueError, match="no tables"):
+        load_table("rows")
+
+
 def test_shipped_results_stay_small() -> None:
     """They are a part of the wheel, which compresses them and a Colab notebook downloads."""
-    files = (convert_results.ROOT / "results").glob("*.json")
+    files = (ROOT / "results").glob("*.json")
     assert sum(len(zlib.compress(file.read_bytes())) for file in files) < 3.5e6
-
-
-def test_conversion_proves_what_it_replaces(tmp_path: Path) -> None:
-    rows = [{"seed": 0, "rate": 0, "value": 0.1}, {"rate": 0.5, "seed": 0}]
-    old: dict[str, Any] = {"provenance": {"study": "fusion"}, "test": rows}
-    (tmp_path / "old.json").write_text(json.dumps(old, indent=1))
-    assert convert_results.convert(tmp_path / "old.json").startswith("5 values are the same")
-    assert convert_results.same(read_result(tmp_path / "old.json"), old)
-    assert convert_results.convert(tmp_path / "old.json") == "by columns already"
-    for wrong in (0.0, -0.0, None, 1):
-        changed = {**old, "test": [{**rows[0], "rate": wrong}, rows[1]]}
-        with pytest.raises(ValueError, match="old: test is not the same"):
-            convert_results.check("old", old, changed)
 
 
 def test_a_record_is_on_the_disk_before_it_has_its_name(

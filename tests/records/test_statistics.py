@@ -78,6 +78,12 @@ def test_a_component_below_the_residual_is_left_out() -> None:
     assert crossed(noise) == pytest.approx((0, math.sqrt(6 / 8 / 9), 8))
 
 
+def test_a_table_that_does_not_vary_has_an_interval_of_width_zero() -> None:
+    """As where a procedure returns the model that it started from, in every seed and task."""
+    for value in (0.0, 0.3):
+        assert crossed(np.full((3, 8), value)).interval() == pytest.approx((value, value))
+
+
 def test_a_crossed_interval_turns_with_the_sign_and_does_not_depend_on_order() -> None:
     values = np.random.default_rng(1).normal(size=(4, 6)) + np.arange(6)
     found = crossed(values)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mergelib import flatten, merge, subtract
+from mergelib.registry import get_method, method_names, rule
 
 State = dict[str, Tensor]
 Family = tuple[State, list[State]]
@@ -203,3 +204,58 @@ def test_moving_everything_moves_the_result(family: Family, shift: int) -> None:
         )
         for key, tensor in merged.items():
             torch.testing.assert_close(moved[key], tensor + shift, rtol=1e-7, atol=1e-7)
+
+
+AFFINE = [name for name in method_names() if get_method(name).affine_in]
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "ties": [{"reduce": "sum"}, {"trim": "tensor", "density": 0.5}],
+    "dare": [{"combine": "ties"}, {"drop_rate": 0.3}],
+    "della": [{"reduce": "sum"}],
+    "iso_cts": [{"common_fraction": 0.3}],
+    "fednova": [{"steps": [1, 5, 2]}],
+}
+
+
+@pytest.mark.parametrize("name", AFFINE)
+def test_what_is_declared_affine_is_affine(name: str) -> None:
+    """In every kind of tensor: three merges against the line through two others."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = {
+        "fc.weight": (9, 7),
+        "fc.bias": (9,),
+        "conv.weight": (4, 3, 3, 3),
+        "embed.weight": (11, 5),
+        "bn.running_var": (6,),
+        "scalar": (),
+    }
+    base, *experts = (
+        {k: torch.rand(s, generator=generator, dtype=torch.float64) for k, s in shapes.items()}
+        for _ in range(4)
+    )
+    axis = get_method(name).affine_in
+    for options in [{}, *VARIANTS.get(name, [])]:
+
+        def at(value: float, options: dict[str, Any] = options) -> State:
+            return merge(name, experts, pretrained=base, **{**options, axis: value})
+
+        low, high = at(0.2), at(1.3)
+        for value in (0.0, 0.7, 2.5):
+            share = (value - 0.2) / 1.1
+            for key, tensor in at(value).items():
+                line = low[key] + share * (high[key] - low[key])
+                torch.testing.assert_close(tensor, line, rtol=1e-10, atol=1e-10)
+
+
+def test_every_rule_with_a_scale_declares_it() -> None:
+    """None of the shipped ones uses it in another way; `merged_grid` is slow for those that do."""
+    scaled = [name for name in method_names() if "scale" in get_method(name).hyperparameters]
+    assert scaled == AFFINE
+
+
+@pytest.mark.usefixtures("spare_registry")
+def test_a_declaration_names_a_hyperparameter() -> None:
+    with pytest.raises(ValueError, match=r"affine in 'scael', which is not one of its .*: scale$"):
+
+        @rule(paper="none", affine_in="scael")
+        def wrong(experts: list[Tensor], *, scale: float = 1.0) -> Tensor:
+            return scale * experts[0]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import mergelib as ml
+from mergelib.merging import tied_keys
 from mergelib.problems.calling import call_with
 from mergelib.sail.growth.depth import depth_rows
 from mergelib.sail.growth.width import WIDTHS, Widening, Width, expander
-from mergelib.statedict import tied_keys
 from mergelib.structure import structure_of
 from mergelib.testbed import models
 from mergelib.testbed.diffusion.networks import SiT
@@ -453,6 +453,70 @@ def test_misfits_are_named(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         ml.grow(source, target, **options)
+
+
+def post_norm(width: int, heads: int) -> nn.Module:
+    source: Any = bert("BertForMaskedLM")
+    sizes = {"hidden_size": width, "num_attention_heads": heads}
+    model: nn.Module = type(source)(type(source.config)(**{**source.config.to_dict(), **sizes}))
+    return model
+
+
+def normed(norm: Callable[[int], nn.Module]) -> Callable[[int], nn.Module]:
+    return lambda width: nn.Sequential(
+        nn.Linear(3, width), norm(width), nn.GELU(), nn.Linear(width, 5)
+    )
+
+
+UNEVEN: dict[str, tuple[nn.Module, nn.Module]] = {
+    "bert": (post_norm(32, 4), post_norm(48, 6)),
+    "bert, a little wider": (post_norm(32, 4), post_norm(40, 5)),
+    "rms norm": (normed(nn.RMSNorm)(6), normed(nn.RMSNorm)(9)),
+    "group norm": (
+        normed(lambda n: nn.GroupNorm(1, n))(6),
+        normed(lambda n: nn.GroupNorm(1, n))(9),
+    ),
+    "gated": (SiT(48, 1, 4, classes=3), SiT(72, 1, 6, classes=3)),
+    "pre-norm": (gpt(48, 1), gpt(72, 1)),
+}
+
+
+@pytest.mark.parametrize("case", UNEVEN)
+def test_advice_on_width_is_good(case: str) -> None:
+    """It went round in a circle: 'replicate' said 'mean', which said 'replicate'."""
+    source, target = UNEVEN[case]
+    refused = {}
+    for width in ("replicate", "mean"):
+        try:
+            ml.grow(source, target, width=width)
+        except ValueError as error:
+            refused[width] = str(error)
+    assert "replicate" in refused, "no whole multiple"
+    if "mean" in refused:
+        for text in refused.values():
+            assert "cannot keep the function either" in text
+            assert "use width=" not in text
+        ml.grow(source, target, width="svd")
+        ml.grow(source, target, width="interpolate")
+    else:
+        assert case == "pre-norm"
+        assert refused["replicate"].endswith("; use width='mean'")
+
+
+def test_advice_looks_at_all_groups() -> None:
+    """The stream could have a mean, but the group within it could not; so neither way is open."""
+
+    def build(width: int, inner: int) -> nn.Module:
+        block = nn.Sequential(nn.Linear(width, inner), nn.RMSNorm(inner), nn.Linear(inner, 5))
+        return nn.Sequential(nn.Linear(3, width), nn.ReLU(), block)
+
+    with pytest.raises(
+        ValueError, match=r"no whole multiple.* and width 'mean' cannot keep the function either"
+    ):
+        ml.grow(build(4, 6), build(6, 9))
+    with pytest.raises(ValueError, match=r"'mean' cannot keep the function; use width='replicate'"):
+        ml.grow(build(4, 6), build(6, 12), width="mean")
+    ml.grow(build(4, 6), build(6, 12))
 
 
 def test_what_is_not_finite_is_named() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mergelib.io import save_state_dict
-from mergelib.merging import CHUNK
+from mergelib.merging.applying import CHUNK
 
 State = dict[str, Tensor]
 

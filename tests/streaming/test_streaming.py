@@ -103,6 +103,11 @@ def test_metadata_tells_what_was_merged(tmp_path: Path, files: list[Path]) -> No
         for name, path in [("pretrained", files[0]), *experts.items()]
     }
     assert json.loads(metadata.pop("mergelib.inputs")) == digests
+    assert json.loads(metadata.pop("mergelib.files")) == {
+        "pretrained": "base.safetensors",
+        "left": "a.safetensors",
+        "right": "b.safetensors",
+    }
     assert json.loads(metadata.pop("mergelib.hyperparameters")) == {"weights": [0.25, 0.75]}
     assert metadata == {
         "format": "pt",

@@ -1,6 +1,7 @@
 """Choosing on validation data, judging on test data, and the record that results are made of."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -8,20 +9,26 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from torch import Tensor
 
 from mergelib import merge
-from mergelib.registry import get_method
+from mergelib.procedures import Adapted
+from mergelib.procedures.common import unlabelled
+from mergelib.registry import get_method, method_names, rule
 from mergelib.studies import comparison
 from mergelib.studies.comparison import (
     GRIDS,
     Grid,
+    adapted,
     choose,
     choose_wide,
     compare,
+    examples_of,
     individual,
     merge_zoo,
     merged_grid,
     points,
+    problem_of,
     score_grid,
 )
 from mergelib.testbed.evaluation import evaluate
@@ -51,6 +58,33 @@ def test_rules_are_affine_in_their_scale(method: str, tiny_zoo: Zoo) -> None:
     assert sorted(states) == list(range(len(points(grid))))
     for i, point in enumerate(points(grid)):
         torch.testing.assert_close(states[i], merge_zoo(method, tiny_zoo, **point))
+
+
+@pytest.fixture
+def curved(spare_registry: None) -> str:
+    """A rule whose result is not affine in its scale."""
+
+    @rule(paper="none", elementwise=True)
+    def bent(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 1.0) -> Tensor:
+        return pretrained + scale**2 * (experts[0] - pretrained)
+
+    return "bent"
+
+
+def test_a_rule_that_declares_nothing_is_merged_at_every_point(curved: str, tiny_zoo: Zoo) -> None:
+    grid = {"scale": [0.0, 0.5, 1.0, 2.0]}
+    states = dict(merged_grid(tiny_zoo, curved, grid))
+    for i, point in enumerate(points(grid)):
+        expected = merge_zoo(curved, tiny_zoo, **point)
+        assert all(torch.equal(states[i][key], expected[key]) for key in expected)
+
+
+def test_values_that_are_no_numbers_are_merged_one_by_one(tiny_zoo: Zoo) -> None:
+    """DARE's own scale is None, which stands for one that depends on `combine`."""
+    grid: Grid = {"scale": [None, 0.1, 0.2], "drop_rate": [0.5]}
+    states = dict(merged_grid(tiny_zoo, "dare", grid))
+    for i, point in enumerate(points(grid)):
+        torch.testing.assert_close(states[i], merge_zoo("dare", tiny_zoo, **point))
 
 
 def validation_accuracy(zoo: Zoo, method: str, **point: Any) -> float:
@@ -113,6 +147,20 @@ def test_where_a_grid_is_continued(
     assert comparison._beyond({"rank_ratio": values}, {"rank_ratio": best}) == further
 
 
+def test_a_continued_grid_keeps_the_kind_of_a_hyperparameter(
+    tiny_zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rising(zoo: Zoo, method: str, grid: Grid, **options: Any) -> pd.DataFrame:
+        table = pd.DataFrame(points(grid))
+        return table.assign(accuracy=table["scale"] / 100)
+
+    monkeypatch.setattr(comparison, "score_grid", rising)
+    grid: Grid = {"scale": [1.0, 1.5, 2.0], "seed": [3], "exact": [True]}
+    best, _ = choose_wide(tiny_zoo, "dare", grid)
+    assert best["scale"] > 2, "it was continued"
+    assert [type(value) for value in best.values()] == [float, int, bool]
+
+
 def test_choose_keeps_the_kind_of_a_hyperparameter(tiny_zoo: Zoo) -> None:
     grid: dict[str, list[Any]] = {"trim": ["tensor"], "density": [0.5], "reduce": ["sum"]}
     assert choose(tiny_zoo, "ties", grid)[0] == {"trim": "tensor", "density": 0.5, "reduce": "sum"}
@@ -169,3 +217,63 @@ def test_what_dare_draws_depends_on_the_suites_seed(tiny_zoo: Zoo) -> None:
     assert torch.equal(drawn(0), drawn(0))
     assert not torch.equal(drawn(0), drawn(1))
     assert torch.equal(drawn(0, seed=5), drawn(1, seed=5))
+
+
+SEEDED = [
+    name
+    for name in method_names("procedure")
+    if "seed" in get_method(name, "procedure").hyperparameters
+]
+
+
+def of_seed(zoo: Zoo, seed: int) -> Zoo:
+    return replace(zoo, suite=replace(zoo.suite, seed=seed))
+
+
+def outcome(result: Adapted) -> list[torch.Tensor]:
+    """All weights that a procedure returns, those of its heads too."""
+    heads = [tensor for head in result.heads.values() for tensor in head.state_dict().values()]
+    return [*result.state.values(), *heads]
+
+
+def equal(first: Adapted, second: Adapted) -> bool:
+    return all(torch.equal(*pair) for pair in zip(outcome(first), outcome(second), strict=True))
+
+
+def test_procedures_that_draw_are_known() -> None:
+    assert {"adamerging", "concrete", "fisher", "surgery", "multitask"} <= set(SEEDED)
+
+
+@pytest.mark.parametrize("method", SEEDED)
+def test_a_procedure_draws_by_the_seed_of_the_run(method: str, tiny_zoo: Zoo) -> None:
+    kind = get_method(method, "procedure")
+    data: Any = examples_of(tiny_zoo, 20)
+    if not kind.needs_with(kind.settings_from({})).labels:
+        data = unlabelled(data)
+    few = {"steps": 2} if "steps" in kind.hyperparameters else {}
+    own = adapted(of_seed(tiny_zoo, 3), method, data, **few)
+    assert equal(own, adapted(tiny_zoo, method, data, seed=3, **few)), "a given seed counts"
+    assert not equal(own, adapted(tiny_zoo, method, data, **few)), "seeds draw differently"
+
+
+@pytest.mark.parametrize("method", sorted({*method_names("procedure")} - {*SEEDED}))
+def test_a_procedure_that_does_not_draw_is_given_no_seed(
+    method: str, tiny_zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(comparison, "adapt", lambda *_, **options: given.update(options))
+    adapted(of_seed(tiny_zoo, 3), method, examples_of(tiny_zoo, 5))
+    assert "seed" not in given
+    assert set(given) >= {"model", "heads", "data", "transform", "is_matrix"}
+
+
+def test_a_problem_holds_all_that_the_zoo_says(tiny_zoo: Zoo) -> None:
+    zoo = replace(tiny_zoo, is_matrix=lambda key, tensor: False)
+    problem = problem_of(zoo, 5)
+    for name in ("experts", "pretrained", "model", "heads", "is_matrix"):
+        assert getattr(problem, name) is getattr(zoo, name), name
+    assert problem.transform == zoo.suite.transforms
+    for name, pair in examples_of(zoo, 5).items():
+        part = problem.data[name]
+        assert part.labels is not None
+        torch.testing.assert_close((part.inputs, part.labels), pair)

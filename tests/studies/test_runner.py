@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from mergelib import flatten, merge, registry
-from mergelib.hashing import added
 from mergelib.procedures import Adapted, adapt
 from mergelib.records.dependencies import methods_in
 from mergelib.statedict import is_kernel, is_matrix
@@ -330,13 +329,6 @@ def test_defaults_and_later_fields_change_no_key() -> None:
     assert len({old.key(inputs), *(other.key(inputs) for other in different)}) == 5
     assert len({old.name, *(other.name for other in different[:3])}) == 4
     assert old.key({**inputs, "zoo": "2"}) != old.key(inputs)
-
-    @dataclass(frozen=True)
-    class Later(Recipe):
-        penalty: float = added(0.0)
-
-    assert run(before, Later()).name == run(before, Recipe()).name
-    assert run(before, Later(penalty=0.1)).name != run(before, Recipe()).name
 
 
 def test_points_are_runs_of_their_own(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:

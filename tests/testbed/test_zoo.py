@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from safetensors import safe_open
 from torch import Tensor
 
 import mergelib as ml
-from mergelib.hashing import added
 from mergelib.io import load_state_dict
 from mergelib.testbed import backbones
 from mergelib.testbed import zoo as zoo_module
@@ -169,19 +168,6 @@ def test_what_has_no_name_is_no_key(tiny: str, digits: Suite) -> None:
     low = replace(digits.tasks["digits_low"], transform=lambda pictures: pictures / 255)
     with pytest.raises(ValueError, match=r"lambda.* has no name to cache experts by"):
         load_zoo(replace(digits, tasks={"digits_low": low}), model=tiny, recipe=RECIPE)
-
-
-def test_a_new_setting_of_recipes_changes_no_key(tiny: str, digits: Suite) -> None:
-    @dataclass(frozen=True)
-    class LaterRecipe(Recipe):
-        averaging: float = added(0.0)
-
-    before = load_zoo(digits, model=tiny, recipe=RECIPE)
-    later = LaterRecipe(epochs=1, learning_rate=3e-3)
-    after = load_zoo(digits, model=tiny, recipe=later)
-    assert (after.files, after.fingerprint) == (before.files, before.fingerprint)
-    other = load_zoo(digits, model=tiny, recipe=replace(later, averaging=0.5))
-    assert not set(other.files.values()) & set(before.files.values())
 
 
 def test_names_of_files_stay() -> None:

@@ -8,7 +8,7 @@ import torch
 from mergelib.theory.stability import bounds
 from mergelib.theory.stability.bounds import Losses
 from mergelib.theory.stability.quadratics import Quadratics, covered, errors
-from mergelib.theory.stability.steps import Training, scheduled, sgd
+from mergelib.theory.stability.steps import Training, sgd
 from tests.theory.quadratics import many, random_quadratics
 
 Opening = tuple[float, float, float, float]
@@ -73,7 +73,7 @@ def test_the_weighted_bound_is_never_larger_where_both_apply() -> None:
 
 def test_experts_with_rates_of_their_own_are_those_of_separate_trainings() -> None:
     problem, rates, counts = random_quadratics(3), (0.02, 0.1, 0.05), (4, 9, 2)
-    vectors = [scheduled([rate] * k, 0.05) for rate, k in zip(rates, counts, strict=True)]
+    vectors = [rate / 0.05 * sgd(k) for rate, k in zip(rates, counts, strict=True)]
     plan = Training(0.05, vectors, many(2, 2, 2), many(8, 8, 8), many(0.2, 0.3, 0.5))
     together = covered(problem, plan)
     for t, (rate, count) in enumerate(zip(rates, counts, strict=True)):
@@ -83,7 +83,7 @@ def test_experts_with_rates_of_their_own_are_those_of_separate_trainings() -> No
 
 
 def test_local_stability_takes_each_experts_largest_rate() -> None:
-    vectors = [scheduled([0.1, 0.3, 0.2], 0.1), 0.5 * sgd(2)]
+    vectors = [many(1, 3, 2), 0.5 * sgd(2)]
     plan = Training(0.1, vectors, many(2, 2), many(8, 8), many(0.5, 0.5))
     losses = Losses(1.0, many(1, 2), many(0, 0))
     local = bounds.local_stability(losses, plan, convex=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from mergelib.inspection.companions import copy_needed
 from mergelib.io import AnyPath, Checkpoint, save_state_dict, staged
 from mergelib.parts import Parts
 from mergelib.problems.calling import tied_names
@@ -15,7 +16,7 @@ from mergelib.sail.growth.depth import Depth
 from mergelib.sail.growth.growing import grow
 from mergelib.sail.growth.width import Width
 from mergelib.statedict import StateDict
-from mergelib.streaming import check_output, copy_companions, provenance
+from mergelib.streaming import check_output, provenance
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -87,7 +88,8 @@ def grow_files(
     state = grow(small, large, state=weights, generator=generator, **options)
     notes = provenance("grow", {**options, "seed": seed}, Parts(), {"source": checkpoint})
     with staged(output, folder=True) as folder:
-        copy_companions(checkpoint.path, folder)
+        if checkpoint.path.is_dir():
+            copy_needed(checkpoint.path, folder, modules=False)
         save_state_dict(state, folder / "model.safetensors", notes)
         after.save_pretrained(folder)
         checkpoint.check()

@@ -270,13 +270,10 @@ def group_sizes(
 
 
 def _check_growth(widening: Widening) -> None:
-    """Every group grows that does, and may, in this scheme."""
-    gates = widening.structure.gates().items()
-    gated = {name: key for key, axis in gates for factors in axis.layout for name in factors}
-    for name, group in widening.structure.groups.items():
-        old, new = widening.sizes[name], group.size
-        if old == new:
-            continue
+    """Raise ValueError unless every group that grows may do so, in this scheme."""
+    groups = widening.structure.groups
+    for name in filter(widening.grows, groups):
+        old, new, group = widening.sizes[name], groups[name].size, groups[name]
         if group.kind == "fixed" or (not group.permutable and group.within is None):
             raise ValueError(
                 f"{name!r} has {old} entries in the source and {new} in the target, but it is "
@@ -286,19 +283,39 @@ def _check_growth(widening: Widening) -> None:
             raise ValueError(
                 f"{name!r} has {new} units in the target, fewer than the source's {old}"
             )
-        if widening.scheme == "replicate" and group.norm != "none" and new % old:
-            raise ValueError(
+    reason = _obstacle(widening, widening.scheme)
+    other: Width = "mean" if widening.scheme == "replicate" else "replicate"
+    if reason and not _obstacle(widening, other):
+        raise ValueError(f"{reason}; use width={other!r}")
+    if reason:
+        raise ValueError(
+            f"{reason}, and width {other!r} cannot keep the function either: grow to whole "
+            "multiples with width='replicate', or choose a width that does not keep the function, "
+            "such as 'svd' or 'interpolate'"
+        )
+
+
+def _obstacle(widening: Widening, scheme: Width) -> str:
+    """Why a scheme that should keep the function cannot do so for these networks, if it cannot."""
+    gates = widening.structure.gates().items()
+    gated = {name: key for key, axis in gates for factors in axis.layout for name in factors}
+    for name, group in widening.structure.groups.items():
+        old, new = widening.sizes[name], group.size
+        if old == new:
+            continue
+        if scheme == "replicate" and group.norm != "none" and new % old:
+            return (
                 f"{name!r} grows from {old} to {new}, no whole multiple, but a norm looks across "
                 "its units, which must all have as many copies"
-                + ("" if name in gated else "; use width='mean'")
             )
-        if widening.scheme == "mean" and name in gated:
-            raise ValueError(
+        if scheme == "mean" and name in gated:
+            return (
                 f"{name!r} is multiplied unit by unit by what {gated[name]!r} makes: width 'mean' "
-                "cannot keep the function; use 'replicate'"
+                "cannot keep the function"
             )
-        if widening.scheme == "mean" and group.norm == "other":
-            raise ValueError(
+        if scheme == "mean" and group.norm == "other":
+            return (
                 f"{name!r} is read without a layer norm, or through a norm of another kind: "
-                "width 'mean' cannot keep the function; use 'replicate'"
+                "width 'mean' cannot keep the function"
             )
+    return ""

@@ -32,7 +32,7 @@ from mergelib.progress import progress
 from mergelib.sail.growth.depth import Depth
 from mergelib.sail.growth.growing import Plan, grow, planned
 from mergelib.sail.growth.width import COPYING, Width
-from mergelib.statedict import is_statistic, tied_keys
+from mergelib.statedict import is_statistic, memory_aliases
 from mergelib.training import make_optimiser, shuffled, train
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ def _averaged(states: Sequence[dict[str, Tensor]], gamma: Sequence[float]) -> di
     if len(states) == 1:
         return states[0]
     mixed: dict[str, Tensor] = {}
-    ties = tied_keys(states[0])
+    ties = memory_aliases(states[0])
     for key, tensor in states[0].items():
         if key in ties:
             mixed[key] = mixed[ties[key]]

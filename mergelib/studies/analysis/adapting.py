@@ -245,6 +245,6 @@ def over_seeds_and_tasks(pairs: Mapping[str, tuple[str, str]], result: str) -> p
 
     Returns:
         ``points``, ``half_width`` (95 %, Student's over the seeds), and the ends ``low`` and
-        ``high`` of the 95 % bootstrap interval over seeds and tasks.
+        ``high`` of the 95 % interval over seeds and tasks.
     """
     return 100 * both_intervals(load_table(result), pairs).rename(columns={"mean": "points"})

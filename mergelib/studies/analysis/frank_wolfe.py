@@ -1,7 +1,7 @@
 """What the chapters on FW-Merging show: differences with two intervals, shares, pools of experts.
 
 Every difference has two 95 % intervals. The one is Student's over seeds, for these tasks; the other
-is a bootstrap over seeds and tasks, for tasks like these. Tables are rows of ``seed``, ``method``,
+is over seeds and tasks, for tasks like these. Tables are rows of ``seed``, ``method``,
 ``task`` and what is compared, as `mergelib.studies.papers.frank_wolfe` writes them.
 """
 
@@ -70,6 +70,10 @@ KINDS: dict[str, tuple[str, str]] = {
     "by layer: soft − hard": ("frank_wolfe soft, by layer", "frank_wolfe hard, by layer"),
     "paper's pairing: soft − hard": (
         "frank_wolfe soft, by task",
+        "frank_wolfe hard, by layer, from adamerging",
+    ),
+    "the same with λ free": (
+        "frank_wolfe soft, by task, unconstrained",
         "frank_wolfe hard, by layer, from adamerging",
     ),
     "unconstrained − task arithm.": (
@@ -190,6 +194,27 @@ def pool_differences(study: str, better: str, worse: Sequence[str]) -> pd.DataFr
         largest = table[table["count"] == table["count"].max()]
         names = {f"− {POOLED[other][0]}": (better, other) for other in worse}
         parts[suite] = 100 * both_intervals(largest, names)
+    return pd.concat(parts)
+
+
+def pool_losses(study: str = "irrelevant") -> pd.DataFrame:
+    """`both_intervals` of what each method loses from the smallest to the largest pool, in points.
+
+    Methods that lose exactly nothing in every seed and task are left out.
+    """
+    parts = {}
+    for suite in SUITES:
+        table = load_table(f"{suite}-{study}")
+        ends = {table["count"].min(): ", few", table["count"].max(): ", many"}
+        table = table[table["count"].isin(list(ends))]
+        table = table.assign(method=table["method"] + table["count"].map(ends))
+        pairs = {
+            text: (f"{name}, few", f"{name}, many")
+            for name, (text, _, _) in POOLED.items()
+            if f"{name}, few" in set(table["method"])
+        }
+        rows = 100 * both_intervals(table, pairs)
+        parts[SUITES[suite]] = rows[rows["half_width"] > 0]
     return pd.concat(parts)
 
 

@@ -198,7 +198,7 @@ def gains(
     Returns:
         In points of mean test accuracy, a row for each suite and method that was run: ``suite``,
         ``method``, ``gain``, ``half_width`` (95 %, Student's over the seeds), and the ends ``low``
-        and ``high`` of the 95 % bootstrap interval over seeds and tasks.
+        and ``high`` of the 95 % interval over seeds and tasks.
     """
     parts = {}
     for suite in suites:

@@ -21,6 +21,7 @@ from mergelib.testbed.tasks import Zoo
 
 # Records of `baselines` that hold task arithmetic's validation accuracy by scale, and their tasks.
 RECORDED = {f"{family}{count}": count for family in ("glyphs", "vision") for count in (8, 14, 20)}
+REAL = {"imagenet8": 8, "imagenet14": 14, "imagenet20": 20, "lite8": 8, "sentences8": 8}
 
 
 def task_vectors(zoo: Zoo) -> dict[str, dict[str, Tensor]]:

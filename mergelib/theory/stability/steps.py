@@ -29,22 +29,6 @@ def sgd(steps: int) -> Tensor:
     return torch.ones(steps, dtype=torch.float64)
 
 
-def scheduled(rates: Sequence[float], learning_rate: float) -> Tensor:
-    """SGD with another rate at each step, ``rates`` / ``learning_rate``: decay, warm-up, cosine.
-
-    Args:
-        rates: what each step's gradient is multiplied by, positive.
-        learning_rate: η, the unit that they are measured in.
-
-    Raises:
-        ValueError: no rates, or one that is not positive.
-    """
-    vector = torch.as_tensor(rates, dtype=torch.float64) / learning_rate
-    if not len(vector) or not bool((vector > 0).all()):
-        raise ValueError("rates and learning_rate must be positive, and there must be one rate")
-    return vector
-
-
 def momentum(steps: int, factor: float, *, nesterov: bool = False) -> Tensor:
     """Heavy-ball momentum, (1 − ρ^(K−k)) / (1 − ρ), as ``torch.optim.SGD`` without dampening.
 

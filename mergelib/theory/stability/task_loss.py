@@ -144,7 +144,8 @@ def task_losses(
     model = copy.deepcopy(problem.model).eval()
     found = {}
     for task, examples in problem.data.items():
-        point, loss = example_loss(model, state, problem.heads[task], criterion)
+        head = copy.deepcopy(problem.heads[task]).eval()
+        point, loss = example_loss(model, state, head, criterion)
         ready = transformed(examples.inputs, transform_of(problem.transform, task))
         found[task] = TaskLoss(point, loss, Examples(ready, examples.labels), batch_size)
     return found

@@ -3,9 +3,11 @@
 Differences are in points (per cent of accuracy) where nothing else is said.
 """
 
+from collections.abc import Callable
+
 import pandas as pd
 
-from mergelib.records.results import load_table
+from mergelib.records.results import MissingResult, load_table
 from mergelib.records.statistics import both_intervals, interval
 
 VISION = ("vision8-baselines", "vision14-baselines", "vision20-baselines")
@@ -24,6 +26,27 @@ COMPRESSED = {
         for ratio in KEPT_RANKS
     },
 }
+
+
+def baselines(
+    suite: str, ending: str = "", load: Callable[[str], pd.DataFrame] = load_table
+) -> pd.DataFrame:
+    """The test rows of a suite's ``baselines``, with TIES's density searched where it was measured.
+
+    The first search left TIES at its default density; the results ``SUITE-ties`` repeat TIES with
+    density and scale chosen together on validation data, on the same experts.
+
+    Args:
+        suite: name of the suite.
+        ending: of the results' names, such as ``"-vit_small"``.
+        load: returns a result's table by its name.
+    """
+    table = load(f"{suite}-baselines{ending}")
+    try:
+        searched = load(f"{suite}-ties{ending}").query("method == 'ties'")
+    except MissingResult:
+        return table
+    return pd.concat([table.query("method != 'ties'"), searched], ignore_index=True)
 
 
 def bell(table: pd.DataFrame, method: str, scale: float) -> pd.DataFrame:

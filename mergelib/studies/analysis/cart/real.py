@@ -1,6 +1,6 @@
 """What chapter 11 shows of real pretrained networks beside our small ones, out of ``results/``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,9 @@ from mergelib.records.statistics import (
     crossed,
     interval,
     over_seeds,
-    paired,
     plus_minus,
 )
-from mergelib.studies.analysis.cart.experiments import by_granularity
+from mergelib.studies.analysis.cart.experiments import baselines, by_granularity, centred_excess
 from mergelib.studies.comparison import ADAPTED
 
 # Each network, by what it is called on the page, and the suite that it is judged on.
@@ -40,6 +39,7 @@ PRETRAININGS = {
     "our ViT after our pretraining": "vision8-baselines",
 }
 COUNTS = (8, 14, 20)
+RATIOS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 1.0)
 FAMILIES = {"our ViT": "vision", "EfficientNet-Lite0": "imagenet"}
 METHODS = (
     *("pretrained", "average", "task_arithmetic", "ties"),
@@ -60,15 +60,40 @@ TOLD = tuple(SIGNS)
 
 def normalised(file: str, methods: Sequence[str] = METHODS) -> pd.DataFrame:
     """Normalised accuracy in per cent of a result of ``baselines``: `over_seeds`, by method."""
-    table = load_table(file).query("method in @methods")
+    suite, ending = file.split("-baselines")
+    table = baselines(suite, ending).query("method in @methods")
     rows: pd.DataFrame = 100 * over_seeds(table, "method", "normalised").loc[list(methods)]
     return rows
 
 
 def lead(suite: str) -> pd.DataFrame:
-    """CART's lead over `METHODS` in points: `paired`."""
+    """CART's lead over `METHODS` in points: `both_intervals`."""
     pairs = {f"CART − {label(other)}": ("cart", other) for other in METHODS if other != "cart"}
-    return 100 * paired(load_table(f"{suite}-baselines"), pairs)
+    return 100 * both_intervals(baselines(suite), pairs)
+
+
+def written_leads(suites: Mapping[str, str]) -> pd.DataFrame:
+    """`lead` as text, "mean [low, high]" over seeds and tasks: one column per name of a suite."""
+    columns = {}
+    for name, suite in suites.items():
+        ends = lead(suite)[["mean", "low", "high"]]
+        columns[name] = ends.apply(lambda row: "{:.1f} [{:.1f}, {:.1f}]".format(*row), axis=1)
+    return pd.DataFrame(columns)
+
+
+def lower_layers(column: str, ratios: Sequence[float] = RATIOS) -> pd.DataFrame:
+    """In how many per cent of the layers row-space interference is lower for centred vectors.
+
+    Args:
+        column: ``interference`` (norm over the kept values) or ``interference_all``.
+        ratios: ranks that every network was measured at.
+
+    Returns:
+        One row per network, one column per rank ratio; a layer counts by its mean over the seeds.
+    """
+    excess = {name: centred_excess(column, suite) for name, suite in SUITES.items()}
+    rows = {name: 100 * (layers[list(ratios)] < 0).mean() for name, layers in excess.items()}
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def by_count(family: str) -> pd.DataFrame:

@@ -1,0 +1,192 @@
+"""The files beside weights: whether models mean the same by them, and which of them a result needs.
+
+Two models of equal keys and shapes may still differ in what their weights mean: in the number of
+attention heads, in the base of rotary positions, or in the token that a row of a table belongs to.
+Only the files beside the weights say so. They are read here, and never executed.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from mergelib.hashing import sha256_of
+from mergelib.inspection.configurations import check_configurations, check_dropped
+from mergelib.inspection.vocabularies import check_labels, check_vocabularies
+from mergelib.messages.warned import warn
+from mergelib.statedict import StateDict
+
+WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|ckpt|pkl|h5|msgpack|gguf|onnx)(\.index\.json)?$")
+_WHOLE = {"model.safetensors", "pytorch_model.bin"}  # files that are a folder's model
+# What a model is loaded with, and its licence; neither its card nor what its training reported.
+_NEEDED = re.compile(
+    r"\.(json|txt|model|spm|jinja|py|tiktoken|bpe|codes|vocab|ya?ml)$|^(licen[cs]e|notice|use_policy)",
+    re.IGNORECASE,
+)
+_NEEDLESS = re.compile(r"^\.|^readme|^trainer_state|_results\.(json|txt)$|^adapter_", re.IGNORECASE)
+
+
+def folder_of(model: object) -> Path | None:
+    """The model folder that a model is, or is the one weight file of; None for all others."""
+    path = getattr(model, "path", model)
+    if not isinstance(path, str | Path):
+        return None
+    path = Path(path)
+    if path.is_dir():
+        return path
+    beside = path.name in _WHOLE and (path.parent / "config.json").is_file()
+    return path.parent if beside else None
+
+
+def check_companions(
+    models: Mapping[str, object], layout: StateDict, merged: Set[str], kept: Set[str]
+) -> None:
+    """Compare what models mean by their weights, as far as files or modules say so.
+
+    Args:
+        models: by name, the reference first, as the caller was given them: paths, checkpoints,
+            modules with a ``config`` of transformers, or state dicts, which say nothing.
+        layout: of the reference; only keys and shapes are looked at.
+        merged: the keys that are merged.
+        kept: the keys of the merged model.
+
+    Raises:
+        ValueError: another architecture or number of heads; tokens or labels in other rows; a
+            layer left out that the configuration says exists. It names file and key.
+
+    Warns:
+        UserWarning: of other disagreements, naming file and key.
+    """
+    known = {name: _documents(model) for name, model in models.items()}
+    check_configurations(known)
+    check_dropped(next(iter(known.values())), layout.keys() - kept)
+    shapes = {key: tuple(layout[key].shape) for key in merged if key in layout}
+    check_labels({name: files.get("config.json", {}) for name, files in known.items()}, shapes)
+    check_vocabularies({name: folder_of(model) for name, model in models.items()}, shapes)
+
+
+def _documents(model: object) -> dict[str, dict[str, Any]]:
+    """File name to content of a model's configurations; of a module, what its file would hold."""
+    config = getattr(model, "config", None) if isinstance(model, nn.Module) else None
+    if config is not None and hasattr(config, "to_dict"):
+        content = config.to_dict()
+        return {"config.json": json.loads(json.dumps(content, default=str))}
+    folder = folder_of(model)
+    if folder is None:
+        return {}
+    names = ["config.json", *(f"{part}/config.json" for part in module_folders(folder))]
+    files = {name: read_json(folder / name) for name in names}
+    return {name: content for name, content in files.items() if content}
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object, or an empty one where there is none that can be read."""
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def module_folders(folder: Path) -> list[str]:
+    """Folders inside a model's folder that it is loaded with, as Sentence-Transformers lists."""
+    try:
+        modules = json.loads((folder / "modules.json").read_bytes())
+        names = [str(module.get("path", "")) for module in modules]
+    except (OSError, ValueError, RecursionError, TypeError, AttributeError):
+        names = []
+    names.append("additional_chat_templates")  # of transformers
+    inside = [name for name in names if name not in ("", "..") and Path(name).name == name]
+    return [name for name in inside if (folder / name).is_dir()]
+
+
+def check_modules(models: Mapping[str, object]) -> None:
+    """Refuse weights in folders inside a model's folder, unless they are the same in all models.
+
+    Raises:
+        ValueError: naming the file, as such weights are not merged.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for name, model in models.items():
+        folder = folder_of(model)
+        for part in module_folders(folder) if folder else []:
+            assert folder is not None
+            for file in sorted(f for f in (folder / part).rglob("*") if WEIGHTS.search(f.name)):
+                relative, digest = str(file.relative_to(folder)), sha256_of(file)
+                first = found.setdefault(relative, (name, digest))
+                if first[1] != digest:
+                    raise ValueError(
+                        f"{name} and {first[0]} hold different weights in {relative}, and weights "
+                        "in folders of modules are not merged: merge these files by themselves, "
+                        "and use a file ending in .safetensors as output of the rest"
+                    )
+
+
+def copy_needed(origin: Path, folder: Path, *, modules: bool) -> None:
+    """Copy what a model is loaded with besides its weights: configuration, tokenizer, licence.
+
+    Args:
+        origin: the model's folder.
+        folder: to copy to.
+        modules: also the folders that it is loaded with, with the weights in them.
+    """
+    for file in origin.iterdir():
+        needed = _NEEDED.search(file.name) and not _NEEDLESS.search(file.name)
+        if needed and file.is_file() and not WEIGHTS.search(file.name):
+            (folder / file.name).write_bytes(file.read_bytes())
+    for part in module_folders(origin) if modules else []:
+        for file in (origin / part).rglob("*"):
+            relative = file.relative_to(origin)
+            if file.is_file() and not _NEEDLESS.search(file.name):
+                (folder / relative).parent.mkdir(parents=True, exist_ok=True)
+                (folder / relative).write_bytes(file.read_bytes())
+        (folder / part).mkdir(parents=True, exist_ok=True)
+
+
+def tell_of_companions(origin: Path, experts: Mapping[str, object]) -> None:
+    """Warn where experts agree on how to be used, and the folder that is copied says otherwise."""
+    folders = [folder for folder in map(folder_of, experts.values()) if folder is not None]
+    if not folders:
+        return
+    ours, theirs = _usage(origin), [_usage(folder) for folder in folders]
+    differing = [
+        item
+        for item in theirs[0]
+        if all(other[item] == theirs[0][item] for other in theirs) and theirs[0][item] != ours[item]
+    ]
+    if differing:
+        first = differing[0]
+        warn(
+            f"the experts agree on {' and '.join(differing)}, and {origin}, whose files the result "
+            f"gets, differs ({first}: {_short(theirs[0][first])} against {_short(ours[first])}): "
+            f"copy these files from {folders[0]} if the result is to be used as the experts are"
+        )
+
+
+def _usage(folder: Path) -> dict[str, Any]:
+    """How a model's folder says that the model is used, by file and entry."""
+    tokenizer = read_json(folder / "tokenizer_config.json")
+    template = folder / "chat_template.jinja"
+    chat: Any = template.read_text("utf-8", "replace") if template.is_file() else None
+    chat = chat or read_json(folder / "chat_template.json").get("chat_template")
+    generation = read_json(folder / "generation_config.json")
+    config = read_json(folder / "config.json")
+    usage = {"the chat template": chat or tokenizer.get("chat_template")}
+    for token in ("bos_token", "eos_token", "pad_token"):
+        text = tokenizer.get(token)
+        usage[f"tokenizer_config.json: {token}"] = (
+            text.get("content") if isinstance(text, dict) else text
+        )
+        entry = f"{token}_id"
+        usage[f"config.json: {entry}"] = config.get(entry)
+        usage[f"generation_config.json: {entry}"] = generation.get(entry)
+    usage["modules.json"] = module_folders(folder)
+    return usage
+
+
+def _short(value: object, longest: int = 40) -> str:
+    text = "none" if value in (None, []) else repr(value)
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

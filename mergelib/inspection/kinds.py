@@ -1,0 +1,122 @@
+"""Which weights are matrices, to a method for matrices, and what it leaves although it may be one.
+
+Structure decides where it is known: a module shows its layers, and in a state dict a weight with a
+bias of its own belongs to a linear layer, as no table has one. Elsewhere names decide.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from torch import Tensor, nn
+
+from mergelib.messages.warned import warn
+from mergelib.statedict import StateDict, is_kernel, is_matrix, is_stack, names_table
+
+IsMatrix = Callable[[str, Tensor], bool]
+
+# The usual names of tables, of which nothing is said: the last module's, or a bare parameter's.
+_USUAL = re.compile(
+    r"(\w*(tok|word|pos|class|cls|type|segment|label|vocab)\w*|emb|embed|embeddings?|wte|wpe"
+    r"|shared|embed_in|relative_\w+)$"
+)
+
+
+def layer_kinds(module: nn.Module) -> dict[str, bool]:
+    """Keys of the weights of linear layers and of tables, and whether each is a matrix.
+
+    A weight that a linear layer shares with a table is the table's.
+    """
+    tables = [m.weight for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    kinds = {}
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Linear | nn.Embedding | nn.EmbeddingBag):
+            shared = any(part.weight is table for table in tables)
+            kinds[f"{name}.weight" if name else "weight"] = not shared
+    return kinds
+
+
+def kinds_of(models: Iterable[object]) -> dict[str, bool]:
+    """The `layer_kinds` of the first module there is."""
+    return next((layer_kinds(model) for model in models if isinstance(model, nn.Module)), {})
+
+
+def _with_bias(layout: StateDict) -> dict[str, bool]:
+    """Keys of the weights that have a bias, all of them matrices."""
+    found = {}
+    for key, tensor in layout.items():
+        bias = layout.get(key.removesuffix("weight") + "bias")
+        if key.endswith("weight") and bias is not None and bias.dim() == 1 and tensor.dim() == 2:
+            found[key] = len(bias) in tensor.shape
+    return {key: True for key, fits in found.items() if fits}
+
+
+class Matrices:
+    """Whether a tensor is a matrix, as a function of key and tensor; it notes what is not.
+
+    Args:
+        decide: the user's function, which is followed as it is, or one of the library's two.
+        layout: the model's shapes.
+        known: of `layer_kinds`, where there is a module.
+    """
+
+    def __init__(
+        self, decide: IsMatrix, layout: StateDict, known: Mapping[str, bool] | None = None
+    ) -> None:
+        self._decide = decide
+        self._ours = decide in (is_matrix, is_kernel)
+        self._known = {**_with_bias(layout), **(known or {})}
+        self._left: dict[str, list[str]] = {"kernels": [], "stacks": [], "tables": []}
+
+    def __call__(self, key: str, tensor: Tensor) -> bool:
+        if not self._ours or tensor.dim() != 2 or key not in self._known or is_stack(key, tensor):
+            return self._decide(key, tensor)
+        return self._known[key] and tensor.is_floating_point() and min(tensor.shape) > 1
+
+    def note(self, key: str, tensor: Tensor) -> None:
+        """Note a tensor that the method took or left."""
+        if not self._ours or tensor.dim() < 2 or min(tensor.flatten(1).shape) < 2:
+            return
+        if self(key, tensor):
+            return
+        if is_stack(key, tensor):
+            self._left["stacks"].append(key)
+        elif tensor.dim() > 2 and is_kernel(key, tensor):
+            self._left["kernels"].append(key)
+        elif tensor.dim() == 2 and key not in self._known and _is_doubtful(key):
+            self._left["tables"].append(key)
+
+    def tell(self, method: str, fate: str) -> None:
+        """Warn, in one line, of what was left that may be made of matrices.
+
+        Args:
+            method: its name.
+            fate: what became of it, after "it".
+        """
+        advice = {
+            "kernels": ("convolutions", "pass is_matrix=mergelib.is_kernel to fold them, one row "
+                        "per filter"),
+            "stacks": ("stacks of matrices, such as a mixture's experts in one tensor",
+                       "they merge as matrices only where each expert has a key of its own, as in "
+                       "many model folders"),
+            "tables": ("weights whose names look like those of tables",
+                       "pass is_matrix= if they are linear layers"),
+        }  # fmt: skip
+        parts = [
+            f"{what} ({named(keys)}): {hint}"
+            for (what, hint), keys in zip(advice.values(), self._left.values(), strict=True)
+            if keys
+        ]
+        if parts:
+            warn(f"{method} works on matrices, and it {fate} {'; '.join(parts)}")
+
+
+def _is_doubtful(key: str) -> bool:
+    """Whether a name looks like a table's, but not like a usual one."""
+    owner = key.lower().removesuffix(".weight").rpartition(".")[2]
+    return names_table(key) and not _USUAL.match(owner)
+
+
+def named(keys: Sequence[str], most: int = 3) -> str:
+    """The first keys, and how many more there are."""
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(map(repr, keys[:most])) + more

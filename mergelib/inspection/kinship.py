@@ -1,0 +1,103 @@
+"""Models without a common origin merge, and most likely should not have: said once, and no error.
+
+Weights of one training run and of those fine-tuned from it point in one direction: their cosine is
+0.9 and more, and stays well above 0.1 after training that moves a model far. The cosine of two
+unrelated initialisations is 0, whatever they have learned, as neurons stand in another order; their
+task vectors are as long as the weights. The average of such models has learned nothing.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from mergelib.messages.warned import warn
+
+SAMPLE = (1024, 256)  # entries of a tensor that are looked at: of the first ones, and of others
+FIRST = 4096  # entries that the first ones give
+ENOUGH = 500  # entries in all, below which nothing is said: a chance cosine has deviation 0.045
+SMALL = 0.3  # a length, of another's, below which an expert may be a difference
+NOTHING = 0.1  # a cosine below which two models have nothing in common
+
+
+class Kinship:
+    """Whether models have a common origin, judged by a sample of their weights.
+
+    Args:
+        names: of the models.
+        pretrained: whether the last of them is what the others were fine-tuned from.
+    """
+
+    def __init__(self, names: Sequence[str], *, pretrained: bool) -> None:
+        self.names, self.pretrained = list(names), pretrained
+        self.seen = 0
+        self.lengths = torch.zeros(())
+        self.products: Tensor | None = None  # each model with each: entries times cosine, summed
+        self.entries = torch.zeros(0)  # and how many entries these are
+
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        """One weight of every model, of one shape; vectors are passed over.
+
+        Vectors say little: the gains of a normalisation begin at one in every model. Each tensor
+        counts by its sampled entries and not by its length, lest a large one speak for all.
+        """
+        if tensors[0].dim() > 1:
+            self.add_samples([self.sample(tensor) for tensor in tensors])
+
+    def sample(self, tensor: Tensor) -> Tensor:
+        """A copy of at most so many entries as are looked at now.
+
+        They lie an odd step apart, so that all columns of a matrix are met.
+        """
+        flat = tensor.reshape(-1)
+        return flat[:: -(-len(flat) // SAMPLE[self.seen >= FIRST]) | 1].clone()
+
+    def add_samples(self, samples: Sequence[Tensor]) -> None:
+        """The samples of one weight of every model."""
+        if len(samples) < 2 or not samples[0].numel():
+            return
+        where = samples[0].device
+        sampled = torch.stack([sample.to(where, torch.float32) for sample in samples])
+        self.seen += sampled.shape[1]
+        known = sampled.any(1).float()  # zeros have no direction
+        self.lengths = self.lengths + sampled.square().sum(1)
+        sampled = normalize(sampled)
+        if self.products is None:
+            self.products = self.entries = torch.zeros(len(samples), len(samples), device=where)
+        self.products = self.products + sampled.shape[1] * (sampled @ sampled.T)
+        self.entries = self.entries + sampled.shape[1] * torch.outer(known, known)
+
+    def unrelated(self) -> tuple[str, str, float] | None:
+        """Two models that have nothing in common, and their cosine; None where all have.
+
+        With a pretrained model every expert is compared with it, else every two experts.
+        """
+        if self.products is None:
+            return None
+        cosines, entries = (self.products / self.entries).cpu(), self.entries.cpu()
+        count = len(self.names)
+        for i in range(count - 1):
+            for j in [count - 1] if self.pretrained else range(i + 1, count):
+                if entries[i, j] >= ENOUGH and cosines[i, j] < NOTHING:
+                    return self.names[i], self.names[j], float(cosines[i, j])
+        return None
+
+    def tell(self) -> None:
+        """Warn of two models that are unrelated."""
+        if (found := self.unrelated()) is not None:
+            one, other, cosine = found
+            lengths = dict(zip(self.names, self.lengths.sqrt().tolist(), strict=True))
+            if self.pretrained and lengths[one] < SMALL * lengths[other]:
+                warn(
+                    f"{one} has weights of {lengths[one] / lengths[other]:.2f} times the length of "
+                    f"those of {other}, and none of their direction: it looks like a difference to "
+                    "a model, a task vector. Add it to the model that it was taken from first"
+                )
+                return
+            warn(
+                f"unrelated models: {one} and {other} have nothing in common (the cosine of their "
+                f"weights is {cosine:.2f}), so they do not come from one pretrained model. Merged "
+                "weights of unrelated training runs are worth nothing, unless their neurons are "
+                "matched first (mergelib.align)"
+            )

@@ -1,0 +1,81 @@
+"""One kind of model, written down in two ways: a mixture's experts, and a head that is tied."""
+
+import re
+from collections.abc import Mapping, Set
+
+from mergelib.messages.warned import warn
+from mergelib.statedict import Misfit, StateDict, is_stack, names_table
+
+# Output layers that some models tie to their table of tokens, and files then leave out.
+HEAD = re.compile(
+    r"(^|\.)(lm_head|embed_out|output|output_layer|proj_out|decoder|generator)\.weight$"
+)
+_ALONE = re.compile(r"(^|\.)experts\.\d+\.")
+
+
+def check_layouts(
+    models: Mapping[str, StateDict], selected: Set[str], tied: Mapping[str, str], *, refuse: bool
+) -> None:
+    """Compare how models that differ in keys write down experts and heads.
+
+    Args:
+        models: by name; only keys and shapes are looked at.
+        selected: the keys to be merged.
+        tied: names that share a tensor in the reference, which others may lack.
+        refuse: whether differing keys are an error, or else left out.
+
+    Raises:
+        Misfit: for experts in one tensor here and apart there, where keys may not differ; a head
+            that only some models have while others tie theirs to a table, always.
+
+    Warns:
+        UserWarning: of such experts, where keys may differ.
+    """
+    every = {key for model in models.values() for key in model if key in selected}
+    known = {*tied, *tied.values()}
+    partly = {key for key in every - known if not all(key in model for model in models.values())}
+    if partly:
+        _check_experts(models, partly, refuse)
+        for key in sorted(partly):
+            _check_head(models, key)
+
+
+def _check_experts(models: Mapping[str, StateDict], keys: Set[str], refuse: bool) -> None:
+    fused, alone = (
+        next(((n, k) for n, m in models.items() for k in m if k in keys and test(k, m)), None)
+        for test in (is_fused, lambda key, _: _ALONE.search(key) is not None)
+    )
+    if fused is None or alone is None:
+        return
+    text = (
+        f"the models hold the experts of a mixture in different layouts: {alone[0]} a tensor for "
+        f"each ({alone[1]!r}), {fused[0]} all in one ({fused[1]!r}); bring them to one layout, for "
+        "instance by saving all of them in the same way with one version of their library"
+    )
+    if refuse:
+        raise Misfit(text)
+    warn(f"{text}, as these keys are left unmerged")
+
+
+def is_fused(key: str, model: StateDict) -> bool:
+    """Whether a key holds all experts of a mixture."""
+    return "experts" in key and is_stack(key, model[key])
+
+
+def _check_head(models: Mapping[str, StateDict], key: str) -> None:
+    """Refuse a head that only some models have, if others have a table of its shape to tie to."""
+    owner = next(name for name, model in models.items() if key in model)
+    shape = models[owner][key].shape
+    if not HEAD.search(key):
+        return
+    for name, model in models.items():
+        table = next(
+            (k for k, t in model.items() if names_table(k) and t.shape == shape and k != key), None
+        )
+        if key not in model and table is not None:
+            raise Misfit(
+                f"{name} lacks {key!r}, which {owner} has, and ties it to {table!r} by all "
+                "appearance: a merge would lose a trained head, so give every model a tensor of "
+                f"its own under {key!r} (there a clone of {table!r}), and let the merged model's "
+                "configuration not tie them (tie_word_embeddings: false)"
+            )

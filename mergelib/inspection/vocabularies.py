@@ -1,0 +1,171 @@
+"""What gives rows their meaning: the token of a row of a table, the label of a row of a head."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mergelib.messages.warned import warn
+from mergelib.statedict import names_table
+
+Shapes = Mapping[str, tuple[int, ...]]
+Rows = dict[int, str]
+
+_LISTS = re.compile(r"(vocab|dict|tokens)\w*\.txt$")
+_WHOLE = re.compile(r"\.(model|spm|bpe|codes|tiktoken)$|^merges\.txt$")  # compared as they are
+_CONTENT = {"tokenizer.json", "tokenizer_config.json"}
+_PLACEHOLDER = re.compile(r"^LABEL_\d+$")
+
+
+def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> None:
+    """Compare the tokens of tables that are merged, row by row, over all files of a tokenizer.
+
+    Args:
+        folders: of the models, by name.
+        shapes: of the tensors that are merged.
+
+    Raises:
+        ValueError: for a token in another row, or tables of other tokens, naming the files and the
+            first token.
+
+    Warns:
+        UserWarning: of a few rows with other tokens, and of files that cut texts otherwise.
+    """
+    longest = max(
+        (s[0] for key, s in shapes.items() if len(s) == 2 and names_table(key)), default=0
+    )
+    first: dict[int, tuple[str, str, str]] = {}  # row -> token, model, file
+    places: dict[str, int] = {}
+    wholes: dict[str, tuple[str, bytes]] = {}
+    for name, folder in folders.items():
+        if folder is None or not longest:
+            continue
+        rows = {row: known for row, known in _rows(folder).items() if row < longest}
+        other = {row: k for row, k in rows.items() if first.get(row, k)[0] != k[0]}
+        if other:
+            moved = {row: k for row, k in other.items() if places.get(k[0], row) != row}
+            shared = sum(row in first for row in rows)
+            row, (token, file) = next(iter(sorted((moved or other).items())))
+            old, what, where = first[row]
+            more = f" (and {len(other) - 1} more rows differ)" if len(other) > 1 else ""
+            text = (
+                f"row {row} is the token {token!r} in {name} ({file}) and {old!r} in {what} "
+                f"({where}){more}"
+            )
+            if moved or 2 * len(other) > shared:
+                raise ValueError(
+                    f"{text}: rows of different tokens would be averaged, so bring the models to "
+                    "one vocabulary, or leave the tables out with exclude="
+                )
+            warn(f"{text}: the merged tables mix both there")
+        for row, (token, file) in rows.items():
+            first.setdefault(row, (token, name, file))
+            places.setdefault(token, row)
+        for file, content in _wholes(folder).items():
+            what, expected = wholes.setdefault(file, (name, content))
+            if content != expected:
+                warn(
+                    f"{file} of {name} differs from that of {what}: the models cut texts into "
+                    "other tokens, so the merged model sees other tokens than one of them was "
+                    "trained with"
+                )
+
+
+def _rows(folder: Path) -> dict[int, tuple[str, str]]:
+    """Row to token, and to the file that says so."""
+    rows: dict[int, tuple[str, str]] = {}
+    for file in sorted(folder.iterdir(), key=lambda file: (file.name not in _CONTENT, file.name)):
+        for row, token in _read(file).items():
+            rows.setdefault(row, (token, file.name))
+    return rows
+
+
+def _read(file: Path) -> Rows:
+    """Row to token of one file, nothing for a file that lists none."""
+    if not file.is_file() or file.suffix not in (".json", ".txt"):
+        return {}
+    if file.suffix == ".txt":
+        if not _LISTS.search(file.name):
+            return {}
+        return dict(enumerate(file.read_text("utf-8", "replace").splitlines()))
+    content = _json(file)
+    if file.name == "tokenizer.json":
+        return _fast(content)
+    if file.name == "tokenizer_config.json":
+        added = content.get("added_tokens_decoder")
+        added = added if isinstance(added, dict) else {}
+        return {int(i): t["content"] for i, t in added.items() if i.isdigit() and "content" in t}
+    return _numbered(content)
+
+
+def _fast(content: Mapping[str, Any]) -> Rows:
+    model = content.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    rows: Rows = {}
+    if isinstance(vocabulary, dict):
+        rows = _numbered(vocabulary)
+    elif isinstance(vocabulary, list):  # of pairs, a token with its score
+        rows = {row: str(pair[0]) for row, pair in enumerate(vocabulary) if pair}
+    for token in content.get("added_tokens") or []:
+        if isinstance(token, dict) and isinstance(token.get("id"), int):
+            rows[token["id"]] = str(token.get("content"))
+    return rows
+
+
+def _numbered(content: Mapping[str, Any]) -> Rows:
+    """A mapping of every token to a number of its own, turned round."""
+    rows = {number: token for token, number in content.items() if type(number) is int}
+    return rows if 0 < len(rows) == len(content) else {}
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _wholes(folder: Path) -> dict[str, bytes]:
+    """Files that rule how texts are cut, in a form that does not depend on how they are written."""
+    files = {f.name: f.read_bytes() for f in folder.iterdir() if _WHOLE.search(f.name)}
+    model = _json(folder / "tokenizer.json").get("model")
+    if isinstance(model, dict) and model.get("merges"):
+        pairs = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
+        files["tokenizer.json: merges"] = json.dumps(pairs).encode()
+    return files
+
+
+def check_labels(configurations: Mapping[str, Mapping[str, Any]], shapes: Shapes) -> None:
+    """Compare the labels of heads that are merged.
+
+    Raises:
+        ValueError: for the same labels in another order, naming the first that differs.
+
+    Warns:
+        UserWarning: of other labels.
+    """
+    first: tuple[str, dict[str, str]] | None = None
+    for name, config in configurations.items():
+        labels = config.get("id2label")
+        if not isinstance(labels, dict) or not labels:
+            continue
+        own = {str(row): str(label) for row, label in labels.items()}
+        heads = [key for key, s in shapes.items() if s[:1] == (len(own),) and not names_table(key)]
+        if not heads or all(_PLACEHOLDER.search(label) for label in own.values()):
+            continue
+        what, expected = first = first or (name, own)
+        row = next((r for r in own if own[r] != expected.get(r)), None)
+        if row is None or len(own) != len(expected):
+            continue
+        text = (
+            f"config.json: id2label says that row {row} of {heads[0]!r} is {own[row]!r} in {name} "
+            f"and {expected.get(row)!r} in {what}"
+        )
+        if {*own.values()} == {*expected.values()}:
+            raise ValueError(
+                f"{text}: rows of different labels would be averaged, so bring the heads to one "
+                "order, or leave them out with exclude="
+            )
+        warn(f"{text}: heads of different tasks are merged; exclude= leaves them out")

@@ -1,0 +1,157 @@
+"""One tensor through a rule: cast, checked, moved, and in pieces where the rule may be fed so."""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from mergelib.registry import Method
+from mergelib.statedict import is_finite
+
+CHUNK = 2**14  # entries that an element-wise rule sees at a time: T of them fit a core's cache
+LONG = 2**20  # entries where a cache is no help: for rules that pass over their inputs once
+
+
+class NotFinite(Exception):
+    """A NaN or an infinity was met."""
+
+
+class _Computable(Sequence[Tensor]):
+    """Tensors as a rule computes with them: each is cast, moved and checked when it is taken.
+
+    So a rule that takes one expert at a time holds one cast copy, not one of every expert.
+    """
+
+    def __init__(
+        self, tensors: Sequence[Tensor], dtype: torch.dtype, device: torch.device, checked: bool
+    ) -> None:
+        self._tensors, self._dtype, self._device = tensors, dtype, device
+        self._checked = checked
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    @overload
+    def __getitem__(self, place: int) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "_Computable": ...
+
+    def __getitem__(self, place: int | slice) -> "Tensor | _Computable":
+        if isinstance(place, slice):
+            return _Computable(self._tensors[place], self._dtype, self._device, self._checked)
+        tensor = self._tensors[place].to(device=self._device, dtype=self._dtype)
+        if self._checked and not is_finite(tensor):
+            raise NotFinite
+        return tensor
+
+
+def precision(experts: Sequence[Tensor], pretrained: Tensor | None) -> torch.dtype:
+    """The dtype to compute in: float32, or the widest of the inputs' if that is wider."""
+    return reduce(torch.promote_types, dtypes(experts, pretrained), torch.float32)
+
+
+def dtypes(experts: Sequence[Tensor], pretrained: Tensor | None) -> set[torch.dtype]:
+    """The dtypes of one parameter in all models."""
+    return {tensor.dtype for tensor in (*experts, pretrained) if tensor is not None}
+
+
+def apply_rule(
+    method: Method,
+    applies: bool,
+    experts: Sequence[Tensor],
+    pretrained: Tensor | None,
+    arguments: dict[str, Any],
+    device: torch.device,
+) -> Tensor:
+    """One tensor through the rule where it ``applies``, or through what takes its place."""
+    function, elementwise = method.function, method.elementwise
+    if not applies:
+        assert method.elsewhere is not None
+        function, elementwise = method.elsewhere, True
+    accepted = inspect.signature(function).parameters
+    arguments = {name: value for name, value in arguments.items() if name in accepted}
+    reference = experts[0] if pretrained is None else pretrained
+    base = [] if pretrained is None else [pretrained]
+    needs_base = "pretrained" in accepted
+    dtype = precision(experts, pretrained)
+
+    def call(experts: Sequence[Tensor], base: Sequence[Tensor], **arguments: Any) -> Tensor:
+        origin = tuple(_Computable(base, dtype, device, not (method.linear and needs_base)))
+        if not needs_base:  # then it was only to be checked
+            origin = ()
+        parts = _Computable(experts, dtype, device, not method.linear)
+        result: Tensor = function(parts, *origin, **arguments)
+        result = result.to(reference.dtype)  # which may overflow what float32 held
+        if not is_finite(result):
+            raise NotFinite
+        return result
+
+    if elementwise or method.rowwise:
+        return _in_pieces(method, elementwise, call, (experts, base), arguments, reference, device)
+    if method.elsewhere is not None and reference.dim() > 2:  # a convolution, told to be one
+        experts, base = ([tensor.flatten(1) for tensor in group] for group in (experts, base))
+    return call(experts, base, **arguments).to(reference.device).view(reference.shape)
+
+
+def _in_pieces(
+    method: Method,
+    elementwise: bool,
+    call: Callable[..., Tensor],
+    inputs: tuple[Sequence[Tensor], Sequence[Tensor]],
+    arguments: dict[str, Any],
+    reference: Tensor,
+    device: torch.device,
+) -> Tensor:
+    """One tensor through a rule in flat chunks, or in some rows at a time."""
+    out = torch.empty(reference.shape, dtype=reference.dtype, device=reference.device)
+    if not out.numel():
+        return out
+    shape: tuple[int, ...] = (-1,)
+    step = _chunk_size(method, out.numel(), device)
+    if not elementwise:
+        width = out.numel() // (len(out) if out.dim() > 1 else 1)
+        shape, step = (-1, width), max(1, step // width)
+    flat = out.view(shape)
+    experts, base = ([tensor.reshape(shape) for tensor in group] for group in inputs)
+    seed = arguments.get("seed", 0)
+    for start in range(0, len(flat), step):
+        piece = slice(start, start + step)
+        if "seed" in arguments:
+            arguments["seed"] = own_seed(seed, start) if start else seed
+        flat[piece] = call([e[piece] for e in experts], [b[piece] for b in base], **arguments)
+    return out
+
+
+def _chunk_size(method: Method, entries: int, device: torch.device) -> int:
+    """How many entries of a tensor an element-wise rule is fed at a time."""
+    if method.linear and device.type == "cpu":
+        return LONG
+    if method.draws or device.type == "cpu":  # what is drawn shall not depend on the device
+        return CHUNK
+    return max(1, entries)
+
+
+def explain_not_finite(
+    key: str, names: Sequence[str], experts: Sequence[Tensor], pretrained: Tensor | None
+) -> str:
+    """What to say when merging ``key`` met something that is not finite."""
+    inputs = dict(zip(names, experts, strict=True))
+    if pretrained is not None:
+        inputs["pretrained"] = pretrained
+    for name, tensor in inputs.items():
+        bad = ~torch.isfinite(tensor)
+        if bad.any():
+            kind = "NaN" if tensor[bad].isnan().any() else "Inf"
+            return f"{name}[{key!r}] holds {kind} in {int(bad.sum())} of {bad.numel()} entries"
+    return f"merging {key!r} overflowed: its inputs are finite, the result is not"
+
+
+def own_seed(seed: int, key: str | int) -> int:
+    """A seed for one part of the work, whose draws then do not depend on the parts before it."""
+    digest = hashlib.sha256(f"{seed}/{key}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
