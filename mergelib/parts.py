@@ -23,6 +23,7 @@ from typing import Literal, get_args
 from mergelib.inspection.layouts import check_layouts
 from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_mergeable
+from mergelib.messages.renames import explain_names
 from mergelib.messages.warned import warn
 from mergelib.statedict import Misfit, StateDict, check_compatible, check_mapping, check_tensor
 
@@ -140,7 +141,7 @@ def select(
         try:
             check_compatible(_only(selected, reference), narrowed, what, mixed=True)
         except Misfit as error:
-            raise Misfit(f"{error}{hint}") from None
+            raise Misfit(f"{error}{_rename(narrowed, what, reference) or hint}") from None
         merged = selected
     else:
         if parts.missing == "base":
@@ -150,11 +151,18 @@ def select(
             shared = _only(merged & model.keys(), reference)
             check_compatible(shared, {name: _only(merged, model)}, what, mixed=True)
     if reference and not merged:
-        raise ValueError("nothing to merge: no selected key has one shape in all models")
+        rename = _rename(experts, what, reference)
+        raise ValueError(f"nothing to merge: no selected key has one shape in all models{rename}")
     left_out = selected - merged if parts.missing == "skip" else set()
     if left_out:
         _tell_of_skipped(left_out, len({*chain(*models.values())} & selected))
     return Selection(tuple(key for key in reference if key not in left_out), frozenset(merged))
+
+
+def _rename(experts: Mapping[str, StateDict], what: str, reference: StateDict) -> str:
+    """What to say if the keys of an expert match the reference's under other names."""
+    texts = (explain_names(name, expert, what, reference) for name, expert in experts.items())
+    return next(filter(None, texts), "")
 
 
 def _tell_of_skipped(keys: Set[str], total: int) -> None:

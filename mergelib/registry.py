@@ -171,6 +171,17 @@ def is_finite_number(value: object) -> bool:
         return False
 
 
+# What mergekit and PEFT call a method, and what it is called here, with settings.
+_ELSEWHERE = {
+    **dict.fromkeys(("linear", "mean", "soup"), ("average", "")),
+    "task_vector": ("task_arithmetic", ""),
+    **dict.fromkeys(("ties_svd", "ties_merging"), ("ties", "")),
+    "dare_linear": ("dare", ""),
+    "dare_ties": ("dare", " with combine='ties'"),
+    **dict.fromkeys(("breadcrumbs_ties", "magnitude_prune"), ("breadcrumbs", "")),
+    "della_linear": ("della", ""),
+}
+
 _METHODS: dict[str, Method] = {}
 
 
@@ -269,8 +280,9 @@ def get_method(name: str, family: str = "rule") -> Method:
     """
     names = method_names(family)
     if name not in names:
-        near = difflib.get_close_matches(name, names)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+        known, options = _ELSEWHERE.get(name, ("", ""))
+        near = [known] if known in names else difflib.get_close_matches(name, names)
+        hint = f"did you mean {near[0]!r}{options}?" if near else f"known: {', '.join(names)}"
         if name in _METHODS:
             hint = f"it is a {_METHODS[name].family}; {hint}"
         raise ValueError(f"unknown method {name!r}; {hint}")

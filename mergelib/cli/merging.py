@@ -12,6 +12,16 @@ if TYPE_CHECKING:
     from mergelib.parts import Missing
 
 
+# What a setting may not be, and the option that is meant.
+_OPTIONS = {
+    **{n: f"--{n}" for n in ("output", "pretrained", "include", "exclude", "missing", "device")},
+    "overwrite": "--overwrite",
+    "is_matrix": "--fold-convolutions",
+    "method": "the first argument",
+    "experts": "the arguments after the method",
+}
+
+
 @app.command("methods")
 def list_methods() -> None:
     """List the merging methods with their hyperparameters and defaults."""
@@ -82,6 +92,12 @@ def merge_command(
     from mergelib.statedict import is_matrix
 
     hyperparameters = read_settings(settings)
+    for name in hyperparameters:
+        if name in _OPTIONS:
+            raise ValueError(
+                f"--set is for the method's own settings: use {_OPTIONS[name]} in place of --set "
+                f"{name}"
+            )
     written = merge_files(
         method,
         experts,

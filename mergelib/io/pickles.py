@@ -10,6 +10,7 @@ import contextlib
 import errno
 import io
 import pickle
+import re
 import struct
 import sys
 import zipfile
@@ -24,6 +25,7 @@ from torch.storage import TypedStorage, UntypedStorage
 from mergelib.io.files import InputFile
 from mergelib.io.header import METADATA
 from mergelib.io.places import Packed, Place
+from mergelib.messages.warned import warn
 
 Entry = Tensor | Place
 
@@ -36,7 +38,9 @@ _UNREADABLE = 0x1 | 0x20 | 0x40  # flags of members that are encrypted or patche
 def read_pickle(file: InputFile) -> dict[str, Entry]:
     """The state dict in a pickle, plain or under ``state_dict`` or ``model``.
 
-    Tensors of an archive are places to be read from; those of PyTorch's old format are read.
+    Where the file holds further sets of weights, such as averaged ones, a warning says which set
+    is read. Tensors of an archive are places to be read from; those of PyTorch's old format are
+    read.
 
     Raises:
         ValueError: naming the file: damaged, in need of code, not one state dict, of tensors
@@ -50,10 +54,8 @@ def read_pickle(file: InputFile) -> dict[str, Entry]:
                 archive = _Archive(file, stream)
             return _checked(file, archive.content, archive.declared, archive)
         return _checked(file, _read_whole(file), file.size)
-    except pickle.UnpicklingError:
-        raise ValueError(
-            f"{path} is refused: it is damaged or needs arbitrary code; convert it to safetensors"
-        ) from None
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{path} is refused: {_explain_code(error)}") from None
     except _Refused:
         raise
     except Exception as error:  # a damaged pickle may raise anything
@@ -62,6 +64,27 @@ def read_pickle(file: InputFile) -> dict[str, Entry]:
             raise
         reason = str(error).strip().split("\n")[0]
         raise ValueError(f"{path} is truncated or no pickled state dict: {reason}") from None
+
+
+def _explain_code(error: pickle.UnpicklingError) -> str:
+    """What to say of a pickle that PyTorch refuses to read without running code."""
+    names = getattr(error, "names", None) or re.findall(r"GLOBAL (\w+(?:\.\w+)+)", str(error))[:1]
+    if not names:
+        return "it is damaged or needs arbitrary code; convert it to safetensors"
+    return (
+        f"it holds {', '.join(names)} besides tensors, and to read these would run code; if you "
+        "trust the file, read it with torch.load(path, weights_only=False) and convert it to "
+        "safetensors: pass its state dict to mergelib.save_state_dict"
+    )
+
+
+def _foreign_names(description: bytes) -> list[str]:
+    """What a pickle names that PyTorch's restricted unpickler does not know."""
+    known = _weights_only_unpickler._get_allowed_globals()
+    with contextlib.suppress(pickle.UnpicklingError, ValueError, IndexError):
+        found = _weights_only_unpickler.get_globals_in_pkl(io.BytesIO(description))
+        return sorted(name for name in found if name not in known)
+    return []
 
 
 def identity(entry: Entry) -> Hashable:
@@ -97,6 +120,9 @@ class _Archive:
         unpickler.persistent_load = self._load  # type: ignore[method-assign]
         try:
             self.content: object = unpickler.load()
+        except pickle.UnpicklingError as error:
+            error.names = _foreign_names(description)  # type: ignore[attr-defined]
+            raise
         finally:  # else PyTorch checks these with the next pickle that anyone loads, and fails
             with contextlib.suppress(Exception):
                 torch._utils._validate_loaded_sparse_tensors()
@@ -197,10 +223,20 @@ def _checked(
     inner = [loaded.get(k) for k in ("state_dict", "model")] if isinstance(loaded, Mapping) else []
     found: list[object] = [loaded, *inner]
     states = [state for state in found if _is_state_dict(state)]
+    sets = _sets_of_weights(loaded)
     if len(states) != 1:
+        there = f" ({', '.join(map(repr, sets))})" if sets else ""
+        advice = "; save the one to merge by itself, with mergelib.save_state_dict" if sets else ""
         raise _Refused(
             f"{path} is refused: expected one state dict of tensors, plain or under 'state_dict' "
-            f"or 'model', found {len(states)}"
+            f"or 'model', found {len(sets) or len(states)}{there}{advice}"
+        )
+    read = next((name for name, state in sets.items() if state is states[0]), None)
+    if read is not None and len(sets) > 1:
+        others = ", ".join(repr(name) for name in sets if name != read)
+        warn(
+            f"{path} holds several sets of weights: {read!r} is read, and {others} is not; to "
+            "merge another set, save it by itself with mergelib.save_state_dict"
         )
     state: dict[str, Entry] = {}
     for key, tensor in states[0].items():
@@ -216,6 +252,18 @@ def _checked(
             f"{declared}; save a .clone() of tensors that are expanded"
         )
     return state
+
+
+def _sets_of_weights(loaded: object, before: str = "") -> dict[str, object]:
+    """Everything in a checkpoint that may be a model's weights, down to two levels, by its name."""
+    sets: dict[str, object] = {}
+    for name, part in loaded.items() if isinstance(loaded, Mapping) else ():
+        if _is_state_dict(part):
+            if any(tensor.is_floating_point() and tensor.dim() > 1 for tensor in part.values()):
+                sets[f"{before}{name}"] = part
+        elif not before:
+            sets |= _sets_of_weights(part, f"{name}.")
+    return sets
 
 
 def _is_state_dict(candidate: object) -> TypeGuard[Mapping[str, Tensor]]:
