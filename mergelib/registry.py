@@ -8,11 +8,13 @@ method alike. Procedures and compressions are registered beside the rules, as th
 import dataclasses
 import difflib
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from mergelib.messages.brief import brief
+from mergelib.messages.kinds import annotations_of, fits, in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,6 +99,11 @@ class Method:
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(self.function).parameters
 
+    @cached_property
+    def annotations(self) -> Mapping[str, Any]:
+        """What kind each hyperparameter is of, as far as that is known."""
+        return annotations_of(self.function if self.settings is None else self.settings)
+
     def needs_with(self, settings: Any) -> Needs:
         """What a procedure needs with these settings."""
         assert self.requires is not None
@@ -146,7 +153,7 @@ class Method:
         return self.settings(**hyperparameters)
 
     def check(self, hyperparameters: Mapping[str, Any], *, pretrained: bool) -> None:
-        """Raise for a hyperparameter unknown or not finite, or a missing pretrained model."""
+        """Raise for a hyperparameter unknown or of another kind, or a missing pretrained model."""
         self._check_hyperparameters(hyperparameters)
         if self.needs_pretrained and not pretrained:
             raise ValueError(f"{self.name} needs the pretrained model: pass pretrained=")
@@ -157,18 +164,9 @@ class Method:
             if name not in known:
                 names = ", ".join(known) or "none"
                 raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {names}")
-            if isinstance(known[name], float):
-                numbers = value.values() if isinstance(value, Mapping) else [value]
-                if not all(map(is_finite_number, numbers)):
-                    raise ValueError(f"{name} is {value!r}, expected a finite number")
-
-
-def is_finite_number(value: object) -> bool:
-    """Whether a value is a number, and neither NaN nor infinite."""
-    try:
-        return math.isfinite(value)  # type: ignore[arg-type]
-    except TypeError:
-        return False
+            kind = self.annotations.get(name)
+            if name in self.annotations and not fits(kind, value):
+                raise ValueError(f"{name} is {brief(value)}, expected {in_words(kind)}")
 
 
 # What mergekit and PEFT call a method, and what it is called here, with settings.

@@ -27,8 +27,8 @@ FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 # Words that mark an embedding or a position table in the usual model families.
 _TABLE = re.compile(
-    r"(^|[._])(emb\w*|\w*embed\w*|wte|wpe|pos|position\w*|relative_position\w*|"
-    r"shared|cls_token|class_token)([._]|$)"
+    r"(^|[._])(emb\w*|\w*embed\w*|wte|wpe|pos|position\w*|relative_(position|attention)\w*|"
+    r"shared(?!_expert)|cls_token|class_token)([._]|$)"
 )
 
 

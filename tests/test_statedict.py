@@ -126,6 +126,12 @@ def test_nbytes_of_a_file_is_that_of_its_tensors(kind: str, tmp_path: Path) -> N
         ("transformer.wpe.weight", (50, 8), False),
         ("visual.positional_embedding", (50, 8), False),
         ("shared.weight", (50, 8), False),
+        ("mlp.shared_experts.up_proj.weight", (50, 8), True),
+        ("mlp.shared_expert.up_proj.weight", (50, 8), True),
+        ("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", (32, 4), False),
+        ("attn.relative_position_bias_table", (49, 4), False),
+        ("mlp.experts.0.up_proj.weight", (50, 8), True),
+        ("mlp.experts.up_proj_bias", (8, 50), False),
         ("bert.embeddings.LayerNorm.weight", (8, 8), False),
     ],
 )

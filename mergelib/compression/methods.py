@@ -56,7 +56,7 @@ def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
     the entries that have this sign. Task t masks it where its own entry has the other sign, and
     rescales it by Σ |τ_t| / Σ |masked|, over the whole model. Kept: θ_0, the elected vector, and
     for every task one bit an entry and one number. Running statistics of BatchNorm are kept for
-    every task, as a rescaled variance can fall below zero.
+    every task that has others than θ_0, as a rescaled variance can fall below zero.
     """
     shared: Parts = {"pretrained": _copies(pretrained), "elected": {}}
     own: dict[str, Parts] = {task: {"mask": {}} for task in experts}
@@ -65,7 +65,9 @@ def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
         assert base is not None
         if is_statistic(key):
             for task, expert in experts.items():
-                own[task].setdefault("statistics", {})[key] = expert[key].to(base, copy=True)
+                value = expert[key].to(pretrained[key], copy=True)
+                if not torch.equal(value, pretrained[key]):
+                    own[task].setdefault("statistics", {})[key] = value
             continue
         task_vectors = torch.stack([tensor - base for tensor in tuned])
         sign = task_vectors.sum(0).sign()

@@ -80,7 +80,7 @@ class Matrices:
             return
         if is_stack(key, tensor):
             self._left["stacks"].append(key)
-        elif is_kernel(key, tensor):
+        elif tensor.dim() > 2 and is_kernel(key, tensor):
             self._left["kernels"].append(key)
         elif tensor.dim() == 2 and key not in self._known and _is_doubtful(key):
             self._left["tables"].append(key)

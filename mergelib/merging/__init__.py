@@ -28,9 +28,10 @@ from mergelib.merging.applying import (
     precision,
 )
 from mergelib.messages.brief import Brief
+from mergelib.messages.kinds import is_finite_number
 from mergelib.messages.refusals import check_device
 from mergelib.parts import Missing, Parts, Patterns, Selection, select
-from mergelib.registry import Method, get_method, is_finite_number
+from mergelib.registry import Method, get_method
 from mergelib.statedict import (
     FLOATS,
     StateDict,

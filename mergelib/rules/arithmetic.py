@@ -14,7 +14,8 @@ from torch import Tensor
 
 from mergelib.merging import Group
 from mergelib.merging.applying import CHUNK
-from mergelib.registry import is_finite_number, rule
+from mergelib.messages.kinds import is_finite_number
+from mergelib.registry import rule
 
 
 @rule(paper="wortsman2022model", elementwise=True, linear=True)

@@ -14,12 +14,13 @@ import pandas as pd
 from torch import Tensor, nn
 
 from mergelib.merging import merge
+from mergelib.messages.kinds import is_finite_number
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
 from mergelib.procedures import Adapted, adapt
 from mergelib.records.measure import measured
 from mergelib.records.results import Rows
-from mergelib.registry import get_method, is_finite_number
+from mergelib.registry import get_method
 from mergelib.statedict import StateDict, flatten, lerp
 from mergelib.testbed.evaluation import SplitName, evaluate, evaluate_many, normalised_accuracy
 from mergelib.testbed.tasks import Suite, Zoo

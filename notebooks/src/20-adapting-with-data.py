@@ -574,7 +574,7 @@ sure = {name: {"weight": torch.tensor([[value]])} for name, value in (("a", 1.0)
 p = {name: state["weight"].sigmoid().item() for name, state in sure.items()}
 weight = {name: chance * (1 - chance) for name, chance in p.items()}
 expected = (1.0 * weight["a"] + 4.0 * weight["b"]) / sum(weight.values())
-given = {"pretrained": sure["a"], "model": torch.nn.Linear(1, 1, bias=False)}
+given = {"pretrained": {"weight": torch.zeros(1, 1)}, "model": torch.nn.Linear(1, 1, bias=False)}
 given |= {"heads": dict.fromkeys(sure, Against0())}
 given |= {"data": {name: torch.ones(4000, 1) for name in sure}}
 merged = ml.adapt("fisher", sure, batch_size=4000, **given).state["weight"].item()

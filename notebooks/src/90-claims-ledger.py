@@ -16,9 +16,9 @@ if importlib.util.find_spec("mergelib") is None:
 # **In one sentence:** every claim of the papers that this testbed can test, with the place where it
 # stands, the paper's figure, ours with an interval, and a verdict that code gives.
 #
-# A claim that does not hold *here* is not refuted: our networks are four to sixty times smaller than
-# a CLIP tower, and some of what we ran differs from what the authors ran. Each entry says where. But a
-# reader who wants to rely on a claim now knows where to look first.
+# A claim that does not hold *here* is not refuted. Our networks are four to sixty times smaller than a
+# CLIP tower; for SAIL they are 140 to 5,000 times smaller than the paper's. Some of what we ran also differs
+# from what the authors ran, and each entry says where.
 #
 # **After this page you can**
 #
@@ -56,30 +56,40 @@ display(Markdown(drawing.summary(table, checks)))
 # %% [markdown]
 # ## What a verdict is
 #
-# A claim is put to the test by *checks*. A check is a quantity $\delta$ that the claim says lies above
-# a bound: usually the accuracy of one method minus that of another, and the bound is 0. Where a paper
-# says "about", the quantity shall stay within a tolerance, on both sides. Three roles are told apart:
+# A claim is tested by *checks*. A check is a quantity $\delta$ that the claim says lies above a bound.
+# Usually it is the accuracy of one method minus that of another, and the bound is 0. Where a paper says
+# "about", the quantity must stay within a tolerance on both sides. One rule gives the roles of all checks:
 #
-# * **primary** checks repeat the paper's own setting as nearly as the results allow, and only they decide;
+# * **primary** checks repeat the paper's own setting, its baselines, its way to count cost and its metric,
+#   on every network of the book's main comparison, and only they decide. Where the paper is silent between
+#   two readings, both are primary;
 # * **secondary** checks ask the same in other settings, or a weaker form of it;
-# * **controls** ask what the paper never said.
+# * **controls** ask what the paper never claimed, our own repairs included.
 #
-# Each check gets two 95 % intervals. The first is Student's over the seeds $s = 1, \dots, n$, which
-# redraw data splits, heads and the order of training:
+# A result is a table of differences $\delta_{st}$, one per seed $s$ and task $t$. Its interval comes from the
+# model
 #
-# $$ \bar\delta \pm t_{0.975,\,n-1} \sqrt{\frac{1}{n (n-1)} \sum_s (\delta_s - \bar\delta)^2}. $$
+# $$ \delta_{st} = \mu + a_s + b_t + \varepsilon_{st} $$
 #
-# It tells what to expect on *these* tasks with other data. The second draws seeds and tasks anew, with
-# replacement, so it speaks of other tasks like these. **The wider decides:** at each end, the interval
-# that reaches further is the one that counts and is shown. Standard deviations are compared by the test of
-# Pitman and Morgan, rank correlations on Fisher's scale.
+# with random seeds and tasks, so it speaks about other seeds *and* other tasks like these. The variance of
+# the mean is $(M_a + M_b - M_\varepsilon)/(ST)$, where the $M$ are the mean squares of the analysis of
+# variance, and the degrees of freedom are Satterthwaite's. Each entry says what its intervals are about:
+# seeds alone, tasks, layers or networks. Points that we chose ourselves, such as the values of a grid, are
+# averaged and never treated as a sample. Fractions have the exact binomial test, rank correlations
+# Bonett and Wright's interval, and spreads are compared by their mean absolute deviations.
 #
-# A check **holds** where this says that $\delta$ is beyond its bound, **fails** where it says that
-# $\delta$ falls short, and is **open** otherwise. Checks of one role are corrected for their number by
-# Holm's method, so that with no true difference anywhere a claim shows a wrong one in at most one case
-# of twenty. That has a price: a difference that is true by a hair nearly always comes out open. So each
-# check also says what it *could show*: the smallest distance from its bound that as many seeds and tasks, as
-# noisy as these, reveal in four cases of five.
+# A check **holds** where $\delta$ is beyond its bound, **fails** where it falls short, and is **open**
+# otherwise. A claim **holds** if every primary check does, each tested at 5 %: a claim that needs all its
+# checks needs no correction for their number. It **does not hold here** if any primary check fails, and
+# because any one is enough, failures are corrected by Holm's method. It is **mixed** if some checks hold and
+# some fail, both corrected, and **undecided** if nothing fails and not everything holds. Each interval is
+# shown at the level at which it decides, so no open check has an interval that excludes its bound.
+# Statements about a single case are not samples and have no interval: they are **proved** or **refuted by
+# counterexample**.
+#
+# Each open check says what it *could show*: the smallest distance from its bound that data like these
+# reveal in four cases out of five. There is no correction across the 62 claims, so about three of them
+# may be decided wrongly by chance. [](91-error-rates) measures how often the rules themselves are wrong.
 #
 # The rule from checks to verdict is short enough to be shown:
 
@@ -89,14 +99,12 @@ import inspect
 print(inspect.getsource(ledger.verdict))
 
 # %% [markdown]
-# So *mixed* means that some primary checks hold and some fail, and *undecided* that none fails but not all
-# hold. *Not tested* is left for claims of which a result file is missing, be it one of several; a renamed
-# column is an error.
+# *Not tested* is left for claims that need a result file that is missing. A renamed column is an error.
 #
-# **No check that cannot fail.** A test of the package spoils every claim's results: shifted in its
-# favour they must make it hold, shifted against it fail; and with methods exchanged, or shuffled among each
-# other, a claim that held must not hold any more. What is true by construction is no check, as that
-# CART at full rank is the average. `tools/mutate_ledger.py` prints the table.
+# **Every check can fail.** A test of the package spoils every claim's results. Shifted in the claim's
+# favour, they must make it hold; shifted against it, they must make it fail; and with methods exchanged or
+# shuffled, a claim that held must not hold any more. A statement that is true by construction, such as that
+# CART at full rank is the average, is not a check. `tools/mutate_ledger.py` prints the table.
 #
 # **Labels count as data**, also those that chose a scale or a rank: each entry says what was used.
 
@@ -116,13 +124,13 @@ for verdict, group in table.groupby("verdict"):
 # * *sentences* is the encoder MiniLM on `sentences8`, eight sets of sentences to classify.
 #
 # The last two are real pretrained networks ([](#run-real)), as the paper's are, so their checks are
-# primary too. They have three seeds, with which Student's interval reaches 4.3 standard errors to
-# each side, instead of 2.8 with five.
+# primary too. They have three seeds. Where one quantity was measured on several networks, an entry also
+# shows the effect pooled over networks, how much it differs between them, and what to expect of one more.
 #
 # In the figure each line is a primary check: the black line is its bound, and what lies wholly to the
 # right of it speaks for the claim.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Primary checks of the claims about CART, each with the wider of its two intervals. Diamonds are the paper's figures, arrows where they lie beyond the scale; grey bands are what counts as equal.", "name": "fig-ledger-cart"}, "image": {"alt": "A line for each primary check. CART's lead over the best other entry-wise method is wholly to the right of zero on our own network at 8, 14 and 20 tasks and on both real ones, mostly by half of the paper's lead or less; interference at 8 and 100 % of the rank is left of zero, and so is compression."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Primary checks of the claims about CART, each with the interval that decides. Diamonds are the paper's figures, arrows where they lie beyond the scale; grey bands are what counts as equal.", "name": "fig-ledger-cart"}, "image": {"alt": "A line for each primary check. CART's lead over the best other entry-wise method is wholly to the right of zero on our own network at 8, 14 and 20 tasks and on both real ones, mostly by half of the paper's lead or less; interference at 8 and 100 % of the rank is left of zero, and so is compression."}}
 import matplotlib.pyplot as plt
 
 from mergelib.plots import use_style
@@ -203,8 +211,8 @@ display(Markdown(drawing.entries(mine, checks, TITLES)))
 # %% [markdown]
 # ## SAIL
 #
-# Most of its claims are put to the test on the paper's two spirals, with 30 seeds. What its sources see can be read in three
-# ways, and whether they share their initial weights is not said; all six cases are primary. S1, S10 and S16 have larger networks as well, GPTs and
+# Eight of its twenty claims are tested on the paper's two spirals, with 30 seeds. What its sources see can be read in three
+# ways, and the paper does not say whether they share their initial weights; all six cases are primary. S1, S10 and S16 have larger networks as well, GPTs and
 # ResNets, and S3, S14 and S15 GPTs on texts; S11 and S13 are about ResNets, S7 is about growing, S8 about
 # diffusion, S9 about Theorem 4; S17 is about GPTs and ResNets; S2, S4, S5, S6, S19 and S20 are about texts. Where an entry is *not tested*, its study is there but was not run at full size; numbers that
 # are left out have none. A speed-up is judged as a bound where more than a fifth of runs on one side never reach the loss in question, and not at all where as many begin below it.
@@ -255,8 +263,9 @@ print("\n".join(ledger.Claim.__annotations__))
 # %% [markdown]
 # ## Summary
 #
-# * A verdict is computed from primary checks, by the wider of two intervals and with Holm's correction.
-# * It is about these tasks and these networks; the paper's own figures stand beside it.
-# * Undecided is a verdict too: what a check could show says how far more seeds or tasks may help.
+# * A verdict is computed from primary checks. All must hold for *holds*; any failure counts after Holm's
+#   correction.
+# * Each entry says what its intervals generalise over; the paper's own figures stand beside it.
+# * Undecided is a verdict too: each open check says what it could have shown.
 #
 # **Next:** the chapters that the entries link to, and the [](../book/bibliography).

@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +132,7 @@ def test_models_whose_last_key_is_an_alias_are_warned_of(first: str, tmp_path: P
             save(state, file)
         for output, size in ((f"{suffix}.safetensors", None), (suffix, 20_000)):
             said = heard(
-                lambda files=files, output=output, size=size: ml.merge_files(
-                    "cart", files, tmp_path / output, max_shard_size=size
-                )
+                partial(ml.merge_files, "cart", files, tmp_path / output, max_shard_size=size)
             )
             assert said == texts
 
