@@ -180,7 +180,7 @@ def test_parts_of_models(run: Run, models: tuple[Path, list[Path]], tmp_path: Pa
         assert all(torch.equal(merged[key], expected[key]) for key in expected)
     refused = fail(run, *command)
     assert "has shape (9,), expected (8,)" in refused
-    assert refused.endswith("merge the rest by --include, --exclude or --missing")
+    assert refused.endswith("where only heads differ, leave them out with --exclude")
     assert fail(run, *command, "--include", "x*").startswith("include pattern 'x*' matches no key")
     assert fail(run, *command, "--missing", "no").startswith("missing is 'no', expected 'error'")
 

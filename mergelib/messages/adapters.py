@@ -65,7 +65,8 @@ def _below_leaves(keys: list[str], model: Model, base: Model) -> list[str]:
 
 def _is_foreign(name: str) -> bool:
     """Whether no ordinary layer has this part, be it pruned, quantised or reparametrised."""
-    return not name.startswith(("weight", "bias", "parametrizations", "in_proj_", "out_proj"))
+    usual = ("weight", "bias", "parametrizations", "in_proj_", "out_proj")
+    return not (name.isdigit() or name.startswith(usual))  # a number: of a mixture's expert
 
 
 def _wrapped(shapes: Mapping[str, tuple[int, ...]], *, narrowed: bool) -> list[str]:
