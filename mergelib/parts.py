@@ -13,7 +13,6 @@ never has a key that the reference lacks:
 * Any other selected key, also one that only experts have, is an error, or what ``missing`` says.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -24,6 +23,7 @@ from typing import Literal, get_args
 from mergelib.inspection.layouts import check_layouts
 from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_mergeable
+from mergelib.messages.renames import explain_names
 from mergelib.messages.warned import warn
 from mergelib.statedict import Misfit, StateDict, check_compatible, check_mapping, check_tensor
 
@@ -141,7 +141,7 @@ def select(
         try:
             check_compatible(_only(selected, reference), narrowed, what, mixed=True)
         except Misfit as error:
-            raise Misfit(f"{error}{renamed(reference, experts, what) or hint}") from None
+            raise Misfit(f"{error}{_rename(narrowed, what, reference) or hint}") from None
         merged = selected
     else:
         if parts.missing == "base":
@@ -151,11 +151,18 @@ def select(
             shared = _only(merged & model.keys(), reference)
             check_compatible(shared, {name: _only(merged, model)}, what, mixed=True)
     if reference and not merged:
-        raise ValueError("nothing to merge: no selected key has one shape in all models")
+        rename = _rename(experts, what, reference)
+        raise ValueError(f"nothing to merge: no selected key has one shape in all models{rename}")
     left_out = selected - merged if parts.missing == "skip" else set()
     if left_out:
         _tell_of_skipped(left_out, len({*chain(*models.values())} & selected))
     return Selection(tuple(key for key in reference if key not in left_out), frozenset(merged))
+
+
+def _rename(experts: Mapping[str, StateDict], what: str, reference: StateDict) -> str:
+    """What to say if the keys of an expert match the reference's under other names."""
+    texts = (explain_names(name, expert, what, reference) for name, expert in experts.items())
+    return next(filter(None, texts), "")
 
 
 def _tell_of_skipped(keys: Set[str], total: int) -> None:
@@ -167,33 +174,6 @@ def _tell_of_skipped(keys: Set[str], total: int) -> None:
         "begin at random; exclude= keeps the tensors of the pretrained model, else of the first "
         "expert"
     )
-
-
-def renamed(reference: StateDict, experts: Mapping[str, StateDict], what: str) -> str:
-    """What to do where an expert has the reference's keys under other names; else nothing."""
-    for name, expert in experts.items():
-        if expert.keys() == reference.keys() or not expert or not reference:
-            continue
-        for longer, shorter, wide, narrow in (
-            (name, what, expert, reference),
-            (what, name, reference, expert),
-        ):
-            first = next(iter(narrow))
-            for key in wide:
-                prefix = key.removesuffix(first)
-                if prefix and key.endswith("." + first) and {prefix + k for k in narrow} <= {*wide}:
-                    return (
-                        f"; all keys of {shorter} match those of {longer} with prefix {prefix!r}: "
-                        f"rename them, e.g. {{{prefix!r} + key: tensor for key, tensor in "
-                        f"state.items()}}"
-                    )
-        modern = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", k)) for k in expert}
-        if modern == reference.keys():
-            return (
-                f"; {name} has the old names gamma and beta: load it with transformers and save it "
-                "again (from_pretrained, save_pretrained), which renames them"
-            )
-    return ""
 
 
 def _only(keys: Set[str], model: StateDict) -> StateDict:

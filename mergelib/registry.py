@@ -96,7 +96,7 @@ class Method:
     requires: Needs | Callable[[Any], Needs] | None = None
 
     @cached_property
-    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(self.function).parameters
 
     @cached_property
@@ -113,7 +113,7 @@ class Method:
     def needs_pretrained(self) -> bool:
         if self.settings is not None:
             return self.needs_with(self.settings()).pretrained
-        return "pretrained" in self._parameters
+        return "pretrained" in self.parameters
 
     @property
     def needs(self) -> str:
@@ -131,7 +131,7 @@ class Method:
             return {field.name: field.default for field in dataclasses.fields(self.settings)}
         return {
             name: parameter.default
-            for name, parameter in self._parameters.items()
+            for name, parameter in self.parameters.items()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
             and parameter.default is not inspect.Parameter.empty
             and name not in self.prepared
@@ -168,6 +168,17 @@ class Method:
             if name in self.annotations and not fits(kind, value):
                 raise ValueError(f"{name} is {brief(value)}, expected {in_words(kind)}")
 
+
+# What mergekit and PEFT call a method, and what it is called here, with settings.
+_ELSEWHERE = {
+    **dict.fromkeys(("linear", "mean", "soup"), ("average", "")),
+    "task_vector": ("task_arithmetic", ""),
+    **dict.fromkeys(("ties_svd", "ties_merging"), ("ties", "")),
+    "dare_linear": ("dare", ""),
+    "dare_ties": ("dare", " with combine='ties'"),
+    **dict.fromkeys(("breadcrumbs_ties", "magnitude_prune"), ("breadcrumbs", "")),
+    "della_linear": ("della", ""),
+}
 
 _METHODS: dict[str, Method] = {}
 
@@ -259,15 +270,6 @@ def method_names(family: str = "rule") -> list[str]:
     return [name for name, method in _METHODS.items() if method.family == family]
 
 
-ELSEWHERE = {  # names of other programs, and how a method is called here
-    "linear": "'average' with weights=",
-    "dare_linear": "'dare' with combine='task_arithmetic'",
-    "dare_ties": "'dare' with combine='ties'",
-    "della_linear": "'della'",
-    "breadcrumbs_ties": "'breadcrumbs', without the election of signs,",
-}
-
-
 def get_method(name: str, family: str = "rule") -> Method:
     """The method of that name.
 
@@ -276,10 +278,9 @@ def get_method(name: str, family: str = "rule") -> Method:
     """
     names = method_names(family)
     if name not in names:
-        near = difflib.get_close_matches(name, names)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
-        if name in ELSEWHERE:
-            hint = f"what mergekit calls so is {ELSEWHERE[name]} here"
+        known, options = _ELSEWHERE.get(name, ("", ""))
+        near = [known] if known in names else difflib.get_close_matches(name, names)
+        hint = f"did you mean {near[0]!r}{options}?" if near else f"known: {', '.join(names)}"
         if name in _METHODS:
             hint = f"it is a {_METHODS[name].family}; {hint}"
         raise ValueError(f"unknown method {name!r}; {hint}")

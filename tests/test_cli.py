@@ -1,6 +1,7 @@
 """The command line: what each command does, and errors of one line, status 1 and no traceback."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -182,6 +183,37 @@ def test_parts_of_models(run: Run, models: tuple[Path, list[Path]], tmp_path: Pa
     assert refused.endswith("where only heads differ, leave them out with --exclude")
     assert fail(run, *command, "--include", "x*").startswith("include pattern 'x*' matches no key")
     assert fail(run, *command, "--missing", "no").startswith("missing is 'no', expected 'error'")
+
+
+@pytest.mark.parametrize(
+    ("setting", "meant"),
+    [("device=cpu", "--device"), ("missing=skip", "--missing"), ("experts=a", "the arguments")],
+)
+def test_settings_that_are_options(
+    run: Run, models: tuple[Path, list[Path]], tmp_path: Path, setting: str, meant: str
+) -> None:
+    base, experts = models
+    command = ["merge", "ties", *experts, "-p", base, "-o", tmp_path / "out", "-s", setting]
+    name = setting.partition("=")[0]
+    assert re.search(f"use {meant}.* in place of --set {name}$", fail(run, *command))
+    succeed(run, *command[:-1], "max_shard_size=5GB")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("linear", "'average'?"),
+        ("dare_ties", "'dare' with combine='ties'?"),
+        ("dare_linear", "'dare'?"),
+        ("della_linear", "'della'?"),
+        ("breadcrumbs_ties", "'breadcrumbs'?"),
+        ("task_vector", "'task_arithmetic'?"),
+    ],
+)
+def test_methods_by_the_names_of_other_tools(run: Run, name: str, meant: str) -> None:
+    assert (
+        fail(run, "merge", name, "a", "-o", "b") == f"unknown method {name!r}; did you mean {meant}"
+    )
 
 
 def test_settings_are_json_else_text() -> None:

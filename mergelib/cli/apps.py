@@ -1,9 +1,8 @@
 """The tree of commands, and the options that several of them take."""
 
-import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -92,14 +91,6 @@ def read_settings(texts: Sequence[str] | None, option: str = "--set") -> dict[st
             raise ValueError(f"{option} takes name=value, got {text!r}")
         settings[name] = _read_value(value)
     return settings
-
-
-def refuse_options(settings: Iterable[str], command: Callable[..., Any]) -> None:
-    """Refuse settings that have the name of one of the command's own options."""
-    for name in settings:
-        if name in inspect.signature(command).parameters:
-            option = name.replace("_", "-")
-            raise ValueError(f"--set {name}=...: {name} is an option of its own: --{option} ...")
 
 
 def split_settings(text: str) -> list[str]:

@@ -6,10 +6,20 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from mergelib.cli import printing
-from mergelib.cli.apps import Device, Settings, app, read_settings, refuse_options, split_commas
+from mergelib.cli.apps import Device, Settings, app, read_settings, split_commas
 
 if TYPE_CHECKING:
     from mergelib.parts import Missing
+
+
+# What a setting may not be, and the option that is meant.
+_OPTIONS = {
+    **{n: f"--{n}" for n in ("output", "pretrained", "include", "exclude", "missing", "device")},
+    "overwrite": "--overwrite",
+    "is_matrix": "--fold-convolutions",
+    "method": "the first argument",
+    "experts": "the arguments after the method",
+}
 
 
 @app.command("methods")
@@ -82,7 +92,12 @@ def merge_command(
     from mergelib.statedict import is_matrix
 
     hyperparameters = read_settings(settings)
-    refuse_options(hyperparameters, merge_command)
+    for name in hyperparameters:
+        if name in _OPTIONS:
+            raise ValueError(
+                f"--set is for the method's own settings: use {_OPTIONS[name]} in place of --set "
+                f"{name}"
+            )
     written = merge_files(
         method,
         experts,

@@ -17,8 +17,8 @@ from mergelib.messages.warned import warn
 SAMPLE = (1024, 256)  # entries of a tensor that are looked at: of the first ones, and of others
 FIRST = 4096  # entries that the first ones give
 ENOUGH = 500  # entries in all, below which nothing is said: a chance cosine has deviation 0.045
-SMALL = 0.3  # a length, of another's, below which an expert may be a difference
 NOTHING = 0.1  # a cosine below which two models have nothing in common
+SHORT = 0.3  # times the pretrained model's length, below which it is a difference from it
 
 
 class Kinship:
@@ -32,9 +32,9 @@ class Kinship:
     def __init__(self, names: Sequence[str], *, pretrained: bool) -> None:
         self.names, self.pretrained = list(names), pretrained
         self.seen = 0
-        self.lengths = torch.zeros(())
         self.products: Tensor | None = None  # each model with each: entries times cosine, summed
         self.entries = torch.zeros(0)  # and how many entries these are
+        self.squares = torch.zeros(0)  # each model's sampled entries, squared and summed
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """One weight of every model, of one shape; vectors are passed over.
@@ -61,10 +61,12 @@ class Kinship:
         sampled = torch.stack([sample.to(where, torch.float32) for sample in samples])
         self.seen += sampled.shape[1]
         known = sampled.any(1).float()  # zeros have no direction
-        self.lengths = self.lengths + sampled.square().sum(1)
+        squares = sampled.square().sum(1)
         sampled = normalize(sampled)
         if self.products is None:
             self.products = self.entries = torch.zeros(len(samples), len(samples), device=where)
+            self.squares = torch.zeros(len(samples), device=where)
+        self.squares = self.squares + squares
         self.products = self.products + sampled.shape[1] * (sampled @ sampled.T)
         self.entries = self.entries + sampled.shape[1] * torch.outer(known, known)
 
@@ -87,12 +89,13 @@ class Kinship:
         """Warn of two models that are unrelated."""
         if (found := self.unrelated()) is not None:
             one, other, cosine = found
-            lengths = dict(zip(self.names, self.lengths.sqrt().tolist(), strict=True))
-            if self.pretrained and lengths[one] < SMALL * lengths[other]:
+            lengths = dict(zip(self.names, self.squares.sqrt().tolist(), strict=True))
+            if self.pretrained and lengths[one] < SHORT * lengths[other]:
                 warn(
-                    f"{one} has weights of {lengths[one] / lengths[other]:.2f} times the length of "
-                    f"those of {other}, and none of their direction: it looks like a difference to "
-                    "a model, a task vector. Add it to the model that it was taken from first"
+                    f"{one} is no fine-tuned model by all appearance, but a difference from one: "
+                    f"its weights are {lengths[one] / lengths[other]:.2g} times as long as those "
+                    f"of {other} and have another direction; add it to {other} first "
+                    "(mergelib.add)"
                 )
                 return
             warn(

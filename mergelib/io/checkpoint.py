@@ -16,11 +16,19 @@ from mergelib.io.pickles import Entry, identity, read_pickle
 from mergelib.io.places import Place
 from mergelib.statedict import StateDict, check_keys, name_experts, named, repeated
 
-# Weights, in whatever format, in a model's folder.
-WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|ckpt|pkl|h5|msgpack|gguf|onnx)(\.index\.json)?$")
 AnyPath = str | os.PathLike[str]
 Model = StateDict | nn.Module | AnyPath
 Models = Mapping[str, Model] | Sequence[Model]
+
+# Formats that hold weights for other programs, some of them quantised.
+_OTHERS = {
+    ".gguf": "llama.cpp (GGUF)",
+    ".h5": "Keras (HDF5)",
+    ".msgpack": "Flax (msgpack)",
+    ".onnx": "ONNX",
+    ".tflite": "TensorFlow Lite",
+}
+_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", *_OTHERS}
 
 TIED = "mergelib.tied"  # in metadata: names of one tensor, each further name to the first
 
@@ -169,36 +177,48 @@ def _find_index(path: Path) -> Path | None:
 
 def _find_file(path: Path) -> Path:
     if not path.exists():
-        hint = ""
-        if re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) and not path.suffix[1:].isalpha():
-            hint = (
-                f"; if it is a name on the Hugging Face hub, download it first: "
-                f"huggingface_hub.snapshot_download({str(path)!r}) returns its folder"
-            )
-        raise FileNotFoundError(f"no such file or folder: {path}{hint}")
-    if path.suffix == ".gguf":
-        raise ValueError(
-            f"{path} is a GGUF file, whose weights are quantised and renamed: merge the model that "
-            "it was converted from, or dequantise it to safetensors first"
-        )
+        raise FileNotFoundError(f"no such file or folder: {path}{_hub_hint(path)}")
     if not path.is_dir():
+        _check_format(path)
         return path
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (path / name).is_file():
             return path / name
+    files = sorted(f for f in (*path.glob("*"), *path.glob("*/*")) if f.suffix in _SUFFIXES)
+    for file in files[:1]:
+        _check_format(file)
+    listed = ", ".join(str(file.relative_to(path)) for file in files[:5])
+    there = f"; it holds {listed}: pass one of these files by itself" if files else ""
     raise ValueError(
-        f"{path} holds no weights: expected model.safetensors, or shards and an index"
-        f"{_instead(path)}"
+        f"{path} holds no weights of one model: expected model.safetensors, or shards and an index"
+        f"{there}"
     )
 
 
-def _instead(folder: Path) -> str:
-    """What to pass in place of a folder that is no model's."""
-    if (folder / "model_index.json").is_file():
-        parts = ", ".join(sorted({file.parent.name for file in folder.glob("*/*.safetensors")}))
-        return f"; it is a pipeline of diffusers, pass the weights of one part of it: {parts}"
-    weights = sorted(file.name for file in folder.glob("*") if WEIGHTS.search(file.name))
-    return f"; it holds {', '.join(weights[:3])}: pass the file that is meant" if weights else ""
+def _check_format(path: Path) -> None:
+    """Raise ``ValueError`` for weights of other programs, by the file's first bytes or name."""
+    kind = _OTHERS.get(path.suffix.lower())
+    if path.is_file() and kind is None:
+        with path.open("rb") as stream:
+            start = stream.read(4)
+        kind = {b"GGUF": _OTHERS[".gguf"], b"\x89HDF": _OTHERS[".h5"]}.get(start)
+    if kind is not None:
+        raise ValueError(
+            f"{path} is a file of {kind}, which cannot be merged: take the model's safetensors or "
+            "PyTorch files, from before it was converted"
+        )
+
+
+def _hub_hint(path: Path) -> str:
+    """What to do where a path that does not exist may be a name on the Hugging Face hub."""
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(path)) or path.suffix in _SUFFIXES:
+        return ""
+    if path.parent != Path() and path.parent.exists():
+        return ""
+    return (
+        f"; if this is a model's name on the Hugging Face hub, download it first (hf download "
+        f"{path} --local-dir {path.name}) and pass the folder"
+    )
 
 
 def _read_index(index: Path) -> dict[Path, list[str]]:

@@ -98,7 +98,9 @@ def _place(file: InputFile, origin: int, key: str, entry: object) -> Place:
     if not isinstance(code, str) or len(offsets) != 2:
         raise ValueError(f"{key!r} has no dtype or no two offsets")
     if code not in DTYPES:
-        raise _Unsupported(f"{key!r} has the unsupported dtype {code}")
+        raise _Unsupported(
+            f"{key!r} has the unsupported dtype {code}: if it is quantised, dequantise the model"
+        )
     dtype, (start, end) = DTYPES[code], offsets
     if math.prod(filter(None, shape)) * dtype.itemsize >= 2**63:
         raise ValueError(f"{key!r} has the shape {shape}, which is beyond all memory")

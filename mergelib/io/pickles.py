@@ -14,10 +14,8 @@ import re
 import struct
 import sys
 import zipfile
-from collections import Counter
 from collections.abc import Hashable, Mapping
 from io import FileIO
-from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
@@ -38,12 +36,11 @@ _UNREADABLE = 0x1 | 0x20 | 0x40  # flags of members that are encrypted or patche
 
 
 def read_pickle(file: InputFile) -> dict[str, Entry]:
-    """The state dict in a pickle, plain or under a name such as ``state_dict`` or ``model``.
+    """The state dict in a pickle, plain or under ``state_dict`` or ``model``.
 
-    Where a file holds several sets of weights, such as a moving average beside the weights, that
-    under ``state_dict`` or ``model`` is read, with a warning that names the others.
-
-    Tensors of an archive are places to be read from; those of PyTorch's old format are read.
+    Where the file holds further sets of weights, such as averaged ones, a warning says which set
+    is read. Tensors of an archive are places to be read from; those of PyTorch's old format are
+    read.
 
     Raises:
         ValueError: naming the file: damaged, in need of code, not one state dict, of tensors
@@ -58,12 +55,7 @@ def read_pickle(file: InputFile) -> dict[str, Entry]:
             return _checked(file, archive.content, archive.declared, archive)
         return _checked(file, _read_whole(file), file.size)
     except pickle.UnpicklingError as error:
-        named = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"it holds an object of {named[1]}" if named else "it is damaged"
-        raise ValueError(
-            f"{path} is refused: {what}, and to read more than tensors may run arbitrary code; "
-            "save the weights alone, by torch.save(model.state_dict(), ...) or as safetensors"
-        ) from None
+        raise ValueError(f"{path} is refused: {_explain_code(error)}") from None
     except _Refused:
         raise
     except Exception as error:  # a damaged pickle may raise anything
@@ -72,6 +64,27 @@ def read_pickle(file: InputFile) -> dict[str, Entry]:
             raise
         reason = str(error).strip().split("\n")[0]
         raise ValueError(f"{path} is truncated or no pickled state dict: {reason}") from None
+
+
+def _explain_code(error: pickle.UnpicklingError) -> str:
+    """What to say of a pickle that PyTorch refuses to read without running code."""
+    names = getattr(error, "names", None) or re.findall(r"GLOBAL (\w+(?:\.\w+)+)", str(error))[:1]
+    if not names:
+        return "it is damaged or needs arbitrary code; convert it to safetensors"
+    return (
+        f"it holds {', '.join(names)} besides tensors, and to read these would run code; if you "
+        "trust the file, read it with torch.load(path, weights_only=False) and convert it to "
+        "safetensors: pass its state dict to mergelib.save_state_dict"
+    )
+
+
+def _foreign_names(description: bytes) -> list[str]:
+    """What a pickle names that PyTorch's restricted unpickler does not know."""
+    known = _weights_only_unpickler._get_allowed_globals()
+    with contextlib.suppress(pickle.UnpicklingError, ValueError, IndexError):
+        found = _weights_only_unpickler.get_globals_in_pkl(io.BytesIO(description))
+        return sorted(name for name in found if name not in known)
+    return []
 
 
 def identity(entry: Entry) -> Hashable:
@@ -107,6 +120,9 @@ class _Archive:
         unpickler.persistent_load = self._load  # type: ignore[method-assign]
         try:
             self.content: object = unpickler.load()
+        except pickle.UnpicklingError as error:
+            error.names = _foreign_names(description)  # type: ignore[attr-defined]
+            raise
         finally:  # else PyTorch checks these with the next pickle that anyone loads, and fails
             with contextlib.suppress(Exception):
                 torch._utils._validate_loaded_sparse_tensors()
@@ -204,15 +220,32 @@ def _checked(
 ) -> dict[str, Entry]:
     """The one state dict in what was loaded, which takes no more than the file declares."""
     path = file.path
-    chosen = _chosen(path, loaded)
+    inner = [loaded.get(k) for k in ("state_dict", "model")] if isinstance(loaded, Mapping) else []
+    found: list[object] = [loaded, *inner]
+    states = [state for state in found if _is_state_dict(state)]
+    sets = _sets_of_weights(loaded)
+    if len(states) != 1:
+        there = f" ({', '.join(map(repr, sets))})" if sets else ""
+        advice = "; save the one to merge by itself, with mergelib.save_state_dict" if sets else ""
+        raise _Refused(
+            f"{path} is refused: expected one state dict of tensors, plain or under 'state_dict' "
+            f"or 'model', found {len(sets) or len(states)}{there}{advice}"
+        )
+    read = next((name for name, state in sets.items() if state is states[0]), None)
+    if read is not None and len(sets) > 1:
+        others = ", ".join(repr(name) for name in sets if name != read)
+        warn(
+            f"{path} holds several sets of weights: {read!r} is read, and {others} is not; to "
+            "merge another set, save it by itself with mergelib.save_state_dict"
+        )
     state: dict[str, Entry] = {}
-    for key, tensor in chosen.items():
+    for key, tensor in states[0].items():
         state[key] = entry = tensor.detach() if archive is None else archive.locate(tensor)
         if isinstance(entry, Tensor) and entry.is_meta:
             raise _Refused(f"{path} is refused: {key!r} is on the meta device and has no values")
     if METADATA in state:
         raise _Refused(f"{path} is refused: {METADATA!r} cannot name a tensor in safetensors")
-    sizes = {identity(state[key]): tensor.nbytes for key, tensor in chosen.items()}
+    sizes = {identity(state[key]): tensor.nbytes for key, tensor in states[0].items()}
     if sum(sizes.values()) > 2 * declared + _SLACK:
         raise _Refused(
             f"{path} is refused: its tensors would take {sum(sizes.values())} bytes and it holds "
@@ -221,33 +254,16 @@ def _checked(
     return state
 
 
-def _chosen(path: Path, loaded: object) -> Mapping[str, Tensor]:
-    """The set of weights in what was loaded: itself, or what it holds under a name."""
-    if _is_state_dict(loaded):
-        return loaded
-    inner = loaded if isinstance(loaded, Mapping) else {}
-    states = {str(name): state for name, state in inner.items() if _is_state_dict(state)}
-    usual = [name for name in ("state_dict", "model") if name in states]
-    if len(usual) > 1 or not (usual or len(states) == 1):
-        found = f"several: {', '.join(map(repr, states))}" if states else "none"
-        raise _Refused(
-            f"{path} is refused: it has to hold one set of weights, plain or under 'state_dict' or "
-            f"'model', and holds {found}; save the one that is meant in a file of its own"
-        )
-    name = usual[0] if usual else next(iter(states))
-    shapes = Counter(tensor.shape for tensor in states[name].values())
-    others = [
-        other
-        for other, state in states.items()
-        if other != name
-        and 2 * (Counter(t.shape for t in state.values()) & shapes).total() >= len(state)
-    ]
-    if others:
-        warn(
-            f"{path} holds several sets of weights: {name!r} is read, and not "
-            f"{', '.join(map(repr, others))}; save another one in a file of its own to merge it"
-        )
-    return states[name]
+def _sets_of_weights(loaded: object, before: str = "") -> dict[str, object]:
+    """Everything in a checkpoint that may be a model's weights, down to two levels, by its name."""
+    sets: dict[str, object] = {}
+    for name, part in loaded.items() if isinstance(loaded, Mapping) else ():
+        if _is_state_dict(part):
+            if any(tensor.is_floating_point() and tensor.dim() > 1 for tensor in part.values()):
+                sets[f"{before}{name}"] = part
+        elif not before:
+            sets |= _sets_of_weights(part, f"{name}.")
+    return sets
 
 
 def _is_state_dict(candidate: object) -> TypeGuard[Mapping[str, Tensor]]:

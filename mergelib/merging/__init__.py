@@ -31,7 +31,6 @@ from mergelib.messages.brief import Brief
 from mergelib.messages.kinds import is_finite_number
 from mergelib.messages.refusals import check_device
 from mergelib.parts import Missing, Parts, Patterns, Selection, select
-from mergelib.progress import progress
 from mergelib.registry import Method, get_method
 from mergelib.statedict import (
     FLOATS,
@@ -339,9 +338,8 @@ def is_weight(key: str, tensor: Tensor) -> bool:
 
 def _floating(source: Source, device: torch.device | str | None) -> Iterator[tuple[str, Group]]:
     """What a first pass reads: every weight that is merged, where and as it will be merged."""
-    keys = [key for key in source if key in source.selection.merged and key not in source.aliases]
-    with progress(keys, "first pass", leave=False) as bar:
-        for key in bar:
+    for key in source:
+        if key in source.selection.merged and key not in source.aliases:
             experts, pretrained = source.load(key)
             if is_weight(key, experts[0]) and experts[0].numel() and not is_statistic(key):
                 target = experts[0].device if device is None else device

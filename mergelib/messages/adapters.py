@@ -44,23 +44,29 @@ def factors_of(model: Model, base: Model, selected: Set[str]) -> list[str]:
 
 
 def _below_leaves(keys: list[str], model: Model, base: Model) -> list[str]:
-    """Tensors that belong to what is a single layer in the other model."""
+    """Tensors inside what is a single layer in the other model: modules in it, or several matrices.
+
+    One matrix may be its weight under another name.
+    """
     leaves = {key.rpartition(".")[0] for key in base}
-    found = []
+    found: dict[str, list[str]] = defaultdict(list)
+    inner = set()
     for key in keys:
         parts = key.split(".")
         for i in range(1, len(parts)):
-            rest = parts[i:]
-            inner = len(rest) > 1 or model[key].dim() > 1
-            if ".".join(parts[:i]) in leaves and inner and _is_foreign(rest[0]):
-                found.append(key)
+            layer, rest = ".".join(parts[:i]), parts[i:]
+            if layer in leaves and _is_foreign(rest[0]) and (rest[1:] or model[key].dim() > 1):
+                found[layer].append(key)
+                inner |= {layer} if rest[1:] else set()
                 break
-    return found
+    several = {layer for layer, tensors in found.items() if len(tensors) > 1}
+    return [key for layer in found if layer in inner | several for key in found[layer]]
 
 
 def _is_foreign(name: str) -> bool:
     """Whether no ordinary layer has this part, be it pruned, quantised or reparametrised."""
-    return not name.startswith(("weight", "bias", "parametrizations", "in_proj_", "out_proj"))
+    usual = ("weight", "bias", "parametrizations", "in_proj_", "out_proj")
+    return not (name.isdigit() or name.startswith(usual))  # a number: of a mixture's expert
 
 
 def _wrapped(shapes: Mapping[str, tuple[int, ...]], *, narrowed: bool) -> list[str]:

@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any, Literal
 
@@ -363,12 +364,8 @@ def scores(
     splits: Mapping[str, SplitName],
 ) -> Iterator[dict[str, Any]]:
     """Accuracy and loss (nats) of each task on each split, whose key begins the columns' names."""
-    found = {
-        prefix: evaluate(
-            zoo.model, state, heads, zoo.suite, split=split, tasks=tasks, autocast=True
-        ).set_index("task")
-        for prefix, split in splits.items()
-    }
+    judge = partial(evaluate, zoo.model, state, heads, zoo.suite, tasks=tasks, autocast=True)
+    found = {prefix: judge(split=split).set_index("task") for prefix, split in splits.items()}
     for task in tasks:
         yield {"task": task} | {
             f"{prefix}{column}": float(table[column][task])

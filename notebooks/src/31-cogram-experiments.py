@@ -15,7 +15,7 @@ if importlib.util.find_spec("mergelib") is None:
 #
 # **In one sentence:** judged on class means, CoGraM lifts a Fisher merge of synthetic networks that started apart by
 # walking towards one of the two parents, and it is never clearly above the better one; the paper's own prototypes do
-# as well where features lie half a standard deviation or more from zero, and ruin the network where they lie around
+# as well where features are a standard deviation off zero or positive, and ruin the network where they lie around
 # zero; from common weights the plain average does as much; and the finer levels, which the paper found worse, are what pays on real digits.
 #
 # [](30-cogram) explained the method, decision by decision. This chapter repeats the paper's two

@@ -85,7 +85,8 @@ def test_saved_modules_are_merged_where_they_are_asked_for() -> None:
     with pytest.raises(ValueError, match="holds adapters"):
         ml.merge("average", states)
     head = ml.merge("average", states, exclude="*oft_R*")["base_model.model.head.weight"]
-    assert torch.equal(head, sum(s["base_model.model.head.weight"] for s in states) / 2)
+    first, second = (state["base_model.model.head.weight"] for state in states)
+    assert torch.equal(head, (first + second) / 2)
     with pytest.raises(ValueError, match="holds adapters"):
         ml.merge("average", states, exclude="*.head.*")
 
@@ -112,8 +113,8 @@ def test_what_hangs_below_a_layer_of_the_base(layer: Shapes) -> None:
     """Without PEFT's prefix, beside a trained head, and where keys may differ."""
     base = two({"q.weight": (16, 16), "q.bias": (16,), "head.weight": (4, 16)})[0]
     shapes = {f"q.{key}": shape for key, shape in layer.items()} | {"head.weight": (4, 16)}
-    inner = any(key.count(".") or len(shape) > 1 for key, shape in layer.items())
-    if inner:
+    matrices = [shape for shape in layer.values() if len(shape) > 1]
+    if any("." in key for key in layer) or len(matrices) > 1:
         with pytest.raises(ValueError, match="holds adapters"):
             ml.merge("ties", two(shapes), pretrained=base, missing="skip")
     with pytest.raises(ValueError):  # noqa: PT011  # one of two refusals
@@ -143,8 +144,14 @@ def test_whole_models_are_no_adapters(kind: str) -> None:
 
 def test_keys_that_a_base_lacks_are_no_adapters_yet() -> None:
     base = two({"q.weight": (4, 4), "bn.weight": (4,)})[0]
-    for key in ("q.bias", "bn.running_mean", "q.weight_scale_inv", "q.parametrizations.weight.0"):
-        more = {**base, key: torch.ones(2, 2) if "weight" in key else torch.ones(4)}
+    for key in (
+        "q.kernel",
+        "q.bias",
+        "bn.running_mean",
+        "q.weight_scale_inv",
+        "q.parametrizations.weight.0",
+    ):
+        more = {**base, key: torch.ones(4) if "b" in key else torch.ones(2, 2)}
         assert factors_of(more, base, {*more}) == []
 
 

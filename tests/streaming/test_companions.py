@@ -206,3 +206,20 @@ def test_the_first_pass_has_a_bar(
     out = ml.merge_files("average", [classifier], tmp_path / "one")
     assert "average, first pass" not in bars
     AutoModelForSequenceClassification.from_pretrained(out)
+
+
+@pytest.mark.parametrize("size", [1e-3, 0.05])
+def test_a_difference_is_not_taken_for_an_unrelated_model(tmp_path: Path, size: float) -> None:
+    torch.manual_seed(0)
+    base = {f"{i}.weight": torch.randn(40, 40) for i in range(3)}
+    deltas = [{k: size * torch.randn_like(w) for k, w in base.items()} for _ in range(2)]
+    paths = [tmp_path / f"{name}.safetensors" for name in ("base", "a", "b")]
+    for path, state in zip(paths, [base, *deltas], strict=True):
+        ml.save_state_dict(state, path)
+    with pytest.warns(
+        UserWarning, match=r"expert 0 is no fine-tuned model .* a difference"
+    ) as told:
+        ml.merge_files("ties", paths[1:], tmp_path / "out", pretrained=paths[0])
+    assert not any("worth nothing" in str(warning.message) for warning in told)
+    with pytest.warns(UserWarning, match="worth nothing"):
+        ml.merge("ties", [{k: torch.randn_like(w) for k, w in base.items()}], pretrained=base)

@@ -96,7 +96,7 @@ def test_an_ensemble_of_networks_that_are_sure_has_a_finite_loss(
     monkeypatch.setattr(studies, "draw_pairs", lambda *_: [({"data": "x", "start": "y"}, pair)])
     table = pd.DataFrame(fusion(0)["test"]).set_index("method")
     found = table.loc["ensemble"]
-    chances = sum(pair.outputs(state).double().softmax(1) for state in states) / 2
+    chances = torch.stack([pair.outputs(state).double().softmax(1) for state in states]).mean(0)
     logs = chances[range(40), pair.data.test.labels].log()
     assert np.isfinite(found["loss"])
     assert found["loss"] == pytest.approx(-logs.mean().item(), rel=1e-4)
@@ -155,14 +155,15 @@ def test_shifted_features_have_another_mean_and_standard_deviation() -> None:
 @pytest.mark.usefixtures("small")
 def test_the_map_begins_where_fusion_is() -> None:
     """Without offset and scale, its networks and CoGraM's at the paper's steepness are fusion's."""
-    study = {"offsets": [0.0, 3.0], "scales": [1.0], "steepnesses": [5.5, 20.0]}
-    table = pd.DataFrame(feature_scale(3, **study)["test"])
+    tables = feature_scale(3, offsets=[0.0, 3.0], scales=[1.0], steepnesses=[5.5, 20.0])
+    table = pd.DataFrame(tables["test"])
     assert table.groupby(["data", "start", "offset"]).size().tolist() == [5 + 2 * (3 + 1)] * 8
     keys = ["data", "start", "method", "prototypes", "iterations"]
     here = table[(table["offset"] == 0) & (table["steepness"] != 20)].set_index(keys)["accuracy"]
-    there = pd.DataFrame(fusion(3, kinds=["homogeneous", "heterogeneous"])["test"])
-    assert set(there["data"]) == {"homogeneous", "heterogeneous"}
-    there = there[there["levels"].isna() | (there["levels"] == "layer")].set_index(keys)["accuracy"]
+    rows = pd.DataFrame(fusion(3, kinds=["homogeneous", "heterogeneous"])["test"])
+    assert set(rows["data"]) == {"homogeneous", "heterogeneous"}
+    layers = rows[rows["levels"].isna() | (rows["levels"] == "layer")]
+    there = layers.set_index(keys)["accuracy"]
     assert len(here) == 4 * (5 + 6)
     assert (there.loc[here.index] == here).all()
     means = table[table["method"] == "cogram"].groupby("offset")["accuracy"].mean()

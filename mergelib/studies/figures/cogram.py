@@ -378,10 +378,11 @@ def feature_maps(panels: Mapping[str, pd.DataFrame], limit: float = 20) -> "Figu
     import matplotlib.pyplot as plt
 
     size = (8.4, 1.0 + 1.35 * len(panels))
-    figure, axes = plt.subplots(len(panels), len(CASES), figsize=size, sharex=True, sharey=True)
+    figure = plt.figure(figsize=size)
+    axes = figure.subplots(len(panels), len(CASES), sharex=True, sharey=True, squeeze=False)
     for row, (title, table) in zip(axes, panels.items(), strict=True):
         for ax, case in zip(row, CASES, strict=True):
-            means, widths = (table.loc[case, name].unstack() for name in table)
+            means, widths = (table[name].loc[case].unstack() for name in table)
             style = {"cmap": "RdBu", "vmin": -limit, "vmax": limit, "aspect": "auto"}
             ax.imshow(means, origin="lower", **style)
             for (y, x), value in np.ndenumerate(means):

@@ -1,0 +1,66 @@
+"""Keys that differ by a prefix, or by the names of an older version: what to say of them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+_OLD = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))
+_OLD_WORDS = "'weight' and 'bias' in place of 'gamma' and 'beta'"
+_TRIED = 64  # keys that prefixes are taken from
+_FEW, _ENOUGH = 4, 0.5  # keys, and a share of them, that have to match
+
+
+def explain_names(name: str, actual: Iterable[str], what: str, expected: Iterable[str]) -> str:
+    """How the keys of a model would match those of another, or an empty text.
+
+    Args:
+        name: of the model, for the message.
+        actual: its keys.
+        what: the name of the other one.
+        expected: its keys.
+    """
+    wanted, keys = set(expected), list(actual)
+    best, changes = sum(key in wanted for key in keys), ""
+    for names, words in ((keys, ""), ([_renewed(key) for key in keys], _OLD_WORDS)):
+        for old, new in [("", ""), *_prefixes(names, wanted)]:
+            moved = (new + key[len(old) :] for key in names if key.startswith(old))
+            count = len({*moved} & wanted)
+            if count > best:
+                best, changes = count, " and ".join(filter(None, (_words(old, new), words)))
+    few = best < max(_FEW, _ENOUGH * min(len(keys), len(wanted))) and best < len(keys)
+    if not changes or few:
+        return ""
+    share = f"all {best}" if best == len(keys) else f"{best} of its {len(keys)}"
+    return f"; {share} keys of {name} match those of {what} with {changes}: rename them first"
+
+
+def _renewed(key: str) -> str:
+    for pattern, name in _OLD:
+        key = pattern.sub(name, key)
+    return key
+
+
+def _words(old: str, new: str) -> str:
+    if not old:
+        return f"the prefix {new!r}" if new else ""
+    return f"{new!r} in place of the prefix {old!r}" if new else f"the prefix {old!r} removed"
+
+
+def _prefixes(keys: Sequence[str], wanted: set[str]) -> list[tuple[str, str]]:
+    """Prefixes of keys, each with the one to put in its place, the most frequent first."""
+    endings: dict[str, str] = {}
+    for key in wanted:
+        parts = key.split(".")
+        for i in range(len(parts)):
+            endings.setdefault(".".join(parts[i:]), key)
+    found: Counter[tuple[str, str]] = Counter()
+    step = -(-len(keys) // _TRIED) or 1
+    for key in [key for key in keys[::step] if key not in wanted]:
+        parts = key.split(".")
+        for i in range(len(parts)):
+            ending = ".".join(parts[i:])
+            if ending in endings:
+                old, new = key.removesuffix(ending), endings[ending].removesuffix(ending)
+                found[old, new] += 1
+                break
+    return [pair for pair, _ in found.most_common(8)]

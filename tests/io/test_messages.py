@@ -1,0 +1,157 @@
+"""What is said of files that are no weights of one model: what they are, and what to do."""
+
+import argparse
+import collections
+import pickle
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mergelib.io import Checkpoint, load_state_dict, save_state_dict
+
+
+def weights(fill: float = 1.0) -> dict[str, Tensor]:
+    return {"fc.weight": torch.full((2, 2), fill), "fc.bias": torch.ones(2)}
+
+
+@pytest.mark.parametrize("archive", [True, False])
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (argparse.Namespace(lr=1), "argparse.Namespace"),
+        (Path("x"), "pathlib.PosixPath"),
+        (collections.deque([1]), "collections.deque"),
+        ({"a": pickle.PickleBuffer}, "pickle.PickleBuffer"),
+    ],
+)
+def test_what_a_refused_pickle_holds_is_named(
+    tmp_path: Path, content: Any, name: str, archive: bool
+) -> None:
+    path = tmp_path / "a.ckpt"
+    saved = {"state_dict": weights(), "hyper_parameters": content}
+    torch.save(saved, path, _use_new_zipfile_serialization=archive)
+    message = rf"a\.ckpt is refused: it holds .*{name.rpartition('.')[2]}.* weights_only=False"
+    with pytest.raises(ValueError, match=message) as caught:
+        Checkpoint(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_names_are_listed(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    torch.save({"a": argparse.Namespace(), "b": collections.deque(), "w": weights()}, path)
+    with pytest.raises(ValueError, match=r"holds argparse.Namespace, collections.deque besides"):
+        Checkpoint(path)
+
+
+SETS: list[tuple[dict[str, Any], str, str]] = [
+    ({"state_dict": 1.0, "state_dict_ema": 2.0}, "'state_dict'", "'state_dict_ema'"),
+    ({"model": 1.0, "params_ema": 2.0, "epoch": None}, "'model'", "'params_ema'"),
+    ({"state_dict": 1.0, "ema": {"module": 2.0}}, "'state_dict'", "'ema.module'"),
+    ({"model": 1.0, "discriminator": 2.0, "d2": 3.0}, "'model'", "'discriminator', 'd2'"),
+]
+
+
+def filled(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: filled(part) for name, part in content.items()}
+    return weights(content) if isinstance(content, float) else content
+
+
+@pytest.mark.parametrize("archive", [True, False])
+@pytest.mark.parametrize(("content", "read", "others"), SETS)
+def test_one_of_several_sets_is_read_and_named(
+    tmp_path: Path, content: Any, read: str, others: str, archive: bool
+) -> None:
+    path = tmp_path / "a.pt"
+    torch.save(filled(content), path, _use_new_zipfile_serialization=archive)
+    said = re.escape(f"holds several sets of weights: {read} is read, and {others} is not")
+    with pytest.warns(UserWarning, match=said):
+        state = load_state_dict(path)
+    assert torch.equal(state["fc.weight"], torch.ones(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("content", "listed"),
+    [
+        ({"params": 1.0, "params_ema": 2.0}, "found 2 ('params', 'params_ema')"),
+        ({"model_state_dict": 1.0, "epoch": 3}, "found 1 ('model_state_dict')"),
+        ({"module": 1.0, "optimizer": {}}, "found 1 ('module')"),
+        ({"generator": 1.0, "discriminator": 2.0}, "('generator', 'discriminator')"),
+        ({"state_dict": 1.0, "model": 2.0}, "found 2 ('state_dict', 'model')"),
+        ({"ema": {"shadow": 1.0}}, "found 1 ('ema.shadow')"),
+    ],
+)
+def test_sets_of_other_names_are_listed(tmp_path: Path, content: Any, listed: str) -> None:
+    torch.save(filled(content), tmp_path / "a.pt")
+    message = re.escape(listed) + ".*save the one to merge by itself"
+    with pytest.raises(ValueError, match=message):
+        Checkpoint(tmp_path / "a.pt")
+
+
+def test_what_training_keeps_beside_weights_is_no_set(tmp_path: Path) -> None:
+    """An optimiser's moments, states of random numbers, scales, and metrics."""
+    layer = torch.nn.Linear(2, 2)
+    optimiser = torch.optim.Adam(layer.parameters())
+    layer(torch.ones(2)).sum().backward()
+    optimiser.step()
+    beside = {"optimizer": optimiser.state_dict(), "rng": {"cpu": torch.get_rng_state()}}
+    beside |= {"scaler": {"scale": torch.tensor(2.0)}, "metrics": {"loss": [1.0]}}
+    torch.save({"state_dict": layer.state_dict(), **beside}, tmp_path / "a.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_state_dict(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "tf_model.h5", "flax_model.msgpack", "model.onnx"])
+def test_formats_of_other_programs(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / name).write_bytes(b"something")
+    for path in (folder / name, folder):
+        with pytest.raises(
+            ValueError, match=rf"{name} is a file of .* which cannot be merged: take"
+        ):
+            Checkpoint(path)
+    (folder / "weights.bin").write_bytes(b"GGUF\3\0\0\0")
+    with pytest.raises(ValueError, match=r"weights.bin is a file of llama.cpp \(GGUF\)"):
+        Checkpoint(folder / "weights.bin")
+
+
+def test_pipelines_and_components_of_diffusers(tmp_path: Path) -> None:
+    name = "diffusion_pytorch_model.safetensors"
+    for part in ("unet", "vae"):
+        save_state_dict(weights(), tmp_path / "pipe" / part / name)
+    (tmp_path / "pipe" / "model_index.json").write_text("{}")
+    message = re.escape(f"it holds unet/{name}, vae/{name}: pass one of these files by itself")
+    with pytest.raises(ValueError, match=message):
+        Checkpoint(tmp_path / "pipe")
+    with pytest.raises(ValueError, match=re.escape(f"it holds {name}: pass one of")):
+        Checkpoint(tmp_path / "pipe" / "unet")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"or shards and an index$"):
+        Checkpoint(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("name", ["google/bert-base", "gpt2", "org/model-7B-v0.1"])
+def test_names_on_the_hub(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        FileNotFoundError, match=rf"no such .*: {name}; .*hf download {name} --local"
+    ):
+        Checkpoint(name)
+    for path in ("a.safetensors", "models/a/b", "/tmp/none", "../none"):
+        with pytest.raises(FileNotFoundError, match=rf"no such file or folder: {path}$"):
+            Checkpoint(path)
+
+
+def test_dtypes_that_are_not_known_are_quantised(tmp_path: Path) -> None:
+    header = b'{"a":{"dtype":"F8_E8M0","shape":[1],"data_offsets":[0,1]}}'
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0")
+    with pytest.raises(ValueError, match=r"unsupported dtype F8_E8M0: .*dequantise the model"):
+        Checkpoint(path)
