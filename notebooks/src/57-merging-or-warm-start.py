@@ -45,7 +45,7 @@ DEVICE = "cpu"
 # \frac{\ln 2}{-\ln(1 - \eta\mu)} \le \kappa \ln 2 \quad \text{steps}, \qquad \kappa = \frac{L}{\mu}, \quad \eta = \frac 1L ,
 # $$ (eq-warm-saved)
 #
-# *whatever* loss is aimed at. A constant number of steps is no constant factor: the longer the way, the less it counts. On quadratics all is
+# *whatever* loss is aimed at. The appendix says so itself: "as T increases, this advantage cannot always be relied upon". A constant number of steps is no constant factor: the longer the way, the less it counts. On quadratics all is
 # exact, and excess falls as $(1 - \eta h)^{2T}$ along a direction of curvature $h$, twice as fast as the bound. Here are two directions, and sixty, both with $\kappa = 200$:
 
 # %%
@@ -99,10 +99,11 @@ for run in (two, many):
 # | start of the second | shared with the first; its own; its own, reordered by Git Re-Basin |
 # | maps | copies with noise; mean padding; LiGO's, learned for each source alone or jointly; random factors |
 #
-# Random factors keep a weight's singular values and nothing else ([](50-growing)). There are GPTs twice as wide and deep on characters, and ResNets half wider and twice as deep on
+# Random factors keep a weight's singular values ([](50-growing)), and of the tables of tokens and positions, which are mapped on one side alone, the inner products of all rows as well. There are GPTs twice as wide and deep on characters, and ResNets half wider and twice as deep on
 # CIFAR-10, once with sources that know photographs and scripts (`ResNet`), and once with the two halves of [](53-sail-vision) (`ResNet, halves`); five seeds of each.
 # LiGO's maps are learned for as many steps as the ResNets are trained, so they are tried on GPTs alone. Rates were tuned for each kind of maps on other seeds, with a shared
-# start, but for `ResNet`, where all have one, at which scratch was not at its best. Scratch trains on for three or four times as long as the others, since else it never
+# start, but for `ResNet`, where all have one, at which scratch was not at its best. GPTs from scratch have the best rate and scale of their initial weights ([](text-lasting)), and a last
+# control has random weights with the scale of SAIL's grown ones, tensor by tensor. Scratch trains on for three or four times as long as the others, since else it never
 # comes to a loss that they do not begin with.
 #
 # ## Steps saved
@@ -114,7 +115,8 @@ for run in (two, many):
 from mergelib.records.statistics import over_seeds, written
 
 leads = analysis.leads()
-shown = leads[leads["maps"].isin(["mean", "svd_random"]) & (leads["start"] != "re-basin")]
+kinds = ["mean", "svd_random", analysis.ALIKE, analysis.USUAL]
+shown = leads[leads["maps"].isin(kinds) & (leads["start"] != "re-basin")]
 by = ["modality", "maps", "sources", "start"]
 columns = {name: over_seeds(shown, by, name) for name in ("lead", "saved", "factor")}
 print(written({name: columns[name] for name in ("lead", "saved")}).to_string())
@@ -129,6 +131,22 @@ for row, (modality, part) in zip(axes, table.groupby("modality", sort=False)):
 handles, names = axes[0, 0].get_legend_handles_labels()
 fig.legend(handles, names, loc="outside lower center", ncols=5, fontsize=10)
 plt.show()
+
+# %% tags=["remove-cell"]
+import torch
+
+from mergelib.sail import grow
+from mergelib.testbed.models import GPT
+
+torch.manual_seed(SEED)
+small, large = (GPT(*size, vocabulary=20, context=12) for size in ((8, 2, 2), (16, 2, 4)))
+state = grow(small, large, width="svd_random", generator=torch.Generator().manual_seed(SEED))
+for key in ("token_embed.weight", "pos_embed"):
+    own, mapped = small.state_dict()[key], state[key]
+    assert torch.allclose(mapped @ mapped.T, own @ own.T, atol=1e-6)
+key = "blocks.0.fc1.weight"
+own = torch.linalg.svdvals(small.state_dict()[key])
+assert torch.allclose(torch.linalg.svdvals(state[key])[: len(own)], own, atol=1e-5)
 
 # %% tags=["remove-cell"]
 lead, gain, ratio = (columns[name]["mean"].sort_index() for name in ("lead", "saved", "factor"))
