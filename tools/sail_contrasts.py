@@ -3,34 +3,57 @@
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pandas as pd
 from contrasts import Contrast
 
-from mergelib.ledger.sail.arms import BYOL, LABELS
-from mergelib.studies.analysis.sail.larger.arms import BASELINES
+from mergelib.ledger.sail.arms import BYOL, LABELS, TABLE
 from mergelib.studies.analysis.sail.spirals import LINKS, is_near
 from mergelib.studies.papers.sail.larger.factorial import KINDS
 from mergelib.studies.papers.sail.spirals import GAMMAS, READINGS
-from mergelib.studies.papers.sail.text import SHARES
 
 
 @dataclass(frozen=True)
-class Match(Contrast):
-    """The best weights set to the theorem's, or to what these leave of 1."""
+class Aligned(Contrast):
+    """Weights by distances set near 0, where the losses are lowest, or near 1."""
 
     def shifted(self, table: pd.DataFrame, sign: int) -> pd.DataFrame:
-        keys = [*self.blocks, "share"]
-        own = table[table["kind"] == "theorem"].set_index(keys)["gamma"]
-        rows = table[table["kind"] == "best"]
-        weights = own.loc[list(rows[keys].itertuples(index=False, name=None))].to_numpy()
-        table = table.copy()
-        table.loc[rows.index, "gamma"] = weights if sign > 0 else 1 - weights
-        return table
+        return table.assign(gamma=float(sign < 0) + 0.01 * (np.arange(len(table)) % 7))
+
+    def exchanged(self, table: pd.DataFrame, _: np.random.Generator) -> pd.DataFrame:
+        return table  # the losses are exchanged
+
+
+@dataclass(frozen=True)
+class Kept(Contrast):
+    """Shifts that differ a little by seed, as some maps keep exactly everything in each."""
+
+    def shifted(self, table: pd.DataFrame, sign: int) -> pd.DataFrame:
+        moved = super().shifted(table, sign)["kept"] - table["kept"]
+        return table.assign(kept=table["kept"] + moved * (1 + 0.01 * table["seed"]))
+
+
+@dataclass(frozen=True)
+class Chained(Contrast):
+    """Every link set to a multiple of the data's distances, or of alternating signs."""
+
+    def shifted(self, table: pd.DataFrame, sign: int) -> pd.DataFrame:
+        keys = ["seed", "start", "cell"]
+        data = table[table["link"] == LINKS[0]].drop_duplicates(keys).set_index(keys)["value"]
+        own = data.loc[list(table[keys].itertuples(index=False, name=None))].to_numpy()
+        places = table["link"].map({link: place for place, link in enumerate(LINKS)})
+        noise = np.random.default_rng(0).normal(0, 0.3 * own.std(), len(own))
+        return table.assign(value=own * np.array([1.0, sign, 1.0, sign])[places] + noise)
+
+    def exchanged(self, table: pd.DataFrame, _: np.random.Generator) -> pd.DataFrame:
+        every_other = table["link"].isin(LINKS[1::2])
+        return table.assign(value=table["value"].where(~every_other, -table["value"]))
 
 
 _ARMS = partial(Contrast, "compared", ("method",), blocks=("seed", "reading", "start"))
 _BLOCKS = ("seed", "modality", "target", "start", "size")
 _STARTS = partial(Contrast, "starts", ("arm",), blocks=_BLOCKS)
+_FINISHED = partial(Contrast, "finished", ("arm",), blocks=_BLOCKS)
 _LASTING = partial(Contrast, "lasting", ("arm",), blocks=_BLOCKS)
 _WITHOUT = partial(Contrast, "unlabelled_lasting", ("arm",), blocks=_BLOCKS)
 _PICTURED = partial(Contrast, "pictured", ("arm",), blocks=_BLOCKS)
@@ -50,7 +73,7 @@ _FARTHER = (  # from what sources know
     *("gtsrb", "fashion_mnist", "kmnist", "mnist"),
 )
 _SHARES = partial(
-    Contrast,
+    Kept,
     "kept",
     ("width", "mode"),
     outcome=("kept",),
@@ -61,6 +84,7 @@ _SHARES = partial(
 _DIRECTED = partial(Contrast, blocks=("seed", "source", "target", "start"))
 _NEAR = [near for near in GAMMAS if is_near(pd.Series([near])).all()]
 _FAR = [gamma for gamma in GAMMAS if gamma not in _NEAR]
+_OTHERS = [gamma for gamma in GAMMAS if gamma != 0.0]
 _CELLS = [f"{reading} {source}" for reading in READINGS for source in (1, 2)]
 
 CONTRASTS: dict[str, tuple[Contrast, ...]] = {
@@ -72,46 +96,39 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _WITHOUT([("SAIL",), ("scratch",)], ("easy",), 10_000.0),
     ),
     "S2": (
-        Match(
-            "weights",
-            ("kind", "share"),
-            [("best", share) for share in SHARES],
-            ("gamma",),
-            blocks=("parts", "seed", "start"),
-        ),
+        Aligned("distances", ("features",), [("histogram",)], ("gamma",)),
         Contrast(
-            "mixed",
-            ("method",),
-            [("theorem",), ("best",), ("nearest source",), ("uniform",)],
-            ("loss",),
-            10.0,
-            blocks=("parts", "seed", "start", "share"),
+            "swept",
+            ("gamma",),
+            [(gamma,) for gamma in (0.0, *_OTHERS)],
+            ("choose", "judge"),
+            100.0,
+            levels=[0, *(1 for _ in _OTHERS)],
+            blocks=("seed", "tokens", "start", "step"),
         ),
     ),
     "S3": (
-        Contrast(
-            "barriers",
-            ("start", "place"),
-            [("own", "ends"), ("own", "middle")],
-            ("loss",),
-            10.0,
-            blocks=("seed", "reading", "steps"),
-        ),
-        Contrast(
-            "swept",
-            ("start", "gamma"),
-            [("own", 0.0), ("own", 0.5)],
-            ("judge",),
-            10.0,
-            blocks=("seed", "tokens", "step"),
+        *(
+            Contrast(
+                name,
+                ("gamma",),
+                [(0.0,), (0.5,)],
+                ("judge",),
+                10.0,
+                blocks=("seed", "start", *cells, "step"),
+            )
+            for name, cells in (("swept", ("tokens",)), ("overlapping", ("alpha", "beta")))
         ),
     ),
-    "S6": (_STARTS([("SAIL",), *((name,) for name in BASELINES)], ("loss",), 10.0),),
+    "S6": (_FINISHED([("SAIL",), *((name,) for name in TABLE)], ("loss",), 10.0),),
     "S7": (
         _SHARES(
-            [("svd_random", "grown"), ("svd", "alone"), ("svd", "grown")],
-            levels=[0, 1, 1],
-            against=[1, -1, -1],
+            [
+                *(("mean", "grown"), ("svd", "alone"), ("svd_random", "grown")),
+                *(("interpolate", "grown"), ("svd", "grown")),
+            ],
+            levels=[-1, 1, 1, 1, 1],
+            against=[1, -1, -1, -1, -1],
         ),
         _SHARES([("", "alone")], levels=[1], against=[-1]),
     ),
@@ -130,8 +147,9 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             "risk",
             ("form",),
             [("repaired",), ("printed",)],
-            ("tells",),
-            2.0,
+            ("bound",),
+            10.0,
+            against=[0, -1],
             part="bounds",
             blocks=("seed", "examples"),
         ),
@@ -146,9 +164,9 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             blocks=("seed", "start", "step"),
         ),
     ),
-    "S5": (
+    "S5": (_DIRECTED("interiors", ("place",), [("interior",), ("end",)], ("loss",), 10.0),),
+    "S21": (
         _DIRECTED("crossed", ("method",), [("theorem",), ("scratch",)], ("easy", "hard"), 1000.0),
-        _DIRECTED("interiors", ("place",), [("interior",), ("end",)], ("loss",), 10.0),
     ),
     "S10": (
         _ARMS([("scratch",), ("theorem",)]),
@@ -192,27 +210,18 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             blocks=("seed", "start", "source"),
         ),
     ),
-    "S15": (
+    "S15": tuple(
         Contrast(
-            "sweep",
+            name,
             ("gamma",),
             [(gamma,) for gamma in (*_NEAR, *_FAR)],
-            ("loss_50",),
+            ("choose", "judge"),
             100.0,
             levels=[*(0 for _ in _NEAR), *(1 for _ in _FAR)],
             against=[*(1 for _ in _NEAR), *(0 for _ in _FAR)],
-            blocks=("seed", "reading", "start"),
-        ),
-        Contrast(
-            "swept",
-            ("gamma",),
-            [(gamma,) for gamma in (*_NEAR, *_FAR)],
-            ("choose",),
-            100.0,
-            levels=[*(0 for _ in _NEAR), *(1 for _ in _FAR)],
-            against=[*(1 for _ in _NEAR), *(0 for _ in _FAR)],
-            blocks=("seed", "tokens", "start", "step"),
-        ),
+            blocks=("seed", *cells, "start", "step"),
+        )
+        for name, cells in (("swept", ("tokens",)), ("overlapping", ("alpha", "beta")))
     ),
     "S16": (
         _ARMS([("theorem",), ("nearest source",)], ("loss",), 10.0),
@@ -236,18 +245,12 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         _HALVED([("SAIL",), ("scratch",)], ("easy",), 1000.0),
     ),
     "S19": (_STARTS([("SAIL, distilled",), ("SAIL",)], ("late", "loss"), 1000.0),),
-    "S18": (  # exchanged, the inner two links run backwards and the outer two do not
-        Contrast(
+    "S18": (
+        Chained(
             "chain",
             ("link", "cell"),
-            [
-                *((link, cell) for link in LINKS[:3] for cell in _CELLS),
-                *((LINKS[3], cell) for cell in _CELLS[::-1]),
-            ],
+            [(link, cell) for link in LINKS for cell in _CELLS],
             ("value",),
-            1000.0,
-            levels=[*3 * [0, 1, 2, 3, 4, 5], 5, 4, 3, 2, 1, 0],
-            against=[0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0, *2 * [0, 1, 2, 3, 4, 5]],
             blocks=("seed", "start"),
         ),
     ),
@@ -255,11 +258,20 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
         Contrast(
             "clusters",
             ("split", "features"),
-            [("random", "histogram without mean"), ("thirds", "histogram without mean")],
+            [("random", "histogram"), ("thirds", "histogram")],
             ("auc",),
             10.0,
             part="separation",
             blocks=("seed", "pair"),
+        ),
+        Contrast(
+            "silhouettes",
+            ("split",),
+            [("random",), ("thirds",)],
+            ("silhouette",),
+            10.0,
+            part="silhouettes",
+            blocks=("seed", "space"),
         ),
     ),
 }
