@@ -139,11 +139,11 @@ wide = starts.pivot_table(index=["size", "start", "seed"], columns="arm", values
 above = wide.sub(wide["nearest source"], axis=0)
 others = ["SAIL", "SAIL, learned", "SAIL, matched", "SAIL, distilled", "uniform", "LiGO"]
 assert (above[[*others, "stack", "own size"]].groupby("size").mean().min() > 0.004).all()
-assert above["greedy soup"].dropna().between(0, 0.01).all()
+assert above["greedy soup"].abs().mean() < 0.005
 assert (above["SAIL"] > 0).all(), "in every seed, size and start"
 assert (above["SAIL"] < above["uniform"]).all()
 assert (above["SAIL, distilled"] > above["SAIL"]).dropna()[above["SAIL, distilled"].notna()].all()
-assert above["scratch"].min() > 0.15
+assert above["scratch"].min() > 0.25
 middle, half = interval(above["farther source"].dropna().tolist())
 assert (round(middle - half, 2), round(middle, 2)) == (0.05, 0.1)
 for _, values in (
@@ -172,7 +172,7 @@ for _, values in ahead.stack().dropna().groupby(["size", "arm"]):
 # alone.** The theorem's weight is right, three quarters, and better than one half. But the quarter of the other network does harm, and the greedy
 # soup leaves it out, so that it differs from the nearest source by its own cost alone. Alone, at a rate that was not tuned for it, it ends 0.1 nats behind: here, unlike [in vision](vision-farther), the distance names the better source. LiGO as published ends within a hundredth of LiGO by SAIL's maps, and bert2BERT near both. All three are behind the nearest
 # source alone, the first and the last at both sizes, and none is certainly ahead of SAIL or behind it. All starts are ahead of scratch by more
-# than 0.15 nats, although scratch has the best of all rates and scales of its weights that we tried ([below](text-lasting)). Random weights as GPT-2 draws them {cite}`radford2019language`, with smaller last weights in every
+# than 0.25 nats, although scratch has the best of all rates and scales of its weights that we tried ([below](text-lasting)). Random weights as GPT-2 draws them {cite}`radford2019language`, with smaller last weights in every
 # branch, end within 0.03 of the usual ones at the same rate. Distillation from the nearest source does not help either.
 #
 # ## What counts as cost

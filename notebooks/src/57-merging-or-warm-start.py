@@ -121,7 +121,7 @@ by = ["modality", "maps", "sources", "start"]
 columns = {name: over_seeds(shown, by, name) for name in ("lead", "saved", "factor")}
 print(written({name: columns[name] for name in ("lead", "saved")}).to_string())
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Steps saved against scratch (left) and log₂ of the ratio of FLOPs by account B (right), by the test loss aimed at, from easy to hard. Means and 95 % intervals over the seeds where both get there, at least four of five; dotted where a start is there already.", "name": "fig-warm-saved"}, "image": {"alt": "Above, GPTs: lines of steps saved rise ever more steeply, from 50 to about 700 steps; random factors to 380; random weights of the grown scale rise to 160 to 190 and stay there. Factors rise to more than twenty and fall after that, for two sources to about four. Below, ResNets with either kind of sources: steps saved rise to about 200, with wide intervals; factors rise to between three and six and stay. Random factors are near zero."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Steps saved against scratch (left) and log₂ of the ratio of FLOPs by account B (right), by the test loss aimed at, from easy to hard. Means and 95 % intervals over the seeds where both get there, at least four of five; dotted where a start is there already.", "name": "fig-warm-saved"}, "image": {"alt": "Above, GPTs: lines of steps saved rise ever more steeply, from 50 to about 700 steps; random factors to 380; random weights of the grown scale rise to 160 to 190 and stay there. Factors rise to more than twenty and fall after that, for two sources to about four. Below, ResNets with either kind of sources: steps saved rise to about 200, with wide intervals; factors rise to between three and seven and stay. Random factors are near zero."}}
 table = analysis.often_reached(analysis.saved())
 fig, axes = plt.subplots(3, 2, figsize=(9.2, 9.4))
 for row, (modality, part) in zip(axes, table.groupby("modality", sort=False)):
@@ -180,12 +180,12 @@ for modality, start in [(name, start) for name in analysis.RESULTS for start in 
 assert (curve.loc["GPT", "mean", 1, "shared"]["saved"].diff().dropna() < 0).all()
 for modality in ("ResNet", "ResNet, halves"):
     late = curve.loc[modality, "mean"].query("goal < 1.7")["A"]
-    assert late.between(1.45, 2.65).all()
+    assert late.between(1.4, 2.8).all()
 
 # %% [markdown]
 # **Steps saved are not constant: they grow wherever we look.** On GPTs one source begins where scratch is after 460 steps, and has saved 720 in the end. On ResNets, whose heads are new, no
 # start has a lead in loss to speak of, and one source saves about 200 steps. What has been learned changes the pace, not only the place. Factors do not simply fall, either. Below the loss that a start begins with any
-# start seems ever faster. Beyond it, factors of two sources fall on GPTs from more than twenty to about four; on ResNets they stay between three and six, as for a power law (second exercise). Scratch's
+# start seems ever faster. Beyond it, factors of two sources fall on GPTs from more than twenty to about four; on ResNets they stay between three and seven, as for a power law (second exercise). Scratch's
 # steps end there: what follows is open.
 #
 # **What helps is what has been learned, not its scale.** Random weights with the scale of SAIL's grown ones save 170 steps against scratch at its best, with an interval that reaches almost to zero, where one source saves 720.
@@ -336,11 +336,11 @@ assert round(by_c["scratch", 0], 2) == 2.57
 last = table[(table["modality"] == "ResNet") & (table["maps"] == "mean")]
 last = last.groupby(["sources", "start", "goal"])["C"].mean().groupby(["sources", "start"]).first()
 assert abs(last[1, "shared"]) < 0.2
-assert last[2].between(-1.2, -0.7).all()
+assert last[2].between(-0.8, -0.6).all()
 
 # %% [markdown]
 # A GPT source costs half of scratch's 300 steps, and one source still ends far ahead: at 2.23 nats against 2.57. After two, nothing is left of the 300. On ResNets a source costs twice the 100 steps; to the lowest loss that is often
-# reached, one source is as fast as scratch, two are half as fast.
+# reached, one source is as fast as scratch, two are slower (a factor of 0.6).
 #
 # ```
 # mergelib study factorial --suite tinyshakespeare --seeds 5 \
