@@ -145,7 +145,7 @@ assert (above["SAIL"] < above["uniform"]).all()
 assert (above["SAIL, distilled"] > above["SAIL"]).dropna()[above["SAIL, distilled"].notna()].all()
 assert above["scratch"].min() > 0.25
 middle, half = interval(above["farther source"].dropna().tolist())
-assert (round(middle - half, 2), round(middle, 2)) == (0.05, 0.1)
+assert (middle > half, round(middle, 2)) == (True, 0.09)
 for _, values in (
     (wide["scratch, published"] - wide["scratch, usual scale"]).dropna().groupby("size")
 ):
@@ -170,7 +170,7 @@ for _, values in ahead.stack().dropna().groupby(["size", "arm"]):
 # %% [markdown]
 # **In every seed, at both sizes (the other is 64 wide and 4 deep) and from both kinds of start, SAIL ends behind the nearest source
 # alone.** The theorem's weight is right, three quarters, and better than one half. But the quarter of the other network does harm, and the greedy
-# soup leaves it out, so that it differs from the nearest source by its own cost alone. Alone, at a rate that was not tuned for it, it ends 0.1 nats behind: here, unlike [in vision](vision-farther), the distance names the better source. LiGO as published ends within a hundredth of LiGO by SAIL's maps, and bert2BERT near both. All three are behind the nearest
+# soup leaves it out, so that it differs from the nearest source by its own cost alone. Alone, at a rate that was not tuned for it, it ends 0.09 nats behind: here, unlike [in vision](vision-farther), the distance names the better source. LiGO as published ends within a hundredth of LiGO by SAIL's maps, and bert2BERT near both. All three are behind the nearest
 # source alone, the first and the last at both sizes, and none is certainly ahead of SAIL or behind it. All starts are ahead of scratch by more
 # than 0.25 nats, although scratch has the best of all rates and scales of its weights that we tried ([below](text-lasting)). Random weights as GPT-2 draws them {cite}`radford2019language`, with smaller last weights in every
 # branch, end within 0.03 of the usual ones at the same rate. Distillation from the nearest source does not help either.
