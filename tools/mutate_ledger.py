@@ -31,6 +31,7 @@ from mergelib.ledger.verdicts import (
     verdict,
 )
 from mergelib.records.results import MissingResult, load_table
+from mergelib.studies.papers.sail.spirals import EPOCHS
 
 CLAIMS = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS, *sail.CLAIMS)
 WAYS = ("as measured", "for", "against", "exchanged", "shuffled", "renamed", "missing")
@@ -270,6 +271,10 @@ def _stored(name: Any, *part: str) -> pd.DataFrame:
     table: pd.DataFrame = name() if callable(name) else load_table(name, *part)
     if "rest" in table:  # compressions: what primary checks read, in the older form
         table = table[table["rest"] != "average"].drop(columns="rest").reset_index(drop=True)
+    for column in {"easy", "hard", "late"} & {
+        *table
+    }:  # steps: a run that never got there, its last
+        table = table.fillna({column: table["last"] if "last" in table else EPOCHS})
     gaps = [column for column in table if column in _FUSED and table[column].isna().any()]
     kept = {
         column: table[column].astype(object).where(table[column].notna(), "") for column in gaps
