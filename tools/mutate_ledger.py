@@ -274,7 +274,7 @@ def _stored(name: Any, *part: str) -> pd.DataFrame:
     for column in {"easy", "hard", "late"} & {
         *table
     }:  # steps: a run that never got there, its last
-        table = table.fillna({column: table["last"] if "last" in table else EPOCHS})
+        table = table.fillna({column: table.get("last", EPOCHS)})
     gaps = [column for column in table if column in _FUSED and table[column].isna().any()]
     kept = {
         column: table[column].astype(object).where(table[column].notna(), "") for column in gaps

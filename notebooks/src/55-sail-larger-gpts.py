@@ -92,9 +92,9 @@ import numpy as np
 
 from mergelib.plots import use_style
 from mergelib.studies.analysis.sail.larger import arms as comparison
+from mergelib.studies.analysis.sail.larger import tuning
 from mergelib.studies.figures import starts as drawn
 from mergelib.studies.figures import text as figures
-from mergelib.studies.analysis.sail.larger import tuning
 
 use_style()
 way = comparison.curves(comparison.TEXT)
