@@ -33,6 +33,7 @@ from mergelib.ledger.verdicts import (
 )
 from mergelib.records.results import MissingResult, load_table
 from mergelib.studies.analysis.cart.experiments import with_rest
+from mergelib.studies.papers.sail.spirals import EPOCHS
 
 CLAIMS = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS, *sail.CLAIMS)
 WAYS = ("as measured", "for", "against", "exchanged", "shuffled", "renamed", "missing")
@@ -249,6 +250,8 @@ def _stored(name: Any, *part: str) -> pd.DataFrame:
     table: pd.DataFrame = name() if callable(name) else load_table(name, *part)
     if not callable(name) and name.endswith("-compression"):
         table = with_rest(table)
+    for column in {"easy", "hard", "late"} & {*table}:  # a run that never got there: its last step
+        table = table.fillna({column: table.get("last", EPOCHS)})
     gaps = [column for column in table if column in _FUSED and table[column].isna().any()]
     kept = {
         column: table[column].astype(object).where(table[column].notna(), "") for column in gaps

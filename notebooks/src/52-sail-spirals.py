@@ -230,19 +230,19 @@ assert share["one class"] < 0.05
 #
 # ## Faster than what?
 #
-# A start is judged by its epochs to a loss that was fixed beforehand: what scratch has after half of its training, on
-# other seeds. The logarithm $\log_2$ of scratch's cost over one's own is 1 for twice as fast. **Account A** counts retraining
+# A start is judged by its epochs to a loss that was fixed beforehand: what scratch has after three tenths of its training, on
+# other seeds. Epochs are read off the smoothed curve, on straight lines between readings. The logarithm $\log_2$ of scratch's cost over one's own is 1 for twice as fast. **Account A** counts retraining
 # alone, as the paper does; **account B** adds what SAIL computes to find its weights, here MMD between inputs; **account C** adds the
 # training of sources. SAIL's start has the weights of Theorem 3. Beside it stand the plain mean and the baseline that the paper leaves
 # out: the source whose data are nearest to the target's, alone.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "How much faster than scratch, log₂, account B. Right of zero is faster. Means and 95 % intervals over seeds; who never reaches the loss counts as if at the end of training, so that left of zero the truth may be farther left, and who begins below it as if at the first reading, so that right of zero it may be farther right.", "name": "fig-spirals-speed"}, "image": {"alt": "Two panels. In both, all methods are left of zero for sources of one class, and of inner and outer points. For random points all are right of zero; with own starts the nearest source alone is ahead of the averages, with a shared start the plain mean is."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "How much faster than scratch, log₂, account A. Right of zero is faster. Means and 95 % intervals over seeds; who never reaches the loss counts as if at the end of training, so that left of zero the truth may be farther left, and who is there by the first reading as if at that reading, so that right of zero it may be farther right.", "name": "fig-spirals-speed"}, "image": {"alt": "Two panels. In both, all methods are left of zero for sources of one class, and of inner and outer points. For random points all are right of zero; with own starts the nearest source alone is ahead of the averages, with a shared start the plain mean is."}}
 compared = analysis.compared()
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.4), sharey=True, sharex=True)
 for ax, start in zip(axes, analysis.STARTS):
     sets = {}
     for method in analysis.MERGED:
-        rows = analysis.speed_ups(compared, "easy", "B", method)
+        rows = analysis.speed_ups(compared, "easy", "A", method)
         sets[method] = rows[rows["start"] == start]
     draw.gains(sets, ax)
     ax.set(title=draw.STARTS[start][0], xlabel="log₂ speed-up")
@@ -275,11 +275,10 @@ assert (alone.loc[["one class", "inner, outer"], "mean"] < 0).all()
 # %% [markdown]
 # **SAIL is faster than scratch where sources are trained on the target itself**, on 40 % of its very points, and slower where
 # each has seen another part of it. But in the first case there is little to merge for. With own starts the nearest
-# source alone is faster by far. With a shared start all need at most five epochs on average: the nearest source is below the goal
-# before the first one in 28 seeds of 30, SAIL in 16, the plain mean in 13. By account A thirty seeds cannot tell them apart, so what differs by account B
-# is mainly what the choice of weights or source has cost: about five epochs, of which the plain mean has none.
+# source alone is faster by far. With a shared start all are at the goal by the first reading, after five epochs, in at least 29 seeds of 30, so that their factors are lower bounds and
+# no order follows. What differs by account B is what the choice of weights or source has cost: about five epochs, of which the plain mean has none.
 #
-# **With sources paid for (account C), SAIL is slower than scratch in all six cells.** Only the nearest source alone is still faster, for
+# **With sources paid for (account C), SAIL is slower than scratch in all six cells.** The nearest source alone is slower, too, to this goal, and faster only to a harder one (what scratch has after six tenths of its training), for
 # random points.
 #
 # ## Where they end
@@ -308,8 +307,8 @@ from mergelib.records.statistics import paired
 
 begun = compared[(compared["reading"] == "random") & (compared["start"] == "shared")]
 first = begun.groupby("method")["easy"]
-there = first.apply(lambda steps: int((steps == 0).sum()))
-assert there[[*analysis.MERGED]].to_dict() == {"theorem": 16, "uniform": 13, "nearest source": 28}
+there = first.apply(lambda steps: int((steps <= 5).sum()))
+assert there[[*analysis.MERGED]].min() >= 29
 assert first.size().eq(30).all()
 assert first.mean()[[*analysis.MERGED]].max() <= 5
 told = {
@@ -342,7 +341,8 @@ for goal in ("easy", "hard"):
     assert (paid["mean"] + paid["half_width"] < 0).all()
     assert (told["uniform", goal, "C"].eval("mean + half_width") < 0).all()
     alone = told["nearest source", goal, "C"]
-    assert (alone.eval("mean - half_width")["random"] > 0).all()
+    assert ((alone.eval("mean - half_width")["random"] > 0) == (goal == "hard")).all()
+    assert goal == "hard" or (alone.eval("mean + half_width")["random"] < 0).all()
     assert (alone.eval("mean + half_width")[["one class", "inner, outer"]] < 0).all()
 
 # %% [markdown]

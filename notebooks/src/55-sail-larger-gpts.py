@@ -92,9 +92,9 @@ import numpy as np
 
 from mergelib.plots import use_style
 from mergelib.studies.analysis.sail.larger import arms as comparison
+from mergelib.studies.analysis.sail.larger import tuning
 from mergelib.studies.figures import starts as drawn
 from mergelib.studies.figures import text as figures
-from mergelib.studies.analysis.sail.larger import tuning
 
 use_style()
 way = comparison.curves(comparison.TEXT)
@@ -139,13 +139,13 @@ wide = starts.pivot_table(index=["size", "start", "seed"], columns="arm", values
 above = wide.sub(wide["nearest source"], axis=0)
 others = ["SAIL", "SAIL, learned", "SAIL, matched", "SAIL, distilled", "uniform", "LiGO"]
 assert (above[[*others, "stack", "own size"]].groupby("size").mean().min() > 0.004).all()
-assert above["greedy soup"].dropna().between(0, 0.01).all()
+assert above["greedy soup"].abs().mean() < 0.005
 assert (above["SAIL"] > 0).all(), "in every seed, size and start"
 assert (above["SAIL"] < above["uniform"]).all()
 assert (above["SAIL, distilled"] > above["SAIL"]).dropna()[above["SAIL, distilled"].notna()].all()
-assert above["scratch"].min() > 0.15
+assert above["scratch"].min() > 0.25
 middle, half = interval(above["farther source"].dropna().tolist())
-assert (round(middle - half, 2), round(middle, 2)) == (0.05, 0.1)
+assert (middle > half, round(middle, 2)) == (True, 0.09)
 for _, values in (
     (wide["scratch, published"] - wide["scratch, usual scale"]).dropna().groupby("size")
 ):
@@ -170,9 +170,9 @@ for _, values in ahead.stack().dropna().groupby(["size", "arm"]):
 # %% [markdown]
 # **In every seed, at both sizes (the other is 64 wide and 4 deep) and from both kinds of start, SAIL ends behind the nearest source
 # alone.** The theorem's weight is right, three quarters, and better than one half. But the quarter of the other network does harm, and the greedy
-# soup leaves it out, so that it differs from the nearest source by its own cost alone. Alone, at a rate that was not tuned for it, it ends 0.1 nats behind: here, unlike [in vision](vision-farther), the distance names the better source. LiGO as published ends within a hundredth of LiGO by SAIL's maps, and bert2BERT near both. All three are behind the nearest
+# soup leaves it out, so that it differs from the nearest source by its own cost alone. Alone, at a rate that was not tuned for it, it ends 0.09 nats behind: here, unlike [in vision](vision-farther), the distance names the better source. LiGO as published ends within a hundredth of LiGO by SAIL's maps, and bert2BERT near both. All three are behind the nearest
 # source alone, the first and the last at both sizes, and none is certainly ahead of SAIL or behind it. All starts are ahead of scratch by more
-# than 0.15 nats, although scratch has the best of all rates and scales of its weights that we tried ([below](text-lasting)). Random weights as GPT-2 draws them {cite}`radford2019language`, with smaller last weights in every
+# than 0.25 nats, although scratch has the best of all rates and scales of its weights that we tried ([below](text-lasting)). Random weights as GPT-2 draws them {cite}`radford2019language`, with smaller last weights in every
 # branch, end within 0.03 of the usual ones at the same rate. Distillation from the nearest source does not help either.
 #
 # ## What counts as cost
@@ -234,7 +234,7 @@ print(grid.round(4).to_string())
 # These are 1,000 steps, with scratch and the random control at their best, and SAIL and the nearest source at the best of four rates. Goals are the lowest losses that scratch had in 300 and 600 steps on the
 # tuning seeds. Steps to a goal are read off the smoothed curve, on straight lines between readings:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Perplexity on test text over 1,000 steps, with a shared start; dotted, the easy and the hard goal, which scratch reached in three and six tenths of its steps on other seeds. Left: width 48, depth 3. Right: width 64, depth 4. Logarithmic axis; means and 95 % intervals over five seeds.", "name": "fig-text-lasting"}, "image": {"alt": "Two panels that look alike. SAIL and the nearest source alone begin near the easy goal and cross the hard one within a sixth of the steps. Scratch and random weights of the grown scale begin far above, run close together, and cross the goals after about three and six tenths of the steps."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Perplexity on test text over 1,000 steps, with a shared start; dotted, the easy and the hard goal, which scratch reached in three and six tenths of its steps on other seeds. Left: width 48, depth 3. Right: width 64, depth 4. Logarithmic axis; means and 95 % intervals over five seeds.", "name": "fig-text-lasting"}, "image": {"alt": "Two panels that look alike. SAIL and the nearest source alone begin near the easy goal and cross the hard one within a quarter of the steps. Scratch and random weights of the grown scale begin far above, run close together, and cross the goals after about three and seven tenths of the steps."}}
 way = comparison.curves(comparison.LASTING)
 way = way[way["start"] == "shared"]
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.8), sharey=True)
@@ -273,22 +273,23 @@ table = {
 print(written(table).to_string())
 
 # %% tags=["remove-cell"]
-speed = goals.groupby(["pair", "account", "goal", "size"])["speed"].mean()
-factor = (2**speed).sort_index()
-assert 7 < factor["SAIL", "A", "hard", "half wider"] < 10
-assert 3 < factor["SAIL", "A", "hard", "twice"] < 5
-assert (factor["SAIL", "A", "easy"] > 10).all()
-assert factor["SAIL, over its scale", "A", "hard", "half wider"] > 6
-assert factor["SAIL, over its scale", "A", "hard", "twice"] > 3
-assert factor["its scale", "A", "hard"].between(0.9, 1.25).all()
-assert (factor["SAIL", "C", "easy"] < 1).all()
-assert factor["SAIL", "C", "hard"].between(0.9, 1.5).all()
+shared_mean = shared.groupby(["pair", "account", "goal", "size"])["speed"].mean().sort_index()
+assert 8 < 2 ** shared_mean["SAIL", "A", "hard", "half wider"] < 8.7
+assert 5 < 2 ** shared_mean["SAIL", "A", "hard", "twice"] < 5.4
+assert (2 ** shared_mean["SAIL", "A", "easy"] > 14).all()
+assert 7.3 < 2 ** shared_mean["SAIL, over its scale", "A", "hard", "half wider"] < 7.7
+assert 4 < 2 ** shared_mean["SAIL, over its scale", "A", "hard", "twice"] < 4.3
+assert (2 ** shared_mean["its scale", "A", "hard"]).round(1).tolist() == [1.1, 1.3]
+assert 0.8 < 2 ** shared_mean["SAIL", "C", "hard", "half wider"] < 0.85
+assert 1.6 < 2 ** shared_mean["SAIL", "C", "hard", "twice"] < 1.75
+scale = table["A"].xs("its scale", level="pair").xs("hard", level="goal")
+assert (scale["mean"] > scale["half_width"]).to_dict() == {"half wider": False, "twice": True}
 
 # %% tags=["remove-cell"]
 early = goals[(goals["pair"] == "SAIL") & (goals["account"] == "A") & (goals["goal"] == "easy")]
 assert early.groupby(["size", "start"])["early"].mean().min() > 0.5
 usual = longer[longer["arm"] == "scratch, usual scale"].groupby("size")["hard"]
-assert usual.apply(lambda steps: steps.isna().mean()).min() > 0.5
+assert usual.apply(lambda steps: steps.isna().mean()).min() >= 0.8
 ends = longer[longer["start"] == "shared"]
 ends = ends.pivot_table(index="size", columns="arm", values=["loss", "accuracy"])
 steps = longer[longer["arm"].isin(["SAIL", "nearest source"]) & (longer["start"] == "shared")]
@@ -300,11 +301,11 @@ assert (told["outcome"] == "holds").all()
 
 
 # %% [markdown]
-# **Here the paper is right about scratch.** To the hard goal SAIL needs about a ninth of scratch's steps at width 48 and a quarter at width 64. To the easy goal factors are lower bounds: SAIL is there by the first
-# reading, after 20 steps. Most of this is what has been learned, not its scale: random weights of the same scale are at most a fifth faster than scratch at its best.
-# A scratch that is not tuned makes the factors much larger: at its usual scale and rate it seldom reaches the hard goal in 1,000 steps at all.
+# **Here the paper is right about scratch.** To the hard goal SAIL is 8 times as fast as scratch at width 48 and 5 times at width 64. To the easy goal factors are lower bounds: SAIL is there by the first
+# reading, after 20 steps. Most of this is what has been learned and not its scale: random weights of the same scale are 1.1 times as fast as scratch at its best at width 48, which is no detectable difference, and 1.3
+# times at width 64. Over these SAIL is still 7 and 4 times as fast. A scratch that is not tuned looks much slower: at its usual scale and rate it reaches the hard goal in one of ten runs.
 #
-# With both sources to pay for (account C), SAIL is slower than scratch to the easy goal and about as fast to the hard one. The nearest source alone gets to the hard goal sooner than SAIL.
+# With both sources to pay for (account C), SAIL is slower than scratch at width 48, and at width 64 1.7 times as fast to the hard goal. The nearest source alone gets to the hard goal sooner than SAIL.
 #
 # ## The paper's numbers
 #
@@ -553,7 +554,7 @@ assert abs((without - with_noise).mean()) < 0.001
 #
 # * Every start from trained networks is far ahead of random weights. Of them the nearest source alone, grown, gets to every goal first or nearly so.
 # * Averages of two sources, learned maps and distillation end behind it at equal cost.
-# * What counts as cost decides which start is fast: learned maps lead while they are free. With both sources to pay for, SAIL is about as fast as scratch to the hard goal.
+# * What counts as cost decides which start is fast: learned maps lead while they are free. With both sources to pay for, SAIL is slower than scratch at width 48 and faster at width 64.
 # * The scale of the grown weights explains little of their lead over a scratch that is at its own best scale; over an untuned scratch the factors would be much larger.
 # * The paper's 10.8866 is an untrained network, three of its test sizes cannot be, and its table has no row for a source.
 # * Copies stay copies under learned maps, too.

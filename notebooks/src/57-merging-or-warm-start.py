@@ -14,7 +14,7 @@ if importlib.util.find_spec("mergelib") is None:
 # %% [markdown]
 # # Merging or warm start?
 #
-# **In one sentence:** what helps is the warm start. At equal cost two merged sources end behind one in text, and level with it or behind on
+# **In one sentence:** what helps is the warm start, and not the scale of its weights. At equal cost two merged sources end behind one in text, and level with it or behind on
 # pictures; and what a start saves is no constant number of steps, as theory suggests.
 #
 # SAIL's start {cite}`anonymous2025structured` differs from scratch in three ways at once: something has been learned, two networks are averaged, and maps
@@ -121,7 +121,7 @@ by = ["modality", "maps", "sources", "start"]
 columns = {name: over_seeds(shown, by, name) for name in ("lead", "saved", "factor")}
 print(written({name: columns[name] for name in ("lead", "saved")}).to_string())
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Steps saved against scratch (left) and log₂ of the ratio of FLOPs by account B (right), by the test loss aimed at, from easy to hard. Means and 95 % intervals over the seeds where both get there, at least four of five; dotted where a start is there already.", "name": "fig-warm-saved"}, "image": {"alt": "Above, GPTs: all lines of steps saved rise ever more steeply, from 20 to over 700 steps; random factors to 530. Factors rise to about thirty while starts are below the goal, and fall after that. Below, ResNets with either kind of sources: steps saved rise to about 200, with wide intervals; factors rise to between three and six and stay. Random factors are near zero."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Steps saved against scratch (left) and log₂ of the ratio of FLOPs by account B (right), by the test loss aimed at, from easy to hard. Means and 95 % intervals over the seeds where both get there, at least four of five; dotted where a start is there already.", "name": "fig-warm-saved"}, "image": {"alt": "Above, GPTs: lines of steps saved rise ever more steeply, from 50 to about 700 steps; random factors to 380; random weights of the grown scale rise to 160 to 190 and stay there. Factors rise to more than twenty and fall after that, for two sources to about four. Below, ResNets with either kind of sources: steps saved rise to about 200, with wide intervals; factors rise to between three and seven and stay. Random factors are near zero."}}
 table = analysis.often_reached(analysis.saved())
 fig, axes = plt.subplots(3, 2, figsize=(9.2, 9.4))
 for row, (modality, part) in zip(axes, table.groupby("modality", sort=False)):
@@ -151,37 +151,46 @@ assert torch.allclose(torch.linalg.svdvals(state[key])[: len(own)], own, atol=1e
 # %% tags=["remove-cell"]
 lead, gain, ratio = (columns[name]["mean"].sort_index() for name in ("lead", "saved", "factor"))
 one, random = (("mean", 1, "shared"), ("svd_random", 1, "shared"))
-assert 470 < lead["GPT"][one] < 480 < 830 < gain["GPT"][one] < 845
+alike = (analysis.ALIKE, 0, "")
+assert 455 < lead["GPT"][one] < 465 < 710 < gain["GPT"][one] < 720
 for modality in ("ResNet", "ResNet, halves"):
     assert columns["lead"].loc[modality].sum(axis=1).max() < 10
-assert 235 < gain["ResNet"][one] < 250
-assert 190 < gain["ResNet, halves"][one] < 195
-assert gain["ResNet, halves"]["svd_random"].max() < 20
+assert 245 < gain["ResNet"][one] < 255
+assert 175 < gain["ResNet, halves"][one] < 185
+assert gain["ResNet, halves"]["svd_random"].max() < 30
 few = columns["saved"].loc["ResNet, halves"].loc["svd_random"]
 assert (few["mean"] < few["half_width"]).all()
-assert 5 < lead["GPT"][random] < 6.5
-assert 545 < gain["GPT"][random] < 555
-assert gain["ResNet"]["svd_random"].max() < 60
-assert 8.5 < ratio["GPT"]["mean"][2].min() < ratio["GPT"]["mean"][2].max() < 11
+assert 8.5 < lead["GPT"][random] < 9.5
+assert 390 < gain["GPT"][random] < 400
+scale = columns["saved"].loc["GPT"].loc[alike]
+assert 165 < scale["mean"] < 170
+assert scale["mean"] - scale["half_width"] < 5
+assert gain["ResNet"]["svd_random"].max() < 65
+assert 4 < ratio["GPT"]["mean"][2].min() < ratio["GPT"]["mean"][2].max() < 4.5
+usual = columns["saved"].loc["GPT"].loc[analysis.USUAL, 0, ""]
+assert usual["mean"] < -150
+
+# %% tags=["remove-cell"]
 curve = table.groupby(["modality", "maps", "sources", "start", "goal"])[["saved", "A"]].mean()
 curve = curve.sort_index()
 for modality, start in [(name, start) for name in analysis.RESULTS for start in ("shared", "own")]:
     part = curve.loc[modality, "mean", 2, start]
     assert part["saved"].reset_index().corr("spearman").iloc[0, 1] < -0.98
-    assert modality != "GPT" or 4.4 < part["A"].max() < 5
+    assert modality != "GPT" or 4.3 < part["A"].max() < 5
 assert (curve.loc["GPT", "mean", 1, "shared"]["saved"].diff().dropna() < 0).all()
 for modality in ("ResNet", "ResNet, halves"):
     late = curve.loc[modality, "mean"].query("goal < 1.7")["A"]
-    assert late.between(1.45, 2.65).all()
+    assert late.between(1.4, 2.8).all()
 
 # %% [markdown]
-# **Steps saved are not constant: they grow wherever we look.** On GPTs one source begins where scratch is after 475 steps, and has saved 840 in the end. On ResNets, whose heads are new, no
+# **Steps saved are not constant: they grow wherever we look.** On GPTs one source begins where scratch is after 460 steps, and has saved 720 in the end. On ResNets, whose heads are new, no
 # start has a lead in loss to speak of, and one source saves about 200 steps. What has been learned changes the pace, not only the place. Factors do not simply fall, either. Below the loss that a start begins with any
-# start seems ever faster. Beyond it, factors of two sources fall on GPTs from more than twenty to about ten; on ResNets they stay between three and six, as for a power law (second exercise). Scratch's
+# start seems ever faster. Beyond it, factors of two sources fall on GPTs from more than twenty to about four; on ResNets they stay between three and seven, as for a power law (second exercise). Scratch's
 # steps end there: what follows is open.
 #
-# **Not all of it need be learning.** Random factors keep no function. They begin where scratch is after six steps, and on GPTs they still save 550, at a rate at which scratch is worse: part of
-# that gain may be the scale of weights. Where scratch has its own best rate, on halves, they save nothing that five seeds can show.
+# **What helps is what has been learned, not its scale.** Random weights with the scale of SAIL's grown ones save 170 steps against scratch at its best, with an interval that reaches almost to zero, where one source saves 720.
+# An untuned scratch would have hidden this: it takes 165 steps more than the tuned one to the lowest loss that both reach. Random factors keep no function, and begin where scratch is after nine steps, but they are more than a scale: they keep
+# the inner products of tokens and of positions that the source has learned. They save 400 steps on GPTs. On halves, where heads and inputs are new, they save nothing that five seeds can show.
 #
 # ## Sources, starts, maps
 #
@@ -327,11 +336,11 @@ assert round(by_c["scratch", 0], 2) == 2.57
 last = table[(table["modality"] == "ResNet") & (table["maps"] == "mean")]
 last = last.groupby(["sources", "start", "goal"])["C"].mean().groupby(["sources", "start"]).first()
 assert abs(last[1, "shared"]) < 0.2
-assert last[2].between(-1.2, -0.7).all()
+assert last[2].between(-0.8, -0.6).all()
 
 # %% [markdown]
 # A GPT source costs half of scratch's 300 steps, and one source still ends far ahead: at 2.23 nats against 2.57. After two, nothing is left of the 300. On ResNets a source costs twice the 100 steps; to the lowest loss that is often
-# reached, one source is as fast as scratch, two are half as fast.
+# reached, one source is as fast as scratch, two are slower (a factor of 0.6).
 #
 # ```
 # mergelib study factorial --suite tinyshakespeare --seeds 5 \
@@ -455,7 +464,7 @@ print("most:", gaps.max().max() < steps_saved(0.5, 1.0, 0.01) / 2 + 0.1)
 # * Networks save more steps the harder the target is, on GPTs and on ResNets, as far as scratch was trained.
 # * Merging two sources ends behind one on GPTs by 0.02 to 0.04 nats at equal cost, whatever the start; on ResNets level with it, or 0.06 behind where halves have their own starts.
 # * Mean padding and copies are a hundredth or two apart. Learned maps cost about what they bring if learned jointly, and much more if learned for each source alone.
-# * Random factors, which keep no function, save steps on GPTs as well, and none on ResNets once scratch has its best rate.
+# * The scale of grown weights alone saves 170 steps on GPTs, where what has been learned saves 720. Random factors, which keep what tokens have in common, save 400, and none on ResNets once scratch has its best rate.
 #
 # **Next:** [](90-claims-ledger).
 #
