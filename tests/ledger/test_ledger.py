@@ -345,7 +345,7 @@ def test_repairs_of_the_book_decide_neither_about_the_pairing_nor_about_the_theo
 
 def test_on_three_seeds_the_walk_by_entropy_hardly_leaves_the_pretrained_model() -> None:
     """F2 says so, since "stable" is trivial there."""
-    gains = entropy_gains().loc["vision20"].dropna(axis=1)
+    gains = pd.DataFrame(entropy_gains().loc["vision20"]).dropna(axis=1)
     still = int((gains.abs().max(axis=1) < 1).sum())
     told = {claim.key: claim.method for claim in frank_wolfe.CLAIMS}
     assert still == 3

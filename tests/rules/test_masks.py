@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import mergelib as ml
-from mergelib.merging import _own_seed
+from mergelib.merging import own_seed
 from mergelib.rules.arithmetic import task_arithmetic
 from mergelib.rules.masks import breadcrumbs, consensus, della, prune_by_rank, uses
 
@@ -129,13 +129,13 @@ def test_della_by_rows() -> None:
     whole = ml.merge("della", experts[:1], pretrained=base, drop_rate=0.0, epsilon=0.0)
     assert all(torch.equal(whole[key], experts[0][key]) for key in shapes)
     merged = ml.merge("della", experts, pretrained=base, seed=5)
-    seed = _own_seed(5, "conv")
+    seed = own_seed(5, "conv")
     rows = [expert["conv"].reshape(4, 15) for expert in experts]
     expected = della(rows, torch.zeros(4, 15), seed=seed).reshape(4, 3, 5)
     assert torch.equal(merged["conv"], expected)
     rows = [expert["wide"] for expert in experts]
     second = della(
-        [r[1:2] for r in rows], torch.zeros(1, 20_000), seed=_own_seed(_own_seed(5, "wide"), 1)
+        [r[1:2] for r in rows], torch.zeros(1, 20_000), seed=own_seed(own_seed(5, "wide"), 1)
     )
     assert torch.equal(merged["wide"][1:2], second), "each chunk has draws of its own"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mergelib import merge
-from mergelib.merging import _own_seed
+from mergelib.merging import own_seed
 from mergelib.rules.sparse import dare, drop_and_rescale, elect_and_reduce, ties, trim_below
 
 State = dict[str, Tensor]
@@ -210,7 +210,7 @@ def test_each_tensor_draws_from_a_seed_of_its_own() -> None:
     merged = merge("dare", experts, pretrained=pretrained, drop_rate=0.5, seed=11)
     for key in pretrained:
         tuned = [expert[key] for expert in experts]
-        expected = dare(tuned, pretrained[key], drop_rate=0.5, seed=_own_seed(11, key))
+        expected = dare(tuned, pretrained[key], drop_rate=0.5, seed=own_seed(11, key))
         assert torch.equal(merged[key], expected)
 
 
