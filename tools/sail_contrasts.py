@@ -42,7 +42,8 @@ class Chained(Contrast):
         data = table[table["link"] == LINKS[0]].drop_duplicates(keys).set_index(keys)["value"]
         own = data.loc[list(table[keys].itertuples(index=False, name=None))].to_numpy()
         places = table["link"].map({link: place for place, link in enumerate(LINKS)})
-        noise = np.random.default_rng(0).normal(0, 0.3 * own.std(), len(own))
+        spread = float(data.groupby(["start", "cell"]).std().median())
+        noise = np.random.default_rng(0).normal(0, 0.1 * spread, len(own))
         return table.assign(value=own * np.array([1.0, sign, 1.0, sign])[places] + noise)
 
     def exchanged(self, table: pd.DataFrame, _: np.random.Generator) -> pd.DataFrame:
