@@ -8,6 +8,7 @@ from mergelib.studies.papers.sail.larger import arms, encoder, factorial, kept
 from mergelib.studies.papers.stability import (
     constants,
     mechanisms,
+    merge_stability,
     rebasin,
     remedies,
     repeats,
@@ -21,7 +22,7 @@ from mergelib.studies.runner import REGISTERED, Loaded, Run, Study
 
 PAPERS = (
     *(cart, surface, geometry, convolutions, frank_wolfe, cogram),
-    *(constants, retraining, scaling, repeats, variance, remedies),
+    *(constants, retraining, merge_stability, scaling, repeats, variance, remedies),
     *(uneven, mechanisms, rebasin, weighing),
     *(spirals, text, kernels, nearness, diffusion, kept, encoder, arms, factorial, risk, clusters),
 )
