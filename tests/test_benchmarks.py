@@ -75,3 +75,20 @@ def test_stacked_networks_and_their_loop(tmp_path: Path) -> None:
     assert [row["model"] for row in report["gradients"]] == ["mlp", "vit_small", "vit"]
     for row in report["gradients"]:
         assert row["speedup"] == pytest.approx(row["loop_seconds"] / row["vmap_seconds"])
+
+
+def test_error_rates(tmp_path: Path) -> None:
+    """At toy size: the new interval errs less often than the one it replaced."""
+    output = tmp_path / "errors.json"
+    command = [sys.executable, "-m", "benchmarks.error_rates", "--count", "60", "-o", str(output)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = read_result(output)
+    assert len(report["intervals"]) == 5 * 6 * 3
+    rates: dict[str, list[float]] = {rule: [] for rule in ("crossed model", "Student over seeds")}
+    for row in report["intervals"]:
+        if row["kind"] == "tasks differ most" and row["rule"] in rates:
+            rates[row["rule"]].append(row["error"])
+    assert max(rates["crossed model"]) < min(rates["Student over seeds"])
+    fractions = {(row["true"], row["verdict"]): row["fraction"] for row in report["verdicts"]}
+    assert fractions[6, "holds"] == 1

@@ -20,7 +20,16 @@ import stability_contrasts
 from contrasts import Contrast, Follow, Key, Spread, Times
 
 from mergelib.ledger import Claim, cart, cogram, frank_wolfe, sail, stability
-from mergelib.ledger.verdicts import FAILS, HOLDS, UNTESTED, judge, outcomes, verdict
+from mergelib.ledger.verdicts import (
+    FAILS,
+    HOLDS,
+    PROVED,
+    REFUTED,
+    UNTESTED,
+    judge,
+    outcomes,
+    verdict,
+)
 from mergelib.records.results import MissingResult, load_table
 
 CLAIMS = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS, *sail.CLAIMS)
@@ -319,15 +328,17 @@ def found(claim: Claim, way: str) -> str:
         checks = [check for check in claim.test(load) if check.role == "primary"]
     except (ValueError, KeyError):
         return "error"
-    return verdict([shown for shown, _ in outcomes(checks)])
+    return verdict([result.shown for result in outcomes(checks)])
 
 
 def noticed(way: str, result: str) -> bool:
     """Whether that is the verdict that spoiled results must get."""
-    wanted = {"for": HOLDS, "against": FAILS, "renamed": "error", "missing": UNTESTED}
+    right = (HOLDS, PROVED)
+    wanted: dict[str, tuple[str, ...]] = {"for": right, "against": (FAILS, REFUTED)}
+    wanted |= {"renamed": ("error",), "missing": (UNTESTED,)}
     if way in ("exchanged", "shuffled"):
-        return result not in (HOLDS, "error")
-    return way not in wanted or result == wanted[way]
+        return result not in (*right, "error")
+    return way not in wanted or result in wanted[way]
 
 
 def table() -> pd.DataFrame:

@@ -5,7 +5,9 @@ from functools import partial
 from mergelib.ledger import cart_checks as checks
 from mergelib.ledger.verdicts import Claim
 
-_claim = partial(Claim, paper="choi2025revisiting", page="notebooks/11-cart-experiments")
+_claim = partial(
+    Claim, paper="choi2025revisiting", page="notebooks/11-cart-experiments", unit="tasks"
+)
 _VALIDATED = (
     "every method's scale, rank and density are chosen on labelled validation inputs, 500 of each "
     "task or, on the real networks, 100, which count as data; the merge itself sees none"

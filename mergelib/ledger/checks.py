@@ -1,8 +1,7 @@
-"""Checks: what a claim says of numbers that were measured, with intervals, p-value and power.
+"""Checks: what a claim says about measured numbers, with an interval, a p-value and power.
 
-A check carries what was measured, one value per seed, or per seed and task. From that alone come
-its estimate, two intervals beside each other (over seeds; resampled over seeds and tasks), its
-p-value, and the smallest difference that so many seeds could have shown.
+A check holds the values that were measured, one per seed, or per seed and task. Its estimate, its
+interval, its p-value and the smallest difference that it could have shown follow from them.
 """
 
 import math
@@ -14,142 +13,134 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from mergelib.records.statistics import pitman_morgan, resampled_means, resampling
+from mergelib.records.statistics import Estimate, crossed, log_ratio_of_spreads
 
 Role = Literal["primary", "secondary", "control"]
+Kind = Literal["mean", "spread", "correlation", "fraction", "fact"]
 Limit = Literal["", "least", "most", "none"]
 
-SEED = ("seed",)  # what tells rows apart that are means over tasks
+SEED = ("seed",)  # what identifies rows that are means over tasks
 
 UNITS = {"accuracy": "points", "loss": "nats"}
+SPREAD = "log ratio of spreads"
 LEVEL = 0.95
 POWER = 0.8
-DRAWS = 5000
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A 95 % interval, and the one-sided p-values of what it is compared with.
-
-    Attributes:
-        low: lower end.
-        high: upper end.
-        below: p-value of the hypothesis that the quantity is not above the bound.
-        above: of the one that it is not below it.
-    """
-
-    low: float
-    high: float
-    below: float
-    above: float
+FEWEST = {"correlation": 4, "spread": 3, "fact": 1}  # rows; 2 for all other kinds
 
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """A quantity that a claim says lies above a bound, or within two.
+    """A quantity that a claim says lies above a bound, or between two.
 
     Attributes:
         what: the comparison in words.
-        values: shape ``(seeds,)`` or ``(seeds, tasks)``, their mean is the quantity; for a
-            comparison of spreads, and for a correlation, shape ``(seeds, 2)``.
-        kind: ``"mean"``, ``"spread"`` (log of the ratio of the columns' standard deviations), or
-            ``"correlation"`` (Spearman's, of the columns).
+        values: shape ``(seeds,)`` or ``(seeds, columns)``; the quantity is their mean. A spread and
+            a correlation compare two columns, shape ``(units, 2)``, and a fraction is the mean of
+            zeros and ones, shape ``(units,)``.
+        kind: ``"mean"``; ``"spread"`` (log ratio of the columns' mean absolute deviations);
+            ``"correlation"`` (Spearman's); ``"fraction"`` (exact binomial test); ``"fact"`` (values
+            that are not a sample, such as a counterexample: all must be beyond the bound).
         role: only primary checks decide about a claim.
-        bound: the quantity shall be above it; it is 0 where two sides are compared.
-        tolerance: where given, the quantity shall lie within so much of the bound, on both sides.
+        bound: the quantity must be above it; 0 where two sides are compared.
+        tolerance: where given, the quantity must lie at most this far from the bound.
         paper: what the paper reports for the same quantity.
         unit: of the quantity.
-        limit: where the values are no more than bounds of the quantity, which is ``"least"`` as
-            large, so that the check cannot fail, or ``"most"``, so that it cannot hold; of
-            ``"none"`` neither can be said.
+        limit: for values that only bound the quantity, which is at ``"least"`` as large (the check
+            cannot fail) or at ``"most"`` (it cannot hold); ``"none"`` if nothing can be said.
+        columns: ``"tasks"``, a random sample that the interval generalises over (tasks, layers,
+            targets), or ``"designed"``, fixed points that are averaged within each seed.
+        network: name of the network where the claim has the same check for several of them; these
+            are pooled, see `mergelib.ledger.pooling`.
+
+    Raises:
+        ValueError: values that are missing, too few, or without any spread.
     """
 
     what: str
     values: np.ndarray
-    kind: Literal["mean", "spread", "correlation"] = "mean"
+    kind: Kind = "mean"
     role: Role = "primary"
     bound: float = 0.0
     tolerance: float | None = None
     paper: float | None = None
     unit: str = "points"
     limit: Limit = ""
+    columns: Literal["tasks", "designed"] = "tasks"
+    network: str = ""
     bounds: tuple[float, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        values = np.asarray(self.values, dtype=float)
-        if len(values) < 2 or not np.isfinite(values).all():
-            raise ValueError(f"{self.what}: an interval needs at least 2 seeds, none left out")
+        values = np.atleast_1d(np.asarray(self.values, dtype=float))
+        fewest = FEWEST.get(self.kind, 2)
+        if len(values) < fewest or not np.isfinite(values).all():
+            raise ValueError(f"{self.what}: a {self.kind} needs {fewest} or more rows, all finite")
+        if self.kind == "mean" and np.ptp(values) < 1e-12 * max(1.0, float(np.abs(values).max())):
+            raise ValueError(
+                f"{self.what}: all {values.size} values are {values.flat[0]:g}, so they have no "
+                "interval; state it as kind='fact', or count it as kind='fraction'"
+            )
+        if self.kind == "fraction" and not np.isin(values, (0, 1)).all():
+            raise ValueError(f"{self.what}: a fraction needs values of 0 and 1")
         object.__setattr__(self, "values", values)
         edge = self.tolerance
         ends = (self.bound,) if edge is None else (self.bound - edge, self.bound + edge)
         object.__setattr__(self, "bounds", ends)
 
-    @cached_property
+    @property
     def value(self) -> float:
-        """The quantity: a mean, a log ratio of standard deviations, or a rank correlation."""
-        if self.kind == "mean":
-            return float(self.values.mean())
-        first, second = self.values.T
+        """The quantity: a mean, a fraction, a log ratio of spreads or a rank correlation."""
+        return math.tanh(self.estimate.value) if self.kind == "correlation" else self.estimate.value
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """The quantity with standard error and degrees of freedom; a correlation as Fisher's z."""
         if self.kind == "spread":
-            return pitman_morgan(first, second)[0]
-        return _spearman(self.values)
+            return log_ratio_of_spreads(*self.values.T)
+        if self.kind == "correlation":  # Bonett and Wright (2000)
+            units = len(self.values)
+            rank = float(stats.spearmanr(*self.values.T).statistic)
+            error = math.sqrt((1 + rank**2 / 2) / (units - 3))
+            return Estimate(math.atanh(np.clip(rank, 1e-9 - 1, 1 - 1e-9)), error, units - 1)
+        if self.kind in ("fraction", "fact"):
+            return Estimate(float(self.values.mean()), 0.0, math.inf)
+        values = self.values.reshape(len(self.values), -1)
+        return crossed(values if self.columns == "tasks" else values.mean(1, keepdims=True))
 
-    @cached_property
-    def over_seeds(self) -> list[Interval]:
-        """Student's interval over seeds (or Pitman-Morgan's, or Fisher's z), for each bound."""
-        if self.kind == "spread":
-            return [_spread(self.values, bound) for bound in self.bounds]
-        if self.kind == "mean":
-            seeds = self.values.reshape(len(self.values), -1).mean(1)
-            error, freedom, centre = float(stats.sem(seeds)), len(seeds) - 1, self.value
-            return [_student(centre, error, freedom, bound) for bound in self.bounds]
-        seeds = len(self.values)  # Bonett and Wright (2000), on the scale of Fisher's z
-        error = math.sqrt((1 + self.value**2 / 2) / (seeds - 3))
-        centre = math.atanh(min(max(self.value, 1e-9 - 1), 1 - 1e-9))
-        parts = [_student(centre, error, seeds - 1, math.atanh(bound)) for bound in self.bounds]
-        return [
-            Interval(math.tanh(part.low), math.tanh(part.high), part.below, part.above)
-            for part in parts
-        ]
+    def interval(self, level: float = LEVEL) -> tuple[float, float]:
+        """Both ends of the confidence interval with this level."""
+        if self.kind == "fraction":  # Clopper and Pearson
+            found = stats.binomtest(int(self.values.sum()), len(self.values))
+            low, high = found.proportion_ci(level, method="exact")
+            return float(low), float(high)
+        if self.kind == "fact":
+            return float(self.values.min()), float(self.values.max())
+        low, high = self.estimate.interval(level)
+        return (math.tanh(low), math.tanh(high)) if self.kind == "correlation" else (low, high)
 
-    @cached_property
-    def resampled(self) -> list[Interval]:
-        """Percentile interval over seeds, and over tasks where there are any, for each bound."""
-        if self.kind == "mean":
-            draws = resampled_means(self.values, draws=DRAWS)
-        else:
-            shares, _ = resampling(len(self.values), 1, DRAWS)
-            statistic = _log_ratios if self.kind == "spread" else _rank_correlations
-            draws = statistic(self.values, shares)
-        low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        found = []
-        for bound in self.bounds:
-            below, above = (
-                (float(count) + 1) / (len(draws) + 1)
-                for count in ((draws <= bound).sum(), (draws >= bound).sum())
-            )
-            found.append(Interval(float(low), float(high), below, above))
-        return found
-
-    @cached_property
-    def interval(self) -> tuple[float, float]:
-        """What decides: at each end, the interval that reaches further."""
-        both = (self.over_seeds[0], self.resampled[0])
-        return min(part.low for part in both), max(part.high for part in both)
+    def _one_sided(self, bound: float) -> tuple[float, float]:
+        """P-values of "not above the bound" and of "not below it"."""
+        if self.kind == "fact":
+            low, high = self.interval()
+            return float(low <= bound), float(high >= bound)
+        if self.kind == "fraction":
+            count, total = int(self.values.sum()), len(self.values)
+            of_more = stats.binom.sf(count - 1, total, bound)
+            return float(of_more), float(stats.binom.cdf(count, total, bound))
+        if self.kind == "correlation":
+            bound = math.atanh(bound)
+        return self.estimate.one_sided(bound)
 
     @cached_property
     def chances(self) -> tuple[float, float]:
-        """Two-sided p-values, of the larger interval: that the claim is wrong, that it is right.
+        """Two-sided p-values: that the claim is wrong, that it is right.
 
         A small first one speaks for the claim, a small second one against it.
         """
-        both = list(zip(self.over_seeds, self.resampled, strict=True))
-        below = [max(one.below, other.below) for one, other in both]
-        above = [max(one.above, other.above) for one, other in both]
+        below, above = map(list, zip(*map(self._one_sided, self.bounds), strict=True))
         if self.limit in ("most", "none"):
-            below = [1.0] * len(both)
+            below = [1.0] * len(below)
         if self.limit in ("least", "none"):
-            above = [1.0] * len(both)
+            above = [1.0] * len(above)
         if self.tolerance is None:
             return min(1.0, 2 * below[0]), min(1.0, 2 * above[0])
         inside = max(below[0], above[1])  # two one-sided tests: above the lower, below the upper
@@ -158,54 +149,11 @@ class Check:
 
     @cached_property
     def detectable(self) -> float:
-        """The distance from the bound that so many seeds show in four cases out of five."""
-        freedom = max(1, len(self.values) - (2 if self.kind == "spread" else 1))
+        """The distance from the bound that data like these show in four cases out of five."""
+        freedom = self.estimate.freedom
         ratio = stats.t.ppf(POWER, freedom) / stats.t.ppf((1 + LEVEL) / 2, freedom)
-        low, high = self.interval
-        return float((high - low) / 2 * (1 + ratio))
-
-
-def _student(centre: float, error: float, freedom: int, bound: float) -> Interval:
-    half = error * float(stats.t.ppf((1 + LEVEL) / 2, freedom))
-    distance = centre - bound
-    if error < 1e-12 * max(1.0, abs(centre)):  # every seed gives the same value
-        below, above = float(distance <= 0), float(distance >= 0)
-    else:
-        below, above = (float(stats.t.sf(sign * distance / error, freedom)) for sign in (1, -1))
-    return Interval(centre - half, centre + half, below, above)
-
-
-def _spread(pairs: np.ndarray, bound: float) -> Interval:
-    first, second = pairs.T
-    _, low, high, _ = pitman_morgan(first, second)
-    ratio, _, _, p = pitman_morgan(first / math.exp(bound), second)
-    smaller, larger = p / 2, 1 - p / 2
-    return Interval(low, high, *((smaller, larger) if ratio > 0 else (larger, smaller)))
-
-
-def _spearman(pairs: np.ndarray) -> float:
-    return float(stats.spearmanr(pairs[:, 0], pairs[:, 1]).statistic)
-
-
-def _log_ratios(pairs: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Log ratios of standard deviations of weighted rows, one per row of ``shares``."""
-    centred = pairs - pairs.mean(0)
-    variances = shares @ centred**2 - (shares @ centred) ** 2
-    logs = np.log(np.maximum(variances, 1e-24)) / 2
-    return np.asarray(logs[:, 0] - logs[:, 1])
-
-
-def _rank_correlations(pairs: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Spearman's correlations of weighted rows; what is drawn twice ties with itself."""
-    ranks = []
-    for column in pairs.T:
-        smaller = (column < column[:, None]) + 0.5 * (column == column[:, None])
-        rank = shares @ smaller.T
-        ranks.append(rank - (shares * rank).sum(1, keepdims=True))
-    first, second = ranks
-    products = (shares * first * second).sum(1)
-    sizes = (shares * first**2).sum(1) * (shares * second**2).sum(1)
-    return np.asarray(products / np.sqrt(np.maximum(sizes, 1e-24)))
+        low, high = self.interval()
+        return math.nan if self.kind == "fact" else float((high - low) / 2 * (1 + ratio))
 
 
 def pick(
@@ -220,11 +168,11 @@ def pick(
     Args:
         table: of a result; accuracies in 0..1.
         column: what to read; accuracies come in per cent.
-        keys: what tells its rows.
-        **chosen: columns to the value that they shall have.
+        keys: columns that identify its rows.
+        **chosen: columns to the value that they must have.
 
     Raises:
-        ValueError: if a column is not there, no row matches, or the keys do not tell rows apart.
+        ValueError: if a column is missing, no row matches, or several rows have the same keys.
     """
     missing = sorted({column, *keys, *chosen} - {*table.columns})
     if missing:
@@ -236,8 +184,8 @@ def pick(
     rows = table.loc[wanted, [*keys, column]]
     values = rows.set_index(list(keys))[column].astype(float)
     if rows.empty or values.index.has_duplicates:
-        told = " and ".join(keys)
-        raise ValueError(f"{len(rows)} rows with {chosen}: expected one for each {told}")
+        each = " and ".join(keys)
+        raise ValueError(f"{len(rows)} rows with {chosen}: expected one for each {each}")
     return 100 * values if "accuracy" in column else values
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mergelib.ledger.checks import Check, Role, above, matrix, pick
+from mergelib.ledger.checks import SPREAD, Check, Role, above, matrix, pick
 from mergelib.ledger.verdicts import Claim, Load
 
 CASES = tuple(product(("homogeneous", "heterogeneous"), ("common", "own")))
@@ -53,7 +53,7 @@ def _cogram(
 def _wider(what: str, wide: pd.Series, narrow: pd.Series, role: Role) -> Check:
     """The check that one series of seeds varies more than another."""
     pairs = np.stack([matrix(wide), matrix(narrow)], 1)
-    return Check(what, pairs, kind="spread", role=role, unit="log ratio of SDs")
+    return Check(what, pairs, kind="spread", role=role, unit=SPREAD)
 
 
 def _together(what: str, first: pd.Series, second: pd.Series, role: Role) -> Check:
@@ -152,7 +152,9 @@ def _weak(load: Load) -> list[Check]:
     return checks
 
 
-_claim = partial(Claim, paper="lenz2025cogram", page="notebooks/31-cogram-experiments")
+_claim = partial(
+    Claim, paper="lenz2025cogram", page="notebooks/31-cogram-experiments", unit="seeds"
+)
 _OURS = (
     "synthetic data, geometric prototypes, from common and from own initial weights, since the "
     "paper does not say which. Secondary: arithmetic prototypes. Controls: real digits, whose "

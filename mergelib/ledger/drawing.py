@@ -7,21 +7,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from mergelib.ledger.checks import SPREAD
 from mergelib.ledger.verdicts import VERDICTS
+from mergelib.records.statistics import Pooled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Blue and vermilion of Okabe and Ito, and a grey; what fails also has a shape of its own.
+# Blue and vermilion of Okabe and Ito, and a grey; what fails also has a shape of its own, and so
+# have facts.
 COLOURS = {"holds": "#0072b2", "open": "#8c8c8c", "fails": "#d55e00"}
-SHAPES = {"holds": "o", "open": "o", "fails": "X"}
+COLOURS |= {"proved": COLOURS["holds"], "refuted": COLOURS["fails"]}
+SHAPES = {"holds": "o", "open": "o", "fails": "X", "proved": "s", "refuted": "X"}
 MARKS = {
     "holds": "●",
+    "proved": "■",
     "mixed": "◐",
     "undecided": "○",
     "does not hold here": "✕",
+    "refuted by counterexample": "✖",
     "not tested": "–",
+}
+UNITS = {
+    "seeds": "other seeds, on these tasks and networks",
+    "tasks": "other seeds and other tasks like these, on these networks",
+    "layers": "other seeds and other layers like these",
+    "networks": "other networks like these",
+    "facts": "nothing else: it rests on facts",
 }
 ROLES = {"primary": "Primary checks", "secondary": "Secondary checks", "control": "Controls"}
 WIDTH = 50  # letters of a line beside the intervals
@@ -29,13 +42,13 @@ LEFT, RIGHT = -3.62, 1.92  # what the figure spans, where an interval's longest 
 
 
 def forest(table: pd.DataFrame, checks: pd.DataFrame) -> "Figure":
-    """Every primary check with its interval, claim by claim, and the paper's figures.
+    """Draw every primary check with its interval, claim by claim, and the paper's figures.
 
     Intervals are drawn as distances from the bound that a check must leave to the right, each
     claim's and unit's on a scale of its own.
 
     Args:
-        table: rows of the ledger as of `judge`, in the order to be drawn.
+        table: rows of the ledger as in `judge`, in the order to be drawn.
         checks: their checks.
 
     Returns:
@@ -70,7 +83,8 @@ def forest(table: pd.DataFrame, checks: pd.DataFrame) -> "Figure":
         ax.spines[side].set_visible(False)
     ax.grid(visible=False)
     for outcome, shade in COLOURS.items():
-        ax.plot([], [], SHAPES[outcome], ls="-", color=shade, ms=6, label=outcome)
+        if outcome in {*mine["outcome"]} | {"holds", "open", "fails"}:
+            ax.plot([], [], SHAPES[outcome], ls="-", color=shade, ms=6, label=outcome)
     ax.plot([], [], "D", ls="", mfc="white", mec="black", ms=5.5, label="the paper's figure")
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=9.5)
     return figure
@@ -103,8 +117,8 @@ def _given(value: Any) -> bool:
 
 def number(check: Any) -> str:
     """A check's value with its unit, and digits that suit its size."""
-    if check.unit == "log ratio of SDs":
-        return f"SD × {_digits(np.exp(check.value))}"
+    if check.unit == SPREAD:
+        return f"spread × {_digits(np.exp(check.value))}"
     if check.unit == "rank correlation":
         return f"ρ = {_digits(check.value)}"
     return f"{_digits(check.value)} {check.unit}"
@@ -154,9 +168,11 @@ def entries(table: pd.DataFrame, checks: pd.DataFrame, titles: dict[str, str]) -
             f"**{row['claim']} {MARKS[row['verdict']]} {row['verdict']}:** {row['statement']}.\n",
             f"* *The paper* ({row['place']}): {row['reported']}.",
             f"* *Here:* {_ours(own) or row['ours']}.",
+            *_pooled(row["pooled"], own),
             f"\n<details><summary>How it was tested; all {len(own)} checks</summary>\n",
             f"* *Tested by:* {row['method']}.",
             f"* *Data:* {row['data']}.",
+            f"* *Intervals are about* {UNITS[row['unit']]}.",
             f"* *Shown in* [{titles[row['page']]}](../{row['page']}).\n",
             *_listed(own),
             "</details>\n",
@@ -165,16 +181,34 @@ def entries(table: pd.DataFrame, checks: pd.DataFrame, titles: dict[str, str]) -
 
 
 def _ours(checks: pd.DataFrame) -> str:
-    """How many primary checks hold, and the one that speaks most against the claim."""
+    """How many primary checks hold, the one that speaks most against the claim, and its power."""
     primary = checks[checks["role"] == "primary"]
     if primary.empty:
         return ""
     counts = primary["outcome"].value_counts()
-    words = (("holds", "hold"), ("open", "open"), ("fails", "fail"))
-    told = ", ".join(f"{counts[kind]} {word}" for kind, word in words if kind in counts)
-    places = primary["outcome"].map({"fails": 0, "open": 1, "holds": 2})
+    words = {"holds": "hold", "proved": "are proved", "open": "are open", "fails": "fail"}
+    words["refuted"] = "are refuted"
+    shown = ", ".join(f"{counts[kind]} {word}" for kind, word in words.items() if kind in counts)
+    places = primary["outcome"].map({kind: i for i, kind in enumerate([*words][::-1])})
     weakest = next(primary.loc[places.sort_values(kind="stable").index].itertuples())
-    return f"of {len(primary)} primary checks {told}. {weakest.what}: {_interval(weakest)}"
+    power = ""
+    if weakest.outcome == "open":
+        power = f" This check could only have shown {_distance(weakest)} or more"
+    return f"of {len(primary)} primary checks {shown}. {weakest.what}: {_interval(weakest)}.{power}"
+
+
+def _pooled(effect: Pooled | None, checks: pd.DataFrame) -> list[str]:
+    """The effect over networks, with what is to be expected of another network."""
+    if effect is None:
+        return []
+    unit = checks.loc[checks["role"] == "primary", "unit"].iloc[0]
+    low, high = map(_digits, effect.estimate.interval())
+    return [
+        f"* *Over networks:* {_digits(effect.estimate.value)} {unit} [{low}, {high}]; between them "
+        f"the effect has a standard deviation of {_digits(effect.between)} (Q = "
+        f"{_digits(effect.heterogeneity)}, p = {_digits(effect.p)}); for one more network like "
+        f"these expect [{_digits(effect.low)}, {_digits(effect.high)}]."
+    ]
 
 
 def _headline(check: Any) -> str:
@@ -183,8 +217,10 @@ def _headline(check: Any) -> str:
 
 
 def _interval(check: Any) -> str:
+    if check.kind == "fact":
+        return number(check)
     ends = [check.low, check.high]
-    if check.unit == "log ratio of SDs":
+    if check.unit == SPREAD:
         ends = [float(np.exp(end)) for end in ends]
     return f"{number(check)} [{_digits(ends[0])}, {_digits(ends[1])}]"
 
@@ -217,7 +253,12 @@ def _line(check: Any) -> str:
     aim = f", against a bound of {_digits(check.bound)}" if check.bound else ""
     if _given(check.tolerance):
         aim = f", against a tolerance of {_digits(check.tolerance)}"
-    seen = np.exp(check.detectable) if check.unit == "log ratio of SDs" else check.detectable
-    return (
-        f"* {check.what}: {_interval(check)}{aim}; **{check.outcome}** (could show {_digits(seen)})"
-    )
+    power = "" if check.kind == "fact" else f" (could show {_distance(check)})"
+    return f"* {check.what}: {_interval(check)}{aim}; **{check.outcome}**{power}"
+
+
+def _distance(check: Any) -> str:
+    """The smallest difference from its bound that a check could show, with its unit."""
+    if check.unit == SPREAD:
+        return f"a factor of {_digits(np.exp(check.detectable))}"
+    return f"{_digits(check.detectable)} {check.unit}".strip()

@@ -264,7 +264,9 @@ def _pairing_in(table: pd.DataFrame, column: str, unit: str) -> list[Check]:
     return checks
 
 
-_claim = partial(Claim, paper="chen2025fwmerging", page="notebooks/22-frank-wolfe-experiments")
+_claim = partial(
+    Claim, paper="chen2025fwmerging", page="notebooks/22-frank-wolfe-experiments", unit="tasks"
+)
 _LABELS = (
     "100 labelled training examples of each task for Frank-Wolfe; AdaMerging sees their inputs"
 )

@@ -4,17 +4,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
-from mergelib.ledger.checks import Check
+from mergelib.ledger.checks import LEVEL, Check
 from mergelib.records.results import MissingResult, load_table
-from mergelib.records.statistics import holm
+from mergelib.records.statistics import Pooled, holm_factors, pool
 
 HOLDS, FAILS, MIXED = "holds", "does not hold here", "mixed"
+PROVED, REFUTED = "proved", "refuted by counterexample"
 UNDECIDED, UNTESTED = "undecided", "not tested"
-VERDICTS = (HOLDS, MIXED, UNDECIDED, FAILS, UNTESTED)
-ERRORS = 0.05  # familywise, within a claim
+VERDICTS = (HOLDS, PROVED, MIXED, UNDECIDED, FAILS, REFUTED, UNTESTED)
+ERRORS = 1 - LEVEL  # of a whole family of checks
+
+Unit = Literal["seeds", "tasks", "layers", "networks", "facts"]
 
 # As `load_table`, from the names of a result and of a table; or a function's table, if given that.
 Load = Callable[..., pd.DataFrame]
@@ -32,6 +36,9 @@ class Claim:
         reported: the figures the paper gives, as text.
         method: how it is tested here, and what in that is our own choice.
         data: what data the methods compared saw, labels that chose hyperparameters included.
+        unit: what the verdict generalises over: other ``"seeds"`` on the same tasks; other
+            ``"tasks"``, ``"layers"`` or ``"networks"`` like these as well; or nothing, if it rests
+            on ``"facts"``.
         page: the chapter that shows it, a path of the book without its ending.
         test: gives the checks, from a function that loads tables as `load_table` does.
     """
@@ -43,35 +50,70 @@ class Claim:
     reported: str
     method: str
     data: str
+    unit: Unit
     page: str
     test: Callable[[Load], Sequence[Check]]
 
 
-def outcomes(checks: Sequence[Check]) -> list[tuple[str, float]]:
-    """What each check shows, ``"holds"``, ``"fails"`` or ``"open"``, with its p-value.
+class Outcome(NamedTuple):
+    """What a check shows.
 
-    A check holds, or fails, where the larger of its two p-values, corrected by Holm's method for
-    the number of checks that have the same role, is below 5 %.
+    Attributes:
+        shown: ``"holds"``, ``"fails"`` or ``"open"``; of a fact, ``"proved"`` or ``"refuted"``.
+        p: two-sided p-value as it decides, corrected for the number of checks where it must be.
+        level: of the interval that decides in the same way.
     """
-    found: dict[int, tuple[str, float]] = {}
+
+    shown: str
+    p: float
+    level: float
+
+
+def outcomes(checks: Sequence[Check]) -> list[Outcome]:
+    """What each check shows.
+
+    A check holds, or fails, where its p-value, corrected by Holm's method for the number of checks
+    with the same role, is below 5 %. Where every primary check has an uncorrected p-value below 5
+    %, all of them hold: a claim that needs all its checks is tested at 5 % without a correction
+    (intersection-union test).
+    """
+    shown: dict[int, Outcome] = {}
+    for i, check in enumerate(checks):
+        if check.kind == "fact":
+            below, _ = check.chances
+            shown[i] = Outcome("refuted" if below else "proved", below, 1.0)
     for role in dict.fromkeys(check.role for check in checks):
-        mine = [i for i, check in enumerate(checks) if check.role == role]
-        sides = [checks[i].chances for i in mine]
-        adjusted = holm([min(side) for side in sides])
-        for i, side, p in zip(mine, sides, adjusted, strict=True):
-            shown = "holds" if side[0] < side[1] else "fails"
-            found[i] = (shown if p < ERRORS else "open", p)
-    return [found[i] for i in range(len(checks))]
+        family = [i for i, check in enumerate(checks) if check.role == role and i not in shown]
+        sides = [checks[i].chances for i in family]
+        factors = holm_factors([min(side) for side in sides])
+        if role == "primary" and all(wrong < ERRORS for wrong, _ in sides):
+            factors = [1.0] * len(family)
+        for i, (wrong, right), factor in zip(family, sides, factors, strict=True):
+            p = factor * min(wrong, right)
+            direction = "holds" if wrong < right else "fails"
+            kind = direction if p < ERRORS else "open"
+            shown[i] = Outcome(kind, min(1.0, p), 1 - ERRORS / factor)
+    return [shown[i] for i in range(len(checks))]
 
 
 def verdict(shown: Sequence[str]) -> str:
     """The verdict on a claim, from what its primary checks show."""
-    held, failed = shown.count("holds"), shown.count("fails")
-    if shown and held == len(shown):
+    counts = Counter(shown)
+    if counts["refuted"]:
+        return REFUTED
+    if shown and counts["proved"] == len(shown):
+        return PROVED
+    if shown and counts["holds"] + counts["proved"] == len(shown):
         return HOLDS
-    if held and failed:
+    if counts["holds"] and counts["fails"]:
         return MIXED
-    return FAILS if failed else UNDECIDED
+    return FAILS if counts["fails"] else UNDECIDED
+
+
+def pooled(checks: Sequence[Check]) -> Pooled | None:
+    """The effect of the primary checks that name a network, where there are two or more."""
+    estimates = [check.estimate for check in checks if check.network and check.role == "primary"]
+    return pool(estimates) if len(estimates) > 1 else None
 
 
 def judge(claims: Iterable[Claim], load: Load = load_table) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -82,8 +124,9 @@ def judge(claims: Iterable[Claim], load: Load = load_table) -> tuple[pd.DataFram
         load: gives a table of a result by both names.
 
     Returns:
-        The ledger, one row per claim with its ``verdict`` and ``ours``, what its primary checks
-        show; and all checks, one row each, with ``claim`` and ``outcome``.
+        The ledger, one row per claim with its ``verdict``, ``ours`` (counts of what its primary
+        checks show) and ``pooled`` (the effect over networks, or None); and all checks, one row
+        each, with ``claim``, ``outcome`` and the interval that decides.
 
     Raises:
         ValueError: for a result that lacks a table, a column, or rows that a claim needs. A result
@@ -95,37 +138,36 @@ def judge(claims: Iterable[Claim], load: Load = load_table) -> tuple[pd.DataFram
         try:
             checks = list(claim.test(known))
         except MissingResult as error:
-            ours, decision = str(error), UNTESTED
+            ours, decision, effect = str(error), UNTESTED, None
         else:
-            shown = outcomes(checks)
-            tested += [_row(claim, check, *one) for check, one in zip(checks, shown, strict=True)]
-            pairs = zip(checks, shown, strict=True)
-            primary = [what for check, (what, _) in pairs if check.role == "primary"]
-            ours, decision = _counted(primary), verdict(primary)
+            results = list(zip(checks, outcomes(checks), strict=True))
+            tested += [_row(claim, *pair) for pair in results]
+            primary = [result.shown for check, result in results if check.role == "primary"]
+            ours, decision, effect = _counted(primary), verdict(primary), pooled(checks)
         texts = {name: getattr(claim, name) for name in Claim.__annotations__}
         del texts["test"]
-        rows.append({"claim": texts.pop("key"), **texts, "ours": ours, "verdict": decision})
+        key = texts.pop("key")
+        rows.append({"claim": key, **texts, "ours": ours, "verdict": decision, "pooled": effect})
     return pd.DataFrame(rows), pd.DataFrame(tested, columns=COLUMNS)
 
 
 COLUMNS = [
-    *("claim", "role", "what", "value", "low", "high", "bound", "tolerance", "paper", "unit"),
-    *("low_seeds", "high_seeds", "low_resampled", "high_resampled", "detectable", "p", "outcome"),
+    *("claim", "role", "what", "kind", "value", "low", "high", "level", "bound", "tolerance"),
+    *("paper", "unit", "detectable", "p", "outcome"),
 ]
 
 
-def _row(claim: Claim, check: Check, outcome: str, p: float) -> dict[str, object]:
-    row: dict[str, object] = {"claim": claim.key, "p": p, "outcome": outcome}
-    row |= {name: getattr(check, name) for name in COLUMNS if name in Check.__annotations__}
-    low, high = check.interval
-    row |= {"value": check.value, "low": low, "high": high, "detectable": check.detectable}
-    for name, part in (("seeds", check.over_seeds[0]), ("resampled", check.resampled[0])):
-        row |= {f"low_{name}": part.low, f"high_{name}": part.high}
-    return row
+def _row(claim: Claim, check: Check, result: Outcome) -> dict[str, object]:
+    low, high = check.interval(result.level)
+    row = {name: getattr(check, name) for name in COLUMNS if name in Check.__annotations__}
+    row |= {"claim": claim.key, "value": check.value, "low": low, "high": high}
+    row |= {"detectable": check.detectable, "level": result.level, "p": result.p}
+    return {**row, "outcome": result.shown}
 
 
 def _counted(shown: Sequence[str]) -> str:
     counts = Counter(shown)
-    words = (("holds", "hold"), ("fails", "fail"), ("open", "are open"))
-    parts = [f"{counts[kind]} {word}" for kind, word in words if counts[kind]]
+    words = {"holds": "hold", "proved": "are proved", "fails": "fail", "refuted": "are refuted"}
+    words["open"] = "are open"
+    parts = [f"{counts[kind]} {word}" for kind, word in words.items() if counts[kind]]
     return f"of {len(shown)} primary checks " + ", ".join(parts)

@@ -1,11 +1,130 @@
 """Intervals, tests and paired comparisons over repeated seeds."""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import stats
+
+
+class Estimate(NamedTuple):
+    """An estimate with its standard error and the degrees of freedom of Student's t."""
+
+    value: float
+    error: float
+    freedom: float
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Both ends of the confidence interval with this level."""
+        half = self.error * float(stats.t.ppf((1 + level) / 2, self.freedom))
+        return self.value - half, self.value + half
+
+    def one_sided(self, bound: float) -> tuple[float, float]:
+        """P-values of the hypotheses "not above the bound" and "not below it"."""
+        distance = (self.value - bound) / self.error
+        return float(stats.t.sf(distance, self.freedom)), float(stats.t.cdf(distance, self.freedom))
+
+
+def crossed(values: np.ndarray) -> Estimate:
+    """The mean of a balanced table whose rows and columns are both random samples.
+
+    The model is mean + row + column + residual. With mean squares R, C and E of a table of S by T,
+    the variance of the mean is (R + C - E) / (S T), with Satterthwaite's degrees of freedom. Where
+    R or C is below E, that component is zero and its mean square is left out, which is what REML
+    gives; where both are, all three are pooled. The page "How often is a verdict wrong?" of the
+    book shows how often the interval misses.
+
+    Args:
+        values: one row per seed and one column per task, shape ``(S, T)``; with T = 1 it is
+            Student's interval over rows.
+
+    Raises:
+        ValueError: for fewer than two rows, or missing values.
+    """
+    rows, columns = values.shape
+    if rows < 2 or not np.isfinite(values).all():
+        raise ValueError(
+            f"an interval needs a complete table of 2 or more rows, got {values.shape}"
+        )
+    mean = float(values.mean())
+    by_row, by_column = values.mean(1), values.mean(0)
+    if columns == 1:
+        return Estimate(mean, float(stats.sem(by_row)), rows - 1)
+    residual = values - by_row[:, None] - by_column + mean
+    freedoms = np.array([rows - 1, columns - 1, (rows - 1) * (columns - 1)])
+    squares = [columns * ((by_row - mean) ** 2).sum(), rows * ((by_column - mean) ** 2).sum()]
+    row, column, rest = np.array([*squares, (residual**2).sum()]) / freedoms
+    if row < rest and column < rest:
+        variance = float(np.average([row, column, rest], weights=freedoms))
+        freedom = float(freedoms.sum())
+    elif row < rest or column < rest:
+        variance, freedom = (column, columns - 1) if row < rest else (row, rows - 1)
+    else:
+        variance = row + column - rest
+        freedom = variance**2 / float((np.array([row, column, rest]) ** 2 / freedoms).sum())
+    return Estimate(mean, float(np.sqrt(variance / values.size)), float(freedom))
+
+
+def log_ratio_of_spreads(first: np.ndarray, second: np.ndarray) -> Estimate:
+    """Log ratio of two paired samples' mean absolute deviations from their medians.
+
+    Its standard error is that of the linearised ratio (delta method). Unlike Pitman and Morgan's
+    test of two standard deviations, which rejects up to 28 % of true hypotheses for skewed samples,
+    it is robust: 3 to 9 % for normal, Laplace, t and exponential samples of 5 to 30 pairs.
+
+    Raises:
+        ValueError: for fewer than three pairs, or a sample without spread.
+    """
+    deviations = [np.abs(np.asarray(side) - np.median(side)) for side in (first, second)]
+    means = [float(each.mean()) for each in deviations]
+    if len(deviations[0]) < 3 or min(means) == 0:
+        raise ValueError(f"{len(deviations[0])} pairs, or a sample without spread, have no ratio")
+    influence = deviations[0] / means[0] - deviations[1] / means[1]
+    return Estimate(float(np.log(means[0] / means[1])), float(stats.sem(influence)), len(first) - 1)
+
+
+class Pooled(NamedTuple):
+    """One effect in several networks, from a random-effects meta-analysis.
+
+    Attributes:
+        estimate: mean effect over networks.
+        between: standard deviation of the effect between networks.
+        heterogeneity: Cochran's Q.
+        p: its p-value, of "all networks have the same effect".
+        low: lower end of the 95 % prediction interval for one more network.
+        high: upper end.
+    """
+
+    estimate: Estimate
+    between: float
+    heterogeneity: float
+    p: float
+    low: float
+    high: float
+
+
+def pool(estimates: Sequence[Estimate]) -> Pooled:
+    """Random effects by DerSimonian and Laird, with the interval of Hartung, Knapp and Sidik.
+
+    Raises:
+        ValueError: for fewer than two estimates.
+    """
+    if len(estimates) < 2:
+        raise ValueError("a pooled effect needs 2 or more networks")
+    values, errors = np.array([(each.value, each.error) for each in estimates]).T
+    freedom = len(values) - 1
+    weights = errors**-2
+    spread = float((weights * (values - np.average(values, weights=weights)) ** 2).sum())
+    scale = weights.sum() - (weights**2).sum() / weights.sum()
+    between = max(0.0, (spread - freedom) / float(scale))
+    weights = 1 / (errors**2 + between)
+    mean = float(np.average(values, weights=weights))
+    inflation = max(1.0, float((weights * (values - mean) ** 2).sum()) / freedom)
+    estimate = Estimate(mean, float(np.sqrt(inflation / weights.sum())), freedom)
+    other = Estimate(mean, float(np.hypot(estimate.error, np.sqrt(between))), freedom)
+    p = float(stats.chi2.sf(spread, freedom))
+    return Pooled(estimate, float(np.sqrt(between)), spread, p, *other.interval())
 
 
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
@@ -82,69 +201,41 @@ def written(columns: Mapping[str, pd.DataFrame], digits: int = 1) -> pd.DataFram
     )
 
 
-def paired_bootstrap(
-    table: pd.DataFrame,
-    better: str,
-    worse: str,
-    value: str = "accuracy",
-    *,
-    draws: int = 10_000,
-    seed: int = 0,
-) -> tuple[float, float, float]:
-    """Difference in mean accuracy of two methods, resampled over seeds and tasks together.
-
-    Both methods saw the same seeds and tasks, so the differences are taken first, and rows (seeds)
-    and columns (tasks) are then drawn with replacement, independently of each other.
+def both_intervals(
+    table: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], value: str = "accuracy"
+) -> pd.DataFrame:
+    """Paired differences of two methods with two 95 % intervals, in the unit of ``value``.
 
     Args:
-        table: columns ``method``, ``seed``, ``task`` and ``value``.
-        better: the method expected to be ahead.
-        worse: the one it is compared with.
+        table: columns ``method``, ``seed``, ``task`` and ``value``, on the same seeds and tasks.
+        pairs: name of the difference to the method it is of, and the one subtracted from it.
         value: what is compared.
-        draws: bootstrap samples.
-        seed: of the resampling.
 
     Returns:
-        The mean difference and the ends of its 95 % percentile interval.
+        One row per pair: ``mean``; ``half_width`` of Student's interval over seeds, for these
+        tasks; ``low`` and ``high``, the ends of the `crossed` interval, for other tasks like these.
 
     Raises:
         ValueError: if the two were not measured on the same seeds and tasks.
     """
-    wide = table.pivot(index=["seed", "task"], columns="method", values=value)
-    difference = (wide[better] - wide[worse]).unstack("task")
-    if difference.isna().any(axis=None):
-        raise ValueError(f"{better} and {worse} were not measured on the same seeds and tasks")
-    values = difference.to_numpy()
-    low, high = np.quantile(resampled_means(values, draws=draws, seed=seed), [0.025, 0.975])
-    return float(values.mean()), float(low), float(high)
-
-
-def both_intervals(
-    table: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], value: str = "accuracy"
-) -> pd.DataFrame:
-    """Paired differences of two methods with both intervals of 95 %, in the unit of ``value``.
-
-    Args:
-        table: columns ``method``, ``seed``, ``task`` and ``value``, on the same seeds and tasks.
-        pairs: name of the difference to the method it is of, and the one taken from it.
-        value: what is compared.
-
-    Returns:
-        One row per pair: ``mean``; ``half_width`` of Student's interval over seeds; ``low`` and
-        ``high``, the ends of `paired_bootstrap`'s interval over seeds and tasks.
-    """
     rows = paired(table, pairs, value)
-    ends = [paired_bootstrap(table, *pair, value)[1:] for pair in pairs.values()]
+    wide = table.pivot(index=["seed", "task"], columns="method", values=value)
+    ends = []
+    for better, worse in pairs.values():
+        difference = (wide[better] - wide[worse]).unstack("task")
+        if difference.isna().any(axis=None):
+            raise ValueError(f"{better} and {worse} were not measured on the same seeds and tasks")
+        ends.append(crossed(difference.to_numpy()).interval())
     return rows.assign(low=[low for low, _ in ends], high=[high for _, high in ends])
 
 
 def written_both(rows: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
     """`both_intervals` as text in two columns, to read."""
     texts = {
-        "difference, over seeds": [
+        "difference, these tasks": [
             plus_minus(mean, half, digits) for mean, half in rows[["mean", "half_width"]].to_numpy()
         ],
-        "over seeds and tasks": [
+        "other tasks": [
             f"[{low:.{digits}f}, {high:.{digits}f}]"
             for low, high in rows[["low", "high"]].to_numpy()
         ],
@@ -152,85 +243,15 @@ def written_both(rows: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
     return pd.DataFrame(texts, index=rows.index)
 
 
-@lru_cache(maxsize=64)
-def resampling(
-    rows: int, columns: int, draws: int = 10_000, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """How often each row, and each column, is drawn, as shares that sum to one in every draw.
+def holm_factors(p_values: Sequence[float]) -> list[float]:
+    """Holm's method as factors: a test rejects at 5 % where factor times p-value is below 0.05.
 
-    Returns:
-        Shapes ``(draws, rows)`` and ``(draws, columns)``; not to be written to.
+    The smallest of m p-values gets the factor m, the next m - 1, and so on; the product never falls
+    below that of a smaller p-value.
     """
-    generator = np.random.default_rng(seed)
-    shares = []
-    for count in (rows, columns):
-        drawn = generator.integers(count, size=(draws, count))
-        flat = drawn + count * np.arange(draws)[:, None]
-        counts = np.bincount(flat.ravel(), minlength=draws * count)
-        shares.append(counts.reshape(draws, count) / count)
-    return shares[0], shares[1]
-
-
-def resampled_means(values: np.ndarray, *, draws: int = 10_000, seed: int = 0) -> np.ndarray:
-    """Means of a table whose rows and columns are drawn with replacement, independently.
-
-    This is the bootstrap for crossed factors (Owen, 2007, "The pigeonhole bootstrap"), whose
-    variance is on the safe side.
-
-    Args:
-        values: one row per seed; one column per task, or shape ``(seeds,)``.
-        draws: how many.
-        seed: of the resampling.
-
-    Returns:
-        Shape ``(draws,)``.
-    """
-    table = values.reshape(len(values), -1)
-    rows, columns = resampling(*table.shape, draws, seed)
-    return np.asarray(((rows @ table) * columns).sum(1))
-
-
-def pitman_morgan(
-    first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray, level: float = 0.95
-) -> tuple[float, float, float, float]:
-    """Compares the spread of two paired samples: the log of the ratio of standard deviations.
-
-    The variances are equal just where sum and difference of the pairs are uncorrelated (Pitman and
-    Morgan, 1939); the interval holds the ratios that this test does not reject.
-
-    Args:
-        first: of each repetition.
-        second: of the same ones.
-        level: of confidence.
-
-    Returns:
-        The natural logarithm of the ratio of the first standard deviation to the second, the ends
-        of its interval, and the two-sided p-value.
-
-    Raises:
-        ValueError: for fewer than three pairs, or values without spread.
-    """
-    x, y = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
-    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        raise ValueError(f"{len(x)} pairs, or no spread: their variances cannot be compared")
-    freedom = len(x) - 2
-    ratio = float(np.log(x.std(ddof=1) / y.std(ddof=1)))
-    correlation = np.corrcoef(x, y)[0, 1]
-    quantile = stats.t.ppf((1 + level) / 2, freedom)
-    half = float(np.arccosh(1 + 2 * (1 - correlation**2) * quantile**2 / freedom)) / 2
-    p = float(stats.pearsonr(x + y, x - y).pvalue)
-    return ratio, ratio - half, ratio + half, p
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values: below 0.05 where a family of tests at 5 % rejects.
-
-    The smallest of m is multiplied by m, the next by m − 1, and so on; none falls below the one
-    before it.
-    """
-    adjusted = np.ones(len(p_values))
+    factors = np.ones(len(p_values))
     largest = 0.0
     for rank, i in enumerate(np.argsort(p_values, kind="stable")):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = largest
-    return [float(p) for p in adjusted]
+        largest = max(largest, (len(p_values) - rank) * p_values[i])
+        factors[i] = largest / p_values[i] if p_values[i] > 0 else len(p_values) - rank
+    return [float(factor) for factor in factors]

@@ -1,16 +1,17 @@
 """Intervals and p-values of checks, against scipy and against each other."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
 from mergelib.ledger import Check
-from mergelib.ledger.checks import Limit
+from mergelib.ledger.checks import Kind, Limit
 from mergelib.ledger.sail.speeds import faster, more
 from mergelib.ledger.sail.spirals import maintained
 from mergelib.ledger.verdicts import outcomes
-from mergelib.records.statistics import paired_bootstrap
 from mergelib.studies.analysis.sail.reached import SIDES, bounded
 
 RANDOM = np.random.default_rng(0)
@@ -18,42 +19,37 @@ NOISE = RANDOM.normal(0.4, 1, (6, 5))
 PAIRS = RANDOM.multivariate_normal([0, 0], [[1, 0.6], [0.6, 4]], 30)
 
 
-def test_a_mean_has_students_interval_and_the_paired_bootstraps() -> None:
-    check = Check("", NOISE)
-    means = NOISE.mean(1)
-    found = stats.ttest_1samp(means, 0)
-    ends = found.confidence_interval()
-    over = check.over_seeds[0]
-    assert (over.low, over.high) == pytest.approx((ends.low, ends.high))
-    assert 2 * min(over.below, over.above) == pytest.approx(found.pvalue)
-    cells = [(seed, task, NOISE[seed, task]) for seed in range(6) for task in range(5)]
-    rows = [(seed, task, "a", value) for seed, task, value in cells]
-    rows += [(seed, task, "b", 0.0) for seed, task, _ in cells]
-    table = pd.DataFrame(rows, columns=["seed", "task", "method", "accuracy"])
-    both = check.resampled[0]
-    expected = paired_bootstrap(table, "a", "b", draws=5000)
-    assert (check.value, both.low, both.high) == pytest.approx(expected)
-    assert check.interval == (min(over.low, both.low), max(over.high, both.high))
+def test_a_mean_over_seeds_has_students_interval() -> None:
+    for check in (Check("", NOISE[:, 0]), Check("", NOISE, columns="designed")):
+        means = check.values.reshape(6, -1).mean(1)
+        expected = stats.ttest_1samp(means, 0)
+        ends = expected.confidence_interval()
+        assert check.interval() == pytest.approx((ends.low, ends.high))
+        assert min(check.chances) == pytest.approx(expected.pvalue)
 
 
 def test_p_values_and_intervals_say_the_same() -> None:
-    """Where the interval ends at a bound, the chance is one in twenty."""
-    check = Check("", NOISE)
-    low, high = check.interval
-    for bound, side in ((low, 0), (high, 1)):
-        assert Check("", NOISE, bound=bound).chances[side] == pytest.approx(0.05, abs=0.002)
+    """Where the interval ends at a bound, the p-value is one in twenty."""
+    cases: list[tuple[np.ndarray, dict[str, Any]]] = [(NOISE, {}), (NOISE, {"columns": "designed"})]
+    cases += [(PAIRS, {"kind": "spread"}), (PAIRS, {"kind": "correlation"})]
+    for values, option in cases:
+        for level in (0.95, 0.99):
+            low, high = Check("", values, **option).interval(level)
+            for bound, side in ((low, 0), (high, 1)):
+                p = Check("", values, bound=bound, **option).chances[side]
+                assert p == pytest.approx(1 - level, abs=1e-6)
 
 
 def test_exchanging_sides_turns_every_sign() -> None:
     there, back = Check("", NOISE), Check("", -NOISE)
     assert back.value == -there.value
-    assert back.interval == pytest.approx((-there.interval[1], -there.interval[0]))
-    assert back.chances == pytest.approx(there.chances[::-1], abs=1e-3)
+    assert back.interval() == pytest.approx([-end for end in there.interval()][::-1])
+    assert back.chances == pytest.approx(there.chances[::-1])
 
 
 def test_within_a_tolerance_both_ends_count() -> None:
-    """Two one-sided tests at 2.5 %: the interval lies inside just where the chance is below 5 %."""
-    low, high = Check("", NOISE).interval
+    """Two one-sided tests at 2.5 %: the interval lies inside where the p-value is below 5 %."""
+    low, high = Check("", NOISE).interval()
     reach = max(-low, high)
     assert Check("", NOISE, tolerance=1.02 * reach).chances[0] < 0.05
     assert Check("", NOISE, tolerance=0.98 * reach).chances[0] > 0.05
@@ -62,21 +58,33 @@ def test_within_a_tolerance_both_ends_count() -> None:
     assert Check("", -far, tolerance=5.0).chances[1] < 0.05
 
 
-def test_values_that_do_not_vary_decide() -> None:
-    assert Check("", np.full(4, 0.3)).chances == pytest.approx((0, 1), abs=1e-3)
-    assert Check("", np.zeros(4)).chances == (1, 1)
+@pytest.mark.parametrize("values", [np.full(4, 0.3), np.zeros((3, 2)), np.array([1e9, 1e9 + 1e-6])])
+def test_values_that_do_not_vary_have_no_interval(values: np.ndarray) -> None:
+    with pytest.raises(ValueError, match=r"it: all \d values are .* state it as kind='fact'"):
+        Check("it", values)
+    fact = Check("", values, kind="fact", bound=-1.0)
+    assert fact.chances == (0.0, 1.0)
+    assert np.isnan(fact.detectable)
 
 
-def test_spreads_are_compared_by_pitman_and_morgan() -> None:
+@pytest.mark.parametrize(("kind", "rows"), [("correlation", 3), ("spread", 2), ("mean", 1)])
+def test_each_kind_needs_its_rows(kind: Kind, rows: int) -> None:
+    with pytest.raises(ValueError, match=f"it: a {kind} needs {rows + 1} or more rows"):
+        Check("it", PAIRS[:rows], kind=kind)
+
+
+def test_spreads_are_compared_by_mean_absolute_deviations() -> None:
+    """Resampling the pairs gives the same interval, and other scales do not change its length."""
     check = Check("", PAIRS, kind="spread")
-    first, second = PAIRS.T
-    assert check.value == pytest.approx(np.log(first.std() / second.std()))
-    p = stats.pearsonr(first + second, first - second).pvalue
-    assert 2 * min(check.over_seeds[0].below, check.over_seeds[0].above) == pytest.approx(p)
-    drawn = [PAIRS[RANDOM.integers(30, size=30)].std(axis=0) for _ in range(4000)]
-    ends = np.quantile([np.log(a / b) for a, b in drawn], [0.025, 0.975])
-    both = check.resampled[0]
-    np.testing.assert_allclose([both.low, both.high], ends, atol=0.04)
+    deviations = np.abs(PAIRS - np.median(PAIRS, axis=0)).mean(0)
+    assert check.value == pytest.approx(np.log(deviations[0] / deviations[1]))
+    drawn = PAIRS[RANDOM.integers(30, size=(4000, 30))]
+    sizes = np.abs(drawn - np.median(drawn, axis=1, keepdims=True)).mean(1)
+    ends = np.quantile(np.log(sizes[:, 0] / sizes[:, 1]), [0.025, 0.975])
+    np.testing.assert_allclose(check.interval(), ends, atol=0.08)
+    wider = Check("", PAIRS * [7, 1], kind="spread")
+    assert wider.value - check.value == pytest.approx(np.log(7))
+    assert np.ptp(wider.interval()) == pytest.approx(np.ptp(check.interval()))
 
 
 def test_correlations_against_plain_resampling() -> None:
@@ -85,10 +93,19 @@ def test_correlations_against_plain_resampling() -> None:
     error = np.sqrt((1 + check.value**2 / 2) / 27)
     half = stats.t.ppf(0.975, 29) * error
     ends = np.tanh(np.arctanh(check.value) + np.array([-half, half]))
-    assert (check.over_seeds[0].low, check.over_seeds[0].high) == pytest.approx(tuple(ends))
+    assert check.interval() == pytest.approx(tuple(ends))
     drawn = [stats.spearmanr(PAIRS[RANDOM.integers(30, size=30)]).statistic for _ in range(2000)]
-    both = check.resampled[0]
-    np.testing.assert_allclose([both.low, both.high], np.quantile(drawn, [0.025, 0.975]), atol=0.05)
+    np.testing.assert_allclose(check.interval(), np.quantile(drawn, [0.025, 0.975]), atol=0.06)
+
+
+def test_fractions_have_the_exact_binomial_test() -> None:
+    """None of five against a chance of 6/31 shows nothing, and all of five do."""
+    none, every = (Check("", np.full(5, x), kind="fraction", bound=6 / 31) for x in (0, 1))
+    assert none.chances[1] == pytest.approx(2 * (25 / 31) ** 5)
+    assert every.chances[0] == pytest.approx(2 * (6 / 31) ** 5)
+    assert every.interval() == pytest.approx((0.025 ** (1 / 5), 1))
+    with pytest.raises(ValueError, match="it: a fraction needs values of 0 and 1"):
+        Check("it", np.array([0.5, 1.0]), kind="fraction")
 
 
 def test_what_could_be_shown_is_shown_in_four_cases_of_five() -> None:
@@ -115,7 +132,7 @@ def test_what_could_be_shown_is_shown_in_four_cases_of_five() -> None:
 def test_bounds_of_a_quantity_decide_on_one_side(limit: Limit, shown: list[str]) -> None:
     values = np.array([1.0, 1.1, 0.9, 1.05, 0.95])
     checks = [Check("", sign * values, limit=limit) for sign in (1, -1)]
-    assert [outcome for outcome, _ in outcomes(checks)] == shown
+    assert [result.shown for result in outcomes(checks)] == shown
 
 
 @pytest.mark.parametrize(
@@ -158,7 +175,9 @@ def test_speed_ups_are_bounds_where_a_side_seldom_gets_there_or_begins_there(
 def test_a_difference_of_bounds_is_one_where_both_go_the_same_way(
     own: str, other: str, limit: Limit
 ) -> None:
-    rows = pd.DataFrame({"seed": 2 * [*range(5)], "speed": 1.0, "size": 5 * ["a"] + 5 * ["b"]})
+    rows = pd.DataFrame(
+        {"seed": 2 * [*range(5)], "speed": np.arange(10.0) ** 2, "size": 5 * ["a"] + 5 * ["b"]}
+    )
     rows[list(SIDES)] = [True, True, False, False]
     for size, name in (("a", own), ("b", other)):
         if name:
@@ -178,5 +197,5 @@ def test_who_is_better_has_maintained_its_accuracy(lead: float, shown: list[str]
     scratch = pd.Series([50.0, 60.0, 55.0, 52.0, 58.0])
     own = scratch + lead + pd.Series([0.02, -0.01, 0.0, 0.01, -0.02])
     better, no_worse = maintained("cell", own, scratch)
-    assert [outcomes([check])[0][0] for check in (better, no_worse)] == shown
+    assert [outcomes([check])[0].shown for check in (better, no_worse)] == shown
     assert [better.role, no_worse.role] == ["primary", "secondary"]

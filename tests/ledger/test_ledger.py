@@ -41,7 +41,8 @@ def test_verdicts() -> None:
 
 def shown(*values: np.ndarray, role: Role = "primary", **options: Any) -> list[str]:
     return [
-        what for what, _ in outcomes([Check("", value, role=role, **options) for value in values])
+        result.shown
+        for result in outcomes([Check("", value, role=role, **options) for value in values])
     ]
 
 
@@ -53,14 +54,52 @@ def test_outcomes() -> None:
     assert shown(UP, tolerance=1.15) == ["open"]
 
 
+WEAK = np.array([1.0, 2.0, 2.6, 0.5])  # a p-value between 0.025 and 0.05
+
+
 def test_holm_counts_the_checks_of_one_role() -> None:
-    """A check with p between 0.025 and 0.05 holds by itself, and not beside an open one."""
-    weak = np.array([1.0, 2.0, 2.6, 0.5])
-    assert 0.025 < Check("", weak).chances[0] < 0.05
-    assert shown(weak) == ["holds"]
-    assert shown(weak, OPEN) == ["open", "open"]
-    mixed = [Check("", weak), Check("", OPEN, role="control")]
-    assert [what for what, _ in outcomes(mixed)] == ["holds", "open"]
+    assert 0.025 < Check("", WEAK).chances[0] < 0.05
+    assert shown(WEAK) == ["holds"]
+    assert shown(WEAK, OPEN) == ["open", "open"]
+    mixed = [Check("", WEAK), Check("", OPEN, role="control")]
+    assert [result.shown for result in outcomes(mixed)] == ["holds", "open"]
+
+
+def test_a_claim_that_needs_all_its_checks_needs_no_correction() -> None:
+    """An intersection-union test; a failure among several is corrected."""
+    assert shown(WEAK, WEAK, UP) == ["holds"] * 3
+    assert shown(WEAK, WEAK, UP, role="secondary") == ["open", "open", "holds"]
+    assert shown(-WEAK, -WEAK, UP) == ["open", "open", "holds"]
+
+
+def test_no_interval_of_an_open_check_excludes_its_bound() -> None:
+    _, checks = judge([claim("A", [Check("", WEAK), Check("", WEAK), Check("", OPEN)])])
+    assert checks["outcome"].tolist() == ["open"] * 3
+    assert (checks["low"] < 0).all()
+    assert (checks["level"] > 0.97).tolist() == [True, True, False]
+    _, alone = judge([claim("A", [Check("", WEAK)])])
+    assert (alone["low"].item() > 0, alone["level"].item()) == (True, 0.95)
+
+
+def test_facts() -> None:
+    assert shown(np.array([2.0]), kind="fact", bound=1.0) == ["proved"]
+    assert shown(np.array([2.0, 0.5]), kind="fact", bound=1.0) == ["refuted"]
+    assert verdict(["proved", "proved"]) == "proved"
+    assert verdict(["proved", "holds"]) == "holds"
+    assert verdict(["refuted", "holds"]) == "refuted by counterexample"
+    beside = [Check("", WEAK), Check("", OPEN, kind="fact")]
+    assert [result.shown for result in outcomes(beside)] == ["holds", "refuted"]
+
+
+def test_an_effect_in_several_networks_is_pooled() -> None:
+    """Two networks with means 1 and 3 and equal errors: the mean is 2."""
+    checks = [Check("", UP - 0.1, network="a"), Check("", UP + 1.9, network="b"), Check("", DOWN)]
+    table, rows = judge([claim("A", checks), claim("B", [Check("", UP, network="a")])])
+    effect, none = table["pooled"]
+    assert effect.estimate.value == pytest.approx(2)
+    assert none is None
+    text = drawing.entries(table[:1], rows, {"page": "A page"})
+    assert "*Over networks:* 2.0 points [" in text
 
 
 def claim(key: str, checks: Sequence[Check] | Exception) -> Claim:
@@ -69,8 +108,8 @@ def claim(key: str, checks: Sequence[Check] | Exception) -> Claim:
             raise checks
         return checks
 
-    texts = ("paper", "Table 1", "it helps", "a lot", "on seeds", "labels", "page")
-    return Claim(key, *texts, test)
+    texts = ("paper", "Table 1", "it helps", "a lot", "on seeds", "labels")
+    return Claim(key, *texts, "tasks", "page", test)
 
 
 def test_only_primary_checks_decide() -> None:
@@ -108,7 +147,7 @@ def test_pick() -> None:
 
 
 def test_a_task_that_one_seed_lacks_is_an_error() -> None:
-    with pytest.raises(ValueError, match="none left out"):
+    with pytest.raises(ValueError, match="all finite"):
         Check("", np.array([[1.0, np.nan], [1.0, 2.0]]))
 
 
@@ -121,10 +160,23 @@ def test_keys_are_unique_and_in_order() -> None:
         assert numbers == sorted({*numbers})
 
 
+def jitter(i: int, seed: int) -> float:
+    """What row i has in that seed beside its mean over three seeds: no difference is constant."""
+    return 0.001 * (seed - 1) * (1 + i % 7) ** 2
+
+
+def over_three_seeds(kept: pd.DataFrame) -> pd.DataFrame:
+    """These rows in three seeds, in which each moves by its own `jitter`."""
+    rows = kept.assign(row=range(len(kept)))
+    rows = rows.merge(pd.DataFrame({"seed": range(3)}), how="cross")
+    moved = [jitter(i, seed) for i, seed in zip(rows["row"], rows["seed"], strict=True)]
+    return rows.assign(accuracy=rows["accuracy"] + moved)
+
+
 def ladder(accuracies: dict[str, float]) -> pd.DataFrame:
     rows = [
-        {"seed": seed, "method": method, "task": task, "accuracy": value + 0.001 * seed}
-        for method, value in accuracies.items()
+        {"seed": seed, "method": method, "task": task, "accuracy": value + jitter(i, seed)}
+        for i, (method, value) in enumerate(accuracies.items())
         for seed in range(3)
         for task in "ab"
     ]
@@ -158,7 +210,7 @@ def test_the_average_of_a_surface_is_at_scale_0_and_full_rank() -> None:
         average = ("cart", 0.0, 1.0) if "surface" in name else ("cart", 1.0, 0.0)
         kept = pd.DataFrame([average, *others], columns=["method", "scale", "rank_ratio"])
         kept = kept.assign(accuracy=0.4 + 0.01 * np.arange(len(kept)), task="a")
-        return kept.merge(pd.DataFrame({"seed": range(3)}), how="cross")
+        return over_three_seeds(kept)
 
     values = {check.what: check.value for check in cart_checks.bell(load)}
     for network in ("", "ImageNet network, ", "sentences, "):
@@ -195,8 +247,7 @@ def compressions(rests: list[str]) -> pd.DataFrame:
     low_rank = {"own": 0.79, "average": 0.7}
     kinds += [("cart_indexing", "rank_ratio=0.08", name, low_rank[name]) for name in rests]
     names = ["method", "setting", "rest", "accuracy"]
-    kept = pd.DataFrame(kinds, columns=names)
-    return kept.merge(pd.DataFrame({"seed": range(3)}), how="cross").assign(task="a")
+    return over_three_seeds(pd.DataFrame(kinds, columns=names)).assign(task="a")
 
 
 @pytest.mark.parametrize(
@@ -234,6 +285,7 @@ def test_entries_name_verdict_paper_and_every_check() -> None:
     assert "*The paper* (Table 1): a lot." in text
     assert "[A page](../page)" in text
     assert "* it: 1.1 points [" in text
+    assert "*Intervals are about* other seeds and other tasks" in text
     assert "against a tolerance of 3.0; **holds**" in text
     assert drawing.lines(rows, "A", "control") == "holds  1.1 points [0.97, 1.2]\n       half"
     line = "**● Holds**\n\n* **A** it helps (it: 1.1 points ["

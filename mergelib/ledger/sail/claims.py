@@ -49,13 +49,25 @@ _FLAT = (
     "is not above 0 by its 95 % interval over seeds"
 )
 _spirals_claim = partial(
-    Claim, paper="anonymous2025structured", page="notebooks/52-sail-spirals", data=_DATA
+    Claim,
+    paper="anonymous2025structured",
+    page="notebooks/52-sail-spirals",
+    data=_DATA,
+    unit="seeds",
 )
 _vision_claim = partial(
-    Claim, paper="anonymous2025structured", page="notebooks/53-sail-vision", data=_DATA
+    Claim,
+    paper="anonymous2025structured",
+    page="notebooks/53-sail-vision",
+    data=_DATA,
+    unit="seeds",
 )
 _text_claim = partial(
-    Claim, paper="anonymous2025structured", page="notebooks/54-sail-text", data=_TEXT_DATA
+    Claim,
+    paper="anonymous2025structured",
+    page="notebooks/54-sail-text",
+    data=_TEXT_DATA,
+    unit="seeds",
 )
 _larger_claim = partial(_text_claim, page="notebooks/55-sail-larger-gpts")
 
@@ -165,6 +177,7 @@ CLAIMS = (
         test=arms.ahead,
     ),
     Claim(
+        unit="seeds",
         key="S7",
         paper="anonymous2025structured",
         place="Section 4.1, appendix F",
@@ -183,6 +196,7 @@ CLAIMS = (
         test=growing.kept,
     ),
     Claim(
+        unit="seeds",
         key="S8",
         paper="anonymous2025structured",
         place="Appendix J, Table 4",
@@ -205,6 +219,7 @@ CLAIMS = (
         test=diffusion.nearer,
     ),
     Claim(
+        unit="seeds",
         key="S9",
         paper="anonymous2025structured",
         place="Theorem 4, appendix D",
@@ -336,6 +351,7 @@ CLAIMS = (
         test=arms.taught,
     ),
     Claim(
+        unit="seeds",
         key="S20",
         paper="anonymous2025structured",
         place="Fig. 2a and 4",

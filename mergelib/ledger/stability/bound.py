@@ -108,7 +108,7 @@ def _powers(load: Load) -> list[Check]:
     return checks
 
 
-_claim = partial(Claim, paper="li2026unified")
+_claim = partial(Claim, paper="li2026unified", unit="seeds")
 _DATA = (
     "constants: labelled training examples of every task, and the pretrained model; the direction "
     "of a rival, and what was best elsewhere, come from the test examples of other seeds"

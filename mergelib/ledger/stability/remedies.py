@@ -164,7 +164,7 @@ def _mended(load: Load) -> list[Check]:
     return checks
 
 
-_claim = partial(Claim, paper="li2026unified", page="notebooks/44-remedies")
+_claim = partial(Claim, paper="li2026unified", page="notebooks/44-remedies", unit="tasks")
 _REPORTED = "an interpretation; no measurement"
 
 CLAIMS = (

@@ -13,6 +13,7 @@ _claim = partial(
     Claim,
     paper="li2026unified",
     page="notebooks/42-scaling-laws",
+    unit="tasks",
     data="settings of the merging methods are fixed beforehand; experts see labelled training "
     "examples, all settings of a seed the same test examples",
 )

@@ -75,7 +75,7 @@ def _risk(load: Load) -> list[Check]:
     return checks
 
 
-_claim = partial(Claim, paper="li2026unified", page="notebooks/41-corollary-one")
+_claim = partial(Claim, paper="li2026unified", page="notebooks/41-corollary-one", unit="tasks")
 _DATA = "labelled validation data chose the scale, where it is not 1/T"
 _OURS = (
     f"equal weights, density {DENSITY}, our ViT on eight rendered scripts, a smaller one on eight "

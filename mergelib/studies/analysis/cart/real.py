@@ -11,11 +11,11 @@ from mergelib.plots import label
 from mergelib.records.results import load_result, load_table
 from mergelib.records.statistics import (
     both_intervals,
+    crossed,
     interval,
     over_seeds,
     paired,
     plus_minus,
-    resampled_means,
 )
 from mergelib.studies.analysis.cart.experiments import by_granularity
 from mergelib.studies.comparison import ADAPTED
@@ -116,8 +116,7 @@ def correlations(suite: str) -> pd.DataFrame:
                 found[kind].append([SIGNS[quantity] * _correlation(x, y) for x, y in columns])
         row: dict[str, float] = {}
         for kind, values in found.items():
-            draws = resampled_means(np.array(values))
-            low, high = np.quantile(draws, [0.025, 0.975])
+            low, high = crossed(np.array(values)).interval()
             row |= {kind: float(np.mean(values)), f"{kind}_low": low, f"{kind}_high": high}
         rows[quantity] = row
     return pd.DataFrame.from_dict(rows, orient="index")
