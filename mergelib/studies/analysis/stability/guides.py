@@ -4,7 +4,7 @@ Settings and merges are those of the study `scaling`, constants those of `stabil
 pretrained model: they are known before any expert is trained. The unit is the seed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ Curvature = Literal["example", "mean"] | float
 
 GUIDES = ("printed", "theorem_3", "best_gamma", "repaired")
 PARTS = ("optimisation", "stability")  # ε and S of Theorem 3, apart
-FITTED = tuple(float(10**power) for power in np.arange(-3, 4.5, 0.5))  # values of L to choose from
+FITTED = tuple(float(10**power) for power in np.arange(-1, 4.5, 0.5))  # values of L to choose from
 RIVALS = ("progress", "distance")
 DEFAULT_STEPS = 400
 
@@ -179,7 +179,7 @@ def validated(table: pd.DataFrame, merged: pd.DataFrame) -> pd.DataFrame:
 
 
 def correlations(table: pd.DataFrame) -> pd.DataFrame:
-    """Spearman's correlation over settings of test loss with `GUIDES`, `PARTS` and `RIVALS`, by seed.
+    """Spearman's correlation over settings of test loss with `GUIDES`, `PARTS`, `RIVALS`.
 
     A rival has no direction of its own: it counts in the one that fits the other seeds.
 
@@ -199,35 +199,46 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def fitted(
-    merged: pd.DataFrame, experts: pd.DataFrame, record: Mapping[str, pd.DataFrame]
-) -> pd.DataFrame:
-    """`settings` with the one constant of the bound, L, fitted: to the other seeds, for each seed.
+Score = Callable[[pd.DataFrame], pd.Series]
 
-    Of `FITTED` that L counts with which Theorem 3 ranks the other seeds' settings best, by the mean
-    of `correlations`. So the bound gets as much from other seeds as a rival gets for its direction.
+
+def ranking(table: pd.DataFrame) -> pd.Series:
+    """How well Theorem 3 ranks each seed's `settings`: its part of `correlations`."""
+    return correlations(table)["theorem_3"]
+
+
+def choosing(table: pd.DataFrame) -> pd.Series:
+    """How well Theorem 3 chooses among each seed's `settings`: less of `regrets` in loss."""
+    return -regrets(table, "loss")["theorem_3"]
+
+
+def fitted(
+    merged: pd.DataFrame, experts: pd.DataFrame, record: Mapping[str, pd.DataFrame], score: Score
+) -> pd.DataFrame:
+    """`settings` with L, the constant that the paper does not give, fitted to the other seeds.
+
+    For each seed that value of `FITTED` counts whose mean score on all other seeds is highest. So
+    the bound gets as much from other seeds as a rival gets for its direction.
 
     Args:
         merged: as for `settings`.
         experts: likewise.
         record: see `starts`.
+        score: one number per seed, high for a good bound: `ranking` or `choosing`.
 
     Returns:
         As `settings`, with the ``smoothness`` that was chosen.
     """
     tables = {smooth: settings(merged, experts, record, smooth) for smooth in FITTED}
-    ranks = pd.DataFrame({L: correlations(table)["theorem_3"] for L, table in tables.items()})
+    scores = pd.DataFrame({smooth: score(table) for smooth, table in tables.items()})
     rows = []
-    for seed in ranks.index:
-        best = float(ranks.drop(seed).mean().idxmax())
-        table = tables[best]
-        rows.append(table[table["seed"] == seed].assign(smoothness=best))
+    for seed in scores.index:
+        best = float(scores.drop(seed).mean().idxmax())
+        rows.append(tables[best].query("seed == @seed").assign(smoothness=best))
     return pd.concat(rows, ignore_index=True)
 
 
-def regrets(
-    table: pd.DataFrame, value: Literal["accuracy", "loss"] = "accuracy"
-) -> pd.DataFrame:
+def regrets(table: pd.DataFrame, value: Literal["accuracy", "loss"] = "accuracy") -> pd.DataFrame:
     """What each way to choose a setting loses against the best on test examples.
 
     With all data only, as nobody would choose less. Settings that a guide does not tell apart

@@ -214,7 +214,7 @@ def exponents(gains: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> pd.Dat
 
 
 def _power(values: pd.Series) -> float:
-    """p of the least squares fit a·x^p to values, x being their index."""
+    """The power p of the least squares fit a·x^p to values, x being their index."""
     x = values.index.to_numpy(dtype=float)
     powers = (x / x.mean()) ** POWERS[:, None]
     factors = powers @ values.to_numpy() / (powers**2).sum(1)
