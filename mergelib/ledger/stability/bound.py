@@ -1,8 +1,8 @@
 """The stability framework's bound as a guide, and as a law (Li et al., 2026): T7, T8 and T10.
 
 T7 and T8 take its constants from the pretrained model and training examples alone, and ask whether
-it ranks, and chooses, the settings that the study ``scaling`` has measured. The paper gives no L, so
-three readings are primary: L as its assumption defines it, measured; L = 1; and the L that suits
+it ranks, and chooses, the settings that the study ``scaling`` has measured. The paper gives no L,
+so three readings are primary: L as its assumption defines it, measured; L = 1; and the L that suits
 the other seeds best. The form with γ* ranks the settings as Theorem 3 does and is not counted.
 
 Lemma 3 is also a law of how far an expert moves when one training example is replaced, which
@@ -17,7 +17,7 @@ import pandas as pd
 from mergelib.ledger.checks import UNITS, Check, Role, above, matrix
 from mergelib.ledger.stability import scaling_checks
 from mergelib.ledger.verdicts import Claim, Load
-from mergelib.studies.analysis.stability import guides
+from mergelib.studies.analysis.stability import fitted, guides
 from mergelib.studies.analysis.stability.choosing import HABIT
 from mergelib.studies.analysis.stability.networks import fits, moves_with_laws
 
@@ -26,6 +26,7 @@ VALIDATED = "vision8-scaling-validated"
 NEAR = scaling_checks.NEAR
 FOURTEEN = scaling_checks.FOURTEEN.result
 NEAR_NATS = scaling_checks.MARGINS["loss"]
+FITTED = "L fitted to other seeds"
 READINGS: Mapping[str, guides.Curvature] = {"L measured": "example", "L = 1": 1.0}
 FORMS: Mapping[str, tuple[str, Role]] = {
     "theorem_3": ("Theorem 3", "primary"),
@@ -42,25 +43,25 @@ PRINTED = {"rate": 2.0, "steps": 1.0, "examples": -1.0}  # exponents of Lemma 3
 SYMBOLS = {"rate": "η", "steps": "K", "batch": "b", "examples": "n"}
 
 
-def _readings(load: Load, result: str, score: guides.Score) -> dict[str, pd.DataFrame]:
+def _readings(load: Load, result: str, score: fitted.Score) -> dict[str, pd.DataFrame]:
     """`guides.settings` of the measured merges for each value of L."""
     record = {name: load(CONSTANTS, name) for name in ("curvature", "gradients", "points")}
-    measured = [load(result, name) for name in ("merged", "experts")]
-    tables = {name: guides.settings(*measured, record, L) for name, L in READINGS.items()}
-    tables["L fitted to other seeds"] = guides.fitted(*measured, record, score)
-    return tables
+    merged, experts = (load(result, name) for name in ("merged", "experts"))
+    tables = {name: guides.settings(merged, experts, record, L) for name, L in READINGS.items()}
+    known = guides.starts(record, guides.merged_tasks(merged))
+    return tables | {FITTED: fitted.fitted(tables["L = 1"], known, score)}
 
 
 def _forms(reading: str) -> list[tuple[str, tuple[str, Role]]]:
     """`FORMS`; with its own rate Theorem 3 ranks settings alike for every L, and is taken once."""
-    first = reading == next(iter(READINGS))
-    return [(form, named) for form, named in FORMS.items() if first or form != "printed"]
+    without = {"L measured": (), "L = 1": ("printed",), FITTED: ("printed", "repaired")}
+    return [(form, named) for form, named in FORMS.items() if form not in without[reading]]
 
 
 def _ranks(load: Load) -> list[Check]:
     checks = []
     for words, result in (("", scaling_checks.RESULT), ("fourteen tasks, ", FOURTEEN)):
-        for reading, settings in _readings(load, result, guides.ranking).items():
+        for reading, settings in _readings(load, result, fitted.ranking).items():
             table, unit = guides.correlations(settings), "rank correlation"
             for guide, (name, own) in _forms(reading):
                 role = "secondary" if words and own == "primary" else own
@@ -87,17 +88,17 @@ def _choices(load: Load) -> list[Check]:
         "search": "trying all, by training accuracy",
         "elsewhere": "the setting that was best elsewhere",
     }
-    near = {"loss": NEAR_NATS, "accuracy": NEAR}
+    near: dict[guides.Value, float] = {"loss": NEAR_NATS, "accuracy": NEAR}
     for words, result in (("", scaling_checks.RESULT), ("fourteen tasks, ", FOURTEEN)):
-        for reading, settings in _readings(load, result, guides.choosing).items():
-            for value, unit in UNITS.items():
-                table = guides.regrets(settings, value)
+        for reading, settings in _readings(load, result, fitted.choosing).items():
+            for value, enough in near.items():
+                table, unit = guides.regrets(settings, value), UNITS[value]
                 for guide, (name, own) in _forms(reading):
                     plain = value == "loss" and not words
                     role = own if plain or own == "control" else "secondary"
-                    distance = f"{near[value]:g} {unit}"
+                    distance = f"{enough:g} {unit}"
                     what = f"{words}{name}, {reading}: its choice within {distance} of the best"
-                    short = matrix(near[value] - table[guide])
+                    short = matrix(enough - table[guide])
                     checks.append(Check(what, short, role=role, unit=unit))
                 for rival, other in rivals.items():
                     if value == "loss" and not words:
@@ -143,9 +144,9 @@ _DATA = (
 )
 _OURS = (
     "Theorem 3 with the rate of the training, as the chapter explains; Adam's η stands for the "
-    "bound's, as the paper's Remark 6 has it; C is f/‖∇f‖² at the pretrained model, or 1/(2L) where "
-    "that is larger. The paper gives no L. Three readings decide: the largest curvature of an "
-    "example, as Assumption 1 has it; L = 1; and the L that is best on the other seeds, which "
+    "bound's, as the paper's Remark 6 has it; C is f/‖∇f‖² at the pretrained model, or 1/(2L) "
+    "where that is larger. The paper gives no L. Three readings decide: the largest curvature of "
+    "an example, as Assumption 1 has it; L = 1; and the L that is best on the other seeds, which "
     "spends as much of their test examples as the rivals do. On fourteen tasks (secondary) the "
     "constants are those of the eight"
 )
@@ -156,11 +157,12 @@ CLAIMS = (
         place="Theorem 3; Section V; Conclusion",
         statement="the bound ranks settings as merges turn out",
         reported="curves of one parameter at a time that follow the law; no correlation",
-        method="Spearman's correlation of the bound with the average's test loss over 42 settings "
-        f"of rate, steps, batch and data, which are designed and the same for all seeds. {_OURS}. "
-        "Secondary: ε and the stability term alone, and ε with the theorem's own rate √(T/K), which "
-        "no training has. Controls: the corrected bound, and whether Theorem 3 ranks better than ηK "
-        "or the length of task vectors, in the direction that fits the other seeds",
+        method="Spearman's correlation of the bound with the average's test loss over 42 "
+        "settings of rate, steps, batch and data, which are designed and the same for all seeds. "
+        f"{_OURS}. Secondary: ε and the stability term alone, and ε with the theorem's own rate "
+        "√(T/K), which no training has. Controls: the corrected bound, and whether Theorem 3 "
+        "ranks better than ηK or the length of task vectors, in the direction that fits the "
+        "other seeds",
         data=_DATA,
         page="notebooks/43-choosing-by-the-bound",
         test=_ranks,

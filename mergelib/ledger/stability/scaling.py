@@ -28,12 +28,11 @@ CLAIMS = (
         statement="merges improve with their experts' steps K up to a point and then decline",
         reported="K of 1,000 to 4,000; an inverted U for ResNet-18 and -50 in Figure 5, monotone "
         "either way in the text",
-        method="test loss of the average at the usual rate: the best K between both ends, chosen on "
-        "the other seeds, against the most steps measured, about seven passes over the data (the "
-        "paper: 4 to 1,000, by data set). Secondary: accuracy; the best K against 25 steps, which "
-        "is nearly certain to hold; other methods, four times the "
-        "rate, a ResNet-18 with SGD, narrow and of full width, and twenty tasks of pictures and of "
-        "scripts",
+        method="test loss of the average at the usual rate: the best K between both ends, chosen "
+        "on the other seeds, against the most steps measured, about seven passes over the data "
+        "(the paper: 4 to 1,000, by data set). Secondary: accuracy; the best K against 25 steps, "
+        "which is nearly certain to hold; other methods, four times the rate, a ResNet-18 with "
+        "SGD, narrow and of full width, and twenty tasks of pictures and of scripts",
         test=checks.steps,
     ),
     _claim(
@@ -42,8 +41,8 @@ CLAIMS = (
         statement="larger batches help at small learning rates, and less or not at large ones",
         reported="b of 64, 128 and 256 at a small rate: better with larger batches; no large rate",
         method="test loss at equal K, as in the paper, so that larger batches see more images; "
-        "control: equal images. Secondary: accuracy, other methods, fourteen tasks, and a narrow ResNet-18 with SGD, "
-        "BatchNorm measured anew",
+        "control: equal images. Secondary: accuracy, other methods, fourteen tasks, and a narrow "
+        "ResNet-18 with SGD, BatchNorm measured anew",
         test=checks.batch,
     ),
     _claim(
@@ -51,11 +50,11 @@ CLAIMS = (
         place="Section V-B3; Figures 2, 3 and 8",
         statement="large learning rates hurt sharply",
         reported="a collapse of all merges of ResNet-18 at ten times the usual rate",
-        method="test loss at eight times the usual rate against the best other one, chosen on the "
-        "other seeds. Secondary: accuracy, other methods, fourteen tasks, a "
-        "narrow ResNet-18 with SGD, BatchNorm measured anew or not, and sixteen times the rate on "
-        "twenty scripts. Controls: whether the merge is worse than the pretrained model, and whether "
-        "rates with equal ηK merge alike, which the paper does not say",
+        method="test loss at eight times the usual rate against the best other one, chosen on "
+        "the other seeds. Secondary: accuracy, other methods, fourteen tasks, a narrow ResNet-18 "
+        "with SGD, BatchNorm measured anew or not, and sixteen times the rate on twenty scripts. "
+        "Controls: whether the merge is worse than the pretrained model, and whether rates with "
+        "equal ηK merge alike, which the paper does not say",
         test=checks.rate,
     ),
     _claim(
@@ -63,10 +62,10 @@ CLAIMS = (
         place="Section V-B4; Figures 2, 3 and 9",
         statement="more training data make merges better, strictly",
         reported="α of 0.5, 0.8 and 1: monotone",
-        method="test loss with prefixes of every task's training rows, at equal K and at both steps, "
-        "as the paper says 'strictly'; control: at equal passes over them. Secondary: accuracy, "
-        "other methods, fourteen tasks, and a narrow ResNet-18 with SGD, "
-        "BatchNorm measured anew",
+        method="test loss with prefixes of every task's training rows, at equal K and at both "
+        "steps, as the paper says 'strictly'; control: at equal passes over them. Secondary: "
+        "accuracy, other methods, fourteen tasks, and a narrow ResNet-18 with SGD, BatchNorm "
+        "measured anew",
         test=checks.data,
     ),
     _claim(
@@ -90,11 +89,10 @@ CLAIMS = (
         statement="where too many steps or too large a rate hurt, the generalisation error "
         "explodes while the optimisation error falls",
         reported="not measured: test losses only",
-        method="two halves, each with its own checks: many steps, and a large rate. Of the average: "
-        "test minus training loss, and training loss, from the value that is best on the other "
-        "seeds to the largest. Secondary: K, by other methods and "
-        "with a quarter of the data, a ResNet-18 with SGD, narrow and of full width, and twenty "
-        "tasks",
+        method="two halves, each with its own checks: many steps, and a large rate. Of the "
+        "average: test minus training loss, and training loss, from the value that is best on "
+        "the other seeds to the largest. Secondary: K, by other methods and with a quarter of "
+        "the data, a ResNet-18 with SGD, narrow and of full width, and twenty tasks",
         test=checks.explosion,
     ),
     _claim(
@@ -102,12 +100,12 @@ CLAIMS = (
         place="Figure 2; Section V-B",
         statement="sparsifying methods follow the same trends as linear ones",
         reported="shown as curves that closely follow the prediction",
-        method="every step of every sweep, on the same groups of tasks: how often the test loss of a "
-        "method changes in the same direction as that of the average, less how often that of task "
-        "arithmetic, a linear rule, does; at most "
-        f"{checks.SAME_TREND:g} % of the steps fewer counts as the same trend. Secondary: accuracy, "
-        "fourteen tasks. Controls: more often than by chance, AdaMerging too; merges of the same "
-        "experts have that in common whatever the rule, so it says nothing",
+        method="every step of every sweep, on the same groups of tasks: how often the test loss "
+        "of a method changes in the same direction as that of the average, less how often that "
+        f"of task arithmetic, a linear rule, does; at most {checks.SAME_TREND:g} % of the steps "
+        "fewer counts as the same trend. Secondary: accuracy, fourteen tasks. That they agree "
+        "more often than by chance says nothing, as merges of the same experts have that in "
+        "common whatever the rule",
         test=checks.trends,
     ),
     _claim(
@@ -124,8 +122,8 @@ CLAIMS = (
         place="Remark 5; Appendix A-A1",
         statement="experts should be stopped when they have converged",
         reported="a recommendation",
-        method="test loss of the average of experts that each stopped at the least validation loss, "
-        "against all experts after the most steps measured. Secondary: accuracy",
+        method="test loss of the average of experts that each stopped at the least validation "
+        "loss, against all experts after the most steps measured. Secondary: accuracy",
         test=checks.stopped,
     ),
     _claim(

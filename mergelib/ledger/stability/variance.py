@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from mergelib.ledger.checks import Check, Role, above, matrix, pick
+from mergelib.ledger.checks import Check, Role, above, pick
 from mergelib.ledger.verdicts import Claim, Load
 from mergelib.studies.analysis.stability.corollary import (
     MEASURES,
@@ -92,12 +92,12 @@ CLAIMS = (
         place="Corollary 1, Eq. 8 and 10",
         statement="masks lower the heterogeneity of task vectors, and so the excess risk",
         reported="a proof; no measurement",
-        method="the variance as a fraction of the mean square, which no scale can lower, before and "
-        "after; and Spearman's correlation of its log ratio with the change in test loss, means "
-        "over seeds, over 14 pairs of an operator and a density: these are the units, as all seeds "
-        "repeat them. They were designed and not drawn, so that the interval speaks of operators "
-        "like these. Secondary: the summed variance, and TIES, whose election lowers either by a "
-        f"theorem; {_OURS}",
+        method="the variance as a fraction of the mean square, which no scale can lower, before "
+        "and after; and Spearman's correlation of its log ratio with the change in test loss, "
+        "means over seeds, over 14 pairs of an operator and a density: these are the units, as "
+        "all seeds repeat them. They were designed and not drawn, so that the interval speaks of "
+        "operators like these. Secondary: the summed variance, and TIES, whose election lowers "
+        f"either by a theorem; {_OURS}",
         data=_DATA,
         test=_heterogeneity,
     ),
@@ -105,8 +105,8 @@ CLAIMS = (
         key="T12",
         unit="tasks",
         place="Corollary 1, Eq. 9",
-        statement="as stated, with weights λ = 1/N, sparsified merges have a lower excess risk than "
-        "the average",
+        statement="as stated, with weights λ = 1/N, sparsified merges have a lower excess risk "
+        "than the average",
         reported="a proof; no measurement",
         method="test loss of the average less that of TIES, both at weights 1/N, whose sum is 1 as "
         "Assumption 4 demands. Secondary: TIES and DARE, and the average, each at its best scale. "

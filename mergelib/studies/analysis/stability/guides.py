@@ -4,7 +4,7 @@ Settings and merges are those of the study `scaling`, constants those of `stabil
 pretrained model: they are known before any expert is trained. The unit is the seed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,10 +19,10 @@ from mergelib.theory.stability.estimators import pl_constant
 from mergelib.theory.stability.steps import Training
 
 Curvature = Literal["example", "mean"] | float
+Value = Literal["accuracy", "loss"]
 
 GUIDES = ("printed", "theorem_3", "best_gamma", "repaired")
 PARTS = ("optimisation", "stability")  # ε and S of Theorem 3, apart
-FITTED = tuple(float(10**power) for power in np.arange(-1, 4.5, 0.5))  # values of L to choose from
 RIVALS = ("progress", "distance")
 DEFAULT_STEPS = 400
 
@@ -153,13 +153,19 @@ def settings(
     table[["accuracy", "train_accuracy", "validation_accuracy"]] *= 100
     table = table.reset_index()
     table["progress"] = table["learning_rate"] * table["steps"]
-    tasks = int(rows.groupby([*keys, "group"]).size().max())
+    tasks = merged_tasks(merged)
     known, said = starts(record, tasks, curvature), []
     for row in table.to_dict("records"):
         size = {"batch": row["batch_size"], "examples": round(EXAMPLES * row["share"])}
         plan = Training.alike(tasks, row["steps"], row["learning_rate"], **size)
         said.append(totals(known[row["seed"]], plan))
     return table.join(pd.DataFrame(said))
+
+
+def merged_tasks(merged: pd.DataFrame) -> int:
+    """How many tasks each average of the study `scaling` merges."""
+    rows = merged[merged["method"] == "average"]
+    return int(rows.groupby(["seed", *SETTING, "steps", "group"]).size().max())
 
 
 def validated(table: pd.DataFrame, merged: pd.DataFrame) -> pd.DataFrame:
@@ -186,7 +192,7 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
     Args:
         table: from `settings`.
     """
-    names = [*GUIDES, *PARTS, *RIVALS]
+    names = [name for name in (*GUIDES, *PARTS, *RIVALS) if name in table]
     found = pd.DataFrame(
         {
             seed: own[names].corrwith(own["loss"], method="spearman")
@@ -199,46 +205,7 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-Score = Callable[[pd.DataFrame], pd.Series]
-
-
-def ranking(table: pd.DataFrame) -> pd.Series:
-    """How well Theorem 3 ranks each seed's `settings`: its part of `correlations`."""
-    return correlations(table)["theorem_3"]
-
-
-def choosing(table: pd.DataFrame) -> pd.Series:
-    """How well Theorem 3 chooses among each seed's `settings`: less of `regrets` in loss."""
-    return -regrets(table, "loss")["theorem_3"]
-
-
-def fitted(
-    merged: pd.DataFrame, experts: pd.DataFrame, record: Mapping[str, pd.DataFrame], score: Score
-) -> pd.DataFrame:
-    """`settings` with L, the constant that the paper does not give, fitted to the other seeds.
-
-    For each seed that value of `FITTED` counts whose mean score on all other seeds is highest. So
-    the bound gets as much from other seeds as a rival gets for its direction.
-
-    Args:
-        merged: as for `settings`.
-        experts: likewise.
-        record: see `starts`.
-        score: one number per seed, high for a good bound: `ranking` or `choosing`.
-
-    Returns:
-        As `settings`, with the ``smoothness`` that was chosen.
-    """
-    tables = {smooth: settings(merged, experts, record, smooth) for smooth in FITTED}
-    scores = pd.DataFrame({smooth: score(table) for smooth, table in tables.items()})
-    rows = []
-    for seed in scores.index:
-        best = float(scores.drop(seed).mean().idxmax())
-        rows.append(tables[best].query("seed == @seed").assign(smoothness=best))
-    return pd.concat(rows, ignore_index=True)
-
-
-def regrets(table: pd.DataFrame, value: Literal["accuracy", "loss"] = "accuracy") -> pd.DataFrame:
+def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
     """What each way to choose a setting loses against the best on test examples.
 
     With all data only, as nobody would choose less. Settings that a guide does not tell apart
@@ -262,7 +229,9 @@ def regrets(table: pd.DataFrame, value: Literal["accuracy", "loss"] = "accuracy"
     others = accuracy.rsub(accuracy.sum(axis=1), axis=0) / (seeds - 1)
     lengths = np.log(full["progress"]).unstack("seed")
     usual = pd.Series({seed: lengths.loc[others[seed].idxmax(), seed] for seed in others})
-    costs: dict[str, pd.DataFrame] = {guide: full[guide].unstack("seed") for guide in GUIDES}
+    costs: dict[str, pd.DataFrame] = {
+        guide: full[guide].unstack("seed") for guide in GUIDES if guide in full
+    }
     costs[HABIT] = (lengths - usual).abs().round(6)
     judged = {"search": -full["train_accuracy"], "experts": -full["validation_accuracy"]}
     for name, cost in (judged | {"experts_loss": full["validation_loss"]}).items():

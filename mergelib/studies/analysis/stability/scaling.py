@@ -179,7 +179,8 @@ def beside_theory(
         tables[column] = table.assign(**laws)
     fitted = pd.concat([table for column, table in tables.items() if column != "learning_rate"])
     for law in LAWS:
-        factor = (fitted["mean"] @ fitted[law]) / (fitted[law] @ fitted[law])
+        values = fitted[law].to_numpy(dtype=float)
+        factor = float(fitted["mean"].to_numpy() @ values) / float(values @ values)
         for table in tables.values():
             table[law] *= factor
     return tables
