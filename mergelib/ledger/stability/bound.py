@@ -17,7 +17,8 @@ import pandas as pd
 from mergelib.ledger.checks import UNITS, Check, Role, above, matrix
 from mergelib.ledger.stability import scaling_checks
 from mergelib.ledger.verdicts import Claim, Load
-from mergelib.studies.analysis.stability import fitted, guides
+from mergelib.studies.analysis.bounds import fitted
+from mergelib.studies.analysis.stability import guides
 from mergelib.studies.analysis.stability.choosing import HABIT
 from mergelib.studies.analysis.stability.networks import fits, moves_with_laws
 

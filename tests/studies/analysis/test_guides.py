@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from mergelib.studies.analysis.stability import fitted, guides
+from mergelib.studies.analysis.bounds import fitted
+from mergelib.studies.analysis.stability import guides
 from mergelib.studies.analysis.stability.choosing import HABIT
 from mergelib.theory.stability.bounds import Losses
 from mergelib.theory.stability.steps import Training

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
+from mergelib.studies.analysis.bounds import laws, merges
 from mergelib.studies.analysis.stability import scaling as sweep
 from mergelib.theory.stability import bounds
 
@@ -133,7 +134,7 @@ def test_stabilities_are_the_laws(
     before: dict[str, Any], after: dict[str, Any], printed: float
 ) -> None:
     alike = bounds.Losses(1.0, torch.ones(1), torch.ones(1))
-    first, second = (sweep.stabilities({**sweep.USUAL, **own}, alike) for own in (before, after))
+    first, second = (laws.stabilities({**sweep.USUAL, **own}, alike) for own in (before, after))
     law, repaired = (b / a for a, b in zip(first, second, strict=True))
     assert law == pytest.approx(printed)
     if "batch_size" in after:
@@ -146,7 +147,6 @@ def test_stabilities_are_the_laws(
 
 def test_a_power_is_found_with_its_error() -> None:
     """E_G = a K^0.8 with another a in each seed, next to laws that are powers themselves."""
-    laws = dict.fromkeys(sweep.LAWS, 1.0)
     rows = [
         {"seed": seed, "task": "t", "group": 0, **sweep.USUAL, **own}
         | {"generalisation": a * own.get("steps", 100) ** 0.8 * own.get("share", 1.0) ** -0.5}
@@ -160,11 +160,11 @@ def test_a_power_is_found_with_its_error() -> None:
     ]
     gains = pd.DataFrame(rows).assign(method="average")
     tables = {
-        "steps": pd.DataFrame({law: [1.0, 2.0, 4.0, 8.0] for law in laws}, [25, 50, 100, 200]),
-        "share": pd.DataFrame({law: [4.0, 2.0, 1.0] for law in laws}, [0.25, 0.5, 1.0]),
-        "batch_size": pd.DataFrame({law: [1.0, 1.0, 1.0] for law in laws}, [8, 32, 64]),
+        "steps": pd.DataFrame({law: [1.0, 2.0, 4.0, 8.0] for law in laws.LAWS}, [25, 50, 100, 200]),
+        "share": pd.DataFrame({law: [4.0, 2.0, 1.0] for law in laws.LAWS}, [0.25, 0.5, 1.0]),
+        "batch_size": pd.DataFrame({law: [1.0, 1.0, 1.0] for law in laws.LAWS}, [8, 32, 64]),
     }
-    found = sweep.exponents(gains, tables)
+    found = laws.exponents(gains, tables)
     assert found["measured"].to_dict() == pytest.approx(
         {"steps": 0.8, "share": -0.5, "batch_size": 0.0}, abs=0.01
     )
@@ -177,3 +177,18 @@ def test_a_power_is_found_with_its_error() -> None:
 def test_our_longest_training_is_seven_passes() -> None:
     assert sweep.passes(800) == pytest.approx(800 * 32 / 3700)
     assert sweep.passes(400, share=0.25) == pytest.approx(2 * sweep.passes(800))
+
+
+def test_bounds_of_one_merge_by_hand() -> None:
+    rows = [
+        {"seed": seed, "steps": steps, "loss": 1.0, "fresh_loss": 1.5 + steps + 0.1 * seed * steps}
+        | {"stability": 4.0 * steps, "second_moment": 9.0, "squared": 1.0, "smoothness": 3.0}
+        for seed in range(2)
+        for steps in (0, 1)
+    ]
+    found = merges.bounded(pd.DataFrame(rows))
+    assert found.index.tolist() == [1]
+    row = found.loc[1]
+    assert [row["error"], row["root"], row["bound"], row["lemma_1"]] == pytest.approx(
+        [1.05, 6, 12, 8]
+    )

@@ -10,18 +10,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from mergelib.records.statistics import interval, plus_minus
 from mergelib.studies.papers.stability.scaling import scaling
 from mergelib.studies.runner import REGISTERED
-from mergelib.theory.stability import bounds
-from mergelib.theory.stability.steps import Training
 
 SETTING = ("learning_rate", "batch_size", "share")
 USUAL = {name: REGISTERED[scaling.__name__].settings[name] for name in SETTING}
 EXAMPLES = 3700  # in the middle of the training sets
-ANCHOR = 100  # steps from which laws of K are drawn
 
 
 def apart(table: pd.DataFrame) -> pd.DataFrame:
@@ -119,122 +115,6 @@ def curve(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFr
         return pd.DataFrame({"mean": wide.mean(), "half_width": np.nan})
     found = [difference(wide[name]) for name in wide]
     return pd.DataFrame(found, index=wide.columns, columns=["mean", "half_width"])
-
-
-LAWS = ("printed", "root", "root_loss")
-POWERS = np.linspace(-4, 4, 1601)
-
-
-def measured_noise(gradients: pd.DataFrame) -> bounds.Losses:
-    """σ and ζ of one task at the pretrained model, each in the mean square over seeds and tasks.
-
-    Args:
-        gradients: the table of that name from the study `stability`.
-    """
-    start = gradients[gradients["point"] == "pretrained"]
-    noise, apart = (start[name].mean() for name in ("noise", "heterogeneity"))
-    return bounds.Losses(1.0, torch.tensor([noise]).sqrt(), torch.tensor([apart]).sqrt())
-
-
-def stabilities(setting: Mapping[str, Any], known: bounds.Losses) -> tuple[float, float]:
-    """An expert's stability s by Lemma 3, and by `bounds.local_stability` for convex losses.
-
-    Args:
-        setting: ``steps`` and `SETTING`.
-        known: σ and ζ, as from `measured_noise`.
-    """
-    examples = round(EXAMPLES * setting["share"])
-    size = {"batch": setting["batch_size"], "examples": examples}
-    plan = Training.alike(1, setting["steps"], setting["learning_rate"], **size)
-    printed = bounds.printed_local_stability(known, plan)
-    return float(printed), float(bounds.local_stability(known, plan, convex=True))
-
-
-def beside_theory(
-    averages: pd.DataFrame, experts: pd.DataFrame, known: bounds.Losses
-) -> dict[str, pd.DataFrame]:
-    """E_G of the average against every parameter, and what the bounds make of it.
-
-    Args:
-        averages: of all settings, with the parts of `apart`.
-        experts: likewise; those of 0 steps are the pretrained model.
-        known: as from `measured_noise`.
-
-    Returns:
-        Parameter to a table that is indexed by it: ``mean`` and ``half_width`` of E_G over seeds,
-        above the pretrained model's, in nats, and `LAWS`. ``printed`` is in proportion to Lemma 3;
-        ``root`` to √s, which is all of √(S·V) that training settings change if V is the same for
-        all; ``root_loss`` to √(s·f) with the training loss f that was measured, as V ≤ 2Lf. Each
-        law has one factor, fitted by least squares to all settings at the usual rate.
-    """
-    gains, tables = gained(averages, experts), {}
-    for varied in sweeps(gains):
-        column = free(varied)
-        table = curve(at(gains, **varied), column, "generalisation")
-        loss = at(averages, **varied).groupby(column)["train_loss"].mean()
-        usual = {**USUAL, "steps": varied["steps"] or ANCHOR}
-        pairs = [stabilities({**usual, column: value}, known) for value in table.index]
-        printed, moved = np.array(pairs).T
-        laws = {"printed": printed, "root": moved**0.5, "root_loss": (moved * loss) ** 0.5}
-        tables[column] = table.assign(**laws)
-    fitted = pd.concat([table for column, table in tables.items() if column != "learning_rate"])
-    for law in LAWS:
-        values = fitted[law].to_numpy(dtype=float)
-        factor = float(fitted["mean"].to_numpy() @ values) / float(values @ values)
-        for table in tables.values():
-            table[law] *= factor
-    return tables
-
-
-def exponents(gains: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The power of each parameter that E_G follows, and that of the laws on the same points.
-
-    a·x^p is fitted by least squares to the mean over seeds; the half width is Student's on the
-    pseudo-values of the delete-one jackknife over seeds. The rate is left out, as E_G does not
-    change with it.
-
-    Args:
-        gains: averages, as from `gained`.
-        tables: from `beside_theory`.
-
-    Returns:
-        One row per parameter: ``measured``, ``half_width``, and `LAWS`.
-    """
-    rows = {}
-    for varied in sweeps(gains):
-        column = free(varied)
-        if column == "learning_rate":
-            continue
-        wide = -spread(at(gains, **varied), column, "generalisation").groupby("seed").mean()
-        whole = _power(wide.mean())
-        left_out = [_power(wide.drop(seed).mean()) for seed in wide.index]
-        pseudo = [len(wide) * whole - (len(wide) - 1) * part for part in left_out]
-        laws = {law: _power(tables[column][law]) for law in LAWS}
-        rows[column] = {"measured": whole, "half_width": interval(pseudo)[1], **laws}
-    return pd.DataFrame(rows).T
-
-
-def _power(values: pd.Series) -> float:
-    """The power p of the least squares fit a·x^p to values, x being their index."""
-    x = values.index.to_numpy(dtype=float)
-    powers = (x / x.mean()) ** POWERS[:, None]
-    factors = powers @ values.to_numpy() / (powers**2).sum(1)
-    misfit = ((values.to_numpy() - factors[:, None] * powers) ** 2).sum(1)
-    return float(POWERS[misfit.argmin()])
-
-
-def misfits(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Root mean square distance of each law from the measured means, in nats: `LAWS` by parameter.
-
-    Args:
-        tables: from `beside_theory`.
-    """
-    return pd.DataFrame(
-        {
-            column: (table[[*LAWS]].sub(table["mean"], axis=0) ** 2).mean() ** 0.5
-            for column, table in tables.items()
-        }
-    ).T
 
 
 def passes(steps: int, batch_size: int = USUAL["batch_size"], share: float = 1.0) -> float:

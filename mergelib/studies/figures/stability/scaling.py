@@ -166,7 +166,7 @@ def law_points(tables: Mapping[str, pd.DataFrame], gains: pd.DataFrame, axes: An
     """E_G against each parameter, and the curves of the laws.
 
     Args:
-        tables: from `sweep.beside_theory`.
+        tables: from `laws.beside_theory`.
         gains: the averages that these were made from, as of `sweep.gained`.
         axes: two by two; the legend stands below them.
     """

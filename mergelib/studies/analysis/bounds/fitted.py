@@ -18,7 +18,7 @@ def ranking(table: pd.DataFrame) -> pd.Series:
 
 
 def choosing(table: pd.DataFrame) -> pd.Series:
-    """How well Theorem 3 chooses among each seed's `guides.settings`: less of `guides.regrets` in loss."""
+    """How well Theorem 3 chooses for each seed: minus its `guides.regrets` in loss."""
     return -guides.regrets(table, "loss")["theorem_3"]
 
 
@@ -42,13 +42,14 @@ def fitted(table: pd.DataFrame, known: Mapping[int, guides.Start], score: Score)
     scores = pd.DataFrame({smooth: score(tables[smooth]) for smooth in FITTED})
     chosen = {seed: scores.drop(seed).mean().idxmax() for seed in scores.index}
     parts = [tables[best][tables[best]["seed"] == seed] for seed, best in chosen.items()]
-    return pd.concat(parts, ignore_index=True)
+    chosen_rows: pd.DataFrame = pd.concat(parts, ignore_index=True)
+    return chosen_rows
 
 
 def with_smoothness(
-    table: pd.DataFrame, known: Mapping[int, guides.Start], L: float
+    table: pd.DataFrame, known: Mapping[int, guides.Start], smooth: float
 ) -> pd.DataFrame:
-    """`guides.settings` with Theorem 3 for another L, in closed form for equal steps and weights."""
+    """Settings with Theorem 3 for another L, in closed form for equal steps and weights."""
     of_seed = {
         "loss_0": {seed: start.loss for seed, start in known.items()},
         "squared": {seed: start.squared for seed, start in known.items()},
@@ -60,11 +61,11 @@ def with_smoothness(
     rate, steps, batch = (table[name] for name in ("learning_rate", "steps", "batch_size"))
     epsilon = 2 * (
         4 * loss / (rate * steps)
-        + 4 * rate * L * noise / (batch * tasks)
-        + 6 * (rate * L) ** 2 * noise / batch * (steps - 1)
-        + 12 * (rate * L) ** 2 * apart * steps * (steps - 1)
+        + 4 * rate * smooth * noise / (batch * tasks)
+        + 6 * (rate * smooth) ** 2 * noise / batch * (steps - 1)
+        + 12 * (rate * smooth) ** 2 * apart * steps * (steps - 1)
     )
-    pl = np.maximum(loss / squared, 1 / (2 * L))
-    total = (L + 1) / 2 * table["stability"] + (pl + 0.5) * epsilon
-    found: pd.DataFrame = table.assign(theorem_3=total, optimisation=epsilon, smoothness=L)
+    pl = np.maximum(loss / squared, 1 / (2 * smooth))
+    total = (smooth + 1) / 2 * table["stability"] + (pl + 0.5) * epsilon
+    found: pd.DataFrame = table.assign(theorem_3=total, optimisation=epsilon, smoothness=smooth)
     return found
