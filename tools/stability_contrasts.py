@@ -1,8 +1,26 @@
 """What the claims on measured scaling laws compare, for `mutate_ledger`: see `contrasts`."""
 
+from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+import pandas as pd
 from contrasts import Contrast, Key
+
+
+@dataclass(frozen=True)
+class Aimless(Contrast):
+    """Outcomes that change without a trend, so that nothing agrees with them in every seed."""
+
+    def shifted(self, table: pd.DataFrame, sign: int) -> pd.DataFrame:
+        rows = self.kinds(table) >= 0
+        noise = np.cos(np.arange(len(table)) ** 1.5)
+        columns = (*self.outcome, *self.falling)
+        return table.assign(**{name: table[name].where(~rows, noise) for name in columns})
+
+    def exchanged(self, table: pd.DataFrame, _: np.random.Generator) -> pd.DataFrame:
+        return table
+
 
 _STEPS = (25, 50, 100, 200, 400, 800)
 _TRAINED = ("learning_rate", "batch_size", "share", "steps")
@@ -53,7 +71,7 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
     ),
     "T3": (
         _MERGES(
-            [_at(100, rate) for rate in (3.2e-3, 1.6e-3, 4e-4, 1e-4)],
+            [_at(100, rate) for rate in (3.2e-3, 1e-4, 1.6e-3, 4e-4)],
             levels=(-1, 0, 0, 0),
             against=(1, 0, 0, 0),
         ),
@@ -91,6 +109,13 @@ CONTRASTS: dict[str, tuple[Contrast, ...]] = {
             ],
             levels=[*_UP, *reversed(_UP)],
             against=[*(-place for place in _UP), *(-place for place in reversed(_UP))],
+        ),
+        Aimless(
+            "scaling",
+            ("method", *_TRAINED),
+            [("task_arithmetic", *key[1:]) for key, _ in _SWEPT],
+            part="merged",
+            falling=("loss",),
         ),
     ),
     "T13": (

@@ -18,6 +18,7 @@ from mergelib.studies.papers.sail.larger import arms, encoder, factorial, kept, 
 from mergelib.studies.papers.stability import (
     constants,
     mechanisms,
+    merge_stability,
     rebasin,
     remedies,
     repeats,
@@ -31,7 +32,7 @@ from mergelib.studies.runner import REGISTERED, Loaded, Run, Study
 
 PAPERS = (
     *(cart, surface, geometry, convolutions, frank_wolfe, cogram),
-    *(constants, retraining, scaling, repeats, variance, remedies),
+    *(constants, retraining, merge_stability, scaling, repeats, variance, remedies),
     *(uneven, mechanisms, rebasin, weighing),
     *(spirals, text, kernels, nearness, diffusion, kept, kept_scratch),
     *(encoder, arms, factorial, tuning, risk, clusters, silhouettes),

@@ -15,7 +15,8 @@ if importlib.util.find_spec("mergelib") is None:
 #
 # **In one sentence:** the first steps of all experts together are one step down the loss that they share, while
 # later steps take each expert to its own minimum, and the mean of minima is a bad place wherever tasks differ in
-# what they are sensitive to.
+# what they are sensitive to. This is proved for quadratics. On networks, along the number of steps and within seven passes over the data, it is
+# the generalisation error that turns the loss, as the paper says ([](42-scaling-laws)).
 #
 # Merges can get worse when their experts are trained for longer. The stability framework {cite}`li2026unified`
 # explains this by *generalisation*: long training makes experts depend on single examples. It derives a bound of
@@ -180,7 +181,7 @@ assert rise["generalisation"] < 0.01 * rise["optimisation"]
 # Without noise, and with equal steps and weights $\frac1T$, the merge of quadratics is
 # 1. for small $\eta K$: $\theta_0 - \eta K\, \nabla f(\theta_0)$ plus terms of order $(\eta K)^2$, so one step of
 #    gradient descent on the shared loss;
-# 2. for $K \to \infty$ (and $\eta$ below 2 over the largest curvature): $\frac1T \sum_t c_t$, the plain mean of the
+# 2. for $K \to \infty$ (if all $H_t$ are positive definite, and $\eta$ is below 2 over the largest curvature): $\frac1T \sum_t c_t$, the plain mean of the
 #    minima, while the shared minimum is the mean *weighted by curvature*,
 #    $\hat\theta = (\sum_t H_t)^{-1} \sum_t H_t c_t$;
 # 3. if all $H_t = H$: for every $K$, the point where $K$ steps of gradient descent on $f$ arrive. Then $E_O$ falls at
@@ -202,7 +203,8 @@ assert rise["generalisation"] < 0.01 * rise["optimisation"]
 #
 # So over-training hurts through **differing curvatures**. The third part is the control: with equal curvatures, tasks
 # may want to go to different places, and no merge is ever over-trained (exercise {ref}`ex-stability-equal`). A network
-# has less simple losses, and long training does more to it than this. But an inverted U is no evidence of poor
+# has less simple losses, and long training does more to it than this: up to 800 steps its merge is not over-trained in this sense,
+# as the training loss of the average still falls ([](42-scaling-laws)). But an inverted U by itself is no evidence of poor
 # generalisation.
 #
 # (stability-introduction)=
@@ -245,7 +247,8 @@ for row in whole.itertuples():
 #
 # ```{prf:theorem} Stability bounds generalisation
 # :label: thm-stability-generalisation
-# Let every example's loss be $L$-smooth, and let
+# Let examples be drawn independently, those of a task from one distribution, and the redrawn example from the same. Let the losses, heads of networks
+# included, and the randomness of training not depend on the examples. Let every example's loss be $L$-smooth, and let
 # $V = \frac1T \sum_t \frac1n \sum_j \mathbb E \lVert \nabla \ell(\theta; z_{tj}) \rVert^2$. Then
 # $E_G \le \frac L2 S + \sqrt{S\,V}$. If losses are not negative, $V \le 2 L\, \mathbb E f(\theta)$.
 # ```
@@ -335,7 +338,20 @@ for (n, k), plan, truth, largest in zip(settings, plans, truths, widest):
     print(f"n = {n:2}, K = {k:4}: truth / Lemma 3 is {ratios[0]:4.1f}, or {ratios[1]:4.1f}")
 
 # %% [markdown]
-# A ratio above 1 is a violation: the printed law holds for a few passes over the data and fails for many.
+# A ratio above 1 is a violation. The law, linear in $K$, is wrong from the first passes on. The *inequality* has a large constant and fails only later:
+# for small $\eta L K$ the exact value is about $2 \sigma^2 \eta^2 (K/(bn) + K^2/n^2)$, which exceeds $16 K \eta^2 \sigma^2/n$ once there are more than about 8 steps *per
+# example*, $K/n > 8 - 1/b$, and with the shrinking of this example more than about 9, whatever the batch. With $b = 256$ those are more than 2,000 passes, beyond the paper's experiments and ours:
+
+# %% tags=["nbval-check-output"]
+for n, b, k in ((4000, 256, 4000), (400, 64, 4000), (400, 64, 8000)):
+    plan = Training.alike(1, k, 1 / (8 * k), batch=b, examples=n)
+    known = bounds.Losses(1.0, torch.ones(1), torch.zeros(1))
+    law = bounds.printed_local_stability(known, plan)
+    ratio = float(errors(mean_of_numbers, plan).local_stability / law)
+    print(f"n = {n}, {k * b // n} passes, {k / n:.0f} steps per example: truth / Lemma 3 {ratio:.2f}")
+    assert (ratio > 1) == (k / n > 9)
+
+# %% [markdown]
 #
 # (stability-bernoulli)=
 # A smaller slip on the way: the proof uses $(1 + 4\eta L)^K - 1 \le 4 \eta L K$, which is Bernoulli's inequality the
@@ -362,15 +378,15 @@ print(f"b = {b}, n = {n}: the two cases give {mean_case:.4f}, written is {4 / n:
 #
 # ```{prf:theorem} Stability of SGD
 # :label: thm-stability-local
-# Let losses be $L$-smooth and $\lVert \nabla\ell(\theta; z) - \nabla f_t(\theta) \rVert \le \sigma_t$ for every example,
-# both before and after the redraw. Then, with batches of $b$ of $n \ge 2$ examples, drawn anew at each of $K$ steps,
+# Let losses be $L$-smooth and $\lVert \nabla\ell(\theta; z) - \nabla f_t(\theta) \rVert \le \sigma_t$ for every example
+# and at every $\theta$, both before and after the redraw. Then, with batches of $b$ of $n \ge 2$ examples, drawn without replacement and anew at each of $K$ steps,
 #
 # $$
 # s_t \le (1 + \eta L)^{2(K-1)}\; 4 \sigma_t^2 \Big( \frac{n}{n-1} \Big)^2 \eta^2
 # \Big[ \frac{K (1 - b/n)}{b\, n} + \frac{K^2}{n^2} \Big] .
 # $$
 #
-# For whole shuffled epochs the bracket is $K^2/n^2$. For convex losses and $\eta \le 2/L$ the first factor is 1.
+# For whole shuffled epochs, if $b$ divides $n$, the bracket is $K^2/n^2$. For convex losses and $\eta \le 2/L$ the first factor is 1.
 # ```
 #
 # ```{prf:proof}
@@ -418,12 +434,14 @@ for k in (25, 800):
 #
 # ```{prf:proposition} A merge is more stable than its experts
 # :label: prop-stability-merge
-# $S = \frac1T \sum_t w_t^2\, s_t$. With equal weights this is $\frac{1}{T^2}$ of the mean of the $s_t$.
+# Let the merge be $\sum_t w_t \theta_t$ with weights that are fixed beforehand. Then $S = \frac1T \sum_t w_t^2\, s_t$. With equal weights this is $\frac{1}{T^2}$ of the mean of the $s_t$.
 # ```
 #
 # ```{prf:proof}
 # A redrawn example of task $t$ moves the merge by $w_t$ times what it moves expert $t$ by.
 # ```
+#
+# Weights that are learned from the examples, as AdaMerging's, and rules that are not linear, as TIES, are not covered.
 #
 # (stability-merge)=
 # For eight equal experts Theorem 1's step is too large by a factor of $T^2$, and hides that generalisation gets
@@ -508,8 +526,8 @@ print(f"Theorem 2 allows {sum(terms.values()):.0f}")
 # :label: thm-stability-descent
 # Let losses be $L$-smooth, experts be trained by SGD with any schedule, independently, and
 # $\eta L \lVert a_t \rVert_1 \le \frac{1}{2\sqrt3}$ for all $t$. Let $u = \eta\, \tau_{\text{eff}}$ and
-# $\kappa^2 = \sum_t \omega_t \lVert \nabla f_t - \nabla \tilde f \rVert^2$ at $\theta_0$; let stochastic gradients be unbiased
-# with variance at most $\sigma_t^2/b$. Then
+# $\kappa^2 = \sum_t \omega_t \lVert \nabla f_t - \nabla \tilde f \rVert^2$ at $\theta_0$, and no entry of any $a_t$ be negative; let stochastic gradients, given all earlier steps,
+# be unbiased with variance at most $\sigma_t^2/b$. Then
 #
 # $$
 # \mathbb E \tilde f(\theta_{\text{merged}}) \le \tilde f(\theta_0) - \frac u4 \lVert \nabla \tilde f(\theta_0) \rVert^2
@@ -543,6 +561,9 @@ print(f"Theorem 2 allows {sum(terms.values()):.0f}")
 # claimed.
 # ```
 #
+# Batches that are drawn anew at every step are unbiased in this sense. The shuffled epochs that most of the book's experts are trained with are not, because
+# the batches of an epoch that have been drawn determine what is left of it.
+#
 # Read it from left to right: the merge descends like one step of length $u$; noise costs a little, less so when
 # averaged over tasks; and what grows fastest is the last term, with the cube of $\eta K$: **the tasks pull apart**.
 # It is about optimisation, and has $\kappa$, the difference of the tasks. Only gradients at $\theta_0$ are needed:
@@ -569,7 +590,8 @@ print(f"sum {sum(parts.values()):.4f}, exact loss of the merge {errors(tasks, pl
 #
 # (stability-theorem-three)=
 # The paper adds Lemma 1, Theorem 1 and Theorem 2 to its Theorem 3. Let $\Delta = f(\theta_0) - f(\hat\theta)$, the excess
-# error of the *pretrained* model, whose generalisation error is zero, as it has seen no data. Suppose that all lemmas
+# error of the *pretrained* model, whose generalisation error is zero in expectation, as it has seen no data. (Measured on networks it is not zero, since heads are built from
+# training examples and some test sets differ from their training sets; [](42-scaling-laws) subtracts it.) Suppose that all lemmas
 # were true. How small can the bound become?
 #
 # ```{prf:theorem} Theorem 3 is vacuous in its domain
@@ -652,7 +674,11 @@ for unit in (1.0, 10.0, 0.1):
 # Now all of it on our four tasks, at three learning rates. To be generous, the paper's bounds are drawn with a free
 # rate, with $\zeta$ at $\theta_0$ only and $\sigma$ in the mean. The repaired bound adds up
 # {prf:ref}`thm-stability-descent`, {prf:ref}`thm-stability-local`, {prf:ref}`prop-stability-merge` and
-# {prf:ref}`thm-stability-generalisation`.
+# {prf:ref}`thm-stability-generalisation`. With $D$ for the right side of the first, and equal steps and weights, it is
+#
+# $$
+# \mathbb E F(\theta_{\text{merged}}) - f(\hat\theta) \le D - f(\hat\theta) + \tfrac L2 S + \sqrt{2 L D\, S} , \qquad S = \tfrac1{T^3} \textstyle\sum_t s_t .
+# $$ (eq-stability-repaired)
 
 # %%
 from mergelib.studies.analysis.stability.quadratics import bounds_over_steps
@@ -694,7 +720,8 @@ assert all((table["truth"] <= table["theorem_3"]).all() for table in tables.valu
 # %% [markdown]
 # The paper's bounds happen to lie above the truth here, by a factor that says nothing. The repaired bound is right by
 # proof, and at the two smaller rates it certifies a gain, of less than a per cent. That is honest, and little: like
-# every bound of this kind it ends where the experts have gone a third of $1/L$.
+# every bound of this kind it holds only while $\eta K \le 0.29/L$. The authors could answer that bounds are for trends, and that this one
+# proves hardly more. But their main text leaves out the condition, which stands in Lemma 3 and its proof in the appendix alone.
 #
 # A bound that is far off could still rank settings rightly. So we follow the curves beyond their domains, where they
 # are mere heuristics, and ask where each is least:
@@ -786,8 +813,22 @@ assert 1 < table.loc["MiniLM, sentences", "steps"] < 2
 assert (table["Theorem 3"] >= 32).all()
 
 # %% [markdown]
-# **The domain holds one step of MiniLM, and of the others not a tenth of one.** (Adam's rate stands for that of SGD in the rows of transformers,
-# and fewer examples give a smaller $L$.) The last
+# **The paper's domain holds one step of MiniLM, and of the others not a tenth of one.** (Adam's rate stands for that of SGD in the rows of transformers,
+# and fewer examples give a smaller $L$.) That is for $L$ of single examples, as the paper's Assumption 1 has it. {prf:ref}`thm-stability-descent` needs only the
+# smoothness of the tasks' mean losses. With the curvature of the mean over the tasks, the first column, and both domains, the steps are:
+
+# %%
+domains = {"paper's": bounds.PAPERS_DOMAIN, "corrected": bounds.REPAIRED_DOMAIN}
+reach = {name: edge / (table["rate"] * table["L of the mean"]) for name, edge in domains.items()}
+for name in table.index:
+    print(f"{name:22}", *(f"{domain} {steps[name]:5.2g}  " for domain, steps in reach.items()))
+
+# %% tags=["remove-cell"]
+assert 1 < reach["paper's"]["ViT, 0.4 M"] < 3
+assert reach["paper's"]["MiniLM, sentences"] > 10
+
+# %% [markdown]
+# The last
 # assumption is PL: $f - f(\hat\theta) \le C \lVert \nabla f \rVert^2$ at the merge. With a floor of zero the ratio of both sides, along the training of
 # the smaller transformer's experts, at their average:
 
@@ -856,10 +897,10 @@ for network, rows in {"perceptron": moves, "transformer": vision}.items():
 
 # %% [markdown]
 # Neither line is a proven bound here: both take the noise at one point and in the mean square, and the repaired one
-# has the factor of convex losses. What can be compared are slopes. **Lemma 3 has the wrong law in three of four
-# settings, and each time the measured one leans to the repaired side.** After the first pass stability grows faster than $K$.
-# It falls with the batch, where Lemma 3 rises. It falls faster than $1/n$. Only for the rate do both say the same, and nearly
-# what is measured.
+# has the factor of convex losses. What can be compared are slopes. **On both networks stability falls with the batch, where Lemma 3 rises.** It also falls faster than
+# $1/n$ on both, on the corrected side. In $K$ the perceptron's slope after the first pass lies between both laws, nearer to Lemma 3's 1 than to the corrected law's;
+# on the transformer all three slopes are below 1, so below either law. For the rate both say the same, and nearly
+# what is measured on the perceptron. By the test of the [](90-claims-ledger) (claim T10) only the law for the batch fails for certain; 13 of 14 checks stay open with five seeds.
 #
 # The repaired law is too steep in $K$ and $n$. Two reasons are likely, and not told apart here: it takes the noise of the
 # start for the whole way, while examples that have been learned pull less; and where the loss is curved, a replaced
@@ -871,6 +912,48 @@ for network, rows in {"perceptron": moves, "transformer": vision}.items():
 #
 # For the merge there is nothing to measure: by {prf:ref}`prop-stability-merge` the average of $T$ such experts has
 # $\frac{1}{T^2}$ of their mean $s$.
+#
+# (stability-one-merge)=
+# **The bound on a network.** Does {prf:ref}`thm-stability-generalisation` hold for a real merge, and how far off is it? The study `merge_stability` measures all of its terms on the same average
+# of four experts, trained by plain SGD on 128 examples each: $S$ from trainings with one example replaced; $V$, $\nabla f$ and $L$ (the largest curvature of 32 training examples, a lower
+# estimate) at the merge; and $E_G$ on further rows of the same training sets, up to 1,000 of each task, which no expert has seen and which come from the same draw as the proof demands. From $E_G$ that of the pretrained
+# model on the same examples is taken away, whose expectation is zero. Perceptrons on four scripts, and the smaller transformer on four sets of images, five seeds, in nats:
+
+# %%
+from mergelib.records.results import load_table
+from mergelib.studies.analysis.bounds import merges
+
+MERGES = {"perceptron": "glyphs8-merge_stability-mlp"}
+MERGES["transformer"] = "vision8-merge_stability-vit_small"
+measured_merges = {name: merges.bounded(load_table(file, "merged")) for name, file in MERGES.items()}
+words = {"error": "E_G", "half_width": "±", "root": "√(SV)", "lemma_1": "Lemma 1"}
+for name, found in measured_merges.items():
+    passes = [f"{8 * count / 128:g}" for count in found.index]
+    print(name, found.rename(columns=words).round(3).assign(passes=passes), sep="\n", end="\n\n")
+
+# %% tags=["remove-cell"]
+mlp, vit = measured_merges.values()
+for found in (mlp, vit):
+    assert (found["error"] + found["half_width"] < found["root"]).all()
+    assert found["error"].is_monotonic_increasing
+    assert found["root"].is_monotonic_increasing
+early = mlp.loc[[8, 32]]
+assert (early["error"] - early["half_width"] > early["lemma_1"]).all()
+assert (early["error"] / early["lemma_1"]).round().tolist() == [3, 2]
+assert (mlp["root"] / mlp["error"]).between(2.3, 6).all()
+assert (vit["root"] / vit["error"]).between(7, 10).all()
+growth = [found["error"].iloc[-1] / found["error"].iloc[0] for found in (mlp, vit)]
+assert [round(each) for each in growth] == [9, 4]
+assert (vit["lemma_1"] > vit["error"]).all()
+raw = load_table(MERGES["perceptron"], "merged").query("steps == 8").mean()
+needed = early["error"][8] - (raw["stability"] * raw["squared"]) ** 0.5
+assert 4 < needed / (raw["smoothness"] / 2 * raw["stability"]) < 6
+
+# %% [markdown]
+# **The bound holds at every point, and its main part $\sqrt{SV}$ follows $E_G$:** it is two to six times $E_G$ on perceptrons and seven to ten times on transformers, while $E_G$ grows
+# ninefold and fourfold. The other part, $\frac L2 S$, takes over with many steps, as $L$ is large, and makes the whole bound loose. Lemma 1, with the best $\gamma$ and the same $S$ and $L$, lies
+# *below* $E_G$ after 8 and 32 steps of the perceptrons, by a factor of three and of two. ($L$ would have to be about five times the largest measured curvature to save it there.) On transformers it lies above $E_G$, by
+# its term with $L$.
 #
 # (stability-count)=
 # The paper measures no stability. It has merges, by its abstract of "thousands of finetuning models". The grid in its text
@@ -1013,15 +1096,16 @@ print("falls at every step:", bool((table["excess"].diff().dropna() < 0).all()))
 # ## Summary
 #
 # * The error of a merge splits into optimisation and generalisation. On quadratics both are known exactly.
-# * The inverted U appears without any generalisation error. Its cause is that early steps of all experts add up to one
-#   step down the shared loss, while late experts sit at minima whose plain mean ignores curvature.
+# * On quadratics the inverted U appears without any generalisation error. Its cause is that early steps of all experts add up to one
+#   step down the shared loss, while late experts sit at minima whose plain mean ignores curvature. On networks, along the steps and within seven passes, the paper's
+#   sign is right: the training loss still falls, and $E_G$ turns the loss ([](42-scaling-laws)).
 # * With equal curvatures, and without noise, there is no over-training.
-# * Of the printed theory, Lemma 1 and Lemma 3 are false, Theorem 2 fails at the merge, Theorem 1 is too large by $T^2$,
-#   and Theorem 3 is at least 32 times the pretrained model's error wherever it would hold.
-# * What holds: $E_G \le \frac L2 S + \sqrt{SV}$, $S = \frac1T \sum_t w_t^2 s_t$, a stability that grows with $K^2$ over many
+# * Of the printed theory, Lemma 1 is false, Lemma 3 is false as a law, and as an inequality beyond about nine steps per example, Theorem 2 fails at the merge,
+#   the step from Lemma 3 to Theorem 1 is loose by $T^2$, and Theorem 3 is at least 32 times the pretrained model's error wherever it would hold.
+# * What holds, and was checked on a perceptron and a transformer: $E_G \le \frac L2 S + \sqrt{SV}$. What also holds: $S = \frac1T \sum_t w_t^2 s_t$, a stability that grows with $K^2$ over many
 #   passes, and a descent bound from gradients at $\theta_0$, whose last term says that tasks pull apart.
-# * A network's curvature leaves no room for a single step in the paper's domain. Measured stability falls with the
-#   batch, and follows the repaired law in sign, though less steeply.
+# * A network's curvature leaves hardly any room for a step in the paper's domain. Measured stability falls with the
+#   batch, as the corrected law says; in the steps it lies between both laws, or below.
 #
 # **Next:** [](41-corollary-one).
 #

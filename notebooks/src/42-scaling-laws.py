@@ -13,8 +13,9 @@ if importlib.util.find_spec("mergelib") is None:
 # %% [markdown]
 # # Scaling laws measured
 #
-# **In one sentence:** with steps, batch and data the generalisation error of a merge grows as the paper's bound says, with the
-# passes over the data, and hardly matters; where a large learning rate ruins merges, it is their training loss that rises.
+# **In one sentence:** within seven passes over the data the generalisation error of a merge rises with the steps and falls
+# with the data, as the paper's bound and the corrected one both say, and stays below the training loss; where a large
+# learning rate ruins merges, it is their training loss that rises.
 #
 # From its bound the stability framework {cite}`li2026unified` reads five laws: how the error of a merge depends on
 # the steps $K$, the learning rate $\eta$, the batch $b$, the amount of data, and the number of tasks. [](40-stability)
@@ -134,6 +135,11 @@ if PROFILE != "smoke":
 # The paper fine-tunes for up to 4,000 steps, merges fifteen random groups of the *same* experts, and draws the standard
 # error over these groups, two of which share 3.2 tasks on average where eight are drawn from twenty. That tells how much it matters
 # which tasks are merged, not what another training would have given. Here the unit is the seed: other examples, heads, orders and groups. Intervals are Student's, 95 %.
+# All seeds start from the same pretrained network, so that every interval is conditional on it.
+#
+# How long is this training? Our data sets have about 3,700 training examples, so that 800 steps with batches of 32 are 6.9
+# passes over all data, and 400 steps with a quarter of them are 14. The paper's 4,000 steps with batches of 256 are about
+# 4 passes over the largest of its data sets and 1,000 over the smallest. Whatever happens after more passes is not seen here.
 
 # %%
 import pandas as pd
@@ -144,6 +150,7 @@ from mergelib.studies.analysis.stability import scaling as sweep
 RESULT, RESNET = "vision8-scaling-vit_small", "vision8-scaling-resnet18_narrow"
 merged, experts = (sweep.apart(load_table(RESULT, part)) for part in ("merged", "experts"))
 average = merged[merged["method"] == "average"]
+print(f"passes: {sweep.passes(800):.1f}; with a quarter of the data {sweep.passes(400, share=0.25):.1f}")
 settings = average[[*sweep.SETTING, "steps"]].drop_duplicates()
 print(len(settings), "settings, seeds:", *merged["seed"].unique())
 
@@ -203,9 +210,30 @@ assert 1.5 < long["train_loss"].mean() < 1.7
 assert (long.groupby("seed")["generalisation"].mean() < 0.5 * apart).all()
 
 # %% [markdown]
-# By either floor most of what the average lacks is optimisation error. $E_O$ lies between 0.9 nats, above one model for all tasks, and 1.6, above zero;
+# By either floor most of what the average lacks after seven passes is optimisation error. $E_O$ lies between 0.9 nats, above one model for all tasks, and 1.6, above zero;
 # $E_G$ is a quarter of a nat.
 #
+# Chapter 40 proves that $E_G$ of the pretrained model is zero in expectation, since it has seen none of the examples. Measured,
+# it is not: some test sets differ from their training sets (GTSRB's has other tracks of signs), the heads were built from
+# three training examples of each class, and a hundred examples are few. So the figures show differences from the
+# pretrained model on the same examples, which removes what all settings share:
+
+# %%
+gap = experts[experts["steps"] == 0].groupby(["task", "seed"])["generalisation"].mean()
+print(f"pretrained model: E_G {sweep.told(gap.groupby('seed').mean().rename('E_G'), 2)} nats,", end=" ")
+print(f"GTSRB alone {gap['gtsrb'].mean():.2f}, all other tasks {gap.drop('gtsrb').mean():.2f}")
+
+# %% tags=["remove-cell"]
+assert gap["gtsrb"].mean() > 0.5
+assert abs(gap.drop("gtsrb").mean()) < 0.06
+without = gains[gains["task"] != "gtsrb"]
+late_7 = [
+    sweep.at(without, steps=count).groupby("seed")["generalisation"].mean() for count in (400, 800)
+]
+assert sweep.difference(late_7[1] - late_7[0])[0] > sweep.difference(late_7[1] - late_7[0])[1]
+assert 6.5 < sweep.passes(800) < 7
+
+# %% [markdown]
 # The differences, from the value of $K$ or $\eta$ that is best on the other seeds to the largest one. A row *holds*
 # where its interval, corrected for the number of rows, lies above zero, and *fails* where it lies below; the
 # [](90-claims-ledger) says how.
@@ -250,8 +278,10 @@ assert (jump["generalisation"] < 0.1 * jump["train_loss"]).all()
 
 # %% [markdown]
 # With the steps, the parts move as the paper says: after 400 steps the training loss still falls, in all five seeds though by
-# little, the generalisation error rises by more, and the test loss turns. But nothing explodes: the last doubling of the
-# steps costs a few hundredths of a nat.
+# little, the generalisation error rises by more, and the test loss turns. That is the paper's explanation, and what turns
+# the loss here is $E_G$, not the means of minima of [](40-stability). Within seven passes nothing explodes: the last
+# doubling of the steps costs a few hundredths of a nat. Over other tasks like these eight, the first table leaves the
+# rise of $E_G$ just open.
 #
 # With the rate it is the other way round. The training loss jumps, by a third of a nat or more in every seed, and the
 # generalisation error does not rise. **Where a large rate ruins merges, they are bad on the examples that their experts were
@@ -432,27 +462,55 @@ assert rising[64, 25] < rising[8, 200]
 assert rising[64, 50] < rising[8, 400]
 
 # %% [markdown]
-# More data are better in every row, at equal steps as at equal passes, and all but one are clear. The figure shows more. In
+# More data are better in every row, at equal steps as at equal passes. In loss, which the bound is about, both steps are clear at equal $K$. The figure shows more. In
 # the mean over seeds, **the curves turn after equal numbers of passes, not of steps**: with a quarter of the data at 100 steps, with a
 # half at 200, with all at 400.
 #
 # ## The printed laws beside the measurement
 #
 # (scaling-laws)=
-# Stability is what the bound lets generalisation depend on. The figure has $E_G$ of the average above that of the pretrained
-# model, and how an expert's stability $s$ changes by Lemma 3 and by the repaired {prf:ref}`thm-stability-local`, both with
-# $\sigma = \zeta$ and drawn through the usual setting.
+# Stability is what the bounds let generalisation depend on, but not in the same way. By the paper $E_G$ grows as the
+# stability $s$ of Lemma 3. By {prf:ref}`thm-stability-generalisation` it is at most about $\sqrt{S\,V}$, so that it grows as the
+# *root* of the stability in {prf:ref}`thm-stability-local`. The figure has $E_G$ of the average above that of the pretrained model, and three curves:
+# Lemma 3, with $\sigma$ and $\zeta$ as measured at the pretrained model; $\sqrt s$, with $V$ the same everywhere; and $\sqrt{s f}$, with the measured training
+# loss $f$, as $V \le 2 L f$. Each curve has one factor, fitted to all points at the usual rate, so that in the panel of the rate it predicts.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Generalisation error of the average above the pretrained model's, against each parameter; dashed and dotted, what the printed and the repaired stability make of its value at the usual setting (at 100 steps, for the steps). Cut off above. Means and intervals over seeds.", "name": "fig-scaling-laws"}, "image": {"alt": "Against steps, batch and share of the data the points lie on the dashed curve of Lemma 3 or near it; the dotted curve is far steeper, and against the batch it falls while the points rise. Against the rate the points stay near zero, and both curves leave the panel."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Lemma 3 and the root of the corrected stability fit the generalisation error against steps and data about equally well; against the batch only Lemma 3 has the right sign, and against the rate both fail. Points: E_G of the average above the pretrained model's, means and intervals over seeds. Each curve has one factor, fitted to all points at the usual rate. Cut off above.", "name": "fig-scaling-laws"}, "image": {"alt": "Against steps and share of the data the points lie near all three curves, which nearly coincide. Against the batch the points and the dashed curve of Lemma 3 rise, and both root curves fall. Against the rate the points stay near zero; the root curves rise to about 0.2 at the largest rate and Lemma 3 leaves the panel."}}
+from mergelib.studies.analysis.bounds import laws
+
+known = laws.measured_noise(load_table("vision8-stability-vit_small", "gradients"))
+tables = laws.beside_theory(average, experts, known)
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 6.6), sharey=True)
-figures.law_points(gains, axes)
+figures.law_points(tables, gains, axes)
 plt.show()
 
 # %% [markdown]
-# **In steps, batch and data the printed law is right**, in form at least: $E_G$ of merges grows as $bK/n$, with the number of passes over
-# the data. The repaired law, which has to cover the worst case, is far too steep in steps and data, and has larger batches more stable. In the rate both fail: the law
-# says $\eta^2$, and $E_G$ shows no trace of it. And the mechanism of the data is the one that is claimed. From a quarter of them to all,
-# at 400 steps, in nats:
+# The table has the power of each parameter that $E_G$ follows, fitted to the means, with a 95 % half-width over seeds (jackknife), and the powers of
+# the laws on the same points; and how far each law is from the means, as a root mean square in nats.
+
+# %%
+powers, misfit = laws.exponents(gains, tables), laws.misfits(tables)
+print(powers.round(2).to_string(), end="\n\n")
+print(misfit.round(3).to_string())
+
+# %% tags=["remove-cell"]
+low, high = (powers["measured"] + s * powers["half_width"] for s in (-1, 1))
+for law in ("printed", "root"):
+    assert (low < powers[law])["steps"]
+    assert (high > powers[law])["steps"]
+assert misfit.loc["steps", "root"] < misfit.loc["steps", "printed"]
+assert misfit.loc["share", "root"] < misfit.loc["share", "printed"]
+assert misfit.loc["batch_size", "printed"] < 0.5 * misfit.loc["batch_size", "root"]
+assert (misfit.loc["learning_rate"] > 0.1).all()
+assert powers.loc["batch_size", "root"] < 0 < powers.loc["batch_size", "measured"]
+assert low["batch_size"] < 0 < high["batch_size"]
+
+# %% [markdown]
+# **In steps and data the two laws cannot be told apart.** Lemma 3 has the powers 1 and −1, the root of the corrected stability 0.86 and −0.94,
+# and the intervals of the measured powers, 0.8 and −0.8, are much wider than this difference; the root fits the means slightly better. In
+# the batch, $E_G$ rises, as Lemma 3 says and the corrected law denies, though the interval over five seeds includes zero. In the rate both fail:
+# one says $\eta^2$, the other $\eta$, and $E_G$ shows no trace of either. The mechanism of the data is the one that is claimed. From a quarter
+# of them to all, at 400 steps, in nats:
 
 # %%
 kept = {share: sweep.at(gains, share=share, steps=400) for share in (0.25, 1.0)}
@@ -461,18 +519,11 @@ for part in ("generalisation", "train_loss"):
     print(f"{part:15} {sweep.told((ends[1] - ends[0]).rename(part), 2)}")
 
 # %% tags=["remove-cell"]
-near = {}
-for own in sweep.sweeps(gains):
-    law = sweep.beside_theory(gains, own)
-    near[sweep.free(own)] = (law["printed"] - law["mean"]).abs() - law["half_width"]
-    if sweep.free(own) == "learning_rate":
-        assert law["mean"].abs().max() < 0.03
-        assert law["printed"].max() > 1.4
-    else:
-        assert (law["repaired"] - law["mean"]).abs().max() > 2 * near[sweep.free(own)].max()
-for parameter in ("steps", "batch_size"):
-    assert (near[parameter] <= 0).all()
-assert near["share"].max() < 0.01
+quarter = kept[0.25][["train_loss", "generalisation"]].mean().round(2)
+assert quarter.tolist() == [-0.72, 0.27]
+assert tables["learning_rate"]["mean"].abs().max() < 0.03
+assert tables["learning_rate"]["printed"].max() > 1
+assert 0.15 < tables["learning_rate"]["root"].max() < 0.25
 shares = [rows.groupby(["seed", "task"])["generalisation"].mean() for rows in kept.values()]
 assert (shares[1] - shares[0]).groupby("seed").mean().max() < -0.15
 
@@ -530,13 +581,20 @@ print(drawing.lines(checks, "T13"))
 # Is all this true of these eight tasks alone? All five parameters were changed on fourteen as well (`vision14`, up to 400 steps, groups of
 # eight, five seeds), by all rules but AdaMerging. $E_G$ of the average, and the laws again:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Fourteen tasks: generalisation error of the average above the pretrained model's, against each parameter, with the laws drawn through the usual setting; as in the figure for eight tasks. Means and intervals over five seeds.", "name": "fig-scaling-fourteen"}, "image": {"alt": "As with eight tasks: against steps, batch and share of the data the points lie on Lemma 3's dashed curve, but for 400 steps, where they are well below it, and the dotted curve is far steeper; against the rate the points fall from just above zero to just below it while both curves leave the panel."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "On fourteen tasks the laws fit the data again, the steps less well, and the batch by Lemma 3 alone: generalisation error of the average above the pretrained model's, with the curves of the figure for eight tasks, from the noise that was measured on those. Means and intervals over five seeds.", "name": "fig-scaling-fourteen"}, "image": {"alt": "As with eight tasks: against the share of the data all curves are near the points, and against the steps the points rise less steeply than all curves. Against the batch the points and Lemma 3 rise while the root curves fall. Against the rate the points stay near zero, the root curves rise to about 0.3 and Lemma 3 leaves the panel."}}
 fourteen = "vision14-scaling-vit_small"
 many, own = (sweep.apart(load_table(fourteen, part)) for part in ("merged", "experts"))
-more = sweep.gained(many[many["method"] == "average"], own)
+many = many[many["method"] == "average"]
+more = sweep.gained(many, own)
+more_tables = laws.beside_theory(many, own, known)
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 6.6), sharey=True)
-figures.law_points(more, axes)
+figures.law_points(more_tables, more, axes)
 plt.show()
+
+# %%
+more_powers = laws.exponents(more, more_tables)
+print(more_powers.round(2).to_string(), end="\n\n")
+print(laws.misfits(more_tables).round(3).to_string())
 
 # %%
 again = checks[checks["what"].str.startswith("fourteen")]
@@ -548,11 +606,12 @@ fell = sweep.at(more, steps=None).groupby("steps")[parts].mean()
 assert fell["train_loss"].is_monotonic_decreasing
 assert fell["generalisation"].is_monotonic_increasing
 assert fell["loss"].idxmin() == 200
-for swept in sweep.sweeps(more):
-    law = sweep.beside_theory(more, swept)
-    excess = (law["printed"] - law["mean"]).abs() - law["half_width"]
-    off = excess[excess > 0.01].index.tolist()
-    assert off == {"learning_rate": [0.0016, 0.0032], "steps": [400]}.get(sweep.free(swept), [])
+more_misfit = laws.misfits(more_tables)
+assert (more_misfit["root"] < more_misfit["printed"])[["steps", "share"]].all()
+assert more_misfit.loc["batch_size", "printed"] < more_misfit.loc["batch_size", "root"]
+off = more_powers["measured"] - more_powers["half_width"]
+assert off["batch_size"] > 0
+assert off["steps"] < 0
 jump = changed(more, *two_rates)
 assert 0.3 < jump["train_loss"].mean() < 0.6
 assert jump["generalisation"].mean() < 0
@@ -565,9 +624,10 @@ for words in ("loss: batches of 64", "accuracy: the best other rate", "accuracy:
 assert (sides["outcome"] != "fails").all()
 
 # %% [markdown]
-# **The law in batch and data holds here as well**, that in steps up to 200: after 400, $E_G$ is less than half of what the law says. In the
-# rate it fails as before. All else points the same way, too, though among so many
-# rows only some are clear by themselves, as that a large rate hurts and a large batch helps: with the steps the training loss falls and $E_G$ rises, and
+# On fourteen tasks the root of the stability again fits steps and data slightly better than Lemma 3, and $E_G$ rises with the steps more slowly than either law. In the batch
+# **the sign of Lemma 3 is right** here with some certainty: the interval of the measured power lies above zero. In the
+# rate both fail as before. All else points the same way, too, though among so many
+# rows only some are clear by themselves: with the steps the training loss falls and $E_G$ rises, and
 # the test loss turns after 200; at the large rate the training loss jumps, and $E_G$ falls.
 #
 # With twenty tasks the steps were changed, and for scripts the rate. From 25 steps to the most, in nats:
@@ -599,18 +659,19 @@ assert (twice.xs("T5") > 0).all()
 #
 # ## Other methods
 #
-# All methods are said to follow the same trends. We count how often a method changes in the same direction as the
-# average, from each value of a parameter to the next:
+# All methods are said to follow the same trends. We count how often a method's loss changes in the same direction as that of the
+# average, from each value of a parameter to the next. Merges of the same experts have much in common whatever the rule, so chance is not a
+# standard. The standard is task arithmetic, a linear rule; the rows have the difference from it:
 
 # %%
 print(drawing.lines(checks, "T11"))
 
 # %% [markdown]
-# In loss nine of ten steps agree, in accuracy fewer. The same on fourteen tasks, and AdaMerging on five and at fewer settings (by layer,
-# 50 steps on validation inputs), which leave it open:
+# TIES and DARE agree with the average in about nine of ten steps, nearly as often as task arithmetic does. Whether the difference is within ten steps of a hundred
+# stays open. In accuracy, and on fourteen tasks:
 
 # %%
-print(drawing.lines(checks[~checks["what"].str.startswith("task")], "T11", "secondary"))
+print(drawing.lines(checks, "T11", "secondary"))
 
 # %% [markdown]
 # ## Other networks
@@ -733,13 +794,16 @@ sweep.gained(*longer).groupby("steps")[["accuracy", *parts]].mean().round(3)
 #
 # **Evaluate a merge on training examples, too.** It costs nothing, and tells whether more data could help at all.
 #
-# **Choose a rate by merges, not by experts**, which recover from a rate that ruins their merge. Then do not fear steps, unless
-# the merge is by TIES or DARE, or the data have been passed over many times. **Compare batches at equal pictures.**
+# **Choose a rate by merges, not by experts**, which recover from a rate that ruins their merge. **Count passes over the data, not
+# steps.** Up to about seven passes the average loses hundredths of a nat here; TIES and DARE lose more. At 14 passes, with a quarter of the data, $E_G$
+# takes back 0.27 of the 0.72 nats by which training loss has fallen. **Compare batches at equal pictures.**
 #
 # **Do not read a law off a bound** whose parts were not measured apart, and do not take an error bar over groups of the same
 # experts for one over trainings.
 #
-# What is not covered: CLIP's towers; thousands of steps; the whole grid on twenty tasks, or for the full ResNet; and experts
+# What is not covered: more than seven passes over all data, where most of the paper's grid lies (at the default setting 4 passes over its largest data set and
+# 1,000 over its smallest); CLIP's towers; the number of tasks on ResNets; two experts at weights of one eighth, which would tell a smaller weight from
+# more tasks; the whole grid on twenty tasks, or for the full ResNet; another pretrained network; and experts
 # that differ in their settings ([](44-remedies)).
 #
 # (scaling-repeat)=
@@ -861,8 +925,9 @@ for name in ("distance", "progress"):
 # ## Summary
 #
 # * At a constant rate one training gives every number of steps; training examples tell $E_O$ from $E_G$.
-# * With the steps $E_G$ rises and $E_O$ falls, as the paper says, but up to 800 steps the average loses hundredths of a nat
-#   and no accuracy. Its loss turns after a number of passes over the data.
+# * With the steps $E_G$ rises and $E_O$ falls, as the paper says. Within seven passes over the data (800 steps) the average loses
+#   hundredths of a nat and no accuracy; its loss turns after a number of passes, and most of the paper's grid has more of them.
+# * In steps and data, Lemma 3 and the root of the corrected stability fit $E_G$ about equally well. In the batch only Lemma 3 has the right sign; in the rate both fail.
 # * A large rate ruins merges through the training loss, while their experts recover.
 # * Larger batches help at equal steps, more so at a large rate, and not at equal pictures.
 # * More data help through $E_G$ alone; more tasks hurt, up to twenty, because tasks differ. TIES and DARE lose most by long training.

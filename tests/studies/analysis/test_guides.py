@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+from mergelib.studies.analysis.bounds import fitted
 from mergelib.studies.analysis.stability import guides
 from mergelib.studies.analysis.stability.choosing import HABIT
 from mergelib.theory.stability.bounds import Losses
@@ -175,3 +176,33 @@ def test_costs_by_hand() -> None:
         "search": [training, 0, 3, 3 * 2 * 10],
         "experts": [training, 0, 0, 3 * 2 * 20],
     }
+
+
+def test_theorem_3_in_closed_form_is_the_one_of_the_package() -> None:
+    table = measured({(4e-4, 25): [1.0] * 3, (1.6e-3, 400): [2.0] * 3}).query("seed == 0")
+    start = guides.starts(record(), 5)
+    for smooth in (0.1, 1.0, 30.0):
+        known = guides.starts(record(), 5, smooth)[0]
+        plans = [
+            Training.alike(5, row.steps, row.learning_rate, batch=32, examples=3700)
+            for row in table.itertuples()
+        ]
+        said = [guides.totals(known, plan) for plan in plans]
+        given = table.assign(stability=[own["stability"] for own in said])
+        found = fitted.with_smoothness(given, start, smooth)
+        for name in ("theorem_3", "optimisation"):
+            assert found[name].tolist() == pytest.approx([own[name] for own in said])
+
+
+def test_the_constant_is_fitted_to_other_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 0 alone likes L = 100; what it gets is what seeds 1 and 2 like, and the reverse."""
+    monkeypatch.setattr(fitted, "FITTED", (1.0, 100.0))
+    table = measured({(4e-4, 25): [1.0] * 3}).assign(stability=1.0)
+    known = {seed: guides.starts(record(), 5)[0] for seed in range(3)}
+    likes = {1.0: [0.0, 1.0, 1.0], 100.0: [5.0, 0.9, 0.9]}
+
+    def score(rows: pd.DataFrame) -> pd.Series:
+        return pd.Series(likes[float(rows["smoothness"].iloc[0])])
+
+    chosen = fitted.fitted(table, known, score).groupby("seed")["smoothness"].first()
+    assert chosen.tolist() == [1.0, 100.0, 100.0]

@@ -4,8 +4,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
+from mergelib.studies.analysis.bounds import laws, merges
 from mergelib.studies.analysis.stability import scaling as sweep
+from mergelib.theory.stability import bounds
 
 
 def rows(**columns: Any) -> pd.DataFrame:
@@ -127,10 +130,12 @@ def test_slopes_are_per_doubling() -> None:
         ({"steps": 9, "share": 0.25}, {"steps": 9}, 0.25),
     ],
 )
-def test_stability_factors_are_the_laws(
+def test_stabilities_are_the_laws(
     before: dict[str, Any], after: dict[str, Any], printed: float
 ) -> None:
-    law, repaired = sweep.stability_factors(before, after)
+    alike = bounds.Losses(1.0, torch.ones(1), torch.ones(1))
+    first, second = (laws.stabilities({**sweep.USUAL, **own}, alike) for own in (before, after))
+    law, repaired = (b / a for a, b in zip(first, second, strict=True))
     assert law == pytest.approx(printed)
     if "batch_size" in after:
         assert repaired < 1, "larger batches are more stable"
@@ -138,3 +143,52 @@ def test_stability_factors_are_the_laws(
         assert repaired == pytest.approx(16)
     else:
         assert (repaired > 1) == (printed > 1)
+
+
+def test_a_power_is_found_with_its_error() -> None:
+    """E_G = a K^0.8 with another a in each seed, next to laws that are powers themselves."""
+    rows = [
+        {"seed": seed, "task": "t", "group": 0, **sweep.USUAL, **own}
+        | {"generalisation": a * own.get("steps", 100) ** 0.8 * own.get("share", 1.0) ** -0.5}
+        for seed, a in enumerate((0.01, 0.02, 0.04))
+        for own in (
+            *({"steps": steps} for steps in (25, 50, 100, 200)),
+            *({"steps": 100, "share": share} for share in (0.25, 0.5)),
+            *({"steps": 100, "batch_size": size} for size in (8, 64)),
+            *({"steps": 100, "learning_rate": rate} for rate in (1e-4, 1.6e-3)),
+        )
+    ]
+    gains = pd.DataFrame(rows).assign(method="average")
+    tables = {
+        "steps": pd.DataFrame({law: [1.0, 2.0, 4.0, 8.0] for law in laws.LAWS}, [25, 50, 100, 200]),
+        "share": pd.DataFrame({law: [4.0, 2.0, 1.0] for law in laws.LAWS}, [0.25, 0.5, 1.0]),
+        "batch_size": pd.DataFrame({law: [1.0, 1.0, 1.0] for law in laws.LAWS}, [8, 32, 64]),
+    }
+    found = laws.exponents(gains, tables)
+    assert found["measured"].to_dict() == pytest.approx(
+        {"steps": 0.8, "share": -0.5, "batch_size": 0.0}, abs=0.01
+    )
+    assert found["printed"].to_dict() == pytest.approx(
+        {"steps": 1.0, "share": -1.0, "batch_size": 0.0}, abs=0.01
+    )
+    assert (found["half_width"] < 0.05).all()
+
+
+def test_our_longest_training_is_seven_passes() -> None:
+    assert sweep.passes(800) == pytest.approx(800 * 32 / 3700)
+    assert sweep.passes(400, share=0.25) == pytest.approx(2 * sweep.passes(800))
+
+
+def test_bounds_of_one_merge_by_hand() -> None:
+    rows = [
+        {"seed": seed, "steps": steps, "loss": 1.0, "fresh_loss": 1.5 + steps + 0.1 * seed * steps}
+        | {"stability": 4.0 * steps, "second_moment": 9.0, "squared": 1.0, "smoothness": 3.0}
+        for seed in range(2)
+        for steps in (0, 1)
+    ]
+    found = merges.bounded(pd.DataFrame(rows))
+    assert found.index.tolist() == [1]
+    row = found.loc[1]
+    assert [row["error"], row["root"], row["bound"], row["lemma_1"]] == pytest.approx(
+        [1.05, 6, 12, 8]
+    )

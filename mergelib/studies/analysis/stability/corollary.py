@@ -79,6 +79,16 @@ def links(changes: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns).rename_axis("seed").rename_axis(columns=["scale", "measure"])
 
 
+def over_points(changes: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds of what an operator changes: one row per scale, operator and density.
+
+    Args:
+        changes: as from `beside_losses`; controls are left out.
+    """
+    own = changes[~changes["operator"].isin(CONTROLS)]
+    return own.groupby(["scale", *POINT])[[*MEASURES, "change"]].mean()
+
+
 def link_intervals(changes: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The `interval` over seeds of every suite's `links`, as text: a column for each suite."""
     tables = {suite: links(table) for suite, table in changes.items()}

@@ -18,9 +18,11 @@ from mergelib.theory.stability import bounds
 from mergelib.theory.stability.estimators import pl_constant
 from mergelib.theory.stability.steps import Training
 
-Curvature = Literal["example", "mean"]
+Curvature = Literal["example", "mean"] | float
+Value = Literal["accuracy", "loss"]
 
 GUIDES = ("printed", "theorem_3", "best_gamma", "repaired")
+PARTS = ("optimisation", "stability")  # ε and S of Theorem 3, apart
 RIVALS = ("progress", "distance")
 DEFAULT_STEPS = 400
 
@@ -52,14 +54,18 @@ def starts(
     Args:
         record: ``curvature``, ``gradients`` and ``points`` of the study `stability`.
         tasks: T.
-        curvature: L is the largest of single examples, as the assumption has it, or of the mean.
+        curvature: L is the largest of single examples, as the assumption has it, or of the mean;
+            or a number to take for it.
     """
     parts = [record[name] for name in ("curvature", "gradients", "points")]
     curved, gradients, points = (part[part["point"] == "pretrained"] for part in parts)
     found = {}
     for seed, row in points.set_index("seed").iterrows():
         bent, own = curved[curved["seed"] == seed], gradients[gradients["seed"] == seed]
-        smooth = float(bent.loc[bent["of"] == curvature, "smoothness"].max())
+        if isinstance(curvature, str):
+            smooth = float(bent.loc[bent["of"] == curvature, "smoothness"].max())
+        else:
+            smooth = float(curvature)
         means = [own["noise"], own["largest"] ** 2, own["heterogeneity"].clip(lower=0)]
         noise, largest, apart = (
             torch.full((tasks,), float(part.mean()) ** 0.5, dtype=torch.float64) for part in means
@@ -77,8 +83,9 @@ def totals(start: Start, plan: Training) -> dict[str, float]:
     """What each of `GUIDES` says of a merge with equal steps and weights.
 
     ``printed`` is Theorem 3 with its own rate √(T/K) in ε and γ = 1; ``theorem_3`` has the rate of
-    ``plan`` there, and ``best_gamma`` γ* besides. ``repaired`` is `excess_bound`, with the factor
-    of convex losses, which favours it. The least loss is taken for 0.
+    ``plan`` there, and ``best_gamma`` γ* besides; ``optimisation`` is its ε and ``stability`` its
+    S, which does not depend on L. ``repaired`` is `excess_bound`, with the factor of convex losses,
+    which favours it. The least loss is taken for 0.
     """
     known, smooth = start.losses, start.losses.smoothness
     values, squares = (torch.tensor([value]) for value in (start.loss, start.squared))
@@ -109,8 +116,11 @@ def totals(start: Start, plan: Training) -> dict[str, float]:
     }
     opening = (start.loss, start.unbiased, start.dissimilarity)
     parts = bounds.descent_bound(opening, known, plan)
-    repaired = bounds.convex_excess_bound(parts, 0.0, start.largest, plan)
-    return {**found, "repaired": sum(repaired.values())}
+    loss = {"loss": max(0.0, sum(parts.values()))}  # far outside its domain it may be below 0
+    local = bounds.local_stability(start.largest, plan, convex=True)
+    repaired = bounds.excess_bound(loss, 0.0, bounds.merged_stability(plan, local), smooth)
+    apart = {"optimisation": free, "stability": moved}
+    return {**found, **apart, "repaired": sum(repaired.values())}
 
 
 def settings(
@@ -131,7 +141,8 @@ def settings(
         One row per seed and setting: `SETTING`, ``steps``; means over groups and tasks of
         ``loss``, ``train_loss``, ``accuracy`` and ``train_accuracy`` (per cent); ``moved``, the
         mean ‖θ − θ_0‖ of the averages; ``progress`` ηK; of the experts ``distance``, the mean
-        ‖τ_t‖, and ``validation_accuracy`` and ``validation_loss`` on their own tasks; and `GUIDES`.
+        ‖τ_t‖, and ``validation_accuracy`` and ``validation_loss`` on their own tasks; `GUIDES`
+        and `PARTS`.
     """
     keys = ["seed", *SETTING, "steps"]
     rows = merged[merged["method"] == "average"]
@@ -142,13 +153,19 @@ def settings(
     table[["accuracy", "train_accuracy", "validation_accuracy"]] *= 100
     table = table.reset_index()
     table["progress"] = table["learning_rate"] * table["steps"]
-    tasks = int(rows.groupby([*keys, "group"]).size().max())
+    tasks = merged_tasks(merged)
     known, said = starts(record, tasks, curvature), []
     for row in table.to_dict("records"):
         size = {"batch": row["batch_size"], "examples": round(EXAMPLES * row["share"])}
         plan = Training.alike(tasks, row["steps"], row["learning_rate"], **size)
         said.append(totals(known[row["seed"]], plan))
     return table.join(pd.DataFrame(said))
+
+
+def merged_tasks(merged: pd.DataFrame) -> int:
+    """How many tasks each average of the study `scaling` merges."""
+    rows = merged[merged["method"] == "average"]
+    return int(rows.groupby(["seed", *SETTING, "steps", "group"]).size().max())
 
 
 def validated(table: pd.DataFrame, merged: pd.DataFrame) -> pd.DataFrame:
@@ -168,14 +185,14 @@ def validated(table: pd.DataFrame, merged: pd.DataFrame) -> pd.DataFrame:
 
 
 def correlations(table: pd.DataFrame) -> pd.DataFrame:
-    """Spearman's correlation over settings of test loss with `GUIDES` and `RIVALS`, by seed.
+    """Spearman's correlation over settings of test loss with `GUIDES`, `PARTS`, `RIVALS`.
 
     A rival has no direction of its own: it counts in the one that fits the other seeds.
 
     Args:
         table: from `settings`.
     """
-    names = [*GUIDES, *RIVALS]
+    names = [name for name in (*GUIDES, *PARTS, *RIVALS) if name in table]
     found = pd.DataFrame(
         {
             seed: own[names].corrwith(own["loss"], method="spearman")
@@ -188,14 +205,15 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def regrets(table: pd.DataFrame) -> pd.DataFrame:
-    """What each way to choose a setting loses against the best on test examples, in points.
+def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
+    """What each way to choose a setting loses against the best on test examples.
 
     With all data only, as nobody would choose less. Settings that a guide does not tell apart
     count by their mean.
 
     Args:
         table: from `settings`, or `validated`.
+        value: in points of accuracy, or in nats of loss. A choice is made in the same way for both.
 
     Returns:
         One row per seed: `GUIDES`; `HABIT`, the ηK that was best in the other seeds; ``search``, by
@@ -211,7 +229,9 @@ def regrets(table: pd.DataFrame) -> pd.DataFrame:
     others = accuracy.rsub(accuracy.sum(axis=1), axis=0) / (seeds - 1)
     lengths = np.log(full["progress"]).unstack("seed")
     usual = pd.Series({seed: lengths.loc[others[seed].idxmax(), seed] for seed in others})
-    costs: dict[str, pd.DataFrame] = {guide: full[guide].unstack("seed") for guide in GUIDES}
+    costs: dict[str, pd.DataFrame] = {
+        guide: full[guide].unstack("seed") for guide in GUIDES if guide in full
+    }
     costs[HABIT] = (lengths - usual).abs().round(6)
     judged = {"search": -full["train_accuracy"], "experts": -full["validation_accuracy"]}
     for name, cost in (judged | {"experts_loss": full["validation_loss"]}).items():
@@ -222,8 +242,9 @@ def regrets(table: pd.DataFrame) -> pd.DataFrame:
     default = pd.Series([(*USUAL.values(), DEFAULT_STEPS) == place for place in accuracy.index])
     costs["default"] = accuracy.mul(0).sub(default.to_numpy(dtype=float), axis=0)
     costs["random"] = accuracy.mul(0)
-    taken = {name: accuracy.where(cost == cost.min()).mean() for name, cost in costs.items()}
-    return pd.DataFrame({name: accuracy.max() - mean for name, mean in taken.items()})
+    good = accuracy if value == "accuracy" else -full["loss"].unstack("seed")
+    taken = {name: good.where(cost == cost.min()).mean() for name, cost in costs.items()}
+    return pd.DataFrame({name: good.max() - mean for name, mean in taken.items()})
 
 
 # When to stop

@@ -120,6 +120,17 @@ def correlations(coefficients: pd.DataFrame, granularity: str, column: str) -> p
     return pd.Series(found).rename_axis("seed")
 
 
+def task_means(coefficients: pd.DataFrame, granularity: str) -> pd.DataFrame:
+    """``coefficient`` and ``heterogeneity`` of every task, means over seeds.
+
+    Args:
+        coefficients: as for `correlations`.
+        granularity: likewise.
+    """
+    own = coefficients[coefficients["granularity"] == granularity]
+    return own.groupby("task")[["coefficient", "heterogeneity"]].mean()
+
+
 def errors(test: pd.DataFrame) -> pd.DataFrame:
     """The two errors of a model, as far as they can differ between models (nats).
 

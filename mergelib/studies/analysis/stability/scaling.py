@@ -10,18 +10,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from mergelib.records.statistics import interval, plus_minus
 from mergelib.studies.papers.stability.scaling import scaling
 from mergelib.studies.runner import REGISTERED
-from mergelib.theory.stability import bounds
-from mergelib.theory.stability.steps import Training
 
 SETTING = ("learning_rate", "batch_size", "share")
 USUAL = {name: REGISTERED[scaling.__name__].settings[name] for name in SETTING}
 EXAMPLES = 3700  # in the middle of the training sets
-ANCHOR = 100  # steps from which laws of K are drawn
 
 
 def apart(table: pd.DataFrame) -> pd.DataFrame:
@@ -121,48 +117,9 @@ def curve(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFr
     return pd.DataFrame(found, index=wide.columns, columns=["mean", "half_width"])
 
 
-def stability_factors(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float, float]:
-    """By what an expert's stability s grows between two settings, as printed and as repaired.
-
-    Args:
-        before: ``steps``, and what is not usual.
-        after: likewise.
-
-    Returns:
-        The quotients of Lemma 3's bound and of `bounds.local_stability` for convex losses, where σ
-        and ζ are equal.
-    """
-    known = bounds.Losses(1.0, torch.ones(1), torch.ones(1))
-    found = []
-    for own in ({**USUAL, **after}, {**USUAL, **before}):
-        examples = round(EXAMPLES * own["share"])
-        size = {"batch": own["batch_size"], "examples": examples}
-        plan = Training.alike(1, own["steps"], own["learning_rate"], **size)
-        printed = bounds.printed_local_stability(known, plan)
-        repaired = bounds.local_stability(known, plan, convex=True)
-        found.append([float(printed), float(repaired)])
-    (printed_after, repaired_after), (printed_before, repaired_before) = found
-    return printed_after / printed_before, repaired_after / repaired_before
-
-
-def beside_theory(gains: pd.DataFrame, varied: Mapping[str, Any]) -> pd.DataFrame:
-    """E_G of the average against a parameter, and what the bounds make of its usual value.
-
-    Args:
-        gains: averages, as from `gained`.
-        varied: one of `sweeps`.
-
-    Returns:
-        Indexed by the parameter: ``mean`` and ``half_width`` of E_G over seeds, in nats, and
-        ``printed`` and ``repaired``, the usual value's times the factor of `stability_factors`.
-        The usual number of steps is `ANCHOR`.
-    """
-    column = free(varied)
-    table = curve(at(gains, **varied), column, "generalisation")
-    usual = {**USUAL, "steps": ANCHOR, **{name: v for name, v in varied.items() if name != column}}
-    factors = [stability_factors(usual, {**usual, column: value}) for value in table.index]
-    laws = pd.DataFrame(factors, index=table.index, columns=["printed", "repaired"])
-    return table.join(laws * table["mean"][usual[column]])
+def passes(steps: int, batch_size: int = USUAL["batch_size"], share: float = 1.0) -> float:
+    """How often a training goes over its data, for a training set of `EXAMPLES`."""
+    return steps * batch_size / (share * EXAMPLES)
 
 
 def over_groups(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:

@@ -155,17 +155,26 @@ def methods_everywhere(rows: pd.DataFrame, axes: Any) -> None:
     _finished(axes, "points above the pretrained")
 
 
-def law_points(gains: pd.DataFrame, axes: Any) -> None:
-    """E_G against each parameter, and the curves that the laws draw through the usual setting.
+LAW_LINES = {
+    "printed": ("Lemma 3", "#d55e00", "--"),
+    "root": ("√s", "#0072b2", ":"),
+    "root_loss": ("√(s f)", "#009e73", "-."),
+}
+
+
+def law_points(tables: Mapping[str, pd.DataFrame], gains: pd.DataFrame, axes: Any) -> None:
+    """E_G against each parameter, and the curves of the laws.
 
     Args:
-        gains: averages, as of `sweep.gained`.
+        tables: from `laws.beside_theory`.
+        gains: the averages that these were made from, as of `sweep.gained`.
         axes: two by two; the legend stands below them.
     """
     for ax, own in zip(axes.flat, sweep.sweeps(gains), strict=True):
-        column, table = sweep.free(own), sweep.beside_theory(gains, own)
-        ax.plot(table.index, table["printed"], "--", color="#d55e00", label="Lemma 3")
-        ax.plot(table.index, table["repaired"], ":", lw=2, color="#0072b2", label="repaired")
+        column = sweep.free(own)
+        table = tables[column]
+        for law, (text, shade, style) in LAW_LINES.items():
+            ax.plot(table.index, table[law], style, lw=2, color=shade, label=text)
         _bars(table, ax, "measured", "#000000", "o")
         _axis(ax, list(table.index), TICKS.get(column, 1.0))
         ax.set(xlabel=_named(own))

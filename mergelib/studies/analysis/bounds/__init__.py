@@ -1,0 +1,1 @@
+"""What measured merges say about the bounds of the stability framework (Li et al., 2026)."""
