@@ -348,7 +348,9 @@ for n, b, k in ((4000, 256, 4000), (400, 64, 4000), (400, 64, 8000)):
     known = bounds.Losses(1.0, torch.ones(1), torch.zeros(1))
     law = bounds.printed_local_stability(known, plan)
     ratio = float(errors(mean_of_numbers, plan).local_stability / law)
-    print(f"n = {n}, {k * b // n} passes, {k / n:.0f} steps per example: truth / Lemma 3 {ratio:.2f}")
+    print(
+        f"n = {n}, {k * b // n} passes, {k / n:.0f} steps per example: truth / Lemma 3 {ratio:.2f}"
+    )
     assert (ratio > 1) == (k / n > 9)
 
 # %% [markdown]
@@ -925,7 +927,9 @@ from mergelib.studies.analysis.bounds import merges
 
 MERGES = {"perceptron": "glyphs8-merge_stability-mlp"}
 MERGES["transformer"] = "vision8-merge_stability-vit_small"
-measured_merges = {name: merges.bounded(load_table(file, "merged")) for name, file in MERGES.items()}
+measured_merges = {
+    name: merges.bounded(load_table(file, "merged")) for name, file in MERGES.items()
+}
 words = {"error": "E_G", "half_width": "±", "root": "√(SV)", "lemma_1": "Lemma 1"}
 for name, found in measured_merges.items():
     passes = [f"{8 * count / 128:g}" for count in found.index]

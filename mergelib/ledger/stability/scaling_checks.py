@@ -310,7 +310,7 @@ def explosion(load: Load) -> list[Check]:
         )
         end = loss.columns[-1]
         half = "many steps" if words == "K" else "a large rate"
-        place = f"{half}: {net.words}{method}from the best {words} to {end:g}"
+        place = f"{net.words}{method}{half}: from the best {words} to {end:g}"
         for value, what, sign in (
             ("generalisation", "the generalisation error rises", -1),
             ("train_loss", "the optimisation error falls", 1),

@@ -122,7 +122,7 @@ def printed_generalisation(
 
 
 def printed_local_stability(losses: Losses, training: Training) -> Tensor:
-    """16 K η² (σ²/n + 3bζ²/n) of every expert, ``(T,)``, Lemma 3: **false** for many passes."""
+    """16 K η² (σ²/n + 3bζ²/n) of every expert, ``(T,)``, Lemma 3: **false** if K > 9n or so."""
     per_example = losses.noise**2 + 3 * training.batch * losses.heterogeneity**2
     return 16 * training.steps * training.learning_rate**2 * per_example / training.examples
 
