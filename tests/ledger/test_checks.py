@@ -184,13 +184,13 @@ def test_speeds_that_are_all_bounds_and_the_same_are_counted(speed: float, fract
     ("lead", "shown"),
     [
         (2.0, ["holds", "holds"]),
-        (-0.2, ["fails", "holds"]),
+        (-0.2, ["holds", "fails"]),
         (-2.0, ["fails", "fails"]),
     ],
 )
 def test_who_is_better_has_maintained_its_accuracy(lead: float, shown: list[str]) -> None:
     scratch = pd.Series([50.0, 60.0, 55.0, 52.0, 58.0])
     own = scratch + lead + pd.Series([0.02, -0.01, 0.0, 0.01, -0.02])
-    better, no_worse = maintained("cell", own, scratch)
-    assert [outcomes([check])[0].shown for check in (better, no_worse)] == shown
-    assert [better.role, no_worse.role] == ["primary", "secondary"]
+    no_worse, better = maintained("cell", own, scratch)
+    assert [outcomes([check])[0].shown for check in (no_worse, better)] == shown
+    assert [no_worse.role, better.role] == ["primary", "secondary"]

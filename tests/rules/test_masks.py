@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import mergelib as ml
-from mergelib.merging import own_seed
+from mergelib.merging.applying import own_seed
 from mergelib.rules.arithmetic import task_arithmetic
 from mergelib.rules.masks import breadcrumbs, consensus, della, prune_by_rank, uses
 

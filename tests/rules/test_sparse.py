@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mergelib import merge
-from mergelib.merging import own_seed
+from mergelib.merging.applying import own_seed
 from mergelib.rules.sparse import dare, drop_and_rescale, elect_and_reduce, ties, trim_below
 
 State = dict[str, Tensor]

@@ -78,7 +78,7 @@ def _beyond_scratch(load: Load) -> list[Check]:
         table = load(FROM_SCRATCH[result], "curve")
         curve = pick(table, "kept", keys=("seed", "step"), family=family, grown=grown).unstack()
         scratch = {
-            seed: float(np.interp(count, [0, *curve.columns], [0.0, *curve.loc[seed]]))
+            seed: float(np.interp(count, [0, *curve.columns], [0.0, *curve.xs(seed)]))
             for seed, count in steps.items()
         }
         what = f"{_named(family, grown, width, depth, mode)}: more than as much training from "

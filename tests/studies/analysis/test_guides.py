@@ -184,8 +184,8 @@ def test_theorem_3_in_closed_form_is_the_one_of_the_package() -> None:
     for smooth in (0.1, 1.0, 30.0):
         known = guides.starts(record(), 5, smooth)[0]
         plans = [
-            Training.alike(5, row.steps, row.learning_rate, batch=32, examples=3700)
-            for row in table.itertuples()
+            Training.alike(5, int(steps), float(rate), batch=32, examples=3700)
+            for steps, rate in table[["steps", "learning_rate"]].to_numpy()
         ]
         said = [guides.totals(known, plan) for plan in plans]
         given = table.assign(stability=[own["stability"] for own in said])

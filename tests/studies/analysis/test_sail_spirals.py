@@ -13,7 +13,7 @@ CELL = {"seed": 0, "reading": "random", "start": "own"}
 
 
 def arm(
-    name: str, gamma: float | None, steps: int, loss: float, **other: object
+    name: str, gamma: float | None, steps: float, loss: float, **other: object
 ) -> dict[str, object]:
     losses = {f"loss_{k}": loss + k for k in spirals.TIMES}
     row = {**CELL, "gamma": gamma, "arm": name, "easy": steps, "loss": loss, **losses}

@@ -147,16 +147,17 @@ def test_stabilities_are_the_laws(
 
 def test_a_power_is_found_with_its_error() -> None:
     """E_G = a K^0.8 with another a in each seed, next to laws that are powers themselves."""
-    rows = [
+    changes: list[dict[str, float]] = [
+        *({"steps": steps} for steps in (25, 50, 100, 200)),
+        *({"steps": 100, "share": share} for share in (0.25, 0.5)),
+        *({"steps": 100, "batch_size": size} for size in (8, 64)),
+        *({"steps": 100, "learning_rate": rate} for rate in (1e-4, 1.6e-3)),
+    ]
+    rows: list[dict[str, Any]] = [
         {"seed": seed, "task": "t", "group": 0, **sweep.USUAL, **own}
         | {"generalisation": a * own.get("steps", 100) ** 0.8 * own.get("share", 1.0) ** -0.5}
         for seed, a in enumerate((0.01, 0.02, 0.04))
-        for own in (
-            *({"steps": steps} for steps in (25, 50, 100, 200)),
-            *({"steps": 100, "share": share} for share in (0.25, 0.5)),
-            *({"steps": 100, "batch_size": size} for size in (8, 64)),
-            *({"steps": 100, "learning_rate": rate} for rate in (1e-4, 1.6e-3)),
-        )
+        for own in changes
     ]
     gains = pd.DataFrame(rows).assign(method="average")
     tables = {
