@@ -134,7 +134,7 @@ def test_a_result_without_tables_is_refused(
 def test_shipped_results_stay_small() -> None:
     """They are a part of the wheel, which compresses them and a Colab notebook downloads."""
     files = (ROOT / "results").glob("*.json")
-    assert sum(len(zlib.compress(file.read_bytes())) for file in files) < 3.5e6
+    assert sum(len(zlib.compress(file.read_bytes())) for file in files) < 4.5e6
 
 
 def test_a_record_is_on_the_disk_before_it_has_its_name(

@@ -147,7 +147,7 @@ def test_stabilities_are_the_laws(
 
 def test_a_power_is_found_with_its_error() -> None:
     """E_G = a K^0.8 with another a in each seed, next to laws that are powers themselves."""
-    changes: list[dict[str, float]] = [
+    changes: list[dict[str, Any]] = [
         *({"steps": steps} for steps in (25, 50, 100, 200)),
         *({"steps": 100, "share": share} for share in (0.25, 0.5)),
         *({"steps": 100, "batch_size": size} for size in (8, 64)),
