@@ -134,7 +134,8 @@ plt.show()
 
 # %% [markdown]
 # The formula $H^{-1} e / e^\top H^{-1} e$ and the insight that the paper draws from it, *the nearer source
-# gets the larger weight*, fail in four ways.
+# gets the larger weight*, fail in four ways. The paper provides for one of them: where $H$ is not invertible, or a weight is
+# not positive, its appendix E asks for a numerical method in place of the formula.
 #
 # (proximal-nearer)=
 # **Nearer, yet less.** The middle panel has sources at the distances 1.04, 1.04 and 1.22. The second and third stand
@@ -431,6 +432,9 @@ assert (cuts["printed"] > 0.8).all()
 #
 # ## Is a source nearer than a random start?
 #
+# The paper restricts this part to *linear* models of one architecture, whose "parameters are uniquely determined by the training
+# data". So what follows limits the use of its theorems for networks, and is no error for models with one optimum.
+#
 # Theorem 1 compares $X = \lVert \theta_i - \theta^* \rVert^2$ with
 # $Y = \lVert \theta_{\text{rand}} - \theta^* \rVert^2$ for $\theta_{\text{rand}} \sim \mathcal N(0, I)$ in $d$
 # dimensions, $\mathbb E Y = d + \lVert \theta^* \rVert^2$:
@@ -514,6 +518,7 @@ if (PROFILE, SEED) == ("default", 0):
 # Appendix C concludes that $\theta^P$ has at most half of the random start's *excess* loss (printed without the
 # bracket that makes it an excess) if it is nearer by the factor $\mu/2L$. Half the excess saves
 # $\ln 2 / {-\ln(1 - \eta\mu)}$ steps of the bound: **a constant number, whatever loss one aims at, and no factor**.
+# The paper concedes that "as $T$ increases, this advantage cannot always be relied upon".
 # In the middle of the figure is logistic regression with a penalty, labels from two sources mixed evenly:
 
 # %%
@@ -543,8 +548,8 @@ if SEED == 0:
     assert known["nearest source"] < known["random"]
 
 # %% [markdown]
-# Curves become parallel: what is saved is a number of steps, a large share of them for an easy goal and a small one
-# for a hard goal. And the nearest source is nearer than the random start but begins at a higher loss, as in the first
+# The steps that are saved still grow over the goals printed here. They approach a constant only below them, where the curves become
+# parallel, so that they are a large fraction of the steps for an easy goal and a small one for a hard goal. And the nearest source is nearer than the random start but begins at a higher loss, as in the first
 # section. Only *bounds* fall with distance.
 #
 # (proximal-half)=
