@@ -313,13 +313,14 @@ corollary.link_intervals(masked)
 # %% [markdown]
 # At $\frac1T$ all suites repeat the figure: the loss falls with the length of the step, and the summed variance points the
 # wrong way. At the best scales the share does go with the loss on `glyphs8` and on `vision8`, and in the corollary's direction:
-# dropping raises both, electing lowers both. On `sentences8` it does not. (There all masks took the longest step that was
+# dropping raises both, electing lowers both. These intervals are over seeds at the same 14 pairs of an operator and a density, which were designed;
+# with the pairs as units no correlation is certain (claim T6 of the [](90-claims-ledger)). On `sentences8` there is none. (There all masks took the longest step that was
 # searched, 2.8 times the average's.)
 #
 # Eq. 9 speaks of the loss itself. How far below the average's is that of masked merges, at density 0.2? TIES is the weighted sum
 # here that the corollary makes of it, and not the mean over those who agree.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of the average less that of a masked merge, at density 0.2, in nats: to the right the mask is better. Left: weights of one over T. Right: each at its own best scale, the average too. Thick: 95 % interval over seeds. Thin: bootstrap over seeds and tasks.", "name": "fig-corollary-gains"}, "image": {"alt": "Left: election alone lies to the right, by less than a tenth of a nat. Trimming and TIES lie to the left by a tenth to a fifth of a nat on glyphs8 and vision8; on sentences8 trimming does so by little, and TIES is at zero. DARE is at zero everywhere. Right: on glyphs8 and sentences8 all marks lie within two hundredths of zero. On vision8 trimming and TIES lie to the right by five hundredths, DARE to the left by four; only the thin interval of DARE there does not cross zero."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of the average less that of a masked merge, at density 0.2, in nats: to the right the mask is better. Left: weights of one over T. Right: each at its own best scale, the average too. Thick: 95 % interval over seeds. Thin: over seeds and tasks.", "name": "fig-corollary-gains"}, "image": {"alt": "Left: election alone lies to the right, by less than a tenth of a nat. Trimming and TIES lie to the left by a tenth to a fifth of a nat on glyphs8 and vision8; on sentences8 trimming does so by little, and TIES is at zero. DARE is at zero everywhere. Right: on glyphs8 and sentences8 all marks lie within two hundredths of zero. On vision8 trimming and TIES lie to the right by five hundredths, DARE to the left by four; only DARE's thin intervals there and on glyphs8 do not cross zero."}}
 from mergelib.plots import forest
 
 points = {"elect": ("elect", 1.0), "trim": ("trim", 0.2)}
@@ -364,7 +365,7 @@ assert now.xs("elect", level=1)["low"].min() > 0.03
 assert now.xs("elect", level=1)["mean"].max() < 0.1
 assert chosen.drop("vision8", level=0)["mean"].abs().max() < 0.02
 assert (chosen["low"] < 0).all()
-assert (chosen["high"] > 0).sum() == len(chosen) - 1
+assert chosen.index[chosen["high"] < 0].tolist() == [("glyphs8", "DARE"), ("vision8", "DARE")]
 pictures = chosen.loc["vision8"]
 assert pictures.loc["DARE", "high"] < 0
 assert pictures.loc[["trim", "TIES"], "mean"].min() > 0.03
@@ -374,8 +375,8 @@ assert pictures.loc[["trim", "TIES"], "mean"].min() > 0.03
 # shortens the step. On `sentences8` its two halves cancel. Election alone is better, because it lengthens the step. DARE is level.
 #
 # At the best scales nearly all lie within a few hundredths of a nat of the average, with intervals that cross zero once they count
-# the tasks. On `vision8` trimming and TIES may be better by five hundredths, and DARE looks worse by four, which the
-# [](90-claims-ledger) leaves open, correcting for the number of checks. So Eq. 9 does not hold at its own weights, and where the
+# the tasks. On `vision8` trimming and TIES may be better by five hundredths, and DARE looks worse by four, and by one on `glyphs8`; the
+# [](90-claims-ledger), which corrects for the number of checks, confirms only the former. So Eq. 9 does not hold at its own weights, and where the
 # scale is chosen there is too little to tell.
 #
 # ## When to use it, and when not

@@ -150,7 +150,8 @@ for name, gain in half.items():
     print(written_both(gain).to_string(), end="\n\n")
 
 # %% tags=["remove-cell"]
-assert (half["individual"]["high"] < 0).all()
+assert (half["individual"]["mean"] + half["individual"]["half_width"] < 0).all()
+assert (half["individual"]["high"][SAM] < 0).all()
 assert half["average"]["mean"][[SAM[0], "linearised"]].abs().max() < 0.5
 assert half["average"]["mean"][SAM[1]] < -1
 
