@@ -254,8 +254,7 @@ def differences(
     cells = [f"{reading} {number}" for number in (1, 2)]
     own = table[table["start"] == start]
     wide = own.pivot(index="seed", columns=["cell", "link"], values="value")
-    gaps = pd.DataFrame(wide[cells[0]] - wide[cells[1]])[[*links]]
-    return gaps
+    return pd.DataFrame(wide[cells[0]] - wide[cells[1]])[[*links]]
 
 
 def rank_correlations(table: pd.DataFrame, start: str, links: Sequence[str]) -> pd.Series:
