@@ -210,8 +210,8 @@ CLAIMS = (
         reported="a bound with the total variation of two samples",
         method="the bound is true, and says nothing: the total variation of two samples of "
         "continuous data is 1, so that it lies above the largest possible loss, C = 1. Secondary, "
-        "the bound as we repair it, with the total variation of the laws and the λ that is "
-        "missing: linear classifiers of two Gaussians under a clipped hinge loss, 200 draws of n "
+        "the bound as we repair it, with the total variation of the laws, once and without "
+        "λ: linear classifiers of two Gaussians under a clipped hinge loss, 200 draws of n "
         f"examples for each of five seeds; whether in more than {growing.SURE:.0%} of draws it is "
         "true for all of them, and below C",
         data="source examples for both bounds, the law of the target for its risk",
