@@ -128,7 +128,8 @@ s = torch.linspace(0, 0.5, 51, dtype=torch.float64)
 slices = torch.stack([s, 0.5 - s, s, 0.5 - s], 1)
 axes[2].plot(s, ((slices @ matrix) * slices).sum(1) / 2)
 axes[2].plot(0.25, 0.0625, "x", color="#d55e00", ms=9, mew=2)
-axes[2].annotate("weights of Eq. 12", (0.25, 0.055), ha="center", va="top", color="#d55e00")
+words = {"ha": "center", "va": "top", "color": "#d55e00", "fontsize": 9}
+axes[2].text(0.25, 0.056, "weights of\nEq. 12", **words)
 axes[2].set(xlabel="s", ylabel="½ γᵀHγ")
 plt.show()
 
