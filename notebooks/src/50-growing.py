@@ -212,7 +212,7 @@ print("the same after growing:", torch.allclose(*grown, atol=1e-6))
 # $(\ell_{\text{random}} - \ell) / (\ell_{\text{random}} - \ell_{\text{source}})$ on test data: 1 for the source's loss, 0 for
 # that of the large network at its random start.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Share of what the source has learned that a network has right after growing, on test data, one seed. Values below −1 are drawn at −1; schemes that do not fit a family are left out. Left: wider, MLP and ResNet from 64 to 96 and 8 to 12, the GPT from 32 to 64. Right: deeper.", "name": "fig-growing-kept"}, "image": {"alt": "Left: replicate and mean keep everything in all three families; svd keeps all of the MLP and the ResNet and about four fifths of the GPT; interpolate keeps two thirds to three quarters of the MLP and the GPT, and the ResNet is above 1; svd with random factors keeps nothing, and is far below a random start on the GPT and the ResNet. Right: identity keeps everything; stack, interlace and interpolate keep almost nothing of the MLP and the GPT, and stack is far below a random start on the ResNet, where interlace and interpolate are near or above 1."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Share of what the source has learned that a network has right after growing, on test data, one seed. Values below −1 are drawn at −1; schemes that do not fit a family are left out. Left: wider, MLP and ResNet from 64 to 96 and 8 to 12, the GPT from 32 to 64. Right: deeper.", "name": "fig-growing-kept"}, "image": {"alt": "Left: replicate and mean keep everything in all three families; svd keeps all of the MLP and the ResNet and about four fifths of the GPT; interpolate keeps two thirds to three quarters of the MLP and the GPT, and the ResNet is above 1; svd with random factors keeps nothing, and is far below a random start on the GPT and the ResNet. Right: identity keeps everything; stack, interlace and interpolate keep almost nothing of the MLP and the GPT, and stack is far below a random start on the ResNet, where interlace and interpolate keep a part."}}
 import matplotlib.pyplot as plt
 import pandas as pd
 
@@ -244,7 +244,7 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
     mixed = share.xs("deeper", level="grown").drop("identity", level="scheme")
     assert mixed[["MLP", "GPT"]].max() < 0.3
     assert mixed["ResNet", "stack"] < -1
-    assert mixed["ResNet"].drop("stack").min() > 0.3
+    assert mixed["ResNet"].drop("stack").min() > 0.1  # of a short training: it varies by machine
     assert share["ResNet", "wider", "interpolate"] > 1
     assert 0.5 < share["MLP", "wider", "interpolate"] < share["GPT", "wider", "interpolate"] < 0.8
 
@@ -256,7 +256,8 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # trained for seconds.
 #
 # The depth of Eq. 9 does worse on the MLP and the GPT: little or nothing is left. On the ResNet it depends on the order. Blocks that are repeated in
-# place still work; the same blocks stacked end up below a random start. So what *stacking* is known for, faster training
+# place keep a part; the same blocks stacked end up below a random start. (How much depends on the run: this source was
+# trained for seconds, and in all five seeds of the study below such blocks end below a random start, too.) So what *stacking* is known for, faster training
 # {cite}`gong2019efficient`, is not that it begins where the source ended.
 #
 # ## Copies that never part
@@ -349,6 +350,8 @@ assert (learned.drop([(name, "deeper", "", "stack") for name in ("MLP", "ResNet"
 assert learned["MLP", "deeper", "", "stack"] < 0.15
 assert 0.85 < learned["ResNet", "deeper", "", "stack"] < 1
 assert shares["ResNet", "deeper", "", "stack", "grown"] < -5
+copied = alone[0].query("family == 'ResNet' and grown == 'deeper' and mode == 'grown'")
+assert (copied[copied["depth"].isin(["interlace", "interpolate"])]["kept"] < 0).all()
 assert (gains.mean()["GPT"] < -0.03).all()
 assert (gains.max()["GPT"] < 0).all(), "in every seed"
 for family in ("MLP", "ResNet"):
@@ -362,9 +365,21 @@ assert (own["alone"] - own["grown"]).max() < 0.01
 prices = trained[trained["sources"] == "one"].groupby("family")["price"]
 assert prices.max()[["GPT", "ResNet"]].max() < 1.2
 assert 2 < prices.max()["MLP"] < 2.3
+from mergelib import ledger
+from mergelib.ledger import sail
+
+_, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key == "S7"])
+ahead = checks[checks["what"].str.contains("more than as much training")].set_index("what")
+by_vectors = ahead[ahead.index.str.contains("wider: svd, learned")]
+assert len(by_vectors) == 3
+assert (by_vectors["outcome"] == "holds").all()
+scratch = 1 - by_vectors.filter(like="GPT", axis=0)["value"].item()
+assert 0.85 < scratch + 0.01 < 0.93
 
 # %% [markdown]
-# Learned maps keep what the source has learned, and more, as they learn from the target's data. Logits alone mend a stack of the ResNet, not one of the MLP.
+# Most learned maps end at the source's loss or below, as they learn from the target's data. That alone shows little: a GPT that is trained from
+# scratch for as many FLOPs reaches nearly nine tenths of it. Maps from singular vectors are ahead of scratch in all three families, by a tenth of the source's learning
+# in the GPT. Logits alone mend a stack of the ResNet, not one of the MLP.
 # (A GPT keeps a large share easily: its random start is so far above that 0.8 is still
 # 0.4 nats short.) **But as much training buys more**, in every seed of the GPT, and in the other families nothing speaks for the maps: all their intervals hold zero. Maps move few
 # directions, at the price of moving all.
@@ -408,9 +423,9 @@ assert encoder.refused() == ["replicate, uneven", "mean", "mean, uneven", "ident
 
 # %% [markdown]
 # On a real network, too, copies at a whole multiple change no answer, and no cosine by more than $10^{-5}$. Nor does mean padding of the hidden
-# units, by any number, as no norm looks across them. Of the stream `ml.grow` refuses it, and uneven copies and closed layers too: for each the
-# norms are in the way. All else loses: correlations fall to two thirds or less. `svd` divides copies by $\sqrt 2$, which halves the scores of
-# attention, and GELU notices; with whole copies its answers lose least, three points, which three seeds leave open.
+# units, by any number, as no norm looks across them. `ml.grow` refuses mean padding, uneven copies and closed layers of
+# MiniLM's stream, because its layer norms stand in the stream and none of the three would keep the function. All else loses: correlations fall to two thirds or less. `svd` divides copies by $\sqrt 2$, which halves the scores of
+# attention, and GELU notices; with whole copies its accuracy falls least, by about three points; with three seeds we cannot exclude zero.
 #
 # ## When to use it, and when not
 #
@@ -508,7 +523,7 @@ print("longer:", bool((read + extra).norm() > read.norm()))
 # * Depth is kept by closed residual branches, which Eq. 9 cannot express; copies of layers mostly start far above the source's loss.
 # * Random factors in a singular value decomposition keep the singular values and none of the function.
 # * Copies without noise remain copies. Zeros in place of the mean change the function, and cost steps to mend it.
-# * Learned maps keep all of it, and two sources want to be learned jointly; as much training from a start that keeps the function is as good, or better.
+# * Learned maps reach the source's loss, but as much training from scratch reaches most of it in a GPT; two sources want to be learned jointly; as much training from a start that keeps the function is as good, or better.
 #
 # **Next:** [](51-proximal-parameters).
 #

@@ -127,14 +127,15 @@ matrix = interactions(torch.full((4,), 0.25), square.square())
 s = torch.linspace(0, 0.5, 51, dtype=torch.float64)
 slices = torch.stack([s, 0.5 - s, s, 0.5 - s], 1)
 axes[2].plot(s, ((slices @ matrix) * slices).sum(1) / 2)
-axes[2].plot(0.25, 0.0625, "x", color="#d55e00", ms=9, mew=2, label="(12)")
+axes[2].plot(0.25, 0.0625, "x", color="#d55e00", ms=9, mew=2)
+words = {"ha": "center", "va": "top", "color": "#d55e00", "fontsize": 9}
+axes[2].text(0.25, 0.056, "weights of\nEq. 12", **words)
 axes[2].set(xlabel="s", ylabel="½ γᵀHγ")
-axes[2].legend(loc="lower center")
 plt.show()
 
 # %% [markdown]
 # The formula $H^{-1} e / e^\top H^{-1} e$ and the insight that the paper draws from it, *the nearer source
-# gets the larger weight*, fail in four ways. The paper provides for one of them: where $H$ is not invertible, or a weight is
+# gets the larger weight*, fail in three ways. A fourth case, an $H$ without inverse, the paper provides for: there, or where a weight is
 # not positive, its appendix E asks for a numerical method in place of the formula.
 #
 # (proximal-nearer)=
@@ -143,8 +144,8 @@ plt.show()
 # three on it is not.
 #
 # (proximal-singular)=
-# **The best case.** If a source equals the target, its row of $H$ is zero and there is no inverse. Least squares
-# finds it.
+# **The best case**, which the paper's condition excludes. If a source equals the target, its row of $H$ is zero and there is no inverse.
+# Least squares finds it.
 
 
 # %% tags=["nbval-check-output"]
@@ -506,7 +507,7 @@ if (PROFILE, SEED) == ("default", 0):
 #
 # (proximal-seeds)=
 # Two seeds on the same data are as far apart, with features that do not differ at all: no finite Lipschitz constant
-# serves. Nor does one after re-basin, which leaves part of the distance.
+# serves networks. (Linear models with one optimum, to which the paper restricts its theorem, have one.) Nor does one serve after re-basin, which leaves part of the distance.
 #
 # ## What is a nearer start worth?
 #
@@ -543,6 +544,11 @@ print(
 assert (paths["excess"] <= paths["bound"] * (1 + 1e-9)).all()
 saved = [(wide[c] < 1e-5).idxmax() for c in ("proximal", "random")]
 assert saved[0] < saved[1]
+gained = [
+    (wide["random"] < g).idxmax() - (wide["proximal"] < g).idxmax() for g in (1e-2, 1e-3, 1e-4)
+]
+assert gained == sorted(gained), "still growing"
+assert gained[-1] < saved[1] - saved[0]
 if SEED == 0:
     assert wide["nearest source"][0] > wide["random"][0]
     assert known["nearest source"] < known["random"]
@@ -725,15 +731,15 @@ for steps in (0, 1, 10):
 # ## Summary
 #
 # * Three objectives are called the proximal parameter; distance, loss and speed rank starts differently.
-# * Best weights follow from squared Euclidean distances. The printed formula fails if a source is the target, and is a saddle for some
+# * Best weights follow from squared Euclidean distances. The printed formula excludes the case that a source is the target, and is a saddle for some
 #   total variations; with three sources the nearer may get less.
 # * Lemma 2 needs $\Sigma \propto I$, Mahalanobis distances, and data that differ in nothing but class differences. With MMD none of this
 #   is needed: weights are the shares in which sources mix to the target.
 # * Shares pass from data to loss for least squares with equal inputs, and nearly for experts of one pretrained model, where
 #   curvature explains the rest. For perceptrons from initial networks they do not, after re-basin neither.
 # * Total variation of samples returns uniform weights. The paper's split by thirds says: take the nearest source.
-# * Theorem 1 is true for $d \ge 2$ and independent sources, about a start that nobody uses. Theorem 2 is true and promises steps, no
-#   factor. Theorem 4 is vacuous as printed, and repaired it is not.
+# * Theorem 1 is true for $d \ge 2$ and independent sources. It is about linear models and a start from $\mathcal N(0, I)$, and does not carry over to
+#   networks. Theorem 2 is true and promises steps, no factor, which the paper concedes. Theorem 4 is true and vacuous as printed, and repaired it is not vacuous.
 #
 # **Next:** [](52-sail-spirals).
 #

@@ -115,11 +115,28 @@ assert auc["mean"][auc["features"] == "mean"][text.TWO] < 0.6
 # The map shows an order rather than three clusters. Thirds are told apart nearly without error, random thirds are not. But nothing of that is left to a
 # classifier once every feature has lost what a cubic regression on the mean explains, fitted where the classifier is. **What looks like kinds of text is the
 # cut.** Two texts (Fig. 4) are another matter: by the mean they are hardly told apart, by histograms nearly without error, with the mean or without. These are
-# clusters, and trivial ones:
+# clusters on the map below, and trivial ones. Silhouettes say the same: parts whose mean silhouette is 0.25 or less are usually taken for no clusters. Thirds have
+# 0.02 or less by histograms and about 0.1 or less on a t-SNE map; the two texts have 0.2 and 0.6.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Blocks of Shakespeare and of WikiText-2 by t-SNE, as the paper's Fig. 4 has two corpora. Left: histograms of characters. Right: the same less their regression on the mean.", "name": "fig-text-map"}, "image": {"alt": "In both panels two clouds, one for each text, which do not overlap but for a few points."}}
 from mergelib.records.results import load_table
 
+silhouettes = {
+    split: load_table(name, "silhouettes")
+    .query("split == @split")
+    .groupby("space")["silhouette"]
+    .mean()
+    for split, name in (
+        ("thirds", "tinyshakespeare-silhouettes"),
+        ("texts", "tinyshakespeare-silhouettes-two_texts"),
+    )
+}
+wiki = load_table("wikitext2_test-silhouettes", "silhouettes").query("split == 'thirds'")
+wiki = wiki.groupby("space")["silhouette"].mean()
+for own in (silhouettes["thirds"], wiki):
+    assert own["histogram"] < 0.02
+    assert own["t-SNE map"] < 0.105
+assert silhouettes["texts"].round(1).to_dict() == {"histogram": 0.2, "t-SNE map": 0.6}
 places = load_table("tinyshakespeare-text_map", "map")
 texts = {"tinyshakespeare": "Shakespeare", "wikitext2_test": "Wikipedia"}
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 3.4))
@@ -351,8 +368,8 @@ assert (mean[100.0] < -0.75).all()
 # alone moves it by more than one. The paper's $-0.1244$ is among such values. By the formula as printed it is not: that one gives what Eq. 11 leaves of 1, at
 # least 0.5 here in every seed. So the number fits Eq. 11, whose solution on the simplex would be $\gamma_1 = 0$ then: no merging.
 #
-# All values are below one half, as $D_2$ is nearer to $D_t$ by every distance here. The measured losses do not follow: within what five seeds can show, the first
-# source is as good a start.
+# All values are below one half, as $D_2$ is nearer to $D_t$ by every distance here. The measured losses do not follow: five seeds show no difference
+# between both sources as starts.
 #
 # ## A target whose weight is known
 #
@@ -468,7 +485,7 @@ plt.show()
 
 # %% [markdown]
 # No weight between 0 and 1 beats the better end for certain, in any direction. And **Theorem 3 agrees**: in every direction and seed its weight is 0 or 1,
-# one source alone. So what carries over is one network. It does carry: here are the steps to what scratch reaches after nine tenths of its 200 steps
+# one source alone. So what carries over is one network. It does carry: here are the steps to what scratch reaches after six tenths of its 200 steps
 # (on other seeds), from SAIL's start, which is the nearest source alone, and $\log_2$ of how much faster that is in FLOPs: of training alone (account A), with the distances counted (B), and with the
 # sources' training (C).
 
@@ -488,22 +505,22 @@ arms = load_table("tinyshakespeare-cross_corpus", "arms")
 arms = pd.concat([arms, load_table("wikitext2_test-cross_corpus", "arms")])
 assert arms.loc[arms["method"] == "theorem", "gamma"].isin([0.0, 1.0]).all()
 assert (full["theorem"] == full["nearest source"]).all()
-assert table["B"].between(0.8, 2).all()
-assert (table["C"] < -1.5).all()
+assert table["B"].between(1.8, 2.3).all()
+assert table["C"].between(-2.5, -2.1).all()
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key == "S5"])
 between = checks[checks["what"].str.contains("between 0 and 1")]
 assert (between["outcome"] != "holds").all()
 assert between["value"].abs().max() < 0.01
 
 # %% [markdown]
-# A source that is trained anyway saves a half to three quarters of the training. Whoever has to train both first has spent four times as
+# A source that is trained anyway saves about three quarters of the training. Training both sources first costs about five times as
 # much as scratch, and the second of them was for nothing.
 #
 # ## Which overlaps exist
 #
 # (text-overlap)=
-# For overlap, $\alpha$ (of both sources) and $\beta$ (of each source with the target) "range
-# from 0.0 to 1.0". Two sets of $N$ blocks that share $\alpha N$ cover at most $(2 - \alpha)N$ blocks,
+# For overlap, $\alpha$ (of both sources) and $\beta$ ("of both" with the target) "range
+# from 0.0 to 1.0". We read $\beta$ as that of each source; if it is that of their union, all values exist. Two sets of $N$ blocks that share $\alpha N$ cover at most $(2 - \alpha)N$ blocks,
 # of which at most $N$ are in the target, so $2\beta - \alpha \le 1$. And the values of $\gamma$ there, 30 equally
 # spaced ones in $[-1, 2]$, hold neither an end nor the middle:
 
@@ -537,18 +554,20 @@ plt.show()
 # %% tags=["remove-cell"]
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key == "S4"])
 assert (checks["outcome"] == "open").all()
+assert checks.loc[checks["role"] == "primary", "detectable"].between(0.18, 0.4).all()
 cells = asymmetries.groupby(["start", "alpha", "beta"])["asymmetry"].mean()
 assert all(place[1:] == (0.0, 0.5) for place in cells.groupby("start").idxmax())
 
 # %% [markdown]
-# Neither overlap makes the curves more symmetric in a way that five seeds can show, before retraining or after. Two thirds of one text are
+# Neither overlap makes the curves more symmetric in a way that five seeds can show, before retraining or after. After it they could only have shown
+# slopes of a fifth to two fifths of the range. Two thirds of one text are
 # too alike, for networks of this size, for their order to matter.
 #
 # ## When to use it
 #
 # Average models of different starts only after reordering, and even then expect a barrier. Models of one start can be
-# averaged at hardly a loss while they are close, which is no gain yet, and not for long: compare with each source alone. Use a weight by
-# distances where the parts are known to differ for the loss; a classifier does not tell.
+# averaged at hardly a loss while they are close, which is no gain yet, and not for long: compare with each source alone. Weight sources by
+# distances of data only if you know that the difference matters for the loss. That a classifier can tell the data apart does not show it.
 #
 # These are five seeds of networks of 31 thousand parameters, in characters, trained for 300 steps, and for the sweep of 187 thousand in byte pairs, trained for 1,000.
 # What differs between the two we have not told apart. They are too small to tell a hundredth of a nat; studies have settings for larger ones. In mixtures, overlaps and
@@ -634,11 +653,11 @@ print(f"AUC of D1 and D2: {classifier_auc(rest[low], rest[middle]):.2f}")
 #
 # ## Summary
 #
-# * Thirds by mean token value are separated by construction; without the mean, a classifier finds nothing. Two texts stay apart.
+# * Thirds by mean token value can be told apart by construction, but they are no clusters; without the mean, a classifier finds nothing. Two texts stay apart.
 # * The spike at ½ is a matter of initial weights and of training: half a nat with own starts in characters, a quarter of it after Git Re-Basin, hardly
 #   any from shared weights; in larger networks on byte pairs shared weights leave half of it. Retraining shrinks it.
-# * The best $\gamma$ lies at an end or beyond it, but either end will do, and no average of two beats one source.
-# * Theorem 3's weight goes from $-0.9$ to $0.4$ with features and kernel, and the printed formula never gives $-0.1244$. The farther source is as good here.
+# * The best $\gamma$ lies at an end or beyond it, but five seeds do not show which end, and no average of two beats one source.
+# * Theorem 3's weight goes from $-0.9$ to $0.4$ with features and kernel, and the printed formula never gives $-0.1244$. No difference between the nearer and the farther source shows here.
 # * Where the right weight is known, the loss does not follow it, and it is no better than the nearest source alone. For thirds one source is best at any share.
 # * To another text one source carries over, and no average of two does better; Theorem 3 itself takes one alone.
 # * Not all overlaps exist, and 0, ½ and 1 were not on the grid.

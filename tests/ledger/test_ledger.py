@@ -395,3 +395,17 @@ def test_a_forest_draws_one_interval_per_primary_check() -> None:
     assert [ends.min() > 0 for ends in drawn] == [True, False]
     assert max(abs(ends).max() for ends in drawn) == pytest.approx(1)
     plt.close(figure)
+
+
+def test_claims_on_text_say_how_little_they_could_have_shown() -> None:
+    """The figures in the texts of S2, S4, S5 and S18."""
+    _, rows = judge([claim for claim in sail.CLAIMS if claim.key in ("S2", "S4", "S5", "S18")])
+    rows = rows[rows["role"] == "primary"]
+    seen = rows.groupby("claim")["detectable"]
+    curves = rows[(rows["claim"] == "S2") & rows["what"].str.contains("histogram")]["detectable"]
+    assert (len(curves), (curves > 0.7).sum()) == (8, 7)
+    assert seen.min()["S4"] > 0.18
+    assert seen.max()["S4"] < 0.4
+    assert seen.max()["S5"] < 0.02
+    assert seen.min()["S18"] > 0.45
+    assert seen.max()["S18"] < 0.55

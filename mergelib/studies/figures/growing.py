@@ -40,10 +40,9 @@ def kept(table: pd.DataFrame, ax: "Axes") -> None:
     ax.axhline(1, color="#8c8c8c", lw=1, ls=":")
     ax.axhline(0, color="#8c8c8c", lw=1, ls=":")
     ax.set_xticks(range(len(schemes)), [scheme.replace("_", "\n") for scheme in schemes])
-    ax.set(
-        xlim=(-0.5, len(schemes) - 0.5),
-        ylim=(LOWEST - 0.1, max(1.5, 1.08 * float(table["kept"].max()))),
-    )
+    # A shared axis keeps the room that another panel needs.
+    top = max(1.5, ax.get_ylim()[1], 1.08 * float(table["kept"].max()))
+    ax.set(xlim=(-0.5, len(schemes) - 0.5), ylim=(LOWEST - 0.1, top))
 
 
 def parting(table: pd.DataFrame, axes: "Sequence[Axes]") -> None:

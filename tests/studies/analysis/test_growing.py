@@ -1,10 +1,12 @@
 """Chapter 50: schemes that keep the function keep every loss, and copies stay copies."""
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import torch
 
 from mergelib.studies.analysis.sail import growing
+from mergelib.studies.figures import growing as figures
 from mergelib.testbed.tasks import Split, Task
 
 
@@ -89,3 +91,16 @@ def test_texts_follow_the_chain() -> None:
     same = growing.markov_texts(50, seed=3)[0]
     assert torch.equal(inputs, same)
     assert not torch.equal(inputs, growing.markov_texts(50, seed=3, text_seed=1)[0])
+
+
+def test_no_share_lies_above_its_panel() -> None:
+    """Panels share an axis, and the one with the smaller shares is drawn last."""
+    tall = pd.DataFrame({"family": ["MLP", "GPT"], "scheme": "mean", "kept": [2.7, 1.0]})
+    _, axes = plt.subplots(1, 2, sharey=True)
+    for ax, table in zip(axes, (tall, tall.assign(kept=0.4)), strict=True):
+        figures.kept(table, ax)
+    for ax in axes:
+        low, high = ax.get_ylim()
+        for line in ax.lines:
+            assert all(low < y < high for y in line.get_ydata())
+    plt.close()
