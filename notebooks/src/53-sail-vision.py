@@ -245,21 +245,20 @@ behind = {
     for arm in ("SAIL", "uniform")
 }
 even = behind["uniform"]
-assert (even["mean"] - even["half_width"] > 0).all()
+assert (even["mean"] - even["half_width"]).between(-0.02, 0.02).all(), "at the edge"
 assert len(even) == 3
-assert even["mean"].round(2).min() == 0.06
-assert even["mean"].round(2).max() == 0.09
+assert even["mean"].round(2).between(0.03, 0.07).all()
 others = behind["SAIL"]["mean"]
 assert len(others) == 9
-assert others.drop("cifar10").round(2).between(0.05, 0.08).all()
-assert others["cifar10"].between(-0.005, 0.03).all()
+assert others.drop("cifar10").round(2).between(0.05, 0.11).all()
+assert others["cifar10"].between(-0.005, 0.04).all()
 
 # %% tags=["remove-cell"]
 holds = told[told["claim"] == "S17"].set_index("what")["outcome"]
 assert (holds[holds.index.str.contains("shared")] == "holds").all()
 lead = ends["scratch"] - ends["nearest source"]
 lead = lead.loc["cifar10"].groupby("size").mean()
-assert (even["mean"].droplevel("target") / lead).between(0.19, 0.39).all()
+assert (even["mean"].droplevel("target") / lead).between(0.08, 0.45).all()
 fast = arms.speed_ups(table, "easy", "A", "SAIL").groupby(["target", "size"])
 assert (fast["rival_reached"].mean() >= 0.8).all()
 assert fast["speed"].mean()["cifar10"].min() > 2
@@ -311,8 +310,7 @@ for target, low, high in (("cifar100", 0.09, 0.15), ("tiny_imagenet20", 0.325, 0
 
 # %% [markdown]
 # **One half alone is the better start.** SAIL is faster than scratch wherever it was tried, on CIFAR-10 four times and more. These factors are lower bounds at most places, since SAIL
-# and the nearest half are at the goal by the first reading. But what saves time is having learned something. The even average ends 0.06 to 0.09 nats behind the nearest half, at every size for certain: a
-# fifth to two fifths of what it had to win. Theorem 3's weights lose little on CIFAR-10, where they take one half alone in two seeds of five, and 0.05 to 0.08 nats on the
+# and the nearest half are at the goal by the first reading. But what saves time is having learned something. The even average ends 0.04 to 0.06 nats behind the nearest half, about as much as the half width of the intervals over seeds. Theorem 3's weights lose little on CIFAR-10, where they take one half alone in two seeds of five, and 0.06 to 0.10 nats on the
 # other sets, where they always mix. A likely reason, not measured: a thousand steps take two networks of one start too far apart to be averaged.
 #
 # ## Every start at one size
