@@ -318,7 +318,7 @@ for target, low, high in (("cifar100", 0.09, 0.15), ("tiny_imagenet20", 0.325, 0
 # (vision-ends)=
 # On CIFAR-10 at width 12 all starts were tried, at rates tuned for each, and sources with starts of their own, too:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss at equal cost above that of the nearest half alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-vision-ends"}, "image": {"alt": "All marks lie right of zero: the farther source, Net2Net, SAIL and the source at its own size by two to five hundredths, uniform, LiGO and learned SAIL by nine. With own starts bars are wide, and only the uniform average is clear of zero."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss at equal cost above that of the nearest half alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-vision-ends"}, "image": {"alt": "All marks lie right of zero: the farther source, Net2Net, SAIL and the source at its own size by one to five hundredths, uniform, LiGO and learned SAIL by five to seven. With own starts bars are wide, and only the uniform average is clear of zero."}}
 from mergelib.studies.figures import text as ends_of
 
 cell = halves[(halves["target"] == "cifar10") & (halves["size"] == "half wider")]
@@ -341,10 +341,10 @@ behind = {
     )
 }
 clear = {where for where, row in behind.items() if row["mean"] > row["half_width"]}
-assert {*behind} - clear == {("own", "SAIL"), ("own", "SAIL, matched")}
-assert above.loc["shared"].mean().drop("nearest source").min() > 0.02
-assert 0.08 < behind["shared", "LiGO"]["mean"] < 0.1
-assert 0.08 < behind["shared", "SAIL, learned"]["mean"] < 0.1
+assert {*behind} - clear == {("own", "SAIL"), ("own", "SAIL, matched"), ("shared", "own size")}
+assert above.loc["shared"].mean().drop("nearest source").min() > 0.01
+assert 0.04 < behind["shared", "LiGO"]["mean"] < 0.06
+assert 0.06 < behind["shared", "SAIL, learned"]["mean"] < 0.08
 assert round((wide["scratch, published"] - wide["scratch"])["shared"].mean(), 2) == 0.07
 costs = cell.drop_duplicates("arm").set_index("arm").eval("added_flops / step_flops")
 assert costs[["LiGO", "SAIL, learned"]].between(85, 92).all()
