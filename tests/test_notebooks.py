@@ -12,7 +12,7 @@ from nbformat import NotebookNode
 NAMES = sorted(path.stem for path in SOURCES.glob("*.py"))
 HIDDEN = {"hide-input", "hide-cell", "remove-cell", "remove-input"}
 PARAMETERS = ("SUITE", "PROFILE", "SEED", "DEVICE")
-LONGEST_CELL = 32
+LONGEST_CELL = 25
 WORDS_PER_LINE = 10
 SHORTEST_ALT = 40
 

@@ -42,7 +42,7 @@ QUIET = {
     # What would land on a page with a machine's path: tqdm's word where ipywidgets is not, and what
     # chapters say in their own words, about convolutions and about networks that are strangers; and
     # PyTorch's, of its own first forward derivative.
-    "PYTHONWARNINGS": "ignore:IProgress,ignore:convolutions (,ignore:unrelated models,"
+    "PYTHONWARNINGS": "ignore:IProgress,ignore:not factorised,ignore:unrelated models,"
     "ignore:`torch.jit.script` is deprecated",
 }
 METADATA = {

@@ -107,7 +107,7 @@ class Matrices:
             if keys
         ]
         if parts:
-            warn(f"{method} works on matrices, and it {fate} {'; '.join(parts)}")
+            warn(f"not factorised: {method} works on matrices, and it {fate} {'; '.join(parts)}")
 
 
 def _is_doubtful(key: str) -> bool:

@@ -116,7 +116,7 @@ def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor
     if get_method(method).draws:
         hyperparameters = {"seed": zoo.suite.seed, **hyperparameters}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r".* works on matrices, and it ")
+        warnings.filterwarnings("ignore", "not factorised")
         return merge(method, zoo.experts, pretrained=zoo.pretrained, **hyperparameters)
 
 

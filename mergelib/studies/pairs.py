@@ -99,9 +99,8 @@ def make_pair(
     experts = {"a": a, "b": b}
     inputs = {"a": data.a.inputs[:500], "b": data.b.inputs[:500]}
     heads = dict.fromkeys(experts, nn.Identity())
-    merged = adapt(
-        "fisher", experts, pretrained=a, model=model, heads=heads, data=inputs, seed=seed
-    )
+    # Of the pretrained model Fisher merging takes keys and dtypes alone.
+    merged = adapt("fisher", experts, pretrained=model, heads=heads, data=inputs, seed=seed)
     return Pair(data, model, a, b, merged.state)
 
 

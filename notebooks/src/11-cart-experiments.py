@@ -58,23 +58,9 @@ import torch
 
 import mergelib as ml
 from mergelib.ledger.cart_settings import EXPERTS, LADDER, TABLE
-from mergelib.plots import (
-    colour,
-    contours,
-    forest,
-    heat_map,
-    label,
-    rank_axis,
-    use_style,
-)
+from mergelib.plots import colour, contours, forest, heat_map, label, rank_axis, use_style
 from mergelib.records.results import load_table
-from mergelib.records.statistics import (
-    both_intervals,
-    over_seeds,
-    paired,
-    written,
-    written_both,
-)
+from mergelib.records.statistics import both_intervals, over_seeds, paired, written, written_both
 from mergelib.studies.analysis.cart import experiments as cart
 from mergelib.studies.analysis.cart import landscape, real
 from mergelib.theory.plane import Plane

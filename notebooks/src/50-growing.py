@@ -365,6 +365,8 @@ assert (own["alone"] - own["grown"]).max() < 0.01
 prices = trained[trained["sources"] == "one"].groupby("family")["price"]
 assert prices.max()[["GPT", "ResNet"]].max() < 1.2
 assert 2 < prices.max()["MLP"] < 2.3
+
+# %% tags=["remove-cell"]
 from mergelib import ledger
 from mergelib.ledger import sail
 

@@ -416,7 +416,7 @@ lead = ends["accuracy"] - ends.loc["scratch", "accuracy"]
 assert lead[["SAIL", "nearest source"]].between(0.07, 0.1).all()
 
 # %% [markdown]
-# All three learn their pictures by heart: after about 200 steps the loss rises again. The lead in accuracy stays, at eight points and more, and again the nearest half alone is as good.
+# All three learn their pictures by heart: after about 200 steps the loss rises again. The lead in accuracy stays at about eight points, and again the nearest half alone is as good.
 #
 # ## With labels, and without
 #
@@ -481,7 +481,7 @@ for account, low, high in (("A", 7, 8), ("C", 2.5, 3)):
     assert (speeds[account]["mean"] > speeds[account]["half_width"]).all()
 wide = lasting.pivot(index="seed", columns="arm", values="accuracy")
 middle, half = interval((100 * (wide["SAIL"] - wide["scratch"])).tolist())
-assert middle > half
+assert (round(middle, 1), half < 1) == (4.8, True)
 wide = lasting.pivot(index="seed", columns="arm", values="loss")
 middle, half = interval((wide["SAIL"] - wide["nearest source"]).tolist())
 assert abs(middle) < half < 0.05
@@ -494,7 +494,7 @@ at_once = early["SAIL"][0] < early["scratch"].min(axis=1)
 assert at_once.mean() > 0.6
 
 # %% [markdown]
-# SAIL is seven times as fast as scratch, and more than twice where both sources have to be trained for it: thirty epochs cost more than they do. After 1,600 steps it ends 4.5 points above scratch. **The nearest half alone is as good** here, with one source to pay for instead of two, and better on the 20 other classes.
+# SAIL is seven times as fast as scratch, and more than twice where both sources have to be trained for it: thirty epochs cost more than they do. After 1,600 steps it ends 4.8 points above scratch. **The nearest half alone is as good** here, with one source to pay for instead of two, and better on the 20 other classes.
 #
 # After 160 steps, at equal cost, the paper is right: SAIL gains 0.14 nats more with labels than without, over CIFAR-10 at three sizes and one each of CIFAR-100
 # and the 20 others. In how many times as fast that is, no factor tells: in most runs of 160 steps by BYOL SAIL's loss before any step is lower than all of scratch's.
@@ -613,7 +613,7 @@ for count in (20, 320):
 #
 # * On pictures SAIL is faster than scratch at every size, and not ahead of the nearest source alone; an even average of two halves is behind it.
 # * For digits and signs the farther source is better, and no distance of pixels tells.
-# * By BYOL training takes ten times as many steps. SAIL is seven times as fast as scratch there and ends 4.5 points above it, and one half alone is as good.
+# * By BYOL training takes ten times as many steps. SAIL is seven times as fast as scratch there and ends 4.8 points above it, and one half alone is as good.
 # * Between sources whose data cannot be told apart, weights by distances are chance.
 #
 # **Next:** [](54-sail-text).
