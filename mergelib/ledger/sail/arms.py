@@ -42,12 +42,8 @@ def _there(table: pd.DataFrame, cell: dict[str, str]) -> set[str]:
 
 
 def _main(table: pd.DataFrame, values: Sequence[str], *columns: str) -> pd.DataFrame:
-    """Values in the `MAIN` sizes, means over targets for each seed and of further columns.
-
-    Modalities without one, which are controls of others, are left out.
-    """
-    chosen = table[table["size"] == table["modality"].map(MAIN)]
-    return _means(chosen, values, *_KEYS, *columns)
+    """Values in the `MAIN` sizes, means over targets for each seed and of further columns."""
+    return _means(_of_main_size(table), values, *_KEYS, *columns)
 
 
 def _of_main_size(table: pd.DataFrame) -> pd.DataFrame:
@@ -77,7 +73,7 @@ def _timed(load: Load) -> pd.DataFrame:
 def faster(load: Load) -> list[Check]:
     """S1, of larger networks: log₂ speed-up over scratch; targets are a sample of tasks."""
     table = _timed(load)
-    table = table[table["size"] == table["modality"].map(MAIN)]
+    table = _of_main_size(table)
     cases: list[tuple[str, str, Account, Role]] = [
         ("SAIL", "scratch", "A", "primary"),
         ("SAIL", "scratch", "B", "secondary"),
