@@ -107,7 +107,15 @@ class Check:
         return crossed(values if self.columns == "tasks" else values.mean(1, keepdims=True))
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Both ends of the confidence interval with this level."""
+        """Both ends of the confidence interval with this level; infinite beyond a `limit`."""
+        low, high = self._ends(level)
+        return (
+            -math.inf if self.limit in ("most", "none") else low,
+            math.inf if self.limit in ("least", "none") else high,
+        )
+
+    def _ends(self, level: float = LEVEL) -> tuple[float, float]:
+        """Both ends as if the values were the quantity itself."""
         if self.kind == "fraction":  # Clopper and Pearson
             found = stats.binomtest(int(self.values.sum()), len(self.values))
             low, high = found.proportion_ci(level, method="exact")
@@ -120,7 +128,7 @@ class Check:
     def _one_sided(self, bound: float) -> tuple[float, float]:
         """P-values of "not above the bound" and of "not below it"."""
         if self.kind == "fact":
-            low, high = self.interval()
+            low, high = self._ends()
             return float(low <= bound), float(high >= bound)
         if self.kind == "fraction":
             count, total = int(self.values.sum()), len(self.values)
@@ -152,7 +160,7 @@ class Check:
         """The distance from the bound that data like these show in four cases out of five."""
         freedom = self.estimate.freedom
         ratio = stats.t.ppf(POWER, freedom) / stats.t.ppf((1 + LEVEL) / 2, freedom)
-        low, high = self.interval()
+        low, high = self._ends()
         return math.nan if self.kind == "fact" else float((high - low) / 2 * (1 + ratio))
 
 

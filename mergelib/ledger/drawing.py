@@ -66,7 +66,8 @@ def forest(table: pd.DataFrame, checks: pd.DataFrame) -> "Figure":
         ax.text(LEFT, place, title, fontsize=10.5, weight="bold", va="center")
         place += 1
         own = mine[mine["claim"] == row.claim]
-        reach = own[["low", "high"]].sub(own["bound"], axis=0).abs().max(axis=1)
+        ends = own[["low", "value", "high"]].replace([-np.inf, np.inf], np.nan)
+        reach = ends.sub(own["bound"], axis=0).abs().max(axis=1)
         longest = reach.groupby(own["unit"]).max().clip(lower=1e-12).to_dict()
         for check in own.itertuples():
             text = textwrap.wrap(str(check.what), WIDTH)
@@ -97,7 +98,8 @@ def _height(own: pd.DataFrame) -> float:
 def _draw(ax: "Axes", check: Any, place: float, reach: float) -> None:
     """One interval, its tolerance and the paper's figure, as distances from the bound."""
     low, value, high = (
-        (getattr(check, name) - check.bound) / reach for name in ("low", "value", "high")
+        np.clip((getattr(check, name) - check.bound) / reach, -1, 1)
+        for name in ("low", "value", "high")
     )
     if _given(check.tolerance):
         width = min(1.0, check.tolerance / reach)
@@ -126,6 +128,8 @@ def number(check: Any) -> str:
 
 def _digits(value: float) -> str:
     size = abs(value)
+    if np.isinf(value):
+        return "∞" if value > 0 else "−∞"
     if 0 < size < 0.0005:
         return f"{value:.0e}"
     text = f"{value:.{0 if size >= 99.95 else 1 if size >= 0.995 else 2}f}"

@@ -85,7 +85,7 @@ def load_result(name: str) -> dict[str, Any]:
     file = folder / f"{name}.json"
     if not file.is_file():
         files = folder.iterdir() if folder.is_dir() else ()
-        known = sorted(file.name.removesuffix(".json") for file in files)
+        known = sorted(f.name.removesuffix(".json") for f in files if f.name.endswith(".json"))
         raise MissingResult(f"no result {name!r}; there are: {', '.join(known) or 'none'}")
     return decode_record(json.loads(file.read_text()))
 

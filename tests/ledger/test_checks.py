@@ -132,6 +132,11 @@ def test_what_could_be_shown_is_shown_in_four_cases_of_five() -> None:
 def test_bounds_of_a_quantity_decide_on_one_side(limit: Limit, shown: list[str]) -> None:
     values = np.array([1.0, 1.1, 0.9, 1.05, 0.95])
     checks = [Check("", sign * values, limit=limit) for sign in (1, -1)]
+    for check in checks:
+        low, high = check.interval()
+        assert np.isinf(low) == (limit in ("most", "none"))
+        assert np.isinf(high) == (limit in ("least", "none"))
+        assert np.isfinite(check.detectable)
     assert [result.shown for result in outcomes(checks)] == shown
 
 

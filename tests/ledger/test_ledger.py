@@ -1,6 +1,7 @@
 """Verdicts and outcomes worked out by hand, and claims on made-up results."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -409,3 +410,18 @@ def test_claims_on_text_say_how_little_they_could_have_shown() -> None:
     assert seen.max()["S5"] < 0.02
     assert seen.min()["S18"] > 0.45
     assert seen.max()["S18"] < 0.55
+
+
+def test_a_claim_about_tasks_has_tasks_in_its_columns() -> None:
+    """Else its interval speaks of other seeds alone; single targets of S1 and S17 are named."""
+    claims = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS, *sail.CLAIMS)
+    load = cache(lambda name, *part: name() if callable(name) else load_table(name, *part))
+    alone = []
+    for each in claims:
+        checks = [check for check in each.test(load) if check.role == "primary"]
+        means = [check for check in checks if check.kind == "mean"]
+        if each.unit == "facts":
+            assert {check.kind for check in checks} == {"fact"}, each.key
+        if each.unit in ("tasks", "layers"):
+            alone += [f"{each.key} {check.what}" for check in means if check.values.ndim < 2]
+    assert alone == []
