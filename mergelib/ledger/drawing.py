@@ -31,7 +31,7 @@ MARKS = {
 }
 UNITS = {
     "seeds": "other seeds, on these tasks and networks",
-    "tasks": "other seeds and other tasks like these, on these networks",
+    "tasks": "other seeds and, in checks on several tasks, other tasks like these",
     "layers": "other seeds and other layers like these",
     "networks": "other networks like these",
     "facts": "nothing else: it rests on facts",

@@ -368,7 +368,7 @@ def test_entries_name_verdict_paper_and_every_check() -> None:
     assert "*The paper* (Table 1): a lot." in text
     assert "[A page](../page)" in text
     assert "* it: 1.1 points [" in text
-    assert "*Intervals are about* other seeds and other tasks" in text
+    assert "*Intervals are about* other seeds and, in checks on several" in text
     assert "against a tolerance of 3.0; **holds**" in text
     assert drawing.lines(rows, "A", "control") == "holds  1.1 points [0.97, 1.2]\n       half"
     line = "**● Holds**\n\n* **A** it helps (it: 1.1 points ["
@@ -412,16 +412,18 @@ def test_claims_on_text_say_how_little_they_could_have_shown() -> None:
     assert seen.max()["S18"] < 0.55
 
 
-def test_a_claim_about_tasks_has_tasks_in_its_columns() -> None:
-    """Else its interval speaks of other seeds alone; single targets of S1 and S17 are named."""
+def test_a_claims_unit_is_that_of_its_values() -> None:
+    """Tasks (or layers) where a primary check has them, in columns or as rows of a correlation."""
     claims = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS, *sail.CLAIMS)
     load = cache(lambda name, *part: name() if callable(name) else load_table(name, *part))
-    alone = []
+    wrong = []
     for each in claims:
         checks = [check for check in each.test(load) if check.role == "primary"]
-        means = [check for check in checks if check.kind == "mean"]
-        if each.unit == "facts":
-            assert {check.kind for check in checks} == {"fact"}, each.key
-        if each.unit in ("tasks", "layers"):
-            alone += [f"{each.key} {check.what}" for check in means if check.values.ndim < 2]
-    assert alone == []
+        wide = [check.values.ndim > 1 and check.columns == "tasks" for check in checks]
+        sampled = any(w for w, check in zip(wide, checks, strict=True) if check.kind == "mean")
+        sampled |= any(check.kind == "correlation" for check in checks) and each.unit == "tasks"
+        if sampled != (each.unit in ("tasks", "layers")):
+            wrong.append(each.key)
+        if (each.unit == "facts") != all(check.kind == "fact" for check in checks):
+            wrong.append(each.key)
+    assert wrong == []

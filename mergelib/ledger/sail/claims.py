@@ -297,6 +297,7 @@ CLAIMS = (
     ),
     _vision_claim(
         key="S16",
+        unit="tasks",
         place="Sections 1 and 2",
         statement="merging several sources beats one",
         reported="stated as what is new; the nearest source alone is no baseline of the paper",

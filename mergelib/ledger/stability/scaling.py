@@ -70,6 +70,7 @@ CLAIMS = (
     ),
     _claim(
         key="T5",
+        unit="seeds",
         place="Section V-B5; Figures 2, 3 and 7",
         statement="merges get worse with the number of tasks",
         reported="N of 6 to 12: a consistent decline",
@@ -97,6 +98,7 @@ CLAIMS = (
     ),
     _claim(
         key="T11",
+        unit="seeds",
         place="Figure 2; Section V-B",
         statement="sparsifying methods follow the same trends as linear ones",
         reported="shown as curves that closely follow the prediction",
@@ -110,6 +112,7 @@ CLAIMS = (
     ),
     _claim(
         key="T13",
+        unit="seeds",
         place="Section V-B5",
         statement="sparsified merges are needed the more, the more tasks there are",
         reported="said to be justified by the decline of the average",
