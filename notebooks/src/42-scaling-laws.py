@@ -630,10 +630,10 @@ assert (sides["outcome"] != "fails").all()
 
 # %% [markdown]
 # On fourteen tasks the root of the stability again fits steps and data slightly better than Lemma 3, and $E_G$ rises with the steps more slowly than either law. In the batch
-# **the sign of Lemma 3 is right** here with some certainty: the interval of the measured power lies above zero. In the
-# rate both fail as before. All else points the same way, too, though among so many
-# rows only some are clear by themselves, as that a large batch helps: with the steps the training loss falls and $E_G$ rises, and
-# the test loss turns after 200; at the large rate the training loss jumps, and $E_G$ falls.
+# **the sign of Lemma 3 is right** here, since the interval of the measured power lies above zero. Both laws fail in the
+# rate, as before. The other results point the same way, although only some of these many rows are clear by themselves, for
+# example that a large batch helps. With more steps the training loss falls and $E_G$ rises, and the test loss turns after 200
+# steps. At the large rate the training loss jumps, and $E_G$ falls.
 #
 # With twenty tasks the steps were changed, and for scripts the rate. From 25 steps to the most, in nats:
 

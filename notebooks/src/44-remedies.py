@@ -365,9 +365,9 @@ for column in ("loss", "distance"):  # neither explains the order by task, on sc
 assert sum(interval(remedies.correlations(known["vision8"], "task", "loss").tolist())) < -0.3
 
 # %% [markdown]
-# In points of accuracy (printed last) its merge gains on scripts, if not for certain over tasks, and *loses* on pictures. **There is no sign that
-# outliers get less.** On scripts they get more in every seed. But all seeds have the same eight tasks, so that the tasks are the unit, and over eight
-# tasks no correlation is clear:
+# AdaMerging gains accuracy on scripts, though not clearly across tasks, and *loses* accuracy on images (the last table printed). **There is no sign
+# that outliers get smaller coefficients.** On scripts they get larger ones in every seed. But all seeds share the same eight tasks, so the unit is the
+# task, and no correlation across eight tasks is clear:
 
 # %%
 from scipy.stats import spearmanr

@@ -13,9 +13,8 @@ if importlib.util.find_spec("mergelib") is None:
 # %% [markdown]
 # # How often is a verdict wrong?
 #
-# **In one sentence:** on simulated tables in which no method is better, the ledger's interval finds a
-# difference in about one case of twenty, as it should; the rule that it replaced found one in up to one
-# case of six.
+# **In one sentence:** the ledger's interval finds a difference in about one of twenty simulated tables in which
+# no method is better, as it should, where the former rule found one in up to one of six.
 #
 # **After this page you can**
 #
@@ -88,8 +87,8 @@ assert wide["Student over seeds"].between(22, 55).all()
 #
 # The crossed model leaves out a component that the data do not show. That makes it conservative: with pure
 # noise it is wrong in 2 % of cases. With one task that differs from the others by ten of their standard
-# deviations it almost never finds a difference. Eight tasks of which one is such an outlier say little about
-# a ninth.
+# deviations it almost never finds a difference, because eight tasks of which one is such an outlier say
+# little about a ninth.
 #
 # ## Spreads, and whole verdicts
 #
@@ -106,8 +105,8 @@ assert table["Pitman and Morgan (before)"].max() > 25
 assert table["mean absolute deviations"].max() < 9.5
 
 # %% [markdown]
-# A verdict puts several checks together. For claims with six primary checks on tables as in the first row,
-# of which none, five or all six are true, the rules of the ledger give in per cent of the claims:
+# A verdict combines several checks. We simulate claims with six primary checks, on tables as in the first row.
+# None, five or all six of the checks are true. The table shows how often each verdict results, in per cent:
 
 # %% tags=["hide-input"]
 verdicts = pd.DataFrame(simulated["verdicts"])
@@ -136,7 +135,7 @@ assert shares.loc[6, "holds"] > 99
 # ````{solution-start} ex-errors-tasks
 # :class: dropdown
 # ````
-# It is not. Over tasks the standard error is $3.5/\sqrt 8 = 1.24$, so Student's interval with seven degrees
+# It is not. The standard error over tasks is $3.5/\sqrt 8 = 1.24$, so Student's interval with seven degrees
 # of freedom is $2.0 \pm 2.36 \cdot 1.24 = 2.0 \pm 2.9$, and it includes zero.
 #
 # ````{solution-end}
