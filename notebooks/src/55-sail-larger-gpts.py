@@ -207,9 +207,9 @@ assert counted[counted["arm"] == "LiGO"]["early"].mean() == 0.6
 # By retraining alone learned maps look fastest. What they and a teacher take is most of that lead, and by account B the nearest source alone is ahead of SAIL, and SAIL of
 # the uniform average. If the sources have to be trained for it, one is about even with scratch, and two are slower.
 #
+# (text-lasting)=
 # ## Warm start or scale?
 #
-# (text-lasting)=
 # Grown weights differ from usual random ones in two ways: they have been learned, and they are larger. So training from scratch needs its own best scale before it is a fair rival. On two tuning seeds we tried
 # rates from 0.001 to 0.009, each with several scales of the usual random weights, at either width (`mergelib study starts_tuning`). The last row has random weights in which every tensor has the mean and
 # the standard deviation of SAIL's grown one: what has been learned is gone, and only its scale is left. The best rate for each scale, and the loss on the half that chooses, averaged over 300 and 600 steps:
