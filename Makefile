@@ -38,7 +38,7 @@ test: $(READY) ## run the tests of the package, the notebooks' pairing and the t
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TEST_ARGS) --ignore=tests/site tests
 
 faults: $(READY) ## the long suites of kills, races and damaged files (MERGELIB_FAULTS=0.1: a tenth of them)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/faults
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/library/faults
 
 oldest: ## run the tests with the oldest versions that pyproject.toml allows
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
@@ -78,7 +78,7 @@ site-test: $(READY) ## check the built site in Chromium
 	$(BIN)/python -m pytest tests/site
 
 demo: $(READY) ## fine-tune, merge and compare eight experts (SUITE=glyphs8)
-	$(BIN)/mergelib demo --suite $(SUITE)
+	$(BIN)/mergebook demo --suite $(SUITE)
 
 bench: $(READY) ## time rules, CoGraM and stacked networks, and measure the memory of Frank-Wolfe
 	$(BIN)/python -m benchmarks
@@ -90,7 +90,7 @@ table1: $(READY) ## CART's Table 1 with CLIP's towers (a network and a GPU; DEVI
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(addprefix -c ,$(CONSTRAINTS)) -e ".[hub]"
 	for model in clip-vit-base-patch32 clip-vit-large-patch14; do for suite in clip8 clip14 clip20; do \
 		for study in baselines adaptation; do \
-		$(BIN)/mergelib study $$study --suite $$suite --model $$model --seeds 1 --device $(DEVICE) \
+		$(BIN)/mergebook study $$study --suite $$suite --model $$model --seeds 1 --device $(DEVICE) \
 			-o results/$$suite-$$study-$$model.json || exit 1; \
 	done; done; done
 

@@ -1,4 +1,4 @@
-"""Puts the files of ``results/`` into the wheel as ``mergelib/results``; the rest is pyproject's.
+"""Puts the files of ``results/`` into the wheel as ``mergebook/results``; the rest is pyproject's.
 
 They lie outside the package, where an editable install reads them. A symbolic link would not do:
 a checkout without links would install no results.
@@ -20,7 +20,7 @@ class BuildWithResults(build_py):
         files = sorted(Path(__file__).parent.joinpath("results").glob("*.json"))
         if not files:
             raise FileNotFoundError("results/ holds no results, which the wheel has to contain")
-        folder = Path(self.build_lib) / "mergelib" / "results"
+        folder = Path(self.build_lib) / "mergebook" / "results"
         self.mkpath(str(folder))
         for file in files:
             self.copy_file(str(file), str(folder / file.name))

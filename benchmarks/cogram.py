@@ -20,12 +20,12 @@ import typer
 from torch import Tensor, nn
 
 import mergelib as ml
+from mergebook.cogram.synthetic import synthetic_pair, train_pair
+from mergebook.lab.results import write_result
+from mergebook.suites.provenance import provenance
 from mergelib.cogram import prototypes
 from mergelib.progress import progress
-from mergelib.records.provenance import provenance
-from mergelib.records.results import write_result
-from mergelib.testbed.families.synthetic import synthetic_pair, train_pair
-from tests.cogram.reference import Plain
+from tests.library.cogram.reference import Plain
 
 LEVELS = ("neuron", "weight")
 ORDERS = ("simultaneous", "sequential")

@@ -14,11 +14,11 @@ import numpy as np
 import typer
 from scipy import stats
 
-from mergelib.ledger import Check, outcomes, verdict
+from mergebook.lab.results import write_result
+from mergebook.lab.statistics import crossed, log_ratio_of_spreads
+from mergebook.ledger import Check, outcomes, verdict
+from mergebook.suites.provenance import provenance
 from mergelib.progress import progress
-from mergelib.records.provenance import provenance
-from mergelib.records.results import write_result
-from mergelib.records.statistics import crossed, log_ratio_of_spreads
 
 SHAPES = ((3, 4), (3, 8), (3, 20), (5, 4), (5, 8), (5, 20))
 # Standard deviations of seed, task and residual; the first is what our own tables look like.

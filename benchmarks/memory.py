@@ -15,12 +15,12 @@ import torch
 import typer
 from torch import Tensor
 
+from mergebook.lab.results import write_result
+from mergebook.suites.provenance import provenance
+from mergelib.evaluation.cost import measured
 from mergelib.io import Checkpoint, save_state_dict
 from mergelib.procedures.frank_wolfe import minimise
 from mergelib.progress import progress
-from mergelib.records.measure import measured
-from mergelib.records.provenance import provenance
-from mergelib.records.results import write_result
 
 State = dict[str, Tensor]
 LAYERS = 4

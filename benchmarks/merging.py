@@ -7,7 +7,7 @@ run on one machine, so the ratios to the floor mean something elsewhere too.
 *Cold* is the first call, which gets its memory from the operating system and pays for every page
 it touches. *Warm* is the best of some more, with an allocator told to keep what is freed (glibc
 only). Peak memory is what the cold call, its result included, adds to the process's resident
-memory at its worst; see `mergelib.records.measure.measured`.
+memory at its worst; see `mergelib.evaluation.cost.measured`.
 """
 
 import ctypes
@@ -27,11 +27,11 @@ from rich.table import Table
 from torch import Tensor
 
 import mergelib as ml
+from mergebook.lab.results import write_result
+from mergebook.suites.provenance import provenance
+from mergelib.evaluation.cost import measured
 from mergelib.numerics.linalg import low_rank
 from mergelib.progress import progress
-from mergelib.records.measure import measured
-from mergelib.records.provenance import provenance
-from mergelib.records.results import write_result
 from mergelib.rules.spectral import iso_c, tsv
 
 State = dict[str, Tensor]

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from benchmarks.cogram import interleaved
+from mergebook.lab.results import write_result
+from mergebook.suites.models import PICTURE_MODELS
+from mergebook.suites.provenance import provenance
 from mergelib.progress import progress
-from mergelib.records.provenance import provenance
-from mergelib.records.results import write_result
-from mergelib.testbed.models import PICTURE_MODELS
 from mergelib.training import seeded
 
 MODELS = ("mlp", "vit_small", "vit")

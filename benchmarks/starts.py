@@ -16,13 +16,13 @@ import torch
 import typer
 
 from benchmarks.cogram import interleaved
-from mergelib.records.provenance import provenance
-from mergelib.records.results import write_result
+from mergebook.lab.catalogue import loaded_for
+from mergebook.lab.results import write_result
+from mergebook.sail.measure.arms import ARMS, Sources
+from mergebook.sail.measure.transfers import TARGET, Transfer
+from mergebook.suites.provenance import provenance
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import proximal_weights
-from mergelib.studies.catalogue import loaded_for
-from mergelib.studies.papers.sail.larger.arms import ARMS, Sources
-from mergelib.studies.papers.sail.larger.transfers import TARGET, Transfer
 
 CELLS: dict[str, dict[str, Any]] = {  # suites and settings of `arms`
     "tinyshakespeare": {"size": "half wider"},

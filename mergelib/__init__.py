@@ -15,29 +15,21 @@ from mergelib.streaming import merge_files
 from mergelib.version import __version__
 
 if TYPE_CHECKING:
-    from mergelib.testbed.evaluation import evaluate, evaluate_many, normalised_accuracy
-    from mergelib.testbed.suites import load_suite
-    from mergelib.testbed.tasks import Suite, Task
-    from mergelib.testbed.training import Recipe
-    from mergelib.testbed.zoo import load_zoo
+    from mergelib.evaluation.loops import evaluate, evaluate_many, normalised_accuracy
+    from mergelib.evaluation.tasks import Suite, Task
 
-
-# The testbed brings torchvision, pandas and more, so its names load on first use.
-_TESTBED = {
-    "Recipe": "training",
+# These bring pandas, so they load on first use.
+_EVALUATION = {
     "Suite": "tasks",
     "Task": "tasks",
-    "evaluate": "evaluation",
-    "evaluate_many": "evaluation",
-    "load_suite": "suites",
-    "load_zoo": "zoo",
-    "normalised_accuracy": "evaluation",
+    "evaluate": "loops",
+    "evaluate_many": "loops",
+    "normalised_accuracy": "loops",
 }
 
 __all__ = [
     "Checkpoint",
     "Compressed",
-    "Recipe",
     "Suite",
     "Task",
     "__version__",
@@ -54,8 +46,6 @@ __all__ = [
     "lerp",
     "load_compressed",
     "load_state_dict",
-    "load_suite",
-    "load_zoo",
     "merge",
     "merge_files",
     "methods",
@@ -71,10 +61,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _TESTBED:
+    if name in _EVALUATION:
         import importlib
 
-        return getattr(importlib.import_module(f"mergelib.testbed.{_TESTBED[name]}"), name)
+        return getattr(importlib.import_module(f"mergebook.suites.{_EVALUATION[name]}"), name)
     raise AttributeError(f"module 'mergelib' has no attribute {name!r}")
 
 

@@ -9,13 +9,18 @@ import pytest
 import torch
 from hypothesis import settings
 
+from mergebook.lab.sweep import OBJECT_STORE
+from mergebook.suites import models, zoo
+from mergebook.suites.families import FAMILIES
+from mergebook.suites.loading import load_suite
+from mergebook.suites.training import Recipe
+from mergebook.suites.types import (
+    PretrainingSet,
+)
 from mergelib import registry
-from mergelib.studies.sweep import OBJECT_STORE
-from mergelib.testbed import models, zoo
-from mergelib.testbed.families import FAMILIES
-from mergelib.testbed.suites import load_suite
-from mergelib.testbed.tasks import PretrainingSet, Suite
-from mergelib.testbed.training import Recipe
+from mergelib.evaluation.tasks import (
+    Suite,
+)
 
 TEXTS = {
     "tinyshakespeare": "To be, or not to be: that is the question.\n",

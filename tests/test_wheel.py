@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 BUILD = "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])"
 LOAD = (
-    "import mergelib, sys; from mergelib.records.results import load_result;"
-    "assert mergelib.__file__.startswith(sys.argv[1]), mergelib.__file__;"
+    "import mergebook, sys; from mergebook.lab.results import load_result;"
+    "assert mergebook.__file__.startswith(sys.argv[1]), mergebook.__file__;"
     "print(len(load_result('vision8-baselines')['test']))"
 )
 
@@ -22,7 +22,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkout as a system without links writes it: a link is a file that names its target."""
     tree = tmp_path_factory.mktemp("tree")
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for folder in ("mergelib", "results"):
+    for folder in ("mergelib", "mergebook", "results"):
         shutil.copytree(ROOT / folder, tree / folder, symlinks=True, ignore=ignored)
     for file in (*ROOT.glob("*.toml"), *ROOT.glob("*.py"), *ROOT.glob("*.in"), ROOT / "README.md"):
         shutil.copy(file, tree)
@@ -51,7 +51,7 @@ def test_an_installed_wheel_finds_every_result(exported: Path, tmp_path: Path) -
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         wheel.extractall(tmp_path / "site")
     names = {file.name for file in (ROOT / "results").glob("*.json")}
-    assert {file.name for file in (tmp_path / "site" / "mergelib" / "results").iterdir()} == names
+    assert {file.name for file in (tmp_path / "site" / "mergebook" / "results").iterdir()} == names
     assert int(load_in(tmp_path / "site", tmp_path)) > 0
 
 

@@ -19,9 +19,14 @@ import sail_contrasts
 import stability_contrasts
 from contrasts import Contrast, Follow, Key, Spread, Times
 
-from mergelib.ledger import Claim, cart, cogram, frank_wolfe, sail, stability
-from mergelib.ledger.frank_wolfe import checks as walks
-from mergelib.ledger.verdicts import (
+from mergebook.cart.claims import texts as cart
+from mergebook.cart.read.experiments import with_rest
+from mergebook.cogram import claims as cogram
+from mergebook.frank_wolfe import claims as frank_wolfe
+from mergebook.frank_wolfe.claims import checks as walks
+from mergebook.lab.results import MissingResult, load_table
+from mergebook.ledger import Claim
+from mergebook.ledger.verdicts import (
     FAILS,
     HOLDS,
     PROVED,
@@ -31,9 +36,9 @@ from mergelib.ledger.verdicts import (
     outcomes,
     verdict,
 )
-from mergelib.records.results import MissingResult, load_table
-from mergelib.studies.analysis.cart.experiments import with_rest
-from mergelib.studies.papers.sail.spirals import EPOCHS
+from mergebook.sail import claims as sail
+from mergebook.sail.measure.spirals import EPOCHS
+from mergebook.stability import claims as stability
 
 CLAIMS = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS, *sail.CLAIMS)
 WAYS = ("as measured", "for", "against", "exchanged", "shuffled", "renamed", "missing")

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from contrasts import Contrast
 
-from mergelib.ledger.sail.arms import BYOL, LABELS, TABLE
-from mergelib.studies.analysis.sail.spirals import LINKS, is_near
-from mergelib.studies.papers.sail.larger.factorial import KINDS
-from mergelib.studies.papers.sail.spirals import GAMMAS, READINGS
+from mergebook.sail.claims.arms import BYOL, LABELS, TABLE
+from mergebook.sail.measure.factorial import KINDS
+from mergebook.sail.measure.spirals import GAMMAS, READINGS
+from mergebook.sail.read.spirals import LINKS, is_near
 
 
 @dataclass(frozen=True)

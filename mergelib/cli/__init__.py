@@ -1,37 +1,42 @@
-"""The command line: merging, the testbed, and studies with their results."""
+"""The command line of the library: merging files."""
 
 import sys
 import warnings
 from typing import Any
 
-from mergelib.cli import merging, studies, testbed  # each adds its commands to the app
+import typer
+
+from mergelib.cli import merging  # adds its commands to the app
 from mergelib.cli.apps import app
 from mergelib.cli.words import in_shell_words
 
-__all__ = ["app", "main", "merging", "studies", "testbed"]
+__all__ = ["app", "main", "merging", "run"]
 
 
 def main() -> None:
-    """Entry point: errors that a user can mend are one line and status 1, no traceback."""
+    """Entry point of ``mergelib``."""
+    run(app, "mergelib")
+
+
+def run(app: typer.Typer, program: str) -> None:
+    """Run a command line: errors that a user can mend are one line and status 1, no traceback."""
+
+    def say(text: str) -> None:
+        print(f"{program}: {in_shell_words(text)}", file=sys.stderr)
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        say(f"warning: {message}")
+
     with warnings.catch_warnings():
-        warnings.showwarning = _show
+        warnings.showwarning = show
         try:
             app()
         except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] == "mergelib":
+            if error.name is None or error.name.partition(".")[0] in ("mergelib", "mergebook"):
                 raise
-            extra = "cluster" if error.name == "ray" else "hub"
-            _say(f"this needs the package {error.name}: pip install 'mergelib[{extra}]'")
+            extra = {"ray": "cluster"}.get(error.name, "hub")
+            say(f"this needs the package {error.name}: pip install 'mergelib[{extra}]'")
             sys.exit(1)
         except (ValueError, TypeError, OSError, FloatingPointError) as error:
-            _say(str(error) or type(error).__name__)
+            say(str(error) or type(error).__name__)
             sys.exit(1)
-
-
-def _show(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning in one line, without the place in the code that Python would show."""
-    _say(f"warning: {message}")
-
-
-def _say(text: str) -> None:
-    print(f"mergelib: {in_shell_words(text)}", file=sys.stderr)

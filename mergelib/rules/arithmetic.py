@@ -77,7 +77,7 @@ def fednova(
         experts: T tensors of one shape.
         pretrained: θ_0, of the same shape.
         steps: τ_t, T positive numbers in any unit: steps, or their sum weighted by learning rates
-            (η ‖a_t‖₁ in `mergelib.theory.stability.steps`). Equal ones, as by default, give the
+            (η ‖a_t‖₁ in `mergebook.stability.theory.steps`). Equal ones, as by default, give the
             average at scale 1.
         scale: of the merged task vector; 1 goes as far as the average does.
 

@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mergelib.sail.blocks import residuals
-
 Kernel = Callable[[Tensor, Tensor], Tensor]
 
 SUBSAMPLE = 1000  # points of each sample at most that the median distance is taken over
@@ -288,3 +286,16 @@ def _checked(samples: Sequence[Tensor]) -> list[Tensor]:
             raise ValueError("a sample holds NaN or Inf")
     origin = samples[0].double().mean(0)
     return [rows.double() - origin for rows in samples]
+
+
+def residuals(fitted: tuple[Tensor, Tensor], *others: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """`without` of several samples, features and statistic, by the regression of the first."""
+    features, statistic = (part.double() for part in fitted)
+    middle, width = statistic.mean(), statistic.std()
+
+    def powers(values: Tensor) -> Tensor:
+        scaled = (values.double() - middle) / width
+        return torch.stack([scaled**k for k in range(4)], 1)
+
+    slopes = torch.linalg.lstsq(powers(statistic), features).solution
+    return tuple(rows.double() - powers(values) @ slopes for rows, values in (fitted, *others))

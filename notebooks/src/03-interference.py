@@ -42,7 +42,7 @@ DEVICE = "cpu"
 # Everything happens on the task vectors $\tau_t = \theta_t - \theta_0$, laid out as the rows of one
 # table with a column for each weight, a **coordinate** $j$. These methods work on each coordinate by
 # itself, up to a threshold, so `merge_rows` may hand them the rows as if each were a model with one
-# tensor. What serves the figures only is in `mergelib.studies.analysis.interference`. The live part
+# tensor. What serves the figures only is in `mergebook.chapters.interference`. The live part
 # judges on two hundred test pictures of each task, and chooses on a hundred labelled validation pictures.
 
 # %%
@@ -54,13 +54,14 @@ import pandas as pd
 import torch
 
 import mergelib as ml
-from mergelib.plots import colour, label, use_style
-from mergelib.studies.analysis import interference
-from mergelib.studies.comparison import cut, individual
+from mergebook import load_suite, load_zoo
+from mergebook.chapters import interference
+from mergebook.lab.comparison import cut, individual
+from mergebook.plots import colour, label, use_style
 
 use_style()
-suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
-zoo = cut(ml.load_zoo(suite, device=DEVICE), 200)
+suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
+zoo = cut(load_zoo(suite, device=DEVICE), 200)
 names = list(zoo.experts)
 vectors = interference.task_vectors(zoo)
 total = vectors.sum(0)
@@ -201,7 +202,7 @@ columns = dict(zip(names, vectors, strict=True)) | {
 }
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The twelve coordinates of largest conflict: the experts' entries, and right of the line what four methods make of them, in thousandths.", "name": "fig-interf-coordinates"}, "image": {"alt": "A heat map of twelve weights by eight experts and four methods. Every row has one strongly positive and one strongly negative expert entry of nearly the same size, and the others are small. The average and Consensus are near zero in every row. TIES has a clear value of one sign in every row. DARE is zero in some rows and very large in others."}}
-from mergelib.plots import heat_map
+from mergebook.plots import heat_map
 
 sizes = {key: value.numel() for key, value in zoo.pretrained.items() if value.is_floating_point()}
 last = np.cumsum(list(sizes.values()))
@@ -483,7 +484,7 @@ plt.show()
 # interval of the mean difference from task arithmetic over the eight *tasks* of this one seed.
 
 # %%
-from mergelib.records.statistics import interval
+from mergebook.lab.statistics import interval
 
 test = pd.DataFrame(
     {

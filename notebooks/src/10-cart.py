@@ -46,10 +46,11 @@ DEVICE = "cpu"
 
 # %%
 import mergelib as ml
-from mergelib.studies.comparison import cut
+from mergebook import load_suite, load_zoo
+from mergebook.lab.comparison import cut
 
-suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
-zoo = cut(ml.load_zoo(suite, device=DEVICE), 200)  # test pictures per task, half for validation
+suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
+zoo = cut(load_zoo(suite, device=DEVICE), 200)  # test pictures per task, half for validation
 
 # %% tags=["nbval-check-output"]
 print(len(zoo.experts), "experts:", ", ".join(zoo.experts))
@@ -135,8 +136,8 @@ print(inspect.getsource(cart))
 # the factors of the decompositions at every rank, and keep for later what share of their length it retains:
 
 # %%
+from mergebook.cart.read.centring import energy_and_cancellation, largest_gap
 from mergelib.statedict import is_matrix
-from mergelib.studies.analysis.cart.centring import energy_and_cancellation, largest_gap
 
 keys = [key for key, value in zoo.pretrained.items() if is_matrix(key, value)]
 both = [energy_and_cancellation([expert[key] for expert in zoo.experts.values()]) for key in keys]
@@ -207,7 +208,7 @@ bell = {name: [means[(name, ratio)] for ratio in ratios] for name in names}
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean accuracy over eight glyph tasks, 200 test pictures each, against the rank that is kept (one seed). The centred curves start and end at the average; the uncentred one ends at task arithmetic.", "name": "fig-cart-bell"}, "image": {"alt": "Two humps and one slope. CART at scale 1 rises from the average, peaks at 8 % of the rank and returns to it; at scale 2 it first dips, then peaks higher and at a larger rank. The uncentred curve has no hump: it climbs from the bottom and levels off at task arithmetic."}}
 import matplotlib.pyplot as plt
 
-from mergelib.plots import colour, use_style
+from mergebook.plots import colour, use_style
 
 use_style()
 fig, ax = plt.subplots()
@@ -372,8 +373,8 @@ print(f"At 8 % of the rank: energy {energy[k - 1]:.0%}, left after cancelling {c
 # %%
 import math
 
-from mergelib.studies.analysis.cart.centring import linear_model
-from mergelib.theory.interference import interference_bound, task_interference
+from mergebook.cart.read.centring import linear_model
+from mergebook.cart.theory import interference_bound, task_interference
 
 SIGMA, COUNT, TASKS = torch.tensor([1.0, 0.5, 0.2]), 400, 4
 generator = torch.Generator().manual_seed(SEED)
@@ -416,9 +417,9 @@ print(f"orthogonal row spaces: I = {overlap:.2f}, and yet L = {interference:.2f}
 # pictures a task, and compare for one layer.
 
 # %%
+from mergebook.cart.theory import output_interference
+from mergebook.suites.models import scale_pixels
 from mergelib.activations import layer_inputs
-from mergelib.testbed.models import scale_pixels
-from mergelib.theory.interference import output_interference
 
 seen = {
     name: layer_inputs(zoo.model, scale_pixels(task.validation.inputs[:60].to(DEVICE)), average)
@@ -485,7 +486,7 @@ plt.show()
 # its own scale, against the accuracy that they reach.
 
 # %%
-from mergelib.theory.interference import output_error, second_moments
+from mergebook.cart.theory import output_error, second_moments
 
 moments = second_moments(seen)
 errors = {
@@ -532,7 +533,7 @@ if PROFILE != "smoke":
 # point; the test split is used once, with that point.
 
 # %%
-from mergelib.studies.comparison import choose, compare
+from mergebook.lab.comparison import choose, compare
 
 grid = {"rank_ratio": [0.08, 0.16], "scale": [1.0, 2.0, 3.0]}
 chosen, swept = choose(zoo, "cart", grid)
@@ -623,7 +624,7 @@ for r in (10, 100, 128, 160, 768):
 # tensor, and are added to the average at scale 2.
 
 # %%
-from mergelib.studies.analysis.cart.centring import centred_trim
+from mergebook.cart.read.centring import centred_trim
 
 densities = [0.02, 0.08, 0.2, 0.5]
 trimmed = {density: centred_trim(zoo.experts, keys, density, scale=2.0) for density in densities}

@@ -27,7 +27,7 @@ if importlib.util.find_spec("mergelib") is None:
 # * weigh the storage of a compressed expert against its accuracy.
 #
 # **Before you start:** [](10-cart). **Time:** 12 minutes to read, less than a minute to run; most numbers
-# are read from `results/`, which `mergelib study` wrote ([](../book/how-to-run)).
+# are read from `results/`, which `mergebook study` wrote ([](../book/how-to-run)).
 
 # %% tags=["parameters"]
 SUITE = "glyphs8"
@@ -57,13 +57,20 @@ import pandas as pd
 import torch
 
 import mergelib as ml
-from mergelib.ledger.cart_settings import EXPERTS, LADDER, TABLE
-from mergelib.plots import colour, contours, forest, heat_map, label, rank_axis, use_style
-from mergelib.records.results import load_table
-from mergelib.records.statistics import both_intervals, over_seeds, paired, written, written_both
-from mergelib.studies.analysis.cart import experiments as cart
-from mergelib.studies.analysis.cart import landscape, real
-from mergelib.theory.plane import Plane
+from mergebook import load_suite, load_zoo
+from mergebook.cart.paper import EXPERTS, LADDER, TABLE
+from mergebook.cart.read import experiments as cart
+from mergebook.cart.read import landscape, real
+from mergebook.lab.plane import Plane
+from mergebook.lab.results import load_table
+from mergebook.lab.statistics import (
+    both_intervals,
+    over_seeds,
+    paired,
+    written,
+    written_both,
+)
+from mergebook.plots import colour, contours, forest, heat_map, label, rank_axis, use_style
 
 use_style()
 
@@ -483,8 +490,8 @@ print(f"our network, with matrices that are not square: {bits:.2f} times")
 # $\Delta_k = \sum_t \text{SVD}_k(\bar\tau_t)$; CART stands at $\theta_{\text{avg}} + \lambda \Delta_k$.
 
 # %%
-suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
-zoo = ml.load_zoo(suite, device=DEVICE)
+suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
+zoo = load_zoo(suite, device=DEVICE)
 average = ml.merge("average", zoo.experts)
 RATIOS = [0, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.4, 1]
 EIGHT = RATIOS.index(0.08)
@@ -494,7 +501,7 @@ loops = {scale: scale * (walk @ plane.axes.T).numpy() for scale in (1.0, 2.0, 3.
 straight = landscape.uncentred_path(zoo, RATIOS[::3], plane)
 
 # %% tags=["hide-cell"]
-from mergelib.studies.comparison import cut
+from mergebook.lab.comparison import cut
 
 few = cut(zoo, 16)
 xs, ys = landscape.window(np.concatenate([straight, *loops.values()]), size=9)

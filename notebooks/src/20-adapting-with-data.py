@@ -53,12 +53,13 @@ import pandas as pd
 import torch
 
 import mergelib as ml
-from mergelib.plots import colour, heat_map, use_style
+from mergebook import load_suite, load_zoo
+from mergebook.chapters import adapting
+from mergebook.lab.comparison import cut, examples_of, individual
+from mergebook.lab.results import load_table
+from mergebook.plots import colour, heat_map, use_style
 from mergelib.procedures.fisher import diagonal_fisher
 from mergelib.procedures.regmean import layer_grams
-from mergelib.records.results import load_table
-from mergelib.studies.analysis import adapting
-from mergelib.studies.comparison import cut, examples_of, individual
 
 use_style()
 pd.set_option("display.max_colwidth", None)
@@ -78,7 +79,7 @@ ml.methods().query("family == 'procedure'")[["needs"]]
 # compared with. `Trials` notes both: what a method sees when it merges, and how many labels went into it.
 
 # %%
-zoo = cut(ml.load_zoo(ml.load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE), 200)
+zoo = cut(load_zoo(load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE), 200)
 calibration = examples_of(zoo, 100)
 test_inputs = {name: task.test.inputs for name, task in zoo.suite.tasks.items()}
 trials = adapting.Trials(zoo)

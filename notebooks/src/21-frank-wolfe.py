@@ -48,11 +48,12 @@ DEVICE = "cpu"
 
 # %%
 import mergelib as ml
+from mergebook import load_suite, load_zoo
+from mergebook.suites.models import scale_pixels
 from mergelib.procedures.calibration import CalibrationLoss
-from mergelib.testbed.models import scale_pixels
 
-suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
-zoo = ml.load_zoo(suite, device=DEVICE)
+suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
+zoo = load_zoo(suite, device=DEVICE)
 targets = list(zoo.experts)[3:6]
 
 # %% tags=["nbval-check-output"]
@@ -90,7 +91,7 @@ loss = CalibrationLoss(zoo.model, fixed, zoo.heads, data, 200, scale_pixels)
 import numpy as np
 from scipy.interpolate import RectBivariateSpline
 
-from mergelib.theory.plane import Plane
+from mergebook.lab.plane import Plane
 
 triangle = {name: experts[name] for name in targets}
 plane = Plane.through(list(triangle.values()))
@@ -108,8 +109,8 @@ surface = RectBivariateSpline(ys, xs, grid)
 # mixes the two best vertices and the current point, and stops where the gap is below a tolerance.
 
 # %%
+from mergelib.procedures.walk import minimise
 from mergelib.statedict import flatten
-from mergelib.theory.walk import minimise
 
 start = triangle[targets[0]]
 options = {
@@ -142,8 +143,8 @@ print(f"gap {walks['hard'][2]['gap'][0]:.3f}, strip times slope {width * length:
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "A real loss on the plane through three experts. The triangle is their hull. The shaded strip between the dashed level lines of the first step is the gap: its width times the length of the gradient. Hard Frank-Wolfe zigzags to the lowest point, soft Frank-Wolfe gets there in one step.", "name": "fig-fw-plane"}, "image": {"alt": "Contours of a bowl whose lowest point lies inside a triangle of three experts. From the top corner an arrow points downhill; two dashed lines across it bound a shaded strip that reaches to the lower left corner, the vertex s. The hard path goes half way to that corner, then turns towards the right one, and ends at the bottom after ever shorter turns; the soft path goes there at once."}}
 import matplotlib.pyplot as plt
 
-from mergelib.plots import colour, use_style
-from mergelib.studies.figures.hull import draw_gap, draw_hull, hard_path
+from mergebook.frank_wolfe.draw.hull import draw_gap, draw_hull, hard_path
+from mergebook.plots import colour, use_style
 
 use_style()
 fig, ax = plt.subplots(figsize=(7.2, 6.2))
@@ -241,7 +242,7 @@ print(f"lowest loss in the hull {lowest:.3f}; certified from below {certified.ma
 # below.
 
 # %%
-from mergelib.theory.frank_wolfe import SquaredDistance, diameter
+from mergebook.frank_wolfe.theory import SquaredDistance, diameter
 
 three = {name: zoo.experts[name] for name in targets}
 merges = {"pretrained": zoo.pretrained, "average": ml.merge("average", three)}
@@ -433,7 +434,7 @@ print(f"loss afterwards {(then - 0.3) ** 2 / 2:.2f}, step 5 allows at most {righ
 #   and the mixture's minimum is the middle of another side; at each, the gap is $\frac34$.
 
 # %% tags=["nbval-check-output"]
-from mergelib.theory.frank_wolfe import classical_bound, printed_gaps, soft_bound
+from mergebook.frank_wolfe.theory import classical_bound, printed_gaps, soft_bound
 
 segment = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
 angles = 2 * torch.pi * torch.arange(3, dtype=torch.float64) / 3
@@ -497,7 +498,7 @@ for corners_of, k in ((segment, 1), (regular, 2)):
 # %%
 import inspect
 
-from mergelib.theory.frank_wolfe import convex_bound
+from mergebook.frank_wolfe.theory import convex_bound
 
 for bound in (soft_bound, classical_bound, convex_bound):
     print(inspect.getsource(bound))
@@ -574,7 +575,7 @@ plt.show()
 # points give a lower estimate only.
 
 # %%
-from mergelib.theory.frank_wolfe import smoothness
+from mergebook.frank_wolfe.theory import smoothness
 
 average = {key: state[key] for state in [ml.merge("average", zoo.experts)] for key in keys}
 settings = {
@@ -643,7 +644,7 @@ print("share of the five others:", f"{coefficients.drop([*targets, 'start']).sum
 # different sizes; then with the real loss at random points of the hull.
 
 # %%
-from mergelib.theory.walk import oracle_scores
+from mergelib.procedures.walk import oracle_scores
 
 sizes = torch.logspace(1, 4, 20).int().tolist()
 drawn = []

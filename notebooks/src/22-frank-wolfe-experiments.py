@@ -66,15 +66,16 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 import mergelib as ml
-from mergelib.plots import forest, heat_map, use_style
-from mergelib.records.results import load_table
-from mergelib.records.statistics import both_intervals, written_both
-from mergelib.studies.analysis import frank_wolfe as fw
-from mergelib.studies.figures import frank_wolfe as figures
-from mergelib.testbed.models import scale_pixels
+from mergebook import load_suite, load_zoo
+from mergebook.frank_wolfe import read as fw
+from mergebook.frank_wolfe.draw import walks as figures
+from mergebook.lab.results import load_table
+from mergebook.lab.statistics import both_intervals, written_both
+from mergebook.plots import forest, heat_map, use_style
+from mergebook.suites.models import scale_pixels
 
 use_style()
-zoo = ml.load_zoo(ml.load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE)
+zoo = load_zoo(load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE)
 targets = list(zoo.experts)[:4]
 splits = {name: zoo.suite.tasks[name].train for name in targets}
 data = {name: (split.inputs[:50], split.labels[:50]) for name, split in splits.items()}

@@ -78,13 +78,14 @@ import torch
 from torch import nn
 
 import mergelib as ml
+from mergebook import load_suite
+from mergebook.cogram import draw as figures
+from mergebook.cogram.pairs import make_pair
+from mergebook.cogram.read import layer_passes, loss, told_by_prototypes
+from mergebook.lab.statistics import interval
+from mergebook.plots import use_style
 from mergelib.cogram.decisions import mixing_weights
-from mergelib.plots import use_style
-from mergelib.records.statistics import interval
-from mergelib.studies.analysis.cogram import layer_passes, loss, told_by_prototypes
-from mergelib.studies.figures import cogram as figures
-from mergelib.studies.pairs import make_pair
-from mergelib.testbed.tasks import Split
+from mergelib.evaluation.tasks import Split
 
 torch.set_num_threads(1)  # networks this small lose more to threads than they gain
 use_style()
@@ -473,10 +474,10 @@ pd.DataFrame({"decisions": 2 * by_kind.size(), "loss rose": by_kind.sum()})
 # at 1. Both ends have magnitude 1. Here are handwritten digits on that scale and on $[0, 1]$.
 
 # %%
+from mergebook.suites.models import scale_pixels
 from mergelib.cogram import prototypes
-from mergelib.testbed.models import scale_pixels
 
-suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
+suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
 task = next(iter(suite.tasks.values()))
 scales = {"[-1, 1]": scale_pixels(task.train.inputs), "[0, 1]": task.train.inputs.float() / 255}
 kinds = {

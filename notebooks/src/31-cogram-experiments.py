@@ -33,7 +33,7 @@ if importlib.util.find_spec("mergelib") is None:
 # * tell whether the merge or the data pays when a merged network is trained on.
 #
 # **Before you start:** [](30-cogram). **Time:** 25 minutes to read, about a minute to run; the
-# tables are read from `results/`, which `mergelib study` wrote ({ref}`below <cogram-repeat>`).
+# tables are read from `results/`, which `mergebook study` wrote ({ref}`below <cogram-repeat>`).
 
 # %% tags=["parameters"]
 SUITE = "synthetic"
@@ -54,13 +54,13 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 
-from mergelib.plots import forest, use_style
-from mergelib.records.results import load_table
-from mergelib.records.statistics import interval, written
+from mergebook.cogram import draw as figures
+from mergebook.cogram import read as analysis
+from mergebook.cogram.pairs import make_pair
+from mergebook.lab.results import load_table
+from mergebook.lab.statistics import interval, written
+from mergebook.plots import forest, use_style
 from mergelib.statedict import lerp
-from mergelib.studies.analysis import cogram as analysis
-from mergelib.studies.figures import cogram as figures
-from mergelib.studies.pairs import make_pair
 
 torch.set_num_threads(1)  # networks this small lose more to threads than they gain
 use_style()
@@ -696,15 +696,15 @@ plt.show()
 # `digits` and for `synthetic`, the last one also for `synthetic_positive`.
 #
 # ```bash
-# mergelib study granular --suite vision8 --seeds 5 -o results/vision8-granular.json
-# mergelib study granular --suite sentences8 --tasks sst2 --tasks trec --seeds 3 \
+# mergebook study granular --suite vision8 --seeds 5 -o results/vision8-granular.json
+# mergebook study granular --suite sentences8 --tasks sst2 --tasks trec --seeds 3 \
 #   --set bases=average,task_arithmetic --set examples=5 -o results/sentences8-granular.json
-# mergelib study feature_scale --suite synthetic --seeds 30 -o results/synthetic-feature_scale.json
-# mergelib study fusion --suite synthetic_positive --seeds 30 --set kinds=homogeneous,heterogeneous \
+# mergebook study feature_scale --suite synthetic --seeds 30 -o results/synthetic-feature_scale.json
+# mergebook study fusion --suite synthetic_positive --seeds 30 --set kinds=homogeneous,heterogeneous \
 #   -o results/synthetic_positive-fusion.json
-# mergelib study fusion --suite digits --seeds 30 -o results/digits-fusion.json
-# mergelib study tuning --suite digits --seeds 30 -o results/digits-tuning.json
-# mergelib study thresholds --suite digits --first 100 --seeds 10 -o results/digits-thresholds.json
+# mergebook study fusion --suite digits --seeds 30 -o results/digits-fusion.json
+# mergebook study tuning --suite digits --seeds 30 -o results/digits-tuning.json
+# mergebook study thresholds --suite digits --first 100 --seeds 10 -o results/digits-thresholds.json
 # ```
 #
 # The verdicts on the paper's claims, with every check behind them, are in the [](90-claims-ledger).

@@ -99,7 +99,7 @@ DEVICE = "cpu"
 # %%
 import numpy as np
 
-from mergelib.studies.analysis.stability.quadratics import (
+from mergebook.stability.read.quadratics import (
     errors_over_steps,
     pulled_tasks,
     two_tasks,
@@ -118,8 +118,8 @@ start = untouched(tasks, examples=50)
 # %% tags=["nbval-check-output"]
 import torch
 
-from mergelib.theory.stability.quadratics import Quadratics, covered, errors
-from mergelib.theory.stability.steps import Training
+from mergebook.stability.theory.quadratics import Quadratics, covered, errors
+from mergebook.stability.theory.steps import Training
 
 plan = Training.alike(4, 100, 0.05, batch=8, examples=50)
 reach, _ = covered(tasks, plan)
@@ -141,8 +141,8 @@ levels = [untouched(pair, examples=1), start]
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Exact errors of the average of experts against the steps that each has taken, logarithmic axes. Left: two tasks on a line, without noise, at learning rate 0.1; their generalisation error is zero, so no curve. Right: four tasks in six dimensions with fifty noisy examples each, at learning rate 0.05.", "name": "fig-stability-u"}, "image": {"alt": "In both panels the optimisation error falls below that of the pretrained model, reaches a minimum and rises far above it again. On the left it is all there is. On the right the generalisation error rises slowly and levels off, more than one order of magnitude below everywhere, and the sum of both cannot be told from the optimisation error."}}
 import matplotlib.pyplot as plt
 
-from mergelib.plots import use_style
-from mergelib.studies.figures.stability.bounds import error_curves
+from mergebook.plots import use_style
+from mergebook.stability.draw.bounds import error_curves
 
 use_style()
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 4.2), sharey=True)
@@ -267,7 +267,7 @@ for row in whole.itertuples():
 # $E_G = 1/n$.
 
 # %%
-from mergelib.theory.stability import bounds
+from mergebook.stability.theory import bounds
 
 one = torch.ones(1, 1, 1, dtype=torch.float64)
 mean_of_numbers = Quadratics(one, one[0], one, torch.zeros(1, dtype=torch.float64))
@@ -471,7 +471,7 @@ for number in (1, 2, 4, 8):
 # %%
 import inspect
 
-from mergelib.theory.stability import steps as optimisers
+from mergebook.stability.theory import steps as optimisers
 
 print(inspect.getsource(optimisers.momentum))
 
@@ -482,7 +482,7 @@ print(inspect.getsource(optimisers.momentum))
 # coordinates and one step show it:
 
 # %% tags=["nbval-check-output"]
-from mergelib.theory.stability.adam import adam_steps
+from mergebook.stability.theory.adam import adam_steps
 
 first_step = adam_steps(torch.tensor([[1.0, 0.01]], dtype=torch.float64))
 print(
@@ -683,13 +683,13 @@ for unit in (1.0, 10.0, 0.1):
 # $$ (eq-stability-repaired)
 
 # %%
-from mergelib.studies.analysis.stability.quadratics import bounds_over_steps
+from mergebook.stability.read.quadratics import bounds_over_steps
 
 rates = (0.01, 0.05, 0.25)
 tables = {rate: bounds_over_steps(tasks, steps, rate, batch=8, examples=50) for rate in rates}
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Excess error of the average and its bounds on four noisy tasks, logarithmic axes. Curves are solid where they are proved (the paper's, if its lemmas held) and dotted beyond; the darker strip is the paper's domain, the lighter one that of the repaired bound. At the largest rate a single step leaves the darker one.", "name": "fig-stability-bounds"}, "image": {"alt": "Three panels. The truth starts just below the dashed line of the pretrained model, dips to a tenth of it and rises again, always far right of both domains. Theorem 3 and its best-gamma form lie at least thirty times higher than the dashed line everywhere. The repaired bound lies on the dashed line within its domain and shoots up right of it."}}
-from mergelib.studies.figures.stability.bounds import bound_curves
+from mergebook.stability.draw.bounds import bound_curves
 
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 4.2), sharey=True)
 for ax, (rate, table) in zip(axes, tables.items()):
@@ -766,10 +766,10 @@ for theta in (1.0, 10.0):
 # without this care:
 
 # %%
-from mergelib.studies.analysis.stability.networks import constants, theorem_3
-from mergelib.studies.papers.stability.constants import stability
-from mergelib.testbed.suites import load_suite
-from mergelib.testbed.zoo import load_zoo
+from mergebook.stability.measure.constants import stability
+from mergebook.stability.read.networks import constants, theorem_3
+from mergebook.suites.loading import load_suite
+from mergebook.suites.zoo import load_zoo
 
 zoo = load_zoo(load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE)
 few = {"pictures": 32, "curved": 2, "singles": 1, "products": 12, "adam": 2}
@@ -802,8 +802,8 @@ assert residual > 0.5
 # Theorem 3 say there?
 
 # %%
-from mergelib.records.results import load_result
-from mergelib.studies.analysis.stability import networks
+from mergebook.lab.results import load_result
+from mergebook.stability.read import networks
 
 kept = {name: load_result(result) for name, (result, _) in networks.BACKBONES.items()}
 table = networks.backbones(kept)
@@ -873,9 +873,9 @@ print(
 # than those measured.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Squared distance that an expert moves when one training example is replaced, with 95 % intervals over five seeds; logarithmic axes. Lines are the printed and the repaired bound with noise and heterogeneity as measured at the pretrained model. Where b and n vary, the pale series is after one pass over the usual data, the dark one after eight.", "name": "fig-stability-measured"}, "image": {"alt": "Measured stability rises with the steps and the learning rate and falls with the batch and the number of examples. It lies several to a dozen times below the repaired bound and about a hundred times below Lemma 3, whose line rises with the batch where the measured one falls."}}
-from mergelib.records.results import load_result
-from mergelib.studies.analysis.stability.networks import moves_with_laws
-from mergelib.studies.figures.stability.bounds import law_panels
+from mergebook.lab.results import load_result
+from mergebook.stability.draw.bounds import law_panels
+from mergebook.stability.read.networks import moves_with_laws
 
 moves = moves_with_laws(load_result("glyphs8-retraining-mlp"))
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 5.4), sharey=True)
@@ -887,8 +887,8 @@ fig.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
 plt.show()
 
 # %%
-from mergelib.records.statistics import plus_minus
-from mergelib.studies.analysis.stability.networks import slopes as fitted_slopes
+from mergebook.lab.statistics import plus_minus
+from mergebook.stability.read.networks import slopes as fitted_slopes
 
 vision = moves_with_laws(load_result("vision8-retraining-vit_small"))
 for network, rows in {"perceptron": moves, "transformer": vision}.items():
@@ -922,8 +922,8 @@ for network, rows in {"perceptron": moves, "transformer": vision}.items():
 # model on the same examples is taken away, whose expectation is zero. Perceptrons on four scripts, and the smaller transformer on four sets of images, five seeds, in nats:
 
 # %%
-from mergelib.records.results import load_table
-from mergelib.studies.analysis.bounds import merges
+from mergebook.lab.results import load_table
+from mergebook.stability.read import merges
 
 MERGES = {"perceptron": "glyphs8-merge_stability-mlp"}
 MERGES["transformer"] = "vision8-merge_stability-vit_small"

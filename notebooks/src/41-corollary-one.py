@@ -68,7 +68,7 @@ DEVICE = "cpu"
 # %% tags=["nbval-check-output"]
 import torch
 
-from mergelib.theory.stability import variance as masks
+from mergebook.stability.theory import variance as masks
 
 centres = torch.tensor([[1.0], [1.2]])
 for what, vectors in {"experts": centres, "everything pruned": 0 * centres}.items():
@@ -148,13 +148,14 @@ from functools import partial
 import pandas as pd
 
 import mergelib as ml
-from mergelib.plots import use_style
-from mergelib.studies.analysis.stability import corollary
-from mergelib.studies.comparison import cut
-from mergelib.studies.papers.stability.variance import variance
+from mergebook import load_suite, load_zoo
+from mergebook.lab.comparison import cut
+from mergebook.plots import use_style
+from mergebook.stability.measure.variance import variance
+from mergebook.stability.read import corollary
 
 use_style()
-zoo = cut(ml.load_zoo(ml.load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE), 60)
+zoo = cut(load_zoo(load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE), 60)
 live = variance(zoo, densities=(0.5, 0.2, 0.05), multiples=(), pictures=60)
 table = pd.DataFrame(live["variance"])
 
@@ -162,8 +163,8 @@ table = pd.DataFrame(live["variance"])
 import matplotlib.pyplot as plt
 import numpy as np
 
-from mergelib.studies.analysis.interference import task_vectors
-from mergelib.studies.figures.stability.corollary import STYLES, variances
+from mergebook.chapters.interference import task_vectors
+from mergebook.stability.draw.corollary import STYLES, variances
 
 rows = task_vectors(zoo)
 kept = np.geomspace(0.05, 1, 30)
@@ -236,7 +237,7 @@ test = pd.DataFrame(live["test"]).assign(seed=SEED)
 changes = corollary.beside_losses(table.assign(seed=SEED), test)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The merge's change in test loss against what its mask does, at weights of one over T: all operators at all densities, on one seed. Left: the variance, log ratio of after and before. Middle: its share of the mean square, likewise. Right: how far the step goes along that of the average.", "name": "fig-corollary-link"}, "image": {"alt": "Left and middle: no line through the points; trimming, which lowers the variance, and shrinking and the wrong sign, which lower it most, have the highest losses, and dropping, which multiplies it, leaves the loss as it is. Right: all points lie on one falling curve, the controls too: the further the step goes along the average's, the lower the loss."}}
-from mergelib.studies.figures.stability.corollary import against
+from mergebook.stability.draw.corollary import against
 
 titles = {"raw": "Variance", "relative": "Share", "projection": "Length of the step"}
 words = ("log ratio", "log ratio", "projection")
@@ -274,8 +275,8 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # mean and 95 % interval over seeds:
 
 # %%
-from mergelib.records.results import load_table
-from mergelib.records.statistics import interval, over_seeds, written
+from mergebook.lab.results import load_table
+from mergebook.lab.statistics import interval, over_seeds, written
 
 shares = {}
 for suite, result in corollary.RESULTS.items():
@@ -321,7 +322,7 @@ corollary.link_intervals(masked)
 # here that the corollary makes of it, and not the mean over those who agree.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of the average less that of a masked merge, at density 0.2, in nats: to the right the mask is better. Left: weights of one over T. Right: each at its own best scale, the average too. Thick: 95 % interval over seeds. Thin: over seeds and tasks.", "name": "fig-corollary-gains"}, "image": {"alt": "Left: election alone lies to the right, by less than a tenth of a nat. Trimming and TIES lie to the left by a tenth to a fifth of a nat on glyphs8 and vision8; on sentences8 trimming does so by little, and TIES is at zero. DARE is at zero everywhere. Right: on glyphs8 and sentences8 all marks lie within two hundredths of zero. On vision8 trimming and TIES lie to the right by five hundredths, DARE to the left by four; only DARE's thin intervals there and on glyphs8 do not cross zero."}}
-from mergelib.plots import forest
+from mergebook.plots import forest
 
 points = {"elect": ("elect", 1.0), "trim": ("trim", 0.2)}
 points |= {"TIES": ("trim, elect", 0.2), "DARE": ("drop", 0.2)}
@@ -439,7 +440,7 @@ print(
 # %%
 from scipy.optimize import minimize_scalar
 
-from mergelib.theory.stability.steps import chi_square, chi_square_printed
+from mergebook.stability.theory.steps import chi_square, chi_square_printed
 
 optima = []
 for divergence in (chi_square, chi_square_printed):

@@ -52,12 +52,12 @@ DEVICE = "cpu"
 # at the smaller one with batches of half the size.
 
 # %%
-import mergelib as ml
-from mergelib.studies.papers.stability.scaling import scaling
-from mergelib.testbed.zoo import load_beginning
+from mergebook import load_suite
+from mergebook.stability.measure.scaling import scaling
+from mergebook.suites.zoo import load_beginning
 
 scripts = ["greek", "arrows", "braille", "hebrew"]
-suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE, tasks=scripts)
+suite = load_suite(SUITE, seed=SEED, profile=PROFILE, tasks=scripts)
 zoo = load_beginning(suite, model="vit_small", device=DEVICE)
 short = {"batch_size": 16, "groups": 1, "size": 4, "rivals": (), "pictures": 120, "seen": 80}
 counts = (2, 4, 8) if PROFILE == "smoke" else (5, 10, 20, 40)
@@ -75,9 +75,9 @@ batches = {8: scaling(zoo, learning_rate=rates[0], **halves), 16: live[rates[0]]
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from mergelib.plots import use_style
-from mergelib.studies.analysis.stability import scaling as sweep
-from mergelib.studies.figures.stability import scaling as figures
+from mergebook.plots import use_style
+from mergebook.stability.draw import scaling as figures
+from mergebook.stability.read import scaling as sweep
 
 use_style()
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 4.2), sharey=True)
@@ -144,8 +144,8 @@ if PROFILE != "smoke":
 # %%
 import pandas as pd
 
-from mergelib.records.results import load_table
-from mergelib.studies.analysis.stability import scaling as sweep
+from mergebook.lab.results import load_table
+from mergebook.stability.read import scaling as sweep
 
 RESULT, RESNET = "vision8-scaling-vit_small", "vision8-scaling-resnet18_narrow"
 merged, experts = (sweep.apart(load_table(RESULT, part)) for part in ("merged", "experts"))
@@ -167,7 +167,7 @@ plt.show()
 # Experts are trained one after the other. Several at once, by `vmap` over stacked weights, gain nothing here (`make bench`), but for perceptrons:
 
 # %%
-from mergelib.records.results import load_result
+from mergebook.lab.results import load_result
 
 for row in load_result("stacking-speed")["gradients"]:
     print(f"{row['networks']} × {row['model']}: vmap {row['speedup']:.2f} times as fast as a loop")
@@ -244,9 +244,9 @@ assert 6.5 < sweep.passes(800) < 7
 # [](90-claims-ledger) says how.
 
 # %%
-from mergelib import ledger
-from mergelib.ledger import drawing
-from mergelib.ledger.stability import scaling as claims
+from mergebook import ledger
+from mergebook.ledger import drawing
+from mergebook.stability.claims import scaling as claims
 
 verdicts, checks = ledger.judge(claims.CLAIMS)
 print(drawing.lines(checks, "T9"))
@@ -481,7 +481,7 @@ assert rising[64, 50] < rising[8, 400]
 # loss $f$, as $V \le 2 L f$. Each curve has one factor, fitted to all points at the usual rate, so that in the panel of the rate it predicts.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Lemma 3 and the root of the corrected stability fit the generalisation error against steps and data about equally well; against the batch only Lemma 3 has the right sign, and against the rate both fail. Points: E_G of the average above the pretrained model's, means and intervals over seeds. Each curve has one factor, fitted to all points at the usual rate. Cut off above.", "name": "fig-scaling-laws"}, "image": {"alt": "Against steps and share of the data the points lie near all three curves, which nearly coincide. Against the batch the points and the dashed curve of Lemma 3 rise, and both root curves fall. Against the rate the points stay near zero; the root curves rise to about 0.2 at the largest rate and Lemma 3 leaves the panel."}}
-from mergelib.studies.analysis.bounds import laws
+from mergebook.stability.read import laws
 
 known = laws.measured_noise(load_table("vision8-stability-vit_small", "gradients"))
 tables = laws.beside_theory(average, experts, known)
@@ -816,7 +816,7 @@ sweep.gained(*longer).groupby("steps")[["accuracy", *parts]].mean().round(3)
 # says where the pictures come from.
 #
 # ```bash
-# mergelib study scaling --suite vision8 --model vit_small --seeds 5 \
+# mergebook study scaling --suite vision8 --model vit_small --seeds 5 \
 #   --set pictures=200 --set seen=100 --set size=5 --set groups=8 \
 #   --at "steps=25,50,100,200,400,800 counts=2,3,4,5,6,7,8 \
 #         rivals=task_arithmetic,ties,dare,ties_printed,dare_printed" \
@@ -830,10 +830,10 @@ sweep.gained(*longer).groupby("steps")[["accuracy", *parts]].mean().round(3)
 #
 # The other tables were measured likewise: with validation and scales chosen anew, with AdaMerging, on the other networks, on
 # fourteen tasks and on twenty. Every file in `results/` names the command that wrote it; where some seeds were measured
-# later, `mergelib join` has put them to the others. The scripts need no data:
+# later, `mergebook join` has put them to the others. The scripts need no data:
 #
 # ```bash
-# mergelib study scaling --suite glyphs20 --model vit_small --seeds 5 \
+# mergebook study scaling --suite glyphs20 --model vit_small --seeds 5 \
 #   --set pictures=100 --set seen=100 --set size=8 --set groups=4 --set rivals=ties \
 #   --at "steps=25,50,100,200 counts=2,4,6,8,10,12,16,20 counted=200" \
 #   --at "learning_rate=1e-4 steps=25,50,100,200" \

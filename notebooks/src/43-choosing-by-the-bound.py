@@ -49,8 +49,8 @@ DEVICE = "cpu"
 # %% tags=["hide-input"]
 from IPython.display import HTML, display
 
-from mergelib.plots import use_style
-from mergelib.studies.figures.stability.explorer import explorer
+from mergebook.plots import use_style
+from mergebook.stability.draw.explorer import explorer
 
 use_style()
 display(HTML(explorer(seed=SEED)))
@@ -68,8 +68,8 @@ display(HTML(explorer(seed=SEED)))
 import matplotlib.pyplot as plt
 import numpy as np
 
-from mergelib.studies.analysis.stability import choosing
-from mergelib.studies.figures.stability import choosing as draw
+from mergebook.stability.draw import choosing as draw
+from mergebook.stability.read import choosing
 
 small = PROFILE == "smoke"
 seeds = [100 * SEED + i for i in range(2 if small else 10)]
@@ -82,7 +82,7 @@ fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3,
 plt.show()
 
 # %% tags=["remove-cell"]
-from mergelib.theory.stability.bounds import PAPERS_DOMAIN, REPAIRED_DOMAIN
+from mergebook.stability.theory.bounds import PAPERS_DOMAIN, REPAIRED_DOMAIN
 
 valley = {name: area.loc[area.groupby("rate")[name].idxmin()] for name in choosing.TOTALS}
 way = {name: rows["rate"] * rows["steps"] for name, rows in valley.items()}  # L is 1
@@ -139,7 +139,7 @@ if not small:  # the text is about ten families of tasks
 # number of tasks misleads on these quadratics: more tasks raise the bounds, and lower the error. That does not carry over to networks: there
 # more tasks hurt, as the paper says ([](42-scaling-laws), claim T5 of the [](90-claims-ledger)), because each has a smaller weight and their losses conflict more.
 #
-# Two of the laws hang on the form of the bound (`tests/theory/test_stability_laws.py`, by finite differences). At small rates a larger
+# Two of the laws hang on the form of the bound (`tests/book/stability/theory/test_laws.py`, by finite differences). At small rates a larger
 # batch lowers Theorem 3, whose $\gamma$ is 1, but *raises* the form with the best $\gamma$, where $\sqrt{S \lVert \nabla f \rVert^2}$ is of the
 # order $\sqrt\eta$. And the law of tasks belongs to the theorem's own rate $\sqrt{T/K}$: at a fixed one, with equal constants, nothing
 # in the bound grows with $T$.
@@ -191,7 +191,7 @@ fig.supylabel("how far curvatures are turned")
 plt.show()
 
 # %%
-from mergelib.records.statistics import interval
+from mergebook.lab.statistics import interval
 
 kind = ranked[(ranked["own"] == 0.5) & (ranked["turned"] == 1.0)]
 for guide in choosing.GUIDES:
@@ -328,9 +328,8 @@ if not small:  # the text is about ten families of tasks
 # measured curvature of a single example; $L = 1$; and the $L$ that suits the other seeds best, which gives the bound as much as the habit gets.
 
 # %%
-from mergelib.records.results import load_table
-from mergelib.studies.analysis.bounds import fitted
-from mergelib.studies.analysis.stability import guides
+from mergebook.lab.results import load_table
+from mergebook.stability.read import fitted, guides
 
 names = ("curvature", "gradients", "points", "adam")
 record = {name: load_table("vision8-stability-vit_small", name) for name in names}
@@ -440,7 +439,7 @@ assert len(searched) == 5
 # before its choice, per seed, as counts:
 
 # %%
-from mergelib.records.results import load_result
+from mergebook.lab.results import load_result
 
 studies = ("vision8-scaling-vit_small", "vision8-stability-vit_small")
 spent = guides.costs(*sweep, *(load_result(name)["provenance"]["settings"] for name in studies))
@@ -494,7 +493,7 @@ assert ((ends[1.6e-3] == ends[4e-4]) | (2 * ends[1.6e-3] == ends[4e-4])).all()
 # gradients; the record holds the *residual*, the share of the length that does not:
 
 # %%
-from mergelib.records.statistics import over_seeds
+from mergebook.lab.statistics import over_seeds
 
 outside = over_seeds(record["adam"], "steps", "residual")
 for count, row in outside.iterrows():
@@ -574,7 +573,7 @@ if not small:  # the text is about ten families of tasks
 # weights do harm. Theorem 3 is least for uniform weights even against an outlier
 # ({ref}`exercise <ex-corollary-weights>`).
 #
-# On networks? `mergelib study weighing` trains eight experts of `vision8` at the usual rate, and merges them by the bound's weights from
+# On networks? `mergebook study weighing` trains eight experts of `vision8` at the usual rate, and merges them by the bound's weights from
 # gradients at $\theta_0$: for the experts' own steps, far outside, and for the largest rate at which it is proved. Its rival draws weights at
 # random and keeps the best on 200 validation examples per task. The largest weight first, mean over seeds, then test accuracy (points) and loss (nats)
 # against equal weights:
@@ -586,7 +585,7 @@ largest = weights.groupby(["guide", "steps", "seed"], sort=False)["weight"].max(
 largest.groupby(["guide", "steps"], sort=False).mean().unstack("steps").round(2)
 
 # %%
-from mergelib.records.statistics import both_intervals, written_both
+from mergebook.lab.statistics import both_intervals, written_both
 
 judged = load_table(WEIGHED).rename(columns={"guide": "method"})
 pairs = {name: (name, "equal") for name in ("bound", "bound inside", "best of 4", "best of 16")}
@@ -621,7 +620,7 @@ for count in (50, 400):
 # total length. It needs no data, and is a rule of the package, `mergelib.rules.arithmetic.fednova`.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Excess error over the pretrained model's, logarithmic axes, when two of four experts take eight times more steps than the others: the average, FedNova, and for comparison the average of experts that all take the mean number of steps. Means over the six choices of the two; bands are 95 % intervals over families of tasks.", "name": "fig-choosing-uneven"}, "image": {"alt": "Up to a mean progress of about three, FedNova lies below the average and on the curve of equally trained experts. At ten it lies above the average, and beyond it shoots up past the pretrained model's error, while the average stays near the curve of equal lengths."}}
-from mergelib.studies.analysis.stability import mixed
+from mergebook.stability.read import mixed
 
 lengths = (0.1, 1.0, 10.0) if small else (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 uneven = mixed.uneven(lengths, seeds)
@@ -728,7 +727,7 @@ for apart in (1, 0.012):
 # %%
 import torch
 
-from mergelib.studies.analysis.stability.quadratics import pulled_tasks
+from mergebook.stability.read.quadratics import pulled_tasks
 
 tasks, length, count = pulled_tasks(seed=SEED), 0.05, 5000
 slopes = -(tasks.hessians @ tasks.centres[..., None])[..., 0]
@@ -766,8 +765,8 @@ print(f"covariance over L kappa {float(covariance.norm() / (tasks.smoothness * k
 # mean.
 
 # %%
-from mergelib.theory.stability.quadratics import Quadratics, errors
-from mergelib.theory.stability.steps import Training
+from mergebook.stability.theory.quadratics import Quadratics, errors
+from mergebook.stability.theory.steps import Training
 
 generator = torch.Generator().manual_seed(SEED)
 inputs = torch.randn(4, 50, 6, generator=generator, dtype=torch.float64)

@@ -56,7 +56,7 @@ DEVICE = "cpu"
 # f_{\text{lin}}(x; \theta) = f(x; \theta_0) + \nabla_\theta f(x; \theta_0) \cdot (\theta - \theta_0) ,
 # $$ (eq-remedies-tangent)
 #
-# and trains that. The product is one forward pass with `torch.func.jvp`, as in `mergelib.testbed.models.Linearised`.
+# and trains that. The product is one forward pass with `torch.func.jvp`, as in `mergebook.suites.models.Linearised`.
 # Features are now linear in $\theta$, so the average of experts has the average of their features:
 
 # %% tags=["nbval-check-output"]
@@ -64,10 +64,11 @@ import torch
 from torch.func import functional_call
 
 import mergelib as ml
-from mergelib.testbed.models import Linearised
+from mergebook import load_suite, load_zoo
+from mergebook.suites.models import Linearised
 
-suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE)
-zoo = ml.load_zoo(suite, device=DEVICE)
+suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
+zoo = load_zoo(suite, device=DEVICE)
 task = next(iter(suite.tasks.values()))
 batch = task.transform(task.test.inputs[:50].to(DEVICE))
 first_two = list(zoo.experts.values())[:2]
@@ -85,7 +86,7 @@ for name, model, ends in (
 # %% [markdown]
 # Remark 4 says that linearising makes the Hessian nearly zero. It does so for the *features*. The loss of linear features
 # still curves ({ref}`exercise <ex-remedies-tangent>`), and under a cosine head, as ours, it is not even convex
-# (`tests/testbed/test_models.py`).
+# (`tests/book/suites/test_models.py`).
 #
 # Both remedies take about two gradients where plain training takes one. So at equal cost they get half of the epochs, and
 # plain experts of that length stand beside them. They run at the learning rate that was tuned for plain training, and have no tuning of their
@@ -93,7 +94,7 @@ for name, model, ends in (
 #
 # ## Flatter experts, no better merges
 #
-# `mergelib study remedies` trains the eight tasks of `vision8` on the network of 0.4 million parameters, from one pretrained
+# `mergebook study remedies` trains the eight tasks of `vision8` on the network of 0.4 million parameters, from one pretrained
 # start, with the same heads, rates and orders of pictures. Curvature is the largest eigenvalue of the Hessian of a task's
 # training loss at its expert.
 
@@ -101,9 +102,9 @@ for name, model, ends in (
 import matplotlib.pyplot as plt
 import numpy as np
 
-from mergelib.plots import forest, label, use_style
-from mergelib.records.results import load_table
-from mergelib.studies.analysis.stability import remedies
+from mergebook.lab.results import load_table
+from mergebook.plots import forest, label, use_style
+from mergebook.stability.read import remedies
 
 use_style()
 FILE = "vision8-remedies-vit_small"
@@ -139,7 +140,7 @@ assert clear[clear].index.tolist() == [SAM[1]]
 # larger ball, where experts are flattest, it is worse by three points. Against plain experts of *as many steps*, which cost half:
 
 # %%
-from mergelib.records.statistics import both_intervals, interval, written, written_both
+from mergebook.lab.statistics import both_intervals, interval, written, written_both
 
 half = {
     name: 100 * remedies.training_gains(test, name, base="plain, half as long")
@@ -166,11 +167,11 @@ assert half["average"]["mean"][SAM[1]] < -1
 # ({ref}`exercise <ex-corollary-rebasin>`). What a permutation does change is where the *average* lies, and so the
 # gradients there.
 #
-# `mergelib study rebasin` trains perceptrons on each script of `glyphs8` from two random starts, and averages two of them:
+# `mergebook study rebasin` trains perceptrons on each script of `glyphs8` from two random starts, and averages two of them:
 # of one task from both starts, of two tasks from both starts, and of two tasks from one start.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Two perceptrons from two random starts, before and after Git Re-Basin, and two from one start. From left to right: their distance over the length of one; test loss of their average; squared distance of two tasks' gradients from their mean at the average, without bias. Means over eight pairs; bars are 95 % intervals over five seeds.", "name": "fig-remedies-rebasin"}, "image": {"alt": "Left: distances of 1.4 fall to 1.3 by matching; from one start it is 0.6. Middle: the loss of the average falls by a third of a nat for one task, by a tenth for two tasks, where one start is as much better again. Right: the intervals before and after matching overlap; from one start it is lower than before."}}
-from mergelib.studies.figures.stability import remedies as draw
+from mergebook.stability.draw import remedies as draw
 
 pairs = load_table("glyphs8-rebasin-mlp", "pairs")
 titles = {
@@ -232,7 +233,7 @@ assert (pairs.loc[pairs["pair"] == "one start", "moved"] == 0).all()
 # The paper's bound has a price for unequal numbers of steps: the term $\chi^2 \kappa^2$ stays. Dividing task vectors by their steps, at the same total
 # length (FedNova {cite}`wang2020tackling`), avoids it on quadratics, while experts are short ([](43-choosing-by-the-bound)).
 #
-# `mergelib study uneven` trains half of the eight experts, drawn at random, in one way and half in another, and every task once in each: with
+# `mergebook study uneven` trains half of the eight experts, drawn at random, in one way and half in another, and every task once in each: with
 # 50 or 350 *steps*; at *rates* of one to seven; by SGD with and without *momentum* (at a tenth of the rate, which moves as far), or a
 # *proximal* pull to the start; by Adam and SGD, *both optimisers*. All take batches of 16 and, but for the first, 200 steps. Task vectors are merged as
 # they are, **per step** (over $\eta \lVert a \rVert_1$, which momentum and pull change, too), or **per length**: times the mean length
@@ -538,9 +539,9 @@ curve = torch.diag_embed(chances) - chances[:, :, None] * chances[:, None]
 newton = torch.einsum("ncp,ncd,ndq,q->p", jacobian, curve, jacobian, direction) / 20
 
 # %%
+from mergebook.stability.theory.task_loss import task_losses
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
-from mergelib.theory.stability.task_loss import task_losses
 
 data, heads = {"all": Examples(inputs, labels)}, {"all": nn.Identity()}
 for name, model, state in (("network", small, point), ("tangent", tangent, inside)):

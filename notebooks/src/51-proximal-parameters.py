@@ -110,9 +110,9 @@ for steps in (0, 1):
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: two sources and four targets; the best point of the segment is a foot or an end. Middle: three sources, with distances to the target; the darker, the farther is their mean, and the dot is best. Right: four sources on a square of total variations, along weights (s, ½−s, s, ½−s); the cross is the weights of the paper's Eq. 12.", "name": "fig-proximal-geometry"}, "image": {"alt": "Left: targets beside the segment have their foot on it, those beyond its ends share the end. Middle: the best weights lie on the side opposite the first source, near the middle, though the first source is as near as any. Right: an upside-down parabola, highest at one quarter, zero at both ends."}}
 import matplotlib.pyplot as plt
 
-from mergelib.plots import use_style
+from mergebook.plots import use_style
+from mergebook.sail.draw import proximal as figures
 from mergelib.sail.proximal import interactions, proximal_weights
-from mergelib.studies.figures import proximal as figures
 
 use_style()
 fig, axes = plt.subplots(1, 3, figsize=(9.2, 3.4), width_ratios=(1, 1, 0.9))
@@ -196,8 +196,8 @@ print(f"star: {star.squared_distance:.4f}", fill(*star.notes, 78), sep="\n")
 # $\theta$ stays, the data do not. **$C$ is no constant** unless $\Sigma \propto I$:
 
 # %% tags=["nbval-check-output"]
+from mergebook.sail.theory import lda_parameters, lemma_two_constant
 from mergelib.sail.divergences import gaussian_variation, mahalanobis
-from mergelib.theory.proximal import lda_parameters, lemma_two_constant
 
 identity = torch.eye(2, dtype=torch.float64)
 print(f"TV at distance 2: {float(gaussian_variation(2.0)):.2f} instead of 1")
@@ -211,7 +211,7 @@ uneven = torch.diag(torch.tensor([1.0, 0.01], dtype=torch.float64))
 print("C by direction:", [round(lemma_two_constant(way, uneven), 1) for way in identity])
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: shifts of a class mean that are equally far in the data and in LDA's parameters, for variances 1 and 0.16. Right: weights of three Gaussians on a line by their distances and by their total variation, as all distances grow together; the exact weight is 0.75.", "name": "fig-proximal-lda"}, "image": {"alt": "Left: both are ellipses, flat ones for the data and much flatter ones for the parameters; they meet in one direction and differ in all others. Right: the weight by distances is a horizontal line; the one by total variation rises above it as the variation grows, and falls towards one half as it reaches one."}}
-from mergelib.studies.analysis.sail.proximal import saturated
+from mergebook.sail.read.proximal import saturated
 
 fig, axes = plt.subplots(1, 2, figsize=(8.2, 3.9))
 figures.level_sets(torch.diag(torch.tensor([1.0, 0.16], dtype=torch.float64)), axes[0])
@@ -258,7 +258,7 @@ plt.show()
 # From 400 samples of each distribution, two Gaussians at the distance 2:
 
 # %%
-from mergelib.studies.analysis.sail.mixtures import estimated_shares
+from mergebook.sail.read.mixtures import estimated_shares
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 estimates = estimated_shares(SHARES, 3 if PROFILE == "smoke" else 10)
@@ -327,9 +327,9 @@ print("tested:  ", *tested.weights.tolist(), "|", *tested.notes)
 import numpy as np
 import pandas as pd
 
-import mergelib as ml
-from mergelib.studies.analysis.sail import mixtures
-from mergelib.studies.comparison import cut
+from mergebook import load_suite, load_zoo
+from mergebook.lab.comparison import cut
+from mergebook.sail.read import mixtures
 
 small = PROFILE == "smoke"
 squares = mixtures.least_squares_shares(SHARES, same_inputs=False, seed=SEED)
@@ -339,7 +339,7 @@ runs = [
     for seed in range(SEED, SEED + (2 if small else 3))
 ]
 perceptrons = pd.concat(runs)
-zoo = cut(ml.load_zoo(ml.load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE), 60)
+zoo = cut(load_zoo(load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE), 60)
 names = list(zoo.experts)
 pairs = list(zip(names[::2], names[1::2]))
 positions = np.linspace(-0.2, 1.2, 15).round(2)
@@ -415,7 +415,7 @@ assert (abs(same["loss"] - same["share"]) < 1e-9).all()
 # text of Python's own language help:
 
 # %%
-from mergelib.studies.analysis.sail.proximal import thirds
+from mergebook.sail.read.proximal import thirds
 
 cuts = thirds()
 print(cuts.round(2).to_string(index=False))
@@ -523,9 +523,9 @@ if (PROFILE, SEED) == ("default", 0):
 # In the middle of the figure is logistic regression with a penalty, labels from two sources mixed evenly:
 
 # %%
-from mergelib.studies.analysis.sail.proximal import descents, nearer_than_random
-from mergelib.studies.papers.sail.risk import risks
-from mergelib.theory.proximal import steps_saved
+from mergebook.sail.measure.risk import risks
+from mergebook.sail.read.proximal import descents, nearer_than_random
+from mergebook.sail.theory import steps_saved
 
 paths, known = descents(200, seed=SEED)
 wide = paths.pivot(index="step", columns="start", values="excess")
@@ -566,7 +566,7 @@ if SEED == 0:
 # $\gamma \ge 0$ one source is enough, for $\theta^P$ is no farther than the nearest.) If sources are nearer by twenty in the mean:
 
 # %% tags=["nbval-check-output"]
-from mergelib.theory.proximal import proximity_bound
+from mergebook.sail.theory import proximity_bound
 
 for kappa in (1, 3, 10, round(known["L"] / known["mu"])):
     likely = proximity_bound(1.0, 20, 0.0, alpha=1 / (2 * kappa))

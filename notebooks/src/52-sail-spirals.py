@@ -52,9 +52,9 @@ DEVICE = "cpu"
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "What the sources see: one class each, as the paper says; the inner and the outer two fifths of both spirals; or random two fifths. Circles and triangles are the classes, grey points are in neither part.", "name": "fig-spirals-points"}, "image": {"alt": "Three pictures of two spirals. Left: one spiral blue, the other orange. Middle: the centre blue, the outer arms orange. Right: blue and orange mixed along both spirals."}}
 import matplotlib.pyplot as plt
 
-from mergelib.plots import use_style
-from mergelib.studies.figures import spirals as draw
-from mergelib.testbed.families.spirals import readings, spirals
+from mergebook.plots import use_style
+from mergebook.sail.draw import spirals as draw
+from mergebook.sail.two_spirals import readings, spirals
 
 use_style()
 data = spirals(SEED)
@@ -77,7 +77,7 @@ plt.show()
 import numpy as np
 import pandas as pd
 
-from mergelib.studies.analysis.sail import spirals as analysis
+from mergebook.sail.read import spirals as analysis
 
 small = PROFILE == "smoke"
 seeds, budget = range(SEED, SEED + (2 if small else 5)), 30 if small else 300
@@ -92,7 +92,7 @@ columns = ["accuracy", "gradient", "loss"]
 print(ends.pivot_table(index="start", columns="step", values=columns).round(2).to_string())
 
 # %% tags=["remove-cell"]
-from mergelib.studies.papers.sail.spirals import EPOCHS, RATE
+from mergebook.sail.measure.spirals import EPOCHS, RATE
 
 assert (EPOCHS, RATE) == (300, 0.005)
 means = ends.pivot_table(index="start", columns="step", values=columns)
@@ -179,7 +179,7 @@ for reading, stops in {"one class": (0.77, 0.69, 0.13), "random": (0.77, 0.48, 0
 # −1 to 2 does not have 0, 0.5 or 1; ours of 31 does.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Validation loss against the weight of the first source, before retraining (above) and after 50 epochs (below). Means and 95 % intervals over seeds.", "name": "fig-spirals-valley"}, "image": {"alt": "One class: a narrow valley at one half, for both kinds of start. Inner and outer: lowest between 0 and one half, rising steeply towards the outer source. Random: lowest at 0 and 1; own starts have a high hump between them, a shared start a low one."}}
-from mergelib.studies.papers.sail.spirals import READINGS
+from mergebook.sail.measure.spirals import READINGS
 
 sweep = analysis.sweep()
 fig, axes = plt.subplots(2, 3, figsize=(9.4, 5.6), sharex=True)
@@ -199,7 +199,7 @@ plt.show()
 # The loss at one half, less the mean of both ends, by epochs of retraining; over seeds:
 
 # %%
-from mergelib.records.statistics import over_seeds
+from mergebook.lab.statistics import over_seeds
 
 walls = analysis.barriers().pivot(
     index=["seed", "reading", "start", "steps"], columns="place", values="loss"
@@ -303,7 +303,7 @@ assert plain.loc[("random", "shared"), "mean"] > alone.loc[("random", "shared"),
 # %% tags=["remove-cell"]
 from itertools import combinations
 
-from mergelib.records.statistics import paired
+from mergebook.lab.statistics import paired
 
 begun = compared[(compared["reading"] == "random") & (compared["start"] == "shared")]
 first = begun.groupby("method")["easy"]

@@ -46,8 +46,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from mergelib.studies.catalogue import loaded_for
-from mergelib.studies.papers.sail.larger import arms as study
+from mergebook.lab.catalogue import loaded_for
+from mergebook.sail.measure import arms as study
 
 small = PROFILE == "smoke"
 (transfer,) = loaded_for("arms", SUITE, SEED, size="deeper").arguments
@@ -86,9 +86,9 @@ if not small:
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss on the way from several starts, for three of eight targets. Means and 95 % intervals over five seeds.", "name": "fig-vision-curves"}, "image": {"alt": "CIFAR-10: SAIL and the nearest source lie on each other, far below scratch. SVHN: SAIL and the nearest source fall with scratch, or behind it; the farther source alone is far ahead of all. MNIST: all starts fall to the same level, scratch last."}}
 import matplotlib.pyplot as plt
 
-from mergelib.plots import label, use_style
-from mergelib.studies.analysis.sail.larger import arms
-from mergelib.studies.figures import starts as figures
+from mergebook.plots import label, use_style
+from mergebook.sail.draw import starts as figures
+from mergebook.sail.read import arms
 
 use_style()
 losses = arms.curves(arms.PICTURES)
@@ -121,8 +121,9 @@ fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
 plt.show()
 
 # %%
-from mergelib import ledger
-from mergelib.ledger import drawing, sail
+from mergebook import ledger
+from mergebook.ledger import drawing
+from mergebook.sail import claims as sail
 
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key in ("S1", "S13", "S16")])
 shown = checks[checks["what"].str.contains("ResNet, deeper") & (checks["role"] == "primary")]
@@ -156,7 +157,7 @@ assert (chosen[symbols] > 0.59).all()
 assert table["seed"].nunique() == 5
 
 # %% tags=["remove-cell"]
-from mergelib.records.statistics import over_seeds
+from mergebook.lab.statistics import over_seeds
 
 even = arms.speed_ups(table, "easy", "A", "uniform")["speed"].mean()
 easy = over_seeds(arms.speed_ups(table, "easy", "A", "SAIL"), "target", "speed")
@@ -319,7 +320,7 @@ for target, low, high in (("cifar100", 0.09, 0.15), ("tiny_imagenet20", 0.325, 0
 # On CIFAR-10 at width 12 all starts were tried, at rates tuned for each, and sources with starts of their own, too:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss at equal cost above that of the nearest half alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-vision-ends"}, "image": {"alt": "All marks lie right of zero: the farther source, Net2Net, SAIL and the source at its own size by one to five hundredths, uniform, LiGO and learned SAIL by five to seven. With own starts bars are wide, and only the uniform average is clear of zero."}}
-from mergelib.studies.figures import text as ends_of
+from mergebook.sail.draw import text as ends_of
 
 cell = halves[(halves["target"] == "cifar10") & (halves["size"] == "half wider")]
 random = cell["arm"].isin(["scratch", "scratch, published"])
@@ -448,7 +449,7 @@ print(ends.pivot_table(index="arm", columns="step", values=columns).round(2).to_
 # 1,600 steps on other seeds? And the claims about final accuracy (S10) and about labels (S11):
 
 # %% tags=["hide-input"]
-from mergelib.records.statistics import interval, written
+from mergebook.lab.statistics import interval, written
 
 lasting = arms.unlabelled_lasting()
 counted = arms.accounts(lasting, "easy")
@@ -511,9 +512,9 @@ assert at_once.mean() > 0.6
 # starts of their own in more ways. **Not run** are sizes for a GPU ({ref}`how <run-full>`). The [ledger](90-claims-ledger) has each claim with its intervals.
 #
 # ```bash
-# mergelib study arms --suite vision8 --seeds 5 --set steps=160 --set size=deeper \
+# mergebook study arms --suite vision8 --seeds 5 --set steps=160 --set size=deeper \
 #   --set 'only=["scratch","nearest source","SAIL"]' --at target=cifar10 ... -o starts.json
-# mergelib study arms --suite vision14 --seeds 5 --set steps=160 --set known=halves \
+# mergebook study arms --suite vision14 --seeds 5 --set steps=160 --set known=halves \
 #   --set target=cifar10 --at 'size="half wider"' --at size=deeper ... -o halves.json
 # ```
 #
@@ -539,7 +540,7 @@ assert at_once.mean() > 0.6
 # %% tags=["nbval-check-output"]
 import torch
 
-from mergelib.sail.retraining import Costs, speed_up
+from mergebook.sail.costs import Costs, speed_up
 
 scratch, start = Costs(step=1), Costs(step=1, added=10)
 for steps in (40, 160, 0):

@@ -45,8 +45,8 @@ DEVICE = "cpu"
 # how often each character occurs.
 
 # %%
-from mergelib.studies.analysis.sail import text
-from mergelib.studies.papers.sail import clusters
+from mergebook.sail.measure import clusters
+from mergebook.sail.read import text
 
 blocks = text.help_blocks()
 features = clusters.described(blocks)
@@ -57,8 +57,8 @@ print(len(blocks), "blocks, of which a third has", len(splits["thirds"]["D1"]))
 import matplotlib.pyplot as plt
 import torch
 
-from mergelib.plots import use_style
-from mergelib.studies.figures import text as figures
+from mergebook.plots import use_style
+from mergebook.sail.draw import text as figures
 
 use_style()
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 3.6))
@@ -119,7 +119,7 @@ assert auc["mean"][auc["features"] == "mean"][text.TWO] < 0.6
 # 0.02 or less by histograms and about 0.1 or less on a t-SNE map; the two texts have 0.2 and 0.6.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Blocks of Shakespeare and of WikiText-2 by t-SNE, as the paper's Fig. 4 has two corpora. Left: histograms of characters. Right: the same less their regression on the mean.", "name": "fig-text-map"}, "image": {"alt": "In both panels two clouds, one for each text, which do not overlap but for a few points."}}
-from mergelib.records.results import load_table
+from mergebook.lab.results import load_table
 
 places = load_table("tinyshakespeare-text_map", "map")
 texts = {"tinyshakespeare": "Shakespeare", "wikitext2_test": "Wikipedia"}
@@ -158,8 +158,8 @@ assert means.round(1).to_dict() == {"histogram": 0.2, "t-SNE map": 0.6}
 # %%
 import pandas as pd
 
-from mergelib.studies.papers.sail.text import gamma_sweep
-from mergelib.studies.papers.sail.training import Texts
+from mergebook.sail.measure.text import gamma_sweep
+from mergebook.sail.measure.training import Texts
 
 small = PROFILE == "smoke"
 plan = {"gammas": [0.0, 0.5, 1.0] if small else [-0.5 + 0.25 * i for i in range(9)]}
@@ -214,7 +214,7 @@ plt.show()
 # The **barrier** is what the middle lies above the mean of both ends, $\ell(\frac12) - \frac12(\ell(0) + \ell(1))$:
 
 # %%
-from mergelib.records.statistics import over_seeds, written
+from mergebook.lab.statistics import over_seeds, written
 
 heights = text.barriers(curves)
 steps = {f"{step} steps": heights.xs(step, level="step") for step in (0, 50, 200)}
@@ -375,9 +375,9 @@ assert (mean[100.0] < -0.75).all()
 # histograms finds $\rho$, to a hundredth on average of texts, to a few of thirds. Does the loss?
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: the best γ of the sweep, chosen on one half of the held-out text, against the share of the first source's part in the target. Middle and right: loss, on the other half, of other starts above that of the theorem's γ. Above for two texts, below for the lowest and the highest third of one. Means and 95 % intervals over five seeds.", "name": "fig-text-mixtures"}, "image": {"alt": "Two texts: the best γ lies near the dotted diagonal at shares of 0 and a quarter, then jumps far above it, to about 1 and more from a half on, with wide intervals; the uniform average is 0.02 to 0.04 nats worse at both ends and level between them; the nearest source alone lies on zero, with own starts a little below it; the best γ is a hundredth below. Thirds: the best γ is level above 1 for all shares, and its loss is 0.03 to 0.07 nats below the theorem's up to a share of one half."}}
-from mergelib import ledger
-from mergelib.ledger import sail
-from mergelib.studies.analysis.sail import sweeps
+from mergebook import ledger
+from mergebook.sail import claims as sail
+from mergebook.sail.read import sweeps
 
 weights, losses = sweeps.weights(), sweeps.mixed()
 fig, axes = plt.subplots(2, 3, figsize=(9.4, 6.8), sharex=True)
@@ -519,7 +519,7 @@ assert between["value"].abs().max() < 0.01
 # spaced ones in $[-1, 2]$, hold neither an end nor the middle:
 
 # %% tags=["nbval-check-output"]
-from mergelib.sail.blocks import overlapped
+from mergebook.sail.thirds import overlapped
 
 try:
     overlapped(list(torch.arange(30).chunk(3)), alpha=0.0, beta=1.0, seed=0)
@@ -632,7 +632,7 @@ for far in (0.1, 1.0, 5.0):
 # $D_1$ and $D_2$, a feature "without the mean" is the mean, as the classifier finds:
 
 # %%
-from mergelib.sail.blocks import without
+from mergebook.sail.thirds import without
 
 means = features["mean"][:, 0]
 low, middle, high = (rows.sort().values for rows in splits["thirds"].values())

@@ -47,10 +47,10 @@ from dataclasses import replace
 
 import pandas as pd
 
-from mergelib.studies.analysis.sail import text
-from mergelib.studies.papers.sail.larger import arms as study
-from mergelib.studies.papers.sail.larger.grounds import text_transfer
-from mergelib.studies.papers.sail.training import Plan, Texts
+from mergebook.sail.measure import arms as study
+from mergebook.sail.measure.grounds import text_transfer
+from mergebook.sail.measure.training import Plan, Texts
+from mergebook.sail.read import text
 
 small = PROFILE == "smoke"
 texts = {"help": text.help_text(), "code": text.code_text()}
@@ -83,18 +83,18 @@ if not small:
 # the larger of two sizes. *SAIL* has the theorem's weight and maps that keep the
 # function, *SAIL, learned* the maps of the paper's appendix, from singular vectors and a stack. *LiGO* has such maps for one source; *LiGO,
 # published* has the start, the ties and the frozen part of its public code {cite}`wang2023learning`, and a rate of ours, since its command ends
-# within warm-up. *bert2BERT* {cite}`chen2022bert2bert` takes new heads and hidden units from the next layer. (`mergelib study arms --suite tinyshakespeare --seeds 5`; every file in
+# within warm-up. *bert2BERT* {cite}`chen2022bert2bert` takes new heads and hidden units from the next layer. (`mergebook study arms --suite tinyshakespeare --seeds 5`; every file in
 # `results/` has its own command.) First at equal steps, then at equal cost:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Perplexity, the exponential of the loss, per character on test text against the steps, from five starts; logarithmic axis. Means and 95 % intervals over five seeds.", "name": "fig-text-curves"}, "image": {"alt": "Two panels that look alike. Scratch falls from above the panel to below 13. All others begin at 10 to 30 and end near 9: LiGO begins and stays lowest, the nearest source alone joins it, SAIL stays just above both, and the uniform average above SAIL."}}
 import matplotlib.pyplot as plt
 import numpy as np
 
-from mergelib.plots import use_style
-from mergelib.studies.analysis.sail.larger import arms as comparison
-from mergelib.studies.analysis.sail.larger import tuning
-from mergelib.studies.figures import starts as drawn
-from mergelib.studies.figures import text as figures
+from mergebook.plots import use_style
+from mergebook.sail.draw import starts as drawn
+from mergebook.sail.draw import text as figures
+from mergebook.sail.read import arms as comparison
+from mergebook.sail.read import tuning
 
 use_style()
 way = comparison.curves(comparison.TEXT)
@@ -130,10 +130,10 @@ ax.legend(fontsize=9, title="start")
 plt.show()
 
 # %% tags=["remove-cell"]
-from mergelib import ledger
-from mergelib.ledger import sail
-from mergelib.records.results import load_table
-from mergelib.records.statistics import interval, over_seeds, written
+from mergebook import ledger
+from mergebook.lab.results import load_table
+from mergebook.lab.statistics import interval, over_seeds, written
+from mergebook.sail import claims as sail
 
 wide = starts.pivot_table(index=["size", "start", "seed"], columns="arm", values="loss")
 above = wide.sub(wide["nearest source"], axis=0)
@@ -211,7 +211,7 @@ assert counted[counted["arm"] == "LiGO"]["early"].mean() == 0.6
 # ## Warm start or scale?
 #
 # Grown weights differ from usual random ones in two ways: they have been learned, and they are larger. So training from scratch needs its own best scale before it is a fair rival. On two tuning seeds we tried
-# rates from 0.001 to 0.009, each with several scales of the usual random weights, at either width (`mergelib study starts_tuning`). The last row has random weights in which every tensor has the mean and
+# rates from 0.001 to 0.009, each with several scales of the usual random weights, at either width (`mergebook study starts_tuning`). The last row has random weights in which every tensor has the mean and
 # the standard deviation of SAIL's grown one: what has been learned is gone, and only its scale is left. The best rate for each scale, and the loss on the half that chooses, averaged over 300 and 600 steps:
 
 # %%
@@ -362,7 +362,7 @@ assert abs(Plan().source_rate / text.PEAK - 7.5) < 1e-9
 # that size, with nanoGPT's table and the 1,024 positions of a block:
 
 # %% tags=["nbval-check-output"]
-from mergelib.testbed.models import GPT
+from mergebook.suites.models import GPT
 
 sized = GPT(width=384, depth=6, heads=6, vocabulary=50_304, context=1024)
 layers, whole = (sum(p.numel() for p in part.parameters()) for part in (sized.blocks, sized))
@@ -521,8 +521,8 @@ import warnings
 
 import torch
 
+from mergebook.sail.read import growing
 from mergelib.sail import learn_growth
-from mergelib.studies.analysis.sail import growing
 
 chain = growing.language_case(steps=50, seed=SEED)
 other = growing.language_case(steps=50, seed=SEED + 1)

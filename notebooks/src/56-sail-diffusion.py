@@ -82,7 +82,7 @@ DEVICE = "cpu"
 # %%
 import inspect
 
-from mergelib.testbed.diffusion import flow
+from mergebook.sail.networks.diffusion import flow
 
 print(inspect.getsource(flow.on_the_way))
 print(inspect.getsource(flow.velocity_loss))
@@ -94,14 +94,14 @@ print(inspect.getsource(flow.velocity_loss))
 # in all:
 
 # %%
-import mergelib as ml
-from mergelib.studies.analysis.sail import diffusion as analysis
-from mergelib.studies.papers.sail.diffusion import TRAININGS, Plan
-from mergelib.studies.papers.sail.latents import prepare
+from mergebook import load_suite, load_zoo
+from mergebook.sail.measure.diffusion import TRAININGS, Plan
+from mergebook.sail.measure.latents import prepare
+from mergebook.sail.read import diffusion as analysis
 
 small, task = PROFILE == "smoke", "digits_low"
-suite = ml.load_suite(SUITE, seed=SEED, profile=PROFILE, tasks=[task])
-zoo = ml.load_zoo(suite, model="vit_small", device=DEVICE)
+suite = load_suite(SUITE, seed=SEED, profile=PROFILE, tasks=[task])
+zoo = load_zoo(suite, model="vit_small", device=DEVICE)
 steps = 10 if small else 150
 world = prepare(zoo, task, samples=200, prepared=steps, represented=20 if small else 200)
 rates = dict.fromkeys(TRAININGS, 3e-3)
@@ -111,8 +111,8 @@ compared = analysis.compare(world, plan, samples=200, euler=10)
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "One latent, decoded. Above: on its straight way to a noise. Below: the way back from the same noise of the REPA that was trained longest, with the same digit asked for.", "name": "fig-diffusion-flow"}, "image": {"alt": "Above, a digit fades into blotches from left to right. Below, from the same blotches at the right, strokes form towards the left and end in another shape than the one above."}}
 import matplotlib.pyplot as plt
 
-from mergelib.plots import use_style
-from mergelib.studies.figures import diffusion as figures
+from mergebook.plots import use_style
+from mergebook.sail.draw import diffusion as figures
 
 use_style()
 there, back = analysis.paths(world, compared.networks[analysis.LONGER], 0, seed=SEED)
@@ -302,15 +302,16 @@ axes[0].set_ylabel("nearer than REPA, log ratio")
 plt.show()
 
 # %%
-from mergelib import ledger
-from mergelib.ledger import drawing, sail
-from mergelib.records.statistics import over_seeds, written
+from mergebook import ledger
+from mergebook.lab.statistics import over_seeds, written
+from mergebook.ledger import drawing
+from mergebook.sail import claims as sail
 
 verdicts, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key == "S8"])
 print(*verdicts["verdict"], drawing.lines(checks, "S8"), sep="\n")
 
 # %% tags=["remove-cell"]
-from mergelib.records.results import load_table
+from mergebook.lab.results import load_table
 
 lead = over_seeds(table, ["account", "arm", "read"], "nearer").sort_index()
 low, high = (lead["mean"] + sign * lead["half_width"] for sign in (-1, 1))
@@ -367,7 +368,7 @@ assert (drawn["own rates"] < 0.9 * drawn["one rate"]).all()
 # better pictures, and the leads are gone: they belonged to the slow rate.
 #
 # ```
-# mergelib study diffusion --suite vision8 --tasks fashion_mnist --model vit_small --seeds 5 \
+# mergebook study diffusion --suite vision8 --tasks fashion_mnist --model vit_small --seeds 5 \
 #   --at 'only=["SiT"]' --at 'only=["REPA"]' --at 'only=["REPA + J"]' --at 'only=["REPA, grown"]' \
 #   -o results/vision8-diffusion-vit_small.json
 # ```
@@ -425,7 +426,7 @@ for count in (1, 50):
 # target, or one that follows slowly and is asked through a predictor, as in BYOL.
 
 # %% tags=["nbval-check-output"]
-from mergelib.testbed.diffusion.alignment import repa_loss
+from mergebook.sail.networks.diffusion.alignment import repa_loss
 
 constant = torch.ones(3, 16, 8)
 print(f"{float(repa_loss(constant, 2 * constant)):.2f}")

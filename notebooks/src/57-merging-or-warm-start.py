@@ -51,8 +51,8 @@ DEVICE = "cpu"
 # %%
 import numpy as np
 
-from mergelib.studies.analysis.sail.larger import factorial as analysis
-from mergelib.theory.proximal import steps_saved
+from mergebook.sail.read import factorial as analysis
+from mergebook.sail.theory import steps_saved
 
 losses = {"two curvatures": [1, 0.005], "many curvatures": np.geomspace(0.005, 1, 60)}
 theory = analysis.halved(losses, np.geomspace(0.2, 1e-4, 40))
@@ -62,8 +62,8 @@ print(theory[theory["goal"].isin([0.2, 1e-4])].to_string(index=False, float_form
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Gradient descent on two quadratics, from a start and from one with half its excess loss: steps saved, and the ratio of steps, by the excess aimed at.", "name": "fig-warm-quadratics"}, "image": {"alt": "Left: with two curvatures 69 steps are saved at every goal; with many the number rises from 20 towards the same. Right: both ratios fall from about four to 1.1."}}
 import matplotlib.pyplot as plt
 
-from mergelib.plots import use_style
-from mergelib.studies.figures import factorial as figures
+from mergebook.plots import use_style
+from mergebook.sail.draw import factorial as figures
 
 use_style()
 fig, axes = plt.subplots(1, 2, figsize=(8.4, 3.3))
@@ -112,7 +112,7 @@ for run in (two, many):
 # How far a start's loss lies on scratch's way is its *lead*. Theory promises little more than that. At the lowest loss that both reach, this is what was saved:
 
 # %%
-from mergelib.records.statistics import over_seeds, written
+from mergebook.lab.statistics import over_seeds, written
 
 leads = analysis.leads()
 kinds = ["mean", "svd_random", analysis.ALIKE, analysis.USUAL]
@@ -135,8 +135,8 @@ plt.show()
 # %% tags=["remove-cell"]
 import torch
 
+from mergebook.suites.models import GPT
 from mergelib.sail import grow
-from mergelib.testbed.models import GPT
 
 torch.manual_seed(SEED)
 small, large = (GPT(*size, vocabulary=20, context=12) for size in ((8, 2, 2), (16, 2, 4)))
@@ -343,9 +343,9 @@ assert last[2].between(-0.8, -0.6).all()
 # reached, one source is as fast as scratch, two are slower (a factor of 0.6).
 #
 # ```
-# mergelib study factorial --suite tinyshakespeare --seeds 5 \
+# mergebook study factorial --suite tinyshakespeare --seeds 5 \
 #   -o results/tinyshakespeare-factorial.json
-# mergelib study factorial --suite vision8 --seeds 5 --set target=cifar10 --set 'size=half wider' \
+# mergebook study factorial --suite vision8 --seeds 5 --set target=cifar10 --set 'size=half wider' \
 #   --set steps=100 --set longer=4 --set 'only=["scratch","replicate","mean","svd_random"]' \
 #   -o results/vision8-factorial.json
 # # halves: --suite vision14 --set known=halves, and -o results/vision14-factorial.json
@@ -360,7 +360,7 @@ assert last[2].between(-0.8, -0.6).all()
 # %%
 import pandas as pd
 
-from mergelib.records.results import load_result
+from mergebook.lab.results import load_result
 
 timed = pd.DataFrame(load_result("starts-speed")["starts"])
 told = timed.assign(FLOPs=timed["flops_in_steps"], seconds=timed["in_steps"])

@@ -46,8 +46,13 @@ DEVICE = "cpu"
 # %% tags=["hide-input"]
 from IPython.display import Markdown, display
 
-from mergelib import ledger
-from mergelib.ledger import cart, cogram, drawing, frank_wolfe, sail, stability
+from mergebook import ledger
+from mergebook.cart.claims import texts as cart
+from mergebook.cogram import claims as cogram
+from mergebook.frank_wolfe import claims as frank_wolfe
+from mergebook.ledger import drawing
+from mergebook.sail import claims as sail
+from mergebook.stability import claims as stability
 
 claims = [*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS, *sail.CLAIMS]
 table, checks = ledger.judge(claims)
@@ -134,7 +139,7 @@ for verdict, group in table.groupby("verdict"):
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Primary checks of the claims about CART, each with the interval that decides. Diamonds are the paper's figures, arrows where they lie beyond the scale; grey bands are what counts as equal.", "name": "fig-ledger-cart"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
 import matplotlib.pyplot as plt
 
-from mergelib.plots import use_style
+from mergebook.plots import use_style
 
 use_style()
 paper = {name: table[table["paper"] == name] for name in table["paper"].unique()}
@@ -240,14 +245,14 @@ assert on_spirals.agg(lambda what: what.str.contains("spirals").any()).sum() == 
 # %% [markdown]
 # ## Where the numbers come from
 #
-# Each result is a file in `results/`, written by `mergelib study`, that carries the hashes of its
+# Each result is a file in `results/`, written by `mergebook study`, that carries the hashes of its
 # data, the seeds, the recipe, versions, device and commit; [](../book/how-to-run) says how to make
 # them anew.
 #
 # ## Add a claim
 #
 # A claim is a record, and its test a function that reads results and returns checks. Put it beside
-# the others of its paper, in `mergelib/ledger`, say in `tools/mutate_ledger.py` what it compares, and it
+# the others of its paper, in `mergebook`, say in `tools/mutate_ledger.py` what it compares, and it
 # appears on this page at the next build:
 
 # %%

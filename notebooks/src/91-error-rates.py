@@ -40,9 +40,9 @@ DEVICE = "cpu"
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from mergelib.ledger.drawing import COLOURS
-from mergelib.plots import use_style
-from mergelib.records.results import load_result
+from mergebook.lab.results import load_result
+from mergebook.ledger.drawing import COLOURS
+from mergebook.plots import use_style
 
 use_style()
 simulated = load_result("error-rates")

@@ -8,9 +8,9 @@ from importlib.resources import files
 import pytest
 from playwright.sync_api import Browser, Page
 
-from mergelib.studies.analysis.stability.choosing import USUAL, Parameter, first, planned
-from mergelib.studies.analysis.stability.explorer import aligned_tasks, terms
-from mergelib.studies.figures.stability.explorer import CHOICES, SLIDERS, explorer
+from mergebook.stability.draw.explorer import CHOICES, SLIDERS, explorer
+from mergebook.stability.read.choosing import USUAL, Parameter, first, planned
+from mergebook.stability.read.explorer import aligned_tasks, terms
 
 SHELL = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Explorer</title>
 <meta name="viewport" content="width=device-width"><style>:root {{ color-scheme: light dark }}

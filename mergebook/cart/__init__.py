@@ -1,0 +1,1 @@
+"""CART: what the paper printed, theory, measurements, and its claims."""

@@ -1,0 +1,1 @@
+"""The claims of CART, and their checks."""

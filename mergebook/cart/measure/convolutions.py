@@ -1,0 +1,93 @@
+"""Studies of networks with convolutions and BatchNorm.
+
+Each is a function of a zoo that returns tables, lists of rows. See `mergebook.lab.runner`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from mergebook.lab.comparison import (
+    FIRST_GRIDS,
+    Grid,
+    best_of,
+    choices,
+    choose_wide,
+    individual,
+    measured_anew,
+    merge_zoo,
+    records,
+)
+from mergebook.lab.results import Tables
+from mergebook.lab.runner import study
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.loops import evaluate
+from mergelib.statedict import is_kernel
+
+COLUMNS = ["task", "accuracy", "loss"]
+
+# What is searched on a network whose weights are convolutions.
+KERNEL_GRIDS: dict[str, Grid] = {
+    "average": {},
+    "task_arithmetic": {"scale": [0.1, 0.2, 0.3, 0.5]},
+    "ties": {"scale": [0.5, 1.0, 1.5]},
+    "cart": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [1.0, 2.0, 3.0]},
+    **{name: {"scale": [0.5, 1.0, 1.5]} for name in ("tsv", "iso_c")},
+}
+
+
+@study()
+def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
+    """Methods on a convolutional network, low-rank ones with its convolutions folded to matrices.
+
+    Unfolded, these average all that is no matrix, and that is the whole network.
+
+    Returns:
+        ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``, at hyperparameters chosen
+        on validation data; ``chosen``: rows of ``method`` and these.
+    """
+    rows = records(individual(zoo, autocast=True)[COLUMNS].assign(method="individual"))
+    states = {"pretrained": zoo.pretrained}
+    chosen = []
+    for method, grid in grids.items():
+        best = best_of(zoo, method, {**grid, "is_matrix": [is_kernel]})
+        states[method] = merge_zoo(method, zoo, **best)
+        chosen.append({"method": method, **{key: best[key] for key in grid}})
+    for method, state in states.items():
+        table = evaluate(zoo.model, state, zoo.heads, zoo.suite, autocast=True)
+        rows += records(table[COLUMNS].assign(method=method))
+    return {"test": rows, "chosen": chosen}
+
+
+@study()
+def batch_norm(
+    zoo: Zoo,
+    *,
+    methods: Sequence[str] = ("average", "task_arithmetic", "cart"),
+    examples: int = 100,
+) -> Tables:
+    """Merged networks as they are, and with statistics of BatchNorm measured anew.
+
+    Args:
+        zoo: of a network with BatchNorm.
+        methods: at settings chosen on validation data.
+        examples: training inputs of each task that the statistics are measured on, all together.
+
+    Returns:
+        ``test``: rows of ``method``, ``statistics`` (``"merged"`` or ``"measured"``), ``task``,
+        ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``.
+    """
+    rows = records(
+        individual(zoo, autocast=True)[COLUMNS].assign(method="individual", statistics="merged")
+    )
+    chosen = []
+    for method in methods:
+        best = choose_wide(zoo, method, FIRST_GRIDS[method])[0]
+        chosen += choices({method: best})
+        merged = merge_zoo(method, zoo, **best)
+        measured = measured_anew(zoo, merged, examples)
+        for statistics, state in (("merged", merged), ("measured", measured)):
+            named = {"method": method, "statistics": statistics}
+            table = evaluate(zoo.model, state, zoo.heads, zoo.suite, autocast=True)
+            rows += records(table[COLUMNS].assign(**named))
+    return {"test": rows, "chosen": chosen}

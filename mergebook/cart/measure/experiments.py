@@ -1,0 +1,360 @@
+"""Studies of CART: rules and compressions against it, ranks, and AdaMerging on top of it.
+
+Each is a function of a zoo that returns tables, lists of rows. See `mergebook.lab.runner`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from mergebook.cart.theory import interference_curves, output_interference
+from mergebook.lab.comparison import (
+    ADAPTED,
+    FIRST_GRIDS,
+    POOL_GRIDS,
+    Grid,
+    adapted,
+    best_of,
+    choices,
+    choose_wide,
+    compare,
+    cut,
+    examples_of,
+    individual,
+    judged,
+    merge_zoo,
+    merits,
+    records,
+    sub_zoo,
+)
+from mergebook.lab.results import Tables
+from mergebook.lab.runner import study
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.activations import layer_inputs
+from mergelib.compression import Compressed, compress
+from mergelib.evaluation.loops import SplitName, evaluate, evaluate_many
+from mergelib.procedures import Adapted
+from mergelib.procedures.common import unlabelled
+from mergelib.registry import get_method
+from mergelib.statedict import StateDict, flatten
+
+RANK_RATIOS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.32, 0.5, 0.75, 1.0)
+COUNTS = (2, 4, 8, 12, 16, 20)
+
+# What the paper's appendix D searches for every subset of tasks, and CART with its scale searched.
+SUBSET_GRIDS: dict[str, tuple[str, Grid]] = {
+    **{name: (name, grid) for name, grid in POOL_GRIDS.items()},
+    "cart, scale searched": ("cart", {"rank_ratio": [0.08, 0.16], "scale": [1.0, 2.0, 3.0]}),
+}
+
+
+@study()
+def baselines(
+    zoo: Zoo,
+    *,
+    methods: str | Sequence[str] | None = None,
+    grids: Mapping[str, Grid] = FIRST_GRIDS,
+) -> Tables:
+    """Methods with hyperparameters chosen on validation data, judged on test data.
+
+    Args:
+        zoo: experts and their suite.
+        methods: which of the grids' methods, or one; by default all.
+        grids: method to what is searched first, see `choose_wide`; on validation data in bfloat16.
+
+    Returns:
+        ``chosen`` (one row: the zoo's fingerprint and every method's settings), ``validation``
+        (one row per grid point) and ``test`` (one row per method and task, as `compare` gives it).
+
+    Raises:
+        ValueError: an unknown method, or one without a grid.
+    """
+    settings, searched = {}, []
+    methods = tuple(grids) if methods is None else methods
+    methods = [methods] if isinstance(methods, str) else methods
+    for method in methods:
+        get_method(method)  # an unknown one shall fail before any work
+        if method not in grids:
+            raise ValueError(f"no grid for {method!r}; there are: {', '.join(grids)}")
+    for method in methods:
+        settings[method], table = choose_wide(zoo, method, grids[method])
+        searched += records(table.assign(method=method))
+    columns = ["method", "task", "accuracy", "normalised", "loss", "correct", "n"]
+    test = records(compare(zoo, settings)[columns])
+    chosen = {"zoo": zoo.fingerprint, "settings": settings}
+    return {"chosen": [chosen], "validation": searched, "test": test}
+
+
+@study()
+def ranks(
+    zoo: Zoo,
+    *,
+    rank_ratios: Sequence[float] = RANK_RATIOS,
+    scales: Sequence[float] = (1.0, 2.0, 3.0),
+    uncentred_scales: Sequence[float] = (0.3, 1.0),
+) -> Tables:
+    """What merging keeps and where it goes, against the rank: centred (CART) and uncentred.
+
+    Returns:
+        ``test``: rows of ``method``, ``scale``, ``rank_ratio``, ``task``, ``accuracy``, ``loss``,
+        on test data; and ``path``: rows of ``method``, ``scale``, ``rank_ratio``, and ``distance``,
+        ‖θ − θ_avg‖ over the mean ‖θ_t − θ_avg‖.
+    """
+    centre = flatten(merge_zoo("average", zoo))
+    spread = float(
+        torch.stack([(flatten(expert) - centre).norm() for expert in zoo.experts.values()]).mean()
+    )
+    grid: list[dict[str, Any]] = [
+        {"method": method, "scale": scale, "rank_ratio": ratio}
+        for method, own in (("cart", scales), ("low_rank_task_arithmetic", uncentred_scales))
+        for scale in own
+        for ratio in rank_ratios
+    ]
+    path = []
+
+    def candidates() -> Iterator[tuple[int, dict[str, Tensor]]]:
+        for i, point in enumerate(grid):
+            merged = merge_zoo(zoo=zoo, **point)
+            path.append({**point, "distance": float((flatten(merged) - centre).norm()) / spread})
+            yield i, merged
+
+    table = evaluate_many(zoo.model, candidates(), zoo.heads, zoo.suite, autocast=True)
+    rows = [
+        {**grid[row.pop("candidate")], **row}
+        for row in records(table[["candidate", "task", "accuracy", "loss"]])
+    ]
+    return {"test": rows, "path": path}
+
+
+@study()
+def task_counts(
+    zoo: Zoo, *, counts: Sequence[int] = COUNTS, subsets: int = 5, pictures: int = 500
+) -> Tables:
+    """Normalised accuracy against the number of merged tasks, as in appendix D of CART's paper.
+
+    For every count, random subsets of the suite's tasks are merged by every method of
+    `SUBSET_GRIDS`, with hyperparameters chosen for the subset on validation data.
+
+    Args:
+        zoo: of the largest suite.
+        counts: how many tasks to merge, each at most as many as there are.
+        subsets: how many random subsets of a count; the only one, where it is all tasks.
+        pictures: at most so many test pictures of a task, and half as many for validation.
+
+    Returns:
+        ``test``: rows of ``count``, ``subset``, ``method``, ``accuracy`` and ``normalised``, means
+        over the subset's tasks; ``bounds``: for each task the accuracies between which the
+        paper's Eq. 11 sees a mean vary, ``pretrained`` and ``individual``; and ``chosen``: rows of
+        ``count``, ``subset``, ``method`` and ``settings``.
+    """
+    zoo = cut(zoo, pictures)
+    own = individual(zoo, autocast=True).set_index("task")["accuracy"]
+    base = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite, autocast=True).set_index(
+        "task"
+    )["accuracy"]
+    generator = torch.Generator().manual_seed(zoo.suite.seed)
+    names = list(zoo.suite.tasks)
+    rows, chosen = [], []
+    for count in counts:
+        for subset in range(1 if count == len(names) else subsets):
+            order = torch.randperm(len(names), generator=generator)[:count]
+            tasks = [names[i] for i in sorted(order.tolist())]
+            part = sub_zoo(zoo, tasks)
+            for label, (method, grid) in SUBSET_GRIDS.items():
+                best = best_of(part, method, grid)
+                chosen += choices({label: best}, count=count, subset=subset)
+                merged = merge_zoo(method, part, **best)
+                table = evaluate(zoo.model, merged, zoo.heads, part.suite, autocast=True)
+                accuracy = table.set_index("task")["accuracy"]
+                row = {"count": count, "subset": subset, "method": label}
+                share = float((accuracy / own[tasks]).mean())
+                rows.append({**row, "accuracy": float(accuracy.mean()), "normalised": share})
+    bounds = pd.DataFrame({"pretrained": base, "individual": own}).reset_index()
+    return {"test": rows, "bounds": records(bounds), "chosen": chosen}
+
+
+@study()
+def interference(
+    zoo: Zoo, *, rank_ratios: Sequence[float] = RANK_RATIOS, pictures: int = 60
+) -> Tables:
+    """Interference and reconstruction error of every matrix.
+
+    Returns:
+        ``curves``, see `interference_curves`; and ``outputs``, see `output_interference`, on what
+        the linear layers of the average get to see of so many validation inputs of each task.
+    """
+    device = next(zoo.model.parameters()).device
+    average = merge_zoo("average", zoo)
+    inputs = {
+        name: layer_inputs(
+            zoo.model, task.transform(task.validation.inputs[:pictures].to(device)), average
+        )
+        for name, task in zoo.suite.tasks.items()
+    }
+    positive = [ratio for ratio in rank_ratios if ratio > 0]
+    outputs = output_interference(zoo.experts, zoo.pretrained, inputs, positive)
+    curves = interference_curves(zoo.experts, zoo.pretrained, rank_ratios, is_matrix=zoo.is_matrix)
+    return {"curves": records(curves), "outputs": records(outputs)}
+
+
+@study()
+def compression(
+    zoo: Zoo,
+    *,
+    rank_ratios: Sequence[float] = (0.02, 0.04, 0.08, 0.16),
+    mask_scales: Sequence[float] = (0.2, 0.3, 0.4, 0.5, 0.6),
+) -> Tables:
+    """Experts given back by each compression, judged on their own tasks, and their storage.
+
+    TALL masks get their ``mask_scale`` for every task from validation data, by accuracy, or for
+    texts by loss. CART-Indexing runs at every rank with both settings of ``rest``.
+
+    Args:
+        zoo: experts and their suite.
+        rank_ratios: of CART-Indexing.
+        mask_scales: to choose TALL masks' from.
+
+    Returns:
+        ``test``: rows of ``method``, ``setting``, ``rest`` (empty but for CART-Indexing), ``task``,
+        ``accuracy``, ``loss``; ``storage``: rows of ``method``, ``setting``, ``rest``,
+        ``bits_per_task``, ``shared_bytes`` and ``parameters``; ``chosen``: rows of ``method`` and
+        ``settings``. Results from before there was ``rest`` lack it: they have the average.
+    """
+    settings: list[tuple[str, str, dict[str, Any]]] = [("emr", "", {})]
+    masks = {base: _best_masks(zoo, base, mask_scales) for base in ("task_arithmetic", "ties")}
+    settings += [("tall_masks", f"base={base}", options) for base, options in masks.items()]
+    for rest in ("own", "average"):
+        for ratio in rank_ratios:
+            low_rank = {"rank_ratio": ratio, "rest": rest}
+            settings.append(("cart_indexing", f"rank_ratio={ratio}", low_rank))
+    rows = records(_judge_own(zoo, zoo.experts).assign(method="individual", setting="", rest=""))
+    storage = []
+    for method, setting, options in settings:
+        parts = _compress(zoo, method, options)
+        named = {"method": method, "setting": setting, "rest": options.get("rest", "")}
+        table = _judge_own(zoo, {task: parts.expert(task) for task in parts.tasks})
+        rows += records(table.assign(**named))
+        bits = 8 * sum(map(parts.task_nbytes, parts.tasks)) / len(parts.tasks)
+        storage.append({**named, "bits_per_task": bits, "shared_bytes": parts.shared_nbytes})
+    count = flatten(zoo.pretrained).numel()
+    chosen = [row for options in masks.values() for row in choices({"tall_masks": options})]
+    storage = [{**row, "parameters": count} for row in storage]
+    return {"test": rows, "storage": storage, "chosen": chosen}
+
+
+@study()
+def adaptation(
+    zoo: Zoo,
+    *,
+    grids: Mapping[str, Grid] = ADAPTED,
+    bases: Sequence[str] | None = None,
+    granularities: Sequence[Literal["layer", "task"]] = ("layer",),
+    steps: int = 300,
+    learning_rate: float = 1e-3,
+    batch_size: int = 16,
+) -> Tables:
+    """AdaMerging on test inputs, from data-free methods at settings chosen on validation data.
+
+    Args:
+        zoo: experts and their suite.
+        grids: base to what is searched first, see `choose_wide`.
+        bases: which of them; by default all.
+        granularities: of the coefficients, one run for each.
+        steps: of Adam; steps times rate bounds how far a coefficient gets.
+        learning_rate: of Adam.
+        batch_size: inputs of each task in a step.
+
+    Returns:
+        ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``granularity`` (empty
+        for a base), ``task`` and ``accuracy``; ``history``: rows of ``base``, ``granularity``,
+        ``step`` and ``entropy``, the sum over tasks; ``chosen``: rows of ``method`` and
+        ``settings``. Results from before there was ``granularity`` lack it: they are by layer.
+    """
+    data = unlabelled(examples_of(zoo, None, "test"))
+    rows, history, chosen = [], [], []
+    fixed = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size}
+    for base in grids if bases is None else bases:
+        best = choose_wide(zoo, base, grids[base])[0]
+        chosen += choices({base: best})
+        options = {"init": best["scale"], "rank_ratio": best.get("rank_ratio", 0.0), **fixed}
+        states: dict[tuple[str, str], StateDict] = {(base, ""): merge_zoo(base, zoo, **best)}
+        for fine in granularities:
+            result = adapted(zoo, "adamerging", data, base=base, granularity=fine, **options)
+            states[f"adamerging+{base}", fine] = result.state
+            totals = result.history.drop(columns="step").sum(axis=1)[::10]
+            run = {"base": base, "granularity": fine}
+            history += [{**run, "step": i, "entropy": total} for i, total in totals.items()]
+        for (method, kind), state in states.items():
+            named = {"method": method, "granularity": kind}
+            table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
+            rows += records(table[["task", "accuracy"]].assign(**named))
+    return {"test": rows, "history": history, "chosen": chosen}
+
+
+@study()
+def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int = 300) -> Tables:
+    """What AdaMerging's coefficients on CART could give: the same ones learned from labels.
+
+    By the entropy of the test inputs, as in `adaptation`, and by the cross-entropy of the whole
+    labelled training split, from the scale that was chosen on validation data.
+
+    Returns:
+        ``test``: rows of ``method`` (``cart``, or the loss), learning ``rate`` (0 for CART),
+        ``task``, ``accuracy`` and ``loss``; ``history``: rows of ``method``, ``rate``, ``step`` and
+        ``value``, the mean over tasks of what is minimised (nats); ``moved``: rows of ``method``,
+        ``rate``, the ``mean`` coefficient relative to the start and their ``spread``; ``chosen``:
+        a row of ``method`` and ``settings``.
+    """
+    best = choose_wide(zoo, "cart", ADAPTED["cart"])[0]
+    rows = judged(zoo, "cart", Adapted(merge_zoo("cart", zoo, **best)))
+    tables: Tables = {"test": [{"rate": 0, **row} for row in rows], "history": [], "moved": []}
+    tables["chosen"] = choices({"cart": best})
+    splits: dict[str, Mapping[str, Any]] = {
+        "entropy": unlabelled(examples_of(zoo, None, "test")),
+        "cross_entropy": examples_of(zoo, None),
+    }
+    options = {"base": "cart", "init": best["scale"], "rank_ratio": best["rank_ratio"]}
+    for loss, data in splits.items():
+        for rate in rates:
+            result = adapted(
+                zoo, "adamerging", data, loss=loss, learning_rate=rate, steps=steps, **options
+            )
+            own = {"method": loss, "rate": rate}
+            tables["test"] += [{**row, **own} for row in judged(zoo, loss, result)]
+            values = result.history.drop(columns="step").mean(axis=1)[::10]
+            tables["history"] += [{**own, "step": i, "value": value} for i, value in values.items()]
+            share = (result.coefficients / best["scale"]).to_numpy()
+            moved = {"mean": float(share.mean()), "spread": float(share.std())}
+            tables["moved"].append({**own, **moved})
+    return tables
+
+
+def _compress(zoo: Zoo, method: str, options: Mapping[str, Any]) -> Compressed:
+    base = zoo.pretrained if get_method(method, "compression").needs_pretrained else None
+    return compress(method, zoo.experts, pretrained=base, is_matrix=zoo.is_matrix, **options)
+
+
+def _best_masks(zoo: Zoo, base: str, scales: Sequence[float]) -> dict[str, Any]:
+    """TALL masks' options, with the scale that is best for every task on validation data."""
+    scores = {}
+    for scale in scales:
+        parts = _compress(zoo, "tall_masks", {"base": base, "mask_scale": scale})
+        states = {task: parts.expert(task) for task in parts.tasks}
+        table = _judge_own(zoo, states, "validation").set_index("task")
+        scores[scale] = merits(zoo, table)
+    best = pd.DataFrame(scores).idxmax(axis=1)
+    return {"base": base, "mask_scale": {str(task): float(scale) for task, scale in best.items()}}
+
+
+def _judge_own(
+    zoo: Zoo, states: dict[str, dict[str, Tensor]], split: SplitName = "test"
+) -> pd.DataFrame:
+    """``task``, ``accuracy`` and ``loss`` of every task under a state dict of its own."""
+    table = individual(replace(zoo, experts=states), split, autocast=True)
+    return table[["task", "accuracy", "loss"]]

@@ -1,0 +1,135 @@
+"""Where the best rank and scale are, and what tells it without labels.
+
+Each is a function of a zoo that returns tables, lists of rows. See `mergebook.lab.runner`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mergebook.lab.comparison import Grid, cut, merge_zoo, merged_grid, points, sub_zoo
+from mergebook.lab.results import Rows, Tables
+from mergebook.lab.runner import study
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.loops import evaluate
+from mergelib.problems.calling import features
+from mergelib.statedict import StateDict, flatten
+
+RATIOS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
+SCALES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+UNCENTRED = {"rank_ratio": (0.08, 1.0), "scale": (0.3,)}
+
+
+@study()
+def surface(
+    zoo: Zoo,
+    *,
+    rank_ratios: Sequence[float] = RATIOS,
+    scales: Sequence[float] = SCALES,
+    uncentred: Mapping[str, Sequence[float]] = UNCENTRED,
+    counts: Sequence[int] = (),
+    inputs: int = 40,
+    pictures: int = 100,
+) -> Tables:
+    """Accuracy over rank and scale, centred (CART) and not, and what is told without labels.
+
+    Args:
+        zoo: experts and their suite.
+        rank_ratios: of CART.
+        scales: of CART; at full rank it is the average, which is measured once, at scale 0.
+        uncentred: rank ratios and scales of low-rank task arithmetic.
+        counts: how many tasks to merge, drawn once for each number; all, where none is given.
+        inputs: validation inputs of each task, whose labels are not looked at, for `told`.
+        pictures: at most so many test examples of each task, which accuracy is of.
+
+    Returns:
+        ``test``: rows of ``count``, ``method``, ``rank_ratio``, ``scale``, ``task``, ``accuracy``,
+        the columns of `told`, and ``distance``, ‖θ − θ_avg‖ over the mean ‖θ_t − θ_avg‖.
+    """
+    generator = torch.Generator().manual_seed(zoo.suite.seed)
+    names = list(zoo.suite.tasks)
+    grids: dict[str, Grid] = {
+        "cart": {"rank_ratio": list(rank_ratios), "scale": list(scales)},
+        "low_rank_task_arithmetic": {name: list(values) for name, values in uncentred.items()},
+    }
+    rows: Rows = []
+    for count in counts or (len(names),):
+        order = torch.randperm(len(names), generator=generator)[:count].tolist()
+        part = cut(sub_zoo(zoo, [names[i] for i in sorted(order)]), pictures)
+        rows += [{"count": count, **row} for row in _plane(part, grids, inputs)]
+    return {"test": rows}
+
+
+def _plane(zoo: Zoo, grids: Mapping[str, Grid], inputs: int) -> Rows:
+    average = merge_zoo("average", zoo)
+    centre = flatten(average)
+    spread = torch.stack([(flatten(e) - centre).norm() for e in zoo.experts.values()]).mean()
+    own = {
+        name: (
+            _seen(zoo, name, zoo.experts[name], inputs),
+            _seen(zoo, name, zoo.pretrained, inputs),
+        )
+        for name in zoo.suite.tasks
+    }
+
+    def candidates() -> Iterator[tuple[dict[str, Any], StateDict]]:
+        yield {"method": "cart", "rank_ratio": 1.0, "scale": 0.0}, average
+        for method, grid in grids.items():
+            for i, state in merged_grid(zoo, method, grid):
+                yield {"method": method, **points(grid)[i]}, state
+
+    rows = []
+    for point, state in candidates():
+        distance = float((flatten(state) - centre).norm() / spread)
+        table = evaluate(zoo.model, state, zoo.heads, zoo.suite).set_index("task")
+        for name, references in own.items():
+            seen = told(_seen(zoo, name, state, inputs), *references, zoo.heads[name])
+            row = {"accuracy": table["accuracy"][name], **seen, "distance": distance}
+            rows.append({**point, "task": name, **row})
+    return rows
+
+
+def told(
+    merged: Tensor, expert: Tensor, pretrained: Tensor, head: torch.nn.Module
+) -> dict[str, float]:
+    """What features ``(N, width)`` of the same inputs tell of a merged model, without labels.
+
+    With unit features z of the merged model, of the task's own expert and of the pretrained model,
+    z − z_0 = ``signal`` · (z_e − z_0) + a rest that is orthogonal to it over all inputs together,
+    and ``interference`` is the length of the rest relative to that of z_e − z_0. The squared
+    ``error`` ‖z − z_e‖² / ‖z_e − z_0‖² is (1 − signal)² + interference².
+
+    Args:
+        merged: of the merged model.
+        expert: of the task's own expert.
+        pretrained: of the pretrained model.
+        head: the task's head.
+
+    Returns:
+        These three; ``entropy``, the mean of the merged model's predictions, in nats; and
+        ``agreement``, the share of inputs that it puts into the same class as the expert, 0..1.
+    """
+    z, z_expert, z_start = (F.normalize(x, dim=1) for x in (merged, expert, pretrained))
+    aim, moved = z_expert - z_start, z - z_start
+    length = aim.square().sum()
+    signal = (moved * aim).sum() / length
+    logits = head(merged)
+    shares = logits.log_softmax(1)
+    return {
+        "signal": float(signal),
+        "interference": float(((moved - signal * aim).square().sum() / length).sqrt()),
+        "error": float((z - z_expert).square().sum() / length),
+        "entropy": float(-(shares.exp() * shares).sum(1).mean()),
+        "agreement": float((logits.argmax(1) == head(expert).argmax(1)).float().mean()),
+    }
+
+
+def _seen(zoo: Zoo, name: str, state: StateDict, count: int) -> Tensor:
+    """Features of a task's validation inputs."""
+    task = zoo.suite.tasks[name]
+    return features(zoo.model, state, task.validation.inputs[:count], transform=task.transform)

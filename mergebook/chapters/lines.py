@@ -1,0 +1,145 @@
+"""Straight lines between networks: walking them, their barrier, and perceptrons to walk between.
+
+The loss barrier is the height above the chord (Entezari et al., 2022); see chapter 02.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from mergebook.suites.models import Head
+from mergebook.suites.training import Recipe, fine_tune
+from mergelib.evaluation.loops import SplitName, evaluate_many
+from mergelib.evaluation.tasks import Suite
+from mergelib.statedict import StateDict, lerp
+from mergelib.training import seeded
+
+POSITIONS = tuple(np.linspace(0, 1, 9).tolist())
+WIDTH = 128
+
+
+def walk(
+    model: nn.Module,
+    start: StateDict,
+    end: StateDict,
+    heads: Mapping[str, nn.Module],
+    suite: Suite,
+    *,
+    positions: Sequence[float] = POSITIONS,
+    split: SplitName = "test",
+) -> pd.DataFrame:
+    """Judge the points (1 − α)·start + α·end of a line on every task of a suite.
+
+    Args:
+        model: the architecture of both ends.
+        start: the weights at α = 0.
+        end: the weights at α = 1.
+        heads: a head for each task.
+        suite: the tasks.
+        positions: values of α; beyond 1 the line goes on.
+        split: part of each task.
+
+    Returns:
+        Columns ``position``, ``task``, ``accuracy`` (0..1) and ``loss`` (nats per picture).
+    """
+    points = ((position, lerp(start, end, position)) for position in positions)
+    table = evaluate_many(model, points, heads, suite, split=split)
+    table = table.rename(columns={"candidate": "position"})
+    return table[["position", "task", "accuracy", "loss"]]
+
+
+def loss_barrier(path: pd.DataFrame) -> float:
+    """How far the loss of one task rises above the chord between the ends of its line, in nats.
+
+    Args:
+        path: columns ``position``, from 0 to 1 in order, and ``loss``.
+
+    Raises:
+        ValueError: if the line does not run from 0 to 1.
+    """
+    position, loss = path["position"].to_numpy(float), path["loss"].to_numpy(float)
+    if (position[0], position[-1]) != (0.0, 1.0):
+        raise ValueError(f"the line runs from {position[0]} to {position[-1]}, expected 0 to 1")
+    return float((loss - ((1 - position) * loss[0] + position * loss[-1])).max())
+
+
+@dataclass(frozen=True)
+class Trio:
+    """Three perceptrons of one task and one frozen random head.
+
+    Attributes:
+        suite: with the one task.
+        model: the architecture.
+        heads: the task's head.
+        one: a network from random weights.
+        sibling: from the same random weights, trained in another order of the pictures.
+        stranger: from other random weights and in another order, or None.
+    """
+
+    suite: Suite
+    model: nn.Module
+    heads: dict[str, nn.Module]
+    one: StateDict
+    sibling: StateDict
+    stranger: StateDict | None
+
+    def walk(self, end: StateDict) -> pd.DataFrame:
+        """From ``one`` to another network, on test pictures; see `walk`."""
+        return walk(self.model, self.one, end, self.heads, self.suite)
+
+
+def train_trio(
+    suite: Suite,
+    recipe: Recipe,
+    *,
+    draw: int = 0,
+    stranger: bool = True,
+    device: torch.device | str = "cpu",
+) -> Trio:
+    """Train perceptrons with one hidden layer that a frozen head does not see.
+
+    Pictures are averaged to half their side first, so that training takes seconds. Their last layer
+    ends at the head, which all share, so only the units of the first can be in another order.
+
+    Args:
+        suite: pictures of 32 × 32 pixels; its first task is taken.
+        recipe: how to train.
+        draw: decides on the head, the weights and the orders.
+        stranger: whether to train it, too.
+        device: where to train.
+    """
+    name, task = next(iter(suite.tasks.items()))
+    generator = torch.Generator().manual_seed(draw)
+    head = Head(torch.randn(len(task.class_names), WIDTH, generator=generator)).to(device)
+    states = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # networks this small lose more to threads than they gain
+    try:
+        for start, order in ((1, 1), (1, 2), (2, 2))[: 3 if stranger else 2]:
+            network = _perceptron(1000 * draw + start).to(device)
+            seed = 1000 * draw + order
+            states.append(
+                fine_tune(network, head, task.train, recipe, transform=task.transform, seed=seed)
+            )
+    finally:
+        torch.set_num_threads(threads)
+    one, sibling, *rest = states
+    model = _perceptron(0).to(device)
+    return Trio(suite, model, {name: head}, one, sibling, rest[0] if rest else None)
+
+
+def _perceptron(seed: int) -> nn.Module:
+    """768 averaged pixels, two hidden layers; torch's own start, drawn by the seed."""
+    with seeded(seed):
+        return nn.Sequential(
+            nn.AvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(3 * 16 * 16, WIDTH),
+            nn.GELU(),
+            nn.Linear(WIDTH, WIDTH),
+            nn.GELU(),
+        )

@@ -1,0 +1,83 @@
+"""The tour's question: which of all the classes is it? Two suites' worth of heads become one."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from mergebook.lab import comparison
+from mergebook.suites.models import Head, scale_pixels
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.tasks import (
+    Split,
+)
+from mergelib.statedict import StateDict
+
+
+def one_question(zoo: Zoo) -> Zoo:
+    """The zoo with one head for the classes of all tasks, so that nobody says which task it is.
+
+    The heads' class directions are stacked, and labels move up accordingly.
+
+    Args:
+        zoo: of tasks of pictures, under heads of `mergebook.suites.models.Head`.
+    """
+    heads = [zoo.heads[name] for name in zoo.suite.tasks]
+    joint = Head(torch.cat([head.get_buffer("weight") for head in heads]))
+    classes = tuple(name for task in zoo.suite.tasks.values() for name in task.class_names)
+    tasks, first = {}, 0
+    for name, task in zoo.suite.tasks.items():
+        parts = [
+            Split(part.inputs, part.labels + first)
+            for part in (task.train, task.validation, task.test)
+        ]
+        train, validation, test = parts
+        tasks[name] = replace(
+            task, class_names=classes, train=train, validation=validation, test=test
+        )
+        first += len(task.class_names)
+    return replace(zoo, suite=replace(zoo.suite, tasks=tasks), heads=dict.fromkeys(tasks, joint))
+
+
+def accuracies(zoo: Zoo, candidates: Mapping[str, StateDict]) -> pd.DataFrame:
+    """Test accuracy in % of every candidate on every task, and the mean over tasks."""
+    wide = 100 * comparison.accuracies(zoo, candidates).rename_axis(index=None, columns=None)
+    return wide.assign(mean=wide.mean(axis=1))
+
+
+@torch.no_grad()
+def answers(zoo: Zoo, candidates: Mapping[str, StateDict], pictures: Tensor) -> dict[str, Tensor]:
+    """The class that every candidate calls each picture, by the first head; int64 ``(N,)``."""
+    head = next(iter(zoo.heads.values()))
+    inputs = scale_pixels(pictures.to(next(zoo.model.parameters()).device))
+    return {
+        name: head(functional_call(zoo.model, dict(state), (inputs,))).argmax(1).cpu()
+        for name, state in candidates.items()
+    }
+
+
+def hard_pictures(
+    called: Mapping[str, Tensor], labels: Tensor, experts: tuple[str, str]
+) -> list[int]:
+    """For each class the first picture that the expert for the other half of the classes misreads.
+
+    Where there is none, the first picture of the class.
+
+    Args:
+        called: the experts' answers, see `answers`.
+        labels: the true classes, 0 to C − 1, int64 ``(N,)``.
+        experts: for the first and the second half of the classes.
+    """
+    classes = int(labels.max()) + 1
+    other = torch.where(labels < classes // 2, called[experts[1]], called[experts[0]])
+    chosen = []
+    for label in range(classes):
+        own = labels == label
+        hard = own & (other != labels)
+        chosen.append(int((hard if hard.any() else own).nonzero()[0]))
+    return chosen

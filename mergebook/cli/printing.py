@@ -1,0 +1,64 @@
+"""Tables and figures of comparisons."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.table import Table
+
+from mergelib.cli import printing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def print_comparison(table: "pd.DataFrame", settings: dict[str, dict[str, Any]]) -> None:
+    """A column a method: accuracy per task in per cent, the means, and what merging cost."""
+    from mergebook.plots import label
+
+    groups = [str(method) for method in table["method"].unique()]
+    shown = Table(
+        show_edge=False,
+        header_style="bold",
+        title="test accuracy, %",
+        pad_edge=False,
+        padding=(0, 0, 0, 1),
+    )
+    shown.add_column("task", no_wrap=True)
+    for method in groups:
+        shown.add_column(label(method), justify="right")
+    by_task = table.pivot(index="task", columns="method", values="accuracy")
+    for task in table["task"].unique():
+        shown.add_row(task, *(f"{100 * by_task.loc[task, method]:.1f}" for method in groups))
+    shown.add_section()
+    means = table.groupby("method")[["accuracy", "normalised", "seconds", "peak_bytes"]].mean()
+    means = means.loc[groups]
+    lines = (
+        ("mean", "accuracy", 100, ".1f"),
+        ("normalised", "normalised", 100, ".1f"),
+        ("seconds to merge", "seconds", 1, ".2f"),
+        ("peak MB", "peak_bytes", 1e-6, ".0f"),
+    )
+    for name, column, unit, form in lines:
+        values = [unit * float(value) for value in means[column].tolist()]
+        shown.add_row(name, *("" if value != value else f"{value:{form}}" for value in values))
+    printing.console.print(shown)
+    for method, options in settings.items():
+        if options:
+            typer.echo(f"{label(method)}: {', '.join(f'{k}={v}' for k, v in options.items())}")
+
+
+def save_figure(table: "pd.DataFrame", path: Path) -> None:
+    """The dot plot of a comparison, as a PNG file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from mergebook.plots import accuracy_by_task, use_style
+
+    with matplotlib.rc_context():
+        use_style()
+        figure = accuracy_by_task(table)
+        figure.savefig(path, dpi=150)
+    plt.close(figure)

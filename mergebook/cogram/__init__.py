@@ -1,0 +1,1 @@
+"""CoGraM: data, measurements, and its claims."""

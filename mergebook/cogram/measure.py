@@ -1,0 +1,333 @@
+"""Studies of CoGraM: on a zoo, and on two networks for the same classes that differ in their data.
+
+The latter are functions of a seed and a source, see `mergebook.cogram.pairs`, and judge on test
+data of both networks.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mergebook.cogram.pairs import Pair, draw_pairs, pair_of, shifted
+from mergebook.lab.comparison import (
+    ADAPTED,
+    KINDS,
+    TOLERANCE,
+    Grid,
+    adapted,
+    choices,
+    choose_wide,
+    examples_of,
+    judged,
+    merge_zoo,
+    records,
+)
+from mergebook.lab.results import Tables
+from mergebook.lab.runner import study
+from mergebook.suites.models import started_anew
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.cogram import fine_tune, kickoff
+from mergelib.hashing import stable_seed
+from mergelib.procedures import Adapted
+from mergelib.statedict import StateDict, flatten, lerp
+
+# What `thresholds` searches on validation data; the steepness stays at the paper's 5.5.
+STEEPNESSES = (0.5, 1.0, 2.0, 5.5, 10.0, 20.0, 50.0)
+LAYER_ENDS = ((0.01, 0.5), (0.01, 2.0), (0.1, 1.0), (0.1, 5.0), (0.5, 2.0))
+NEURON_ENDS = ((1e-3, 1e-2), (1e-3, 1e-1), (1e-2, 1e-1), (1e-2, 1.0))
+
+# The best it found over seeds 100 to 109, for all three levels with arithmetic prototypes.
+CHOSEN = {
+    "synthetic": {"layer": (0.1, 5.0), "neuron": (0.01, 0.1)},
+    "synthetic_positive": {"layer": (0.1, 5.0), "neuron": (0.001, 0.01)},
+    "digits": {"layer": (0.5, 2.0), "neuron": (0.01, 1.0)},
+}
+
+# What is kept of a decision on a layer.
+LOGGED = ["layer", "case", "spread", "loss a", "loss b", "alpha a", "before", "after", "accepted"]
+
+# How fine CoGraM goes. With all neurons, or all weights, nothing is decided above them.
+LEVELS: dict[str, tuple[str, ...]] = {
+    "layer": ("layer",),
+    "layer, neuron": ("layer", "neuron"),
+    "layer, neuron, weight": ("layer", "neuron", "weight"),
+    "all neurons": ("neuron",),
+    "all weights": ("weight",),
+}
+
+# What CoGraM starts from, among data-free merges.
+MERGED: dict[str, Grid] = {"average": {}, **ADAPTED}
+BASES = (*MERGED, "frank_wolfe")
+
+
+@study()
+def granular(zoo: Zoo, *, examples: int = 10, bases: Sequence[str] = BASES) -> Tables:
+    """CoGraM, layer by layer, after data-free merges and after Frank-Wolfe.
+
+    As the paper has it, and with rollback at layers too, which undoes a layer whose mixture raises
+    the loss.
+
+    Args:
+        zoo: experts and their suite.
+        examples: of each task's training part, that losses are taken on.
+        bases: what it starts from, among `BASES`.
+
+    Returns:
+        ``test``: rows of ``base``, ``method`` (``none``, ``cogram``, ``cogram, rolled back``),
+        ``task``, ``accuracy`` and ``loss``; ``layers``: rows of ``base``, ``method``, ``layer``,
+        ``spread``, ``before``, ``after`` and ``accepted``; ``chosen``: rows of ``method`` and
+        ``settings``.
+    """
+    data = examples_of(zoo, examples)
+    grids = {name: grid for name, grid in MERGED.items() if name in bases}
+    chosen = {name: choose_wide(zoo, name, grid)[0] for name, grid in grids.items()}
+    starts = {name: merge_zoo(name, zoo, **best) for name, best in chosen.items()}
+    if "frank_wolfe" in bases:
+        walk = {**KINDS["soft, by task"], "steps": 4, "tolerance": TOLERANCE}
+        starts["frank_wolfe"] = adapted(zoo, "frank_wolfe", data, **walk).state
+    tables: Tables = {"test": [], "layers": [], "chosen": choices(chosen)}
+    for base, start in starts.items():
+        runs: dict[str, Adapted] = {"none": Adapted(dict(start))}
+        for method, rollback in (("cogram", ()), ("cogram, rolled back", ("layer",))):
+            runs[method] = adapted(zoo, "cogram", data, start=start, rollback=rollback)
+            kept = runs[method].history[["layer", "spread", "before", "after", "accepted"]]
+            tables["layers"] += records(kept.assign(base=base, method=method))
+        for method, result in runs.items():
+            tables["test"] += [{"base": base, **row} for row in judged(zoo, method, result)]
+    return tables
+
+
+@study(load=pair_of)
+def fusion(
+    seed: int,
+    source: str = "synthetic",
+    *,
+    kinds: Sequence[str] = ("homogeneous", "heterogeneous", "unequal"),
+) -> Tables:
+    """What CoGraM makes of a Fisher merge: at each level, with each prototype, again and again.
+
+    Args:
+        seed: draws data and networks.
+        source: ``"synthetic"``, whose features have both signs; ``"synthetic_positive"``, where
+            they are exp(x / 2); or ``"digits"``: A learns from MNIST, B from MNIST or from USPS.
+        kinds: of data.
+
+    Returns:
+        ``test``: rows of ``data`` (``homogeneous``, ``heterogeneous``, or ``unequal``, where B has
+        a fifth of the examples), ``start`` (``common`` weights or ``own`` ones), ``method``,
+        ``levels``, ``prototypes``, ``iterations``, ``accuracy`` (0..1), ``toward_a``, where the
+        network lies along the line from B (0) to A (1), by projection, and ``loss`` (nats). The
+        methods beside ``cogram`` are ``a``, ``b``, ``average``, ``fisher``, ``better`` (of a and b,
+        by validation data) and ``ensemble`` (their mean probabilities). ``chosen``: rows of
+        ``data``, ``start``, ``method`` and ``settings``: which is better. ``decisions``: rows of
+        what ``cogram`` decided on whole layers: ``layer``, ``case``, ``spread``, both networks'
+        ``loss`` and ``alpha``, the loss ``before`` and ``after``, and ``accepted``.
+    """
+    rows, chosen, decisions = [], [], []
+    for names, pair in draw_pairs(seed, source, kinds):
+        states = {"a": pair.a, "b": pair.b, "average": lerp(pair.a, pair.b, 0.5)}
+        ahead = max("ab", key=lambda name: pair.accuracy(states[name], pair.data.validation))
+        chosen += choices({"better": {"network": ahead}}, **names)
+        states |= {"fisher": pair.fisher, "better": states[ahead]}
+        rows += [{**names, "method": name, **_judged(pair, own)} for name, own in states.items()]
+        alone = {"method": "ensemble", "toward_a": None, **_ensemble(pair)}
+        rows.append({**names, **alone})
+        for settings, options in _settings(source):
+            merged: StateDict = pair.fisher
+            data = pair.prototypes(settings["prototypes"])
+            for iteration in range(settings["iterations"]):
+                result = pair.cogram(merged, data, **options)
+                merged = result.state
+                done = {"method": "cogram", **settings, "iterations": iteration + 1}
+                rows.append({**names, **done, **_judged(pair, merged)})
+                log = result.history.query("level == 'layer'")[LOGGED]
+                decisions += records(log.assign(**names, **done))
+    return {"test": rows, "chosen": chosen, "decisions": decisions}
+
+
+def _settings(source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """What varies: each level with two prototypes, each prototype at one level, rules, order."""
+    for kind in ("geometric", "arithmetic"):
+        for name, levels in LEVELS.items():
+            options = {"levels": levels, "thresholds": CHOSEN[source]}
+            yield {"levels": name, "prototypes": kind, "iterations": 3}, options
+    for kind in ("medoid", "kmeans", "batch"):
+        yield {"levels": "layer", "prototypes": kind, "iterations": 1}, {}
+    weights = {"levels": ("weight",), "order": "sequential"}
+    others: dict[str, dict[str, Any]] = {
+        "layer, rolled back": {"rollback": ("layer",)},
+        "layer, shrunk": {"shrinkage": 0.5},
+        "all neurons, in turn": {"levels": ("neuron",), "order": "sequential"},
+        "all weights, in turn": weights,
+    }
+    for name, options in others.items():
+        yield {"levels": name, "prototypes": "arithmetic", "iterations": 1}, options
+    yield {"levels": "all weights, in turn", "prototypes": "geometric", "iterations": 1}, weights
+
+
+def _ensemble(pair: Pair) -> dict[str, float]:
+    """Accuracy and loss of the mean of both networks' probabilities, finite where these are 0."""
+    logs = [pair.outputs(state).log_softmax(1) for state in (pair.a, pair.b)]
+    mean = torch.logaddexp(*logs) - math.log(2)
+    labels = pair.data.test.labels
+    right = (mean.argmax(1) == labels).float().mean().item()
+    return {"accuracy": right, "loss": F.nll_loss(mean, labels).item()}
+
+
+def _judged(pair: Pair, state: StateDict) -> dict[str, Any]:
+    a, b, merged = (flatten(weights).double() for weights in (pair.a, pair.b, state))
+    share = float((merged - b) @ (a - b) / (a - b).square().sum())
+    loss = F.cross_entropy(pair.outputs(state), pair.data.test.labels).item()
+    return {"accuracy": pair.accuracy(state), "toward_a": share, "loss": loss}
+
+
+@study(load=pair_of)
+def feature_scale(
+    seed: int,
+    source: str = "synthetic",
+    *,
+    offsets: Sequence[float] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0),
+    scales: Sequence[float] = (0.3, 1.0, 3.0),
+    steepnesses: Sequence[float] = (1.0, 5.5, 20.0, 100.0),
+) -> Tables:
+    """CoGraM over layers on features that are shifted and scaled before anything is trained.
+
+    Every offset and scale gets networks and a Fisher merge of its own.
+
+    Args:
+        seed: draws data and networks.
+        source: of the data, see `fusion`.
+        offsets: what is added to every feature, in standard deviations, see `shifted`.
+        scales: what every feature is then multiplied by.
+        steepnesses: λ of CoGraM. At the paper's 5.5 three passes are made, else one.
+
+    Returns:
+        ``test``: rows of ``data``, ``start``, ``offset``, ``scale``, ``method`` (``a``, ``b``,
+        ``better`` of the two by validation data, ``average``, ``fisher``, ``cogram``),
+        ``prototypes``, ``steepness``, ``iterations`` and ``accuracy`` (0..1); ``chosen``: which
+        network is better, with the same names.
+    """
+    rows, chosen = [], []
+    for offset, scale in product(offsets, scales):
+        change = partial(shifted, offset=offset, scale=scale)
+        for names, pair in draw_pairs(seed, source, change=change):
+            names |= {"offset": offset, "scale": scale}
+            states = {"a": pair.a, "b": pair.b, "average": lerp(pair.a, pair.b, 0.5)}
+            ahead = max("ab", key=lambda name: pair.accuracy(states[name], pair.data.validation))
+            chosen += choices({"better": {"network": ahead}}, **names)
+            states |= {"fisher": pair.fisher, "better": states[ahead]}
+            for method, state in states.items():
+                rows.append({**names, "method": method, "accuracy": pair.accuracy(state)})
+            for kind, steepness in product(("geometric", "arithmetic"), steepnesses):
+                merged, data = pair.fisher, pair.prototypes(kind)
+                for iteration in range(1, 4 if steepness == 5.5 else 2):
+                    merged = pair.cogram(merged, data, steepness=steepness).state
+                    done = {"prototypes": kind, "steepness": steepness, "iterations": iteration}
+                    accuracy = pair.accuracy(merged)
+                    rows.append({**names, "method": "cogram", **done, "accuracy": accuracy})
+    return {"test": rows, "chosen": chosen}
+
+
+@study(load=pair_of)
+def thresholds(seed: int, source: str = "synthetic") -> Tables:
+    """The settings that the paper leaves out, searched on validation data.
+
+    Returns:
+        ``validation``: rows of ``data``, ``start``, ``levels``, ``prototypes``, ``steepness``,
+        ``layer_low``, ``layer_high``, ``neuron_low``, ``neuron_high`` (None where unused) and
+        ``accuracy`` (0..1).
+    """
+    rows = []
+    for names, pair in draw_pairs(seed, source):
+        for kind in ("geometric", "arithmetic"):
+            data = pair.prototypes(kind)
+            for settings, options in _grid():
+                merged = pair.cogram(pair.fisher, data, **options).state
+                accuracy = pair.accuracy(merged, pair.data.validation)
+                rows.append({**names, "prototypes": kind, **settings, "accuracy": accuracy})
+    return {"validation": rows}
+
+
+def _grid() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for steepness in STEEPNESSES:
+        named = {"levels": "layer", "steepness": steepness}
+        yield _named(named, {}), {"levels": ("layer",), "steepness": steepness}
+    for layer in LAYER_ENDS:
+        for neuron in ((), *NEURON_ENDS):
+            levels = ("layer", "neuron", "weight")[: 3 if neuron else 2]
+            ends = {"layer": layer, **({"neuron": neuron} if neuron else {})}
+            named = {"levels": ", ".join(levels), "steepness": 5.5}
+            yield _named(named, ends), {"levels": levels, "thresholds": ends}
+
+
+def _named(settings: dict[str, Any], ends: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+    columns: dict[str, float | None] = {}
+    for level in ("layer", "neuron"):
+        low, high = ends.get(level, (None, None))
+        columns |= {f"{level}_low": low, f"{level}_high": high}
+    return {**settings, **columns}
+
+
+@study(load=pair_of)
+def tuning(seed: int, source: str = "synthetic", *, learning_rate: float = 1e-3) -> Tables:
+    """Kickoff and fine-tuning on the training data of both networks.
+
+    Every network gets as many epochs: 28 at one rate, or a kickoff of 8 at 2.5 times the rate and
+    then 20. Network A gets them too, and one that starts from nothing.
+
+    Returns:
+        ``test``: rows of ``data``, ``start``, ``method`` (``a``, ``b``, ``fisher``, ``cogram`` with
+        one arithmetic prototype a class, ``scratch``), ``training`` (``none``, ``fine-tuning``,
+        ``kickoff``), ``accuracy`` on all test data, and ``accuracy_a`` and ``accuracy_b`` on the
+        halves; and ``history``: rows of ``data``, ``start``, ``method``, ``training`` and
+        ``losses``, the mean training loss of each epoch in nats.
+    """
+    tables: Tables = {"test": [], "history": []}
+    for names, pair in draw_pairs(seed, source):
+        merged = pair.cogram(pair.fisher, pair.prototypes("arithmetic")).state
+        states = {"a": pair.a, "b": pair.b, "fisher": pair.fisher, "cogram": merged}
+        states["scratch"] = started_anew(pair.model, stable_seed("scratch", seed)).state_dict()
+        half = len(pair.data.test) // 2
+        for method, state in states.items():
+            for training in ("none", "fine-tuning", "kickoff"):
+                named = {**names, "method": method, "training": training}
+                trained, losses = _trained(pair, state, training, learning_rate, seed)
+                right = pair.outputs(trained).argmax(1) == pair.data.test.labels
+                parts = {"": right, "_a": right[:half], "_b": right[half:]}
+                accuracies = {
+                    f"accuracy{key}": part.float().mean().item() for key, part in parts.items()
+                }
+                tables["test"].append({**named, **accuracies})
+                if losses:
+                    tables["history"].append({**named, "losses": losses})
+    return tables
+
+
+def _trained(
+    pair: Pair, state: StateDict, training: str, learning_rate: float, seed: int
+) -> tuple[StateDict, list[float]]:
+    """The network after its epochs, and their losses."""
+    if training == "none":
+        return state, []
+    fit = partial(
+        fine_tune,
+        model=pair.model,
+        data={"all": pair.together},
+        heads={"all": nn.Identity()},
+        learning_rate=learning_rate,
+        seed=seed,
+    )
+    if training == "fine-tuning":
+        tuned = fit(state, epochs=28)
+        return tuned.state, tuned.history["all"].tolist()
+    first = kickoff(state, **fit.keywords)
+    then = fit(first.state)
+    return then.state, [*first.history["all"], *then.history["all"]]

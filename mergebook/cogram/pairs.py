@@ -1,0 +1,200 @@
+"""Two networks for the same classes that differ in their data, as CoGraM's paper has them.
+
+A seed draws a pair of data sets and trains networks A and B, from the same weights, as in federated
+learning, or each from its own. Their Fisher merge is what CoGraM starts from.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+
+from mergebook.cogram.synthetic import SyntheticPair, synthetic_pair, train_pair
+from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings
+from mergebook.suites.data.prepared import load_arrays
+from mergebook.suites.data.sampling import stratified
+from mergelib.cogram import prototypes
+from mergelib.evaluation.tasks import Split
+from mergelib.hashing import stable_seed
+from mergelib.messages.brief import Brief
+from mergelib.procedures import Adapted, adapt
+from mergelib.statedict import StateDict
+
+FEW = 200  # examples of network B where the two are unequal
+
+# What losses are taken on: the kind of representative, and how many a class.
+PER_CLASS = {"geometric": 1, "arithmetic": 1, "medoid": 1, "kmeans": 3, "batch": 10}
+
+
+@dataclass(frozen=True, repr=False)
+class Pair(Brief):
+    """Data, networks A and B, and their Fisher merge."""
+
+    data: SyntheticPair
+    model: nn.Module
+    a: StateDict
+    b: StateDict
+    fisher: StateDict
+
+    def accuracy(self, state: StateDict, split: Split | None = None) -> float:
+        """In 0..1, on the test data or those given."""
+        right = self.outputs(state, split).argmax(1) == (split or self.data.test).labels
+        return right.float().mean().item()
+
+    @torch.no_grad()
+    def outputs(self, state: StateDict, split: Split | None = None) -> Tensor:
+        """Logits on the test data or those given."""
+        inputs = (split or self.data.test).inputs
+        logits: Tensor = functional_call(self.model, dict(state), (inputs,))
+        return logits
+
+    def prototypes(self, kind: str) -> dict[str, tuple[Tensor, Tensor]]:
+        """Of the training data of both networks together."""
+        x, y = self.together
+        return {"all": prototypes(x, y, kind=kind, per_class=PER_CLASS[kind])}
+
+    def cogram(self, start: StateDict, data: Mapping[str, Any], **options: Any) -> Adapted:
+        """CoGraM on some data, in simultaneous order unless another is asked for."""
+        options = {"order": "simultaneous", **options}
+        experts, heads = {"a": self.a, "b": self.b}, {"all": nn.Identity()}
+        return adapt(
+            "cogram", experts, model=self.model, heads=heads, data=data, start=start, **options
+        )
+
+    @property
+    def together(self) -> tuple[Tensor, Tensor]:
+        """The training data of both."""
+        a, b = self.data.a, self.data.b
+        return torch.cat([a.inputs, b.inputs]), torch.cat([a.labels, b.labels])
+
+
+def make_pair(
+    seed: int,
+    source: str,
+    kind: str,
+    *,
+    shared: bool,
+    change: Callable[[SyntheticPair], SyntheticPair] | None = None,
+) -> Pair:
+    """Train two networks and merge them by Fisher merging, on 500 training inputs of each.
+
+    Args:
+        seed: draws data and networks.
+        source: one of `SOURCES`.
+        kind: of data: ``"homogeneous"``, ``"heterogeneous"``, or ``"unequal"``, which is
+            homogeneous with fewer examples for B.
+        shared: whether both start from the same weights.
+        change: what is done to the data before the networks see them, such as `shifted`.
+    """
+    data = SOURCES[source](seed, kind == "heterogeneous")
+    if kind == "unequal":
+        data = replace(data, b=data.b.first(FEW))
+    if change is not None:
+        data = change(data)
+    model, a, b = train_pair(data, seed=seed, shared_start=shared)
+    experts = {"a": a, "b": b}
+    inputs = {"a": data.a.inputs[:500], "b": data.b.inputs[:500]}
+    heads = dict.fromkeys(experts, nn.Identity())
+    # Of the pretrained model Fisher merging takes keys and dtypes alone.
+    merged = adapt("fisher", experts, pretrained=model, heads=heads, data=inputs, seed=seed)
+    return Pair(data, model, a, b, merged.state)
+
+
+def draw_pairs(
+    seed: int,
+    source: str,
+    kinds: Sequence[str] = ("homogeneous", "heterogeneous"),
+    change: Callable[[SyntheticPair], SyntheticPair] | None = None,
+) -> Iterator[tuple[dict[str, Any], Pair]]:
+    """Pairs of each kind, from common and from own weights, with their names."""
+    for kind in kinds:
+        for start in ("common", "own"):
+            pair = make_pair(seed, source, kind, shared=start == "common", change=change)
+            yield {"data": kind, "start": start}, pair
+
+
+def digit_pair(seed: int, heterogeneous: bool, *, size: int = 1000) -> SyntheticPair:
+    """Real digits for two networks: A's are from MNIST, B's from MNIST, or else from USPS.
+
+    Pictures are averaged to 16 x 16 grey levels in -1..1, 256 features. Sizes as in
+    `synthetic_pair`: 1,000 examples each, 1,000 for validation and 2,000 for testing together.
+    """
+    train, validation, test = [], [], []
+    for party, name in enumerate(("mnist", "usps" if heterogeneous else "mnist")):
+        arrays = load_arrays(name)
+        generator = Generator().manual_seed(stable_seed("digits", name, seed))
+        # one draw for two parties, so that they share no picture
+        rows = stratified(arrays.train_labels, 3 * size, generator).chunk(2)[party]
+        inputs, labels = arrays.train_images[rows], arrays.train_labels[rows]
+        train.append(_grey(inputs[:size], labels[:size]))
+        validation.append(_grey(inputs[size:], labels[size:]))
+        rows = stratified(arrays.test_labels, 2 * size, generator).chunk(2)[party]
+        test.append(_grey(arrays.test_images[rows], arrays.test_labels[rows]))
+    a, b = train
+    return SyntheticPair(a, b, _both(validation), _both(test))
+
+
+def _grey(images: Tensor, labels: Tensor) -> Split:
+    grey = images.float().mean(1, keepdim=True) / 127.5 - 1
+    return Split(F.avg_pool2d(grey, 2).flatten(1), labels)
+
+
+def _both(parts: Sequence[Split]) -> Split:
+    a, b = parts
+    return Split(torch.cat([a.inputs, b.inputs]), torch.cat([a.labels, b.labels]))
+
+
+def shifted(data: SyntheticPair, offset: float, scale: float) -> SyntheticPair:
+    """The same data with every feature x replaced by scale · (x + offset · s).
+
+    Args:
+        data: with features of any size.
+        offset: in units of s, the standard deviation of all training features of A and B together.
+        scale: what all features are multiplied by.
+    """
+    deviation = torch.cat([data.a.inputs, data.b.inputs]).std()
+    return _mapped(data, lambda inputs: scale * (inputs + offset * deviation))
+
+
+def _mapped(data: SyntheticPair, function: Callable[[Tensor], Tensor]) -> SyntheticPair:
+    """The same data with a function applied to the inputs of every part."""
+    parts = (data.a, data.b, data.validation, data.test)
+    return SyntheticPair(*(Split(function(part.inputs), part.labels) for part in parts))
+
+
+def _synthetic(seed: int, heterogeneous: bool) -> SyntheticPair:
+    return synthetic_pair(seed, heterogeneous=heterogeneous)
+
+
+def _positive(seed: int, heterogeneous: bool) -> SyntheticPair:
+    """The synthetic data with every feature x replaced by exp(x / 2).
+
+    The geometric mean of the new features is the exponential of half the mean of the old ones, so
+    that Eq. 1 of CoGraM's paper keeps what a class mean of the old ones keeps.
+    """
+    return _mapped(SOURCES["synthetic"](seed, heterogeneous), lambda inputs: (inputs / 2).exp())
+
+
+SOURCES: dict[str, Callable[[int, bool], SyntheticPair]] = {
+    "synthetic": _synthetic,
+    "synthetic_positive": _positive,
+    "digits": digit_pair,
+}
+FILES = {"digits": ("mnist", "usps")}  # the data sets behind a source
+
+
+def pair_of(run: Run) -> Loaded:
+    """Seed and source of a run's pairs, and the hash of each data file behind the source.
+
+    Raises:
+        ValueError: an unknown source, data that cannot be had, or a setting of zoos.
+    """
+    if run.suite not in SOURCES:
+        raise ValueError(f"unknown source {run.suite!r}; known: {', '.join(SOURCES)}")
+    refuse_zoo_settings(run, "pairs of networks")
+    sources = {name: load_arrays(name).sha256 for name in FILES.get(run.suite, ())}
+    return Loaded((run.seed, run.suite), {"sources": sources})

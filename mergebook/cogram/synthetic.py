@@ -1,0 +1,232 @@
+"""Synthetic data for two networks, as CoGraM was tested on, and the two networks.
+
+Lenz (section Results): 20 classes in 32 dimensions, a random centre each; subclusters by random
+shifts; samples of multivariate normal distributions, distorted by sine and tangent, with noise.
+*Homogeneous*: networks A and B draw from one such distribution. *Heterogeneous*: they share the
+classes' centres, and each has its own subclusters, covariances and distortion. The paper gives no
+strengths; the ones here were chosen by A and B alone, not by what merging makes of them: each is
+right on about four of five homogeneous test examples, and the problem's hardness differs by seed.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+
+from mergebook.suites.data.sampling import balanced_labels
+from mergelib.cogram.finetuning import fine_tune
+from mergelib.evaluation.tasks import Split
+from mergelib.hashing import stable_seed
+from mergelib.messages.brief import Brief
+from mergelib.training import seeded
+
+# The tangent's argument stays within ±1.25, off the poles at ±π/2: it is at most tan 1.25 = 3.
+_LIMIT = 1.25
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True, repr=False)
+class SyntheticPair(Brief):
+    """Data of networks A and B: `inputs` float32 (N, dimensions), `labels` int64 (N,).
+
+    Half of `validation` and of `test` comes from A's distribution (the first rows), half from B's.
+    """
+
+    a: Split
+    b: Split
+    validation: Split
+    test: Split
+
+
+@dataclass(frozen=True)
+class _Distribution:
+    """Where one network's examples come from.
+
+    `means` (classes, subclusters, dimensions), `factors` (classes, dimensions, dimensions) of the
+    covariances; `sine` a and `frequency` f of a·sin(f·x); `tangent` t of t·tan(limit·tanh(x / 2)).
+    """
+
+    means: Tensor
+    factors: Tensor
+    sine: float
+    frequency: float
+    tangent: float
+
+    def draw(self, size: int, noise: float, generator: Generator) -> Split:
+        classes, subclusters, dimensions = self.means.shape
+        labels = balanced_labels(size, classes, generator)
+        part = torch.randint(subclusters, (size,), generator=generator)
+        normal = torch.randn(size, dimensions, 1, generator=generator)
+        x = self.means[labels, part] + (self.factors[labels] @ normal)[..., 0]
+        distorted = self.sine * torch.sin(self.frequency * x)
+        distorted += self.tangent * torch.tan(_LIMIT * torch.tanh(x / 2))
+        return Split(
+            x + distorted + noise * torch.randn(size, dimensions, generator=generator), labels
+        )
+
+
+def synthetic_pair(
+    seed: int,
+    *,
+    heterogeneous: bool = False,
+    classes: int = 20,
+    dimensions: int = 32,
+    subclusters: int = 3,
+    train_size: int = 1000,
+    validation_size: int = 1000,
+    test_size: int = 2000,
+    separation: Range = (0.5, 0.6),
+    shift: Range = (2.5, 4.0),
+    spread: Range = (0.8, 1.1),
+    sine: Range = (0.3, 1.0),
+    frequency: Range = (0.5, 2.0),
+    tangent: Range = (0.1, 0.6),
+    noise: float = 0.5,
+    test_noise: float = 1.25,
+) -> SyntheticPair:
+    """Draw the data of two networks; A's are the same, homogeneous or not.
+
+    From each range one value is drawn by the seed, for a distribution or, of the separation, for
+    both.
+
+    Args:
+        seed: decides everything.
+        heterogeneous: whether each network has its own distribution around the common centres.
+        classes: how many, each equally often.
+        dimensions: of an input.
+        subclusters: of each class.
+        train_size: examples of each network.
+        validation_size: examples together, half from each distribution.
+        test_size: likewise.
+        separation: standard deviation of a centre's coordinates.
+        shift: distance of a subcluster's mean from its class's centre.
+        spread: standard deviation within a subcluster, quadratic mean over directions.
+        sine: amplitude of the sine that is added to every coordinate.
+        frequency: of this sine, in radians per unit.
+        tangent: strength of the tangent that is added to every coordinate.
+        noise: standard deviation of what is added last.
+        test_noise: what this is multiplied by in the test data.
+
+    Raises:
+        ValueError: a size below 1; a strength that is negative, or a range not (low, high).
+    """
+    ranges = {
+        "shift": shift,
+        "spread": spread,
+        "sine": sine,
+        "frequency": frequency,
+        "tangent": tangent,
+    }
+    fixed = {"noise": (noise, noise), "test_noise": (test_noise, test_noise)}
+    _check_ranges({"separation": separation, **ranges, **fixed})
+    _check_sizes(
+        classes=classes,
+        dimensions=dimensions,
+        subclusters=subclusters,
+        train_size=train_size,
+        validation_size=validation_size,
+        test_size=test_size,
+    )
+
+    def generator(*what: object) -> Generator:
+        return Generator().manual_seed(stable_seed("synthetic", *what, seed))
+
+    ours = generator("centres")
+    centres = _uniform(separation, ours) * torch.randn(classes, dimensions, generator=ours)
+    names = ("a", "b") if heterogeneous else ("a", "a")
+    a, b = (_distribution(centres, subclusters, ranges, generator("party", name)) for name in names)
+    train = [party.draw(train_size, noise, generator("train", i)) for i, party in enumerate((a, b))]
+    held_out = []
+    for part, size, strength in (
+        ("validation", validation_size, noise),
+        ("test", test_size, noise * test_noise),
+    ):
+        drawn = generator(part)
+        first = a.draw((size + 1) // 2, strength, drawn)
+        second = b.draw(size // 2, strength, drawn)
+        held_out.append(
+            Split(
+                torch.cat([first.inputs, second.inputs]), torch.cat([first.labels, second.labels])
+            )
+        )
+    return SyntheticPair(*train, *held_out)
+
+
+def _distribution(
+    centres: Tensor, subclusters: int, ranges: Mapping[str, Range], generator: Generator
+) -> _Distribution:
+    drawn = {name: _uniform(bounds, generator) for name, bounds in ranges.items()}
+    classes, dimensions = centres.shape
+    direction = torch.randn(classes, subclusters, dimensions, generator=generator)
+    means = centres[:, None] + drawn.pop("shift") * direction / direction.norm(dim=-1, keepdim=True)
+    # L Lᵀ has a mean eigenvalue of 1, and a class varies much more in some directions than others.
+    factors = torch.randn(classes, dimensions, dimensions, generator=generator) / dimensions**0.5
+    return _Distribution(means, drawn.pop("spread") * factors, **drawn)
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+
+
+def _check_ranges(ranges: Mapping[str, Range]) -> None:
+    for name, (low, high) in ranges.items():
+        if not 0 <= low <= high < math.inf:
+            raise ValueError(f"{name} is {(low, high)}, expected 0 <= low <= high")
+
+
+def _uniform(bounds: Range, generator: Generator) -> float:
+    low, high = bounds
+    return low + (high - low) * torch.rand((), generator=generator).item()
+
+
+def train_pair(
+    pair: SyntheticPair,
+    *,
+    seed: int,
+    shared_start: bool = True,
+    hidden: int = 64,
+    epochs: int = 20,
+    learning_rate: float = 3e-3,
+    batch_size: int = 64,
+) -> tuple[nn.Sequential, dict[str, Tensor], dict[str, Tensor]]:
+    """Train networks A and B, each on its own data, by Adam for a fixed number of epochs.
+
+    Args:
+        pair: their data.
+        seed: of the initial weights and the batches.
+        shared_start: whether both start from the same weights, as in federated learning.
+        hidden: neurons of the hidden layer.
+        epochs: passes over a network's training data.
+        learning_rate: of Adam, constant.
+        batch_size: examples in one step.
+
+    Returns:
+        The architecture, Linear, ReLU, Linear, as A started; the state dicts of A and of B.
+    """
+    dimensions = pair.a.inputs.shape[1]
+    classes = int(torch.cat([pair.a.labels, pair.b.labels]).max()) + 1
+    models, states = [], []
+    for name, split in (("a", pair.a), ("b", pair.b)):
+        start = "a" if shared_start else name
+        with seeded(stable_seed("start", start, seed)):
+            model = nn.Sequential(
+                nn.Linear(dimensions, hidden), nn.ReLU(), nn.Linear(hidden, classes)
+            )
+        trained = fine_tune(
+            model.state_dict(),
+            model=model,
+            data={name: (split.inputs, split.labels)},
+            heads={name: nn.Identity()},
+            learning_rate=learning_rate,
+            epochs=epochs,
+            batch_size=batch_size,
+            seed=stable_seed("batches", name, seed),
+        )
+        models.append(model)
+        states.append(trained.state)
+    return models[0], states[0], states[1]

@@ -1,0 +1,1 @@
+"""FW-Merging: theory, measurements, and its claims."""

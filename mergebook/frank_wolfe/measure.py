@@ -1,0 +1,294 @@
+"""Studies of FW-Merging: what data buys, what it costs, and pools of experts (appendix C.4).
+
+Calibration examples are the first of each task's training split, whose order is random, or of its
+test split without labels, where a paper adapts to test inputs. In a pool there are experts whose
+tasks somebody asks for, or nobody. See `mergebook.lab.runner`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from mergebook.lab.comparison import (
+    ADAPTED,
+    KINDS,
+    POOL_GRIDS,
+    REFERENCES,
+    TOLERANCE,
+    adapted,
+    best_of,
+    choices,
+    choose_wide,
+    cut,
+    examples_of,
+    individual,
+    judged,
+    merge_zoo,
+    only,
+    records,
+)
+from mergebook.lab.results import Rows, Tables
+from mergebook.lab.runner import study
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.cost import measured
+from mergelib.procedures import Adapted
+from mergelib.procedures.common import unlabelled
+from mergelib.statedict import StateDict, flatten
+
+# The procedures that need labels or no entropy: to be sure of the next character is no virtue.
+FOR_TEXTS = ("fisher", "regmean", "greedy_soup", "frank_wolfe", "multitask")
+
+# Where the paper's four targets have counterparts: SUN397, Cars, GTSRB, DTD.
+TARGETS = ("scenes15", "cars_body", "gtsrb", "dtd10")
+
+
+@study()
+def concrete(zoo: Zoo, *, steps: int = 2000) -> Tables:
+    """Concrete as published, on test inputs in small steps, beside the task arithmetic it masks.
+
+    Returns:
+        ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``history``: rows of
+        ``step`` and ``entropy``, the mean over tasks (nats), every tenth step.
+    """
+    result = adapted(zoo, "concrete", unlabelled(examples_of(zoo, None, "test")), steps=steps)
+    start = Adapted(merge_zoo("task_arithmetic", zoo))
+    means = result.history.drop(columns="step").mean(axis=1)[::10]
+    return {
+        "test": judged(zoo, "task_arithmetic", start) + judged(zoo, "concrete", result),
+        "history": [{"step": i, "entropy": mean} for i, mean in means.items()],
+    }
+
+
+@study()
+def procedures(
+    zoo: Zoo,
+    *,
+    examples: int = 100,
+    steps: int = 6,
+    training: int = 200,
+    only_of: Sequence[str] = (),
+) -> Tables:
+    """Every procedure on the same few training examples of each task.
+
+    Frank-Wolfe starts from the pretrained model, and by layer from CART and AdaMerging too; Surgery
+    repairs the average and CART. Scales of the data-free methods are chosen on validation data.
+    AdaMerging's and Concrete's rates are such that their parameters can get as far in any number of
+    steps: 0.2 and 2.
+
+    Args:
+        zoo: experts and their suite.
+        examples: of each task; procedures that need no labels do not see them.
+        steps: of Frank-Wolfe.
+        training: steps of AdaMerging, Concrete and multi-task training.
+        only_of: the procedures to run; all, where none is named.
+
+    Returns:
+        ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``cost``: rows of
+        ``method``, ``seconds`` and ``peak_bytes``; ``history``: rows of ``method``, ``step``,
+        ``loss``, ``gap`` and ``moved``; ``hull``: rows of ``method``, the ``smallest`` coefficient
+        and the relative ``error`` of the iterate that the coefficients give back; ``chosen``: rows
+        of ``method`` and ``settings``.
+    """
+    data = examples_of(zoo, examples)
+    inputs = unlabelled(data)
+    chosen = {name: choose_wide(zoo, name, grid)[0] for name, grid in REFERENCES.items()}
+    rules = {name: merge_zoo(name, zoo, **best) for name, best in chosen.items()}
+    trained = {"steps": training}
+    runs: dict[str, tuple[str, Mapping[str, Any], dict[str, Any]]] = {
+        "fisher": ("fisher", inputs, {}),
+        "regmean": ("regmean", inputs, {}),
+        "greedy_soup": ("greedy_soup", data, {}),
+        "adamerging": ("adamerging", inputs, {"learning_rate": 0.2 / training, **trained}),
+        "concrete": ("concrete", inputs, {"learning_rate": 2 / training, **trained}),
+        "surgery": ("surgery", inputs, {"start": "average"}),
+        "surgery+cart": ("surgery", inputs, {"start": "cart"}),
+        "multitask": ("multitask", data, trained),
+    }
+    for kind, variant in KINDS.items():
+        options = {**variant, "steps": steps, "tolerance": TOLERANCE}
+        runs[f"frank_wolfe {kind}"] = ("frank_wolfe", data, options)
+        for start in ("cart", "adamerging") if options["granularity"] == "layer" else ():
+            name = f"frank_wolfe {kind}, from {start}"
+            runs[name] = ("frank_wolfe", data, {**options, "start": start})
+    free = {"constraint": "none", "top_k": len(zoo.experts), "steps": steps}
+    runs["frank_wolfe soft, by task, unconstrained"] = ("frank_wolfe", data, free)
+
+    tables: Tables = {"test": [], "cost": [], "history": [], "hull": []}
+    tables["chosen"] = choices(chosen)
+    for name, state in {"pretrained": zoo.pretrained, **rules}.items():
+        tables["test"] += judged(zoo, name, Adapted(dict(state)))
+    own = individual(zoo, autocast=True)[["task", "accuracy", "loss"]]
+    tables["test"] += records(own.assign(method="individual"))
+    starts = {"pretrained": zoo.pretrained, **rules}
+    for name, (method, part, options) in runs.items():
+        start = options.get("start", "pretrained")
+        if (only_of and method not in only_of) or start not in starts:
+            continue
+        if "start" in options:
+            options["start"] = starts[start]
+        with measured(next(iter(zoo.pretrained.values())).device) as cost:
+            result = adapted(zoo, method, part, **options)
+        starts[name] = result.state
+        peak = {"seconds": cost.seconds, "peak_bytes": cost.peak_bytes}
+        tables["cost"].append({"method": name, **peak})
+        tables["test"] += judged(zoo, name, result)
+        if method == "frank_wolfe":
+            history = result.history[["step", "loss", "gap", "moved"]]
+            tables["history"] += records(history.assign(method=name))
+            proof = _proof(zoo, result, starts[start])
+            tables["hull"].append({"method": name, **proof})
+    return tables
+
+
+@study()
+def language(zoo: Zoo, *, examples: int = 20, steps: int = 4) -> Tables:
+    """`procedures` on a few windows of each text, without those that work by entropy.
+
+    To be sure of the next character is no virtue: a text has an entropy of its own.
+    """
+    return procedures(zoo, examples=examples, steps=steps, only_of=FOR_TEXTS)
+
+
+@study()
+def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5) -> Tables:
+    """Accuracy against the number of labelled examples of each task.
+
+    Frank-Wolfe against multi-task training on the same examples, for as many steps at every size;
+    and multi-task training on the whole training split, which has ``examples`` zero.
+
+    Returns:
+        ``test``: rows of ``method``, ``examples``, ``task``, ``accuracy`` and ``loss``;
+        ``chosen``: a row of ``method`` and ``settings``.
+    """
+    best = choose_wide(zoo, "cart", ADAPTED["cart"])[0]
+    start = merge_zoo("cart", zoo, **best)
+    soft = {**KINDS["soft, by task"], "steps": steps, "tolerance": TOLERANCE}
+    hard = {**KINDS["hard, by layer"], "steps": steps, "tolerance": TOLERANCE, "start": start}
+    rows = []
+    for size in sizes:
+        data = examples_of(zoo, size)
+        for name, method, options in (
+            ("frank_wolfe soft", "frank_wolfe", soft),
+            ("frank_wolfe hard, from cart", "frank_wolfe", hard),
+            ("regmean", "regmean", {}),
+            ("multitask", "multitask", {"steps": 200}),
+        ):
+            part = unlabelled(data) if method == "regmean" else data
+            result = adapted(zoo, method, part, **options)
+            rows += [{"examples": size, **row} for row in judged(zoo, name, result)]
+    result = adapted(zoo, "multitask", examples_of(zoo, None), steps=1250)
+    rows += [{"examples": 0, **row} for row in judged(zoo, "multitask", result)]
+    for name, state in (("pretrained", zoo.pretrained), ("cart", start)):
+        rows += [{"examples": 0, **row} for row in judged(zoo, name, Adapted(dict(state)))]
+    return {"test": rows, "chosen": choices({"cart": best})}
+
+
+@study()
+def irrelevant(
+    zoo: Zoo,
+    *,
+    counts: Sequence[int] = (0, 1, 2, 4, 8, 16),
+    examples: int = 100,
+    steps: int = 5,
+) -> Tables:
+    """A pool of four experts that joins others whose tasks nobody asks for (appendix C.4).
+
+    Args:
+        zoo: of a suite of twenty tasks; four of them are judged, see `TARGETS`.
+        counts: how many irrelevant experts, drawn once and then added one after the other.
+        examples: unlabelled test inputs of each target, for AdaMerging and Frank-Wolfe; and as many
+            labelled training examples for Frank-Wolfe with cross-entropy.
+        steps: of Frank-Wolfe.
+
+    Returns:
+        ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``:
+        rows of ``count``, ``method`` and ``settings``.
+    """
+    known = set(TARGETS) <= set(zoo.suite.tasks)
+    targets = list(TARGETS if known else list(zoo.suite.tasks)[:4])
+    others = [task for task in _shuffled(zoo) if task not in targets]
+    tables: Tables = {"test": [], "chosen": []}
+    for count in counts:
+        part = _pool(zoo, [*targets, *others[:count]], targets)
+        for name, rows in _pooled(part, examples, steps, labels=True).items():
+            tables[name] += [{"count": count, **row} for row in rows]
+    return tables
+
+
+@study()
+def relevant(
+    zoo: Zoo,
+    *,
+    counts: Sequence[int] = (2, 5, 10, 15, 20),
+    examples: int = 25,
+    steps: int = 5,
+    pictures: int = 500,
+) -> Tables:
+    """A pool that experts of more and more of the judged tasks join (appendix C.4).
+
+    Args:
+        zoo: all its tasks are judged.
+        counts: experts in the pool, in random order.
+        examples: unlabelled test inputs of each task, for AdaMerging and Frank-Wolfe.
+        steps: of Frank-Wolfe.
+        pictures: at most so many test pictures of a task, and half as many for validation.
+
+    Returns:
+        ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``:
+        rows of ``count``, ``method`` and ``settings``.
+    """
+    zoo = cut(zoo, pictures)
+    order = _shuffled(zoo)
+    tables: Tables = {"test": [], "chosen": []}
+    for count in counts:
+        part = _pool(zoo, order[:count], list(zoo.suite.tasks))
+        for name, rows in _pooled(part, examples, steps).items():
+            tables[name] += [{"count": count, **row} for row in rows]
+    return tables
+
+
+def _pooled(zoo: Zoo, examples: int, steps: int, *, labels: bool = False) -> Tables:
+    """Rules and two procedures on a pool of experts, judged on the suite's tasks."""
+    chosen = {rule: best_of(zoo, rule, grid) for rule, grid in POOL_GRIDS.items()}
+    rows: Rows = []
+    for rule, best in chosen.items():
+        rows += judged(zoo, rule, Adapted(merge_zoo(rule, zoo, **best)))
+    inputs = unlabelled(examples_of(zoo, examples, "test"))
+    rows += judged(zoo, "adamerging", adapted(zoo, "adamerging", inputs, steps=150))
+    options: dict[str, Any] = {"steps": steps, "tolerance": TOLERANCE}
+    result = adapted(zoo, "frank_wolfe", inputs, loss="entropy", **options)
+    rows += judged(zoo, "frank_wolfe", result)
+    if labels:
+        result = adapted(zoo, "frank_wolfe", examples_of(zoo, examples), **options)
+        rows += judged(zoo, "frank_wolfe, labels", result)
+    return {"test": rows, "chosen": choices(chosen)}
+
+
+def _shuffled(zoo: Zoo) -> list[str]:
+    names = list(zoo.suite.tasks)
+    generator = torch.Generator().manual_seed(zoo.suite.seed)
+    return [names[i] for i in torch.randperm(len(names), generator=generator).tolist()]
+
+
+def _pool(zoo: Zoo, experts: Sequence[str], tasks: Sequence[str]) -> Zoo:
+    """The zoo with some of the experts, judged on some of the tasks."""
+    pool = {name: zoo.experts[name] for name in experts}
+    return replace(zoo, suite=only(zoo.suite, tasks), experts=pool)
+
+
+def _proof(zoo: Zoo, result: Adapted, start: StateDict) -> dict[str, float]:
+    """How far the coefficients prove that the merged model lies in the hull."""
+    table = result.coefficients
+    vertices = [*zoo.experts.values(), start]
+    keys = list(table.columns)
+    rebuilt = {
+        key: sum(weight * vertex[key] for weight, vertex in zip(table[key], vertices, strict=True))
+        for key in keys
+    }
+    merged = flatten({key: result.state[key] for key in keys})
+    error = (flatten(rebuilt) - merged).norm() / merged.norm()
+    return {"smallest": float(table.to_numpy().min()), "error": float(error)}

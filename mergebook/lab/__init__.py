@@ -1,0 +1,1 @@
+"""Running measurements: studies, sweeps over seeds, results and their statistics."""

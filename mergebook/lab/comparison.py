@@ -1,0 +1,415 @@
+"""Compare merging methods on one zoo: choose hyperparameters on validation data, judge on test.
+
+`compare` is the table of `mergebook demo`. What the studies of all papers share stands here.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from mergebook.lab.results import Rows
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.activations import recalibrate
+from mergelib.evaluation.cost import measured
+from mergelib.evaluation.loops import SplitName, evaluate, evaluate_many, normalised_accuracy
+from mergelib.evaluation.tasks import (
+    Suite,
+)
+from mergelib.merging import merge
+from mergelib.messages.kinds import is_finite_number
+from mergelib.problems.examples import Examples
+from mergelib.problems.problem import Problem
+from mergelib.procedures import Adapted, adapt
+from mergelib.registry import get_method
+from mergelib.statedict import StateDict, flatten, lerp
+
+Grid = Mapping[str, Sequence[Any]]
+Data = dict[str, tuple[Tensor, Tensor]]
+
+# Searched on validation data. The ranges contain the papers' own and go beyond their ends.
+GRIDS: dict[str, Grid] = {
+    "average": {},
+    "task_arithmetic": {"scale": [round(0.1 * i, 1) for i in range(1, 11)]},
+    "model_stock": {},
+    "ties": {
+        "density": [0.05, 0.1, 0.2, 0.5, 1.0],
+        "scale": [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0],
+    },
+    "dare": {"drop_rate": [0.5, 0.9], "scale": [0.2, 0.3, 0.4]},
+    "breadcrumbs": {"scale": [0.2, 0.3, 0.4, 0.5]},
+    "della": {"drop_rate": [0.5, 0.7], "scale": [0.75, 1.0, 1.5, 2.0]},
+    "consensus": {"mask_scale": [0.2, 0.4, 0.6], "scale": [0.3, 0.4, 0.5, 0.7]},
+    "low_rank_task_arithmetic": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [0.3, 0.5, 0.7]},
+    "cart": {"rank_ratio": [0.04, 0.08, 0.16, 0.32], "scale": [1.0, 1.5, 2.0, 2.5, 3.0, 4.0]},
+    "tsv": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
+    "iso_c": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
+    "iso_cts": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
+}
+
+
+SHARES = ("rank_ratio", "density", "drop_rate")  # hyperparameters of at most 1
+
+# What `choose_wide` begins with.
+FIRST_GRIDS: dict[str, Grid] = {
+    "average": {},
+    "task_arithmetic": {"scale": [0.2, 0.3, 0.45]},
+    "model_stock": {},
+    "ties": {"density": [0.1, 0.2, 0.4], "scale": [0.7, 1.0, 1.4]},
+    "dare": {"drop_rate": [0.5, 0.9], "scale": [0.2, 0.3, 0.45]},
+    "breadcrumbs": {"scale": [0.2, 0.3, 0.45]},
+    "della": {"drop_rate": [0.5, 0.7], "scale": [0.7, 1.0, 1.4]},
+    "consensus": {"mask_scale": [0.2, 0.4, 0.6], "scale": [0.3, 0.45, 0.7]},
+    "low_rank_task_arithmetic": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [0.3, 0.45, 0.7]},
+    "cart": {"rank_ratio": [0.04, 0.08, 0.16], "scale": [1.0, 1.5, 2.2]},
+    "tsv": {"scale": [0.7, 1.0, 1.4]},
+    "iso_c": {"scale": [0.7, 1.0, 1.4]},
+    "iso_cts": {"scale": [0.7, 1.0, 1.4]},
+}
+
+# What AdaMerging starts from, and what `choose_wide` begins with for the start.
+ADAPTED: dict[str, Grid] = {
+    "task_arithmetic": FIRST_GRIDS["task_arithmetic"],
+    "ties": {"scale": FIRST_GRIDS["task_arithmetic"]["scale"], "reduce": ["sum"]},
+    "cart": FIRST_GRIDS["cart"],
+}
+
+# Data-free methods to compare with, at hyperparameters that `choose_wide` finds.
+REFERENCES: dict[str, Grid] = {
+    "average": {},
+    "task_arithmetic": ADAPTED["task_arithmetic"],
+    "cart": ADAPTED["cart"],
+}
+
+# Rules that merge a part of the experts, and what is searched for it on validation data: the grids
+# of CART's appendix D.
+POOL_GRIDS: dict[str, Grid] = {
+    "average": {},
+    "task_arithmetic": {"scale": [0.1, 0.2, 0.3]},
+    "ties": {"density": [0.05, 0.1, 0.2]},
+    "cart": {"rank_ratio": [0.08, 0.12, 0.16]},
+}
+
+# Frank-Wolfe's four kinds.
+KINDS: dict[str, dict[str, Any]] = {
+    f"{variant}, by {granularity}": {"variant": variant, "granularity": granularity}
+    for variant in ("hard", "soft")
+    for granularity in ("task", "layer")
+}
+
+TOLERANCE = 0.05  # nats: Frank-Wolfe stops at a gap of that; the first ones are above 1
+
+
+def points(grid: Grid) -> list[dict[str, Any]]:
+    """All combinations of a grid's values."""
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+
+
+def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor]:
+    """`merge` on a zoo's experts and backbone; the suite's seed decides what a method draws.
+
+    Without a word on convolutions: the zoo says which of them are matrices.
+    """
+    hyperparameters = {"is_matrix": zoo.is_matrix, **hyperparameters}
+    if get_method(method).draws:
+        hyperparameters = {"seed": zoo.suite.seed, **hyperparameters}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "not factorised")
+        return merge(method, zoo.experts, pretrained=zoo.pretrained, **hyperparameters)
+
+
+def merged_grid(zoo: Zoo, method: str, grid: Grid) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """The merged model at every point of a grid, with the point's number, in any order.
+
+    Two merges give the models at all values of the hyperparameter that the method declares itself
+    affine in (`mergelib.registry.Method.affine_in`). Any other point is a merge of its own.
+    """
+    chosen, axis = points(grid), get_method(method).affine_in
+    values = grid.get(axis, [])
+    if len(set(values)) < 3 or not all(map(is_finite_number, values)):
+        for i, point in enumerate(chosen):
+            yield i, merge_zoo(method, zoo, **point)
+        return
+    low, high = min(values), max(values)
+    for other in points({name: those for name, those in grid.items() if name != axis}):
+        first, last = (merge_zoo(method, zoo, **other, **{axis: end}) for end in (low, high))
+        for i, point in enumerate(chosen):
+            if all(point[name] == value for name, value in other.items()):
+                yield i, lerp(first, last, (point[axis] - low) / (high - low))
+
+
+def score_grid(
+    zoo: Zoo, method: str, grid: Grid, split: SplitName = "validation", *, autocast: bool = False
+) -> pd.DataFrame:
+    """Mean accuracy over tasks at every point of a grid: the grid's columns and ``accuracy``.
+
+    For suites that are judged by another metric it is the mean of that instead, e.g. for texts
+    ``loss``, in nats per character. With ``autocast`` in bfloat16 where that is safe and
+    the processor has it: several times faster there, and good enough to choose by.
+    """
+    chosen = points(grid)
+    candidates = merged_grid(zoo, method, grid)
+    table = evaluate_many(
+        zoo.model, candidates, zoo.heads, zoo.suite, split=split, autocast=autocast
+    )
+    column = zoo.suite.metric.column
+    means = table.groupby("candidate")[column].mean()
+    return pd.DataFrame([{**point, column: means[i]} for i, point in enumerate(chosen)])
+
+
+def choose(
+    zoo: Zoo, method: str, grid: Grid, *, autocast: bool = False
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """The grid's best point by the validation split, and its whole `score_grid`.
+
+    The best has the highest mean accuracy, or what else judges the suite, e.g. the lowest loss.
+    """
+    if not grid:
+        return {}, pd.DataFrame()
+    table = score_grid(zoo, method, grid, autocast=autocast)
+    return points(grid)[int(merits(zoo, table).argmax())], table
+
+
+def choose_wide(
+    zoo: Zoo, method: str, grid: Grid, *, tries: int = 4
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """`choose`, where a grid that ends at its best point is continued there.
+
+    Axes of three positive values and more are continued, geometrically, until the best point is an
+    inner one. Shorter ones are choices, and left as they are.
+
+    Args:
+        zoo: experts and their suite.
+        method: a rule.
+        grid: hyperparameter to its first values, ascending.
+        tries: so many times the number of axes, they are continued at most.
+
+    Returns:
+        The best point by the validation split, and the `score_grid` of all points that were tried.
+    """
+    axes = {name: list(values) for name, values in grid.items()}
+    best, table = choose(zoo, method, axes, autocast=True)
+    tried = points(axes)
+    for _ in range(tries * len(axes)):
+        further = _beyond(axes, best)
+        if further is None:
+            break
+        name, value = further
+        more = score_grid(zoo, method, {**axes, name: [value]}, autocast=True)
+        tried += points({**axes, name: [value]})
+        axes[name] = sorted([*axes[name], value])
+        table = pd.concat([table, more], ignore_index=True)
+        best = tried[int(merits(zoo, table).argmax())]
+    return best, table
+
+
+def _beyond(axes: Grid, best: Mapping[str, Any]) -> tuple[str, float] | None:
+    """The first axis that ends at the best point, and its next value; None where none does."""
+    for name, values in axes.items():
+        if len(values) < 3 or best[name] not in (values[0], values[-1]):
+            continue
+        end, inner = (values[0], values[1]) if best[name] == values[0] else values[:-3:-1]
+        value = float(f"{end * end / inner:.3g}")
+        if name in SHARES:
+            value = min(value, 1.0)
+        if value != end:
+            return name, value
+    return None
+
+
+def merits(zoo: Zoo, table: pd.DataFrame) -> "pd.Series[float]":
+    """What is to be high in a table of a zoo's results: e.g. accuracies, or negative losses."""
+    metric = zoo.suite.metric
+    return table[metric.column] if metric.higher_is_better else -table[metric.column]
+
+
+def individual(zoo: Zoo, split: SplitName = "test", *, autocast: bool = False) -> pd.DataFrame:
+    """Each expert on its own task: what merging tries to reach."""
+    tables = [
+        evaluate(
+            zoo.model, expert, zoo.heads, zoo.suite, split=split, tasks=[task], autocast=autocast
+        )
+        for task, expert in zoo.experts.items()
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def only(suite: Suite, tasks: Sequence[str]) -> Suite:
+    """The suite cut down to some of its tasks."""
+    return replace(suite, tasks={task: suite.tasks[task] for task in tasks})
+
+
+def compare(
+    zoo: Zoo, settings: Mapping[str, Mapping[str, Any]], *, split: SplitName = "test"
+) -> pd.DataFrame:
+    """Judge the backbone, every merging method and the experts themselves.
+
+    Args:
+        zoo: backbone, experts and heads.
+        settings: method to hyperparameters.
+        split: the part of each task to judge on.
+
+    Returns:
+        One row per method and task: ``method``, ``task``, ``accuracy`` (0..1), ``normalised``
+        (accuracy over the expert's own), ``loss``, ``correct``, ``n``, and what merging took:
+        ``seconds`` and ``peak_bytes``.
+    """
+    experts = individual(zoo, split).assign(method="individual")
+    base = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite, split=split)
+    tables = [base.assign(method="pretrained")]
+    device = next(iter(zoo.pretrained.values())).device
+    for method, hyperparameters in settings.items():
+        with measured(device) as cost:
+            merged = merge_zoo(method, zoo, **hyperparameters)
+        table = evaluate(zoo.model, merged, zoo.heads, zoo.suite, split=split)
+        peak = math.nan if cost.peak_bytes is None else cost.peak_bytes
+        tables.append(table.assign(method=method, seconds=cost.seconds, peak_bytes=peak))
+    whole = pd.concat([*tables, experts], ignore_index=True)
+    return whole.assign(normalised=normalised_accuracy(whole, experts))
+
+
+def sub_zoo(zoo: Zoo, tasks: Sequence[str]) -> Zoo:
+    """The zoo cut down to some of its tasks, experts and all."""
+    experts = {task: zoo.experts[task] for task in tasks}
+    return replace(zoo, suite=only(zoo.suite, tasks), experts=experts)
+
+
+def accuracies(
+    zoo: Zoo,
+    candidates: Mapping[Any, StateDict] | Iterable[tuple[Any, StateDict]],
+    split: SplitName = "test",
+    *,
+    autocast: bool = False,
+) -> pd.DataFrame:
+    """Accuracies (0..1) of labelled state dicts: one row each, in order, one column per task.
+
+    Arguments are those of `evaluate_many`.
+    """
+    table = evaluate_many(
+        zoo.model, candidates, zoo.heads, zoo.suite, split=split, autocast=autocast
+    )
+    wide = table.set_index(["candidate", "task"])["accuracy"].unstack("task")
+    return wide.loc[list(dict.fromkeys(table["candidate"])), list(zoo.suite.tasks)]
+
+
+def cut(zoo: Zoo, pictures: int) -> Zoo:
+    """The zoo with at most so many test pictures per task, and half as many for validation.
+
+    Splits are in random order, so what is left is a random part of them.
+    """
+    tasks = {
+        name: replace(
+            task, validation=task.validation.first(pictures // 2), test=task.test.first(pictures)
+        )
+        for name, task in zoo.suite.tasks.items()
+    }
+    return replace(zoo, suite=replace(zoo.suite, tasks=tasks))
+
+
+def records(table: pd.DataFrame) -> Rows:
+    """A table as JSON-ready rows, None where a value is missing."""
+    known = table.astype(object).where(table.notna(), None)
+    return [{str(key): value for key, value in row.items()} for row in known.to_dict("records")]
+
+
+def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> Adapted:
+    """`adapt` on a zoo; the suite's seed decides what a procedure draws, unless one is given."""
+    if "seed" in get_method(method, "procedure").hyperparameters:
+        options = {"seed": zoo.suite.seed, **options}
+    return adapt(
+        method,
+        zoo.experts,
+        pretrained=zoo.pretrained,
+        model=zoo.model,
+        heads=zoo.heads,
+        data=data,
+        transform=zoo.suite.transforms,
+        is_matrix=zoo.is_matrix,
+        **options,
+    )
+
+
+def best_of(zoo: Zoo, method: str, grid: Grid) -> dict[str, Any]:
+    """The best of a rule's hyperparameters on validation data."""
+    return choose(zoo, method, grid, autocast=True)[0]
+
+
+def choices(settings: Mapping[str, Mapping[str, Any]], **where: Any) -> Rows:
+    """What was chosen on validation data, for a study's ``chosen`` table.
+
+    Args:
+        settings: method, or what a study calls it, to its hyperparameters.
+        **where: columns that tell for what they were chosen, if not for the zoo.
+
+    Returns:
+        Rows of ``method`` and ``settings``.
+    """
+    return [{**where, "method": name, "settings": dict(own)} for name, own in settings.items()]
+
+
+def judged(zoo: Zoo, method: str, result: Adapted) -> Rows:
+    """Test accuracy and loss (nats) of every task, one row each."""
+    heads = {**zoo.heads, **result.heads}
+    table = evaluate(zoo.model, result.state, heads, zoo.suite, autocast=True)
+    return records(table[["task", "accuracy", "loss"]].assign(method=method))
+
+
+def scores(
+    zoo: Zoo,
+    state: StateDict,
+    heads: Mapping[str, nn.Module],
+    tasks: Sequence[str],
+    splits: Mapping[str, SplitName],
+) -> Iterator[dict[str, Any]]:
+    """Accuracy and loss (nats) of each task on each split, whose key begins the columns' names."""
+    judge = partial(evaluate, zoo.model, state, heads, zoo.suite, tasks=tasks, autocast=True)
+    found = {prefix: judge(split=split).set_index("task") for prefix, split in splits.items()}
+    for task in tasks:
+        yield {"task": task} | {
+            f"{prefix}{column}": float(table[column][task])
+            for prefix, table in found.items()
+            for column in ("accuracy", "loss")
+        }
+
+
+def distance(zoo: Zoo, state: StateDict) -> float:
+    """‖θ − θ_0‖ from the pretrained model."""
+    return float((flatten(state) - flatten(zoo.pretrained)).norm())
+
+
+def problem_of(zoo: Zoo, count: int) -> Problem:
+    """The zoo with the first so many training examples of every task, as procedures take it."""
+    data = {name: Examples(*pair) for name, pair in examples_of(zoo, count).items()}
+    return Problem(
+        zoo.experts,
+        pretrained=zoo.pretrained,
+        model=zoo.model,
+        data=data,
+        heads=zoo.heads,
+        transform=zoo.suite.transforms,
+        is_matrix=zoo.is_matrix,
+    )
+
+
+def examples_of(zoo: Zoo, count: int | None, split: SplitName | Literal["train"] = "train") -> Data:
+    """The first so many examples of every task, or all: name to inputs and labels."""
+    parts = {name: getattr(task, split) for name, task in zoo.suite.tasks.items()}
+    return {name: (part.inputs[:count], part.labels[:count]) for name, part in parts.items()}
+
+
+def measured_anew(zoo: Zoo, state: StateDict, examples: int = 100) -> dict[str, Tensor]:
+    """`recalibrate` on the first so many training inputs of every task, mixed, 200 at a time."""
+    parts = [task.transform(task.train.inputs[:examples]) for task in zoo.suite.tasks.values()]
+    generator = torch.Generator().manual_seed(zoo.suite.seed)
+    inputs = torch.cat(parts)
+    inputs = inputs[torch.randperm(len(inputs), generator=generator)]
+    return recalibrate(zoo.model, state, inputs.split(200))

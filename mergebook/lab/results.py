@@ -1,0 +1,189 @@
+"""Result files: JSON that holds tables by column, so that they say more in less.
+
+A record in memory is ``provenance`` and tables, lists of rows as dictionaries. In its file every
+table stands under ``tables``, its columns one per line::
+
+    "test": {"rows": 4, "columns": {
+      "seed": {"values": [0], "codes": null},
+      "method": {"values": ["average", "cart"], "codes": [0, 0, 1, 1]},
+      "accuracy": [0.5, 0.625, 0.75, 0.875]}}
+
+A column is the list of its values, or, where that is shorter, its distinct ``values`` and a code
+for each row; without codes all rows have the one value. Where rows differ in their keys, or in the
+order of these, ``layouts`` lists the kinds of rows there are, ``layout`` tells the kind of each,
+and ``null`` fills the columns that a row does not have. Reading gives back what was written, to
+the last bit and to the type of every number.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mergelib.io import staged
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Rows = list[dict[str, Any]]
+Tables = dict[str, Rows]
+
+_COMPACT = (",", ":")
+
+
+class MissingResult(ValueError):
+    """No result of that name has been measured."""
+
+
+def write_result(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a record, whole or not at all.
+
+    Args:
+        path: of the JSON file; folders are made.
+        record: tables, lists of dictionaries with JSON-ready values, and whatever else it holds,
+            as ``provenance``.
+
+    Raises:
+        ValueError: for NaN, which JSON does not know, or a part named ``tables``.
+        TypeError: for a value that JSON has no form for.
+        OSError: naming the path, if it cannot be written.
+    """
+    if "tables" in record:
+        raise ValueError("a record's tables are its parts: none may be named 'tables'")
+    tables = {name: encode(part) for name, part in record.items() if _is_table(part)}
+    rest = {name: part for name, part in record.items() if not _is_table(part)}
+    text = _written({**rest, "tables": tables}, depth=4) + "\n"
+    with staged(path) as file, open(file, "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())  # on the disk before it takes its name
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """The record in a file, its tables as rows.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: for a file that `write_result` did not write so; it names the file.
+    """
+    try:
+        return decode_record(json.loads(path.read_bytes()))
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged, or no result: {_reason(error)}") from None
+
+
+def load_result(name: str) -> dict[str, Any]:
+    """A record that ships with the package, from ``results/NAME.json``.
+
+    Raises:
+        MissingResult: if there is none of that name.
+    """
+    folder = results_folder()
+    file = folder / f"{name}.json"
+    if not file.is_file():
+        files = folder.iterdir() if folder.is_dir() else ()
+        known = sorted(f.name.removesuffix(".json") for f in files if f.name.endswith(".json"))
+        raise MissingResult(f"no result {name!r}; there are: {', '.join(known) or 'none'}")
+    return decode_record(json.loads(file.read_text()))
+
+
+def results_folder() -> Traversable:
+    """The folder of shipped results: in the package, or beside it where it runs from a checkout."""
+    package = resources.files("mergebook")
+    installed = package / "results"
+    return installed if installed.is_dir() else package / ".." / "results"
+
+
+def load_table(name: str, part: str = "test") -> "pd.DataFrame":
+    """One table of such a record, e.g. its ``"test"`` rows.
+
+    Raises:
+        MissingResult: if there is no record of that name.
+        ValueError: if it has no such table.
+    """
+    import pandas as pd
+
+    record = load_result(name)
+    if not _is_table(record.get(part)):
+        parts = ", ".join(key for key, value in record.items() if _is_table(value))
+        raise ValueError(f"result {name!r} has no table {part!r}; it has: {parts or 'none'}")
+    return pd.DataFrame(record[part])
+
+
+def decode_record(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A record from the content of its file.
+
+    Raises:
+        ValueError: if it has no tables.
+    """
+    if "tables" not in content:
+        raise ValueError("it has no tables")
+    rest = {name: part for name, part in content.items() if name != "tables"}
+    return rest | {name: decode(table) for name, table in content["tables"].items()}
+
+
+def encode(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A table by columns, as the module describes it."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    table: dict[str, Any] = {"rows": len(rows)}
+    layouts = dict.fromkeys(tuple(row) for row in rows)
+    if len(layouts) > 1:
+        numbers = {layout: number for number, layout in enumerate(layouts)}
+        table["layouts"] = [list(layout) for layout in layouts]
+        table["layout"] = [numbers[tuple(row)] for row in rows]
+    table["columns"] = {name: _encode_column([row.get(name) for row in rows]) for name in names}
+    return table
+
+
+def decode(table: Mapping[str, Any]) -> Rows:
+    """The rows of a table by columns."""
+    count = table["rows"]
+    columns = {name: _decode_column(part, count) for name, part in table["columns"].items()}
+    layouts = table.get("layouts", [list(columns)])
+    kinds = table.get("layout", [0] * count)
+    return [{name: columns[name][i] for name in layouts[kind]} for i, kind in enumerate(kinds)]
+
+
+def _encode_column(values: list[Any]) -> Any:
+    written = [json.dumps(value, allow_nan=False) for value in values]  # tells 1 from 1.0 and True
+    distinct = dict(zip(written, values, strict=True))
+    codes = {text: code for code, text in enumerate(distinct)}
+    coded = {
+        "values": list(distinct.values()),
+        "codes": [codes[text] for text in written] if len(codes) > 1 else None,
+    }
+    plain = sum(map(len, written)) + len(values)
+    return coded if len(json.dumps(coded, separators=_COMPACT)) < plain else values
+
+
+def _decode_column(part: Any, count: int) -> list[Any]:
+    column: list[Any] = part
+    if not isinstance(part, list):
+        values, codes = part["values"], part["codes"]
+        column = values * count if codes is None else [values[code] for code in codes]
+    if len(column) != count:
+        raise ValueError(f"a column of {len(column)} in a table of {count} rows")
+    return column
+
+
+def _reason(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _is_table(part: Any) -> bool:
+    return isinstance(part, list) and all(isinstance(row, dict) for row in part)
+
+
+def _written(value: Any, depth: int, indent: int = 0) -> str:
+    """JSON with a line for each entry of the outer dictionaries, compact inside."""
+    if not depth or not isinstance(value, dict) or not value:
+        return json.dumps(value, allow_nan=False, separators=_COMPACT)
+    gap = " " * (indent + 1)
+    entries = [
+        f"{gap}{json.dumps(name)}: {_written(part, depth - 1, indent + 1)}"
+        for name, part in value.items()
+    ]
+    return "{\n" + ",\n".join(entries) + "\n" + " " * indent + "}"

@@ -1,0 +1,208 @@
+"""Many runs: in this process, on the cores of a machine by joblib, or on a cluster by Ray.
+
+Every run's record is written to a folder as soon as it is there, whole or not at all, under a name
+that holds the key of all it depends on. So a sweep that was killed loses the runs in flight, and
+the next call goes on. A run that fails leaves its traceback beside the records, the others finish,
+and the next call tries it again. Processes that share a folder divide the runs among them.
+"""
+
+import contextlib
+import errno
+import os
+import pickle
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+from filelock import FileLock, Timeout
+from joblib import Parallel, delayed
+
+from mergebook.lab.results import read_result, write_result
+from mergelib.io import staged
+from mergelib.messages.brief import Brief
+from mergelib.progress import progress
+
+Backend = Literal["serial", "joblib", "ray"]
+Record = Mapping[str, Any]
+
+OBJECT_STORE = 80_000_000  # bytes that a Ray of our own sets aside: records are small
+
+
+class Work(Protocol):
+    """A unit of work: what can be sent to another process, measured there, and kept."""
+
+    @property
+    def name(self) -> str:
+        """Names its files; another one for each run of a sweep."""
+
+    def prepare(self) -> tuple[str, Callable[[], Record]]:
+        """The key of all that the record depends on, for a file's name, and what measures it."""
+
+
+@dataclass(frozen=True, repr=False)
+class Outcome(Brief):
+    """What became of a run.
+
+    Attributes:
+        name: the run's.
+        record: what it measured, now or before; None if it failed, or is another process's now.
+        error: what it failed with.
+        traceback: of the error, as text.
+    """
+
+    name: str
+    record: dict[str, Any] | None = None
+    error: Exception | None = None
+    traceback: str = ""
+
+
+def map(
+    works: Sequence[Work],
+    *,
+    folder: Path,
+    backend: Backend = "joblib",
+    jobs: int | None = None,
+) -> list[Outcome]:
+    """The outcome of every run, in their order; those that are in the folder are not repeated.
+
+    Args:
+        works: the runs, e.g. `mergebook.lab.runner.Run`.
+        folder: of the records; for Ray one that all nodes see.
+        backend: ``"serial"``, in this process; ``"joblib"``, processes on this machine; ``"ray"``,
+            tasks on the cluster that ``RAY_ADDRESS`` names or that this process is connected to,
+            else on a Ray of our own that ends with the sweep.
+        jobs: runs at a time. By default one with joblib, and with Ray as many as it has CPUs. Runs
+            that share a machine share its cores, and the number of threads may show in the last
+            bits of a sum.
+
+    Raises:
+        ValueError: an unknown backend, or two runs of one name.
+    """
+    if backend not in get_args(Backend):
+        raise ValueError(f"unknown backend {backend!r}; known: {', '.join(get_args(Backend))}")
+    names = [work.name for work in works]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two runs have the name {name!r}")
+    folder = folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    start = {"serial": _serially, "joblib": _by_joblib, "ray": _by_ray}[backend]
+    outcomes: dict[str, Outcome] = {}
+    with progress(total=len(works), desc="runs") as bar:
+        for wait in (False, True):  # others' runs come last, when they may be done
+            left = [work for work in works if work.name not in outcomes]
+            for outcome in start(left, folder, wait, jobs) if left else ():
+                if outcome.record is not None or outcome.error is not None:
+                    outcomes[outcome.name] = outcome
+                    bar.update()
+    return [outcomes[name] for name in names]
+
+
+def perform(work: Work, folder: Path, wait: bool) -> Outcome:
+    """Measure a run, or read its record; the exception it ends in is kept, not raised.
+
+    Args:
+        work: the run.
+        folder: of the records.
+        wait: for another process that is at this run, instead of leaving it to that.
+    """
+    failure = folder / f"{work.name}.failed.txt"
+    try:
+        with _locked(folder / f"{work.name}.lock", wait):
+            key, measure = work.prepare()
+            file = folder / f"{work.name}-{key}.json"
+            record = _kept(file)
+            if record is None:
+                write_result(file, measure())
+                record = read_result(file)
+            with contextlib.suppress(OSError):  # where the folder is read-only
+                failure.unlink(missing_ok=True)
+    except Timeout:
+        return Outcome(work.name)
+    except Exception as error:
+        text = traceback.format_exc()
+        with contextlib.suppress(OSError), staged(failure) as partial:
+            partial.write_text(text)
+        return Outcome(work.name, None, _portable(error), text)
+    return Outcome(work.name, record)
+
+
+@contextlib.contextmanager
+def _locked(file: Path, wait: bool) -> Iterator[None]:
+    """Hold a lock; none where the folder cannot be written, as then its records can only be read.
+
+    Raises:
+        Timeout: if another process holds it, unless this one shall wait.
+    """
+    lock = FileLock(file, timeout=-1 if wait else 0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _kept(file: Path) -> dict[str, Any] | None:
+    """The record in a file; None if it is absent, or damaged, which is warned of."""
+    try:
+        return read_result(file)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        warnings.warn(f"{error}: it is measured again", stacklevel=2)
+        return None
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or where it cannot be sent to another process, what it says."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # a class may fail to pickle, or to be made again, in any way
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _serially(
+    works: Sequence[Work], folder: Path, wait: bool, jobs: int | None
+) -> Iterator[Outcome]:
+    for work in works:
+        yield perform(work, folder, wait)
+
+
+def _by_joblib(
+    works: Sequence[Work], folder: Path, wait: bool, jobs: int | None
+) -> Iterator[Outcome]:
+    parallel = Parallel(n_jobs=jobs or 1, return_as="generator_unordered")
+    yield from parallel(delayed(perform)(work, folder, wait) for work in works)
+
+
+def _by_ray(works: Sequence[Work], folder: Path, wait: bool, jobs: int | None) -> Iterator[Outcome]:
+    import ray
+
+    ours = not ray.is_initialized()
+    if ours and "RAY_ADDRESS" in os.environ:
+        ray.init()
+    elif ours:
+        ray.init(num_cpus=jobs, include_dashboard=False, object_store_memory=OBJECT_STORE)
+    try:
+        task = ray.remote(num_cpus=1)(perform)
+        pending = {task.remote(work, folder, wait): work for work in works}
+        while pending:
+            done, _ = ray.wait(list(pending), num_returns=1)
+            work = pending.pop(done[0])
+            try:
+                yield ray.get(done[0])
+            except ray.exceptions.RayError as error:  # the worker died, or the run did not reach it
+                yield Outcome(work.name, None, RuntimeError(str(error)), str(error))
+    finally:
+        if ours:
+            ray.shutdown()

@@ -1,0 +1,268 @@
+"""The ledger drawn and written: forest plots, and entries that fit a phone."""
+
+import textwrap
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from mergebook.lab.statistics import Pooled
+from mergebook.ledger.checks import SPREAD
+from mergebook.ledger.verdicts import VERDICTS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Blue and vermilion of Okabe and Ito, and a grey; what fails also has a shape of its own, and so
+# have facts.
+COLOURS = {"holds": "#0072b2", "open": "#8c8c8c", "fails": "#d55e00"}
+COLOURS |= {"proved": COLOURS["holds"], "refuted": COLOURS["fails"]}
+SHAPES = {"holds": "o", "open": "o", "fails": "X", "proved": "s", "refuted": "X"}
+MARKS = {
+    "holds": "●",
+    "proved": "■",
+    "mixed": "◐",
+    "undecided": "○",
+    "does not hold here": "✕",
+    "refuted by counterexample": "✖",
+    "not tested": "–",
+}
+UNITS = {
+    "seeds": "other seeds, on these tasks and networks",
+    "tasks": "other seeds and, in checks on several tasks, other tasks like these",
+    "layers": "other seeds and other layers like these",
+    "networks": "other networks like these",
+    "facts": "nothing else: it rests on facts",
+}
+ROLES = {"primary": "Primary checks", "secondary": "Secondary checks", "control": "Controls"}
+WIDTH = 50  # letters of a line beside the intervals
+LEFT, RIGHT = -3.62, 1.92  # what the figure spans, where an interval's longest reach is 1
+
+
+def forest(table: pd.DataFrame, checks: pd.DataFrame) -> "Figure":
+    """Draw every primary check with its interval, claim by claim, and the paper's figures.
+
+    Intervals are drawn as distances from the bound that a check must leave to the right, each
+    claim's and unit's on a scale of its own.
+
+    Args:
+        table: rows of the ledger as in `judge`, in the order to be drawn.
+        checks: their checks.
+
+    Returns:
+        A figure; grey bands are what counts as equal, diamonds the paper's figures.
+    """
+    import matplotlib.pyplot as plt
+
+    mine = checks[(checks["role"] == "primary") & checks["claim"].isin(table["claim"])]
+    lines = sum(len(textwrap.wrap(what, WIDTH)) for what in mine["what"])
+    rows = 0.3 * len(mine) + 0.7 * lines + 1.5 * len(table)
+    figure, ax = plt.subplots(figsize=(7.2, 0.225 * rows + 0.7))
+    place = 0.0
+    for row in table.itertuples():
+        title = f"{row.claim}  {row.verdict}"
+        ax.text(LEFT, place, title, fontsize=10.5, weight="bold", va="center")
+        place += 1
+        own = mine[mine["claim"] == row.claim]
+        ends = own[["low", "value", "high"]].replace([-np.inf, np.inf], np.nan)
+        reach = ends.sub(own["bound"], axis=0).abs().max(axis=1)
+        longest = reach.groupby(own["unit"]).max().clip(lower=1e-12).to_dict()
+        for check in own.itertuples():
+            text = textwrap.wrap(str(check.what), WIDTH)
+            height = 0.3 + 0.7 * len(text)
+            middle = place + (height - 1) / 2
+            _draw(ax, check, middle, longest[check.unit])
+            ax.text(LEFT + 0.08, middle, "\n".join(text), fontsize=8.6, va="center", linespacing=1)
+            ax.text(RIGHT, middle, number(check), fontsize=8.6, va="center", ha="right")
+            place += height
+        ax.plot([0, 0], [place - 0.5, place - 0.5 - _height(own)], color="black", lw=1, zorder=0)
+        place += 0.5
+    ax.set(ylim=(place - 0.4, -0.8), xlim=(LEFT, RIGHT), xticks=[], yticks=[])
+    for side in ("left", "bottom"):
+        ax.spines[side].set_visible(False)
+    ax.grid(visible=False)
+    for outcome, shade in COLOURS.items():
+        if outcome in {*mine["outcome"]} | {"holds", "open", "fails"}:
+            ax.plot([], [], SHAPES[outcome], ls="-", color=shade, ms=6, label=outcome)
+    ax.plot([], [], "D", ls="", mfc="white", mec="black", ms=5.5, label="the paper's figure")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=9.5)
+    return figure
+
+
+def _height(own: pd.DataFrame) -> float:
+    return sum(0.3 + 0.7 * len(textwrap.wrap(what, WIDTH)) for what in own["what"])
+
+
+def _draw(ax: "Axes", check: Any, place: float, reach: float) -> None:
+    """One interval, its tolerance and the paper's figure, as distances from the bound."""
+    low, value, high = (
+        np.clip((getattr(check, name) - check.bound) / reach, -1, 1)
+        for name in ("low", "value", "high")
+    )
+    if _given(check.tolerance):
+        width = min(1.0, check.tolerance / reach)
+        ax.fill_between([-width, width], place - 0.4, place + 0.4, color="#dedede", lw=0)
+    shade = COLOURS[check.outcome]
+    ax.plot([low, high], [place, place], color=shade, lw=2)
+    ax.plot(value, place, SHAPES[check.outcome], color=shade, ms=6)
+    if _given(check.paper):
+        spot = (check.paper - check.bound) / reach
+        shape = "D" if abs(spot) <= 1.1 else ">" if spot > 0 else "<"
+        ax.plot(np.clip(spot, -1.1, 1.1), place, shape, mfc="white", mec="black", ms=5.5)
+
+
+def _given(value: Any) -> bool:
+    return value is not None and bool(np.isfinite(value))
+
+
+def number(check: Any) -> str:
+    """A check's value with its unit, and digits that suit its size."""
+    if check.unit == SPREAD:
+        return f"spread × {_digits(np.exp(check.value))}"
+    if check.unit == "rank correlation":
+        return f"ρ = {_digits(check.value)}"
+    return f"{_digits(check.value)} {check.unit}"
+
+
+def _digits(value: float) -> str:
+    size = abs(value)
+    if np.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if 0 < size < 0.0005:
+        return f"{value:.0e}"
+    text = f"{value:.{0 if size >= 99.95 else 1 if size >= 0.995 else 2}f}"
+    return text.replace("-", "−")
+
+
+def summary(table: pd.DataFrame, checks: pd.DataFrame) -> str:
+    """All claims by verdict, one line each, with the first primary check of each, in Markdown.
+
+    Args:
+        table: rows of the ledger as of `judge`.
+        checks: their checks.
+    """
+    first = checks[checks["role"] == "primary"].groupby("claim", sort=False).head(1)
+    shown = {check.claim: f" ({_headline(check)})" for check in first.itertuples()}
+    parts = []
+    for verdict in VERDICTS:
+        rows = table[table["verdict"] == verdict]
+        if len(rows):
+            lines = [
+                f"* **{row.claim}** {row.statement}{shown.get(row.claim, '')}"
+                for row in rows.itertuples()
+            ]
+            parts.append("\n".join([f"**{MARKS[verdict]} {verdict.capitalize()}**", "", *lines]))
+    return "\n\n".join(parts)
+
+
+def entries(table: pd.DataFrame, checks: pd.DataFrame, titles: dict[str, str]) -> str:
+    """Claims in Markdown: verdict, statement, the paper's figure and ours; the rest folded away.
+
+    Args:
+        table: rows of the ledger as of `judge`.
+        checks: their checks.
+        titles: of pages, by path.
+    """
+    parts = []
+    for row in table.to_dict("records"):
+        own = checks[checks["claim"] == row["claim"]]
+        parts += [
+            f"**{row['claim']} {MARKS[row['verdict']]} {row['verdict']}:** {row['statement']}.\n",
+            f"* *The paper* ({row['place']}): {row['reported']}.",
+            f"* *Here:* {_ours(own) or row['ours']}.",
+            *_pooled(row["pooled"], own),
+            f"\n<details><summary>How it was tested; all {len(own)} checks</summary>\n",
+            f"* *Tested by:* {row['method']}.",
+            f"* *Data:* {row['data']}.",
+            f"* *Intervals are about* {UNITS[row['unit']]}.",
+            f"* *Shown in* [{titles[row['page']]}](../{row['page']}).\n",
+            *_listed(own),
+            "</details>\n",
+        ]
+    return "\n".join(parts)
+
+
+def _ours(checks: pd.DataFrame) -> str:
+    """How many primary checks hold, the one that speaks most against the claim, and its power."""
+    primary = checks[checks["role"] == "primary"]
+    if primary.empty:
+        return ""
+    counts = primary["outcome"].value_counts()
+    words = {"holds": "hold", "proved": "are proved", "open": "are open", "fails": "fail"}
+    words["refuted"] = "are refuted"
+    shown = ", ".join(f"{counts[kind]} {word}" for kind, word in words.items() if kind in counts)
+    places = primary["outcome"].map({kind: i for i, kind in enumerate([*words][::-1])})
+    weakest = next(primary.loc[places.sort_values(kind="stable").index].itertuples())
+    power = ""
+    if weakest.outcome == "open":
+        power = f" This check could only have shown {_distance(weakest)} or more"
+    return f"of {len(primary)} primary checks {shown}. {weakest.what}: {_interval(weakest)}.{power}"
+
+
+def _pooled(effect: Pooled | None, checks: pd.DataFrame) -> list[str]:
+    """The effect over networks, with what is to be expected of another network."""
+    if effect is None:
+        return []
+    unit = checks.loc[checks["role"] == "primary", "unit"].iloc[0]
+    low, high = map(_digits, effect.estimate.interval())
+    return [
+        f"* *Over networks:* {_digits(effect.estimate.value)} {unit} [{low}, {high}]; between them "
+        f"the effect has a standard deviation of {_digits(effect.between)} (Q = "
+        f"{_digits(effect.heterogeneity)}, p = {_digits(effect.p)}); for one more network like "
+        f"these expect [{_digits(effect.low)}, {_digits(effect.high)}]."
+    ]
+
+
+def _headline(check: Any) -> str:
+    paper = f"; the paper: {_digits(check.paper)}" if _given(check.paper) else ""
+    return f"{check.what}: {_interval(check)}{paper}"
+
+
+def _interval(check: Any) -> str:
+    if check.kind == "fact":
+        return number(check)
+    ends = [check.low, check.high]
+    if check.unit == SPREAD:
+        ends = [float(np.exp(end)) for end in ends]
+    return f"{number(check)} [{_digits(ends[0])}, {_digits(ends[1])}]"
+
+
+def lines(checks: pd.DataFrame, claim: str, role: str = "primary") -> str:
+    """A claim's checks of one role as plain text for a chapter's cell, narrow enough for its page.
+
+    Args:
+        checks: as of `judge`.
+        claim: its key.
+        role: ``"primary"``, ``"secondary"`` or ``"control"``.
+    """
+    own = checks[(checks["claim"] == claim) & (checks["role"] == role)]
+    indent = " " * 7
+    wrapped = (textwrap.indent(textwrap.fill(what, 60), indent) for what in own["what"])
+    shown = (f"{row.outcome:5}  {_interval(row)}" for row in own.itertuples())
+    return "\n".join(chain.from_iterable(zip(shown, wrapped, strict=True)))
+
+
+def _listed(checks: pd.DataFrame) -> list[str]:
+    lines = []
+    for role, heading in ROLES.items():
+        rows = checks[checks["role"] == role]
+        if len(rows):
+            lines += [f"{heading}:\n", *(_line(check) for check in rows.itertuples()), ""]
+    return lines
+
+
+def _line(check: Any) -> str:
+    aim = f", against a bound of {_digits(check.bound)}" if check.bound else ""
+    if _given(check.tolerance):
+        aim = f", against a tolerance of {_digits(check.tolerance)}"
+    power = "" if check.kind == "fact" else f" (could show {_distance(check)})"
+    return f"* {check.what}: {_interval(check)}{aim}; **{check.outcome}**{power}"
+
+
+def _distance(check: Any) -> str:
+    """The smallest difference from its bound that a check could show, with its unit."""
+    if check.unit == SPREAD:
+        return f"a factor of {_digits(np.exp(check.detectable))}"
+    return f"{_digits(check.detectable)} {check.unit}".strip()

@@ -1,0 +1,173 @@
+"""Claims, and how their checks decide about them."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, NamedTuple
+
+import pandas as pd
+
+from mergebook.lab.results import MissingResult, load_table
+from mergebook.lab.statistics import Pooled, holm_factors, pool
+from mergebook.ledger.checks import LEVEL, Check
+
+HOLDS, FAILS, MIXED = "holds", "does not hold here", "mixed"
+PROVED, REFUTED = "proved", "refuted by counterexample"
+UNDECIDED, UNTESTED = "undecided", "not tested"
+VERDICTS = (HOLDS, PROVED, MIXED, UNDECIDED, FAILS, REFUTED, UNTESTED)
+ERRORS = 1 - LEVEL  # of a whole family of checks
+
+Unit = Literal["seeds", "tasks", "layers", "networks", "facts"]
+
+# As `load_table`, from the names of a result and of a table; or a function's table, if given that.
+Load = Callable[..., pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A testable statement of a paper.
+
+    Attributes:
+        key: short name, e.g. ``"C1"``.
+        paper: bibliography key.
+        place: where the paper says it.
+        statement: what it says, in our words.
+        reported: the figures the paper gives, as text.
+        method: how it is tested here, and what in that is our own choice.
+        data: what data the methods compared saw, labels that chose hyperparameters included.
+        unit: what the verdict generalises over: other ``"seeds"`` on the same tasks; other
+            ``"tasks"``, ``"layers"`` or ``"networks"`` like these as well; or nothing, if it rests
+            on ``"facts"``.
+        page: the chapter that shows it, a path of the book without its ending.
+        test: gives the checks, from a function that loads tables as `load_table` does.
+    """
+
+    key: str
+    paper: str
+    place: str
+    statement: str
+    reported: str
+    method: str
+    data: str
+    unit: Unit
+    page: str
+    test: Callable[[Load], Sequence[Check]]
+
+
+class Outcome(NamedTuple):
+    """What a check shows.
+
+    Attributes:
+        shown: ``"holds"``, ``"fails"`` or ``"open"``; of a fact, ``"proved"`` or ``"refuted"``.
+        p: two-sided p-value as it decides, corrected for the number of checks where it must be.
+        level: of the interval that decides in the same way.
+    """
+
+    shown: str
+    p: float
+    level: float
+
+
+def outcomes(checks: Sequence[Check]) -> list[Outcome]:
+    """What each check shows.
+
+    A check holds, or fails, where its p-value, corrected by Holm's method for the number of checks
+    with the same role, is below 5 %. Where every primary check has an uncorrected p-value below 5
+    %, all of them hold: a claim that needs all its checks is tested at 5 % without a correction
+    (intersection-union test).
+    """
+    shown: dict[int, Outcome] = {}
+    for i, check in enumerate(checks):
+        if check.kind == "fact":
+            below, _ = check.chances
+            shown[i] = Outcome("refuted" if below else "proved", below, 1.0)
+    for role in dict.fromkeys(check.role for check in checks):
+        family = [i for i, check in enumerate(checks) if check.role == role and i not in shown]
+        sides = [checks[i].chances for i in family]
+        factors = holm_factors([min(side) for side in sides])
+        if role == "primary" and all(wrong < ERRORS for wrong, _ in sides):
+            factors = [1.0] * len(family)
+        for i, (wrong, right), factor in zip(family, sides, factors, strict=True):
+            p = factor * min(wrong, right)
+            direction = "holds" if wrong < right else "fails"
+            kind = direction if p < ERRORS else "open"
+            shown[i] = Outcome(kind, min(1.0, p), 1 - ERRORS / factor)
+    return [shown[i] for i in range(len(checks))]
+
+
+def verdict(shown: Sequence[str]) -> str:
+    """The verdict on a claim, from what its primary checks show."""
+    counts = Counter(shown)
+    if counts["refuted"]:
+        return REFUTED
+    if shown and counts["proved"] == len(shown):
+        return PROVED
+    if shown and counts["holds"] + counts["proved"] == len(shown):
+        return HOLDS
+    if counts["holds"] and counts["fails"]:
+        return MIXED
+    return FAILS if counts["fails"] else UNDECIDED
+
+
+def pooled(checks: Sequence[Check]) -> Pooled | None:
+    """The effect of the primary checks that name a network, where there are two or more."""
+    estimates = [check.estimate for check in checks if check.network and check.role == "primary"]
+    return pool(estimates) if len(estimates) > 1 else None
+
+
+def judge(claims: Iterable[Claim], load: Load = load_table) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Test claims against the results that are there.
+
+    Args:
+        claims: to be tested.
+        load: gives a table of a result by both names.
+
+    Returns:
+        The ledger, one row per claim with its ``verdict``, ``ours`` (counts of what its primary
+        checks show) and ``pooled`` (the effect over networks, or None); and all checks, one row
+        each, with ``claim``, ``outcome`` and the interval that decides.
+
+    Raises:
+        ValueError: for a result that lacks a table, a column, or rows that a claim needs. A result
+            that nobody measured yet is no error: its claims are not tested.
+    """
+    known = cache(lambda name, *part: name() if callable(name) else load(name, *part))
+    rows, tested = [], []
+    for claim in claims:
+        try:
+            checks = list(claim.test(known))
+        except MissingResult as error:
+            ours, decision, effect = str(error), UNTESTED, None
+        else:
+            results = list(zip(checks, outcomes(checks), strict=True))
+            tested += [_row(claim, *pair) for pair in results]
+            primary = [result.shown for check, result in results if check.role == "primary"]
+            ours, decision, effect = _counted(primary), verdict(primary), pooled(checks)
+        texts = {name: getattr(claim, name) for name in Claim.__annotations__}
+        del texts["test"]
+        key = texts.pop("key")
+        rows.append({"claim": key, **texts, "ours": ours, "verdict": decision, "pooled": effect})
+    return pd.DataFrame(rows), pd.DataFrame(tested, columns=COLUMNS)
+
+
+COLUMNS = [
+    *("claim", "role", "what", "kind", "value", "low", "high", "level", "bound", "tolerance"),
+    *("paper", "unit", "detectable", "p", "outcome"),
+]
+
+
+def _row(claim: Claim, check: Check, result: Outcome) -> dict[str, object]:
+    low, high = check.interval(result.level)
+    row = {name: getattr(check, name) for name in COLUMNS if name in Check.__annotations__}
+    row |= {"claim": claim.key, "value": check.value, "low": low, "high": high}
+    row |= {"detectable": check.detectable, "level": result.level, "p": result.p}
+    return {**row, "outcome": result.shown}
+
+
+def _counted(shown: Sequence[str]) -> str:
+    counts = Counter(shown)
+    words = {"holds": "hold", "proved": "are proved", "fails": "fail", "refuted": "are refuted"}
+    words["open"] = "are open"
+    parts = [f"{counts[kind]} {word}" for kind, word in words.items() if counts[kind]]
+    return f"of {len(shown)} primary checks " + ", ".join(parts)

@@ -1,0 +1,1 @@
+"""SAIL: theory, networks, measurements, and its claims."""

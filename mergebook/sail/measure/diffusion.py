@@ -1,0 +1,312 @@
+"""SAIL in diffusion: SiT, representation alignment, and appendix J's start and loss.
+
+There the "proximal" start is no merge and no transformed network, but what a SiT becomes when only
+its alignment to f_P is trained (Eq. 14); this loss then stays beside the velocity's (Eq. 15). The
+way of SAIL's section 4 stands beside it: a SiT grown from a smaller one.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mergebook.lab.results import Tables
+from mergebook.lab.runner import study
+from mergebook.sail.costs import count_flops
+from mergebook.sail.measure.latents import Judging, World, prepare, quality
+from mergebook.sail.networks.diffusion.alignment import Projector, align_loss, repa_loss
+from mergebook.sail.networks.diffusion.flow import on_the_way, velocity_loss
+from mergebook.sail.networks.diffusion.networks import SiT
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.sail import grow
+from mergelib.training import make_optimiser, seeded, shuffled, train
+
+HEAD = 16  # dimensions of a head
+DROPPED = 0.1  # share of labels that training hides
+AVERAGED = 0.99  # what the moving average of weights keeps in a step, in the end
+NOISE = 0.05  # added to copies of grown networks
+EVERY = 10  # steps between losses that are told
+
+
+class Weights(NamedTuple):
+    """Of the losses; Table 3 has one half for both alignments."""
+
+    velocity: float = 1.0
+    repa: float = 0.0
+    align: float = 0.0
+
+
+PLAIN, REPA, ALIGNED, GROWN = "SiT", "REPA", "REPA + J", "REPA, grown"
+ARMS = {
+    PLAIN: Weights(),
+    REPA: Weights(repa=0.5),
+    ALIGNED: Weights(repa=0.5, align=0.5),
+    GROWN: Weights(repa=0.5),
+}
+ALONE, SOURCE = "alignment alone", "source"  # what comes before `ALIGNED` (Eq. 14) and `GROWN`
+TRAININGS = {**ARMS, ALONE: Weights(velocity=0.0, align=1.0), SOURCE: Weights()}
+RATES: Mapping[str, float] = {  # of 1e-3, 3e-3, 1e-2 and 3e-2, at which some trainings diverge
+    **dict.fromkeys((PLAIN, REPA, ALIGNED), 1e-2),
+    **dict.fromkeys((GROWN, SOURCE), 3e-3),
+    ALONE: 1e-3,
+}
+
+
+class Parts(nn.Module):
+    """A SiT and what its tokens are projected by, which are trained together.
+
+    Equal sizes begin with equal weights.
+
+    Args:
+        world: of its latents, labels and representations.
+        width: of the SiT, a multiple of 16.
+        depth: its blocks.
+    """
+
+    def __init__(self, world: World, width: int, depth: int) -> None:
+        super().__init__()
+        with seeded(world.seed):
+            self.network = SiT(width, depth, width // HEAD, classes=len(world.names))
+            size = world.wanted.shape[-1]
+            self.repa, self.align = (Projector(width, size) for _ in range(2))
+        self.to(world.latents.device)
+        self.block = max(1, depth // 3)  # whose tokens are aligned
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How SiTs are trained: settings of `diffusion`."""
+
+    width: int
+    depth: int
+    source: tuple[int, int]
+    steps: int
+    aligned: int
+    batch_size: int
+    rates: Mapping[str, float] = field(default_factory=lambda: RATES)
+
+
+class Arm(NamedTuple):
+    """A SiT at its start.
+
+    Attributes:
+        name: one of `ARMS`.
+        parts: to be trained.
+        step: FLOPs of a step of training.
+        before: FLOPs that the start has taken: of `GROWN` the training of its source, which of
+            the accounts of `mergebook.sail.costs.Costs` C alone counts, and B and C for others.
+    """
+
+    name: str
+    parts: Parts
+    step: int
+    before: int
+
+
+@study()
+def diffusion(
+    zoo: Zoo,
+    *,
+    task: str = "fashion_mnist",
+    only: Sequence[str] = (),
+    width: int = 64,
+    depth: int = 4,
+    source: tuple[int, int] = (32, 2),
+    steps: int = 1000,
+    aligned: int = 100,
+    prepared: int = 600,
+    represented: int = 300,
+    batch_size: int = 64,
+    rates: Mapping[str, float] = {},
+    printed: bool = True,
+    reads: Sequence[float] = (0.2, 0.5, 1.0),
+    samples: int = 1000,
+    euler: int = 25,
+    judged_on: Judging = "test",
+) -> Tables:
+    """How well a SiT draws the pictures of one task, after so many steps, from four starts.
+
+    ``SiT`` learns velocities; ``REPA`` pulls its tokens to those that the suite's backbone has of
+    the clean picture, too; ``REPA + J`` begins where alignment alone has led and adds the alignment
+    loss; ``REPA, grown`` begins with a smaller SiT, trained for as many steps. Pictures are judged
+    by features of the task's expert, which no arm sees.
+
+    Args:
+        zoo: experts and their suite, of pictures, on a vision transformer.
+        task: whose training pictures are learned.
+        only: names of `ARMS`, by default all. An arm resumes by itself if it is a point of its own
+            (``--at 'only=["REPA"]'``).
+        width: of the SiT, a multiple of 16; the tokens of its first third of blocks are aligned.
+        depth: its blocks.
+        source: width and depth of the smaller one; its width divides the other.
+        steps: of training.
+        aligned: steps of alignment alone.
+        prepared: steps of the autoencoder.
+        represented: steps of f_P, by which latents give the backbone's tokens.
+        batch_size: latents of a step.
+        rates: of AdamW, constant, without decay, by names of `TRAININGS`; of others, `RATES`, the
+            best ones by this study itself, ``judged_on`` validation pictures and half as long, on
+            seeds that no result has.
+        printed: whether f_P sees the noisy latent, as Eq. 16 is printed, or the clean one.
+        reads: shares of the steps after which pictures are drawn.
+        samples: pictures drawn, and compared with as many real ones, if there are.
+        euler: steps of drawing.
+        judged_on: split of these real ones; validation pictures are for choosing rates by.
+
+    Returns:
+        ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``; for
+        arms whose step costs other than REPA's, ``"A"``, after as many steps as REPA's FLOPs buy;
+        for arms whose start has a cost, ``"cost"``, the same with all of it told; no step is the
+        start itself), ``frechet``, ``kernel`` (unbiased) and ``accuracy``, the
+        share of pictures that the expert takes for the class asked for. ``"A"`` and ``"cost"`` are
+        accounts A and C of `mergebook.sail.costs.Costs`; the latter is B as well for ``REPA +
+        J``, which has no sources; of ``REPA, grown``, ``"steps"`` is A and B. ``losses``: rows of
+        ``arm``, ``step`` and ``velocity``. ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and
+        ``before`` the first. ``floor``: see `mergebook.sail.measure.latents.World`.
+
+    Raises:
+        TypeError: a backbone that is no vision transformer.
+        ValueError: an unknown arm, or training, or split.
+    """
+    for what, names, known in (("arm", only, ARMS), ("training", rates, TRAININGS)):
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(f"unknown {what} {unknown[0]!r}; known: {'; '.join(known)}")
+    world = prepare(
+        zoo,
+        task,
+        samples=samples,
+        prepared=prepared,
+        represented=represented,
+        printed=printed,
+        judged_on=judged_on,
+    )
+    plan = Plan(width, depth, source, steps, aligned, batch_size, {**RATES, **rates})
+    tables: Tables = {"quality": [], "losses": [], "cost": [], "floor": world.floor}
+    at = {share: max(1, round(share * steps)) for share in reads}
+    rival = step_flops(Parts(world, width, depth), world, REPA, plan)
+    for arm in arms(world, plan, only):
+        accounts = {"steps": at}
+        for account, before in (("A", 0), ("cost", arm.before)):
+            if before or (account == "A" and arm.step != rival):
+                accounts[account] = {
+                    share: max(0, (step * rival - before) // arm.step) for share, step in at.items()
+                }
+        wanted = {step for account in accounts.values() for step in account.values()}
+        kept, velocities = trained(arm.parts, world, arm.name, plan, wanted, steps=max(wanted))
+        tables["cost"].append({"arm": arm.name, "step": arm.step, "before": arm.before})
+        tables["losses"] += [
+            {"arm": arm.name, "step": step, "velocity": value}
+            for step, value in enumerate(velocities)
+            if step % EVERY == 0
+        ]
+        for account, read in accounts.items():
+            for share, step in read.items():
+                arm.parts.network.load_state_dict(kept[step])
+                row = {"arm": arm.name, "step": step, "read": share, "account": account}
+                tables["quality"].append(row | quality(world, arm.parts.network, samples, euler))
+    return tables
+
+
+def arms(world: World, plan: Plan, only: Sequence[str] = ()) -> Iterator[Arm]:
+    """Some of `ARMS` at their starts, by default all, each made when it is asked for."""
+    for name in only or ARMS:
+        parts, before = Parts(world, plan.width, plan.depth), 0
+        if name == ALIGNED:
+            before = world.flops + plan.aligned * step_flops(parts, world, ALONE, plan)
+            trained(parts, world, ALONE, plan, (), steps=plan.aligned)
+        elif name == GROWN:
+            small = Parts(world, *plan.source)
+            before = plan.steps * step_flops(small, world, SOURCE, plan)
+            state = trained(small, world, SOURCE, plan, {plan.steps})[0][plan.steps]
+            draws = torch.Generator().manual_seed(world.seed)
+            grown = grow(small.network, parts.network, state=state, noise=NOISE, generator=draws)
+            parts.network.load_state_dict(grown)
+        yield Arm(name, parts, step_flops(parts, world, name, plan), before)
+
+
+def trained(
+    parts: Parts,
+    world: World,
+    name: str,
+    plan: Plan,
+    wanted: Collection[int],
+    *,
+    steps: int | None = None,
+) -> tuple[dict[int, dict[str, Tensor]], list[float]]:
+    """Train in place, all arms on the same batches, times and noise.
+
+    Args:
+        parts: at their start.
+        world: what all arms share.
+        name: one of `TRAININGS`.
+        plan: how to train.
+        wanted: numbers of steps.
+        steps: of training; by default the plan's.
+
+    Returns:
+        Moving averages of the SiT's weights after the steps that are wanted, and the loss of
+        velocities before each step.
+    """
+    velocities: list[float] = []
+    average = {key: value.clone() for key, value in parts.network.state_dict().items()}
+    kept: dict[int, dict[str, Tensor]] = {}
+
+    def keep(step: int, _: float = 0.0) -> None:
+        share = min(AVERAGED, (step + 1) / (step + 10))  # the start shall not linger
+        for key, value in parts.network.state_dict().items():
+            average[key].lerp_(value, 1 - share)
+        if step + 1 in wanted:
+            kept[step + 1] = {key: value.clone() for key, value in average.items()}
+
+    keep(-1)
+    generator = torch.Generator().manual_seed(world.seed + 1)
+    length = plan.steps if steps is None else steps
+    train(
+        parts,
+        shuffled(len(world.latents), plan.batch_size, generator, steps=length),
+        _loss_of(parts, world, name, velocities),
+        make_optimiser(parts, "adamw", plan.rates[name], weight_decay=0.0),
+        on_step=keep,
+    )
+    return kept, velocities
+
+
+def step_flops(parts: Parts, world: World, name: str, plan: Plan) -> int:
+    """FLOPs of a step of one of `TRAININGS`."""
+    loss = _loss_of(parts, world, name, [])
+    rows = torch.arange(plan.batch_size) % len(world.latents)
+    return count_flops(lambda: loss(rows).backward())
+
+
+def _loss_of(
+    parts: Parts, world: World, name: str, velocities: list[float]
+) -> Callable[[Tensor], Tensor]:
+    """The loss of a batch of rows; that of the velocities is kept in a list."""
+    generator = torch.Generator().manual_seed(world.seed)
+    weights = TRAININGS[name]
+
+    def loss(rows: Tensor) -> Tensor:
+        x, count = world.latents[rows], len(rows)
+        hidden = (torch.rand(count, generator=generator) < DROPPED).to(x.device)
+        labels = world.labels[rows].masked_fill(hidden, len(world.names))
+        times = torch.rand(count, generator=generator).to(x.device)
+        noise = torch.randn(x.shape, generator=generator).to(x.device)
+        noisy = on_the_way(x, noise, times)
+        moved, tokens = parts.network.with_tokens(noisy, times, labels, parts.block)
+        value = velocity_loss(moved, x, noise)
+        velocities.append(value.item())
+        total = torch.zeros((), device=x.device)
+        if weights.velocity:  # else no gradient passes through the later blocks, nor is paid for
+            total = total + weights.velocity * value
+        if weights.repa:
+            total = total + weights.repa * repa_loss(parts.repa(tokens), world.wanted[rows])
+        if weights.align:
+            aim = world.represent(noisy if world.printed else x)
+            total = total + weights.align * align_loss(parts.align(tokens), aim)
+        return total
+
+    return loss

@@ -1,0 +1,318 @@
+"""The grounds on which SAIL's starts are compared.
+
+In text both sources and the target are mixtures of two texts, so that Theorem 3's weight is known.
+In vision one source has learned photographs and the other rendered scripts, or each one half of the
+classes of either, and the target has classes of its own, so that every start gets the same new
+head.
+
+The profile ``full`` is for a GPU: the paper's GPT of six blocks and width 384 from one of half its
+depth and width, and ResNets four times as wide as their source. It has not been run.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings
+from mergebook.sail.costs import count_flops
+from mergebook.sail.measure.text import texts_of
+from mergebook.sail.measure.training import Rows, State, Texts, load_corpus, planned, said
+from mergebook.sail.measure.transfers import SMALL, TARGET, Build, Schedule, Transfer
+from mergebook.sail.networks.unlabelled.byol import BYOL, train_byol
+from mergebook.sail.networks.unlabelled.probing import linear_probe, neighbours_accuracy
+from mergebook.sail.thirds import histograms, mix
+from mergebook.suites.data.texts import TEXTS
+from mergebook.suites.families import family_of, pictures
+from mergebook.suites.loading import load_suite
+from mergebook.suites.models import GPT, ResNet, to_tokens
+from mergebook.suites.types import (
+    PretrainingSet,
+)
+from mergelib.evaluation.tasks import (
+    Split,
+    Task,
+)
+from mergelib.hashing import stable_seed
+from mergelib.problems import calling
+
+SHARE = 0.75  # of a text's target that is of the first source's text
+PICTURES: dict[str, Any] = {"train_size": 4000, "validation_size": 500, "test_size": 500}
+GPTS = {  # width, blocks and heads
+    "default": {SMALL: (32, 2, 4), "half wider": (48, 3, 6), "twice": (64, 4, 8)},
+    "full": {SMALL: (192, 3, 6), "half wider": (288, 4, 9), "twice": (384, 6, 12)},
+}
+RESNETS = {  # width, and blocks of each stage
+    "default": {
+        SMALL: (8, 1, 1, 1, 1),
+        "half wider": (12, 2, 2, 2, 2),
+        "deeper": (8, 2, 2, 2, 2),
+        "deepest": (8, 3, 4, 6, 3),
+    },
+    "full": {SMALL: (16, 1, 1, 1, 1), "deeper": (16, 2, 2, 2, 2), "wider": (64, 2, 2, 2, 2)},
+}
+DESCRIBED = 500  # pictures of each part whose pixels are compared
+PROBED = 1000  # of the target's training pictures that a probe is fitted to
+NEIGHBOURS = 20  # of these that vote
+MOMENTUM = 0.9  # of BYOL's target network: the paper's 0.996 is for trainings of 10^5 steps
+SCHEDULES = {  # sources take about as many FLOPs: a step without labels takes 2.7 times as many
+    **dict.fromkeys(("labels", "labels, probed"), Schedule(1000, 3e-3, 64)),
+    "byol": Schedule(400, 3e-3, 64),
+}
+LEARNING = {"labels": "ResNet", "labels, probed": "ResNet, probed", "byol": "ResNet, BYOL"}
+PHOTOGRAPHS, HALVES, HELD_OUT = "tiny_imagenet32", "halves", "tiny_imagenet20"
+HELD = {"classes": 20, "train": 110, "validation": 25}  # photographs of a class; others for tests
+
+
+def transfer_of(run: Run) -> Loaded:
+    """The transfer of a run and its seed: two texts, or a task of a suite of pictures.
+
+    Raises:
+        ValueError: an unknown suite, task, profile, way of learning or kind of sources, or a
+            setting of zoos.
+    """
+    learning, known = run.settings["learning"], run.settings["known"]
+    if run.suite in TEXTS:
+        _one_of("learning", learning, ["labels"])
+        _one_of("known", known, [""])
+        text = texts_of(run)
+        (source,) = text.arguments
+        return Loaded((text_transfer(source),), text.inputs)
+    _one_of("learning", learning, LEARNING)
+    rendered = family_of(run.suite).name == "glyphs"
+    _one_of("known", known, [""] if rendered else ["", HALVES])
+    profile = refuse_zoo_settings(run, "studies of starts", profiles=tuple(RESNETS))
+    seen = _known(rendered=rendered)[: 1 if known else None]
+    sources = {f"pretraining/{each.name}": each.sha256 for each in seen}
+    name = run.settings["target"] or next(iter(family_of(run.suite).suites[run.suite]))
+    if known:
+        seen[0], held_out = _apart(seen[0], run.seed)
+    if known and name == HELD_OUT:
+        task = held_out
+    else:
+        sizes = {"profile": profile} if profile == "full" else PICTURES
+        suite = load_suite(run.suite, seed=run.seed, tasks=[name], **sizes)
+        task, sources = suite.tasks[name], {**suite.sources, **sources}
+    transfer = picture_transfer(task, seen, run.seed, learning, profile=profile, device=run.device)
+    return Loaded((transfer,), {"sources": sources, **said(profile)})
+
+
+def _one_of(name: str, value: str, expected: Iterable[str]) -> None:
+    if value not in expected:
+        words = "; ".join(each or "the default" for each in expected)
+        raise ValueError(f"{name} is {value!r}, expected one of: {words}")
+
+
+def _of_profile(name: str, profile: str) -> str:
+    """A modality, whose goals and rates are those of one profile."""
+    return name if profile == "default" else f"{name}, {profile}"
+
+
+@lru_cache(maxsize=1)
+def _known(*, rendered: bool) -> list[PretrainingSet]:
+    """What sources learn: scripts that no suite has, and photographs where these may be missed."""
+    if rendered:
+        return pictures.rendered_sets()
+    found = {each.name: each for each in pictures.pretraining_sets()}
+    if PHOTOGRAPHS not in found:
+        raise ValueError(f"no file of {PHOTOGRAPHS} in the data folder (MERGELIB_DATA)")
+    return [found[PHOTOGRAPHS], found["glyphs"]]
+
+
+def _apart(seen: PretrainingSet, seed: int) -> tuple[PretrainingSet, Task]:
+    """A set of pictures without some of its classes, and the task that these make."""
+    generator = torch.Generator().manual_seed(stable_seed("held out", seed))
+    held, kept = torch.randperm(len(seen.class_names), generator=generator).split(
+        [HELD["classes"], len(seen.class_names) - HELD["classes"]]
+    )
+    names = [tuple(seen.class_names[k] for k in classes) for classes in (held, kept)]
+    train, test = (_of_classes(split, kept) for split in (seen.train, seen.test))
+    rest = replace(seen, class_names=names[1], train=train, test=test)
+    pool, tests = (_of_classes(split, held) for split in (seen.train, seen.test))
+    parts = [len(held) * HELD["train"], len(held) * HELD["validation"]]
+    parts.append(len(pool) + len(tests) - sum(parts))
+    splits = map(
+        Split,
+        torch.cat([pool.inputs, tests.inputs]).split(parts),
+        torch.cat([pool.labels, tests.labels]).split(parts),
+    )
+    return rest, pictures.picture_task(HELD_OUT, names[0], *splits)
+
+
+def text_transfer(source: Texts) -> Transfer:
+    """Sources of two texts, each on every second block; the target is mixed from the others.
+
+    Raises:
+        ValueError: other than two texts.
+    """
+    if len(source.texts) != 2:
+        count = len(source.texts)
+        raise ValueError(f"{count} texts, expected two: that of the suite and one other")
+    corpus = load_corpus(source, planned(source.profile, {}, batch_size=8))
+    plan = corpus.plan
+    parts = [corpus.parted(rows) for rows in corpus.texts]
+    seen = [rows.train[::2] for rows in parts]
+    fresh = [rows._replace(train=rows.train[1::2]) for rows in parts]
+    mixed = Rows(*(mix(one, two, SHARE, source.seed) for one, two in zip(*fresh, strict=True)))
+    target = corpus.target(mixed)
+
+    def build(width: int, depth: int, heads: int) -> Build:
+        size = {"vocabulary": plan.vocabulary, "context": plan.context}
+        return lambda part: GPT(width, depth, heads, **size)
+
+    blocks = [corpus.blocks[rows].double() for rows in (*seen, mixed.train)]
+    return Transfer(
+        _of_profile("GPT", source.profile),
+        "",
+        {name: build(*size) for name, size in GPTS[source.profile].items()},
+        (),
+        [*map(corpus.windows, seen), target.train],
+        target.choose,
+        target.judge,
+        [histograms(table, plan.vocabulary) for table in blocks],
+        Schedule(max(1000, plan.source_steps), plan.source_rate, plan.batch_size),
+        to_tokens,
+        source.seed,
+        answers=True,
+        copied=("twice",),
+        device=source.device,
+    )
+
+
+def picture_transfer(
+    task: Task,
+    known: Sequence[PretrainingSet],
+    seed: int,
+    learning: str = "labels",
+    *,
+    profile: str = "default",
+    device: str = "cpu",
+) -> Transfer:
+    """Sources of a set each, or of half of the classes of one, and a task of other pictures.
+
+    Args:
+        task: the target.
+        known: what sources see, one set or two.
+        seed: of everything drawn.
+        learning: of sources and on the target, one of `LEARNING`: with labels, and judged by the
+            network's head or by a probe; or without labels, and judged by a probe.
+        profile: one of `RESNETS`.
+        device: of networks.
+    """
+    parts = [each.train for each in known]
+    name = LEARNING[learning]
+    if len(known) == 1:
+        name = name.replace("ResNet", f"ResNet, {HALVES}", 1)
+        generator = torch.Generator().manual_seed(stable_seed("halves", seed))
+        halves = torch.randperm(len(known[0].class_names), generator=generator).chunk(2)
+        parts = [_of_classes(parts[0], half) for half in halves]
+    outputs = [int(split.labels.max()) + 1 for split in (*parts, task.train)]
+
+    def build(width: int, *blocks: int) -> Build:
+        def network(part: int) -> nn.Module:
+            body = ResNet(width, blocks)
+            return nn.Sequential(body, nn.Linear(body.width, outputs[part]))
+
+        return network
+
+    splits = [*parts, task.train]
+    kind = Transfer if learning == "labels" else Unlabelled if learning == "byol" else Probed
+    return kind(
+        _of_profile(name, profile),
+        task.name,
+        {name: build(*size) for name, size in RESNETS[profile].items()},
+        ("1.weight", "1.bias"),
+        splits,
+        task.validation,
+        task.test,
+        [_pixels(task.transform(_some(split, seed).inputs)) for split in splits],
+        SCHEDULES[learning],
+        task.transform,
+        seed,
+        answers=False,
+        copied=[name for name in RESNETS[profile] if name != SMALL],
+        device=device,
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Probed(Transfer):
+    """Pictures on which a network's features are judged: by a linear classifier of them.
+
+    It is fitted to `PROBED` training pictures of the target, whose nearest also vote.
+    """
+
+    def judged(self, net: nn.Module, state: Mapping[str, Tensor]) -> dict[str, float]:
+        state = self.settled(net, state)
+        known, *asked = (
+            Split(self._features(net, state, split), split.labels)
+            for split in (self.parts[TARGET].first(PROBED), self.choose, self.judge)
+        )
+        (choose, _), (judge, accuracy) = linear_probe(known, *asked)
+        near = neighbours_accuracy(known, asked[1], k=min(NEIGHBOURS, len(known)))
+        return {"choose": choose, "judge": judge, "accuracy": accuracy, "neighbours": near}
+
+    def _features(self, net: nn.Module, state: Mapping[str, Tensor], split: Split) -> Tensor:
+        body = {key.removeprefix("0."): value for key, value in state.items() if key[:2] == "0."}
+        return calling.features(
+            _body(net), body, split.inputs, batch_size=100, transform=self.transform
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Unlabelled(Probed):
+    """The same for networks that learn without labels, by BYOL; heads stay as they are."""
+
+    def trained(
+        self, net: nn.Module, split: Split, steps: Sequence[int], rate: float
+    ) -> dict[int, State]:
+        found = train_byol(
+            _body(net),
+            self.transform(split.inputs),
+            steps=max(steps),
+            batch_size=self.schedule.batch_size,
+            learning_rate=rate,
+            kept_at=steps,
+            momentum=MOMENTUM,
+            seed=stable_seed("order", self.seed),
+        )
+        return {
+            step: {**net.state_dict(), **{f"0.{key}": value for key, value in body.items()}}
+            for step, body in found.items()
+        }
+
+    def step_flops(self, net: nn.Module) -> int:
+        views = 2 * [self.transform(self.parts[TARGET].inputs[: self.schedule.batch_size])]
+        body = copy.deepcopy(_body(net))
+        network = BYOL(body, body.width, momentum=MOMENTUM).train()
+        return count_flops(lambda: network.loss(*views).backward())
+
+
+def _body(net: nn.Module) -> ResNet:
+    body: ResNet = net.get_submodule("0")  # type: ignore[assignment]  # as `picture_transfer` builds
+    return body
+
+
+def _of_classes(split: Split, classes: Tensor) -> Split:
+    """Examples of some classes, numbered anew."""
+    numbers = torch.full((int(split.labels.max()) + 1,), -1)
+    numbers[classes] = torch.arange(len(classes))
+    labels = numbers[split.labels]
+    return Split(split.inputs[labels >= 0], labels[labels >= 0])
+
+
+def _some(split: Split, seed: int) -> Split:
+    """`DESCRIBED` of a split's examples, drawn."""
+    generator = torch.Generator().manual_seed(stable_seed("described", seed))
+    rows = torch.randperm(len(split), generator=generator)[:DESCRIBED]
+    return Split(split.inputs[rows], split.labels[rows])
+
+
+def _pixels(images: Tensor) -> Tensor:
+    """Pictures as rows of 8 x 8 pixels of three colours."""
+    return F.adaptive_avg_pool2d(images, 8).flatten(1).double()

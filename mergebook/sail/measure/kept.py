@@ -1,0 +1,393 @@
+"""What growing keeps, and what learning its maps buys (Anonymous, 2025, section 4.1, appendix F).
+
+Data are cut into three random parts of one law. Two small networks learn on D_1 and D_2, a larger
+one is grown from them and trained on D*. LiGO (Wang et al., 2023) is a map of one source, learned.
+"""
+
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch import nn
+
+from mergebook.lab.results import Tables
+from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings, study
+from mergebook.sail.costs import count_flops, loop_flops
+from mergebook.sail.measure.arms import NOISE
+from mergebook.sail.measure.text import texts_of
+from mergebook.sail.measure.training import Plan, State, Texts, by_adam, load_corpus
+from mergebook.sail.measure.transfers import settled
+from mergebook.sail.thirds import random_thirds
+from mergebook.suites.data.texts import TEXTS
+from mergebook.suites.families import family_of
+from mergebook.suites.loading import load_suite
+from mergebook.suites.models import GPT, MLP, ResNet
+from mergelib.evaluation.tasks import Split, Task, cross_entropy
+from mergelib.hashing import stable_seed
+from mergelib.messages.brief import Brief
+from mergelib.problems import calling
+from mergelib.problems.checks import check_choice
+from mergelib.sail import grow
+from mergelib.sail.growth.depth import DEPTHS
+from mergelib.sail.growth.learning import MEASURED, learn_growth
+from mergelib.sail.growth.width import COPYING, WIDTHS
+from mergelib.statedict import lerp
+from mergelib.training import seeded
+
+Build = Callable[[bool, bool], nn.Module]  # from whether it is wider, and whether deeper
+
+GROWN = {"wider": (True, False), "deeper": (False, True), "both": (True, True)}
+LEARNED = (  # what is grown, and where the maps of width and the logits of depth begin
+    ("wider", "mean", ""),
+    ("wider", "svd", ""),
+    ("deeper", "", "stack"),
+    ("both", "svd", "stack"),
+)
+PAIRED = LEARNED[0]  # what is learned for two sources as well
+SIZES: dict[str, Any] = {"train_size": 6000, "validation_size": 500, "test_size": 500}  # pictures
+
+
+@dataclass(frozen=True, repr=False)
+class Ground(Brief):
+    """Data, and the networks that learn on them.
+
+    Attributes:
+        builds: by family, a network at a random start.
+        parts: D_1, D_2 and D*; inputs as the networks take them.
+        choose: of D*'s law, for what is chosen.
+        judge: likewise, for what is reported.
+        batch_size: examples of a step.
+    """
+
+    builds: Mapping[str, Build]
+    parts: Sequence[Split]
+    choose: Split
+    judge: Split
+    batch_size: int
+
+
+def ground_of(run: Run) -> Loaded:
+    """The ground of a run and its seed: a text, or the first task of a suite of pictures.
+
+    Raises:
+        ValueError: an unknown suite, or a setting of zoos.
+    """
+    refuse_zoo_settings(run, "studies of growth")
+    if run.suite in TEXTS:
+        loaded = texts_of(run)
+        (source,) = loaded.arguments
+        return Loaded((text_ground(source), run.seed), loaded.inputs)
+    first = next(iter(family_of(run.suite).suites[run.suite]))
+    suite = load_suite(run.suite, seed=run.seed, tasks=[first], **SIZES)
+    ground = picture_ground(suite.tasks[first], run.seed)
+    return Loaded((ground, run.seed), {"sources": suite.sources})
+
+
+def picture_ground(task: Task, seed: int) -> Ground:
+    """A task's training pictures in thirds, for an MLP and a ResNet."""
+
+    def ready(split: Split) -> Split:
+        return Split(task.transform(split.inputs), split.labels)
+
+    thirds = random_thirds(len(task.train), stable_seed("thirds", seed))
+    parts = [ready(Split(task.train.inputs[rows], task.train.labels[rows])) for rows in thirds]
+    builds = picture_networks(len(task.class_names), (3, 5))
+    return Ground(builds, parts, ready(task.validation), ready(task.test), 64)
+
+
+def picture_networks(classes: int, layers: tuple[int, int]) -> dict[str, Build]:
+    """An MLP of width 64 or 96, and a ResNet of 8 or 12 with two or three blocks a stage.
+
+    Args:
+        classes: of the pictures.
+        layers: of the MLP, and of the deeper one.
+    """
+
+    def mlp(wide: bool, deep: bool) -> nn.Module:
+        width = 96 if wide else 64
+        return nn.Sequential(MLP(width, layers[deep]), nn.Linear(width, classes))
+
+    def resnet(wide: bool, deep: bool) -> nn.Module:
+        net = ResNet(12 if wide else 8, (3, 3) if deep else (2, 2))
+        return nn.Sequential(net, nn.Linear(net.width, classes))
+
+    return {"MLP": mlp, "ResNet": resnet}
+
+
+def text_ground(source: Texts) -> Ground:
+    """Blocks of a text in random thirds, for a GPT; a stretch of it is held out of all of them."""
+    plan = Plan(batch_size=8)
+    corpus = load_corpus(source, plan)
+    thirds = random_thirds(len(corpus.blocks), stable_seed("thirds", source.seed))
+    rows = [corpus.parted(third) for third in thirds]
+    target = corpus.target(rows[2])
+
+    def build(wide: bool, deep: bool) -> nn.Module:
+        size = {"vocabulary": plan.vocabulary, "context": plan.context}
+        return GPT(48 if wide else 32, 3 if deep else 2, 4, **size)
+
+    splits = [*(corpus.windows(part.train) for part in rows), target.choose, target.judge]
+    *parts, choose, judge = (Split(split.inputs.long(), split.labels) for split in splits)
+    return Ground({"GPT": build}, parts, choose, judge, plan.batch_size)
+
+
+@study(load=ground_of)
+def kept(
+    ground: Ground,
+    seed: int,
+    *,
+    source_steps: int = 300,
+    source_rate: float = 3e-3,
+    steps: int = 100,
+    map_rates: Sequence[float] = (3e-4, 1e-3, 1e-2, 1e-1),
+    further: int = 100,
+    rates: Sequence[float] = (3e-4, 1e-3, 3e-3),
+    only: Sequence[str] = (),
+) -> Tables:
+    """Share of a source's learning that a larger network begins with, by scheme and family.
+
+    The share is (random − loss)/(random − source), of losses on D*'s law; ``random`` is that of
+    the larger network at its random start. Maps are learned on D*, so they may get above 1. What
+    they cost is given to the plain start as further steps of training, then both are compared.
+
+    Args:
+        ground: data and networks.
+        seed: of all that is drawn.
+        source_steps: of Adam, for a source.
+        source_rate: of every such step.
+        steps: of Adam, for maps.
+        map_rates: of these; the one with the lowest loss on ``choose`` is taken.
+        further: steps of training from the start that was learned, at most.
+        rates: of these, and of those from the plain start. For each start, ``choose`` takes the
+            rate and where to stop, a multiple of a quarter of ``further``.
+        only: families, by default all of the ground. One resumes by itself if it is a point of its
+            own (``--at 'only=["MLP"]'``).
+
+    Returns:
+        ``starts``: rows of ``family``, ``grown`` (`GROWN`), ``width`` and ``depth`` (schemes;
+        empty where nothing is wider, or deeper), ``sources`` (``one``; or two that share their
+        initial weights, ``shared``, or have their ``own``; averaged evenly, with statistics of
+        batch norms measured anew), ``mode`` (``grown``:
+        as `grow` gives it; ``alone``, ``joint``: learned), ``loss`` and ``kept``. ``trained``:
+        the learned ones again, with the ``rate`` of maps (of the first source's, where each has
+        its own), ``flops`` (of learning at that rate), ``extra`` (steps of training that cost as
+        much), ``after`` (loss after at most ``further`` steps), and ``plain`` (after at most
+        ``further`` + ``extra``, from one source grown by ``mean`` and ``identity``, or ``stack``
+        where no layer can be closed). Losses in nats.
+
+    Raises:
+        ValueError: a family that the ground does not have.
+    """
+    for family in only:
+        check_choice("family", family, [*ground.builds])
+    tables: Tables = {"starts": [], "trained": []}
+    for family in only or ground.builds:
+        build = ground.builds[family]
+        bench = Bench(ground, build, seed, steps, map_rates, further, rates)
+        spots = {"one": ("common", 0), "shared": ("common", 1), "own": ("second", 1)}
+        sources = {
+            name: bench.source(*spot, source_steps, source_rate) for name, spot in spots.items()
+        }
+        told = bench.loss(sources["one"])
+        for grown in GROWN:
+            random = bench.loss(bench.fresh(grown))
+            starts = [*bench.starts(grown, sources)]
+            shared = {"family": family, "grown": grown}
+            for start in starts:
+                loss = bench.loss(start.model)
+                share = (random - loss) / (random - told)
+                tables["starts"].append({**shared, **start.words, "loss": loss, "kept": share})
+            for start, row in bench.trained(grown, starts):
+                tables["trained"].append({**shared, **start.words, "rate": start.rate, **row})
+    return tables
+
+
+def ways(
+    source: nn.Module, build: Build, seed: int, kinds: Iterable[str] = GROWN
+) -> Iterator[tuple[str, str, str, nn.Module, nn.Module]]:
+    """A network grown in every way that fits it.
+
+    Args:
+        source: the small one.
+        build: of the larger one.
+        seed: draws its random start, and what schemes draw.
+        kinds: of `GROWN`.
+
+    Yields:
+        What is grown, the schemes of width and of depth (empty where nothing is wider, or deeper),
+        the larger network at its random start, and grown.
+    """
+    for grown in kinds:
+        wide, deep = GROWN[grown]
+        for width, depth in product(WIDTHS if wide else ("",), DEPTHS if deep else ("",)):
+            with seeded(seed):
+                fresh = build(wide, deep)
+            generator = torch.Generator().manual_seed(seed)
+            try:
+                state = grow(source, fresh, **_schemes(width, depth), generator=generator)
+            except ValueError:  # a scheme that does not fit the family
+                continue
+            yield grown, width, depth, fresh, _loaded(fresh, state)
+
+
+@dataclass(frozen=True, repr=False)
+class Start(Brief):
+    """A larger network that begins with what smaller ones have learned.
+
+    Attributes:
+        words: how, as in the tables of `kept`.
+        model: the larger network.
+        rate: of Adam, where maps were learned.
+        flops: of learning them.
+    """
+
+    words: dict[str, str]
+    model: nn.Module
+    rate: float = 0.0
+    flops: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class Bench(Brief):
+    """A family on its ground; settings are those of `kept`."""
+
+    ground: Ground
+    build: Build
+    seed: int
+    steps: int
+    map_rates: Sequence[float]
+    further: int
+    rates: Sequence[float]
+
+    def source(self, start: str, part: int, steps: int, rate: float) -> nn.Module:
+        """A small network from a start of that name, trained on a part."""
+        with seeded(stable_seed("start", start, self.seed)):
+            net = self.build(False, False)
+        split = self.ground.parts[part]
+        return _loaded(net, self._trained(net, split, [steps], rate)[steps])
+
+    def fresh(self, grown: str) -> nn.Module:
+        """A larger network at its random start."""
+        with seeded(self.seed):
+            return self.build(*GROWN[grown])
+
+    def loss(self, model: nn.Module, split: Split | None = None) -> float:
+        """Cross-entropy in nats, by default on what judges."""
+        split = split or self.ground.judge
+        outputs = calling.features(model, model.state_dict(), split.inputs)
+        return float(cross_entropy(outputs, split.labels))
+
+    def starts(self, grown: str, sources: Mapping[str, nn.Module]) -> Iterator[Start]:
+        """Every start of a larger network: as `grow` makes it, learned, and of two sources."""
+        one, *others = sources
+        plain: dict[tuple[str, str, str], nn.Module] = {}
+        for _, width, depth, _, model in ways(sources[one], self.build, self.seed, [grown]):
+            plain[grown, width, depth] = model
+            yield Start(_words(width, depth), model)
+        for kind, width, depth in LEARNED:
+            if (way := (kind, width, depth)) not in plain:
+                continue
+            alone = self._learned([sources[one]], *way)
+            yield alone
+            for name in others if way == PAIRED else ():
+                second = grow(sources[name], self.fresh(grown), **_schemes(width, depth))
+                yield Start(_words(width, depth, name), self._averaged(plain[way], second))
+                other = self._learned([sources[name]], *way)
+                model = self._averaged(alone.model, other.model.state_dict())
+                flops = alone.flops + other.flops
+                yield Start(_words(width, depth, name, "alone"), model, alone.rate, flops)
+                joint = self._learned([sources[one], sources[name]], *way)
+                yield replace(joint, words=_words(width, depth, name, "joint"))
+
+    def trained(
+        self, grown: str, starts: Sequence[Start]
+    ) -> Iterator[tuple[Start, dict[str, float]]]:
+        """What learned starts and the plain one come to, at equal FLOPs."""
+        learned = [start for start in starts if start.flops]
+        if not learned:
+            return
+        model = self.fresh(grown)
+        rows = slice(self.ground.batch_size)
+        first = Split(self.ground.parts[2].inputs[rows], self.ground.parts[2].labels[rows])
+        step = count_flops(lambda: cross_entropy(model(first.inputs), first.labels).backward())
+        extra = {id(start): round(start.flops / step) for start in learned}
+        plain = self._after(_plain(starts), {self.further + more for more in extra.values()})
+        for start in learned:
+            more = extra[id(start)]
+            after = self._after(start.model, {self.further})[self.further]
+            row = {"flops": start.flops, "extra": more, "after": after}
+            yield start, {**row, "plain": plain[self.further + more]}
+
+    def _learned(self, sources: Sequence[nn.Module], grown: str, width: str, depth: str) -> Start:
+        """Maps learned at the best of the rates."""
+        target = self.fresh(grown)
+        data = self.ground.parts[2]
+        options: dict[str, Any] = {**_schemes(width, depth), "batch_size": self.ground.batch_size}
+        options["noise"] = NOISE if width in COPYING else 0.0
+
+        def learn(steps: int, rate: float) -> State:
+            pair = (data.inputs, data.labels)
+            return learn_growth(
+                sources, target, pair, steps=steps, learning_rate=rate, seed=self.seed, **options
+            ).state
+
+        best = {rate: _loaded(target, learn(self.steps, rate)) for rate in self.map_rates}
+        rate = min(best, key=lambda rate: self.loss(best[rate], self.ground.choose))
+        flops = loop_flops(partial(learn, rate=rate), self.steps)
+        return Start(_words(width, depth, mode="alone"), best[rate], rate, flops)
+
+    def _averaged(self, one: nn.Module, other: State) -> nn.Module:
+        """The even average; statistics of batch norms, if there are, measured on D*."""
+        batches = self.ground.parts[2].inputs[:MEASURED].split(self.ground.batch_size)
+        return _loaded(one, settled(one, lerp(one.state_dict(), other, 0.5), batches))
+
+    def _after(self, model: nn.Module, budgets: Collection[int]) -> dict[int, float]:
+        """Loss after at most so many steps on D*, at the rate and the step that are best."""
+        every = max(1, self.further // 4)
+        stops = [*range(every, max(budgets) + 1, every), *budgets]
+        reached = [(0, self.loss(model, self.ground.choose), self.loss(model))]
+        for rate in self.rates:
+            states = self._trained(model, self.ground.parts[2], stops, rate)
+            for count, state in states.items():
+                net = _loaded(model, state)
+                reached.append((count, self.loss(net, self.ground.choose), self.loss(net)))
+        return {
+            budget: min((told, judged) for count, told, judged in reached if count <= budget)[1]
+            for budget in budgets
+        }
+
+    def _trained(
+        self, model: nn.Module, split: Split, steps: Sequence[int], rate: float
+    ) -> dict[int, State]:
+        seed = stable_seed("order", self.seed)
+        return by_adam(model, split, steps, rate, batch_size=self.ground.batch_size, seed=seed)
+
+
+def _plain(starts: Sequence[Start]) -> nn.Module:
+    """Of starts as `grow` makes them, the one that keeps the function, else a stack."""
+    models = {tuple(start.words.values()): start.model for start in starts}
+    for width, depth in product(("mean", ""), ("identity", "stack", "")):
+        model = models.get((width, depth, "one", "grown"))
+        if model is not None:
+            return model
+    raise ValueError("the network was not grown in any way that is known")
+
+
+def _words(width: str, depth: str, sources: str = "one", mode: str = "grown") -> dict[str, str]:
+    return {"width": width, "depth": depth, "sources": sources, "mode": mode}
+
+
+def _schemes(width: str, depth: str) -> dict[str, Any]:
+    """Arguments of `grow`; its own where nothing is wider, or deeper."""
+    return {name: value for name, value in (("width", width), ("depth", depth)) if value}
+
+
+def _loaded(model: nn.Module, state: Mapping[str, torch.Tensor]) -> nn.Module:
+    """A copy of a network with other weights."""
+    network = copy.deepcopy(model)
+    network.load_state_dict(state)
+    return network

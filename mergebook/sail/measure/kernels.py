@@ -1,0 +1,101 @@
+"""γ_1 of texts under other features and kernels (SAIL, Anonymous, 2025, section 4.4).
+
+The paper's one number, γ* = −0.1244, comes from MMD², of which it names neither kernel nor
+features. Which of them find the right weight is seen where it is known, on mixtures.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mergebook.lab.results import Tables
+from mergebook.lab.runner import study
+from mergebook.sail.measure.text import (
+    FEATURES,
+    SHARES,
+    divided,
+    first_weight,
+    mixed,
+    texts_of,
+    weighed,
+)
+from mergebook.sail.measure.training import Corpus, Texts, load_corpus, planned
+from mergebook.sail.thirds import mean_thirds
+from mergelib.sail.divergences import total_variation
+
+TOKENS = {"characters": 0, "byte pairs": 512}  # sizes of vocabularies that are learned
+FACTORS = (0.5, 1.0, 2.0, 100.0)  # of the median distance; the last one is nearly a linear kernel
+VARIATION = "total variation"
+
+
+@study(load=texts_of)
+def text_kernels(source: Texts, *, factors: Sequence[float] = FACTORS) -> Tables:
+    """Eq. 11 for thirds by mean token value, in all features, tokens and bandwidths.
+
+    Args:
+        source: one text, to be cut into thirds; its seed draws the stretch, a fifth of the text,
+            that is left out.
+        factors: bandwidths of the Gaussian kernel, in median distances. Far above 1, MMD² is
+            nearly the squared distance of means, over the squared bandwidth.
+
+    Returns:
+        ``distances``: rows of ``tokens`` (``characters``, ``byte pairs``), ``factor`` and what
+        `mergebook.sail.measure.text.weighed` has.
+    """
+    distances = []
+    for tokens, pairs in TOKENS.items():
+        corpus = load_corpus(source, planned(source.profile, {"pairs": pairs}))
+        own = (~corpus.held).nonzero()[:, 0]
+        thirds = [own[rows] for rows in mean_thirds(corpus.blocks[own])]
+        for name, factor in product(FEATURES, factors):
+            found = weighed(corpus, thirds, name, factor)
+            distances.append({"tokens": tokens, "factor": factor, **found})
+    return {"distances": distances}
+
+
+@study(load=texts_of)
+def mixture_weights(
+    source: Texts,
+    *,
+    others: Sequence[str] = ("wikitext2_test",),
+    shares: Sequence[float] = SHARES,
+    factors: Sequence[float] = FACTORS,
+    plan: Mapping[str, Any] = {},
+) -> Tables:
+    """Eq. 11 for the mixtures of `mixture`, where γ_1 is the share, in all features and kernels.
+
+    Args:
+        source: its seed, and texts: D_1 and D_2, or one, to be cut into thirds.
+        others: the name of D_2; none for thirds.
+        shares: values of ρ.
+        factors: as of `text_kernels`.
+        plan: sizes of blocks and vocabularies, and what is held out; nothing is trained.
+
+    Returns:
+        ``weights``: rows of ``share``, ``features``, ``kernel`` (the factor, or `VARIATION`, that
+        of all tokens of a part), and ``gamma``.
+    """
+    corpus = load_corpus(source, planned(source.profile, plan))
+    seen, fresh = divided(corpus, thirds=not others)
+    rows = []
+    for share in shares:
+        parts = [*seen, mixed(fresh, share, source.seed).train]
+        found = {
+            (name, f"{factor:g}"): weighed(corpus, parts, name, factor)["gamma"]
+            for name, factor in product(FEATURES, factors)
+        }
+        found["histogram", VARIATION] = first_weight(_variations(corpus, parts))
+        for (name, kernel), gamma in found.items():
+            rows.append({"share": share, "features": name, "kernel": kernel, "gamma": gamma})
+    return {"weights": rows}
+
+
+def _variations(corpus: Corpus, parts: Sequence[Tensor]) -> Tensor:
+    """Squared total variation of the tokens of each part and each, ``(parts, parts)``."""
+    size = corpus.plan.vocabulary
+    counts = [torch.bincount(corpus.blocks[rows].flatten(), minlength=size) for rows in parts]
+    pooled = torch.stack(counts)
+    return total_variation(pooled[:, None], pooled[None]).square()

@@ -1,0 +1,214 @@
+"""The ground of the study of diffusion: latents of a task's pictures, and who judges drawn ones.
+
+Pictures become latents by a small autoencoder. Tokens that the suite's backbone has of them are
+what a SiT is aligned to, by REPA, or by f_P, which has learned them from latents. The judge is the
+task's expert, by its features and by the classes that it tells.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mergebook.lab.results import Rows
+from mergebook.sail.costs import count_flops
+from mergebook.sail.networks.diffusion.alignment import LatentToRepresentation
+from mergebook.sail.networks.diffusion.flow import draw
+from mergebook.sail.networks.diffusion.networks import CHANNELS, SIDE, AutoEncoder, SiT
+from mergebook.suites.models import VisionTransformer
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.hashing import stable_seed
+from mergelib.messages.brief import Brief
+from mergelib.problems.checks import check_choice
+from mergelib.sail.divergences import frechet_distance, kernel_distance
+from mergelib.training import make_optimiser, seeded, shuffled, train
+
+Judging = Literal["test", "validation"]
+ROWS = 500  # pictures at a time, where nothing is trained
+
+
+@dataclass(frozen=True, repr=False)
+class World(Brief):
+    """What all arms share.
+
+    Attributes:
+        latents: of the training pictures, ``(N, 4, 8, 8)``, each channel of mean 0, variance 1.
+        labels: theirs, ``(N,)``.
+        names: of the classes.
+        wanted: the backbone's tokens, ``(N, 16, size)``, each feature of mean 0 and variance 1.
+        represent: f_P, frozen.
+        printed: whether f_P sees the noisy latent or the clean one.
+        picture: latents to pictures in -1..1.
+        judge: pictures to an expert's features and classes.
+        real: features of the pictures that drawn ones are compared with.
+        floor: rows of ``pictures``, their ``count``, ``frechet`` and ``kernel``: distances from
+            those of as many training pictures, as they are (``"real"``) and from their latents
+            (``"decoded"``).
+        flops: of f_P's training.
+        seed: of everything drawn.
+    """
+
+    latents: Tensor
+    labels: Tensor
+    names: tuple[str, ...]
+    wanted: Tensor
+    represent: nn.Module
+    printed: bool
+    picture: Callable[[Tensor], Tensor]
+    judge: Callable[[Tensor], tuple[Tensor, Tensor]]
+    real: Tensor
+    floor: Rows
+    flops: int
+    seed: int
+
+
+def prepare(
+    zoo: Zoo,
+    task: str,
+    *,
+    samples: int,
+    prepared: int,
+    represented: int,
+    printed: bool = True,
+    judged_on: Judging = "test",
+) -> World:
+    """Train autoencoder and f_P on a task's training pictures, on the backbone's device.
+
+    Args:
+        zoo: experts and their suite, of pictures, on a vision transformer.
+        task: whose pictures.
+        samples: real pictures to compare with, at most.
+        prepared: steps of the autoencoder, with batches of 64.
+        represented: steps of f_P, likewise.
+        printed: see `World`.
+        judged_on: split of these real pictures.
+
+    Raises:
+        TypeError: a backbone that is no vision transformer.
+        ValueError: another split.
+    """
+    check_choice("judged_on", judged_on, get_args(Judging))
+    model = zoo.model
+    if not isinstance(model, VisionTransformer):
+        raise TypeError(f"the backbone is a {type(model).__name__}, expected VisionTransformer")
+    data, seed = zoo.suite.tasks[task], stable_seed("diffusion", zoo.suite.seed)
+    device = next(model.parameters()).device
+    parts = (data.train, getattr(data, judged_on))
+    pictures, shown = (data.transform(part.inputs.to(device)) for part in parts)
+    backbone, expert = copy.deepcopy(model).eval(), copy.deepcopy(model).eval()
+    backbone.load_state_dict(zoo.pretrained)
+    expert.load_state_dict(zoo.experts[task])
+
+    def judge(rows: Tensor) -> tuple[Tensor, Tensor]:
+        features = by_rows(expert, rows)
+        return features.cpu(), zoo.heads[task](features).argmax(1).cpu()
+
+    with seeded(seed):
+        coder = AutoEncoder().to(device)
+    _fit(coder, pictures, pictures, prepared, seed)
+    codes = by_rows(coder.encode, pictures)
+    spread, middle = torch.std_mean(codes, (0, 2, 3), keepdim=True)
+    tokens = by_rows(backbone.tokens, pictures)
+    spread_of, middle_of = torch.std_mean(tokens, (0, 1))
+    latents, wanted = (codes - middle) / spread, (tokens - middle_of) / spread_of
+    with seeded(seed):
+        represent = LatentToRepresentation(wanted.shape[-1]).to(device)
+    flops = _fit(represent, latents, wanted, represented, seed)
+
+    def picture(rows: Tensor) -> Tensor:
+        return by_rows(lambda part: coder.decode(part * spread + middle).clamp(-1, 1), rows)
+
+    real = judge(shown[:samples])[0]
+    near = {"real": pictures[: len(real)], "decoded": picture(latents[: len(real)])}
+    floor: Rows = [
+        {"pictures": name, "count": len(rows), **_distances(judge(rows)[0], real)}
+        for name, rows in near.items()
+    ]
+    return World(
+        latents,
+        data.train.labels.to(device),
+        tuple(data.class_names),
+        wanted,
+        represent.requires_grad_(False),
+        printed,
+        picture,
+        judge,
+        real,
+        floor,
+        flops,
+        seed,
+    )
+
+
+def drawn(world: World, network: SiT, labels: Tensor, steps: int) -> Tensor:
+    """Pictures in -1..1 of some classes; every network begins with the same noise.
+
+    Args:
+        world: of the latents.
+        network: left in training mode.
+        labels: ``(n,)``.
+        steps: of Euler's method.
+    """
+    generator = torch.Generator().manual_seed(world.seed + 2)
+    shape = (CHANNELS, SIDE, SIDE)
+    network.eval()
+    latents = [
+        draw(network, rows.to(world.latents.device), shape, steps=steps, generator=generator)
+        for rows in labels.split(ROWS)
+    ]
+    network.train()
+    return world.picture(torch.cat(latents))
+
+
+def quality(world: World, network: SiT, samples: int, steps: int) -> dict[str, float]:
+    """How near drawn pictures are to real ones, and how many show what was asked for.
+
+    Args:
+        world: of the latents.
+        network: left in training mode.
+        samples: pictures, of all classes in turn.
+        steps: of Euler's method.
+
+    Returns:
+        ``frechet`` and ``kernel`` from the test pictures, and ``accuracy``, the share of pictures
+        that the expert takes for the class asked for.
+    """
+    labels = torch.arange(samples) % len(world.names)
+    features, classes = world.judge(drawn(world, network, labels, steps))
+    return {
+        **_distances(features, world.real),
+        "accuracy": float((classes == labels).float().mean()),
+    }
+
+
+@torch.no_grad()
+def by_rows(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """A function of a batch, of some rows at a time, without a graph."""
+    return torch.cat([function(part) for part in rows.split(ROWS)])
+
+
+def _fit(model: nn.Module, inputs: Tensor, targets: Tensor, steps: int, seed: int) -> int:
+    """Least squares by Adam; the FLOPs."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def loss(rows: Tensor) -> Tensor:
+        return F.mse_loss(model(inputs[rows]), targets[rows])
+
+    rows = torch.arange(min(64, len(inputs)))
+    flops = steps * count_flops(lambda: loss(rows).backward())
+    batches = shuffled(len(inputs), len(rows), generator, steps=steps)
+    train(model, batches, loss, make_optimiser(model, "adam", 1e-3))
+    return flops
+
+
+def _distances(first: Tensor, second: Tensor) -> dict[str, float]:
+    return {
+        "frechet": frechet_distance(first, second),
+        "kernel": kernel_distance(first, second),
+    }

@@ -1,0 +1,237 @@
+"""SAIL on two spirals, for all weights of two sources (Anonymous, 2025, appendix K, Fig. 8 and 9).
+
+Adam at 5e-3 for 300 epochs on all points at once, for sources and retraining, as the paper has it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mergebook.lab.results import Tables
+from mergebook.lab.runner import seed_alone, study
+from mergebook.sail import two_spirals as world
+from mergebook.sail.costs import Curve, goals_of, retrain, steps_to
+from mergebook.sail.two_spirals import Spirals, perceptron, scores, side_by_side, taken_apart
+from mergebook.suites.models import started_anew
+from mergelib.align import git_rebasin
+from mergelib.evaluation.tasks import Split
+from mergelib.hashing import stable_seed
+from mergelib.sail.divergences import mmd_table
+from mergelib.sail.proximal import oracle_gamma, proximal_weights
+from mergelib.statedict import StateDict, flatten, lerp
+
+GAMMAS = tuple(round(-1 + 0.1 * i, 1) for i in range(31))
+READINGS = ("one class", "inner, outer", "random")
+EPOCHS, EVERY, RATE = 300, 5, 5e-3  # of trainings; steps between evaluations; of Adam
+MIDDLE = 0.5  # the only weight after re-basin: the ends are the sources'
+TUNING = range(1000, 1010)
+GOALS = {"easy": 0.424, "hard": 0.224}  # nats, as `tuned_goals` finds them
+KEPT = (0, 50, 100, 200, 300)  # steps whose losses a result keeps
+DIGITS = 4
+
+Sources = dict[str, tuple[StateDict, StateDict]]
+
+
+@study(load=seed_alone("spirals", "spirals"))
+def spirals(
+    seed: int,
+    *,
+    gammas: Sequence[float] = GAMMAS,
+    readings: Sequence[str] = READINGS,
+    epochs: int = EPOCHS,
+    learning_rate: float = RATE,
+    every: int = EVERY,
+    goals: Mapping[str, float] = GOALS,
+) -> Tables:
+    """Two sources, their weighted averages γ θ_1 + (1 − γ) θ_2 retrained on D*, and scratch.
+
+    Sources share their initial weights (``shared``), have their own (``own``), or those with their
+    own are matched by Git Re-Basin first (``re-basin``, at γ = ½).
+
+    Args:
+        seed: of points and initial weights.
+        gammas: weights of the first source.
+        readings: names in `mergebook.sail.two_spirals.readings`. A reading resumes by itself
+            if it is a point of its own (``--at 'readings=["random"]'``); all have scratch's rows.
+        epochs: of sources and of retraining, one step each.
+        learning_rate: of Adam.
+        every: steps between evaluations.
+        goals: names to losses on validation points.
+
+    Returns:
+        ``arms``: rows of ``reading``, ``start``, ``gamma``, ``arm`` (``sweep``; ``proximal``: γ
+        of Theorem 3 by MMD of inputs; ``scratch``, whose ``start`` is ``fresh``, or ``common``,
+        where the sources started), ``accuracy`` and ``loss`` (test, after training), steps to each
+        goal by its name (`steps_to`; null where it was never reached), ``gradient`` (mean log
+        gradient norm over the first tenth of steps), ``gradient_easy`` (log of it at the first
+        reading at which the first goal is reached, or else at the end), and ``loss_K``, validation
+        loss after K steps.
+        ``sources``: rows of ``reading``, ``start``, ``source``, ``mmd`` (MMD² to D*),
+        ``parameters`` and ``random`` (squared distance to an optimum of this source and of fresh
+        weights; the optimum is trained from the common start where sources share it, else from a
+        fresh one). ``matched``: the same of ``parameters`` and ``random`` where the second source
+        with its own start, the optimum and the fresh weights are all reordered to match the first
+        source: which order hidden units have is chance. ``weights``: rows of ``reading``,
+        ``start``, ``gamma`` (Theorem 3) and ``oracle`` (nearest to the optimum, any sign).
+    """
+    data = world.spirals(seed)
+    parts = {name: world.readings(data, seed)[name] for name in readings}
+    names = ("common", "second", "fresh", "further")
+    starts = {name: initial(name, seed) for name in names}
+    trained = sources_of(data, parts, starts, epochs, learning_rate)
+    tables: Tables = {"arms": [], "sources": [], "matched": [], "weights": []}
+
+    def measured(states: list[StateDict]) -> tuple[list[dict[str, Any]], list[dict[str, Tensor]]]:
+        model = side_by_side(states)
+        curve = trained_on(model, data.train, data.validation, epochs, learning_rate, every)
+        return list(summaries(model, curve, data.test, goals)), taken_apart(model)
+
+    scratch, (optimum, fresh) = measured([starts["common"], starts["fresh"]])
+    for start, row in zip(("common", "fresh"), scratch, strict=True):
+        tables["arms"].append({"reading": "", "start": start, "arm": "scratch", **row})
+    for reading, rows in parts.items():
+        table = mmd_table([data.train.inputs, *(data.train.inputs[part] for part in rows)])
+        weight = float(proximal_weights(table[0, 1:], table[1:, 1:]).weights[0])
+        kinds: list[dict[str, Any]] = []
+        states: list[StateDict] = []
+        for start, pair in trained[reading].items():
+            for gamma in gammas if start != "re-basin" else (MIDDLE,):
+                kinds.append({"start": start, "gamma": gamma, "arm": "sweep"})
+                states.append(lerp(pair[1], pair[0], gamma))
+            if start == "re-basin":
+                points = (_matched(pair[0], state) for state in (fresh, starts["further"]))
+                tables["matched"] += [{"reading": reading, **row} for row in apart(pair, *points)]
+                continue
+            kinds.append({"start": start, "gamma": round(weight, DIGITS), "arm": "proximal"})
+            states.append(lerp(pair[1], pair[0], weight))
+            end = optimum if start == "shared" else fresh
+            oracle = float(oracle_gamma(list(pair), end, "affine").weights[0])
+            tables["weights"].append(
+                {"reading": reading, "start": start, "gamma": weight, "oracle": oracle}
+            )
+            for row in apart(pair, end, starts["further"]):
+                mmd = float(table[0, row["source"]])
+                tables["sources"].append({"reading": reading, "start": start, "mmd": mmd, **row})
+        for kind, row in zip(kinds, measured(states)[0], strict=True):
+            tables["arms"].append({"reading": reading, **kind, **row})
+    return tables
+
+
+def trained_on(
+    model: torch.nn.Module,
+    train: Split,
+    validation: Split,
+    epochs: int,
+    learning_rate: float,
+    every: int,
+) -> Curve:
+    """Networks side by side, trained in place on all points at once."""
+    return retrain(
+        model,
+        range(epochs),
+        lambda _: scores(model, train)[0].sum(),
+        lambda: scores(model, validation),
+        torch.optim.Adam(model.parameters(), lr=learning_rate),
+        every=every,
+    )
+
+
+def summaries(
+    model: torch.nn.Module, curve: Curve, test: Split, goals: Mapping[str, float]
+) -> Iterator[dict[str, Any]]:
+    """What a result keeps of each network's training, see `spirals`."""
+    with torch.no_grad():
+        losses, accuracies = scores(model, test)
+    reached = {name: steps_to(curve.steps, curve.loss, goal) for name, goal in goals.items()}
+    steps = torch.tensor(curve.steps)
+    early = curve.gradient[steps <= steps[-1] // 10].log().mean(0)
+    first = reached[next(iter(goals))]
+    for i in range(len(losses)):
+        row: dict[str, Any] = {"accuracy": float(accuracies[i]), "loss": float(losses[i])}
+        row |= {
+            name: None if found[i].isnan() else float(found[i]) for name, found in reached.items()
+        }
+        at = -1 if first[i].isnan() else int((steps < first[i]).sum())
+        row |= {"gradient": float(early[i]), "gradient_easy": float(curve.gradient[at, i].log())}
+        for step in KEPT:
+            if step in curve.steps:
+                row[f"loss_{step}"] = float(curve.loss[curve.steps.index(step), i])
+        yield {
+            name: round(value, DIGITS) if isinstance(value, float) else value
+            for name, value in row.items()
+        }
+
+
+def tuned_goals(
+    seeds: Sequence[int] = TUNING, *, epochs: int = EPOCHS, learning_rate: float = RATE
+) -> dict[str, float]:
+    """Return the goals by `goals_of`, in validation loss: medians over tuning seeds."""
+    worlds = [world.spirals(seed) for seed in seeds]
+    train, validation = (
+        Split(
+            torch.stack([getattr(data, part).inputs for data in worlds]),
+            torch.stack([getattr(data, part).labels for data in worlds]),
+        )
+        for part in ("train", "validation")
+    )
+    model = side_by_side([initial("fresh", seed) for seed in seeds])
+    curve = trained_on(model, train, validation, epochs, learning_rate, EVERY)
+    goals = goals_of(curve.steps, curve.loss, epochs)
+    return {name: round(float(losses.median()), 3) for name, losses in goals.items()}
+
+
+def initial(name: str, seed: int) -> StateDict:
+    """Weights as PyTorch draws them, by name and seed."""
+    return started_anew(perceptron(), stable_seed("start", name, seed)).state_dict()
+
+
+def sources_of(
+    data: Spirals,
+    parts: Mapping[str, tuple[Tensor, Tensor]],
+    starts: Mapping[str, StateDict],
+    epochs: int,
+    learning_rate: float,
+) -> dict[str, Sources]:
+    """Both sources of every reading by the kind of start, all trained as one model.
+
+    Args:
+        data: points.
+        parts: rows of D_1 and D_2 by reading, as many in all.
+        starts: initial weights, ``common`` and ``second``.
+        epochs: of training.
+        learning_rate: of Adam.
+    """
+    rows = [part for one, two in parts.values() for part in (one, two, two)]
+    begun = [starts[name] for _ in parts for name in ("common", "common", "second")]
+    model = side_by_side(begun)
+    train = Split(data.train.inputs[torch.stack(rows)], data.train.labels[torch.stack(rows)])
+    trained_on(model, train, data.validation, epochs, learning_rate, epochs)
+    states = taken_apart(model)
+    found: dict[str, Sources] = {}
+    for place, reading in enumerate(parts):
+        one, two, own = states[3 * place : 3 * place + 3]
+        kinds = {"shared": two, "own": own, "re-basin": _matched(one, own)}
+        found[reading] = {name: (one, second) for name, second in kinds.items()}
+    return found
+
+
+def _matched(reference: StateDict, state: StateDict) -> StateDict:
+    return git_rebasin(reference, state, perceptron()).state
+
+
+def apart(
+    pair: tuple[StateDict, StateDict], optimum: StateDict, random: StateDict
+) -> Iterator[dict[str, Any]]:
+    """Squared distances to an optimum, of both sources and of random weights."""
+    for source, state in enumerate(pair, 1):
+        yield {
+            "source": source,
+            "parameters": _squared(state, optimum),
+            "random": _squared(random, optimum),
+        }
+
+
+def _squared(first: StateDict, second: StateDict) -> float:
+    return float((flatten(first) - flatten(second)).square().sum())

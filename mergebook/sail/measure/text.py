@@ -1,0 +1,367 @@
+"""SAIL's sweeps over γ in text (Anonymous, 2025, section 4.4, Figure 2).
+
+Where the paper has one curve, each study has one for every seed: a seed draws the held-out
+stretches, the starts, and the orders of training. All can be made larger by ``plan``. Rates are the
+best on a seed that no study uses: for sources and scratch, of 1e-3, 3e-3 and 6e-3, for retraining
+the nearer source, of 3e-4, 1e-3, 3e-3 and 6e-3. For 50 steps on thirds that is 1e-3, for 200 steps
+there, on mixtures and on another text 3e-3. With 512 byte pairs, width 64, depth 3 and sources of
+1,000 steps it is 3e-3 for sources and 1e-3 for retraining, of the three lower ones. All but
+`gamma_sweep` try `FACTORS` of these for every start.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mergebook.lab.results import Tables
+from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings, study
+from mergebook.sail.costs import count_flops, goals_of, mmd_flops
+from mergebook.sail.measure.training import (
+    FINE,
+    PROFILES,
+    Corpus,
+    Rows,
+    State,
+    Texts,
+    load_corpus,
+    planned,
+    said,
+)
+from mergebook.sail.thirds import histograms, mean_thirds, mix, overlapped, random_thirds
+from mergebook.suites.data.texts import load_text
+from mergelib.align import git_rebasin
+from mergelib.hashing import stable_seed
+from mergelib.problems.checks import check_choice
+from mergelib.sail.divergences import median_distance, mmd_table
+from mergelib.sail.proximal import proximal_weights
+from mergelib.statedict import lerp
+
+STARTS = ("shared", "own", "re-basin")
+REFERENCES = ("random", "target")  # retrained without a sweep
+MATCHED = (-0.5, 0.0, 0.2, 0.5, 0.8, 1.0, 1.5)  # γ of a plan that are tried after re-basin
+FEATURES = ("mean", "tokens", "histogram")  # of blocks
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+CELLS = (*product((0.0, 1 / 3, 2 / 3, 1.0), (0.0, 0.5)), (1.0, 1.0))  # all that have β ≤ (1 + α)/2
+FACTORS = (1 / 3, 1.0, 3.0)  # of rates, of which every start has its best
+CORPORA = ("tinyshakespeare", "wikitext2_test", "don_quijote_es")
+EVERY, BUDGET = 10, 200  # steps between readings of an arm; its last step
+TUNING = range(1000, 1005)
+GOALS = {  # nats, as `tuned_goals` finds them
+    "tinyshakespeare": {"easy": 3.048, "hard": 2.732},
+    "wikitext2_test": {"easy": 2.744, "hard": 2.485},
+    "don_quijote_es": {"easy": 2.894, "hard": 2.512},
+}
+
+
+def texts_of(run: Run) -> Loaded:
+    """What a run works on: the text that its suite names, then those of its setting ``others``.
+
+    Raises:
+        ValueError: an unknown text or profile, or a setting of zoos.
+    """
+    profile = refuse_zoo_settings(run, "studies of texts", profiles=tuple(PROFILES))
+    texts = {name: load_text(name) for name in (run.suite, *run.settings.get("others", ()))}
+    sources = {f"text/{name}": source for name, (_, source) in texts.items()}
+    named = {name: text for name, (text, _) in texts.items()}
+    loaded = Texts(run.seed, named, profile, run.device)
+    return Loaded((loaded,), {"sources": sources, **said(profile)})
+
+
+@study(load=texts_of)
+def gamma_sweep(
+    source: Texts,
+    *,
+    starts: Sequence[str] = (*STARTS, *REFERENCES),
+    plan: Mapping[str, Any] = {},
+) -> Tables:
+    """Loss on the last third of a text against γ, for sources of the other two (Figure 2b).
+
+    Args:
+        source: its seed, and texts: one, to be cut into thirds.
+        starts: ``shared`` (both sources from one random start), ``own`` (each from its own),
+            ``re-basin`` (the latter, and θ_2 reordered to match θ_1; at `MATCHED` γ only), and
+            without γ ``random`` and ``target``, a model trained on D_t as sources are on their
+            parts. A start resumes by itself if it is a point of its own
+            (``--at 'starts=["own"]'``).
+        plan: sizes other than those of `mergebook.sail.measure.training.Plan`.
+
+    Returns:
+        ``curves``: rows of ``start``, ``gamma``, ``step``, ``choose``, ``judge`` (nats per token on
+        both halves of the held-out part); ``references``: the same of `REFERENCES`, less γ.
+        ``distances``: rows of ``split`` (``thirds``, ``random``), ``features``, MMD² ``first``
+        (of D_1 and D_t), ``second`` and ``between``, and ``gamma``, γ_1 of Eq. 11.
+
+    Raises:
+        ValueError: an unknown start.
+    """
+    for start in starts:
+        check_choice("start", start, (*STARTS, *REFERENCES))
+    corpus = load_corpus(source, planned(source.profile, plan))
+    thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
+    target = corpus.target(thirds[2])
+    few = [gamma for gamma in corpus.plan.gammas if gamma in MATCHED]
+    fewer = replace(corpus, plan=replace(corpus.plan, gammas=few))
+    tables: Tables = {"curves": [], "references": [], "distances": [*_distances(corpus)]}
+    for start in starts:
+        if start == "random":
+            table, rows = "references", corpus.from_scratch(target)
+        elif start == "target":
+            optimum = corpus.source(corpus.model("shared"), thirds[2].train, 3)
+            table, rows = "references", corpus.retrained(optimum, target)
+        else:
+            pair = trained_pair(corpus, start, thirds[0].train, thirds[1].train)
+            ground = fewer if start == "re-basin" else corpus
+            table, rows = "curves", ground.swept(*pair, target)
+        tables[table] += [{"start": start, **row} for row in rows]
+    return tables
+
+
+@study(load=texts_of)
+def overlap(
+    source: Texts,
+    *,
+    start: str = "shared",
+    cells: Sequence[Sequence[float]] = CELLS,
+    plan: Mapping[str, Any] = {},
+) -> Tables:
+    """The sweep where D_1 and D_2 share a part α of their blocks, and each β with D_t (Figure 2c).
+
+    Thirds are those of `gamma_sweep`, replaced as `mergebook.sail.thirds.overlapped` does.
+
+    Args:
+        source: its seed, and texts: one, to be cut into thirds.
+        start: of the second source, ``shared``, ``own`` or ``re-basin``.
+        cells: α and β, with β ≤ (1 + α)/2.
+        plan: sizes other than the usual ones, with readings at 0 and 50 steps, the γ in
+            `mergebook.sail.measure.training.FINE`, and a rate of 1e-3 times `FACTORS`.
+
+    Returns:
+        ``curves``: rows of ``start``, ``alpha``, ``beta``, ``gamma``, ``step``, ``choose``,
+        ``judge``.
+    """
+    corpus = _corpus(source, start, {"rate": 1e-3, **plan}, 50)
+    thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
+    curves = []
+    for alpha, beta in cells:
+        drawn = stable_seed("overlap", source.seed)
+        parts = overlapped([rows.train for rows in thirds], alpha, beta, drawn)
+        one, two = trained_pair(corpus, start, parts[0], parts[1])
+        target = corpus.target(thirds[2]._replace(train=parts[2]))
+        cell = {"start": start, "alpha": alpha, "beta": beta}
+        curves += [{**cell, **row} for row in corpus.swept(one, two, target)]
+    return {"curves": curves}
+
+
+@study(load=texts_of)
+def mixture(
+    source: Texts,
+    *,
+    others: Sequence[str] = ("wikitext2_test",),
+    start: str = "shared",
+    shares: Sequence[float] = SHARES,
+    plan: Mapping[str, Any] = {},
+) -> Tables:
+    """The sweep for targets ρ D_1 + (1 − ρ) D_2, for which Theorem 3 says γ = ρ.
+
+    D_1 and D_2 are two texts, or of one text the lowest and the highest third by mean token value.
+    Sources train on every second block of them, targets are mixed from the others; their held-out
+    blocks have the same shares.
+
+    Args:
+        source: its seed, and texts: D_1 and D_2, or one, to be cut into thirds.
+        others: the name of D_2; none for thirds.
+        start: likewise.
+        shares: values of ρ.
+        plan: as of `overlap`, but readings at 0 and 100 steps, and the usual rate.
+
+    Returns:
+        ``curves``: rows of ``start``, ``share``, ``method`` (``sweep``, or ``theorem`` for γ_1 by
+        MMD² of histograms, in 0..1), ``gamma``, ``step``, ``choose``, ``judge``. ``distances``:
+        rows of ``start``, ``share`` and what `gamma_sweep` has.
+    """
+    corpus = _corpus(source, start, plan, 100)
+    seen, fresh = divided(corpus, thirds=not others)
+    first, second = trained_pair(corpus, start, *seen)
+    tables: Tables = {"curves": [], "distances": []}
+    for share in shares:
+        blended = mixed(fresh, share, source.seed)
+        target = corpus.target(blended)
+        cell = {"start": start, "share": share}
+        found = weighed(corpus, [*seen, blended.train], "histogram")
+        tables["distances"].append({**cell, **found})
+        weight = _clipped(found)
+        sweep = corpus.swept(first, second, target)
+        tables["curves"] += [{**cell, "method": "sweep", **row} for row in sweep]
+        rows = corpus.retrained(lerp(second, first, weight), target)
+        cell |= {"method": "theorem", "gamma": weight}
+        tables["curves"] += [{**cell, **row} for row in rows]
+    return tables
+
+
+@study(load=texts_of)
+def cross_corpus(
+    source: Texts,
+    *,
+    others: Sequence[str] = CORPORA,
+    start: str = "shared",
+    budget: int = BUDGET,
+    plan: Mapping[str, Any] = {},
+) -> Tables:
+    """The sweep for sources of two thirds of one text and another text as target (Figure 2d).
+
+    Args:
+        source: its seed, and texts: that of the sources, then the targets.
+        others: names of texts; that of the sources is no target.
+        start: likewise.
+        budget: steps of the arms, read every `EVERY`.
+        plan: as of `mixture`.
+
+    Returns:
+        ``curves``: rows of ``start``, ``target``, ``gamma``, ``step``, ``choose``, ``judge``.
+        ``arms``: the same with a ``method``: ``theorem`` (γ_1 by MMD² of histograms, in 0..1),
+        ``nearest source`` (by MMD², alone), ``uniform``, and ``scratch``, whose γ is null.
+        ``distances``: rows of ``start``, ``target`` and what `gamma_sweep` has. ``costs``: rows of
+        ``start``, ``target``, and FLOPs of a step, of the distances and of a source.
+    """
+    corpus = _corpus(source, start, plan, 100)
+    longer = _read_often(corpus, budget)
+    parts = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks[corpus.texts[0]])][:2]
+    one, two = trained_pair(corpus, start, *(rows.train for rows in parts))
+    tables: Tables = {"curves": [], "arms": [], "distances": [], "costs": []}
+    for name, rows in zip([*source.texts][1:], corpus.texts[1:], strict=True):
+        cell = {"start": start, "target": name}
+        part = corpus.parted(rows)
+        target = corpus.target(part)
+        samples = [*(rows.train for rows in parts), part.train]
+        found = weighed(corpus, samples, "histogram")
+        weights = {
+            "theorem": _clipped(found),
+            "nearest source": float(found["first"] < found["second"]),
+            "uniform": 0.5,
+        }
+        tables["curves"] += [{**cell, **row} for row in corpus.swept(one, two, target)]
+        for method, gamma in weights.items():
+            arm = {**cell, "method": method, "gamma": gamma}
+            run = longer.retrained(lerp(two, one, gamma), target)
+            tables["arms"] += [{**arm, **row} for row in run]
+        arm = {**cell, "method": "scratch", "gamma": None}
+        tables["arms"] += [{**arm, **row} for row in longer.from_scratch(target)]
+        tables["distances"].append({**cell, **found})
+        tables["costs"].append({**cell, **_costs(corpus, samples)})
+    return tables
+
+
+def tuned_goals(name: str, seeds: Sequence[int] = TUNING) -> dict[str, float]:
+    """Return the goals on a text by `goals_of`: medians over tuning seeds, at the best rate."""
+    texts = {name: load_text(name)[0]}
+    found: dict[str, list[float]] = defaultdict(list)
+    for seed in seeds:
+        corpus = _read_often(_corpus(Texts(seed, texts), "shared", {}, 0), BUDGET)
+        rows = list(corpus.from_scratch(corpus.target(corpus.parted(corpus.texts[0]))))
+        losses = torch.tensor([row["judge"] for row in rows])
+        for goal, loss in goals_of([row["step"] for row in rows], losses, BUDGET).items():
+            found[goal].append(float(loss))
+    return {goal: round(median(losses), 3) for goal, losses in found.items()}
+
+
+def divided(corpus: Corpus, *, thirds: bool) -> tuple[list[Tensor], list[Rows]]:
+    """D_1 and D_2 of `mixture`, two texts, or the lowest and the highest of the ``thirds`` of one.
+
+    Returns:
+        Blocks that sources see, every second one, and the parts that targets are mixed from.
+    """
+    pools = mean_thirds(corpus.blocks)[::2] if thirds else corpus.texts
+    parts = [corpus.parted(rows) for rows in pools]
+    seen = [rows.train[::2] for rows in parts]
+    return seen, [rows._replace(train=rows.train[1::2]) for rows in parts]
+
+
+def mixed(parts: Sequence[Rows], share: float, seed: int) -> Rows:
+    """ρ D_1 + (1 − ρ) D_2 for a ``share`` ρ, of what there is to train on and of both halves."""
+    return Rows(*(mix(one, two, share, seed) for one, two in zip(*parts, strict=True)))
+
+
+def _corpus(source: Texts, start: str, plan: Mapping[str, Any], steps: int) -> Corpus:
+    """Texts at the usual sizes of a sweep, read at its start and after so many steps."""
+    check_choice("start", start, STARTS)
+    usual = {"gammas": FINE, "reads": (0, steps), "factors": FACTORS}
+    return load_corpus(source, planned(source.profile, plan, **usual))
+
+
+def _read_often(corpus: Corpus, budget: int) -> Corpus:
+    return replace(corpus, plan=replace(corpus.plan, reads=range(0, budget + 1, EVERY)))
+
+
+def trained_pair(corpus: Corpus, start: str, first: Tensor, second: Tensor) -> tuple[State, State]:
+    """Sources of two parts, the second by one of `STARTS`."""
+    model = corpus.model("shared")
+    one = corpus.source(model, first, 1)
+    two = corpus.source(corpus.model("own" if start == "re-basin" else start), second, 2)
+    return one, git_rebasin(one, two, model).state if start == "re-basin" else two
+
+
+def _costs(corpus: Corpus, samples: Sequence[Tensor]) -> dict[str, int]:
+    """FLOPs of a step, of MMD² of histograms of D_1, D_2 and D_t, and of a source."""
+    single = replace(corpus, plan=replace(corpus.plan, source_steps=1))
+    step = count_flops(lambda: single.source(single.model("shared"), samples[0], 1))
+    distances = mmd_flops([len(rows) for rows in samples], corpus.plan.vocabulary)
+    trained = corpus.plan.source_steps * step
+    return {"step_flops": step, "distance_flops": distances, "source_flops": trained}
+
+
+def _distances(corpus: Corpus) -> Iterator[dict[str, Any]]:
+    """MMD² of thirds by mean and of random thirds, and Eq. 11, in all `FEATURES`."""
+    splits = {
+        "thirds": mean_thirds(corpus.blocks),
+        "random": random_thirds(len(corpus.blocks), stable_seed("thirds", corpus.seed)),
+    }
+    for (split, thirds), name in product(splits.items(), FEATURES):
+        yield {"split": split, **weighed(corpus, thirds, name)}
+
+
+def weighed(
+    corpus: Corpus, parts: Sequence[Tensor], name: str, factor: float = 1.0
+) -> dict[str, Any]:
+    """MMD² of D_1, D_2 and D_t, and Eq. 11.
+
+    Args:
+        corpus: of the blocks.
+        parts: rows of D_1, D_2 and D_t.
+        name: of the features, one of `FEATURES`.
+        factor: bandwidth of the Gaussian kernel, in median distances.
+
+    Returns:
+        ``features``, ``first`` (of D_1 and D_t), ``second``, ``between`` and ``gamma``, γ_1.
+    """
+    samples = [_described(corpus, name, rows) for rows in parts]
+    table = mmd_table(samples, bandwidth=factor * median_distance(samples))
+    return {
+        "features": name,
+        "first": float(table[0, 2]),
+        "second": float(table[1, 2]),
+        "between": float(table[0, 1]),
+        "gamma": first_weight(table),
+    }
+
+
+def first_weight(squares: Tensor) -> float:
+    """γ_1 of Eq. 11 from squared distances ``(3, 3)`` of D_1, D_2 and D_t."""
+    return float(proximal_weights(squares[2, :2], squares[:2, :2], "affine").weights[0])
+
+
+def _described(corpus: Corpus, name: str, rows: Tensor) -> Tensor:
+    blocks = corpus.blocks[rows].double()
+    if name == "histogram":
+        return histograms(blocks, corpus.plan.vocabulary)
+    return blocks.mean(1, keepdim=True) if name == "mean" else blocks
+
+
+def _clipped(found: Mapping[str, Any]) -> float:
+    """γ_1 on the simplex, which of two sources is that of Eq. 11 in 0..1."""
+    return min(max(float(found["gamma"]), 0.0), 1.0)

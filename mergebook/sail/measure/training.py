@@ -1,0 +1,287 @@
+"""The ground of SAIL's studies in text: blocks, sources, and the sweep over γ.
+
+Two language models are trained on parts D_1 and D_2 of a text, the start γ θ_1 + (1 − γ) θ_2 is
+trained on a target D_t, and its loss is read on a stretch of the text that no training saw. One
+half of that stretch chooses γ, the other judges the choice.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mergebook.sail.thirds import cut_blocks, held_stretch
+from mergebook.suites.data.texts import CHARACTERS, encode, encode_pairs
+from mergebook.suites.models import GPT, to_tokens
+from mergebook.suites.training import checkpoints
+from mergelib.evaluation.tasks import Loss, Split, Transform, as_stored, cross_entropy
+from mergelib.hashing import stable_seed
+from mergelib.messages.brief import Brief
+from mergelib.problems import calling
+from mergelib.statedict import StateDict, lerp
+from mergelib.training import seeded
+
+GAMMAS = tuple(round(-1 + 0.1 * i, 1) for i in range(31))  # the paper's, with 0, ½ and 1
+FINE = (-0.5, -0.25, 0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.25, 1.5)
+_MODEL = {"width": 384, "depth": 6, "heads": 6, "context": 256}  # nanoGPT's, of characters
+_TRAINING = {"batch_size": 64, "source_steps": 5000, "source_rate": 1e-3, "judged": 400}
+PROFILES: dict[str, dict[str, Any]] = {"default": {}, "full": {**_MODEL, **_TRAINING}}
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of models, texts and trainings.
+
+    Attributes:
+        width: of the GPT.
+        depth: its blocks.
+        heads: of each.
+        context: tokens that it sees.
+        batch_size: windows of a step, of ``context`` tokens each.
+        source_steps: of Adam, for each source.
+        source_rate: of every such step, and of scratch's; the rate is constant.
+        rate: of every step from trained weights.
+        factors: of that rate, or of scratch's; for each start ``choose`` takes the best after the
+            last step.
+        reads: numbers of steps from the start after which the loss is read.
+        gammas: weights of θ_1, 0, ½ and 1 among them.
+        pairs: size of a vocabulary of byte pairs; 0 for characters.
+        block: tokens of a block.
+        held: share of the text that is held out, one stretch.
+        judged: windows at most of each half of it.
+    """
+
+    width: int = 32
+    depth: int = 2
+    heads: int = 4
+    context: int = 64
+    batch_size: int = 8
+    source_steps: int = 300
+    source_rate: float = 3e-3
+    rate: float = 3e-3
+    factors: Sequence[float] = (1.0,)
+    reads: Sequence[int] = (0, 50, 100, 200)
+    gammas: Sequence[float] = GAMMAS
+    pairs: int = 0
+    block: int = 1024
+    held: float = 0.2
+    judged: int = 80
+
+    def __post_init__(self) -> None:
+        if not {0.0, 0.5, 1.0} <= {*self.gammas}:
+            raise ValueError(f"gammas are {[*self.gammas]}, expected 0, 0.5 and 1 among them")
+        if self.block <= self.context:
+            raise ValueError(f"a block of {self.block} tokens holds no window of {self.context}")
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the token table."""
+        return self.pairs or len(CHARACTERS)
+
+
+@dataclass(frozen=True, repr=False)
+class Texts(Brief):
+    """What a study of texts works on.
+
+    Attributes:
+        seed: of all that is drawn.
+        texts: by name, the suite's first.
+        profile: one of `PROFILES`.
+        device: of networks.
+    """
+
+    seed: int
+    texts: Mapping[str, str]
+    profile: str = "default"
+    device: str = "cpu"
+
+
+class Rows(NamedTuple):
+    """Rows of blocks to train on, to choose γ by, and to judge the choice."""
+
+    train: Tensor
+    choose: Tensor
+    judge: Tensor
+
+
+class Target(NamedTuple):
+    """Windows to train on, to choose γ by, and to judge the choice."""
+
+    train: Split
+    choose: Split
+    judge: Split
+
+
+@dataclass(frozen=True, repr=False)
+class Corpus(Brief):
+    """Texts as blocks.
+
+    Attributes:
+        plan: the sizes.
+        blocks: of tokens, ``(n, block)``, int64, one text after the other.
+        texts: rows of each text.
+        held: which blocks are held out, bool ``(n,)``, one stretch of each text.
+        seed: of all that is drawn.
+        device: of networks; data stay where they are.
+    """
+
+    plan: Plan
+    blocks: Tensor
+    texts: tuple[Tensor, ...]
+    held: Tensor
+    seed: int
+    device: str = "cpu"
+
+    def parted(self, rows: Tensor) -> Rows:
+        """Rows of a part, those that are held out apart, cut in the middle.
+
+        Raises:
+            ValueError: fewer than two held-out blocks.
+        """
+        held = rows[self.held[rows]].sort().values
+        if len(held) < 2:
+            raise ValueError(
+                f"{len(held)} blocks of a part are held out, expected at least 2: take smaller "
+                "blocks, or hold out more"
+            )
+        middle = len(held) // 2
+        return Rows(rows[~self.held[rows]], held[:middle], held[middle:])
+
+    def windows(self, rows: Tensor, at_most: int | None = None) -> Split:
+        """Windows of some blocks with the tokens that come next, evenly spread if not all."""
+        length = self.plan.context + 1
+        blocks = self.blocks[rows]
+        each = blocks.shape[1] // length
+        cut = blocks[:, : each * length].reshape(-1, length)
+        if at_most is not None:
+            cut = cut[:: -(-len(cut) // at_most)]
+        return Split(cut[:, :-1].contiguous(), cut[:, 1:].contiguous())
+
+    def target(self, rows: Rows) -> Target:
+        """What there is to train on and to judge by."""
+        few = self.plan.judged
+        halves = (self.windows(part, few) for part in (rows.choose, rows.judge))
+        return Target(self.windows(rows.train), *halves)
+
+    def model(self, *names: object) -> nn.Module:
+        """A GPT at a random start of that name."""
+        plan = self.plan
+        with seeded(stable_seed("start", *names, self.seed)):
+            size = {"vocabulary": plan.vocabulary, "context": plan.context}
+            return GPT(plan.width, plan.depth, plan.heads, **size).to(self.device)
+
+    def source(self, model: nn.Module, rows: Tensor, *names: object) -> State:
+        """A source: a model after training on some blocks, in an order of that name."""
+        steps = self.plan.source_steps
+        rate = self.plan.source_rate
+        return self._trained(model, self.windows(rows), [steps], rate, *names)[steps]
+
+    def _trained(
+        self, model: nn.Module, split: Split, steps: Sequence[int], rate: float, *names: object
+    ) -> dict[int, State]:
+        return by_adam(
+            model,
+            split,
+            steps,
+            rate,
+            batch_size=self.plan.batch_size,
+            transform=to_tokens,
+            seed=stable_seed("order", *names, self.seed),
+        )
+
+    def from_scratch(self, target: Target) -> Iterator[dict[str, Any]]:
+        """`retrained` from a random start, at the rate of sources."""
+        return self.retrained(self.model("scratch").state_dict(), target, self.plan.source_rate)
+
+    def retrained(
+        self, start: StateDict, target: Target, rate: float | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Losses of a start and after some steps on the target, all starts in one order.
+
+        Yields:
+            ``step``, and the losses in nats per token, ``choose`` and ``judge``.
+        """
+        model = self.model("shared")
+        model.load_state_dict(dict(start))
+        later = [step for step in self.plan.reads if step > 0]
+        runs = []
+        for factor in self.plan.factors:
+            pace = factor * (rate or self.plan.rate)
+            after = self._trained(model, target.train, later, pace, "retraining")
+            states = ((step, after.get(step, start)) for step in self.plan.reads)
+            runs.append([{"step": step, **_losses(model, at, target)} for step, at in states])
+        yield from min(runs, key=lambda rows: rows[-1]["choose"])
+
+    def swept(self, one: StateDict, two: StateDict, target: Target) -> Iterator[dict[str, Any]]:
+        """`retrained` from γ θ_1 + (1 − γ) θ_2, for every ``gamma``."""
+        for gamma in self.plan.gammas:
+            for row in self.retrained(lerp(two, one, gamma), target):
+                yield {"gamma": gamma, **row}
+
+
+def by_adam(
+    net: nn.Module,
+    split: Split,
+    steps: Sequence[int],
+    rate: float,
+    *,
+    batch_size: int,
+    transform: Transform = as_stored,
+    loss: Loss = cross_entropy,
+    seed: int,
+) -> dict[int, State]:
+    """`checkpoints` by Adam, of a network that has its head and trains it, too."""
+    return checkpoints(
+        net,
+        nn.Identity(),
+        split,
+        steps,
+        optimiser="adam",
+        learning_rate=rate,
+        batch_size=batch_size,
+        transform=transform,
+        loss=loss,
+        seed=seed,
+    )
+
+
+def load_corpus(source: Texts, plan: Plan) -> Corpus:
+    """Texts as blocks of tokens, a stretch of each held out; byte pairs are learned on them all."""
+    texts, seed = [*source.texts.values()], source.seed
+    codes = encode_pairs(texts, plan.pairs) if plan.pairs else [encode(text) for text in texts]
+    tables = [cut_blocks(tokens, plan.block).long() for tokens in codes]
+    drawn = stable_seed("held", seed)
+    held = torch.cat([held_stretch(len(table), plan.held, drawn) for table in tables])
+    rows = torch.arange(len(held)).split([len(table) for table in tables])
+    return Corpus(plan, torch.cat(tables), rows, held, seed, source.device)
+
+
+def planned(profile: str, changes: Mapping[str, Any], **usual: Any) -> Plan:
+    """A study's usual sizes, those of a profile, and changes that were asked for.
+
+    Raises:
+        ValueError: a size that there is not.
+    """
+    unknown = {*changes} - {*Plan.__dataclass_fields__}
+    if unknown:
+        known = ", ".join(Plan.__dataclass_fields__)
+        raise ValueError(f"a plan has no {', '.join(sorted(unknown))}; it has: {known}")
+    return Plan(**{**usual, **PROFILES[profile], **changes})
+
+
+def said(profile: str) -> dict[str, str]:
+    """A profile among a run's inputs, where it is not the usual one."""
+    return {} if profile == "default" else {"profile": profile}
+
+
+def _losses(model: nn.Module, state: StateDict, target: Target) -> dict[str, float]:
+    return {
+        name: cross_entropy(
+            calling.features(model, state, split.inputs, batch_size=80, transform=to_tokens).cpu(),
+            split.labels,
+        ).item()
+        for name, split in (("choose", target.choose), ("judge", target.judge))
+    }

@@ -1,0 +1,214 @@
+"""From two sources to a target: how networks are trained and judged, whatever the data."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mergebook.lab.results import Tables
+from mergebook.sail.costs import count_flops
+from mergebook.sail.measure.training import State, by_adam
+from mergebook.suites.backbones import VERSION, cached
+from mergelib.activations import recalibrate
+from mergelib.evaluation.tasks import Split, Transform, cross_entropy
+from mergelib.hashing import digest, digest_of_state, fingerprint, plain, stable_seed
+from mergelib.io.cache import cache_folder
+from mergelib.messages.brief import Brief
+from mergelib.problems import calling
+from mergelib.sail.growth.learning import MEASURED
+from mergelib.statedict import is_statistic
+from mergelib.training import seeded
+
+Build = Callable[[int], nn.Module]  # a network for a part: 0, 1, or `TARGET`
+
+SMALL, TARGET = "small", 2
+
+
+def settled(
+    net: nn.Module, state: Mapping[str, Tensor], batches: Iterable[Tensor]
+) -> Mapping[str, Tensor]:
+    """Weights with statistics of batch norms measured on batches; as given where there are none."""
+    return recalibrate(net, dict(state), batches) if any(map(is_statistic, state)) else state
+
+
+class Schedule(NamedTuple):
+    """How long training is, with Adam at a constant rate.
+
+    Attributes:
+        source_steps: of a source.
+        source_rate: of every such step.
+        batch_size: examples of any step.
+    """
+
+    source_steps: int
+    source_rate: float
+    batch_size: int
+
+
+@dataclass(frozen=True, repr=False)
+class Transfer(Brief):
+    """Data, networks and how they are trained.
+
+    Attributes:
+        name: of the modality.
+        target: of the target, empty where there is one for each size.
+        builds: by size, `SMALL` for sources; each gives a network for a part, at a random start.
+        head: keys that belong to the part, and not to what a source has learned.
+        parts: what sources learn on, D_1 and D_2, then the target's training data D*.
+        choose: of D*'s law, for what is chosen.
+        judge: likewise, for what is reported.
+        described: features of the three parts, for their distances.
+        schedule: of trainings.
+        transform: from inputs as stored to what a network takes.
+        seed: of everything drawn.
+        answers: whether sources answer the target's questions, without another head.
+        copied: sizes whose units can all be copies of a source's.
+        device: of networks; data stay where they are.
+    """
+
+    name: str
+    target: str
+    builds: Mapping[str, Build]
+    head: Sequence[str]
+    parts: Sequence[Split]
+    choose: Split
+    judge: Split
+    described: Sequence[Tensor]
+    schedule: Schedule
+    transform: Transform
+    seed: int
+    answers: bool
+    copied: Sequence[str]
+    device: str = "cpu"
+
+    def placed(self, tables: Tables, **where: str) -> Tables:
+        """Rows that say where they were measured, and of pictures modality and target, too."""
+        if self.target:
+            where |= {"modality": self.name, "target": self.target}
+        return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
+
+    def network(self, size: str, part: int, *names: object) -> nn.Module:
+        """A network for a part, at a random start of that name."""
+        with seeded(stable_seed("start", size, *names, self.seed)):
+            return self.builds[size](part).to(self.device)
+
+    def source(self, start: str, part: int) -> nn.Module:
+        """A small network from a start of that name, trained on a part, with the target's head.
+
+        It is cached without that head, for all targets.
+        """
+        net, split = self.network(SMALL, part, start), self.parts[part]
+        steps, rate = self.schedule.source_steps, self.schedule.source_rate
+        made = {
+            "version": VERSION,
+            "by": type(self).trained.__qualname__,
+            "seed": self.seed,
+            "schedule": plain(self.schedule),
+            "start": digest_of_state(net.state_dict()),
+            "data": digest([split.inputs, split.labels]),
+        }
+        learned = cached(
+            cache_folder() / "zoo" / f"sail-source-{fingerprint(made)}.safetensors",
+            lambda: self.trained(net, split, [steps], rate)[steps],
+            made,
+        )
+        source = self.network(SMALL, TARGET)
+        source.load_state_dict(self.headed(source, learned))
+        return source
+
+    def headed(self, net: nn.Module, state: State) -> State:
+        """Weights with the head of a network in place of their own."""
+        return {**state, **{key: net.state_dict()[key] for key in self.head}}
+
+    def trained(
+        self, net: nn.Module, split: Split, steps: Sequence[int], rate: float
+    ) -> dict[int, State]:
+        """A network after some steps on a split, see `by_adam`; all in the same order."""
+        return by_adam(
+            net,
+            split,
+            steps,
+            rate,
+            batch_size=self.schedule.batch_size,
+            transform=self.transform,
+            loss=_to_labels,
+            seed=stable_seed("order", self.seed),
+        )
+
+    def retrained(
+        self, net: nn.Module, steps: Iterable[int], rate: float, split: Split | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Losses of a start and after some steps on the target.
+
+        Args:
+            net: the start.
+            steps: 0 for the start itself.
+            rate: of every step.
+            split: the target's training data, by default as they are.
+
+        Yields:
+            ``step``, the losses ``choose`` and ``judge`` in nats, and ``accuracy`` on the latter.
+        """
+        later = [step for step in steps if step]
+        states = self.trained(net, split or self.parts[TARGET], later, rate) if later else {}
+        for step, state in {0: net.state_dict(), **states}.items():
+            yield {"step": step, **self.judged(net, state)}
+
+    def judged(self, net: nn.Module, state: Mapping[str, Tensor]) -> dict[str, float]:
+        """Losses on both splits of the target's law, and accuracy on the one that judges.
+
+        Statistics of batch norms are `settled` before, for every network: those of a fresh one, or
+        of one that learns fast, are not fit to be judged.
+        """
+        state = self.settled(net, state)
+        choose, judge = (self.outputs(net, state, split) for split in (self.choose, self.judge))
+        right = judge.argmax(-1) == self.judge.labels
+        return {
+            "choose": float(cross_entropy(choose, self.choose.labels)),
+            "judge": float(cross_entropy(judge, self.judge.labels)),
+            "accuracy": float(right.double().mean()),
+        }
+
+    def outputs(self, net: nn.Module, state: Mapping[str, Tensor], split: Split) -> Tensor:
+        """Of a network with these weights, statistics at rest; on the CPU."""
+        found = calling.features(net, state, split.inputs, batch_size=100, transform=self.transform)
+        return found.cpu()
+
+    def measured_anew(self, net: nn.Module) -> int:
+        """Settle a network's statistics, if it has any; returns the FLOPs of it."""
+        state = net.state_dict()
+        settled = self.settled(net, state)
+        if settled is state:
+            return 0
+        net.load_state_dict(settled)
+        return self.forward_flops(net, len(self.parts[TARGET].first(MEASURED)))
+
+    def settled(self, net: nn.Module, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Weights with statistics of batch norms, if there are, measured on target inputs."""
+        parts = self.parts[TARGET].inputs[:MEASURED].split(self.schedule.batch_size)
+        return settled(net, state, (self.transform(batch.to(self.device)) for batch in parts))
+
+    def step_flops(self, net: nn.Module) -> int:
+        """FLOPs of a step of training."""
+        part = self.parts[TARGET].first(self.schedule.batch_size)
+        inputs, labels = self.transform(part.inputs.to(self.device)), part.labels.to(self.device)
+        copied = copy.deepcopy(net).train()
+        return count_flops(lambda: cross_entropy(copied(inputs), labels).backward())
+
+    def forward_flops(self, net: nn.Module, rows: int) -> int:
+        """FLOPs of a forward pass of so many of the target's examples."""
+        inputs = self.transform(self.parts[TARGET].inputs[:1].to(self.device))
+        with torch.no_grad():
+            return rows * count_flops(lambda: copy.deepcopy(net).eval()(inputs))
+
+
+def _to_labels(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
+    """Cross-entropy to labels, or to probabilities of all classes, ``(..., classes)``."""
+    if labels.is_floating_point():
+        flat = labels.flatten(0, -2)
+        return F.cross_entropy(outputs.flatten(0, -2), flat, reduction=reduction)
+    return cross_entropy(outputs, labels, reduction=reduction)

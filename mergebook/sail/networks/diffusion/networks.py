@@ -1,0 +1,196 @@
+"""An autoencoder for 32x32 pictures, and SiT, the transformer that learns to draw its latents.
+
+SiT (Ma et al., 2024) is a transformer whose blocks are told time and class through gates: each norm
+is scaled and shifted, and each branch gated, by what a linear layer makes of the condition. It
+begins with all gates closed.
+"""
+
+import math
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mergebook.suites.models import Attention
+from mergelib.structure import Features, Scope, describes
+
+CHANNELS, SIDE = 4, 8  # of the latents of a picture
+TIMES = 64  # sines and cosines of a moment
+
+
+class AutoEncoder(nn.Module):
+    """Pictures ``(B, 3, 32, 32)`` in -1..1 to latents ``(B, 4, 8, 8)`` and back, by convolutions.
+
+    Args:
+        width: channels of the first layer.
+    """
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(
+            nn.Conv2d(3, width, 3, stride=2, padding=1),
+            nn.GELU(),
+            nn.Conv2d(width, 2 * width, 3, stride=2, padding=1),
+            nn.GELU(),
+            nn.Conv2d(2 * width, CHANNELS, 1),
+        )
+        self.decoder = nn.Sequential(
+            nn.Conv2d(CHANNELS, 2 * width, 3, padding=1),
+            nn.GELU(),
+            nn.ConvTranspose2d(2 * width, width, 4, stride=2, padding=1),
+            nn.GELU(),
+            nn.ConvTranspose2d(width, 3, 4, stride=2, padding=1),
+        )
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return self.decode(self.encode(pictures))
+
+    def encode(self, pictures: Tensor) -> Tensor:
+        latents: Tensor = self.encoder(pictures)
+        return latents
+
+    def decode(self, latents: Tensor) -> Tensor:
+        pictures: Tensor = self.decoder(latents)
+        return pictures
+
+
+class GatedBlock(nn.Module):
+    """A transformer block whose norms and branches a condition scales, shifts and gates."""
+
+    def __init__(self, width: int, heads: int, mlp_ratio: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, elementwise_affine=False)
+        self.attn = Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width, elementwise_affine=False)
+        self.fc1 = nn.Linear(width, mlp_ratio * width)
+        self.fc2 = nn.Linear(mlp_ratio * width, width)
+        self.modulation = nn.Linear(width, 6 * width)
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        shifts_scales_gates = self.modulation(F.silu(condition))[:, None].chunk(6, -1)
+        shift, scale, gate = shifts_scales_gates[:3]
+        x = x + gate * self.attn(self.norm1(x) * (1 + scale) + shift)
+        shift, scale, gate = shifts_scales_gates[3:]
+        hidden = F.gelu(self.fc1(self.norm2(x) * (1 + scale) + shift), approximate="tanh")
+        out: Tensor = x + gate * self.fc2(hidden)
+        return out
+
+
+class SiT(nn.Module):
+    """A transformer over the 16 patches of 2x2 of a latent, told time and class.
+
+    Args:
+        width: size of the tokens; four times a whole number.
+        depth: number of blocks.
+        heads: attention heads; ``width`` must be divisible by it.
+        mlp_ratio: hidden size of a block's MLP over ``width``.
+        classes: the classes; one more label, ``classes`` itself, stands for none.
+
+    Forward: latents ``(B, 4, 8, 8)``, times ``(B,)`` in 0..1 and labels ``(B,)`` to velocities
+    shaped as the latents.
+    """
+
+    pos_embed: Tensor
+
+    def __init__(
+        self, width: int = 96, depth: int = 6, heads: int = 6, mlp_ratio: int = 4, classes: int = 10
+    ) -> None:
+        super().__init__()
+        self.width, self.classes = width, classes
+        patch = CHANNELS * 4
+        self.embed = nn.Linear(patch, width)
+        self.register_buffer("pos_embed", _grid(SIDE // 2, width))
+        self.time = nn.Sequential(nn.Linear(TIMES, width), nn.SiLU(), nn.Linear(width, width))
+        self.label = nn.Embedding(classes + 1, width)
+        self.blocks = nn.ModuleList([GatedBlock(width, heads, mlp_ratio) for _ in range(depth)])
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.modulation = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, patch)
+        self._initialise()
+
+    def forward(self, latents: Tensor, times: Tensor, labels: Tensor) -> Tensor:
+        velocities, _ = self.with_tokens(latents, times, labels, len(self.blocks))
+        return velocities
+
+    def with_tokens(
+        self, latents: Tensor, times: Tensor, labels: Tensor, block: int
+    ) -> tuple[Tensor, Tensor]:
+        """The velocities, and the tokens ``(B, 16, width)`` that leave so many blocks."""
+        condition = self.time(_waves(times)) + self.label(labels)
+        x = self.embed(_patches(latents)) + self.pos_embed
+        tokens = x
+        for number, each in enumerate(self.blocks, 1):
+            x = each(x, condition)
+            tokens = x if number == block else tokens
+        shift, scale = self.modulation(F.silu(condition))[:, None].chunk(2, -1)
+        return _pictured(self.out(self.norm(x) * (1 + scale) + shift)), tokens
+
+    def _initialise(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+        for module in (self.time[0], self.time[2], self.label):
+            nn.init.normal_(cast(Tensor, module.weight), std=0.02)
+        gates = [cast(GatedBlock, block).modulation for block in self.blocks]
+        for linear in (*gates, self.modulation, self.out):
+            nn.init.zeros_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+
+def _patches(latents: Tensor) -> Tensor:
+    """``(B, C, 2h, 2w)`` to tokens ``(B, h w, 4 C)``."""
+    return F.unfold(latents, 2, stride=2).transpose(1, 2)
+
+
+def _pictured(tokens: Tensor) -> Tensor:
+    """The reverse of `_patches`."""
+    return F.fold(tokens.transpose(1, 2), (SIDE, SIDE), 2, stride=2)
+
+
+def _waves(times: Tensor) -> Tensor:
+    """Cosines and sines of the moments, ``(B, TIMES)``."""
+    steps = torch.arange(TIMES // 2, device=times.device) / (TIMES // 2)
+    angles = times[:, None] * torch.exp(-math.log(10_000) * steps).to(times)
+    return torch.cat([angles.cos(), angles.sin()], 1)
+
+
+def _grid(side: int, width: int) -> Tensor:
+    """Sines and cosines of row and column, ``(side², width)``."""
+    if width % 4:
+        raise ValueError(f"width is {width}, expected a multiple of 4")
+    rates = 10_000 ** -(torch.arange(width // 4) / (width / 4))
+    places = torch.arange(side).float()[:, None] * rates
+    waves = torch.cat([places.sin(), places.cos()], 1)
+    rows, columns = waves.repeat_interleave(side, 0), waves.repeat(side, 1)
+    return torch.cat([columns, rows], 1)
+
+
+@describes(GatedBlock)
+def _gated_block(block: GatedBlock, scope: Scope, x: Features, condition: Features) -> Features:
+    _declare_gates(scope, x, condition, parts=6)
+    x = _added(scope, x, scope.chain(x, "norm1", "attn"))
+    return _added(scope, x, scope.chain(x, "norm2", "fc1", "fc2"))
+
+
+@describes(SiT)
+def _sit(net: SiT, scope: Scope, _: Features | None) -> Features | None:
+    x: Features = scope("embed", None)
+    scope.declare("pos_embed", ("index", None), ("write", x))
+    condition = _added(scope, scope("time", None), scope("label", None))
+    for number in range(len(net.blocks)):
+        x = scope(f"blocks.{number}", x, condition=condition)
+    _declare_gates(scope, x, condition, parts=2)
+    return scope.chain(x, "norm", "out")
+
+
+def _declare_gates(scope: Scope, x: Features, condition: Features, parts: int) -> None:
+    """One factor, or summand, for each feature of the stream in each part."""
+    gates = Features(x.layout * parts)
+    scope.declare("modulation.weight", ("scale", gates), ("read", condition))
+    scope.declare("modulation.bias", ("scale", gates))
+
+
+def _added(scope: Scope, x: Features, y: Features | None) -> Features:
+    return cast(Features, scope.add(x, y))

@@ -1,0 +1,200 @@
+"""BYOL: what a network learns from pictures without labels (Grill et al., 2020).
+
+An online network (body, projector, predictor; weights θ) sees one view of a picture and predicts
+what a target network (body, projector; weights ξ) makes of another view. The target gets no
+gradient: it follows by a moving average, ξ ← τξ + (1 − τ)θ. In the end only the body is kept.
+
+The views are those of our pretraining, `augment`: small affine maps, contrast, brightness and
+tint. The paper's crops, colour jitter, blur and solarisation change a picture far more.
+"""
+
+import copy
+import math
+from collections.abc import Collection
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mergebook.suites.pretraining import augment
+from mergelib.problems import calling
+from mergelib.training import make_optimiser, seeded, shuffled, train
+
+SHAPE = (3, 32, 32)  # of the pictures that `augment` makes
+
+
+class BYOL(nn.Module):
+    """The online network and its target, for the pass over two views.
+
+    In training mode either network normalises by its own batch, each view apart. The running
+    statistics of a target are its own, too: only its weights follow the online network's.
+
+    Args:
+        body: pictures ``(B, ...)`` to features ``(B, width)``; it is trained in place.
+        width: of its features.
+        hidden: units of projector's and predictor's hidden layer; the paper has 4,096.
+        projection: size of a projection and of its prediction; the paper has 256.
+        momentum: τ at the start of the training, 0..1. With fewer than about 1/(1 − τ) steps the
+            target hardly leaves its start.
+
+    Raises:
+        ValueError: a size below 1, or a momentum outside 0..1.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        width: int,
+        *,
+        hidden: int = 128,
+        projection: int = 32,
+        momentum: float = 0.996,
+    ) -> None:
+        super().__init__()
+        for name, size in {"width": width, "hidden": hidden, "projection": projection}.items():
+            if size < 1:
+                raise ValueError(f"{name} is {size}, expected at least 1")
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"momentum is {momentum}, expected 0..1")
+        self.online = nn.Sequential(body, _perceptron(width, hidden, projection))
+        self.predictor = _perceptron(projection, hidden, projection)
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+        self.momentum = momentum
+
+    def loss(self, first: Tensor, second: Tensor) -> Tensor:
+        """Equation 2 in both directions: the sum of two means of 2 − 2 cos, 0..8.
+
+        Args:
+            first: a view of every picture of a batch, ``(B, ...)`` with B ≥ 2.
+            second: another view of the same pictures.
+
+        Raises:
+            ValueError: views of a single picture, which no batch norm can tell from its mean.
+        """
+        if len(first) < 2:
+            raise ValueError("a batch of one picture: batch norm needs two and more")
+        views = (first, second)
+        predicted = [self.predictor(self.online(view)) for view in views]
+        with torch.no_grad():
+            projected = [self.target(view) for view in views]
+        pairs = zip(predicted, reversed(projected), strict=True)
+        cosines = torch.stack([F.cosine_similarity(*pair, dim=1) for pair in pairs])
+        return (2 - 2 * cosines).mean(1).sum()
+
+    def momentum_at(self, share_of_training: float) -> float:
+        """τ = 1 − (1 − τ_base)(cos πs + 1)/2: the base at s = 0, and 1 at s = 1."""
+        return 1 - (1 - self.momentum) * (math.cos(math.pi * share_of_training) + 1) / 2
+
+    @torch.no_grad()
+    def update(self, share_of_training: float) -> None:
+        """Let the target follow, after a step of the optimiser: ξ ← τξ + (1 − τ)θ.
+
+        Args:
+            share_of_training: s = k/K, steps before this one over all steps, 0..1.
+        """
+        momentum = self.momentum_at(share_of_training)
+        for slow, fast in zip(self.target.parameters(), self.online.parameters(), strict=True):
+            slow.mul_(momentum).add_(fast, alpha=1 - momentum)
+
+
+def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """The paper's projector and predictor; the output is not normalised."""
+    first = [nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.ReLU()]
+    return nn.Sequential(*first, nn.Linear(hidden, outputs))
+
+
+def two_views(
+    images: Tensor, generator: torch.Generator, *, mirror: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Two random views of every picture, each drawn by `augment`.
+
+    Args:
+        images: float pictures ``(B, 3, 32, 32)`` in -1..1.
+        generator: draws everything; on the pictures' device.
+        mirror: whether pictures may be mirrored (photographs, not letters).
+
+    Raises:
+        TypeError, ValueError: pictures that are not floats, or of another size.
+    """
+    _check_pictures(images)
+    flips = torch.full((len(images),), mirror, device=images.device)
+    return augment(images, flips, generator), augment(images, flips, generator)
+
+
+def train_byol(
+    body: nn.Module,
+    inputs: Tensor,
+    *,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    kept_at: Collection[int],
+    seed: int,
+    mirror: bool = False,
+    hidden: int = 128,
+    projection: int = 32,
+    momentum: float = 0.996,
+) -> dict[int, dict[str, Tensor]]:
+    """Train a copy of a body by BYOL, with Adam at a constant rate; its state dicts on the way.
+
+    Order and views are drawn from the seed alone, whatever the body. The target's momentum depends
+    on ``steps``, so what is kept on the way is not what a shorter training would end with.
+
+    Args:
+        body: float pictures to features ``(B, width)``; it is left as it is.
+        inputs: float pictures ``(N, 3, 32, 32)`` in -1..1.
+        steps: of the whole training.
+        batch_size: pictures of a step, at least 2; the last one of an epoch may have fewer, not 1.
+        learning_rate: of every step.
+        kept_at: numbers of steps, 1 to ``steps``, after which the body's state dict is kept.
+        seed: draws whatever is random.
+        mirror: as for `two_views`.
+        hidden: as for `BYOL`.
+        projection: as for `BYOL`.
+        momentum: as for `BYOL`.
+
+    Raises:
+        TypeError: pictures that are not floats.
+        ValueError: pictures of another size, steps to keep that are never taken, a batch of one.
+        FloatingPointError: if the loss stops being finite.
+
+    Returns:
+        Number of steps to the body's state dict after it.
+    """
+    _check_pictures(inputs)
+    if batch_size < 2 or len(inputs) % batch_size == 1:
+        raise ValueError(
+            f"{len(inputs)} pictures in batches of {batch_size} give a batch of one picture"
+        )
+    if missing := sorted(set(kept_at) - set(range(1, steps + 1))):
+        raise ValueError(f"kept_at holds {missing[0]}, expected 1 to steps, which is {steps}")
+    device = next(body.parameters()).device
+    pictures = inputs.to(device)
+    width = calling.features(body, body.state_dict(), pictures[:2]).shape[1]
+    trained = copy.deepcopy(body)
+    options: dict[str, Any] = {"hidden": hidden, "projection": projection, "momentum": momentum}
+    with seeded(seed):
+        network = BYOL(trained, width, **options).to(device).train()
+    generator = torch.Generator(device).manual_seed(seed)
+    kept: dict[int, dict[str, Tensor]] = {}
+
+    def loss(rows: Tensor) -> Tensor:
+        return network.loss(*two_views(pictures[rows], generator, mirror=mirror))
+
+    def follow(step: int, _: float) -> None:
+        network.update(step / steps)
+        if step + 1 in kept_at:
+            kept[step + 1] = {key: value.clone() for key, value in trained.state_dict().items()}
+
+    batches = shuffled(len(pictures), batch_size, generator, steps=steps)
+    optimiser = make_optimiser(network, "adam", learning_rate, fused=True)
+    train(network, batches, loss, optimiser, on_step=follow)
+    return kept
+
+
+def _check_pictures(images: Tensor) -> None:
+    if not images.is_floating_point():
+        raise TypeError(f"pictures are {images.dtype}, expected floats in -1..1")
+    if images.shape[1:] != SHAPE:
+        raise ValueError(f"pictures have the shape {tuple(images.shape)}, expected (N, 3, 32, 32)")

@@ -1,0 +1,70 @@
+"""How good representations are: what simple classifiers make of a frozen network's features.
+
+Features are `mergebook.suites.heads.features`; whatever is fitted is fitted to the given training
+rows alone.
+"""
+
+import numpy as np
+
+from mergelib.evaluation.tasks import Split
+
+
+def linear_probe(train: Split, *tests: Split, C: float = 0.1) -> list[tuple[float, float]]:
+    """Loss (nats) and accuracy (0..1) on test rows of a linear classifier of features.
+
+    Multinomial logistic regression by scikit-learn, on features that are standardised by the
+    training rows: it lowers C · Σ cross-entropy + ½‖W‖². A constant feature counts for nothing.
+
+    Args:
+        train: features ``(N, width)`` and int64 labels ``(N,)`` of at least two classes.
+        tests: likewise, of classes that are among the training rows'; each is judged apart.
+        C: scikit-learn's inverse strength of regularisation, above 0.
+
+    Raises:
+        ValueError: a class of test rows that no training row has.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    for test in tests:
+        _check_classes(train, test)
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=1000))
+    model.fit(*_arrays(train))
+    found = []
+    for test in tests:
+        features, labels = _arrays(test)
+        columns = np.searchsorted(model.classes_, labels)
+        chosen = model.predict_log_proba(features)[np.arange(len(labels)), columns]
+        found.append((-float(chosen.mean()), float(model.score(features, labels))))
+    return found
+
+
+def neighbours_accuracy(train: Split, test: Split, *, k: int = 20) -> float:
+    """Accuracy (0..1) on test rows of a vote of the k training rows of the largest cosine.
+
+    All votes count alike; among classes of equally many the lowest label wins.
+
+    Args:
+        train: features ``(N, width)`` and int64 labels ``(N,)``.
+        test: likewise.
+        k: how many vote, 1..N.
+
+    Raises:
+        ValueError: more neighbours than training rows, or none.
+    """
+    from sklearn.neighbors import KNeighborsClassifier
+
+    if not 1 <= k <= len(train):
+        raise ValueError(f"k is {k}, expected 1 to the {len(train)} training rows")
+    model = KNeighborsClassifier(k, metric="cosine").fit(*_arrays(train))
+    return float(model.score(*_arrays(test)))
+
+
+def _check_classes(train: Split, test: Split) -> None:
+    if strange := sorted(set(test.labels.tolist()) - set(train.labels.tolist())):
+        raise ValueError(f"class {strange[0]} of the test rows is not among the training rows")
+
+
+def _arrays(rows: Split) -> tuple[np.ndarray, np.ndarray]:
+    return rows.inputs.double().cpu().numpy(), rows.labels.cpu().numpy()

@@ -1,0 +1,271 @@
+"""What chapters and the ledger read out of ``arms``: starts of larger networks compared."""
+
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mergebook.lab.results import load_table
+from mergebook.sail.costs import Account, Costs, speed_up, steps_to
+from mergebook.sail.measure.arms import ARMS, EVERY
+from mergebook.sail.read.reached import SIDES, reached
+from mergebook.sail.read.tuning import goals_for
+
+SCALES = "tinyshakespeare-arms-scale"  # of texts, random weights of several scales, tuned
+TEXT = ("tinyshakespeare-arms", SCALES)
+COPIES = ("tinyshakespeare-arms-copies",)  # of texts, learned maps whose copies never part
+LASTING = (SCALES, "tinyshakespeare-arms-longer")  # of texts, until scratch slows down
+PICTURES = ("vision8-arms", "vision8-arms-farther", "vision8-arms-drawn")
+HALVES = (
+    *("vision14-arms", "vision14-arms-sizes"),  # of all cells, the main arms
+    *("vision14-arms-others", "vision14-arms-drawn", "vision14-arms-learned"),  # of one, the rest
+)
+ALIKE = ("vision14-arms-alike",)  # how alike these halves are, without training
+LONGER = ("vision14-arms-longer",)  # one cell of halves for four times as many steps
+UNLABELLED_LASTING = ("vision14-arms-unlabelled-longer",)  # by BYOL for ten times as many steps
+UNLABELLED = tuple(f"vision14-arms-unlabelled{part}" for part in ("", "-others", "-classes"))
+BASELINES = (
+    *("scratch", "scratch, published"),
+    *("nearest source", "own size", "Net2Net", "stack", "bert2BERT"),
+    *("LiGO", "LiGO, published", "uniform", "greedy soup"),
+)
+
+_CELL = ["modality", "target", "seed", "start", "size"]
+_ENDS = {"loss": "judge", "choose": "choose", "accuracy": "accuracy"}
+_FLOPS = ["step_flops", "added_flops", "source_flops"]
+_TUNED = {"scratch": "scratch, usual scale", "scratch, tuned": "scratch"}  # names of GPTs' arms
+_NO_SOURCE = [*_TUNED.values(), *(name for name, arm in ARMS.items() if not arm.weights)]
+_ONE_SOURCE = [*_NO_SOURCE, *(name for name, arm in ARMS.items() if arm.weights == "nearest")]
+
+
+def curves(results: Sequence[str]) -> pd.DataFrame:
+    """All losses on the way, with costs and what was spent, ``flops``, by account B.
+
+    What needs no source, or the first one alone, may have been measured with a shared start only;
+    it stands here for own starts, too. Of GPTs ``scratch`` is at its best rate and scale, and
+    ``scratch, usual scale`` is what the study calls scratch.
+
+    Args:
+        results: `TEXT`, `LASTING`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER`, `UNLABELLED` or
+            `UNLABELLED_LASTING`. Results after the first only add what it lacks, up to its last
+            step.
+
+    Returns:
+        A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
+    """
+    keys = [*_CELL, "arm"]
+    rows = _loaded(results, "curves").drop_duplicates([*keys, "step"])
+    rows = rows.merge(_loaded(results, "costs").drop_duplicates(keys), on=keys)
+    rows = rows[rows["step"] <= _loaded(results[:1], "curves")["step"].max()]
+    where = ["modality", "target", "seed", "size"]
+    apart = _loaded(results, "distances")
+    owned = apart[apart["start"] == "own"].assign(nearer=apart["first"] <= apart["second"])
+    alone = rows[rows["arm"].isin(_ONE_SOURCE)].merge(owned[[*where, "nearer"]], on=where)
+    alone = alone[alone.pop("nearer") | alone["arm"].isin(_NO_SOURCE)]
+    both = pd.concat([rows, alone.assign(start="own")], ignore_index=True)
+    table: pd.DataFrame = both.drop_duplicates([*keys, "step"])
+    table["flops"] = table["added_flops"] + table["step"] * table["step_flops"]
+    return table
+
+
+def _loaded(results: Sequence[str], part: str) -> pd.DataFrame:
+    """Rows of all results, with modality and target, which those of texts do not have."""
+    rows = pd.concat([load_table(name, part) for name in results], ignore_index=True)
+    missing = {"modality": "GPT", "target": ""}
+    rows = rows.assign(**{name: word for name, word in missing.items() if name not in rows})
+    if "arm" in rows:
+        texts = rows["modality"] == "GPT"
+        rows["arm"] = rows["arm"].where(~texts, rows["arm"].replace(_TUNED))
+    return rows
+
+
+def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
+    """Every arm by its steps to goals, and by its losses at scratch's cost.
+
+    Args:
+        results: as of `curves`.
+
+    Returns:
+        A row per ``modality``, ``target``, seed, start, size and ``arm``, with steps to each goal
+        that its cell has by its name (`steps_to`), the ``last`` of all steps, ``step_flops``,
+        ``added_flops``, ``source_flops``, and where it has spent as much as scratch in all its
+        steps, by account B and on straight lines between readings, ``loss`` (nats), ``choose``, the
+        loss on the half that chooses, and ``accuracy`` (0..1). An arm that has spent less in all
+        counts at its end.
+    """
+    rows = []
+    for names, cell in curves(results).groupby(_CELL):
+        where = dict(zip(_CELL, names, strict=True))
+        budget = cell.loc[cell["arm"] == "scratch", "flops"].max()
+        goals = goals_for(str(where["modality"]), str(where["size"]), str(where["target"]))
+        for arm, curve in cell.sort_values("step").groupby("arm"):
+            steps, losses = curve["step"].tolist(), torch.tensor(curve["judge"].to_numpy())
+            ends = {
+                name: float(np.interp(budget, curve["flops"], curve[column]))
+                for name, column in _ENDS.items()
+            }
+            costs = {name: float(curve[name].iloc[0]) for name in _FLOPS}
+            reach = {goal: float(steps_to(steps, losses, nats)) for goal, nats in goals.items()}
+            rows.append({**where, "arm": arm, "last": steps[-1]} | ends | costs | reach)
+    return pd.DataFrame(rows)
+
+
+def finished(results: Sequence[str] = TEXT) -> pd.DataFrame:
+    """Return what every arm reaches after as many steps as scratch takes: cost as account A counts.
+
+    Args:
+        results: as of `curves`.
+
+    Returns:
+        A row per ``modality``, ``target``, seed, start, size and ``arm``, with ``loss`` (nats) and
+        ``accuracy`` (0..1).
+    """
+    table = curves(results)
+    ends = table[table["arm"] == "scratch"].groupby(_CELL)["step"].max().rename("step")
+    rows: pd.DataFrame = table.merge(ends.reset_index(), on=[*_CELL, "step"])
+    return rows.rename(columns={"judge": "loss"})[[*_CELL, "arm", "loss", "accuracy"]]
+
+
+def best_baseline(table: pd.DataFrame, cell: Mapping[str, str]) -> str:
+    """The one of `BASELINES` with the least mean loss on the half that chooses.
+
+    Args:
+        table: as from `starts`.
+        cell: columns to the value that they shall have.
+    """
+    chosen = (table[list(cell)] == pd.Series(cell)).all(axis=1) & table["arm"].isin(BASELINES)
+    means = table[chosen].groupby("arm")["choose"].mean()
+    return str(means.reindex(BASELINES).idxmin())
+
+
+def lasting() -> pd.DataFrame:
+    """`starts` of texts in long trainings, whose goals lie below every start."""
+    return starts(LASTING)
+
+
+def pictured() -> pd.DataFrame:
+    """`starts` of pictures."""
+    return starts(PICTURES)
+
+
+def halved() -> pd.DataFrame:
+    """`starts` of pictures from sources that know half of the classes of one set each."""
+    return starts(HALVES)
+
+
+def longer() -> pd.DataFrame:
+    """`starts` of one of these cells, trained for longer."""
+    return starts(LONGER)
+
+
+def unlabelled() -> pd.DataFrame:
+    """`starts` of pictures that are judged by a probe, learned with labels and without."""
+    return starts(UNLABELLED)
+
+
+def unlabelled_lasting() -> pd.DataFrame:
+    """`starts` of one cell without labels, in long trainings, which its goals come from."""
+    return starts(UNLABELLED_LASTING)
+
+
+def distances(results: Sequence[str] = PICTURES[:1]) -> pd.DataFrame:
+    """MMD² of pictures and θ_1's weight.
+
+    Args:
+        results: as of `curves`.
+
+    Returns:
+        A row per modality, target, seed, start and size, with ``first`` and ``second``, from the
+        target to either source, ``distance``, the lesser of them, ``between`` and ``gamma``.
+    """
+    table = _loaded(results, "distances")
+    nearer = table[["first", "second"]].min(axis=1)
+    return table.assign(distance=nearer).drop_duplicates(_CELL, ignore_index=True)
+
+
+def fading(table: pd.DataFrame) -> pd.Series:
+    """How speed-ups fall with distance: minus Spearman's correlation over targets, by seed.
+
+    Args:
+        table: of one modality, start and size, as from `speed_ups`.
+    """
+    rows = table.merge(distances(), on=_CELL)
+    found = {
+        seed: -part["speed"].corr(part["distance"], method="spearman")
+        for seed, part in rows.groupby("seed")
+    }
+    return pd.Series(found).rename_axis("seed")
+
+
+def nearness(table: pd.DataFrame) -> pd.DataFrame:
+    """Mean speed-up and nearness of the sources, minus MMD², of every target.
+
+    Args:
+        table: of one modality, start and size, as from `speed_ups`.
+
+    Returns:
+        By target, ``speed`` and ``near``.
+    """
+    rows = table.merge(distances(), on=_CELL)
+    return rows.assign(near=-rows["distance"]).groupby("target")[["speed", "near"]].mean()
+
+
+def speed_ups(
+    table: pd.DataFrame, goal: str, account: Account, arm: str, rival: str = "scratch"
+) -> pd.DataFrame:
+    """log₂ speed-up of an arm over another.
+
+    Args:
+        table: as from `starts`.
+        goal: ``"easy"``, ``"hard"`` or ``"late"``. A run that never reaches it counts as if at
+            the end.
+        account: what counts as cost.
+        arm: a name.
+        rival: a name.
+
+    Returns:
+        Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``, with `SIDES`,
+        of the cells that have such a goal.
+    """
+    own, other = (table[table["arm"] == name] for name in (arm, rival))
+    pairs = own.merge(other, on=_CELL, suffixes=("", "_rival"))
+    places = pairs[["modality", "size", "target"]].itertuples(index=False, name=None)
+    pairs = pairs[[goal in goals_for(*map(str, place)) for place in places]]
+    if pairs.empty:
+        return pd.DataFrame(columns=[*_CELL, "speed", *SIDES])
+    speeds = []
+    for row in pairs.to_dict("records"):
+        costs, rivals = (Costs(*(row[name + end] for name in _FLOPS)) for end in ("", "_rival"))
+        own_steps, rival_steps = (
+            torch.tensor(row[goal + end]).nan_to_num(nan=row[f"last{end}"])
+            for end in ("", "_rival")
+        )
+        speed = speed_up(rival_steps, rivals, own_steps, costs, account, least=EVERY)
+        speeds.append(float(speed))
+    sides = reached(pairs[goal], pairs[f"{goal}_rival"], EVERY)
+    return pairs[_CELL].assign(speed=speeds, **sides).reset_index(drop=True)
+
+
+def accounts(table: pd.DataFrame, goal: str) -> pd.DataFrame:
+    """`speed_ups` over scratch by all accounts, the fastest arm by account B first.
+
+    Args:
+        table: as from `starts`.
+        goal: as of `speed_ups`.
+
+    Returns:
+        The same rows, with ``arm`` and ``account``.
+    """
+    parts = [
+        speed_ups(table, goal, account, name).assign(arm=name, account=account)
+        for name in table["arm"].unique()
+        if name != "scratch"
+        for account in get_args(Account)
+    ]
+    found = pd.concat(parts, ignore_index=True)
+    order = found[found["account"] == "B"].groupby("arm")["speed"].mean()
+    return found.sort_values(
+        "arm", key=lambda column: -column.map(order), kind="stable", ignore_index=True
+    )

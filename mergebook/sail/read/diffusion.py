@@ -1,0 +1,229 @@
+"""What the ledger reads out of the study ``diffusion``, and what chapter 56 runs: it is small."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mergebook.lab.results import load_table
+from mergebook.sail.costs import Account, Costs
+from mergebook.sail.measure.diffusion import (
+    ALIGNED,
+    ALONE,
+    EVERY,
+    GROWN,
+    REPA,
+    Arm,
+    Parts,
+    Plan,
+    arms,
+    trained,
+)
+from mergebook.sail.measure.latents import World, by_rows, drawn, quality
+from mergebook.sail.networks.diffusion.flow import draw, on_the_way
+from mergebook.sail.networks.diffusion.networks import SiT
+from mergelib.messages.brief import Brief
+from mergelib.sail.divergences import frechet_distance, kernel_distance
+from mergelib.training import make_optimiser, shuffled, train
+
+FILE = "vision8-diffusion-vit_small"
+ONE_RATE = f"{FILE}-one_rate"  # all trainings at 3e-3
+LONGER = f"{REPA}, equal cost"
+
+
+def judged(name: str = FILE) -> pd.DataFrame:
+    """Table ``quality`` of a result of the study, with ``log``, the logarithm of ``frechet``.
+
+    REPA's cost is what others are compared at, so its rows stand for all accounts; and where steps
+    cost what REPA's do, equal steps are account A.
+    """
+    table = load_table(name, "quality")
+    unit = table[table["arm"] == REPA].assign(account="cost")
+    other = table.loc[table["account"] == "A", "arm"].unique()
+    alike = table[(table["account"] == "steps") & ~table["arm"].isin(other)].assign(account="A")
+    return _with_log(pd.concat([table, unit, alike], ignore_index=True))
+
+
+def against_repa(name: str = FILE) -> pd.DataFrame:
+    """`judged` with ``nearer``, REPA's ``log`` less the row's own, of the same seed."""
+    table, keys = judged(name), ["seed", "read", "account"]
+    repa = table.loc[table["arm"] == REPA, [*keys, "log"]]
+    both = table.merge(repa, on=keys, suffixes=("", "_repa"))
+    return both.assign(nearer=both["log_repa"] - both["log"])
+
+
+def floor() -> pd.DataFrame:
+    """Its table ``floor``, likewise; arms that were measured by themselves have it in common."""
+    return _with_log(load_table(FILE, "floor").drop_duplicates())
+
+
+def _with_log(table: pd.DataFrame) -> pd.DataFrame:
+    return table.assign(log=np.log(table["frechet"]))
+
+
+@dataclass(frozen=True, repr=False)
+class Compared(Brief):
+    """The arms of the study, trained.
+
+    Attributes:
+        networks: by arm, with averaged weights; further `LONGER`, REPA after as many steps as cost
+            what REPA + J did, all told.
+        losses: rows of ``arm``, ``step`` and ``velocity``, a mean over the steps since the last.
+        judged: by arm, ``frechet``, ``kernel`` and ``accuracy`` of what it draws in the end.
+        costs: by arm, FLOPs of a ``step``, and of all steps by account: ``A`` (training alone),
+            ``B`` (and what the start takes), ``C`` (and the source's training); in steps of REPA.
+    """
+
+    networks: Mapping[str, SiT]
+    losses: pd.DataFrame
+    judged: pd.DataFrame
+    costs: pd.DataFrame
+
+
+def compare(world: World, plan: Plan, *, samples: int, euler: int) -> Compared:
+    """Train all arms, and judge what they draw after the last step.
+
+    Args:
+        world: what they share.
+        plan: how to train.
+        samples: pictures to draw.
+        euler: steps of drawing.
+    """
+    made = {arm.name: arm for arm in arms(world, plan)}
+    unit = made[REPA].step
+    costs = pd.DataFrame({name: _costs(arm, plan.steps) for name, arm in made.items()}).T / unit
+    longer = round(costs["C"].to_dict()[ALIGNED])
+    networks: dict[str, SiT] = {}
+    losses: list[dict[str, Any]] = []
+    judged: dict[str, dict[str, float]] = {}
+    for arm in made.values():
+        ends: dict[str, int] = {arm.name: plan.steps}
+        ends |= {LONGER: longer} if arm.name == REPA else {}
+        length = max(ends.values())
+        kept, velocities = trained(arm.parts, world, arm.name, plan, ends.values(), steps=length)
+        for name, step in ends.items():
+            network = networks[name] = copy.deepcopy(arm.parts.network)
+            network.load_state_dict(kept[step])
+            judged[name] = quality(world, network, samples, euler)
+        for step in range(EVERY, length + 1, EVERY):
+            mean = sum(velocities[step - EVERY : step]) / EVERY
+            losses.append({"arm": arm.name, "step": step, "velocity": mean})
+    table = pd.DataFrame.from_dict(judged, orient="index")
+    return Compared(networks, pd.DataFrame(losses), table, costs)
+
+
+def _costs(arm: Arm, steps: int) -> dict[str, float]:
+    """FLOPs of a step, and of all steps by account."""
+    parts = (0, arm.before) if arm.name == GROWN else (arm.before, 0)
+    costs = Costs(arm.step, *parts)
+    told = {name: float(costs.of(torch.tensor(float(steps)), name)) for name in get_args(Account)}
+    return {"step": arm.step, **told}
+
+
+def one_of_each(world: World, network: SiT, euler: int) -> Tensor:
+    """One drawn picture of each class, ``(classes, 3, 32, 32)``."""
+    return drawn(world, network, torch.arange(len(world.names)), euler)
+
+
+class Paths(NamedTuple):
+    """Pictures at times 0, ¼, ½, ¾ and 1, ``(5, 3, 32, 32)``: to a noise, and back from it."""
+
+    there: Tensor
+    back: Tensor
+
+
+def paths(world: World, network: SiT, row: int, *, euler: int = 20, seed: int = 0) -> Paths:
+    """A latent's straight line to a noise, and the curve that a network takes from there.
+
+    Args:
+        world: of the latents.
+        network: gives the velocities.
+        row: of the latent; its class is asked for.
+        euler: steps of drawing, a multiple of 4.
+        seed: of the noise.
+    """
+    latent, label = world.latents[row : row + 1], world.labels[row : row + 1]
+    seen: list[Tensor] = []
+
+    def watched(x: Tensor, times: Tensor, labels: Tensor) -> Tensor:
+        seen.append(x)
+        moved: Tensor = network(x, times, labels)
+        return moved
+
+    generator = torch.Generator().manual_seed(seed)
+    last = draw(watched, label, latent.shape[1:], steps=euler, generator=generator)
+    back = [*seen, last][:: -euler // 4]
+    times = torch.linspace(0, 1, 5)
+    there = on_the_way(latent.expand(5, -1, -1, -1), seen[0], times)
+    return Paths(world.picture(there), world.picture(torch.cat(back)))
+
+
+def explained(world: World, times: Sequence[float], *, rows: int = 300) -> pd.Series:
+    """Share of the variance of the backbone's tokens that f_P explains from z_t, by t.
+
+    1 is all of it, 0 as much as their mean does, and less is worse than that.
+    """
+    x, wanted = world.latents[:rows], world.wanted[:rows]
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(world.seed))
+    shares = {}
+    for time in times:
+        noisy = on_the_way(x, noise, torch.full((len(x),), time))
+        error = F.mse_loss(by_rows(world.represent, noisy), wanted)
+        shares[time] = float(1 - error / wanted.var(0).mean())
+    return pd.Series(shares, name="explained").rename_axis("t")
+
+
+def collapse(world: World, plan: Plan) -> pd.DataFrame:
+    """Alignment alone (Eq. 14), with f_P frozen, and with f_P trained as well.
+
+    Args:
+        world: of the latents; f_P begins as it is there.
+        plan: how to train.
+
+    Returns:
+        Rows of ``f_P`` (``"frozen"``, ``"trained"``), ``step``, the ``loss``, and ``spread``, the
+        standard deviation of f_P over pictures and places, a mean over features.
+    """
+    return pd.DataFrame(
+        [row for kind in ("frozen", "trained") for row in _aligned(world, plan, kind)]
+    )
+
+
+def _aligned(world: World, plan: Plan, kind: str) -> list[dict[str, object]]:
+    parts = Parts(world, plan.width, plan.depth)
+    represent = copy.deepcopy(world.represent).requires_grad_(kind == "trained")
+    both = nn.ModuleList([parts, represent])
+    generator = torch.Generator().manual_seed(world.seed)
+    found: list[dict[str, object]] = []
+
+    def loss(rows: Tensor) -> Tensor:
+        x, times = world.latents[rows], torch.rand(len(rows), generator=generator)
+        noisy = on_the_way(x, torch.randn(x.shape, generator=generator), times)
+        _, tokens = parts.network.with_tokens(noisy, times, world.labels[rows], parts.block)
+        return F.mse_loss(parts.align(tokens), represent(noisy))
+
+    def keep(step: int, value: float) -> None:
+        if step % EVERY == 0:
+            spread = float(by_rows(represent, world.latents[:100]).std((0, 1)).mean())
+            found.append({"f_P": kind, "step": step, "loss": value, "spread": spread})
+
+    batches = shuffled(len(world.latents), plan.batch_size, generator, steps=plan.steps)
+    optimiser = make_optimiser(both, "adamw", plan.rates[ALONE], weight_decay=0.0)
+    train(both, batches, loss, optimiser, on_step=keep)
+    return found
+
+
+def floors(world: World, counts: Sequence[int]) -> pd.DataFrame:
+    """Distances of two parts of the test pictures, of so many each: the floor of any drawing."""
+    rows = []
+    for count in counts:
+        first, second = world.real[:count], world.real[count : 2 * count]
+        frechet, kernel = frechet_distance(first, second), kernel_distance(first, second)
+        rows.append({"count": count, "frechet": frechet, "kernel": kernel})
+    return pd.DataFrame(rows)

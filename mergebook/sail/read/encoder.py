@@ -1,0 +1,23 @@
+"""What chapter 50 reads out of the study ``encoder``: a pretrained BERT, grown."""
+
+import pandas as pd
+
+from mergebook.lab.results import load_table
+
+RESULT = "sentences8-encoder"
+
+
+def measured() -> pd.DataFrame:
+    """A row per seed and ``way``, with the columns of both tables of the study.
+
+    ``accuracy`` and ``agreement`` are means over tasks; ``correlation``, ``change`` and the sizes
+    are as in `mergebook.sail.measure.encoder.encoder`.
+    """
+    keys = ["seed", "way"]
+    means = load_table(RESULT, "tasks").groupby(keys)[["accuracy", "agreement"]].mean()
+    return load_table(RESULT, "encoders").merge(means.reset_index(), on=keys)
+
+
+def refused() -> list[str]:
+    """The ways that `grow` refuses, in the study's order."""
+    return list(dict.fromkeys(load_table(RESULT, "refused")["way"]))

@@ -1,0 +1,241 @@
+"""What chapter 57 and the ledger read out of ``factorial``: is it merging, or a warm start?"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mergebook.lab.results import load_table
+from mergebook.sail.costs import ENOUGH, Costs, smoothed, speed_up, steps_to
+from mergebook.sail.measure.arms import EVERY
+from mergebook.sail.measure.factorial import KINDS, SCRATCH, Cell
+from mergebook.sail.theory import steps_saved
+
+RESULTS = {  # by modality
+    "GPT": "tinyshakespeare-factorial",
+    "ResNet": "vision8-factorial",
+    "ResNet, halves": "vision14-factorial",
+}
+SCALES = "tinyshakespeare-arms-scale"  # random weights of GPTs, of which one is the rival
+USUAL, ALIKE = "scratch, usual scale", "random, same scale"  # in the place of maps, as `SCRATCH`
+RANDOM = {"scratch, tuned": SCRATCH, ALIKE: ALIKE}  # arms of `SCALES`
+LONGEST = 900  # steps of scratch in the factorial of GPTs
+GOALS = 40  # losses that are aimed at
+ONE = "one source"  # among the starts of `effects`
+
+_CELL = list(Cell._fields)
+_KEYS = ["modality", "seed", *_CELL]
+_FLOPS = ["step_flops", "added_flops", "source_flops"]
+_Curve = tuple[np.ndarray, np.ndarray]
+
+
+def quadratic(curvatures: Sequence[float], share: float, steps: int) -> np.ndarray:
+    """J − J* after 0, 1, … steps of gradient descent on a quadratic, at η = 1/L.
+
+    Every direction has the same part in the start's excess, and loses it by the factor
+    (1 − ηh)² a step, where h is its curvature.
+
+    Args:
+        curvatures: h of every direction; the largest is L.
+        share: J − J* of the start.
+        steps: the last one.
+    """
+    kept = 1 - np.asarray(curvatures, dtype=float) / max(curvatures)
+    excess: np.ndarray = share * (kept[:, None] ** (2 * np.arange(steps + 1))).mean(0)
+    return excess
+
+
+def halved(curvatures: Mapping[str, Sequence[float]], goals: Sequence[float]) -> pd.DataFrame:
+    """A start with half of another's excess, on quadratics: what it saves, see `quadratic`.
+
+    Args:
+        curvatures: by name of the loss.
+        goals: excess aimed at; the other start has 1.
+
+    Returns:
+        A row per ``loss`` and ``goal``: ``scratch`` and ``warm``, the steps of both to it,
+        ``saved``, their difference, and ``factor``, their ratio.
+    """
+    parts = []
+    for name, own in curvatures.items():
+        last = math.ceil(steps_saved(min(goals), 1 / max(own), min(own)))
+        runs = (quadratic(own, share, last) for share in (1.0, 0.5))
+        aims = np.asarray(goals)
+        scratch, warm = (_steps((np.arange(last + 1), run), aims) for run in runs)
+        columns = {"loss": name, "goal": aims, "scratch": scratch, "warm": warm}
+        parts.append(pd.DataFrame(columns))
+    table = pd.concat(parts, ignore_index=True)
+    table["saved"] = table["scratch"] - table["warm"]
+    table["factor"] = table["scratch"] / table["warm"]
+    return table
+
+
+def curves() -> pd.DataFrame:
+    """All losses on the way, with costs.
+
+    Of GPTs ``scratch`` is at its best rate and scale, from the result `SCALES`, as are random
+    weights of the grown network's scale (`ALIKE`); the factorial's own scratch is `USUAL`. Maps
+    that are learned jointly are for one source those that are learned alone, and stand here as
+    both.
+
+    Returns:
+        A row per ``modality``, seed, cell (``sources``, ``start``, ``maps``) and ``step``:
+        ``judge`` (nats), and ``step_flops``, ``added_flops``, ``source_flops``.
+    """
+    parts = []
+    for modality, name in RESULTS.items():
+        rows, costs = load_table(name, "curves"), load_table(name, "costs")
+        costs = costs[["seed", *_CELL, *_FLOPS]]
+        if modality == "GPT":
+            rows, costs = (part.replace({"maps": {SCRATCH: USUAL}}) for part in (rows, costs))
+        parts.append(rows.merge(costs, on=["seed", *_CELL]).assign(modality=modality))
+    table = pd.concat([*parts, _scales()], ignore_index=True)
+    alone = table[(table["sources"] == 1) & (table["maps"] == "LiGO alone")]
+    both = pd.concat([table, alone.assign(maps="LiGO joint")], ignore_index=True)
+    return both[[*_KEYS, "step", "judge", *_FLOPS]]
+
+
+def _scales() -> pd.DataFrame:
+    """Random weights of GPTs from `SCALES` as rows of `curves`, without sources."""
+    keys = ["seed", "size", "start", "arm"]
+    rows, costs = load_table(SCALES, "curves"), load_table(SCALES, "costs")
+    table = rows.merge(costs[[*keys, *_FLOPS]], on=keys)
+    chosen = (table["size"] == "twice") & (table["step"] <= LONGEST)
+    table = table[chosen & (table["start"] == "shared") & table["arm"].isin([*RANDOM])]
+    maps = table["arm"].map(RANDOM)
+    return table.assign(modality="GPT", sources=0, start="", maps=maps)
+
+
+def ends() -> pd.DataFrame:
+    """Losses at equal cost: what scratch spends in as many steps as the others take.
+
+    Returns:
+        A row per modality, seed and cell: losses by account, ``A``, ``B`` and ``C``, on straight
+        lines between readings, NaN where the start alone costs more.
+    """
+    table = curves()
+    last = table[table["sources"] > 0].groupby("modality")["step"].max()
+    rows = []
+    for _, part in table.groupby(_KEYS, sort=False):
+        curve, costs = _read(part)
+        row = part[_KEYS].iloc[0].to_dict()
+        budget = costs.step * last[row["modality"]]
+        for account in ("A", "B", "C"):
+            spent = costs.of(torch.from_numpy(curve[0]), account).numpy()
+            found = np.interp(budget, spent, curve[1])
+            row[account] = found if budget >= spent[0] else np.nan
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def saved() -> pd.DataFrame:
+    """Steps saved against scratch, and factors, for losses from scratch's first reading to its end.
+
+    Returns:
+        A row per modality, seed, cell but scratch, and ``goal`` (nats): ``saved`` (steps), and
+        log₂ of scratch's FLOPs over one's own by account, ``A``, ``B`` and ``C``, where less than
+        the steps to the first reading count as these. NaN where one of both never gets there.
+        ``begun`` says whether a start is at the goal by then.
+    """
+    table = curves()
+    rows = []
+    for _, part in table.groupby("modality", sort=False):
+        scratch = part[part["maps"] == SCRATCH]
+        lows = scratch.groupby("seed")["judge"].min()
+        top = scratch.loc[scratch["step"] == EVERY, "judge"].mean()
+        goals = np.linspace(top, lows.mean(), GOALS)
+        for _, runs in part.groupby("seed"):
+            rival, rivals = _read(runs[runs["maps"] == SCRATCH])
+            slow = _steps(rival, goals)
+            for _, run in runs[runs["maps"] != SCRATCH].groupby(_CELL, sort=False):
+                own, costs = _read(run)
+                quick = _steps(own, goals)
+                columns = {"goal": goals, "saved": slow - quick, "begun": quick <= EVERY}
+                sides = torch.from_numpy(slow), rivals, torch.from_numpy(quick), costs
+                for account in ("A", "B", "C"):
+                    columns[account] = speed_up(*sides, account, least=EVERY).numpy()
+                where = pd.concat([run[_KEYS].head(1)] * GOALS, ignore_index=True)
+                rows.append(where.assign(**columns))
+    return pd.concat(rows, ignore_index=True)
+
+
+def leads() -> pd.DataFrame:
+    """Where a start is on scratch's way, and what it has saved in the end.
+
+    Returns:
+        A row per modality, seed and cell but scratch: ``lead``, scratch's steps to the loss that
+        the start has; ``saved``, steps saved at the lowest loss that both reach, and ``factor``,
+        the ratio of steps there.
+    """
+    rows = []
+    for _, runs in curves().groupby(["modality", "seed"], sort=False):
+        rival, _ = _read(runs[runs["maps"] == SCRATCH])
+        for _, run in runs[runs["maps"] != SCRATCH].groupby(_CELL, sort=False):
+            own, _ = _read(run)
+            lowest = max(_lowest(losses) for _, losses in (rival, own))
+            aims = np.array([own[1][0], lowest])
+            (lead, slow), (_, quick) = _steps(rival, aims), _steps(own, aims)
+            found = {"lead": lead, "saved": slow - quick, "factor": slow / max(quick, EVERY)}
+            rows.append(run[_KEYS].iloc[0].to_dict() | found)
+    return pd.DataFrame(rows)
+
+
+def _steps(curve: _Curve, goals: np.ndarray) -> np.ndarray:
+    """`steps_to` several goals on one curve, shape ``(goals,)``."""
+    losses = torch.tensor(curve[1])[:, None].expand(-1, len(goals))
+    return np.asarray(steps_to(curve[0].tolist(), losses, torch.as_tensor(goals)))
+
+
+def _lowest(losses: np.ndarray) -> float:
+    """The lowest smoothed loss of a curve, with room for rounding."""
+    return float(smoothed(torch.tensor(losses)).min()) + 1e-12
+
+
+def _read(run: pd.DataFrame) -> tuple[_Curve, Costs]:
+    """Steps and losses of a run, and what it costs."""
+    run = run.sort_values("step")
+    steps, losses = (run[name].to_numpy(dtype=float) for name in ("step", "judge"))
+    return (steps, losses), Costs(*(float(run[name].iloc[0]) for name in _FLOPS))
+
+
+def often_reached(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of cells and goals that enough seeds reach, on both sides.
+
+    Args:
+        table: as from `saved`.
+    """
+    keys = [*[key for key in _KEYS if key != "seed"], "goal"]
+    there = table["saved"].notna()
+    share = there.groupby([table[key] for key in keys]).transform("mean")
+    return table[there & (share >= ENOUGH)]
+
+
+def effects(account: str = "B") -> pd.DataFrame:
+    """What each factor does to the loss at equal cost, with the others averaged over.
+
+    Args:
+        account: of `ends`.
+
+    Returns:
+        A row per modality, seed and ``effect``, with ``factor`` (``merging``, ``maps`` or
+        ``start``) and ``loss``, a difference in nats: two sources less one, by start; maps less
+        mean padding, over one source and all starts of two; own starts less a shared one, and
+        matched less as they are, of two sources. Only maps that all have at this cost count.
+    """
+    table = ends()
+    table = table[table["sources"] > 0]
+    table = table.assign(start=table["start"].where(table["sources"] == 2, ONE))
+    wide = table.pivot(index=["modality", "seed", "maps"], columns="start", values=account)
+    wide = wide[wide.notna().all(axis=1).groupby(["modality", "maps"]).transform("all")]
+    by_start = wide.groupby(["modality", "seed"]).mean()
+    by_maps = wide[[ONE, *KINDS]].mean(axis=1).unstack("maps")
+    found = {("merging", start): by_start[start] - by_start[ONE] for start in KINDS}
+    found |= {
+        ("maps", str(maps)): by_maps[maps] - by_maps["mean"] for maps in by_maps if maps != "mean"
+    }
+    found["start", "own less shared"] = by_start["own"] - by_start["shared"]
+    found["start", "re-basin less own"] = by_start["re-basin"] - by_start["own"]
+    rows = pd.concat(found, names=["factor", "effect"]).rename("loss").dropna()
+    return rows.reset_index()

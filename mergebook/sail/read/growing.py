@@ -1,0 +1,337 @@
+"""What chapter 50 computes: small trained networks of three families, grown in every way.
+
+A *case* is a family: a source that has been trained for seconds, larger networks as they begin, and
+the data. The GPT reads texts of a random Markov chain, the others pictures of a task.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import get_args
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from mergebook.lab.results import load_result, load_table
+from mergebook.sail.measure.kept import Build, picture_networks, ways
+from mergebook.suites import models
+from mergelib.evaluation.tasks import Task, cross_entropy
+from mergelib.messages.brief import Brief
+from mergelib.sail import grow
+from mergelib.sail.growth.width import Use, Widening
+from mergelib.structure import structure_of
+from mergelib.training import make_optimiser, shuffled, train
+
+SYMBOLS = 12
+FILES = ("glyphs8-kept", "tinyshakespeare-kept")
+PARTED = ("copies", "copies with noise", "mean padding", "zero padding")  # starts of `parting`
+TARGET = 0.1  # nats below the source, to which its steps are counted
+Examples = tuple[Tensor, Tensor]  # inputs of the model, labels
+
+
+@dataclass(frozen=True, repr=False)
+class Case(Brief):
+    """A family of networks.
+
+    Attributes:
+        source: the small network, trained.
+        build: a larger one at its random start; takes whether it is wider, and whether deeper.
+        train: examples that the source was trained on.
+        test: examples for the losses.
+    """
+
+    source: nn.Module
+    build: Build
+    train: Examples
+    test: Examples
+
+    @torch.no_grad()
+    def logits(self, model: nn.Module) -> Tensor:
+        """On the test inputs, with statistics at rest."""
+        logits: Tensor = model.eval()(self.test[0])
+        return logits
+
+    def change(self, model: nn.Module) -> float:
+        """The largest change of a logit from the source's, over the largest of these."""
+        expected = self.logits(self.source)
+        return float((self.logits(model) - expected).abs().max() / expected.abs().max())
+
+    def loss(self, model: nn.Module) -> float:
+        """Test cross-entropy, in nats."""
+        return float(cross_entropy(self.logits(model), self.test[1]))
+
+
+def cases(task: Task, *, steps: int, seed: int = 0) -> dict[str, Case]:
+    """The three families, each with a source trained for some steps (the GPT for four times that).
+
+    Args:
+        task: of pictures, for the MLP and the ResNet; the first 200 of its test pictures judge.
+        steps: of 64 examples.
+        seed: draws the starts, the texts and the order of examples.
+    """
+    networks = picture_networks(len(task.class_names), (2, 4))
+    pictures = [
+        (task.transform(split.inputs[:count]), split.labels[:count])
+        for split, count in ((task.train, None), (task.test, 200))
+    ]
+    training, test = pictures
+    found = {name: _trained(build, training, test, steps, seed) for name, build in networks.items()}
+    return {**found, "GPT": language_case(steps=4 * steps, seed=seed)}
+
+
+def language_case(*, steps: int, seed: int = 0) -> Case:
+    """The GPT of `cases`, its source trained for some steps."""
+
+    def build(wide: bool, deep: bool) -> nn.Module:
+        return gpt(64 if wide else 32, 4 if deep else 2, 8 if wide else 4)
+
+    texts = markov_texts(512, seed=seed), markov_texts(256, seed=seed, text_seed=1)
+    return _trained(build, *texts, steps, seed)
+
+
+def _trained(build: Build, training: Examples, test: Examples, steps: int, seed: int) -> Case:
+    torch.manual_seed(seed)
+    source = build(False, False)
+    train_on(source, training, steps=steps, seed=seed, learning_rate=3e-3)
+    return Case(source, build, training, test)
+
+
+def gpt(width: int, depth: int, heads: int) -> nn.Module:
+    """A GPT over the symbols of `markov_texts`, at its random start."""
+    return models.GPT(width, depth, heads, vocabulary=SYMBOLS, context=32)
+
+
+def markov_texts(count: int, *, seed: int, text_seed: int = 0) -> Examples:
+    """Texts of a random chain in which two symbols decide on the next: ``(count, 32)``, and labels.
+
+    Args:
+        count: how many.
+        seed: draws the chain.
+        text_seed: draws the texts.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shape = torch.full((SYMBOLS, SYMBOLS, SYMBOLS), 0.1)
+    chain = torch._standard_gamma(shape, generator=generator)
+    generator.manual_seed(1000 * seed + text_seed + 1)
+    text = list(torch.randint(SYMBOLS, (2, count), generator=generator))
+    for _ in range(31):
+        text.append(torch.multinomial(chain[text[-2], text[-1]], 1, generator=generator)[:, 0])
+    whole = torch.stack(text, 1)
+    return whole[:, :-1], whole[:, 1:]
+
+
+def train_on(
+    model: nn.Module,
+    examples: Examples,
+    *,
+    steps: int,
+    seed: int,
+    learning_rate: float,
+    on_step: Callable[[int, float], None] | None = None,
+) -> None:
+    """Train a model in place with AdamW, on batches of 64; the rest is that of `train`."""
+    inputs, labels = examples
+    batches = shuffled(len(labels), 64, torch.Generator().manual_seed(seed), steps=steps)
+    train(
+        model.train(),
+        batches,
+        lambda rows: cross_entropy(model(inputs[rows]), labels[rows]),
+        make_optimiser(model, "adamw", learning_rate),
+        on_step=on_step,
+    )
+
+
+def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
+    """A case grown by every scheme, once wider and once deeper.
+
+    Returns:
+        Rows of ``grown`` ("wider" or "deeper"), ``scheme``, ``change`` (the largest of a logit,
+        over the largest logit), ``loss``, and ``kept``: the share of what the source has learned,
+        (random − loss) / (random − source). Schemes that do not fit the family are left out.
+    """
+    learned = case.loss(case.source)
+    rows = []
+    for grown, width, depth, fresh, model in ways(
+        case.source, case.build, seed, ("wider", "deeper")
+    ):
+        start, loss = case.loss(fresh), case.loss(model)
+        kept = (start - loss) / (start - learned)
+        rows.append((grown, width or depth, case.change(model), loss, kept))
+    return pd.DataFrame(rows, columns=["grown", "scheme", "change", "loss", "kept"])
+
+
+def measured(part: str) -> pd.DataFrame:
+    """A table of the study ``kept``, of pictures and text together.
+
+    Args:
+        part: ``"starts"`` or ``"trained"``; the latter gets ``gain``, the loss of as many FLOPs
+            of training less that of the learned start, and ``price``, what learning costs over
+            ``further`` steps of training.
+    """
+    tables = []
+    for name in FILES:
+        table = load_table(name, part)
+        if part == "trained":
+            further = load_result(name)["provenance"]["settings"]["further"]
+            gain, price = table["plain"] - table["after"], table["extra"] / further
+            table = table.assign(gain=gain, price=price)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def traps(case: Case) -> pd.Series:
+    """What forgetting one thing costs when a GPT is made wider by copies.
+
+    Returns:
+        The largest change of a logit over the largest logit: with all care, without the factor of
+        queries and keys, with the norm before the tied table treated as any other (all three twice
+        as wide), and one and a half times as wide.
+    """
+    source = case.source
+    double, uneven = gpt(64, 2, 4), gpt(48, 2, 4)
+    careful = grow(source, double)
+    sharp = {key: value.clone() for key, value in careful.items()}
+    for key, value in sharp.items():
+        if ".qkv." in key:
+            value[: 2 * len(value) // 3] *= 2**0.25  # queries and keys
+    loud = {key: 2 * v if key.startswith("norm.") else v for key, v in careful.items()}
+    sizes = {name: group.size for name, group in structure_of(source).groups.items()}
+    widening = Widening(structure_of(uneven), sizes, "replicate")
+    copied = {key: widening.apply(key, value) for key, value in source.state_dict().items()}
+    changes = {}
+    for name, model, state in (
+        ("with all care", double, careful),
+        ("no factor for queries and keys", double, sharp),
+        ("norm before the tied table as any other", double, loud),
+        ("uneven copies, 32 to 48", uneven, copied),
+    ):
+        model.load_state_dict(state)
+        changes[name] = case.change(model)
+    return pd.Series(changes)
+
+
+def parting(seeds: Iterable[int], *, trained: int, steps: int = 40, every: int = 2) -> pd.DataFrame:
+    """A GPT twice as wide, trained on from the starts of `PARTED`, on fresh texts of its chain.
+
+    Args:
+        seeds: each draws a chain, its texts, the source and what is new in the larger network.
+        trained: steps of the source.
+        steps: of training.
+        every: steps between readings; the first is before the first step.
+
+    Returns:
+        Rows of ``seed``, ``start``, ``step``, ``change`` (the largest of a logit from the source's,
+        over the largest logit), ``rank`` (of the stream before the last norm, over all test inputs,
+        by singular values above a thousandth of the largest), ``apart`` (distance of the two halves
+        of the token table over the table's norm; of copies, how far they are from each other) and
+        ``gain``: the source's test loss less one's own, in nats.
+    """
+    rows = []
+    for seed in seeds:
+        case = language_case(steps=trained, seed=seed)
+        fresh = markov_texts(2048, seed=seed, text_seed=2)
+        for start in PARTED:
+            model = _parted(case, start, seed)
+            told: list[dict[str, float]] = []
+            train_on(
+                model,
+                fresh,
+                steps=steps,
+                seed=seed,
+                learning_rate=1e-3,
+                on_step=_reader(case, model, every, told),
+            )
+            rows += [{"seed": seed, "start": start, **row} for row in told]
+    return pd.DataFrame(rows)
+
+
+def _reader(
+    case: Case, model: nn.Module, every: int, rows: list[dict[str, float]]
+) -> Callable[[int, float], None]:
+    """Reads a model now and then every so many steps; rows are those of `parting`."""
+    learned = case.loss(case.source)
+
+    def read(step: int, _: float = 0.0) -> None:
+        if (step + 1) % every == 0:
+            logits, rank = stream_rank(model, case.test[0])
+            first, second = model.get_parameter("token_embed.weight").detach().chunk(2, 1)
+            apart = (first - second).norm() / torch.cat([first, second], 1).norm()
+            rows.append(
+                {
+                    "step": step + 1,
+                    "change": case.change(model),
+                    "rank": rank,
+                    "apart": float(apart),
+                    "gain": learned - float(cross_entropy(logits, case.test[1])),
+                }
+            )
+
+    read(-1)
+    return read
+
+
+def _parted(case: Case, start: str, seed: int) -> nn.Module:
+    """The larger GPT at one of `PARTED`; what is new is the same draw in all."""
+    torch.manual_seed(seed)
+    model = case.build(True, False)
+    generator = torch.Generator().manual_seed(seed)
+    states = {
+        "copies": lambda: grow(case.source, model),
+        "copies with noise": lambda: grow(case.source, model, noise=0.3, generator=generator),
+        "mean padding": lambda: grow(case.source, model, width="mean"),
+        "zero padding": lambda: zero_padded(case.source, model),
+    }
+    model.load_state_dict(states[start]())
+    return model
+
+
+def zero_padded(source: nn.Module, target: nn.Module) -> dict[str, Tensor]:
+    """A pre-norm transformer made wider with zeros, with no regard to its norms.
+
+    Zero is whatever writes a new dimension of the stream: tables, projections and their biases; so
+    are the outputs of new heads and hidden units. What reads these is random as in the target, and
+    a norm's new gains and biases are as there, 1 and 0. Old entries stay as they are. `grow` pads
+    with the mean instead: the rest is the same.
+    """
+    sizes = {name: group.size for name, group in structure_of(source).groups.items()}
+    structure, weights = structure_of(target), source.state_dict()
+    zeros = {
+        (name, use): torch.eye(group.size, sizes[name], dtype=torch.float64)
+        for name, group in structure.groups.items()
+        if group.norm == "layer"
+        for use in get_args(Use)
+    }
+    widening = Widening(structure, sizes, "mean").replaced(zeros)
+    return {
+        key: torch.where(widening.new(key), start, widening.apply(key, weights[key]))
+        for key, start in target.state_dict().items()
+    }
+
+
+def parted(table: pd.DataFrame, goal: float = TARGET) -> pd.DataFrame:
+    """What each start of `parting` comes to.
+
+    Returns:
+        By ``seed`` and ``start``, ``change`` before the first step, and ``steps`` to a gain of
+        ``goal`` nats, by the first reading there (the last one where that never happens).
+    """
+    runs = table.groupby(["seed", "start"], sort=False)
+
+    def steps(gains: "pd.Series[float]") -> int:
+        at = table.loc[gains.index, "step"]
+        return int(at[gains >= goal].min() if (gains >= goal).any() else at.max())
+
+    return pd.DataFrame({"change": runs["change"].first(), "steps": runs["gain"].agg(steps)})
+
+
+@torch.no_grad()
+def stream_rank(model: nn.Module, inputs: Tensor) -> tuple[Tensor, int]:
+    """A GPT's logits, and how many directions its residual stream takes before the last norm."""
+    streams: list[Tensor] = []
+    norm = model.get_submodule("norm")
+    hook = norm.register_forward_pre_hook(lambda _, args: streams.append(args[0].flatten(0, 1)))
+    logits: Tensor = model.eval()(inputs)
+    hook.remove()
+    stream = streams[0].double()
+    squares = torch.linalg.eigvalsh(stream.T @ stream)  # of singular values
+    return logits, int((squares > 1e-6 * squares[-1]).sum())

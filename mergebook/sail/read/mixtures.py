@@ -1,0 +1,266 @@
+"""Targets with a known answer: D* = ρ D_1 + (1 − ρ) D_2, for which Theorem 3 says γ_1 = ρ.
+
+Chapter 51 follows the chain from data to parameters to loss on them. Losses are linear in ρ:
+J_ρ = ρ J_1 + (1 − ρ) J_2 for every model.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.align import git_rebasin
+from mergelib.evaluation.loops import evaluate_many
+from mergelib.sail.divergences import empirical_variation, mmd_table, total_variation
+from mergelib.sail.proximal import oracle_gamma, proximal_weights
+from mergelib.statedict import lerp
+
+GAMMAS = tuple(np.linspace(-0.5, 1.5, 41).round(2).tolist())
+EDGES = torch.linspace(-6, 6, 25)  # of the bins of total variation
+STARTS = ("shared", "own", "re-basin")  # of perceptrons
+HIDDEN = 32
+EXAMPLES = 150  # of each distribution
+RATE = 0.02
+
+Nets = dict[
+    str, Tensor
+]  # many perceptrons of one shape, stacked: "w" (M, h, 2), "b", "v" (M, h), "c"
+
+
+def drawn_from(share: float, count: int, generator: torch.Generator) -> Tensor:
+    """Points ``(n, 2)`` of N((1, 0), I) with the probability ρ, and of N((−1, 0), I)."""
+    points = torch.randn(count, 2, generator=generator)
+    points[:, 0] += 2.0 * (torch.rand(count, generator=generator) < share) - 1
+    return points
+
+
+def estimated_shares(shares: Sequence[float], seeds: int, *, count: int = 400) -> pd.DataFrame:
+    """γ_1 by Eq. 11 from samples of D_1, D_2 and D*: a row per ρ, seed and kind of distance.
+
+    Kinds are MMD² (V- and U-statistic), total variation of bins along the line through both means,
+    and that of the samples' atoms, as in the paper's appendix D.
+    """
+    rows = []
+    for seed in range(seeds):
+        generator = torch.Generator().manual_seed(seed)
+        first, second = (drawn_from(share, count, generator) for share in (1, 0))
+        for share in shares:
+            samples = [drawn_from(share, count, generator), first, second]
+            tables = {
+                "MMD² (V)": mmd_table(samples),
+                "MMD² (U)": mmd_table(samples, unbiased=True),
+                "TV of bins": squares([_binned(part) for part in samples], _variation),
+                "TV of atoms": squares(samples, empirical_variation),
+            }
+            for kind, table in tables.items():
+                weights = proximal_weights(table[0, 1:], table[1:, 1:], "affine").weights
+                rows.append((share, seed, kind, float(weights[0])))
+    return pd.DataFrame(rows, columns=["share", "seed", "kind", "weight"])
+
+
+def squares(samples: Sequence[Tensor], distance: Callable[[Tensor, Tensor], float]) -> Tensor:
+    """Squared distance of each sample to each, ``(count, count)``, as `proximal_weights` wants."""
+    table = torch.zeros(len(samples), len(samples), dtype=torch.float64)
+    for i, own in enumerate(samples):
+        for j in range(i):
+            table[i, j] = table[j, i] = distance(own, samples[j]) ** 2
+    return table
+
+
+def _binned(points: Tensor) -> Tensor:
+    places = torch.bucketize(points[:, 0].contiguous(), EDGES)
+    return torch.bincount(places, minlength=len(EDGES) + 1)
+
+
+def _variation(first: Tensor, second: Tensor) -> float:
+    return float(total_variation(first, second))
+
+
+def least_squares_shares(
+    shares: Sequence[float], *, same_inputs: bool, seed: int = 0
+) -> pd.DataFrame:
+    """Best γ_1 for least squares: nearest to θ*(ρ) (``parameters``), and of least J_ρ (``loss``).
+
+    Labels of D_1 and D_2 are linear in x with different weights, without noise. Inputs have the
+    variances (4, 1) in D_1 and (1, 4) in D_2, or (4, 1) in both.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    moments = [torch.diag(torch.tensor(v, dtype=torch.float64)) for v in ((4.0, 1), (1.0, 4))]
+    first, second = moments[0], moments[0 if same_inputs else 1]
+    one, two = torch.randn(2, 2, generator=generator, dtype=torch.float64)
+    apart = one - two
+    ends = (apart @ first @ apart, apart @ second @ apart)
+    rows = []
+    for share in shares:
+        pulls = share * first @ one + (1 - share) * second @ two
+        optimum = torch.linalg.solve(share * first + (1 - share) * second, pulls)
+        states = [{"w": one}, {"w": two}]
+        nearest = oracle_gamma(states, {"w": optimum}, "affine").weights[0]
+        best = share * ends[0] / (share * ends[0] + (1 - share) * ends[1])
+        rows.append((share, float(nearest), float(best)))
+    return pd.DataFrame(rows, columns=["share", "parameters", "loss"])
+
+
+def perceptron_shares(
+    shares: Sequence[float], seed: int, *, start: str, steps: int = 300, retrained: int = 20
+) -> pd.DataFrame:
+    """The chain for small perceptrons trained on D_1, on D_2, and on every D* of ``shares``.
+
+    Args:
+        shares: ρ.
+        seed: of data and initial weights.
+        start: one initial network for all (``shared``), one for each (``own``), or one for each and
+            then all networks reordered to match θ_1 by Git Re-Basin (``re-basin``), optima and
+            random ones included: which order hidden units have is chance.
+        steps: of Adam on all examples.
+        retrained: steps from θ^P, on D*.
+
+    Returns:
+        Per ρ, beside ``start`` and ``seed``, the best γ_1 in ``parameters`` (nearest to θ*,
+        affine), in ``loss`` and ``trained`` (of `GAMMAS`, of least J_ρ before and after
+        retraining), and squared distances from θ*: ``nearest_source`` of both sources, ``random``
+        of the initial network of a further draw, ``normal`` of weights from N(0, 1), in the mean.
+
+    Raises:
+        ValueError: an unknown start.
+    """
+    if start not in STARTS:
+        raise ValueError(f"start is {start!r}, expected one of: {', '.join(STARTS)}")
+    generator = torch.Generator().manual_seed(seed)
+    data = _tasks(generator)
+    wanted = torch.tensor([1.0, 0.0, *shares])
+    first = _initial(len(wanted) + 1, generator)
+    starts = {
+        key: part[:1].expand_as(part[1:]) if start == "shared" else part[1:]
+        for key, part in first.items()
+    }
+    nets = _train(starts, wanted, data, steps)
+    one, two, *optima = (_pick(nets, i) for i in range(len(wanted)))
+    fresh = _pick(_initial(1, generator), 0)
+    if start == "re-basin":
+        two, fresh, *optima = (_matched(one, net) for net in (two, fresh, *optima))
+    gammas = torch.tensor(GAMMAS)
+    line = {key: torch.stack([g * one[key] + (1 - g) * two[key] for g in gammas]) for key in one}
+    many = {key: part.repeat(len(shares), *[1] * (part.dim() - 1)) for key, part in line.items()}
+    mixes = torch.tensor(shares).repeat_interleave(len(gammas))
+    losses = {
+        name: _losses(state, mixes, data).reshape(len(shares), -1)
+        for name, state in (("loss", many), ("trained", _train(many, mixes, data, retrained)))
+    }
+    rows = []
+    for i, (share, optimum) in enumerate(zip(shares, optima, strict=True)):
+        row: dict[str, float | str] = {"share": share, "seed": seed, "start": start}
+        row["parameters"] = float(oracle_gamma([one, two], optimum, "affine").weights[0])
+        row |= {name: float(gammas[table[i].argmin()]) for name, table in losses.items()}
+        row["nearest_source"] = min(_squared(one, optimum), _squared(two, optimum))
+        row["random"] = _squared(fresh, optimum)
+        entries = sum(part.numel() for part in optimum.values())
+        row["normal"] = entries + sum(float(part.square().sum()) for part in optimum.values())
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def pair_shares(
+    zoo: Zoo, pairs: Sequence[tuple[str, str]], shares: Sequence[float], positions: Sequence[float]
+) -> pd.DataFrame:
+    """Best γ_1 on the line through two experts for their tasks in the shares ρ and 1 − ρ.
+
+    Args:
+        zoo: experts of one pretrained model.
+        pairs: names of two tasks each.
+        shares: ρ.
+        positions: values of γ_1; 0 and 1 among them.
+
+    Returns:
+        Columns ``pair``, ``share``, ``loss``: the γ_1 among ``positions`` of least test loss, and
+        ``curved``: what quadratic losses predict from their rise between both ends alone.
+    """
+    rows = []
+    for first, second in pairs:
+        pair = [first, second]
+        states = (zoo.experts[second], zoo.experts[first])
+        line = ((position, lerp(*states, position)) for position in positions)
+        table = evaluate_many(zoo.model, line, zoo.heads, zoo.suite, tasks=pair)
+        curves = table.pivot(index="candidate", columns="task", values="loss")
+        ends = curves[pair].loc[[0.0, 1.0]].to_numpy()
+        rises = (float(ends[0, 0] - ends[1, 0]), float(ends[1, 1] - ends[0, 1]))
+        for share in shares:
+            mixed = share * curves[first] + (1 - share) * curves[second]
+            curved = share * rises[0] / (share * rises[0] + (1 - share) * rises[1])
+            rows.append((f"{first}, {second}", share, mixed.idxmin(), curved))
+    return pd.DataFrame(rows, columns=["pair", "share", "loss", "curved"])
+
+
+def _tasks(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Inputs ``(2, n, 2)`` and labels ±1 ``(2, n)``: at two places, opposite sides are right."""
+    points = torch.randn(2, EXAMPLES, 2, generator=generator) * torch.tensor([0.7, 1.0])
+    points[:, :, 0] += torch.tensor([-1.5, 1.5])[:, None]
+    sides = torch.where(points[:, :, 1] > 0, 1.0, -1.0)
+    return points, sides * torch.tensor([1.0, -1.0])[:, None]
+
+
+def _initial(count: int, generator: torch.Generator) -> Nets:
+    """PyTorch's usual initial weights: uniform in ±1/√inputs."""
+
+    def uniform(*shape: int, inputs: int) -> Tensor:
+        numbers: Tensor = 2 * torch.rand(*shape, generator=generator) - 1
+        return numbers / math.sqrt(inputs)
+
+    return {
+        "w": uniform(count, HIDDEN, 2, inputs=2),
+        "b": uniform(count, HIDDEN, inputs=2),
+        "v": uniform(count, HIDDEN, inputs=HIDDEN),
+        "c": uniform(count, inputs=HIDDEN),
+    }
+
+
+def _losses(nets: Nets, shares: Tensor, data: tuple[Tensor, Tensor]) -> Tensor:
+    """J_ρ of every network, ``(M,)``: logistic loss, in nats."""
+    points, labels = data
+    flat = points.reshape(-1, 2)
+    hidden = torch.relu(torch.einsum("nd,mhd->mnh", flat, nets["w"]) + nets["b"][:, None])
+    outputs = torch.einsum("mnh,mh->mn", hidden, nets["v"]) + nets["c"][:, None]
+    each = softplus(-labels.reshape(-1) * outputs).reshape(len(outputs), 2, -1).mean(2)
+    mixed: Tensor = shares * each[:, 0] + (1 - shares) * each[:, 1]
+    return mixed
+
+
+def _train(nets: Nets, shares: Tensor, data: tuple[Tensor, Tensor], steps: int) -> Nets:
+    """Every network by Adam on its J_ρ; entries do not mix, so that all can be trained as one."""
+    leaves = {key: part.clone().requires_grad_() for key, part in nets.items()}
+    optimiser = torch.optim.Adam(leaves.values(), lr=RATE)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        _losses(leaves, shares, data).sum().backward()
+        optimiser.step()
+    return {key: leaf.detach() for key, leaf in leaves.items()}
+
+
+def _matched(reference: Nets, net: Nets) -> Nets:
+    """The same perceptron with its hidden units in the order that matches another one's."""
+    chain = nn.Sequential(nn.Linear(2, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+    shapes = {name: part.shape for name, part in chain.state_dict().items()}
+
+    def named(own: Nets) -> Nets:
+        parts = zip(shapes.items(), own.values(), strict=True)
+        return {name: part.reshape(shape) for (name, shape), part in parts}
+
+    found = git_rebasin(named(reference), named(net), chain).state
+    return {
+        key: part.reshape(net[key].shape) for key, part in zip(net, found.values(), strict=True)
+    }
+
+
+def _pick(nets: Nets, index: int) -> Nets:
+    return {key: part[index] for key, part in nets.items()}
+
+
+def _squared(first: Nets, second: Nets) -> float:
+    return sum(float((first[key] - part).square().sum()) for key, part in second.items())

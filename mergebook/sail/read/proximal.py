@@ -1,0 +1,159 @@
+"""What chapter 51 computes beside mixtures: thirds of a text, worlds for Theorems 1, 2 and 4."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pydoc_data.topics import topics
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from mergebook.sail.theory import convergence_bound, proximity_bound, start_bound
+from mergelib.sail.divergences import gaussian_variation, mmd_table
+from mergelib.sail.proximal import oracle_gamma, proximal_weights
+
+BLOCK = 1024  # tokens
+PENALTY = 0.005  # λ of the logistic regression, its μ
+
+
+def saturated(distances: Tensor, scales: Sequence[float]) -> pd.DataFrame:
+    """γ_1 for Gaussians of one covariance, by Mahalanobis distances and by their total variation.
+
+    Args:
+        distances: of D_1 and D*, D_2 and D*, and D_1 and D_2, ``(3,)``.
+        scales: factors of all three.
+
+    Returns:
+        A row per scale: ``distance`` (the same for all), ``variation`` and the largest ``TV``.
+    """
+    rows = []
+    for scale in scales:
+        far = scale * distances.double()
+        near = gaussian_variation(far)
+        rows.append((scale, _first(far.square()), _first(near.square()), float(near.max())))
+    return pd.DataFrame(rows, columns=["scale", "distance", "variation", "TV"])
+
+
+def _first(squares: Tensor) -> float:
+    """Affine γ_1 of squared distances in the order of `saturated`."""
+    between = torch.zeros(2, 2, dtype=torch.float64)
+    between[0, 1] = between[1, 0] = squares[2]
+    return float(proximal_weights(squares[:2], between, "affine").weights[0])
+
+
+def thirds() -> pd.DataFrame:
+    """γ_1 for a text cut as the paper cuts its own: D_1, D_2 and D* by rising mean token value.
+
+    The text is the language help that comes with Python. Tokens are characters by their code, or
+    words by rank of frequency, as in byte-pair vocabularies. Blocks of 1,024 are described by
+    their mean, by a histogram of 50 bins, or by all their values.
+
+    Returns:
+        A row per kind of token and feature: ``equation_11`` and the ``printed`` formula of MMD.
+    """
+    text = "\n".join(topics[name] for name in sorted(topics))
+    words = text.split()
+    ranks = {word: rank for rank, (word, _) in enumerate(Counter(words).most_common())}
+    tokens = {
+        "characters": torch.tensor([float(ord(sign)) for sign in text if ord(sign) < 128]),
+        "words": torch.tensor([float(ranks[word]) for word in words]),
+    }
+    rows = []
+    for kind, values in tokens.items():
+        blocks = values[: len(values) // BLOCK * BLOCK].reshape(-1, BLOCK)
+        blocks = blocks[blocks.mean(1).argsort()]
+        edges = values.quantile(torch.linspace(0, 1, 51)[1:-1])
+        histograms = torch.stack(
+            [torch.bincount(torch.bucketize(row, edges), minlength=50) / BLOCK for row in blocks]
+        )
+        features = {"mean": blocks.mean(1, keepdim=True), "histogram": histograms, "values": blocks}
+        for name, rows_of in features.items():
+            cuts = len(rows_of) // 3
+            first, second, target = (rows_of[i * cuts : (i + 1) * cuts] for i in range(3))
+            table = mmd_table([target, first, second])
+            weight = _first(torch.stack([table[0, 1], table[0, 2], table[1, 2]]))
+            rows.append((kind, name, weight, 1 - weight))  # D_1 and D_2 exchanged
+    return pd.DataFrame(rows, columns=["tokens", "features", "equation_11", "printed"])
+
+
+def nearer_than_random(
+    dimensions: Sequence[int], *, spread: float = 0.1, draws: int = 20_000, seed: int = 0
+) -> pd.DataFrame:
+    """Theorem 1 in an LDA world with Σ = I: P(X ≤ αY) and its bounds at α = ½, per d.
+
+    Class means of a source are those of the target, ±m with ‖2m‖ = 1, plus N(0, τ²) in every
+    coordinate, so that X is 2τ² χ²_d and E[X] is 2τ² d. ``literal`` is Theorem 1 with the paper's
+    τ², which forgets d.
+    """
+    generator = np.random.default_rng(seed)
+    rows = []
+    for size in dimensions:
+        far = 2 * spread**2 * generator.chisquare(size, draws)
+        random = generator.noncentral_chisquare(size, 1.0, draws)
+        mean = 2 * spread**2 * size
+        row = {"d": size, "truth": float((far <= random / 2).mean())}
+        row["printed"] = proximity_bound(mean, size, 1.0, alpha=0.5)
+        row["literal"] = proximity_bound(mean / size, size, 1.0, alpha=0.5)
+        if size > 2:
+            row["repaired"] = proximity_bound(mean, size, 1.0, alpha=0.5, form="repaired")
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def descents(steps: int, *, seed: int = 0) -> tuple[pd.DataFrame, dict[str, float]]:
+    """Gradient descent at η = 1/L from three starts, for logistic regression with a penalty.
+
+    D* is the even mixture of D_1 and D_2, which have other labels; sources are their minimisers.
+
+    Returns:
+        A row per step and start (``proximal``, ``nearest source``, ``random``): the ``excess`` loss
+        and Theorem 2's ``bound``. And η, μ, L, and per start the bound of Eq. 7.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(400, 5, generator=generator, dtype=torch.float64)
+    inputs *= torch.logspace(0, -1, 5, dtype=torch.float64)
+    truth = 3 * torch.randn(2, 5, generator=generator, dtype=torch.float64)
+    chances = torch.sigmoid(inputs @ truth.T)
+    labels = 2.0 * (torch.rand(400, 2, generator=generator, dtype=torch.float64) < chances) - 1
+    sources = [_minimiser(inputs, labels[:, i]) for i in range(2)]
+    both, answers = inputs.repeat(2, 1), labels.T.reshape(-1)
+    optimum = _minimiser(both, answers)
+    smooth = PENALTY + float(torch.linalg.eigvalsh(both.T @ both / len(both))[-1]) / 4
+    weights = oracle_gamma([{"w": source} for source in sources], {"w": optimum}).weights
+    starts = {
+        "proximal": weights @ torch.stack(sources),
+        "nearest source": min(sources, key=lambda source: float((source - optimum).norm())),
+        "random": torch.randn(5, generator=generator, dtype=torch.float64),
+    }
+    least = _logistic(both, answers, optimum)[0]
+    known, rows = {"rate": 1 / smooth, "mu": PENALTY, "L": smooth}, []
+    for name, point in starts.items():
+        known[name] = start_bound(smooth, float((point - optimum).square().sum()))
+        opening = _logistic(both, answers, point)[0] - least
+        for step in range(steps + 1):
+            value, slope = _logistic(both, answers, point)
+            bound = convergence_bound(opening, 1 / smooth, PENALTY, step)
+            rows.append((name, step, value - least, bound))
+            point = point - slope / smooth
+    return pd.DataFrame(rows, columns=["start", "step", "excess", "bound"]), known
+
+
+def _logistic(inputs: Tensor, labels: Tensor, point: Tensor) -> tuple[float, Tensor]:
+    """Mean logistic loss with the penalty, and its gradient."""
+    margins = labels * (inputs @ point)
+    value = softplus(-margins).mean() + PENALTY / 2 * point @ point
+    slope = -(torch.sigmoid(-margins) * labels) @ inputs / len(inputs) + PENALTY * point
+    return float(value), slope
+
+
+def _minimiser(inputs: Tensor, labels: Tensor) -> Tensor:
+    """By Newton's method."""
+    point = inputs.new_zeros(inputs.shape[1])
+    for _ in range(30):
+        chance = torch.sigmoid(inputs @ point)
+        hessian = (inputs.T * (chance * (1 - chance))) @ inputs / len(inputs)
+        hessian += PENALTY * torch.eye(len(point), dtype=point.dtype)
+        point -= torch.linalg.solve(hessian, _logistic(inputs, labels, point)[1])
+    return point

@@ -1,0 +1,268 @@
+"""What chapter 52 and the ledger read out of the study ``spirals``.
+
+SAIL's start is the average by Theorem 3's weights (``theorem``). Its rivals are ``scratch``, the
+source whose data are nearest to the target's alone (``nearest source``) and the plain mean
+(``uniform``).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mergebook.lab.results import load_table
+from mergebook.sail.costs import Account, Costs, mmd_flops, perceptron_flops, speed_up
+from mergebook.sail.measure.spirals import (
+    EPOCHS,
+    EVERY,
+    GAMMAS,
+    RATE,
+    initial,
+    sources_of,
+    trained_on,
+)
+from mergebook.sail.read.reached import reached
+from mergebook.sail.two_spirals import (
+    SHARE,
+    SIZES,
+    WIDTHS,
+    readings,
+    scores,
+    side_by_side,
+    spirals,
+    taken_apart,
+)
+from mergelib.statedict import lerp
+
+FILE = "spirals-spirals"
+MATCHED = "spirals-spirals-matched"  # its table of this name, and γ of 0 and 1 alone
+STARTS = ("shared", "own")
+MERGED = ("theorem", "uniform", "nearest source")
+TIMES = (0, 50, 100, 200)  # steps at which a sweep is looked at
+NEAR = 0.15  # of γ to 0 or 1: "near"
+
+_KEYS = ["seed", "reading", "start"]
+_OWN = round(SHARE * SIZES[0])  # points of a source
+_STEP = perceptron_flops(WIDTHS, SIZES[0])
+_DISTANCES = mmd_flops((SIZES[0], _OWN, _OWN), WIDTHS[0])
+_SOURCE = EPOCHS * perceptron_flops(WIDTHS, _OWN)
+SCRATCH = Costs(_STEP)
+COSTS = {
+    "theorem": Costs(_STEP, added=_DISTANCES, sources=2 * _SOURCE),
+    "uniform": Costs(_STEP, sources=2 * _SOURCE),
+    "nearest source": Costs(_STEP, added=_DISTANCES, sources=_SOURCE),
+}
+
+
+def curves(
+    seed: int,
+    reading: str,
+    start: str,
+    *,
+    gammas: Sequence[float] = GAMMAS,
+    epochs: int = EPOCHS,
+    points: int = 41,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """One run of all weights, and the losses on the way from random weights to an optimum.
+
+    Args:
+        seed: of points and initial weights.
+        reading: of D_1 and D_2.
+        start: ``"shared"``, ``"own"`` or ``"re-basin"``.
+        gammas: weights of the first source; ½ is one of them.
+        epochs: of sources and of retraining.
+        points: on each of the two parts of the way.
+
+    Returns:
+        Rows of ``gamma`` (NaN for scratch), ``step``, and on validation points ``loss``,
+        ``accuracy`` and ``gradient``. And rows of ``place`` and ``loss`` along straight lines: from
+        random weights (0) to the even average (1), and on to where it is after retraining (2).
+    """
+    data = spirals(seed)
+    parts = {reading: readings(data, seed)[reading]}
+    starts = {name: initial(name, seed) for name in ("common", "second", "fresh")}
+    one, two = sources_of(data, parts, starts, epochs, RATE)[reading][start]
+    begun = [starts["fresh"], *(lerp(two, one, gamma) for gamma in gammas)]
+    model = side_by_side(begun)
+    curve = trained_on(model, data.train, data.validation, epochs, RATE, EVERY)
+    columns = {"loss": curve.loss, "accuracy": curve.accuracy, "gradient": curve.gradient}
+    table = pd.DataFrame(
+        {
+            "gamma": np.repeat([np.nan, *gammas], len(curve.steps)),
+            "step": np.tile(curve.steps, len(begun)),
+            **{name: part.T.flatten().numpy() for name, part in columns.items()},
+        }
+    )
+    middle = 1 + list(gammas).index(0.5)
+    first, average, last = begun[0], begun[middle], taken_apart(model)[middle]
+    places = np.linspace(0, 2, 2 * points - 1)
+    on_way = [
+        lerp(first, average, place) if place <= 1 else lerp(average, last, place - 1)
+        for place in places.tolist()
+    ]
+    with torch.no_grad():
+        losses = scores(side_by_side(on_way), data.validation)[0]
+    return table, pd.DataFrame({"place": places, "loss": losses.numpy()})
+
+
+def sweep() -> pd.DataFrame:
+    """All arms but scratch and those by Theorem 3: a row per seed, reading, start and γ."""
+    arms = load_table(FILE, "arms")
+    return arms[arms["arm"] == "sweep"].drop(columns="arm").reset_index(drop=True)
+
+
+def compared() -> pd.DataFrame:
+    """A row per seed, reading, start and ``method``: those of `MERGED`, and ``scratch``."""
+    arms, sources = load_table(FILE, "arms"), load_table(FILE, "sources")
+    nearer = sources.loc[sources.groupby(_KEYS)["mmd"].idxmin(), [*_KEYS, "source"]]
+    chosen = nearer.assign(gamma=nearer["source"].map({1: 1.0, 2: 0.0})).drop(columns="source")
+    swept = arms[arms["arm"] == "sweep"]
+    scratch = arms[(arms["arm"] == "scratch") & (arms["start"] == "fresh")].drop_duplicates()
+    scratch = scratch.drop(columns=["reading", "start"]).merge(nearer[_KEYS], on="seed")
+    parts = {
+        "theorem": arms[arms["arm"] == "proximal"],
+        "uniform": swept[(swept["gamma"] == 0.5) & swept["start"].isin(STARTS)],
+        "nearest source": swept.merge(chosen, on=[*_KEYS, "gamma"]),
+        "scratch": scratch,
+    }
+    return pd.concat(
+        [part.drop(columns="arm").assign(method=name) for name, part in parts.items()],
+        ignore_index=True,
+    )
+
+
+def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> pd.DataFrame:
+    """log₂ speed-up of a start over scratch, of each seed, reading and start.
+
+    Args:
+        table: as from `compared`.
+        goal: ``"easy"`` or ``"hard"``. A run that never reaches it counts as if at the end.
+        account: what counts as cost.
+        method: one of `MERGED`.
+
+    Returns:
+        Rows of ``seed``, ``reading``, ``start`` and ``speed``, with those of `reached`.
+    """
+    sides = [
+        table[table["method"] == name].set_index(_KEYS)[goal].sort_index()
+        for name in ("scratch", method)
+    ]
+    rival, own = (torch.tensor(side.to_numpy(dtype=float)) for side in sides)
+    speed = speed_up(rival, SCRATCH, own, COSTS[method], account, least=EVERY, last=EPOCHS)
+    found = reached(sides[1], sides[0], EVERY)
+    return pd.DataFrame({"speed": speed.numpy(), **found}, index=sides[0].index).reset_index()
+
+
+def barriers() -> pd.DataFrame:
+    """Losses at γ = ½ (``middle``) and their mean over γ = 0 and 1 (``ends``), in long form.
+
+    Returns:
+        Rows of ``seed``, ``reading``, ``start`` (with ``re-basin``, whose ends are those of
+        ``own``), ``steps`` of retraining, ``place`` and ``loss``.
+    """
+    table = sweep().drop(columns="loss")
+    wide = table.melt([*_KEYS, "gamma"], [f"loss_{k}" for k in TIMES], "steps", "loss")
+    wide["steps"] = wide["steps"].str.removeprefix("loss_").astype(int)
+    keys = [*_KEYS, "steps"]
+    ends = wide[wide["gamma"].isin([0.0, 1.0])].groupby(keys, as_index=False)["loss"].mean()
+    matched = ends[ends["start"] == "own"].assign(start="re-basin")
+    middle = wide[wide["gamma"] == 0.5].drop(columns="gamma")
+    parts = {"middle": middle, "ends": pd.concat([ends, matched])}
+    placed = [part.assign(place=name) for name, part in parts.items()]
+    long: pd.DataFrame = pd.concat(placed, ignore_index=True)
+    return long
+
+
+def nearness() -> pd.DataFrame:
+    """Log squared distance to an optimum, of each source and of fresh weights, in long form.
+
+    Returns:
+        Rows of ``seed``, ``reading``, ``start``, ``source``, ``point`` (``source``, ``random``)
+        and ``log``.
+    """
+    return logs_of(load_table(FILE, "sources"), _KEYS)
+
+
+def logs_of(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Logs of the squared distances of a table ``sources``, in long form: see `nearness`.
+
+    Args:
+        table: columns ``source``, ``parameters`` and ``random``, and the keys.
+        keys: what rows differ in beside the source.
+    """
+    distances = table.rename(columns={"parameters": "source", "source": "number"})
+    long = distances.melt([*keys, "number"], ["source", "random"], "point", "log")
+    long["log"] = np.log(long["log"])
+    return long.rename(columns={"number": "source"})
+
+
+def best_weights(table: pd.DataFrame, column: str = "loss_50") -> pd.DataFrame:
+    """The γ of least loss of each seed, reading and start, and whether it is near 0 or 1.
+
+    Args:
+        table: as from `sweep`.
+        column: the loss.
+
+    Returns:
+        Rows of ``seed``, ``reading``, ``start``, ``gamma`` and ``near``.
+    """
+    own = table[table["start"].isin(STARTS)]
+    best = own.loc[own.groupby(_KEYS)[column].idxmin(), [*_KEYS, "gamma"]]
+    return best.assign(near=is_near(best["gamma"])).reset_index(drop=True)
+
+
+def is_near(gammas: pd.Series) -> pd.Series:
+    """Whether weights are within `NEAR` of 0 or 1."""
+    return (gammas.abs() <= NEAR) | ((gammas - 1).abs() <= NEAR)
+
+
+def chain() -> pd.DataFrame:
+    """Every source's distance of data, of parameters, and losses before and after retraining.
+
+    Returns:
+        Rows of ``seed``, ``start`` (with ``re-basin``, where parameters alone are not those of
+        ``own``), ``cell`` (reading and source), ``link`` (one of `LINKS`) and ``value``.
+    """
+    sources, keys = load_table(FILE, "sources"), ["seed", "reading", "source"]
+    own = sources[sources["start"] == "own"].drop(columns="parameters")
+    moved = own.merge(load_table(MATCHED, "matched")[[*keys, "parameters"]], on=keys)
+    arms = sweep()
+    arms = pd.concat([arms, arms[arms["start"] == "own"].assign(start="re-basin")])
+    sources = pd.concat([sources, moved.assign(start="re-basin")])
+    ends = sources.assign(gamma=2.0 - sources["source"])
+    table = ends.merge(arms, on=[*_KEYS, "gamma"])
+    table = table.rename(columns={"mmd": "data", "loss_0": "before", "loss": "after"})
+    table["cell"] = table["reading"] + " " + table["source"].astype(str)
+    return table.melt(["seed", "start", "cell"], LINKS, "link", "value")
+
+
+LINKS = ["data", "parameters", "before", "after"]
+
+
+def differences(
+    table: pd.DataFrame, reading: str, start: str, links: Sequence[str]
+) -> pd.DataFrame:
+    """Return what the first source of a reading has above the second one, by seed and link.
+
+    Args:
+        table: as from `chain`.
+        reading: of D_1 and D_2.
+        start: as in the table.
+        links: two of `LINKS`, the columns.
+    """
+    cells = [f"{reading} {number}" for number in (1, 2)]
+    own = table[table["start"] == start]
+    wide = own.pivot(index="seed", columns=["cell", "link"], values="value")
+    return pd.DataFrame(wide[cells[0]] - wide[cells[1]])[[*links]]
+
+
+def rank_correlations(table: pd.DataFrame, start: str, links: Sequence[str]) -> pd.Series:
+    """Spearman's correlation of two links over the six sources of a seed, by seed."""
+    own = table[table["start"] == start]
+    wide = own.pivot(index=["seed", "cell"], columns="link", values="value")
+    found = {
+        seed: part[links[0]].corr(part[links[1]], method="spearman")
+        for seed, part in wide.groupby("seed")
+    }
+    return pd.Series(found).rename_axis("seed")

@@ -1,0 +1,170 @@
+"""What the chapter on SAIL in text computes: what thirds of a text are, and the choice of γ.
+
+Curves are those of `gamma_sweep`, one table for characters and byte pairs.
+"""
+
+import argparse
+import inspect
+import math
+import statistics
+import tarfile
+import typing
+from collections.abc import Sequence
+from pydoc_data.topics import topics
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from mergebook.lab.results import load_table
+from mergebook.lab.statistics import over_seeds
+from mergebook.sail.measure.clusters import BLOCK
+from mergebook.sail.read.spirals import logs_of
+from mergebook.sail.thirds import cut_blocks
+from mergebook.suites.data.texts import encode
+
+SWEEPS = {
+    "characters": "tinyshakespeare-gamma_sweep",
+    "byte pairs": "tinyshakespeare-gamma_sweep-pairs",
+    "characters, Wikipedia": "wikitext2_test-gamma_sweep",
+    "byte pairs, Wikipedia": "wikitext2_test-gamma_sweep-pairs",
+}
+TWO = "Shakespeare, Wikipedia"
+CLUSTERS = {
+    "thirds of Shakespeare": "tinyshakespeare-clusters",
+    "thirds of Wikipedia": "wikitext2_test-clusters",
+    TWO: "tinyshakespeare-two_texts",
+}
+KERNELS = {
+    "Shakespeare": "tinyshakespeare-text_kernels",
+    "Wikipedia": "wikitext2_test-text_kernels",
+}
+NEARNESS = "tinyshakespeare-text_nearness"
+EXAMPLES = {  # of training, which appendix I.2 gives for the six sets
+    "PIQA": 7_000,
+    "HellaSwag": 70_000,
+    "Winogrande": 44_000,
+    "SciQ": 13_679,
+    "ARC-Easy": 3_779,
+    "COPA": 1_000,
+}
+BATCH, PEAK, WARMUP = 16, 4e-4, 2000  # Table 1
+
+
+def help_text() -> str:
+    """The language help that comes with Python."""
+    return "\n".join(topics[name] for name in sorted(topics))
+
+
+def code_text() -> str:
+    """The code of some modules that come with Python."""
+    return "\n".join(map(inspect.getsource, (argparse, statistics, tarfile, typing)))
+
+
+def help_blocks() -> Tensor:
+    """Its blocks, ``(n, 1024)``, in its order."""
+    return cut_blocks(encode(help_text()), BLOCK)
+
+
+def swept(part: str = "curves") -> pd.DataFrame:
+    """A table of `gamma_sweep`, of characters and byte pairs, told apart by ``tokens``."""
+    tables = [load_table(name, part).assign(tokens=tokens) for tokens, name in SWEEPS.items()]
+    return pd.concat(tables, ignore_index=True)
+
+
+def distances() -> pd.DataFrame:
+    """MMD² of thirds, and Eq. 11, of both tables: see `swept`; starts have them in common."""
+    return swept("distances").drop_duplicates()
+
+
+def separations() -> pd.DataFrame:
+    """AUC and p of thirds of two texts and of both texts, by ``parts`` (of `CLUSTERS`)."""
+    tables = [load_table(name, "separation").assign(parts=of) for of, name in CLUSTERS.items()]
+    return pd.concat(tables, ignore_index=True)
+
+
+def weights_of_kernels() -> pd.DataFrame:
+    """γ_1 of thirds by features, tokens and bandwidth, by Eq. 11 and by the ``printed`` formula.
+
+    The paper's formula for γ* has D_1 and D_2 exchanged, so that it gives what Eq. 11 leaves of 1.
+    """
+    tables = [load_table(name, "distances").assign(text=text) for text, name in KERNELS.items()]
+    found = pd.concat(tables, ignore_index=True)
+    excess = found["first"] + found["between"] - found["second"]
+    return found.assign(printed=excess / (2 * found["between"]))
+
+
+def nearness_in_text() -> pd.DataFrame:
+    """Log squared distance to an optimum of D_t, of each source and of random weights.
+
+    Returns:
+        Rows of ``seed``, ``start``, ``source``, ``point`` (``source``, ``random``) and ``log``.
+    """
+    return logs_of(load_table(NEARNESS, "sources"), ["seed", "start"])
+
+
+def heights(curves: pd.DataFrame, by: Sequence[str] = ("tokens",)) -> pd.DataFrame:
+    """ℓ(½) − ½(ℓ(0) + ℓ(1)), the ``height`` of a barrier, by start, step and seed.
+
+    Args:
+        curves: losses ``judge`` by ``gamma``.
+        by: further columns that identify a curve.
+    """
+    keys = [*by, "start", "step", "seed"]
+    table = curves.pivot(index=keys, columns="gamma", values="judge")
+    rows = table[0.5] - (table[0.0] + table[1.0]) / 2
+    return rows.rename("height").reset_index()
+
+
+def barriers(curves: pd.DataFrame) -> pd.DataFrame:
+    """`heights` by tokens, start and step: mean and half width of the interval over seeds."""
+    return over_seeds(heights(curves), ["tokens", "start", "step"], "height")
+
+
+def last(curves: pd.DataFrame) -> pd.DataFrame:
+    """Rows after the last step."""
+    rows: pd.DataFrame = curves[curves["step"] == curves["step"].max()]
+    return rows
+
+
+def best(curves: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The row of least loss on the half that chooses, for each value of the keys."""
+    places = curves.groupby(list(keys), sort=False)["choose"].idxmin()
+    table: pd.DataFrame = curves.loc[places].reset_index(drop=True)
+    return table
+
+
+def chosen(curves: pd.DataFrame) -> pd.DataFrame:
+    """The γ of least loss after the last step on one half, judged on the other.
+
+    Returns:
+        By tokens, start and seed: ``gamma``, and what it is better by, in nats, than the nearer
+        source alone, ``over_nearest``, the farther one, ``over_farther``, and the uniform average,
+        ``over_half``.
+    """
+    keys = ["tokens", "start", "seed"]
+    final = last(curves)
+    table = best(final, keys).set_index(keys)
+    judged = final.pivot(index=keys, columns="gamma", values="judge").loc[table.index]
+    gains = {
+        name: judged[rival] - table["judge"]
+        for name, rival in (("over_nearest", 0.0), ("over_farther", 1.0), ("over_half", 0.5))
+    }
+    return table[["gamma"]].assign(**gains).reset_index()
+
+
+def paper_grid() -> Tensor:
+    """The 30 equally spaced values in −1..2 of the paper's experiments on overlap."""
+    return torch.linspace(-1, 2, 30, dtype=torch.float64)
+
+
+def paper_rate(step: int, steps: int) -> float:
+    """The rate of the paper's Table 1: linear warm-up to `PEAK`, then a half cosine, to 0.
+
+    Args:
+        step: from 0, at most ``steps``.
+        steps: of the whole training, which the paper does not say; nor where the cosine ends.
+    """
+    if step < WARMUP:
+        return PEAK * step / WARMUP
+    return PEAK * (1 + math.cos(math.pi * (step - WARMUP) / (steps - WARMUP))) / 2

@@ -1,0 +1,143 @@
+"""Splits of a text into blocks: thirds by mean token value, overlap (Anonymous, 2025).
+
+SAIL's section 4.4 and appendix H.1 cut a corpus into blocks of 1,024 tokens, sort these by the mean
+of their token numbers, and make D_1, D_2 and D_t of the lowest, middle and highest third. Parts are
+rows of a table of blocks here, int64, so that what they share can be counted.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mergelib.sail.divergences import residuals
+
+LEAST = 3  # blocks of a third
+
+
+def cut_blocks(tokens: Tensor, size: int) -> Tensor:
+    """Consecutive blocks of a text, ``(n, size)``; what is left at its end is dropped.
+
+    Args:
+        tokens: of any integer dtype, ``(N,)``.
+        size: tokens of a block.
+    """
+    count = len(tokens) // size
+    return tokens[: count * size].reshape(count, size)
+
+
+def mean_thirds(blocks: Tensor) -> list[Tensor]:
+    """Rows of D_1, D_2 and D_t: the thirds by rising mean token value, of one size.
+
+    Up to two blocks of a count that three does not divide belong to none. What the mean says
+    depends on the numbering: of characters it is that of an alphabet, of byte pairs the order of
+    their merges, so nearly that of frequency.
+
+    Args:
+        blocks: ``(n, size)``, of any integer dtype.
+
+    Raises:
+        ValueError: too few blocks.
+    """
+    return _cut(blocks.double().mean(1).argsort(stable=True))
+
+
+def random_thirds(count: int, seed: int) -> list[Tensor]:
+    """Thirds that differ in nothing: the null beside `mean_thirds`."""
+    return _cut(torch.randperm(count, generator=torch.Generator().manual_seed(seed)))
+
+
+def _cut(order: Tensor) -> list[Tensor]:
+    size = len(order) // 3
+    if size < LEAST:
+        raise ValueError(f"{len(order)} blocks, expected at least {3 * LEAST}: take smaller ones")
+    return [order[:size], order[size : 2 * size], order[-size:]]
+
+
+def held_stretch(count: int, share: float, seed: int) -> Tensor:
+    """Which of the blocks are held out, bool ``(count,)``: one contiguous stretch of the text.
+
+    Neighbouring blocks are of one scene or article, so that single blocks held out would be known.
+
+    Args:
+        count: of all blocks.
+        share: of them, above 0 and below 1.
+        seed: draws where the stretch begins.
+    """
+    length = round(share * count)
+    generator = torch.Generator().manual_seed(seed)
+    first = int(torch.randint(count - length + 1, (1,), generator=generator))
+    places = torch.arange(count)
+    return (places >= first) & (places < first + length)
+
+
+def overlapped(parts: Sequence[Tensor], alpha: float, beta: float, seed: int) -> list[Tensor]:
+    """D_1, D_2 and D_t of N rows each with |D_1 ∩ D_2| = αN and |D_i ∩ D_t| = βN, up to rounding.
+
+    D_t stays, rows of D_1 and D_2 are replaced. As few as possible are in all three. What D_1 and
+    D_2 share outside of D_t comes from both in equal parts.
+
+    Args:
+        parts: disjoint rows; N is the size of the smallest.
+        alpha: share of the sources in common, 0..1.
+        beta: share of each source in common with the target, 0..1, at most (1 + α)/2.
+        seed: draws the rows.
+
+    Raises:
+        ValueError: shares that no three sets of one size have.
+    """
+    if not (0 <= alpha <= 1 and 0 <= beta <= 1):
+        raise ValueError(f"alpha is {alpha} and beta is {beta}, expected shares in 0..1")
+    if beta > (1 + alpha) / 2:
+        raise ValueError(
+            f"alpha is {alpha} and beta is {beta}: two sets that share αN of N rows cover at most "
+            "2N − αN, and no more of a third than its N: beta is at most (1 + alpha)/2"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    size = min(len(rows) for rows in parts)
+    one, two, target = (rows[torch.randperm(len(rows), generator=generator)] for rows in parts)
+    both = round(alpha * size)
+    seen = min(round(beta * size), (size + both) // 2)
+    everywhere = max(0, 2 * seen - size, both + seen - size)
+    half, outside = (both - everywhere) // 2, both - everywhere
+    common = torch.cat([one[:half], two[: outside - half]])
+    alone = size - seen - outside
+    target = target[:size]
+    first = [target[:seen], common, one[half : half + alone]]
+    known = [target[:everywhere], target[seen : 2 * seen - everywhere]]
+    second = [*known, common, two[outside - half : outside - half + alone]]
+    return [torch.cat(first), torch.cat(second), target]
+
+
+def mix(first: Tensor, second: Tensor, share: float, seed: int) -> Tensor:
+    """Rows of ρ D_1 + (1 − ρ) D_2, as many as the smaller part has, drawn without replacement.
+
+    Args:
+        first: rows of D_1.
+        second: rows of D_2.
+        share: ρ, 0..1.
+        seed: draws the rows.
+    """
+    size = min(len(first), len(second))
+    count = round(share * size)
+    generator = torch.Generator().manual_seed(seed)
+    one, two = (rows[torch.randperm(len(rows), generator=generator)] for rows in (first, second))
+    return torch.cat([one[:count], two[: size - count]])
+
+
+def histograms(blocks: Tensor, vocabulary: int) -> Tensor:
+    """Shares of every token in every block, ``(n, vocabulary)``, float64."""
+    counts = torch.zeros(len(blocks), vocabulary, dtype=torch.float64)
+    ones = torch.ones(blocks.shape, dtype=torch.float64)
+    return counts.scatter_add_(1, blocks.long(), ones) / blocks.shape[1]
+
+
+def without(features: Tensor, statistic: Tensor) -> Tensor:
+    """Features less their regression on a statistic, its square and its cube.
+
+    Args:
+        features: ``(n, d)``.
+        statistic: ``(n,)``, not constant.
+    """
+    (rest,) = residuals((features, statistic))
+    return rest

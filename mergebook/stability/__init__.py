@@ -1,0 +1,1 @@
+"""The stability framework: theory, measurements, and its claims."""

@@ -1,0 +1,186 @@
+"""The stability framework's constants on networks (Li et al., 2026, Assumptions 1 to 5)."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Generator, Tensor
+
+from mergebook.lab.comparison import merge_zoo, problem_of
+from mergebook.lab.results import Rows, Tables
+from mergebook.lab.runner import Loaded, Run, beginning_of, study, zoo_of
+from mergebook.stability.measure.retraining import descend
+from mergebook.stability.measure.scaling import trained_checkpoints
+from mergebook.stability.theory import estimators
+from mergebook.stability.theory.adam import adam_steps
+from mergebook.stability.theory.task_loss import TaskLoss, task_losses
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.tasks import (
+    Task,
+)
+from mergelib.hashing import stable_seed
+from mergelib.problems.examples import Examples
+from mergelib.statedict import StateDict
+from mergelib.training import shuffled
+
+POINTS = ("pretrained", "average", "experts")
+BATCH = 32  # of Adam's steps
+
+
+def zoo_for(run: Run) -> Loaded:
+    """With experts where the study looks at them, which the pretrained model does without."""
+    needed = {"average", "experts"} & {*run.settings["points"]}
+    return zoo_of(run) if needed else beginning_of(run)
+
+
+@study(load=zoo_for)
+def stability(
+    zoo: Zoo,
+    *,
+    points: Sequence[str] = POINTS,
+    after: Sequence[int] = (),
+    pictures: int = 128,
+    curved: int = 16,
+    singles: int = 6,
+    parts: int = 8,
+    products: int = 20,
+    adam: int = 20,
+    learning_rate: float = 2e-4,
+) -> Tables:
+    """The constants that the framework's bounds take, where a merge begins and ends.
+
+    At the pretrained model, at every expert and at the average: curvature, gradient noise, the
+    distances of the tasks' gradients, and f over its squared gradient. All on training examples.
+
+    Args:
+        zoo: experts and their suite.
+        points: where: at ``pretrained``, ``average``, and all ``experts``.
+        after: also at averages of experts that Adam trained for so many steps at a constant rate.
+        pictures: training examples of each task, whose gradients are taken.
+        curved: of these, so many are behind curvatures.
+        singles: of these, so many have a curvature of their own taken.
+        parts: into which each task's examples are cut for estimates without bias, at least 3.
+        products: with each Hessian, at most; half as many for single examples.
+        adam: steps that Adam takes from the pretrained model, to see what it makes of gradients.
+        learning_rate: of Adam.
+
+    Returns:
+        ``curvature``: rows of ``point``, ``of`` (``mean``, ``task`` or ``example``), ``task`` and
+        ``smoothness``. ``gradients``: rows of ``point``, ``task``, ``loss`` and, with half widths,
+        ``noise`` σ² and ``heterogeneity`` ζ² (``plugged_in`` is the biased one); ``largest`` σ.
+        ``points``: rows of ``point``, ``loss`` f, ``squared`` ‖∇f‖² on these examples and
+        ``unbiased``, ``dissimilarity`` κ² for equal weights. ``adam``: rows of ``task``,
+        ``steps``, ``residual`` and ``spread``, see `AdamSteps`.
+
+    Raises:
+        ValueError: an unknown point.
+    """
+    for point in points:
+        if point not in POINTS:
+            raise ValueError(f"unknown point {point!r}; known: {', '.join(POINTS)}")
+    generator = Generator().manual_seed(stable_seed("stability", zoo.suite.seed))
+    problem = problem_of(zoo, pictures)
+    states: dict[str, StateDict] = {}
+    if "pretrained" in points:
+        states["pretrained"] = zoo.pretrained
+    if "average" in points:
+        states["average"] = merge_zoo("average", zoo)
+    if "experts" in points:
+        states |= zoo.experts
+    states |= _averages(zoo, after, learning_rate)
+    tables: Tables = {"curvature": [], "gradients": [], "points": [], "adam": []}
+    for point, state in states.items():
+        losses = task_losses(problem, state)
+        own = {point: losses[point]} if point in losses else losses
+        own = {name: loss[:curved] for name, loss in own.items()}
+        tables["curvature"] += [
+            {"point": point, **row} for row in _curvatures(own, singles, products, generator)
+        ]
+        rows, summary = _gradients(losses, parts)
+        tables["gradients"] += [{"point": point, **row} for row in rows]
+        tables["points"].append({"point": point, **summary})
+    for name, task in zoo.suite.tasks.items():
+        steps = _recorded(zoo, name, task, adam, learning_rate)
+        tables["adam"] += [{"task": name, **row} for row in steps]
+    return tables
+
+
+def _averages(zoo: Zoo, after: Sequence[int], rate: float) -> dict[str, StateDict]:
+    if not after:
+        return {}
+    training = {"optimiser": "adam", "learning_rate": rate, "batch_size": BATCH}
+    return {
+        f"average after {count}": merge_zoo("average", replace(zoo, experts=dict(experts)))
+        for count, experts in trained_checkpoints(zoo, after, **training).items()
+    }
+
+
+def _curvatures(
+    losses: Mapping[str, TaskLoss], singles: int, products: int, generator: Generator
+) -> Iterator[dict[str, str | float]]:
+    """Of the mean of the tasks, or of the one task there is, and of single examples."""
+    name = next(iter(losses)) if len(losses) == 1 else ""
+    value = estimators.smoothness([*losses.values()], steps=products, generator=generator)
+    yield {"of": "task" if name else "mean", "task": name, "smoothness": value}
+    for task, loss in losses.items():
+        each = estimators.example_smoothness(
+            loss[:singles], steps=products // 2, generator=generator
+        )
+        for value in each.tolist():
+            yield {"of": "example", "task": task, "smoothness": value}
+
+
+def _gradients(losses: Mapping[str, TaskLoss], parts: int) -> tuple[Rows, dict[str, float]]:
+    """What gradients tell at one point: of every task, and of all together."""
+    table = estimators.gradient_products([*losses.values()], parts)
+    apart = estimators.heterogeneity(table)
+    rows: Rows = []
+    for (name, loss), distance in zip(losses.items(), apart, strict=True):
+        noise = estimators.gradient_noise(loss)
+        rows.append(
+            {
+                "task": name,
+                "loss": float(loss.values().mean()),
+                "noise": noise.square.value,
+                "noise_half_width": noise.square.half_width,
+                "largest": noise.largest,
+                "heterogeneity": distance.value,
+                "heterogeneity_half_width": distance.half_width,
+                "plugged_in": distance.plug_in,
+            }
+        )
+    even = torch.full((len(losses),), 1 / len(losses), dtype=torch.float64)
+    gradient = estimators.squared_length(table, even)
+    kappa = estimators.dissimilarity(table, even)
+    return rows, {
+        "loss": sum(row["loss"] for row in rows) / len(rows),
+        "squared": gradient.plug_in,
+        "unbiased": gradient.value,
+        "unbiased_half_width": gradient.half_width,
+        "dissimilarity": kappa.value,
+        "dissimilarity_half_width": kappa.half_width,
+    }
+
+
+def _recorded(
+    zoo: Zoo, name: str, task: Task, steps: int, rate: float
+) -> Iterator[dict[str, float]]:
+    """What Adam made of its gradients, after one step, a few, and all."""
+    network = copy.deepcopy(zoo.model)
+    network.load_state_dict(zoo.pretrained)
+    gradients: list[Tensor] = []
+
+    def keep(*_: object) -> None:
+        moved = (p.grad for p in network.parameters() if p.grad is not None)
+        gradients.append(torch.cat([g.flatten() for g in moved]))
+
+    generator = Generator().manual_seed(stable_seed("adam", name, zoo.suite.seed))
+    batches = shuffled(len(task.train), min(BATCH, len(task.train)), generator, steps=steps)
+    everything = Examples(task.train.inputs, task.train.labels)
+    descend(network, zoo.heads[name], task, everything, batches, "adam", rate, keep)
+    for count in sorted({1, max(1, steps // 5), steps}):
+        seen = adam_steps(torch.stack(gradients[:count]))
+        yield {"steps": count, "residual": seen.residual, "spread": float(seen.spread.mean())}

@@ -1,0 +1,202 @@
+"""Stability, gradients and generalisation error of one merge, to check the bound of chapter 40.
+
+The bound is E_G ≤ L/2 · S + √(S·V), in place of Lemma 1 of Li et al. (2026). All of its terms are
+measured on the same merge: S by training its experts again with one example replaced, V and L at
+the merge, and E_G on examples that come from the same draw as the training examples.
+"""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Generator, Tensor
+
+from mergebook.lab.results import Rows, Tables
+from mergebook.lab.runner import beginning_of, study
+from mergebook.stability.measure.retraining import descend, drawn
+from mergebook.stability.theory import estimators
+from mergebook.stability.theory.retraining import (
+    draw_rows,
+    measured_stability,
+    squared_moves,
+)
+from mergebook.stability.theory.task_loss import TaskLoss, task_losses
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.tasks import (
+    Task,
+)
+from mergelib.hashing import stable_seed
+from mergelib.problems.examples import Examples
+from mergelib.problems.problem import Problem
+from mergelib.statedict import StateDict, flatten, unflatten
+
+STEPS = (8, 32, 128, 512)
+
+
+@study(load=beginning_of)
+def merge_stability(
+    zoo: Zoo,
+    *,
+    tasks: int = 4,
+    pairs: int = 12,
+    steps: Sequence[int] = STEPS,
+    rate: float = 0.02,
+    batch: int = 8,
+    examples: int = 128,
+    fresh: int = 1000,
+    singles: int = 8,
+    products: int = 10,
+) -> Tables:
+    """The average of experts, and all that the bound of its generalisation error is made of.
+
+    Experts are trained by plain SGD at a constant rate, on batches that are drawn again at every
+    step, as in the study `retraining`.
+
+    Args:
+        zoo: a suite, its backbone and heads; experts are trained here.
+        tasks: T, the first ones of the suite.
+        pairs: of trainings that differ in one example, for each task.
+        steps: K, ascending.
+        rate: η.
+        batch: b.
+        examples: n, the first rows of each training split.
+        fresh: at most this many further rows of the training split judge the model; none of them
+            is trained on, or replaces an example.
+        singles: training examples of each task whose curvature is taken at each model.
+        products: with the Hessian of each of them.
+
+    Returns:
+        ``experts``: rows of ``task``, ``steps``, ``stability`` s_t and its ``half_width`` over
+        pairs. ``merged``: rows of ``steps`` (0: the pretrained model), ``loss`` f on the training
+        examples, ``fresh_loss`` F, ``test_loss`` on the test split, ``second_moment`` V,
+        ``squared`` ‖∇f‖², ``smoothness`` L, the largest of the single examples, and
+        ``stability`` S = Σ s_t / T³. Losses are means over tasks, in nats.
+
+    Raises:
+        ValueError: if a training split has no rows left for replacements and fresh examples.
+    """
+    names = [*zoo.suite.tasks][:tasks]
+    rows: Rows = []
+    weights, moved = [], []
+    for name in names:
+        base, found = _retrained(zoo, name, pairs, steps, rate, batch, examples)
+        weights.append(base)
+        moved.append(found)
+        rows += [
+            {"task": name, "steps": count, "stability": one.value, "half_width": one.half_width}
+            for count, one in zip(steps, found, strict=True)
+        ]
+    splits = {
+        "loss": {name: _rows(zoo, name)[:examples] for name in names},
+        "fresh_loss": {
+            name: _rows(zoo, name)[examples + pairs : examples + pairs + fresh] for name in names
+        },
+        "test_loss": {
+            name: Examples(zoo.suite.tasks[name].test.inputs, zoo.suite.tasks[name].test.labels)
+            for name in names
+        },
+    }
+    generator = Generator().manual_seed(stable_seed("merge stability", zoo.suite.seed))
+    merged: Rows = [
+        {"steps": 0, "stability": 0.0}
+        | _judged(zoo, zoo.pretrained, splits, singles, products, generator)
+    ]
+    for i, count in enumerate(steps):
+        state = _state(zoo, torch.stack([base[i] for base in weights]).mean(0))
+        stability = sum(found[i].value for found in moved) / len(names) ** 3
+        merged.append(
+            {"steps": count, "stability": stability}
+            | _judged(zoo, state, splits, singles, products, generator)
+        )
+    return {"experts": rows, "merged": merged}
+
+
+def _rows(zoo: Zoo, name: str) -> Examples:
+    train = zoo.suite.tasks[name].train
+    return Examples(train.inputs, train.labels)
+
+
+def _retrained(
+    zoo: Zoo, name: str, pairs: int, steps: Sequence[int], rate: float, batch: int, examples: int
+) -> tuple[Tensor, list[estimators.Estimate]]:
+    """An expert's weights after each number of steps, ``(C, d)``, and its stability there."""
+    task, everything = zoo.suite.tasks[name], _rows(zoo, name)
+    if len(everything) <= examples + pairs:
+        raise ValueError(
+            f"task {name!r} has {len(everything)} training examples; {examples} to train on, "
+            f"{pairs} replacements and at least one fresh example need more"
+        )
+    generator = Generator().manual_seed(stable_seed("merge stability", name, zoo.suite.seed))
+    batches = [*drawn(examples, batch, generator, steps=max(steps))]
+    met = torch.zeros(len(steps), examples, dtype=torch.bool)
+    for i, count in enumerate(steps):
+        met[i, torch.cat(batches[:count])] = True
+
+    def trained(split: Examples) -> Tensor:
+        return _trained(zoo, name, task, split, batches, steps, rate)
+
+    chosen, counts = draw_rows(met, pairs, generator)
+    base, moves = squared_moves(
+        trained, everything[:examples], everything[examples : examples + pairs], chosen.tolist()
+    )
+    return base, [measured_stability(moves[:, i], counts) for i in range(len(steps))]
+
+
+def _trained(
+    zoo: Zoo,
+    name: str,
+    task: Task,
+    split: Examples,
+    batches: Sequence[Tensor],
+    steps: Sequence[int],
+    rate: float,
+) -> Tensor:
+    network = copy.deepcopy(zoo.model)
+    network.load_state_dict(zoo.pretrained)
+    kept = []
+
+    def keep(step: int, _: float) -> None:
+        if step + 1 in steps:
+            kept.append(
+                flatten({key: part.detach().clone() for key, part in network.named_parameters()})
+            )
+
+    descend(network, zoo.heads[name], task, split, batches, "sgd", rate, keep)
+    return torch.stack(kept)
+
+
+def _state(zoo: Zoo, weights: Tensor) -> StateDict:
+    return {**zoo.pretrained, **unflatten(weights, dict(zoo.model.named_parameters()))}
+
+
+def _judged(
+    zoo: Zoo,
+    state: StateDict,
+    splits: dict[str, dict[str, Examples]],
+    singles: int,
+    products: int,
+    generator: Generator,
+) -> dict[str, float]:
+    around: dict[str, dict[str, TaskLoss]] = {}
+    for split, data in splits.items():
+        problem = Problem({}, zoo.pretrained, zoo.model, data, zoo.heads, zoo.suite.transforms)
+        around[split] = task_losses(problem, state)
+    row = {
+        split: sum(float(loss.values().mean()) for loss in losses.values()) / len(losses)
+        for split, losses in around.items()
+    }
+    train = [*around["loss"].values()]
+    gradients = [
+        torch.cat([part.square().sum(1) for part in one.example_gradients()]) for one in train
+    ]
+    curvatures = [
+        estimators.example_smoothness(one[:singles], steps=products, generator=generator)
+        for one in train
+    ]
+    return row | {
+        "second_moment": float(torch.stack([part.mean() for part in gradients]).mean()),
+        "squared": float(torch.stack([one.gradient() for one in train]).mean(0).square().sum()),
+        "smoothness": float(torch.cat(curvatures).max()),
+    }

@@ -1,0 +1,104 @@
+"""Does merging more experts hurt by itself? The control to a law of Li et al. (2026, V-B5).
+
+Experts of one task, with one head, differ in the order and in the half of the rows that they see:
+there is no heterogeneity of tasks among them. Beside them stand experts of different tasks, trained
+in the same way, and judged on the same task.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mergebook.lab.comparison import merge_zoo, scores
+from mergebook.lab.results import Rows, Tables
+from mergebook.lab.runner import beginning_of, study
+from mergebook.suites.training import checkpoints
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.tasks import (
+    Split,
+)
+from mergelib.hashing import stable_seed
+
+
+@study(load=beginning_of)
+def repeats(
+    zoo: Zoo,
+    *,
+    tasks: int = 3,
+    counts: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8),
+    share: float = 0.5,
+    steps: int = 100,
+    learning_rate: float = 4e-4,
+    batch_size: int = 32,
+) -> Tables:
+    """Averages of ever more experts of one task, and of different tasks, judged on that task.
+
+    Experts are trained by Adam at a constant rate, without decay.
+
+    Args:
+        zoo: a suite, its backbone and heads; experts are trained here.
+        tasks: the first so many are judged.
+        counts: numbers of experts to average, at most those of the suite's tasks.
+        share: of a task's training rows, drawn anew for each expert.
+        steps: of each expert.
+        learning_rate: of each step.
+        batch_size: of each step.
+
+    Returns:
+        ``test``: rows of ``task``, ``kind`` (``same`` or ``different`` tasks; the judged task's
+        expert is in both), ``count``, ``accuracy`` (0..1) and ``loss`` (nats).
+
+    Raises:
+        ValueError: more experts asked for than there are tasks, or a share out of range.
+    """
+    names = list(zoo.suite.tasks)
+    if max(counts) > len(names):
+        raise ValueError(f"{max(counts)} experts to merge, but there are {len(names)} tasks")
+    if not 0 < share <= 1:
+        raise ValueError(f"share is {share}, expected a number above 0 and at most 1")
+
+    def trained(name: str, number: int) -> dict[str, Tensor]:
+        task, seed = zoo.suite.tasks[name], stable_seed("repeats", name, number, zoo.suite.seed)
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(task.train), generator=generator)
+        rows = order[: max(1, round(share * len(order)))]
+        found = checkpoints(
+            zoo.model,
+            zoo.heads[name],
+            Split(task.train.inputs[rows], task.train.labels[rows]),
+            [steps],
+            optimiser="adam",
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            transform=task.transform,
+            loss=task.loss,
+            seed=seed,
+        )
+        return found[steps]
+
+    first = {name: trained(name, 0) for name in names}
+    table: Rows = []
+    for place, name in enumerate(names[:tasks]):
+        following = [*names[place:], *names[:place]]
+        kinds = {
+            "same": [first[name], *(trained(name, number) for number in range(1, max(counts)))],
+            "different": [first[other] for other in following],
+        }
+        for kind, experts in kinds.items():
+            table += [
+                {"kind": kind, "count": count, **_judged(zoo, name, experts[:count])}
+                for count in counts
+            ]
+    return {"test": table}
+
+
+def _judged(zoo: Zoo, name: str, experts: Sequence[dict[str, Tensor]]) -> dict[str, Any]:
+    named = {str(number): expert for number, expert in enumerate(experts)}
+    state = merge_zoo("average", replace(zoo, experts=named))
+    (row,) = scores(zoo, state, zoo.heads, [name], {"": "test"})
+    return row

@@ -1,0 +1,187 @@
+"""Stability measured: experts trained again with one example replaced (Li et al., 2026, Def. 2).
+
+Unlike the experts of a zoo, these are trained by plain SGD at a constant rate, for a number of
+steps, as Lemma 3 has it.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import cast
+
+import torch
+from torch import Generator, Tensor, nn
+
+from mergebook.lab.comparison import problem_of
+from mergebook.lab.results import Rows, Tables
+from mergebook.lab.runner import beginning_of, study
+from mergebook.stability.theory.estimators import (
+    gradient_noise,
+    gradient_products,
+    heterogeneity,
+)
+from mergebook.stability.theory.retraining import (
+    draw_rows,
+    measured_stability,
+    squared_distance,
+    squared_moves,
+)
+from mergebook.stability.theory.task_loss import task_losses
+from mergebook.suites.training import loss_of_rows
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.tasks import (
+    Split,
+    Task,
+)
+from mergelib.hashing import stable_seed
+from mergelib.problems.examples import Examples
+from mergelib.statedict import flatten
+from mergelib.training import make_optimiser, shuffled, train
+
+RATES = (0.005, 0.02, 0.08)
+STEPS = (4, 8, 16, 32, 64, 128)
+NUDGE = 1e-7  # relative, of the start: what rounding alone may do
+
+
+@study(load=beginning_of)
+def retraining(
+    zoo: Zoo,
+    *,
+    tasks: int = 2,
+    pairs: int = 12,
+    steps: Sequence[int] = STEPS,
+    rate: float = 0.02,
+    rates: Sequence[float] = RATES,
+    batch: int = 8,
+    batches: Sequence[int] = (2, 8, 32),
+    examples: int = 128,
+    counts: Sequence[int] = (32, 128, 512),
+) -> Tables:
+    """How far an expert moves when one of its training examples is replaced.
+
+    Plain SGD with a constant rate, without momentum. One setting at a time differs from the
+    default; every training is looked at after each number of steps.
+
+    Args:
+        zoo: a suite, its backbone and heads; experts play no part.
+        tasks: the first so many.
+        pairs: of trainings that differ in one example, for each task and setting.
+        steps: K.
+        rate: η by default.
+        rates: η of the runs that differ in it.
+        batch: b by default; batches are drawn anew at each step.
+        batches: b of the runs that differ in it.
+        examples: n by default, the first rows of the training split; new ones come from the rest.
+        counts: n of the runs that differ in it.
+
+    Returns:
+        ``moves``: rows of ``rate``, ``batch``, ``examples``, ``sampling`` (``drawn``, or ``epochs``
+        for whole shuffled ones), ``task``, ``steps``, ``stability`` s, its ``half_width`` over
+        pairs, ``chaos``, the squared distance from a training whose start differs by `NUDGE`, and
+        ``progress`` ‖θ_t − θ_0‖. ``noise``: rows of ``task``, ``noise`` σ² and
+        ``heterogeneity`` ζ² among all tasks of the suite, both at the pretrained model.
+    """
+    settings = [
+        (rate, batch, examples, "drawn"),
+        (rate, batch, examples, "epochs"),
+        *((other, batch, examples, "drawn") for other in rates if other != rate),
+        *((rate, other, examples, "drawn") for other in batches if other != batch),
+        *((rate, batch, other, "drawn") for other in counts if other != examples),
+    ]
+    tables: Tables = {"moves": [], "noise": _noise(zoo, examples)}
+    for name in [*zoo.suite.tasks][:tasks]:
+        for setting in settings:
+            named = dict(zip(("rate", "batch", "examples", "sampling"), setting, strict=True))
+            rows = _moves(zoo, name, pairs, steps, *setting)
+            tables["moves"] += [{**named, "task": name, **row} for row in rows]
+    return tables
+
+
+def _noise(zoo: Zoo, examples: int) -> Rows:
+    losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
+    apart = heterogeneity(gradient_products([*losses.values()]))
+    return [
+        {"task": name, "noise": gradient_noise(loss).square.value, "heterogeneity": zeta.value}
+        for (name, loss), zeta in zip(losses.items(), apart, strict=True)
+    ]
+
+
+def _moves(
+    zoo: Zoo,
+    name: str,
+    pairs: int,
+    steps: Sequence[int],
+    rate: float,
+    batch: int,
+    examples: int,
+    sampling: str,
+) -> Iterator[dict[str, float]]:
+    task, head = zoo.suite.tasks[name], zoo.heads[name]
+    generator = Generator().manual_seed(stable_seed("retraining", name, zoo.suite.seed))
+    choose = shuffled if sampling == "epochs" else drawn
+    batches = [*choose(examples, batch, generator, steps=max(steps))]
+    met = torch.zeros(len(steps), examples, dtype=torch.bool)
+    for i, count in enumerate(steps):
+        met[i, torch.cat(batches[:count])] = True
+
+    def trained(split: Examples, start: float = 1.0) -> Tensor:
+        network = copy.deepcopy(zoo.model)
+        network.load_state_dict(zoo.pretrained)
+        kept = []
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.mul_(start)
+
+        def keep(step: int, _: float) -> None:
+            if step + 1 in steps:
+                kept.append(_weights(network))
+
+        descend(network, head, task, split, batches, "sgd", rate, keep)
+        return torch.stack(kept)
+
+    everything = Examples(task.train.inputs, task.train.labels)
+    own, rest = everything[:examples], everything[examples:]
+    if len(rest) < pairs:
+        rest = Examples(task.validation.inputs, task.validation.labels)
+    rows, weights = draw_rows(met, pairs, generator)
+    base, moves = squared_moves(trained, own, rest[:pairs], rows.tolist())
+    chaos = squared_distance(trained(own, 1 + NUDGE), base)
+    for i, count in enumerate(steps):
+        estimate = measured_stability(moves[:, i], weights)
+        yield {
+            "steps": count,
+            "stability": estimate.value,
+            "half_width": estimate.half_width,
+            "chaos": float(chaos[i]),
+            "progress": float((base[i] - _weights(zoo.model)).norm()),
+        }
+
+
+def drawn(examples: int, batch_size: int, generator: Generator, *, steps: int) -> Iterator[Tensor]:
+    """Batches of row numbers, each without repetition and drawn anew; see `shuffled`."""
+    for _ in range(steps):
+        yield torch.randperm(examples, generator=generator)[:batch_size]
+
+
+def descend(
+    network: nn.Module,
+    head: nn.Module,
+    task: Task,
+    examples: Examples,
+    batches: Iterable[Tensor],
+    optimiser: str,
+    rate: float,
+    on_step: Callable[[int, float], object],
+) -> None:
+    """Train a network in place on a task, at a constant rate, without momentum or decay."""
+    inputs, labels = examples.pair
+    split = Split(cast(Tensor, inputs), labels)  # a task's inputs are one tensor
+    loss = loss_of_rows(network, head, split, task.transform, task.loss)
+    network.train()
+    descent = make_optimiser(network, optimiser, rate, momentum=0.0)
+    train(network, batches, loss, descent, on_step=on_step)
+
+
+def _weights(network: nn.Module) -> Tensor:
+    return flatten({name: p.detach().clone() for name, p in network.named_parameters()})

@@ -1,0 +1,218 @@
+"""Merges of experts that were trained in different ways (Li et al., 2026).
+
+The framework's title case, which its experiments leave out: other numbers of steps, rates or
+optimisers in one merge. With χ² > 0 its bound of the average has a term χ² κ², which merging task
+vectors per step removes (FedNova, Wang et al., 2020).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mergebook.lab.comparison import cut, distance, individual, records
+from mergebook.lab.results import Tables
+from mergebook.lab.runner import beginning_of, study
+from mergebook.stability.measure.scaling import RULES, trained_checkpoints
+from mergebook.stability.theory import steps as vectors
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.loops import evaluate
+from mergelib.hashing import stable_seed
+from mergelib.statedict import lerp
+
+COLUMNS = ["task", "accuracy", "loss"]
+MOMENTUM, PULL = 0.9, 0.5  # ρ; μ of the proximal term
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an expert is trained, at a constant rate; see `checkpoints` for the attributes."""
+
+    optimiser: str
+    learning_rate: float
+    steps: int
+    momentum: float = 0.0
+    pull: float = 0.0
+
+    @property
+    def amount(self) -> float:
+        """η ‖a‖₁: by how much of a gradient that never changed SGD would move."""
+        vector = vectors.sgd(self.steps)
+        if self.momentum:
+            vector = vectors.momentum(self.steps, self.momentum)
+        elif self.pull:
+            vector = vectors.proximal(self.steps, self.learning_rate * self.pull)
+        return self.learning_rate * float(vector.sum())
+
+
+Trained = Mapping[Plan, Mapping[str, dict[str, Tensor]]]  # by plan, then by task
+Pair = tuple[Plan, Plan]
+
+
+def contrasts(rates: Mapping[str, float], steps: int, ratio: float) -> dict[str, Pair]:
+    """What both halves of the experts do, by a name.
+
+    For each optimiser other numbers of steps, and other rates, whose mean is usual. For SGD,
+    momentum at a tenth of the rate, and a proximal term. And, if there are two, both optimisers.
+    """
+    small, large = 2 / (1 + ratio), 2 * ratio / (1 + ratio)
+    usual = {name: Plan(name, rate, steps) for name, rate in rates.items()}
+    found: dict[str, Pair] = {}
+    for name, plan in usual.items():
+        few, many = (replace(plan, steps=round(share * steps)) for share in (small, large))
+        slow, fast = (
+            replace(plan, learning_rate=share * plan.learning_rate) for share in (small, large)
+        )
+        found |= {f"{name}, steps": (few, many), f"{name}, rates": (slow, fast)}
+    if "sgd" in usual:
+        plain = usual["sgd"]
+        heavy = replace(plain, learning_rate=plain.learning_rate / 10, momentum=MOMENTUM)
+        found["sgd, momentum"] = (plain, heavy)
+        found["sgd, proximal"] = (plain, replace(plain, pull=PULL))
+    if len(usual) == 2:
+        found["both optimisers"] = (usual["adam"], usual["sgd"])
+    return found
+
+
+@study(load=beginning_of)
+def uneven(
+    zoo: Zoo,
+    *,
+    rates: Mapping[str, float] = {"adam": 2e-4, "sgd": 0.02},
+    steps: int = 200,
+    ratio: float = 7.0,
+    batch_size: int = 16,
+    draws: int = 2,
+    rivals: Sequence[str] = ("task_arithmetic", "ties", "cart"),
+    pictures: int = 200,
+) -> Tables:
+    """Half of the experts, drawn at random, are trained in one way and half in another.
+
+    Before a rule merges them, task vectors stay as they are, or are brought to equal amounts of
+    descent (`Plan.amount`; not between optimisers), or to equal lengths: each is multiplied by the
+    mean over the experts and divided by its own. Controls are merges of experts that were all
+    trained in the one way, all in the other, and, of steps and rates, all with the mean of both.
+
+    Args:
+        zoo: a suite, its backbone and heads; experts play no part.
+        rates: ``"adam"``, ``"sgd"`` or both to the usual rate.
+        steps: the usual number of steps.
+        ratio: of the larger number of steps, or rate, to the smaller.
+        batch_size: examples of a step.
+        draws: of the experts that are trained in the second way, an even number; every second draw
+            is the complement of the one before, so each task is as often of one kind as of the
+            other.
+        rivals: names in `mergebook.stability.measure.scaling.RULES`, beside the average.
+        pictures: at most so many test examples of each task are judged.
+
+    Returns:
+        ``experts``: rows of the attributes of `Plan`, ``task``, ``distance`` ‖θ_t − θ_0‖,
+        ``accuracy`` (0..1) and ``loss`` (nats), on the expert's own task. ``merged``: rows of
+        ``kind``, of `contrasts`, ``method``, ``way`` (``"as they are"``, ``"per step"``, ``"per
+        length"``, and the controls ``"all first"``, ``"all second"`` and ``"equal"``), ``draw``,
+        ``task``, whether its expert is ``second``, ``accuracy`` and ``loss``.
+
+    Raises:
+        ValueError: an odd number of draws.
+    """
+    if draws % 2:
+        raise ValueError(f"draws is {draws}, expected an even number")
+    zoo = cut(zoo, pictures)
+    halves = draw_halves([*zoo.suite.tasks], draws, zoo.suite.seed)
+    usual = {name: Plan(name, rate, steps) for name, rate in rates.items()}
+    pairs = contrasts(rates, steps, ratio)
+    wanted = [*usual.values(), *(plan for pair in pairs.values() for plan in pair)]
+    trained = _trained(zoo, list(dict.fromkeys(wanted)), batch_size)
+    experts = [
+        {**asdict(plan), **row}
+        for plan, states in trained.items()
+        for row in _alone(replace(zoo, experts=dict(states)))
+    ]
+    merged = []
+    for kind, pair in pairs.items():
+        controls = {"all first": pair[0], "all second": pair[1]}
+        if kind.endswith(("steps", "rates")):
+            controls["equal"] = usual[pair[0].optimiser]
+        for rule in ("average", *rivals):
+            rows = _merged(zoo, trained, pair, halves, controls, rule)
+            merged += [{"kind": kind, "method": rule, **row} for row in rows]
+    return {"experts": experts, "merged": merged}
+
+
+def draw_halves(names: Sequence[str], draws: int, seed: int) -> list[set[str]]:
+    """Random halves of some names, each followed by its complement."""
+    generator = torch.Generator().manual_seed(stable_seed("halves", seed))
+    found = []
+    for _ in range(draws // 2):
+        order = torch.randperm(len(names), generator=generator).tolist()
+        half = {names[i] for i in order[: len(names) // 2]}
+        found += [half, {*names} - half]
+    return found
+
+
+def rescaled(zoo: Zoo, amounts: Mapping[str, float]) -> Zoo:
+    """The zoo with every task vector times the mean of the amounts, over its own.
+
+    Its average is what `mergelib.rules.arithmetic.fednova` makes of these amounts as steps.
+    """
+    mean = sum(amounts.values()) / len(amounts)
+    experts = {
+        name: lerp(zoo.pretrained, expert, mean / amounts[name])
+        for name, expert in zoo.experts.items()
+    }
+    return replace(zoo, experts=experts)
+
+
+def _trained(zoo: Zoo, plans: Sequence[Plan], batch_size: int) -> Trained:
+    """The experts of every plan; plans that differ in their steps share a training."""
+    trainings: dict[Plan, list[int]] = defaultdict(list)
+    for plan in plans:
+        trainings[replace(plan, steps=0)].append(plan.steps)
+    found: dict[Plan, Mapping[str, dict[str, Tensor]]] = {}
+    for training, counts in trainings.items():
+        settings = asdict(training)
+        del settings["steps"]
+        kept = trained_checkpoints(zoo, counts, batch_size=batch_size, **settings)
+        found |= {replace(training, steps=count): experts for count, experts in kept.items()}
+    return found
+
+
+def _alone(zoo: Zoo) -> Iterator[dict[str, Any]]:
+    for row in records(individual(zoo, autocast=True)[COLUMNS]):
+        yield {"distance": distance(zoo, zoo.experts[row["task"]]), **row}
+
+
+def _merged(
+    zoo: Zoo,
+    trained: Trained,
+    pair: Pair,
+    halves: Sequence[set[str]],
+    controls: Mapping[str, Plan],
+    rule: str,
+) -> Iterator[dict[str, Any]]:
+    """One rule on every draw in every way, and on the controls."""
+    names = [*zoo.suite.tasks]
+    for draw, half in enumerate(halves):
+        plans = {name: pair[name in half] for name in names}
+        own = replace(zoo, experts={name: trained[plan][name] for name, plan in plans.items()})
+        ways = {"as they are": own}
+        if pair[0].optimiser == pair[1].optimiser:
+            ways["per step"] = rescaled(own, {name: plan.amount for name, plan in plans.items()})
+        lengths = {name: distance(zoo, expert) for name, expert in own.experts.items()}
+        ways["per length"] = rescaled(own, lengths)
+        for way, each in ways.items():
+            for row in _judged(each, rule):
+                yield {"way": way, "draw": draw, "second": row["task"] in half, **row}
+    for way, plan in controls.items():
+        for row in _judged(replace(zoo, experts=dict(trained[plan])), rule):
+            yield {"way": way, "draw": 0, "second": way == "all second", **row}
+
+
+def _judged(zoo: Zoo, rule: str) -> Iterator[dict[str, Any]]:
+    table = evaluate(zoo.model, RULES[rule](zoo), zoo.heads, zoo.suite, autocast=True)
+    yield from records(table[COLUMNS])

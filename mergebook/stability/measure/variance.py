@@ -1,0 +1,163 @@
+"""Does less variance of task vectors go with a better merge? (Li et al., 2026, Corollary 1).
+
+A function of a zoo that returns tables, lists of rows. See `mergebook.lab.runner`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mergebook.lab.comparison import cut, records
+from mergebook.lab.results import Rows, Tables
+from mergebook.lab.runner import study
+from mergebook.stability.theory.variance import (
+    elect_rows,
+    reduction,
+    relative_variance,
+    task_variance,
+    trim_rows,
+)
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.loops import SplitName, evaluate_many
+from mergelib.rules.sparse import drop_and_rescale
+from mergelib.statedict import StateDict, flatten, is_statistic, unflatten
+
+DENSITIES = (0.5, 0.2, 0.1, 0.05)
+MULTIPLES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6)
+CONTROLS = ("elect the minority", "shrink")
+PIECE = 2**15  # coordinates at a time, so that they stay in the cache
+
+Point = tuple[str, float]
+
+
+@study()
+def variance(
+    zoo: Zoo,
+    *,
+    densities: Sequence[float] = DENSITIES,
+    multiples: Sequence[float] = MULTIPLES,
+    pictures: int = 200,
+) -> Tables:
+    """What masks do to the variance of task vectors, and to the loss of the merge.
+
+    An operator M turns task vectors into M(Δ_t), and the merge is θ_0 + λ Σ_t M(Δ_t): at λ = 1/T,
+    as the corollary has it, and at a scale by validation loss. Scales are given by the projection
+    of the step on that of the average, whose own is 1: so all operators search the same range.
+    Operators are "none"; "trim"; "elect", with T equal votes; "trim, elect", the two steps of TIES;
+    "drop", DARE; and as controls, at 1/T only, "elect the minority", which keeps the wrong sign,
+    and "shrink", which multiplies by the density. Statistics of BatchNorm stay the pretrained ones.
+
+    Args:
+        zoo: experts and their suite.
+        densities: shares of entries that trimming and dropping keep, in (0, 1]; 1 stands for no
+            trimming.
+        multiples: projections to choose from, as multiples of the average's; where
+            there are none, only λ = 1/T is judged.
+        pictures: at most so many test examples of each task, and half as many for validation.
+
+    Returns:
+        ``variance``: for each ``operator`` and ``density``, with equal weights, ``raw``, the summed
+        variance over that of the task vectors, and ``relative``, `relative_variance` after it;
+        ``experts``, the share of experts with δ_t > 0 over all entries, and ``experts_zeroed``,
+        over those that are set to zero (Eq. 10); ``entries``, the share of zeroed entries that end
+        farther from the mean than they were; ``coordinates``, the share of coordinates with a
+        zeroed entry at which the variance rises. ``test``: rows of ``operator``, ``density``,
+        ``scale`` (``printed`` or ``chosen``), ``projection``, ``task``, ``accuracy`` and ``loss``
+        (nats).
+    """
+    zoo = cut(zoo, pictures)
+    kept = {key: value for key, value in zoo.pretrained.items() if not is_statistic(key)}
+    start = flatten(kept)
+    rows = torch.stack([flatten({k: e[k] for k in kept}) for e in zoo.experts.values()]) - start
+    mean = rows.mean(0)
+    steps: dict[Point, Tensor] = {}
+    projections: dict[Point, float] = {}
+    tables: Tables = {"variance": [], "test": []}
+    for operator, density, after in masked(rows, densities, zoo.suite.seed):
+        point = operator, density
+        steps[point] = after.mean(0)
+        projections[point] = float(steps[point] @ mean / (mean @ mean))
+        row = {"operator": operator, "density": density, **changes(rows, after)}
+        tables["variance"].append(row)
+
+    def judged(places: Sequence[tuple[Point, float]], split: SplitName) -> Rows:
+        """Every step from θ_0 at a projection."""
+
+        def candidates() -> Iterator[tuple[int, StateDict]]:
+            for i, (point, projection) in enumerate(places):
+                vector = start + projection / projections[point] * steps[point]
+                yield i, {**zoo.pretrained, **unflatten(vector, kept)}
+
+        table = evaluate_many(
+            zoo.model, candidates(), zoo.heads, zoo.suite, split=split, autocast=True
+        )
+        rows = records(table[["candidate", "task", "accuracy", "loss"]])
+        named = [(places[row.pop("candidate")], row) for row in rows]
+        return [
+            {"operator": point[0], "density": point[1], "projection": projection, **row}
+            for (point, projection), row in named
+        ]
+
+    tables["test"] += [
+        {"scale": "printed", **row} for row in judged([*projections.items()], "test")
+    ]
+    if not multiples:
+        return tables
+    chosen = []
+    for point in steps:
+        if point[0] not in CONTROLS:
+            searched = judged([(point, multiple) for multiple in multiples], "validation")
+            losses = dict.fromkeys(multiples, 0.0)
+            for row in searched:
+                losses[row["projection"]] += row["loss"]
+            chosen.append((point, min(losses, key=lambda multiple: losses[multiple])))
+    tables["test"] += [{"scale": "chosen", **row} for row in judged(chosen, "test")]
+    return tables
+
+
+def masked(
+    rows: Tensor, densities: Sequence[float], seed: int
+) -> Iterator[tuple[str, float, Tensor]]:
+    """Every operator of `variance` and its density, with the rows that it makes, ``(T, n)``."""
+    generator = torch.Generator().manual_seed(seed)
+    yield "none", 1.0, rows
+    yield "elect", 1.0, elect_rows(rows)
+    yield "elect the minority", 1.0, elect_rows(rows, minority=True)
+    for density in densities:
+        trimmed = trim_rows(rows, density)
+        yield "trim", density, trimmed
+        yield "trim, elect", density, elect_rows(trimmed)
+        draws = [drop_and_rescale(row, 1 - density, generator) for row in rows]
+        yield "drop", density, torch.stack(draws)
+        yield "shrink", density, density * rows
+
+
+def changes(before: Tensor, after: Tensor) -> dict[str, Any]:
+    """The columns of `variance`'s table, but for the operator, with equal weights."""
+    experts = torch.zeros(2, len(before), dtype=torch.float64)
+    counts = torch.zeros(4, dtype=torch.float64)
+    raw = torch.zeros(2, dtype=torch.float64)
+    pieces = zip(before.split(PIECE, dim=1), after.split(PIECE, dim=1), strict=True)
+    for old, new in pieces:
+        fallen, zeroed = reduction(old, new), (old != 0) & (new == 0)
+        sums = [fallen.sum(1, dtype=torch.float64), (fallen * zeroed).sum(1, dtype=torch.float64)]
+        experts += torch.stack(sums).cpu()
+        touched = zeroed.any(0)
+        variances = [task_variance(part) for part in (old, new)]
+        raw += torch.stack([part.sum(dtype=torch.float64) for part in variances]).cpu()
+        rises = touched & (variances[1] > variances[0])
+        counted = (zeroed & (fallen < 0), zeroed, rises, touched)
+        counts += torch.tensor([int(part.sum()) for part in counted])
+    shares = (experts > 0).double().mean(1)
+    return {
+        "raw": float(raw[1] / raw[0]),
+        "relative": relative_variance(after),
+        "experts": float(shares[0]),
+        "experts_zeroed": float(shares[1]),
+        "entries": float(counts[0] / counts[1].clamp(min=1)),
+        "coordinates": float(counts[2] / counts[3].clamp(min=1)),
+    }

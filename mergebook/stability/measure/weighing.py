@@ -1,0 +1,129 @@
+"""Merging weights where a bound from θ_0 is least, against weights tried on validation examples.
+
+R6 over the simplex, for the step that Li et al. (2026) leave for the future: choosing by a bound.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.distributions import Dirichlet
+
+from mergebook.lab.comparison import cut, merge_zoo, problem_of, records
+from mergebook.lab.results import Rows, Tables
+from mergebook.lab.runner import beginning_of, study
+from mergebook.stability.measure.scaling import trained_checkpoints
+from mergebook.stability.theory import estimators
+from mergebook.stability.theory.bounds import REPAIRED_DOMAIN, Losses
+from mergebook.stability.theory.steps import Training
+from mergebook.stability.theory.task_loss import task_losses
+from mergebook.stability.theory.weights import Beginning, inner_products
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.loops import SplitName, evaluate_many
+from mergelib.hashing import stable_seed
+
+SPREAD = 4.0  # of the Dirichlet distribution: of eight weights each varies by about a half
+PRODUCTS = 10  # with the Hessian of every example whose curvature is taken
+
+
+@study(load=beginning_of)
+def weighing(
+    zoo: Zoo,
+    *,
+    steps: Sequence[int] = (50, 400),
+    learning_rate: float = 4e-4,
+    batch_size: int = 32,
+    examples: int = 128,
+    parts: int = 8,
+    singles: int = 6,
+    tried: Sequence[int] = (1, 4, 16),
+    pictures: int = 400,
+) -> Tables:
+    """Averages with weights where the bound is least, and with the best of some drawn ones.
+
+    Args:
+        zoo: backbone and heads; experts are trained here, by Adam at a constant rate.
+        steps: numbers K to merge after.
+        learning_rate: η.
+        batch_size: b.
+        examples: training examples of each task whose gradients at θ_0 are taken.
+        parts: into which these are cut for estimates without bias.
+        singles: of these, so many of each task have their curvature taken; L is the largest.
+        tried: how many weights are drawn on the simplex, and judged on validation examples;
+            ascending, the fewer are the first ones.
+        pictures: at most so many test examples of each task, and half as many for validation.
+
+    Returns:
+        Rows of ``steps`` and ``guide``: ``equal``; ``bound``, where that is least for the experts'
+        own rate and steps; ``bound inside``, for the largest rate at which it holds; ``best of m``,
+        equal weights and m drawn ones, by mean validation loss. ``weights``: of each ``task`` its
+        ``weight``. ``test``: of each ``task`` ``accuracy`` (0..1) and ``loss`` (nats).
+    """
+    known = _known(zoo, examples, parts, singles)
+    sizes = torch.tensor([len(task.train) for task in zoo.suite.tasks.values()])
+    training = {"optimiser": "adam", "learning_rate": learning_rate, "batch_size": batch_size}
+    found = trained_checkpoints(zoo, steps, **training)
+    zoo, tables = cut(zoo, pictures), Tables(weights=[], test=[])
+    for count, experts in found.items():
+        plan = Training.alike(
+            len(sizes), count, learning_rate, batch=batch_size, examples=int(sizes.min())
+        )
+        plan = replace(plan, examples=sizes.double())
+        inside = replace(plan, learning_rate=REPAIRED_DOMAIN / known.losses.smoothness / count)
+        merged = replace(zoo, experts=dict(experts))
+        weights = {"equal": plan.weights, "bound": known.best(plan)}
+        weights |= {"bound inside": known.best(inside), **_searched(merged, tried)}
+        for guide, row in weights.items():
+            pairs = zip(zoo.suite.tasks, row.tolist(), strict=True)
+            named = {"steps": count, "guide": guide}
+            tables["weights"] += [{**named, "task": name, "weight": w} for name, w in pairs]
+        tables["test"] += [{"steps": count, **row} for row in _judged(merged, weights, "test")]
+    return tables
+
+
+def _known(zoo: Zoo, examples: int, parts: int, singles: int) -> Beginning:
+    """What the bound takes from θ_0."""
+    losses = [*task_losses(problem_of(zoo, examples), zoo.pretrained).values()]
+    generator = Generator().manual_seed(stable_seed("weighing", zoo.suite.seed))
+    curvature = [
+        estimators.example_smoothness(loss[:singles], steps=PRODUCTS, generator=generator)
+        for loss in losses
+    ]
+    noise = [estimators.gradient_noise(loss) for loss in losses]
+    smooth = float(torch.cat(curvature).max())
+    zeros = torch.zeros(len(losses), dtype=torch.float64)  # ζ is not needed
+    mean, largest = (
+        Losses(smooth, torch.tensor(values, dtype=torch.float64), zeros)
+        for values in ([each.square.value**0.5 for each in noise], [each.largest for each in noise])
+    )
+    value = sum(float(loss.values().mean()) for loss in losses) / len(losses)
+    return Beginning(
+        value, inner_products(estimators.gradient_products(losses, parts)), mean, largest
+    )
+
+
+def _searched(zoo: Zoo, tried: Sequence[int]) -> dict[str, Tensor]:
+    """The best weights of more and more that are drawn, after equal ones."""
+    count = len(zoo.experts)
+    even = torch.full((count,), 1 / count, dtype=torch.float64)
+    with torch.random.fork_rng():
+        torch.manual_seed(stable_seed("weights", zoo.suite.seed))
+        drawn = [even, *Dirichlet(SPREAD * count * even).sample((max(tried),))]
+    losses = torch.zeros(len(drawn), dtype=torch.float64)
+    for row in _judged(zoo, {str(i): row for i, row in enumerate(drawn)}, "validation"):
+        losses[int(row["guide"])] += row["loss"] / count
+    return {f"best of {m}": drawn[int(losses[: m + 1].argmin())] for m in tried}
+
+
+def _judged(zoo: Zoo, weights: Mapping[str, Tensor], split: SplitName) -> Iterator[dict[str, Any]]:
+    merges = (
+        (guide, merge_zoo("average", zoo, weights=row.tolist())) for guide, row in weights.items()
+    )
+    table = evaluate_many(zoo.model, merges, zoo.heads, zoo.suite, split=split, autocast=True)
+    rows: Rows = records(table[["candidate", "task", "accuracy", "loss"]])
+    for row in rows:
+        yield {"guide": row.pop("candidate"), **row}

@@ -1,0 +1,365 @@
+"""What chapter 43 computes: do bounds rank and choose settings as the exact errors do?
+
+A *setting* is a learning rate η, a number of steps K and a batch size b, the same for all experts,
+which are averaged. The unit of every interval is the family of tasks that a seed draws.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import kendalltau
+from torch import Tensor
+
+from mergebook.lab.statistics import interval
+from mergebook.stability.read.quadratics import (
+    TOTALS,
+    pulled_tasks,
+    repaired_parts,
+    totals,
+    untouched,
+)
+from mergebook.stability.theory import bounds
+from mergebook.stability.theory.quadratics import Quadratics, covered, errors
+from mergebook.stability.theory.steps import Training
+from mergebook.stability.theory.weights import least_weights
+
+Parameter = Literal["steps", "rate", "batch", "examples", "tasks"]
+
+USUAL: dict[Parameter, float] = {
+    "steps": 100,
+    "rate": 0.05,
+    "batch": 8,
+    "examples": 50,
+    "tasks": 4,
+}
+RATES, STEPS, BATCHES = (0.01, 0.05, 0.25), (1, 3, 10, 30, 100, 300, 1000), (2, 16)
+PARTS = ("generalisation", "optimisation")
+HABIT = "fixed_progress"  # the rule that needs no bound: the usual ηK
+
+
+def planned(setting: Mapping[Parameter, float]) -> Training:
+    """Equal experts of plain SGD, averaged."""
+    steps, batch, examples = (int(setting[key]) for key in ("steps", "batch", "examples"))
+    return Training.alike(
+        int(setting["tasks"]), steps, setting["rate"], batch=batch, examples=examples
+    )
+
+
+def scaling(parameter: Parameter, values: Sequence[float], *, seed: int = 0) -> pd.DataFrame:
+    """One of the paper's five laws: exact error and bounds while one parameter moves.
+
+    Args:
+        parameter: which; the others are `USUAL`. With more tasks, the first ones stay.
+        values: that it takes.
+        seed: of the family of tasks.
+
+    Returns:
+        One row per value: ``value``, `TOTALS`, and ``start``, the excess error of θ_0.
+    """
+    most = int(max(values)) if parameter == "tasks" else int(USUAL["tasks"])
+    family, rows = pulled_tasks(most, seed=seed), []
+    for value in values:
+        setting = {**USUAL, parameter: value}
+        tasks, plan = first(family, int(setting["tasks"])), planned(setting)
+        start = untouched(tasks, examples=int(setting["examples"]))
+        rows.append({"value": value, **totals(tasks, plan), "start": start})
+    return pd.DataFrame(rows)
+
+
+def laws(values: Mapping[Parameter, Sequence[float]], seeds: Sequence[int]) -> pd.DataFrame:
+    """`scaling` of several parameters and families, over the excess error of θ_0.
+
+    Returns:
+        Columns ``parameter``, ``seed``, ``value`` and `TOTALS`.
+    """
+    tables = []
+    for (parameter, points), seed in product(values.items(), seeds):
+        table = scaling(parameter, points, seed=seed)
+        table[list(TOTALS)] = table[list(TOTALS)].div(table.pop("start"), axis=0)
+        tables.append(table.assign(parameter=parameter, seed=seed))
+    return pd.concat(tables, ignore_index=True)
+
+
+def change(
+    table: pd.DataFrame, parameter: Parameter, curves: Sequence[str] = TOTALS
+) -> pd.DataFrame:
+    """By which factor truth and bounds change from a parameter's least to its largest value.
+
+    Args:
+        table: from `laws` or `split`.
+        parameter: one of those in the table.
+        curves: columns of the table.
+
+    Returns:
+        One row per curve: the geometric mean over seeds, ``factor``, and the 95 % interval's ends.
+    """
+    part = table[table["parameter"] == parameter]
+    ends = [
+        part[part["value"] == end].set_index("seed")
+        for end in (part["value"].min(), part["value"].max())
+    ]
+    rows = []
+    for name in curves:
+        middle, width = interval(np.log(ends[1][name] / ends[0][name]).tolist())
+        rows.append(tuple(math.exp(middle + side * width) for side in (0, -1, 1)))
+    return pd.DataFrame(rows, index=list(curves), columns=["factor", "low", "high"])
+
+
+def plane(rates: Sequence[float], steps: Sequence[int], *, seed: int = 0) -> pd.DataFrame:
+    """Exact error and bounds over η and K, all else usual, over the excess error of θ_0.
+
+    Returns:
+        One row per setting: ``rate``, ``steps``, `TOTALS`.
+    """
+    tasks, rows = pulled_tasks(seed=seed), []
+    start = untouched(tasks, examples=int(USUAL["examples"]))
+    for rate, count in product(rates, steps):
+        found = totals(tasks, planned({**USUAL, "rate": rate, "steps": count}))
+        over = {name: value / start for name, value in found.items()}
+        rows.append({"rate": rate, "steps": count} | over)
+    return pd.DataFrame(rows)
+
+
+def split(counts: Sequence[int], steps: int, seeds: Sequence[int]) -> pd.DataFrame:
+    """Exact E_G and E_O of averages of the first T tasks of a family, all but K and T usual.
+
+    Returns:
+        Columns ``parameter`` ("tasks"), ``seed``, ``value`` T, and `PARTS`.
+    """
+    rows = []
+    for seed, count in product(seeds, counts):
+        tasks = first(pulled_tasks(max(counts), seed=seed), count)
+        exact = errors(tasks, planned({**USUAL, "steps": steps, "tasks": count}))
+        rows.append(("tasks", seed, count, exact.generalisation, exact.optimisation))
+    return pd.DataFrame(rows, columns=["parameter", "seed", "value", *PARTS])
+
+
+def first(tasks: Quadratics, count: int) -> Quadratics:
+    """The first of the tasks."""
+    return Quadratics(
+        tasks.hessians[:count], tasks.centres[:count], tasks.covariances[:count], tasks.start
+    )
+
+
+def survey(
+    own: Sequence[float],
+    turned: Sequence[float],
+    seeds: Sequence[int],
+    *,
+    steps: Sequence[int] = STEPS,
+    examples: int = 50,
+) -> pd.DataFrame:
+    """Exact error and bounds of every setting on many families of four tasks.
+
+    Args:
+        own: how long the tasks' own gradients at θ_0 are, beside the shared one.
+        turned: how differently their curvatures point, 0 to 1.
+        seeds: of the families.
+        steps: K; with `RATES` and `BATCHES` they are the settings.
+        examples: n.
+
+    Returns:
+        One row per family and setting: ``own``, ``turned``, ``seed``, ``rate``, ``steps``,
+        ``batch``, `TOTALS`, ``progress`` (ηK), ``start``, the excess error of θ_0, and `HABIT`: how
+        far ηK is, in logarithms, from what was best on average in the *other* families of a kind.
+    """
+    rows = []
+    for pull, turn, seed in product(own, turned, seeds):
+        tasks = pulled_tasks(own=pull, turned=turn, seed=seed)
+        start = untouched(tasks, examples=examples)
+        for rate, count, batch in product(RATES, steps, BATCHES):
+            plan = Training.alike(4, count, rate, batch=batch, examples=examples)
+            setting = {"rate": rate, "steps": count, "batch": batch, "progress": rate * count}
+            rows.append(
+                {"own": pull, "turned": turn, "seed": seed, "start": start}
+                | setting
+                | totals(tasks, plan)
+            )
+    table = pd.DataFrame(rows)
+    lengths = np.log(_best(table, "progress"))
+    others = lengths.groupby(["own", "turned"]).transform(
+        lambda best: (best.sum() - best) / (len(best) - 1)
+    )
+    usual = others.rename("usual").reset_index()
+    table = table.merge(usual, on=["own", "turned", "seed"])
+    table[HABIT] = (np.log(table["progress"]) - table.pop("usual")).abs()
+    return table
+
+
+def agreement(table: pd.DataFrame) -> pd.DataFrame:
+    """Kendall's τ between the exact error and each guide, over all pairs of settings of a family.
+
+    Args:
+        table: from `survey`.
+
+    Returns:
+        One row per family: ``own``, ``turned``, ``seed``, the three bounds, and `HABIT`.
+    """
+    rows = []
+    for kind, family in table.groupby(["own", "turned", "seed"]):
+        values = {guide: kendalltau(family[guide], family["truth"]).statistic for guide in GUIDES}
+        rows.append(dict(zip(["own", "turned", "seed"], kind, strict=True)) | values)
+    return pd.DataFrame(rows)
+
+
+GUIDES = [*TOTALS[1:], HABIT]
+
+
+def regret(table: pd.DataFrame) -> pd.DataFrame:
+    """What the choice of each guide loses: exact excess error, less the least, over that of θ_0.
+
+    Args:
+        table: from `survey`.
+
+    Returns:
+        One row per family: ``own``, ``turned``, ``seed``, `GUIDES`, ``random`` for the mean over
+        all settings, and ``start`` for leaving θ_0 as it is.
+    """
+    least = _best(table, "truth")
+    start = _best(table, "start")
+    chosen = {guide: _best(table, "truth", by=guide) for guide in GUIDES}
+    chosen["random"] = table.groupby(["own", "turned", "seed"])["truth"].mean()
+    chosen["start"] = start
+    return pd.DataFrame(
+        {guide: (value - least) / start for guide, value in chosen.items()}
+    ).reset_index()
+
+
+def _best(table: pd.DataFrame, column: str, by: str = "truth") -> pd.Series:
+    """What a column says in the setting where another is least, by family."""
+    rows = table.groupby(["own", "turned", "seed"])[by].idxmin()
+    return table.loc[rows].set_index(["own", "turned", "seed"])[column]
+
+
+def predicted_progress(
+    own: Sequence[float], turned: Sequence[float], seeds: Sequence[int], *, examples: int = 50
+) -> pd.DataFrame:
+    """ηK by `best_progress`, from gradients at θ_0, and the best there is, one row per family.
+
+    Columns ``own``, ``turned``, ``seed``; ``rule``, ``noisy`` with the noise of batches of 8 at
+    η = 0.05, and ``free``, without noise or cap; ``best``, over K at that rate, found by halving
+    the factor between neighbours.
+    """
+    rows, rate, batch = [], 0.05, 8
+    for pull, turn, seed in product(own, turned, seeds):
+        tasks = pulled_tasks(own=pull, turned=turn, seed=seed)
+        plan = Training.alike(4, 1, 1.0, batch=batch, examples=examples)
+        _, squared, apart = tasks.opening(plan, plan.weights)
+        known = (math.sqrt(squared), math.sqrt(apart), tasks.smoothness)
+        noise = rate * float(tasks.noise.square().mean()) / batch
+        rule, noisy = (bounds.best_progress(*known, noise=s, tasks=4) for s in (0.0, noise))
+        free = math.sqrt(squared / apart) / (6 * tasks.smoothness)
+        best = rate * best_steps(tasks, rate, batch=batch, examples=examples)
+        rows.append((pull, turn, seed, rule, noisy, free, best))
+    return pd.DataFrame(rows, columns=["own", "turned", "seed", "rule", "noisy", "free", "best"])
+
+
+def best_steps(tasks: Quadratics, rate: float, *, batch: int, examples: int) -> int:
+    """K of the least exact excess error: on a grid of factor 2, then between its neighbours."""
+
+    def excess(count: int) -> float:
+        plan = Training.alike(len(tasks.hessians), count, rate, batch=batch, examples=examples)
+        return errors(tasks, plan).excess
+
+    best = min((1 << power for power in range(15)), key=excess)
+    finer = {max(1, round(best * 2 ** (step / 8))) for step in range(-8, 9)}
+    return min(sorted(finer), key=excess)
+
+
+def searched(
+    table: pd.DataFrame, counts: Sequence[int], *, validation: int, draws: int, examples: int = 50
+) -> pd.DataFrame:
+    """Regret of training m random settings and keeping what is best on validation examples.
+
+    Args:
+        table: from `survey`, of one kind of family.
+        counts: m.
+        validation: examples of every task on which candidates are compared.
+        draws: of data, training, validation and candidates; means over them are returned.
+        examples: n, as in the survey.
+
+    Returns:
+        One row per seed and m: ``seed``, ``candidates``, ``regret``.
+    """
+    rows = []
+    for _, family in table.groupby(["own", "turned", "seed"]):
+        settings = family.to_dict("records")
+        seed = settings[0]["seed"]
+        tasks = pulled_tasks(own=settings[0]["own"], turned=settings[0]["turned"], seed=seed)
+        generator = torch.Generator().manual_seed(seed)
+        data = _draw(tasks.covariances / examples, draws, generator)
+        held = tasks.centres + _draw(tasks.covariances / validation, draws, generator)
+        plans = [
+            Training.alike(4, each["steps"], each["rate"], batch=each["batch"], examples=examples)
+            for each in settings
+        ]
+        merges = torch.stack([_merges(tasks, plan, data, generator) for plan in plans], 1)
+        away = merges[:, :, None] - held[:, None]
+        scores = torch.einsum("mstd,tde,mste->ms", away, tasks.hessians, away)
+        orders = torch.rand(scores.shape, generator=generator).argsort(1)
+        exact = torch.tensor(family["truth"].to_numpy())
+        scale = settings[0]["start"]
+        for count in counts:
+            tried = orders[:, :count]
+            kept = tried.gather(1, scores.gather(1, tried).argmin(1, keepdim=True))
+            lost = float((exact[kept].mean() - exact.min()) / scale)
+            rows.append({"seed": seed, "candidates": count, "regret": lost})
+    return pd.DataFrame(rows)
+
+
+def _draw(covariances: Tensor, draws: int, generator: torch.Generator) -> Tensor:
+    """Vectors of mean zero, ``(draws, T, d)``."""
+    values, axes = torch.linalg.eigh(covariances)
+    roots = axes * values.clamp(min=0).sqrt()[:, None]
+    shape = (draws, *values.shape)
+    normal = torch.randn(shape, generator=generator, dtype=torch.float64)
+    drawn: Tensor = (roots * normal[:, :, None]).sum(-1)
+    return drawn
+
+
+def _merges(tasks: Quadratics, plan: Training, data: Tensor, generator: torch.Generator) -> Tensor:
+    """Trained merges, ``(draws, d)``, of given deviations of the data's means ``(draws, T, d)``."""
+    reach, batches = covered(tasks, plan)
+    gap = tasks.centres + data - tasks.start
+    moved = (reach * gap[:, :, None]).sum(-1) + _draw(batches, len(data), generator)
+    merged: Tensor = tasks.start + torch.einsum("t,mtd->md", plan.weights, moved)
+    return merged
+
+
+def weights_by(tasks: Quadratics, plan: Training, guide: Literal["truth", "repaired"]) -> Tensor:
+    """Merging weights on the simplex where the exact error, or the bound, is least; ``(T,)``."""
+
+    def value(weights: Tensor) -> float:
+        other = replace(plan, weights=weights)
+        if guide == "truth":
+            return errors(tasks, other).excess
+        return sum(repaired_parts(tasks, other, weighted=True).values())
+
+    return least_weights(value, len(plan.weights))
+
+
+def weighed(
+    steps: Sequence[int], seeds: Sequence[int], *, rate: float, batch: int = 8, examples: int = 50
+) -> pd.DataFrame:
+    """Excess error over that of θ_0 with uniform weights, with the bound's, and with the best.
+
+    Returns:
+        One row per seed and K: ``seed``, ``steps``, ``uniform``, ``repaired``, ``truth``.
+    """
+    rows = []
+    for seed, count in product(seeds, steps):
+        tasks = pulled_tasks(seed=seed)
+        plan = Training.alike(4, count, rate, batch=batch, examples=examples)
+        start = untouched(tasks, examples=examples)
+        row = {"uniform": errors(tasks, plan).excess / start}
+        for guide in ("repaired", "truth"):
+            chosen = replace(plan, weights=weights_by(tasks, plan, guide))
+            row[guide] = errors(tasks, chosen).excess / start
+        rows.append({"seed": seed, "steps": count} | row)
+    return pd.DataFrame(rows)

@@ -1,0 +1,71 @@
+"""Theorem 3 with its one free constant, L, fitted to measured merges of other seeds."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pandas as pd
+
+from mergebook.stability.read import guides
+
+FITTED = tuple(float(10**power) for power in np.arange(-1, 4.5, 0.5))  # values of L to choose from
+Score = Callable[[pd.DataFrame], pd.Series]
+
+
+def ranking(table: pd.DataFrame) -> pd.Series:
+    """How well Theorem 3 ranks each seed's `guides.settings`: its part of `guides.correlations`."""
+    ranks: pd.Series = guides.correlations(table)["theorem_3"]
+    return ranks
+
+
+def choosing(table: pd.DataFrame) -> pd.Series:
+    """How well Theorem 3 chooses for each seed: minus its `guides.regrets` in loss."""
+    return -guides.regrets(table, "loss")["theorem_3"]
+
+
+def fitted(table: pd.DataFrame, known: Mapping[int, guides.Start], score: Score) -> pd.DataFrame:
+    """Settings with L, the constant that the paper does not give, fitted to the other seeds.
+
+    For each seed that value of `FITTED` counts whose mean score on all other seeds is highest. So
+    the bound gets as much from other seeds as a rival gets for its direction.
+
+    Args:
+        table: from `guides.settings`, with any L.
+        known: from `guides.starts`, with any L.
+        score: one number per seed, high for a good bound: `ranking` or `choosing`.
+
+    Returns:
+        The table with ``theorem_3`` and ``optimisation`` for the L chosen, which is added as
+        ``smoothness``; without the other guides.
+    """
+    own = table.drop(columns=[name for name in guides.GUIDES if name != "theorem_3"])
+    tables = {smooth: with_smoothness(own, known, smooth) for smooth in FITTED}
+    scores = pd.DataFrame({smooth: score(tables[smooth]) for smooth in FITTED})
+    chosen = {seed: scores.drop(seed).mean().idxmax() for seed in scores.index}
+    parts = [tables[best][tables[best]["seed"] == seed] for seed, best in chosen.items()]
+    chosen_rows: pd.DataFrame = pd.concat(parts, ignore_index=True)
+    return chosen_rows
+
+
+def with_smoothness(
+    table: pd.DataFrame, known: Mapping[int, guides.Start], smooth: float
+) -> pd.DataFrame:
+    """Settings with Theorem 3 for another L, in closed form for equal steps and weights."""
+    of_seed = {
+        "loss_0": {seed: start.loss for seed, start in known.items()},
+        "squared": {seed: start.squared for seed, start in known.items()},
+        "noise": {seed: float(start.losses.noise[0]) ** 2 for seed, start in known.items()},
+        "apart": {seed: float(start.losses.heterogeneity[0]) ** 2 for seed, start in known.items()},
+    }
+    loss, squared, noise, apart = (table["seed"].map(values) for values in of_seed.values())
+    tasks = len(next(iter(known.values())).losses.noise)
+    rate, steps, batch = (table[name] for name in ("learning_rate", "steps", "batch_size"))
+    epsilon = 2 * (
+        4 * loss / (rate * steps)
+        + 4 * rate * smooth * noise / (batch * tasks)
+        + 6 * (rate * smooth) ** 2 * noise / batch * (steps - 1)
+        + 12 * (rate * smooth) ** 2 * apart * steps * (steps - 1)
+    )
+    pl = np.maximum(loss / squared, 1 / (2 * smooth))
+    total = (smooth + 1) / 2 * table["stability"] + (pl + 0.5) * epsilon
+    found: pd.DataFrame = table.assign(theorem_3=total, optimisation=epsilon, smoothness=smooth)
+    return found

@@ -1,0 +1,342 @@
+"""Do bounds rank and choose the settings of real experts? What chapter 43 reads from two studies.
+
+Settings and merges are those of the study `scaling`, constants those of `stability` at the
+pretrained model: they are known before any expert is trained. The unit is the seed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mergebook.stability.read.choosing import HABIT
+from mergebook.stability.read.scaling import EXAMPLES, SETTING, USUAL, at
+from mergebook.stability.theory import bounds
+from mergebook.stability.theory.estimators import pl_constant
+from mergebook.stability.theory.steps import Training
+
+Curvature = Literal["example", "mean"] | float
+Value = Literal["accuracy", "loss"]
+
+GUIDES = ("printed", "theorem_3", "best_gamma", "repaired")
+PARTS = ("optimisation", "stability")  # ε and S of Theorem 3, apart
+RIVALS = ("progress", "distance")
+DEFAULT_STEPS = 400
+
+
+@dataclass(frozen=True)
+class Start:
+    """What bounds take from θ_0, each task having the mean σ² and ζ² of all.
+
+    Attributes:
+        losses: L, and σ and ζ in the mean square.
+        largest: the same with the largest σ of each task.
+        loss: f, ``squared`` ‖∇f‖² on the same examples, and ``unbiased``, its estimate for all.
+        dissimilarity: κ² of equal weights.
+    """
+
+    losses: bounds.Losses
+    largest: bounds.Losses
+    loss: float
+    squared: float
+    unbiased: float
+    dissimilarity: float
+
+
+def starts(
+    record: Mapping[str, pd.DataFrame], tasks: int, curvature: Curvature = "example"
+) -> dict[int, Start]:
+    """By seed, for merges of so many tasks.
+
+    Args:
+        record: ``curvature``, ``gradients`` and ``points`` of the study `stability`.
+        tasks: T.
+        curvature: L is the largest of single examples, as the assumption has it, or of the mean;
+            or a number to take for it.
+    """
+    parts = [record[name] for name in ("curvature", "gradients", "points")]
+    curved, gradients, points = (part[part["point"] == "pretrained"] for part in parts)
+    found = {}
+    for seed, row in points.set_index("seed").iterrows():
+        bent, own = curved[curved["seed"] == seed], gradients[gradients["seed"] == seed]
+        if isinstance(curvature, str):
+            smooth = float(bent.loc[bent["of"] == curvature, "smoothness"].max())
+        else:
+            smooth = float(curvature)
+        means = [own["noise"], own["largest"] ** 2, own["heterogeneity"].clip(lower=0)]
+        noise, largest, apart = (
+            torch.full((tasks,), float(part.mean()) ** 0.5, dtype=torch.float64) for part in means
+        )
+        found[int(str(seed))] = Start(
+            bounds.Losses(smooth, noise, apart),
+            bounds.Losses(smooth, largest, apart),
+            *(float(row[name]) for name in ("loss", "squared")),
+            *(max(0.0, float(row[name])) for name in ("unbiased", "dissimilarity")),
+        )
+    return found
+
+
+def totals(start: Start, plan: Training) -> dict[str, float]:
+    """What each of `GUIDES` says of a merge with equal steps and weights.
+
+    ``printed`` is Theorem 3 with its own rate √(T/K) in ε and γ = 1; ``theorem_3`` has the rate of
+    ``plan`` there, and ``best_gamma`` γ* besides; ``optimisation`` is its ε and ``stability`` its
+    S, which does not depend on L. ``repaired`` is `excess_bound`, with the factor of convex losses,
+    which favours it. The least loss is taken for 0.
+    """
+    known, smooth = start.losses, start.losses.smoothness
+    values, squares = (torch.tensor([value]) for value in (start.loss, start.squared))
+    pl = pl_constant(values, squares, smooth)
+    moved = bounds.printed_stability(plan, bounds.printed_local_stability(known, plan))
+    own, free = (
+        sum(
+            bounds.printed_gradient_bound(
+                bounds.printed_gradient_terms(known, plan, start.loss, own_rate=own_rate),
+                known,
+                plan,
+            )
+        )
+        for own_rate in (True, False)
+    )
+    cases = {
+        "printed": (own, 1.0),
+        "theorem_3": (free, 1.0),
+        "best_gamma": (free, bounds.best_gamma(free, moved)),
+    }
+    found = {
+        name: sum(
+            bounds.printed_excess(
+                gradient, moved, smooth, max(pl.constant, pl.least), gamma
+            ).values()
+        )
+        for name, (gradient, gamma) in cases.items()
+    }
+    opening = (start.loss, start.unbiased, start.dissimilarity)
+    parts = bounds.descent_bound(opening, known, plan)
+    loss = {"loss": max(0.0, sum(parts.values()))}  # far outside its domain it may be below 0
+    local = bounds.local_stability(start.largest, plan, convex=True)
+    repaired = bounds.excess_bound(loss, 0.0, bounds.merged_stability(plan, local), smooth)
+    apart = {"optimisation": free, "stability": moved}
+    return {**found, **apart, "repaired": sum(repaired.values())}
+
+
+def settings(
+    merged: pd.DataFrame,
+    experts: pd.DataFrame,
+    record: Mapping[str, pd.DataFrame],
+    curvature: Curvature = "example",
+) -> pd.DataFrame:
+    """Every setting that was measured, with its average and what is said of it beforehand.
+
+    Args:
+        merged: of the study `scaling`; averages count.
+        experts: likewise.
+        record: see `starts`.
+        curvature: see `starts`.
+
+    Returns:
+        One row per seed and setting: `SETTING`, ``steps``; means over groups and tasks of
+        ``loss``, ``train_loss``, ``accuracy`` and ``train_accuracy`` (per cent); ``moved``, the
+        mean ‖θ − θ_0‖ of the averages; ``progress`` ηK; of the experts ``distance``, the mean
+        ‖τ_t‖, and ``validation_accuracy`` and ``validation_loss`` on their own tasks; `GUIDES`
+        and `PARTS`.
+    """
+    keys = ["seed", *SETTING, "steps"]
+    rows = merged[merged["method"] == "average"]
+    measured = ["loss", "train_loss", "accuracy", "train_accuracy", "distance"]
+    table = rows.groupby(keys)[measured].mean().rename(columns={"distance": "moved"})
+    alone = ["distance", "validation_accuracy", "validation_loss"]
+    table = table.join(experts.groupby(keys)[alone].mean())
+    table[["accuracy", "train_accuracy", "validation_accuracy"]] *= 100
+    table = table.reset_index()
+    table["progress"] = table["learning_rate"] * table["steps"]
+    tasks = merged_tasks(merged)
+    known, said = starts(record, tasks, curvature), []
+    for row in table.to_dict("records"):
+        size = {"batch": row["batch_size"], "examples": round(EXAMPLES * row["share"])}
+        plan = Training.alike(tasks, row["steps"], row["learning_rate"], **size)
+        said.append(totals(known[row["seed"]], plan))
+    return table.join(pd.DataFrame(said))
+
+
+def merged_tasks(merged: pd.DataFrame) -> int:
+    """How many tasks each average of the study `scaling` merges."""
+    rows = merged[merged["method"] == "average"]
+    return int(rows.groupby(["seed", *SETTING, "steps", "group"]).size().max())
+
+
+def validated(table: pd.DataFrame, merged: pd.DataFrame) -> pd.DataFrame:
+    """The settings of `settings` whose merges were judged on validation examples as well.
+
+    Args:
+        table: from `settings`.
+        merged: of another record of the study `scaling`, with validation columns; averages count.
+
+    Returns:
+        ``table``'s rows of its seeds and settings, with ``merge_validation`` (per cent).
+    """
+    keys = ["seed", *SETTING, "steps"]
+    rows = merged[merged["method"] == "average"]
+    means = 100 * rows.groupby(keys)["validation_accuracy"].mean()
+    return table.merge(means.rename("merge_validation").reset_index(), on=keys)
+
+
+def correlations(table: pd.DataFrame) -> pd.DataFrame:
+    """Spearman's correlation over settings of test loss with `GUIDES`, `PARTS`, `RIVALS`.
+
+    A rival has no direction of its own: it counts in the one that fits the other seeds.
+
+    Args:
+        table: from `settings`.
+    """
+    names = [name for name in (*GUIDES, *PARTS, *RIVALS) if name in table]
+    found = pd.DataFrame(
+        {
+            seed: own[names].corrwith(own["loss"], method="spearman")
+            for seed, own in table.groupby("seed")
+        }
+    ).T.rename_axis("seed")
+    for rival in RIVALS:
+        others = (found[rival].sum() - found[rival]) / (len(found) - 1)
+        found[rival] = found[rival] * np.sign(others)
+    return found
+
+
+def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
+    """What each way to choose a setting loses against the best on test examples.
+
+    With all data only, as nobody would choose less. Settings that a guide does not tell apart
+    count by their mean.
+
+    Args:
+        table: from `settings`, or `validated`.
+        value: in points of accuracy, or in nats of loss. A choice is made in the same way for both.
+
+    Returns:
+        One row per seed: `GUIDES`; `HABIT`, the ηK that was best in the other seeds; ``search``, by
+        the accuracy of all merges on training examples; ``experts`` and ``experts_loss``, by
+        accuracy and loss of single experts on validation examples; ``elsewhere``, by the test
+        accuracy of other seeds' merges; ``validated``, by the validation accuracy of all merges,
+        where it is known; ``default``, the study's, after `DEFAULT_STEPS`;
+        ``random``, the mean.
+    """
+    full = table[table["share"] == 1].set_index(["seed", *SETTING, "steps"])
+    accuracy = full["accuracy"].unstack("seed")
+    seeds = accuracy.shape[1]
+    others = accuracy.rsub(accuracy.sum(axis=1), axis=0) / (seeds - 1)
+    lengths = np.log(full["progress"]).unstack("seed")
+    usual = pd.Series({seed: lengths.loc[others[seed].idxmax(), seed] for seed in others})
+    costs: dict[str, pd.DataFrame] = {
+        guide: full[guide].unstack("seed") for guide in GUIDES if guide in full
+    }
+    costs[HABIT] = (lengths - usual).abs().round(6)
+    judged = {"search": -full["train_accuracy"], "experts": -full["validation_accuracy"]}
+    for name, cost in (judged | {"experts_loss": full["validation_loss"]}).items():
+        costs[name] = cost.unstack("seed")
+    costs["elsewhere"] = -others
+    if "merge_validation" in full:
+        costs["validated"] = -full["merge_validation"].unstack("seed")
+    default = pd.Series([(*USUAL.values(), DEFAULT_STEPS) == place for place in accuracy.index])
+    costs["default"] = accuracy.mul(0).sub(default.to_numpy(dtype=float), axis=0)
+    costs["random"] = accuracy.mul(0)
+    good = accuracy if value == "accuracy" else -full["loss"].unstack("seed")
+    taken = {name: good.where(cost == cost.min()).mean() for name, cost in costs.items()}
+    return pd.DataFrame({name: good.max() - mean for name, mean in taken.items()})
+
+
+# When to stop
+
+
+def predicted(known: Mapping[int, Start], *, noise_share: float = 0.0) -> pd.DataFrame:
+    """What `best_progress` says from gradients at θ_0, by seed.
+
+    Args:
+        known: from `starts`.
+        noise_share: η/b; 0 for the rule without noise.
+
+    Returns:
+        ``progress`` ηK, and ``distance`` ηK ‖∇f‖, how far the average then is from θ_0 in the
+        first order, for which η need not be known.
+    """
+    rows = {}
+    for seed, start in known.items():
+        losses, length = start.losses, start.unbiased**0.5
+        noise = noise_share * float(losses.noise.square().mean())
+        progress = bounds.best_progress(
+            length,
+            start.dissimilarity**0.5,
+            losses.smoothness,
+            noise=noise,
+            tasks=len(losses.noise),
+        )
+        rows[seed] = {"progress": progress, "distance": progress * length}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("seed")
+
+
+def best_lengths(table: pd.DataFrame, value: Literal["loss", "train_loss"]) -> pd.DataFrame:
+    """The K at which the average's loss is least, one row per seed and rate, all else usual.
+
+    Args:
+        table: from `settings`.
+        value: which loss.
+
+    Returns:
+        ``steps``; ``last``, whether no more were tried, so that K is only bounded from below; and
+        ``moved`` there; indexed by ``seed`` and ``learning_rate``.
+    """
+    rows = at(table, learning_rate=None)
+    groups = rows.groupby(["seed", "learning_rate"])
+    best = rows.loc[groups[value].idxmin()].set_index(["seed", "learning_rate"])
+    return best[["steps", "moved"]].assign(last=best["steps"] == groups["steps"].max())
+
+
+def exponents(best: pd.DataFrame) -> pd.Series:
+    """Slope of log K against log η, by seed; −1 where the best ηK is one number.
+
+    Args:
+        best: from `best_lengths`.
+    """
+    wide = best["steps"].unstack("learning_rate")
+    rates = np.log(wide.columns.to_numpy(dtype=float))
+    return pd.Series(np.polyfit(rates, np.log(wide.to_numpy()).T, 1)[0], index=wide.index)
+
+
+# What choosing costs
+
+
+def costs(
+    merged: pd.DataFrame,
+    experts: pd.DataFrame,
+    swept: Mapping[str, Any],
+    known: Mapping[str, Any],
+) -> pd.DataFrame:
+    """How much a seed computes before its choice, in counts, with all data only as in `regrets`.
+
+    Args:
+        merged: of the study `scaling`.
+        experts: likewise.
+        swept: that study's settings.
+        known: the settings of the study `stability`.
+
+    Returns:
+        ``gradients`` of single examples, ``products`` of an example's Hessian with a vector (at
+        most), ``merges``, and examples passed ``forward`` to judge models; for the ``bounds``, the
+        ``search`` and the choice by ``experts`` of `regrets`.
+    """
+    seeds, tasks = merged["seed"].nunique(), experts["task"].nunique()
+    rows = merged[(merged["method"] == "average") & (merged["share"] == 1)]
+    trained = experts[(experts["share"] == 1) & (experts["steps"] > 0)]
+    runs = trained.groupby(["seed", *SETTING, "task"])["steps"].max().reset_index()
+    training = int((runs["steps"] * runs["batch_size"]).sum()) // seeds
+    merges = rows.groupby(["seed", *SETTING, "steps", "group"]).ngroups // seeds
+    products = tasks * known["singles"] * (known["products"] // 2)
+    counts = {
+        "bounds": (tasks * known["pictures"], products, 0, 0),
+        "search": (training, 0, merges, len(rows) // seeds * swept["seen"]),
+        "experts": (training, 0, 0, len(trained) // seeds * swept["pictures"]),
+    }
+    columns = ["gradients", "products", "merges", "forward"]
+    return pd.DataFrame.from_dict(counts, orient="index", columns=columns)

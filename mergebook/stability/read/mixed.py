@@ -1,0 +1,142 @@
+"""What chapter 43 computes of experts that were trained for different times."""
+
+from collections.abc import Sequence
+from itertools import combinations, product
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from mergebook.stability.read.quadratics import pulled_tasks, untouched
+from mergebook.stability.theory.quadratics import Quadratics, covered, errors
+from mergebook.stability.theory.steps import Training, sgd
+
+WAYS = ("average", "fednova", "equal")  # the last: all experts trained for the mean length
+COMPARED = ("average", "fednova", "shared", "surrogate", "nearer")
+
+
+def uneven(
+    lengths: Sequence[float],
+    seeds: Sequence[int],
+    *,
+    times: float = 8.0,
+    rate: float = 0.01,
+    batch: int = 8,
+    examples: int = 50,
+) -> pd.DataFrame:
+    """Four experts, two of which are trained ``times`` longer, over all six choices of the two.
+
+    Args:
+        lengths: the mean of η_t K_t.
+        seeds: of the families of tasks, as in chapter 40.
+        times: how much longer.
+        rate: η.
+        batch: b.
+        examples: n.
+
+    Returns:
+        One row per seed and length, means over the six: ``seed``, ``progress``; the exact excess
+        error over that of θ_0 of the average, of FedNova, and of the average of experts trained for
+        equal lengths (`WAYS`); ``shared``, ``surrogate``: the cosine of the average's way with the
+        downhill direction at θ_0 of f, and of the surrogate f̃; and ``nearer``: how often the
+        average is nearer to the minimum of f̃ than to that of f.
+    """
+    rows = []
+    for seed, length in product(seeds, lengths):
+        tasks = pulled_tasks(seed=seed)
+        start = untouched(tasks, examples=examples)
+        alike = Training.alike(4, round(length / rate), rate, batch=batch, examples=examples)
+        equal = errors(tasks, alike).excess / start
+        values = []
+        for pair in combinations(range(4), 2):
+            paces = torch.ones(4, dtype=torch.float64)
+            paces[list(pair)] = times
+            plan = _planned(paces / paces.mean(), alike)
+            values.append(
+                [*_compared(tasks, plan, start), *directions(tasks, plan), nearer(tasks, plan)]
+            )
+        means = torch.tensor(values, dtype=torch.float64).mean(0).tolist()
+        named = zip(COMPARED, means, strict=True)
+        rows.append({"seed": seed, "progress": length, "equal": equal} | dict(named))
+    return pd.DataFrame(rows)
+
+
+def _planned(paces: Tensor, alike: Training) -> Training:
+    count = len(alike.vectors[0])
+    vectors = [sgd(max(1, round(float(pace) * count))) for pace in paces]
+    return Training(alike.learning_rate, vectors, alike.batch, alike.examples, alike.weights)
+
+
+def normalised(plan: Training) -> Training:
+    """FedNova: weights w_t τ_eff / ‖a_t‖₁ = w_t² / ω_t, of a sum above 1 for unequal experts."""
+    _, surrogate = plan.surrogate
+    weights = plan.weights**2 / surrogate
+    return Training(plan.learning_rate, plan.vectors, plan.batch, plan.examples, weights)
+
+
+def _compared(tasks: Quadratics, plan: Training, start: float) -> list[float]:
+    return [errors(tasks, merge).excess / start for merge in (plan, normalised(plan))]
+
+
+def directions(tasks: Quadratics, plan: Training) -> list[float]:
+    """Cosine of the merge's expected way with −∇f and with −∇f̃ at θ_0."""
+    _, surrogate = plan.surrogate
+    way = _way(tasks, plan)
+    slopes = (tasks.hessians @ (tasks.centres - tasks.start)[..., None])[..., 0]
+    downhill = (slopes.mean(0), surrogate @ slopes)
+    return [float(torch.cosine_similarity(way, each, dim=0)) for each in downhill]
+
+
+def nearer(tasks: Quadratics, plan: Training) -> bool:
+    """Whether the expected merge is nearer to the minimum of f̃ than to that of f."""
+    _, surrogate = plan.surrogate
+    weighed = surrogate[:, None, None] * tasks.hessians
+    other = torch.linalg.solve(weighed.sum(0), (weighed @ tasks.centres[..., None]).sum(0))[:, 0]
+    merged = tasks.start + _way(tasks, plan)
+    return bool((merged - other).norm() < (merged - tasks.minimum).norm())
+
+
+def _way(tasks: Quadratics, plan: Training) -> Tensor:
+    """The expected merge less θ_0."""
+    gaps = (tasks.centres - tasks.start)[..., None]
+    way: Tensor = plan.weights @ (covered(tasks, plan)[0] @ gaps)[..., 0]
+    return way
+
+
+def limit(tasks: Quadratics, plan: Training) -> Tensor:
+    """Where merging arrives if experts are trained from the last merge again and again, ``(d,)``.
+
+    Expected; a round moves θ by Σ w_t R_t (c_t − θ), which is zero at the point returned.
+    """
+    pulls = plan.weights[:, None, None] * covered(tasks, plan)[0]
+    arrived: Tensor = torch.linalg.solve(pulls.sum(0), (pulls @ tasks.centres[..., None]).sum(0))
+    return arrived[:, 0]
+
+
+def limits(
+    rates: Sequence[float], seeds: Sequence[int], *, steps: Sequence[int] = (1, 1, 8, 8)
+) -> pd.DataFrame:
+    """Optimisation error left after many rounds, over that of θ_0: average and FedNova, no noise.
+
+    Returns:
+        One row per seed and rate: ``seed``, ``rate``, ``average``, ``fednova``.
+    """
+    rows = []
+    for seed, rate in product(seeds, rates):
+        tasks = pulled_tasks(seed=seed)
+        ones = torch.ones(len(steps), dtype=torch.float64)
+        vectors = [sgd(count) for count in steps]
+        plan = Training(rate, vectors, ones, ones, ones / len(steps))
+        points = {"average": limit(tasks, plan), "fednova": limit(tasks, normalised(plan))}
+        start = above(tasks, tasks.start)
+        rows.append(
+            {"seed": seed, "rate": rate}
+            | {name: above(tasks, point) / start for name, point in points.items()}
+        )
+    return pd.DataFrame(rows)
+
+
+def above(tasks: Quadratics, point: Tensor) -> float:
+    """Mean expected loss at a point, less the least there is."""
+    away = point - tasks.minimum
+    return float(0.5 * away @ tasks.hessians.mean(0) @ away)

@@ -1,0 +1,247 @@
+"""What chapter 40 reads from measurements on networks: constants, and laws of stability.
+
+The unit of inference is the seed. Records are those of the studies `stability` and `retraining`.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mergebook.lab.statistics import interval
+from mergebook.stability.theory import bounds
+from mergebook.stability.theory.estimators import pl_constant
+from mergebook.stability.theory.steps import Training
+
+PLACES = {"pretrained": "pretrained", "average": "average"}  # points; the others are experts
+LAWS = ("printed", "repaired")
+
+
+# Constants
+
+
+def constants(record: Mapping[str, Any]) -> pd.DataFrame:
+    """What is measured at the pretrained model, at experts and at the average, a column for each.
+
+    Means over seeds, and over tasks and experts in each; the curvature of single examples is the
+    largest of each seed. ``ratio`` is f over ‖∇f‖², the C of Assumption 5 if f(θ̂) is 0.
+    """
+    gradients, points = (_placed(record[name]) for name in ("gradients", "points"))
+    curvature = _placed(record["curvature"])
+    single = curvature["of"] == "example"
+    points = points.assign(ratio=points["loss"] / points["squared"])
+    columns = {
+        "loss": points["loss"],
+        "squared gradient": points["unbiased"],
+        "noise": gradients["noise"],
+        "heterogeneity": gradients["heterogeneity"],
+        "heterogeneity, plugged in": gradients["plugged_in"],
+        "ratio": points["ratio"],
+        "curvature": curvature.loc[~single, "smoothness"],
+        "curvature of an example": curvature[single].groupby(["place", "seed"])["smoothness"].max(),
+    }
+    rows = {
+        name: values.groupby(level=["place", "seed"]).mean().groupby("place").mean()
+        for name, values in columns.items()
+    }
+    table = pd.DataFrame(rows).T
+    return table[[place for place in ("pretrained", "experts", "average") if place in table]]
+
+
+BACKBONES = {  # name to result of the study `stability`, and the rate that the book trains at
+    "ViT, 1.4 M": ("vision8-stability-vit", 4e-4),
+    "ViT, 0.4 M": ("vision8-stability-vit_small", 4e-4),
+    "the same, scripts": ("glyphs8-stability-vit_small", 4e-4),
+    "ResNet, narrow": ("vision8-stability-resnet18_narrow", 0.01),
+    "ResNet, full width": ("vision8-stability-resnet18_strided", 0.01),
+    "perceptron, scripts": ("glyphs8-stability-mlp", 0.02),
+    "MiniLM, sentences": ("sentences8-stability", 1e-4),
+}
+
+
+def backbones(records: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Where the bound holds for pretrained networks, one row each; means over seeds.
+
+    Args:
+        records: of the study `stability`, by a name of `BACKBONES`.
+
+    Returns:
+        ``L of the mean`` loss and ``of an example``, the largest one measured at θ_0; ``rate``;
+        ``steps`` K at which ηLK is 1/8 there; and ``Theorem 3`` at that edge, over f(θ_0).
+    """
+    rows = {}
+    for name, record in records.items():
+        rate, table = BACKBONES[name][1], pd.DataFrame(record["curvature"])
+        table = table[table["point"] == "pretrained"]
+        largest = table.groupby(["of", "seed"])["smoothness"].max().groupby("of").mean()
+        rows[name] = {
+            "L of the mean": largest["mean"],
+            "of an example": largest["example"],
+            "rate": rate,
+            "steps": bounds.PAPERS_DOMAIN / (rate * largest["example"]),
+            "Theorem 3": float(np.mean(theorem_3(record))),
+        }
+    return pd.DataFrame(rows).T
+
+
+def pl_ratios(record: Mapping[str, Any]) -> pd.DataFrame:
+    """f/‖∇f‖² at every point, which Assumption 5 wants to be at most C, and 1/(2L) there.
+
+    Args:
+        record: of the study `stability`.
+
+    Returns:
+        ``loss``, ``ratio`` and ``least``, means over seeds, by ``point``; L is that of the mean.
+    """
+    points = pd.DataFrame(record["points"]).set_index(["point", "seed"])
+    table = pd.DataFrame(record["curvature"])
+    curved = table[table["of"] == "mean"].set_index(["point", "seed"])["smoothness"]
+    found = points.assign(ratio=points["loss"] / points["squared"], least=1 / (2 * curved))
+    return found.groupby("point", sort=False)[["loss", "ratio", "least"]].mean()
+
+
+def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 1500) -> list[float]:
+    """Theorem 3 over the excess error of the pretrained model, at the edge of its domain, by seed.
+
+    With γ*, and what is measured: L at any point, σ and ζ at the pretrained model, C at the
+    average, or at the pretrained model where that alone was measured, and 0 for the least loss.
+
+    Args:
+        record: of the study `stability`.
+        batch: of an expert's training.
+        examples: of each task.
+    """
+    ratios = []
+    tables = [pd.DataFrame(record[name]) for name in ("curvature", "gradients", "points")]
+    for seed in tables[0]["seed"].unique():
+        curvature, gradients, points = (table[table["seed"] == seed] for table in tables)
+        smooth = float(curvature["smoothness"].max())
+        start = gradients[gradients["point"] == "pretrained"]
+        apart = torch.tensor(start["heterogeneity"].clip(lower=0).to_numpy()).sqrt()
+        losses = bounds.Losses(smooth, torch.tensor(start["noise"].to_numpy()).sqrt(), apart)
+        rate = bounds.PAPERS_DOMAIN / smooth
+        plan = Training.alike(len(start), 1, rate, batch=batch, examples=examples)
+        values = points.set_index("point")[["loss", "squared"]].to_dict("index")
+        gap = values["pretrained"]["loss"]
+        merge = values.get("average", values["pretrained"])
+        terms = bounds.printed_gradient_terms(losses, plan, gap, own_rate=False)
+        gradient = sum(bounds.printed_gradient_bound(terms, losses, plan))
+        moved = bounds.printed_stability(plan, bounds.printed_local_stability(losses, plan))
+        loss, squared = (torch.tensor([merge[name]]) for name in ("loss", "squared"))
+        pl = pl_constant(loss, squared, smooth)
+        gamma = bounds.best_gamma(gradient, moved)
+        least = max(pl.constant, pl.least)
+        parts = bounds.printed_excess(gradient, moved, smooth, least, gamma)
+        ratios.append(sum(parts.values()) / gap)
+    return ratios
+
+
+def _placed(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """A table by kind of point and seed."""
+    table = pd.DataFrame(rows)
+    place = table["point"].map(PLACES).fillna("experts")
+    return table.assign(place=place).set_index(["place", "seed"])
+
+
+# Laws
+
+
+def moves_with_laws(record: Mapping[str, Any]) -> pd.DataFrame:
+    """Measured stability and what two laws say of it, means over tasks, one row per seed.
+
+    ``printed`` is Lemma 3, ``repaired`` the bound for convex losses, both with σ² and ζ² as
+    measured at the pretrained model, in the mean square, which favours both.
+
+    Args:
+        record: of the study `retraining`.
+    """
+    noise = pd.DataFrame(record["noise"]).set_index(["seed", "task"])
+    keys = ["seed", "rate", "batch", "examples", "sampling", "steps"]
+    rows = []
+    for key, part in pd.DataFrame(record["moves"]).groupby(keys, sort=False):
+        named: dict[str, Any] = dict(zip(keys, key, strict=True))
+        own = noise.loc[[(named["seed"], task) for task in part["task"]]]
+        sigma, zeta = (
+            torch.tensor(own[name].clip(lower=0).to_numpy()).sqrt()
+            for name in ("noise", "heterogeneity")
+        )
+        losses = bounds.Losses(math.nan, sigma, zeta)
+        plan = Training.alike(
+            len(part),
+            named["steps"],
+            named["rate"],
+            batch=named["batch"],
+            examples=named["examples"],
+        )
+        epochs = named["sampling"] == "epochs"
+        repaired = bounds.local_stability(losses, plan, epochs=epochs, convex=True)
+        means = {name: float(part[name].mean()) for name in ("stability", "chaos", "progress")}
+        printed = float(bounds.printed_local_stability(losses, plan).mean())
+        rows.append({**named, **means, "printed": printed, "repaired": float(repaired.mean())})
+    return pd.DataFrame(rows)
+
+
+def sweeps(table: pd.DataFrame) -> dict[str, tuple[str, pd.DataFrame]]:
+    """Where one setting varies: name to the column that does, and the rows.
+
+    One pass is as many steps as take batches of all examples, in the setting that most rows have.
+
+    Args:
+        table: of `moves_with_laws`.
+    """
+    usual = {name: table[name].mode()[0] for name in ("rate", "batch", "examples")}
+    drawn, last = table["sampling"] == "drawn", table["steps"].max()
+    once = usual["examples"] // usual["batch"]
+    same = {name: table[name] == value for name, value in usual.items()}
+    steps, base = table["steps"], same["rate"] & same["batch"] & same["examples"]
+    parts = {
+        "steps, first pass": ("steps", base & drawn & (steps <= once)),
+        "steps, later passes": ("steps", base & drawn & (steps >= once)),
+        "steps, whole epochs": ("steps", base & ~drawn & (steps % once == 0)),
+        "rate": ("rate", same["batch"] & same["examples"] & drawn & (steps == last)),
+        "batch, one pass": ("batch", same["rate"] & same["examples"] & drawn & (steps == once)),
+        "batch, many": ("batch", same["rate"] & same["examples"] & drawn & (steps == last)),
+        "examples, one pass": ("examples", same["rate"] & same["batch"] & drawn & (steps == once)),
+        "examples, many": ("examples", same["rate"] & same["batch"] & drawn & (steps == last)),
+    }
+    return {name: (column, table[rows]) for name, (column, rows) in parts.items()}
+
+
+def fits(table: pd.DataFrame) -> pd.DataFrame:
+    """Slopes of log s against the log of what varies, by `sweeps`, fitted in every seed.
+
+    A distance that is not above ``chaos``, what rounding alone may do, is left out.
+
+    Args:
+        table: of `moves_with_laws`.
+
+    Returns:
+        ``stability``, and the laws' slopes over the same points, ``printed`` and ``repaired``;
+        indexed by sweep and ``seed``.
+    """
+    fitted = {
+        (name, seed): {which: _slope(own[column], own[which]) for which in ("stability", *LAWS)}
+        for name, (column, part) in sweeps(table).items()
+        for seed, own in part[part["stability"] > part["chaos"]].groupby("seed")
+    }
+    return pd.DataFrame(fitted).T.rename_axis(["sweep", "seed"])
+
+
+def slopes(table: pd.DataFrame) -> pd.DataFrame:
+    """`fits` over seeds: the mean of s as ``measured``, its ``half_width`` (95 %, Student), laws.
+
+    Args:
+        table: of `moves_with_laws`.
+    """
+    rows = {}
+    for name, own in fits(table).groupby(level="sweep", sort=False):
+        mean, half = interval(own["stability"].tolist())
+        rows[name] = {"measured": mean, "half_width": half, **own[[*LAWS]].mean().to_dict()}
+    return pd.DataFrame(rows).T
+
+
+def _slope(x: "pd.Series[float]", y: "pd.Series[float]") -> float:
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])

@@ -1,0 +1,155 @@
+"""What chapter 44 and the ledger read out of the studies of Remark 4 of Li et al. (2026).
+
+The studies are ``remedies``, ``rebasin``, ``uneven`` and ``mechanisms``.
+"""
+
+import numpy as np
+import pandas as pd
+
+from mergebook.lab.statistics import both_intervals
+
+PLAIN, ALIKE = "as they are", "alike"  # ways of the study `uneven`
+OPTIMISERS = {"adam": "Adam", "sgd": "SGD"}
+EXPLAINED = {  # of the study `mechanisms`, by suite
+    "glyphs8": "glyphs8-mechanisms",
+    "vision8": "vision8-mechanisms-vit_small",
+}
+KINDS = ("plain, half as long", "sharpness-aware, 0.05", "sharpness-aware, 0.2", "linearised")
+
+
+def training_gains(
+    test: pd.DataFrame, method: str, value: str = "accuracy", *, base: str = "plain"
+) -> pd.DataFrame:
+    """How other kinds of training differ from plain experts that cost the same: `both_intervals`.
+
+    Args:
+        test: the table of that name from the study ``remedies``.
+        method: a merge, or ``individual``.
+        value: a column.
+        base: the kind to compare with.
+    """
+    runs = test[test["method"] == method].drop(columns="method").rename(columns={"kind": "method"})
+    return both_intervals(runs, {kind: (kind, base) for kind in KINDS if kind != base}, value)
+
+
+def by_way(merged: pd.DataFrame, *, kind: str, method: str) -> pd.DataFrame:
+    """Means over draws, with the ways of treating task vectors as ``method``.
+
+    Args:
+        merged: the table of that name from the study ``uneven``.
+        kind: what sets the two halves of the experts apart.
+        method: the rule.
+
+    Returns:
+        Rows of ``method``, ``seed``, ``task``, ``accuracy`` and ``loss``. ``alike`` is the mean of
+        two merges, of experts that were all trained in the one way, and all in the other.
+    """
+    own = merged[(merged["kind"] == kind) & (merged["method"] == method)]
+    own = own.assign(method=own["way"].replace(dict.fromkeys(("all first", "all second"), ALIKE)))
+    means = own.groupby(["method", "seed", "task"], sort=False)[["accuracy", "loss"]].mean()
+    return means.reset_index()
+
+
+def way_gains(merged: pd.DataFrame, way: str, base: str, *, method: str) -> pd.DataFrame:
+    """Accuracy that one way gains over another: `both_intervals`, in points.
+
+    Args:
+        merged: as for `by_way`.
+        way: ``per step``, ``per length``, ``as they are``, ``equal`` or ``alike``.
+        base: another.
+        method: the rule.
+
+    Returns:
+        A row for each kind of difference; without numbers where it does not have that way.
+    """
+    kinds = merged["kind"].unique()
+    tables = {kind_name(kind): by_way(merged, kind=kind, method=method) for kind in kinds}
+    found = [
+        100 * both_intervals(table, {name: (way, base)})
+        for name, table in tables.items()
+        if {way, base} <= set(table["method"])
+    ]
+    gains: pd.DataFrame = pd.concat(found).reindex([*tables])
+    return gains
+
+
+def kind_name(kind: str) -> str:
+    """A kind of difference in words, e.g. ``"Adam, rates"``."""
+    optimiser, _, what = kind.partition(", ")
+    return f"{OPTIMISERS[optimiser]}, {what}" if what else kind
+
+
+def longer(experts: pd.DataFrame) -> pd.DataFrame:
+    """Of the table of that name from the study ``uneven``, trainings with more than one length."""
+    training = ["optimiser", "learning_rate", "momentum", "pull"]
+    lengths = experts.groupby(training)["steps"].transform("nunique")
+    return experts[lengths > 1]
+
+
+def growth(experts: pd.DataFrame) -> pd.DataFrame:
+    """Slope of log ‖θ_t − θ_0‖ against log K, fitted in every seed and task, means over tasks.
+
+    Args:
+        experts: as from `longer`.
+
+    Returns:
+        One row per seed, one column per optimiser.
+    """
+    keys = ["seed", "optimiser", "task"]
+    logs = experts.assign(**{name: np.log(experts[name]) for name in ("steps", "distance")})
+    slopes = {
+        key: np.polyfit(part["steps"], part["distance"], 1)[0] for key, part in logs.groupby(keys)
+    }
+    table = pd.Series(slopes).rename_axis(keys)
+    return table.groupby(["seed", "optimiser"]).mean().unstack()
+
+
+def correlations(coefficients: pd.DataFrame, granularity: str, column: str) -> pd.Series:
+    """Spearman's correlation of λ_t with another column over tasks, by seed.
+
+    Args:
+        coefficients: the table of that name from the study ``mechanisms``.
+        granularity: of AdaMerging's coefficients.
+        column: ``heterogeneity``, ``loss`` or ``distance``.
+    """
+    own = coefficients[coefficients["granularity"] == granularity]
+    found = {
+        seed: part["coefficient"].corr(part[column], method="spearman")
+        for seed, part in own.groupby("seed")
+    }
+    return pd.Series(found).rename_axis("seed")
+
+
+def task_means(coefficients: pd.DataFrame, granularity: str) -> pd.DataFrame:
+    """``coefficient`` and ``heterogeneity`` of every task, means over seeds.
+
+    Args:
+        coefficients: as for `correlations`.
+        granularity: likewise.
+    """
+    own = coefficients[coefficients["granularity"] == granularity]
+    return own.groupby("task")[["coefficient", "heterogeneity"]].mean()
+
+
+def errors(test: pd.DataFrame) -> pd.DataFrame:
+    """The two errors of a model, as far as they can differ between models (nats).
+
+    Args:
+        test: the table of that name from the study ``mechanisms``.
+
+    Returns:
+        Its rows with ``of`` put behind ``method``, ``optimisation``, the training loss, which is
+        E_O but for a constant, and ``generalisation``, test loss less training loss, E_G.
+    """
+    names = test["method"] + test["of"].map(lambda of: f", {of}" if of else "")
+    gap = test["loss"] - test["train_loss"]
+    return test.assign(method=names, optimisation=test["train_loss"], generalisation=gap)
+
+
+def by_matching(pairs: pd.DataFrame, pair: str) -> pd.DataFrame:
+    """Rows of the study ``rebasin`` of one kind of pair, with ``method`` to compare.
+
+    ``method`` is ``matched`` or ``as trained``.
+    """
+    own = pairs[pairs["pair"] == pair]
+    return own.assign(method=own["matched"].map({True: "matched", False: "as trained"}))

@@ -1,0 +1,207 @@
+"""What the chapter on scaling laws reads off the study `scaling`: one parameter at a time.
+
+The unit is the seed: a seed's value is the mean over its groups of tasks, and over tasks. What is
+best is chosen on the other seeds. Of a merge, E_G is test loss minus training loss, and E_O is the
+training loss, up to the floor that all settings share.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mergebook.lab.runner import REGISTERED
+from mergebook.lab.statistics import interval, plus_minus
+from mergebook.stability.measure.scaling import scaling
+
+SETTING = ("learning_rate", "batch_size", "share")
+USUAL = {name: REGISTERED[scaling.__name__].settings[name] for name in SETTING}
+EXAMPLES = 3700  # in the middle of the training sets
+
+
+def apart(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with ``generalisation``, E_G, beside ``train_loss``, which is E_O and the floor."""
+    return table.assign(generalisation=table["loss"] - table["train_loss"])
+
+
+def gained(rows: pd.DataFrame, experts: pd.DataFrame) -> pd.DataFrame:
+    """What rows differ by from the pretrained model, on the same seed, task and examples.
+
+    Args:
+        rows: with the parts of `apart`.
+        experts: likewise; those of 0 steps are the pretrained model.
+    """
+    parts = ["accuracy", "loss", "train_loss", "generalisation"]
+    keys = ["seed", "task"]
+    start = experts[experts["steps"] == 0].groupby([*keys, *SETTING])[parts].first()
+    own = start.loc[pd.MultiIndex.from_frame(rows[[*keys, *SETTING]])].to_numpy()
+    return rows.assign(**{name: rows[name] - own[:, i] for i, name in enumerate(parts)})
+
+
+def at(table: pd.DataFrame, **chosen: Any) -> pd.DataFrame:
+    """The rows of the usual setting, but for what is chosen.
+
+    Args:
+        table: of the study `scaling`.
+        **chosen: columns to the value that they shall have; None leaves a column free.
+    """
+    wanted = {**USUAL, **chosen}
+    kept = np.ones(len(table), dtype=bool)
+    for name, value in wanted.items():
+        if value is not None:
+            kept &= np.asarray(table[name] == value, dtype=bool)
+    return table[kept]
+
+
+def spread(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
+    """One row per seed and task, one column per value of a column, ascending; high is good.
+
+    Cells are means over groups: accuracies in per cent, losses with a minus.
+
+    Raises:
+        ValueError: where a seed or a task lacks a value, or there are no rows.
+    """
+    wide = rows.pivot_table(index=["seed", "task"], columns=column, values=value, aggfunc="mean")
+    if wide.empty or wide.isna().any(axis=None):
+        raise ValueError(f"not every seed and task was measured at every {column}")
+    return wide * _sign(value)
+
+
+def _sign(value: str) -> int:
+    return 100 if "accuracy" in value else -1
+
+
+def chosen_elsewhere(wide: pd.DataFrame, among: Sequence[Any]) -> dict[Any, Any]:
+    """For every seed the column that is best on average in the others: seed to column.
+
+    Args:
+        wide: indexed by seed and task, as of `spread`; high is good.
+        among: the columns to choose from.
+    """
+    means = wide.groupby("seed").mean()[list(among)]
+    return {seed: means.drop(seed).mean().idxmax() for seed in means.index}
+
+
+def taken(wide: pd.DataFrame, choice: Mapping[Any, Any]) -> pd.Series:
+    """What stands in each seed's chosen column, indexed as ``wide``."""
+    parts: list[pd.Series] = [wide.loc[[seed], column] for seed, column in choice.items()]
+    found: pd.Series = pd.concat(parts)
+    return found
+
+
+def inner(wide: pd.DataFrame) -> list[Any]:
+    """The columns without the first and the last."""
+    return list(wide.columns)[1:-1]
+
+
+def difference(values: pd.Series) -> tuple[float, float]:
+    """Mean and half width of Student's 95 % interval over seeds, of values by seed and task."""
+    return interval(values.groupby("seed").mean().tolist())
+
+
+def told(values: pd.Series, digits: int = 1) -> str:
+    """A `difference` to read."""
+    return plus_minus(*difference(values), digits)
+
+
+def curve(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
+    """``mean`` and ``half_width`` over seeds against a column, whose values are the index.
+
+    Half widths of one seed are NaN.
+    """
+    wide = abs(_sign(value)) / _sign(value) * spread(rows, column, value)
+    if rows["seed"].nunique() == 1:
+        return pd.DataFrame({"mean": wide.mean(), "half_width": np.nan})
+    found = [difference(wide[name]) for name in wide]
+    return pd.DataFrame(found, index=wide.columns, columns=["mean", "half_width"])
+
+
+def passes(steps: int, batch_size: int = USUAL["batch_size"], share: float = 1.0) -> float:
+    """How often a training goes over its data, for a training set of `EXAMPLES`."""
+    return steps * batch_size / (share * EXAMPLES)
+
+
+def over_groups(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
+    """The paper's error bar in one seed: mean and standard error over groups of its experts."""
+    means = rows.groupby([column, "group"])[value].mean().unstack("group")
+    means = abs(_sign(value)) * means
+    return pd.DataFrame({"mean": means.mean(axis=1), "error": means.sem(axis=1)})
+
+
+def agreement(merged: pd.DataFrame, method: str, value: str = "accuracy") -> pd.Series:
+    """How often a method and the average change in the same direction, in per cent, by seed.
+
+    Over every step from one value of a parameter to the next, the others being usual, on the groups
+    that the method merged. A step where one of the two does not change counts as a half.
+    """
+    groups = merged.loc[merged["method"] == method, "group"].unique()
+    part = merged[merged["group"].isin(groups)]
+    steps: dict[str, list[pd.DataFrame]] = {method: [], "average": []}
+    for sweep in sweeps(merged):
+        for name, found in steps.items():
+            means = spread(at(part, method=name, **sweep), free(sweep), value)
+            found.append(means.groupby("seed").mean().diff(axis=1).iloc[:, 1:])
+    first, second = (np.sign(pd.concat(found, axis=1).to_numpy()) for found in steps.values())
+    seeds = sorted(merged["seed"].unique())
+    return pd.Series(100 * (1 + first * second).mean(1) / 2, index=seeds)
+
+
+def sweeps(merged: pd.DataFrame) -> list[dict[str, Any]]:
+    """One parameter at a time, each at the largest number of steps that all its values have.
+
+    Returns:
+        What to give to `at`: the parameter as None, and the steps.
+    """
+    found: list[dict[str, Any]] = [{"steps": None}]
+    for name in SETTING:
+        rows = at(merged, method="average", **{name: None})
+        counts = rows.groupby(name)["steps"].agg(set)
+        found.append({name: None, "steps": max(set.intersection(*counts))})
+    return found
+
+
+def free(sweep: Mapping[str, Any]) -> str:
+    """The parameter that one of `sweeps` changes."""
+    return next(name for name, value in sweep.items() if value is None)
+
+
+def shared_tasks(counts: pd.DataFrame, method: str, value: str = "accuracy") -> pd.DataFrame:
+    """Means over the tasks that even the smallest merge holds; high is good, as in `spread`.
+
+    Args:
+        counts: rows of nested merges of one setting after one number of steps.
+        method: a rule.
+        value: a column.
+
+    Returns:
+        One row per seed, one column per ``count``.
+    """
+    rows = counts[counts["method"] == method]
+    first = rows[rows["count"] == rows["count"].min()][["seed", "task"]]
+    return rows.merge(first).pivot_table(index="seed", columns="count", values=value) * _sign(value)
+
+
+def above_smallest(counts: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy on the tasks of the smallest merge, less that in its average; no printed rules.
+
+    Args:
+        counts: as for `shared_tasks`, with several methods.
+    """
+    rows = counts[~counts["method"].str.endswith("_printed")]
+    least = rows[(rows["method"] == "average") & (rows["count"] == rows["count"].min())]
+    keys = ["seed", "task"]
+    shown = rows.merge(least[[*keys, "accuracy"]], on=keys, suffixes=("", "_least"))
+    return shown.assign(accuracy=shown["accuracy"] - shown["accuracy_least"])
+
+
+def slopes(counts: pd.DataFrame, method: str, value: str = "accuracy") -> pd.Series:
+    """How a method's lead over the average grows per doubling of the number of tasks, by seed.
+
+    The lead is a mean over all tasks that are merged; of losses it is what is saved.
+    """
+    means = counts.groupby(["method", "count", "seed"])[value].mean() * _sign(value)
+    lead = (means[method] - means["average"]).unstack("count")
+    doublings = np.log2(lead.columns.to_numpy(dtype=float))
+    fitted = np.polyfit(doublings, lead.to_numpy().T, 1)[0]
+    return pd.Series(fitted, index=lead.index)

@@ -1,0 +1,317 @@
+"""Bounds of "A Unified Generalization Framework for Model Merging" (Li et al., 2026), and repairs.
+
+Functions with ``printed`` in their name are the paper's formulas as they stand, several of which
+fail; the others are what can be proved in their place, as chapter 40 of the book does. The mean
+training loss is f, its least value f(θ̂), the surrogate f̃ = Σ_t ω_t f_t. S is the stability of
+Definition 2: how far the merge moves, squared, when one example is drawn again; mean over tasks.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mergebook.stability.theory.steps import Training, chi_square_printed
+from mergelib.messages.brief import Brief
+
+PAPERS_DOMAIN = 1 / 8  # Lemma 3: η L K at most
+REPAIRED_DOMAIN = 1 / (2 * math.sqrt(3))  # of the descent bound
+
+
+@dataclass(frozen=True, repr=False)
+class Losses(Brief):
+    """What the bounds know of T losses.
+
+    Attributes:
+        smoothness: L, of every example's loss.
+        noise: σ_t, ``(T,)``, root of the squared distance of an example's gradient from the task's;
+            its mean for what speaks of descent, its largest for stability.
+        heterogeneity: ζ_t, ``(T,)``, distance of ∇f_t from ∇f at any point (Assumption 3).
+    """
+
+    smoothness: float
+    noise: Tensor
+    heterogeneity: Tensor
+
+
+def in_domain(losses: Losses, training: Training, *, printed: bool = False) -> bool:
+    """Whether η L ‖a_t‖₁ is at most `REPAIRED_DOMAIN` for all t.
+
+    ``printed`` asks what Lemma 3 asks: at most `PAPERS_DOMAIN`, and no batch above half the data.
+    """
+    longest = max(float(vector.sum()) for vector in training.vectors)
+    reach = training.learning_rate * losses.smoothness * longest
+    if not printed:
+        return reach <= REPAIRED_DOMAIN
+    return reach <= PAPERS_DOMAIN and bool((training.batch <= training.examples / 2).all())
+
+
+# The paper's formulas
+
+
+def printed_rate(training: Training) -> float:
+    """η = √(T/K̄) with K̄ the mean of K_t, which Theorems 2 and 4 and Corollary 2 put in."""
+    return math.sqrt(len(training.vectors) / float(training.steps.mean()))
+
+
+def printed_gradient_terms(
+    losses: Losses,
+    training: Training,
+    gap: float,
+    *,
+    drift: Literal[5, 12] = 12,
+    own_rate: bool = True,
+) -> dict[str, float]:
+    """The four terms of ε, which is to bound ‖∇f̃‖² at the merge: Theorems 2 and 4, Corollary 2.
+
+    Args:
+        losses: their constants; the largest σ and ζ count.
+        training: how the experts were trained; the smallest batch counts.
+        gap: f̃(θ_0) less the least value of f̃.
+        drift: of the last term: 12 in Theorem 4 and its source (Wang et al., 2020), 5 in Theorem 2.
+        own_rate: with the paper's η = √(T/K̄), whatever ``training.learning_rate``; otherwise
+            with the latter.
+    """
+    rate = printed_rate(training) if own_rate else training.learning_rate
+    total, surrogate = training.surrogate
+    smooth, batch = losses.smoothness, float(training.batch.min())
+    noise, apart = float(losses.noise.max()) ** 2, float(losses.heterogeneity.max()) ** 2
+    share, second, third = accumulation(training)
+    return {
+        "start": 4 * gap / (rate * total),
+        "noise": 4 * rate * total * smooth * noise / batch * float(surrogate**2 @ share),
+        "noise on the way": 6 * rate**2 * smooth**2 * noise / batch * float(surrogate @ second),
+        "tasks pull apart": drift * rate**2 * smooth**2 * apart * float(third.max()),
+    }
+
+
+def accumulation(training: Training) -> tuple[Tensor, Tensor, Tensor]:
+    """What A₁, A₂ and A₃ of Theorem 4 are made of, each ``(T,)``.
+
+    ‖a‖₂²/‖a‖₁², ‖a‖₂² − a_last², and ‖a‖₁ (‖a‖₁ − a_last). For SGD: 1/K, K − 1, K (K − 1).
+    """
+    rows = []
+    for vector in training.vectors:
+        length, squares, last = float(vector.sum()), float(vector @ vector), float(vector[-1])
+        rows.append([squares / length**2, squares - last**2, length * (length - last)])
+    one, two, three = torch.tensor(rows, dtype=torch.float64).T
+    return one, two, three
+
+
+def printed_gradient_bound(
+    terms: Mapping[str, float], losses: Losses, training: Training
+) -> tuple[float, float]:
+    """Of ‖∇f‖² at the merge, Eq. 7, 20 and 22: 2 (χ² + 1) ε, and 2 χ² Σ ω ζ².
+
+    χ² is as printed; with `chi_square` in its place the statement is that of the source.
+    """
+    _, surrogate = training.surrogate
+    apart = chi_square_printed(surrogate)
+    tasks = float(surrogate @ losses.heterogeneity**2)
+    return 2 * (apart + 1) * sum(terms.values()), 2 * apart * tasks
+
+
+def printed_generalisation(
+    gradient: float, stability: float, smoothness: float, gamma: float
+) -> float:
+    """‖∇f‖²/(2γ) + (L + γ)/2 · S, Lemma 1: **false**, as for the exact minimiser of f."""
+    return gradient / (2 * gamma) + (smoothness + gamma) / 2 * stability
+
+
+def printed_local_stability(losses: Losses, training: Training) -> Tensor:
+    """16 K η² (σ²/n + 3bζ²/n) of every expert, ``(T,)``, Lemma 3: **false** if K > 9n or so."""
+    per_example = losses.noise**2 + 3 * training.batch * losses.heterogeneity**2
+    return 16 * training.steps * training.learning_rate**2 * per_example / training.examples
+
+
+def printed_stability(training: Training, local: Tensor) -> float:
+    """Σ w_t s_t, Theorem 1: what Jensen's inequality leaves where one expert moves, not all."""
+    return float(training.weights @ local)
+
+
+def printed_excess(
+    gradient: float, stability: float, smoothness: float, pl_constant: float, gamma: float = 1.0
+) -> dict[str, float]:
+    """(L + γ)/2 · S + (1/(2γ) + C) ‖∇f‖², Eq. 5 and 23, in parts; Theorem 3 is γ = 1.
+
+    Args:
+        gradient: a bound of ‖∇f‖² at the merge, such as both parts of `printed_gradient_bound`.
+        stability: S or a bound, such as `printed_stability`.
+        smoothness: L.
+        pl_constant: C of Assumption 5, f − f(θ̂) ≤ C ‖∇f‖² at the merge; at least 1/(2L).
+        gamma: weight of Young's inequality, in the unit of L; `best_gamma` gives the best.
+    """
+    return {
+        "stability": smoothness / 2 * stability,
+        "optimisation": pl_constant * gradient,
+        "Young": gamma / 2 * stability + gradient / (2 * gamma),
+    }
+
+
+def best_gamma(gradient: float, stability: float) -> float:
+    """γ* = √(‖∇f‖² / S), which the paper derives before Eq. 24, and does not put in."""
+    return math.sqrt(gradient / stability)
+
+
+# What holds
+
+
+def generalisation_bound(stability: float, second_moment: float, smoothness: float) -> float:
+    """L/2 · S + √(S V) ≥ E_G, where V is the mean squared gradient of an example's loss."""
+    return smoothness / 2 * stability + math.sqrt(stability * second_moment)
+
+
+def local_stability(
+    losses: Losses, training: Training, *, epochs: bool = False, convex: bool = False
+) -> Tensor:
+    """s_t of SGD, in place of Lemma 3: growth · 4σ² (n/(n−1))² η² [K (1−b/n)/(bn) + K²/n²].
+
+    Args:
+        losses: L, and σ_t with ‖∇ℓ(θ; z) − ∇f_t(θ)‖ ≤ σ_t for *every* example of either data set.
+        training: SGD, of whose rates each expert's largest counts; n of at least 2.
+        epochs: whole shuffled epochs in place of batches drawn anew at every step: K²/n² alone.
+        convex: losses are convex and η ≤ 2/L: growth is 1, otherwise (1 + ηL)^(2K−2).
+
+    Returns:
+        Shape ``(T,)``.
+    """
+    counts, steps = training.examples, training.steps
+    rate = training.learning_rate * torch.stack([vector.max() for vector in training.vectors])
+    drawn = steps**2 / counts**2
+    if not epochs:
+        drawn = drawn + steps * (1 - training.batch / counts) / (training.batch * counts)
+    growth = 1 if convex else (1 + rate * losses.smoothness) ** (2 * steps - 2)
+    return growth * 4 * (losses.noise * counts / (counts - 1)) ** 2 * rate**2 * drawn
+
+
+def merged_stability(training: Training, local: Tensor) -> float:
+    """S = Σ w_t² s_t / T exactly, as one redrawn example moves one expert."""
+    return float((training.weights**2 * local).mean())
+
+
+def descent_bound(
+    opening: tuple[float, float, float], losses: Losses, training: Training
+) -> dict[str, float]:
+    """A bound of E f̃ at the merge, in parts to be added: no PL condition, nothing beyond θ_0.
+
+    f̃(θ_0) − u/4 ‖∇f̃(θ_0)‖² + u [u L Σω²σ²‖a‖₂²/(b‖a‖₁²) + 3/2 η²L² Σωσ²A₂/b + 3 η²L² κ² A₃],
+    where u = η τ_eff. For SGD with any schedule, and η L ‖a_t‖₁ ≤ `REPAIRED_DOMAIN`.
+
+    Args:
+        opening: f̃, ‖∇f̃‖² and κ² = Σ ω_t ‖∇f_t − ∇f̃‖², all at θ_0.
+        losses: L, and σ_t in the mean square of Assumption 2. ζ is not needed.
+        training: how the experts were trained.
+    """
+    value, gradient, dissimilarity = opening
+    total, surrogate = training.surrogate
+    rate, smooth = training.learning_rate, losses.smoothness
+    length = rate * total
+    share, second, third = accumulation(training)
+    noise = losses.noise**2 / training.batch
+    pulls = 3 * (rate * smooth) ** 2 * dissimilarity * float(third.max())
+    return {
+        "start": value,
+        "descent": -length / 4 * gradient,
+        "noise": length**2 * smooth * float((surrogate**2 * noise) @ share),
+        "noise on the way": 1.5
+        * length
+        * (rate * smooth) ** 2
+        * float((surrogate * noise) @ second),
+        "tasks pull apart": length * pulls,
+    }
+
+
+def weighted_descent_bound(
+    opening: tuple[float, float, float, float], losses: Losses, training: Training
+) -> dict[str, float]:
+    """A bound of E f at the merge, whatever its weights and its experts' steps, in parts to add.
+
+    f(θ_0) − u/2 ‖∇f(θ_0)‖² + u² L Σω²σ²‖a‖₂²/(b‖a‖₁²) + u/2 (δ + √P)², where u = η τ_eff, and
+    P = η²L² [3 Σωσ²A/b + 6 m² max A₃] bounds how far the experts leave their first gradients.
+    `descent_bound` speaks of f̃ = Σ ω_t f_t; this one of the mean f, and δ is what that costs.
+    Under the same conditions, and never larger where both apply.
+
+    Args:
+        opening: f, ‖∇f‖², δ² = ‖∇f − ∇f̃‖² and m² = Σ ω_t ‖∇f_t‖², all at θ_0.
+        losses: L, and σ_t in the mean square of Assumption 2. ζ is not needed.
+        training: how the experts were trained.
+    """
+    value, gradient, apart, second_moment = opening
+    total, surrogate = training.surrogate
+    length, smooth = training.learning_rate * total, losses.smoothness
+    share, second, third = accumulation(training)
+    noise = losses.noise**2 / training.batch
+    left = 3 * float((surrogate * noise) @ second) + 6 * second_moment * float(third.max())
+    left *= (training.learning_rate * smooth) ** 2
+    return {
+        "start": value,
+        "descent": -length / 2 * gradient,
+        "noise": length**2 * smooth * float((surrogate**2 * noise) @ share),
+        "another objective": length / 2 * apart,
+        "tasks pull apart": length * (left / 2 + math.sqrt(max(apart, 0) * left)),
+    }
+
+
+def excess_bound(
+    parts: Mapping[str, float], floor: float, stability: float, smoothness: float
+) -> dict[str, float]:
+    """A bound of the excess error, E_O and E_G apart, from `descent_bound` and a bound of S.
+
+    V ≤ 2 L f for losses that are not negative, so that the same bound of f serves twice.
+
+    Args:
+        parts: of f at the merge: `descent_bound`'s for equal weights and ‖a_t‖₁, where f̃ is f, or
+            `weighted_descent_bound`'s.
+        floor: f(θ̂).
+        stability: S or a bound, such as `merged_stability` of `local_stability`.
+        smoothness: L.
+    """
+    loss = sum(parts.values())
+    return {
+        "optimisation": loss - floor,
+        "generalisation": generalisation_bound(stability, 2 * smoothness * loss, smoothness),
+    }
+
+
+def convex_excess_bound(
+    parts: Mapping[str, float], floor: float, largest: Losses, training: Training
+) -> dict[str, float]:
+    """`excess_bound` with `local_stability` of convex losses, which favours it elsewhere.
+
+    Args:
+        parts: as there.
+        floor: as there.
+        largest: L, and σ_t as `local_stability` takes them.
+        training: how the experts were trained, and merged.
+    """
+    local = local_stability(largest, training, convex=True)
+    return excess_bound(parts, floor, merged_stability(training, local), largest.smoothness)
+
+
+def best_progress(
+    gradient: float, dissimilarity: float, smoothness: float, *, noise: float = 0.0, tasks: int = 1
+) -> float:
+    """ηK at which `descent_bound` of an average is least, at a fixed rate and for many equal steps.
+
+    The bound is a cubic in u = ηK, and its minimum the positive root of
+    9 L²κ² u² + 3 L²s u = ‖∇f‖²/4 − L s/T with s = ησ²/b: without noise, u = ‖∇f‖/(6 L κ). Where
+    the right side is not positive, noise costs more than any step gains, and u is 0. At most
+    `REPAIRED_DOMAIN` / L, where the bound ends. Only gradients at θ_0 are needed.
+
+    Args:
+        gradient: ‖∇f(θ_0)‖, not squared.
+        dissimilarity: κ, root of the mean squared distance of ∇f_t(θ_0) from it.
+        smoothness: L.
+        noise: s, the rate times the variance of a batch's gradient, mean over tasks.
+        tasks: T, over which the average's noise is spread.
+    """
+    gain = gradient**2 / 4 - smoothness * noise / tasks
+    if gain <= 0:
+        return 0.0
+    slope = 1.5 * smoothness**2 * noise
+    cost = slope + math.sqrt(slope**2 + gain * (3 * smoothness * dissimilarity) ** 2)
+    limit = REPAIRED_DOMAIN / smoothness
+    return min(gain / cost, limit) if cost else limit

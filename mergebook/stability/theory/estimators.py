@@ -1,0 +1,241 @@
+"""Estimates of the constants in bounds, on examples that one has.
+
+The framework of Li et al. (2026) assumes a smoothness L, gradient noise σ_t and heterogeneity ζ_t
+at *every* point (Assumptions 1 to 3). What can be measured are their values at some points on some
+examples, so each is a lower estimate of what is assumed. Below a `TaskLoss` is a task's mean loss
+f_t around a point θ, its gradients being those at θ; d counts the parameters, T the tasks.
+
+Squared lengths of mean gradients are overestimated by their noise: E ‖ĝ‖² = ‖g‖² + σ²/n. From m
+disjoint parts of the examples there are m independent estimates ĝ_1 … ĝ_m, and the mean of
+⟨ĝ_a, ĝ_b⟩ over a ≠ b has the right expectation.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mergebook.lab.statistics import interval
+from mergebook.stability.theory.task_loss import TaskLoss
+from mergelib.statedict import flatten
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number estimated from a sample.
+
+    Attributes:
+        value: without bias.
+        half_width: of its 95 % interval; NaN from a single draw.
+        plug_in: what putting sample means in for expectations gives, where that differs.
+    """
+
+    value: float
+    half_width: float
+    plug_in: float = math.nan
+
+
+# Curvature
+
+
+def smoothness(
+    losses: Sequence[TaskLoss],
+    *,
+    steps: int = 50,
+    tolerance: float = 0.01,
+    generator: torch.Generator | None = None,
+) -> float:
+    """The largest |eigenvalue| of the Hessian of the tasks' mean loss, by power iteration.
+
+    ‖H v‖ for unit vectors v, with v ← H v / ‖H v‖: this never falls, and never exceeds the largest
+    |eigenvalue|, whatever its sign. It is a lower estimate of L in two ways: only at θ, and of a
+    mean, whose Hessian is flatter than those of single examples.
+
+    Args:
+        losses: of the tasks that count, equally, around one point.
+        steps: products with the Hessian, at most.
+        tolerance: stop when a step has raised the value by at most this share.
+        generator: draws the first direction.
+    """
+    like, hessians = flatten(losses[0].point), [loss.hessian() for loss in losses]
+    direction, value = torch.randn(like.shape, generator=generator).to(like), 0.0
+    for _ in range(steps):
+        direction = direction / direction.norm().clamp(min=torch.finfo(like.dtype).tiny)
+        direction = torch.stack([hessian(direction) for hessian in hessians]).mean(0)
+        before, value = value, float(direction.norm())
+        if value <= (1 + tolerance) * before:
+            break
+    return value
+
+
+def example_smoothness(
+    loss: TaskLoss, *, steps: int = 20, generator: torch.Generator | None = None
+) -> Tensor:
+    """`smoothness` of the loss of every single example, ``(n,)``, each by that many products."""
+    like, found = flatten(loss.point), []
+    for start in range(0, len(loss), loss.batch_size):
+        rows = slice(start, min(start + loss.batch_size, len(loss)))
+        size = (rows.stop - rows.start, len(like))
+        hessians, directions = loss.example_hessians(rows), torch.randn(size, generator=generator)
+        directions = directions.to(like)
+        for _ in range(steps):
+            lengths = directions.norm(dim=1, keepdim=True)
+            directions = directions / lengths.clamp(min=torch.finfo(like.dtype).tiny)
+            directions = hessians(directions)
+        found.append(directions.norm(dim=1))
+    return torch.cat(found)
+
+
+# Gradients
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far gradients of single examples are from their mean.
+
+    Attributes:
+        square: the mean squared distance σ_t² of Assumption 2, its interval over examples.
+        largest: the largest distance, not squared, which stability asks for.
+    """
+
+    square: Estimate
+    largest: float
+
+
+def gradient_noise(loss: TaskLoss) -> Noise:
+    """σ_t at θ, from the gradients of all examples.
+
+    A batch of b of the n examples, drawn without replacement, has a gradient whose expected squared
+    distance from ∇f_t is σ² (n − b)/(b n).
+
+    Raises:
+        ValueError: for fewer than two examples.
+    """
+    centre = loss.gradient()
+    rows = [(batch - centre).square().sum(1) for batch in loss.example_gradients()]
+    squares = torch.cat(rows).double()
+    value, half = interval((squares * len(loss) / (len(loss) - 1)).tolist())
+    estimate = Estimate(value, half, float(squares.mean()))
+    return Noise(estimate, float(squares.max().sqrt()))
+
+
+def gradient_products(losses: Sequence[TaskLoss], parts: int = 4) -> Tensor:
+    """⟨ĝ_ta, ĝ_sb⟩ of all tasks' gradients on disjoint parts of their examples, ``(T, m, T, m)``.
+
+    All that follows about lengths and distances of ∇f_1 … ∇f_T is made of these.
+
+    Args:
+        losses: T of them, around one point, examples in random order.
+        parts: m, at least 2; what is left over of n examples in m equal parts is not used.
+
+    Raises:
+        ValueError: for other numbers of parts, or a task with fewer examples than that.
+    """
+    if parts < 2 or parts > min(len(loss) for loss in losses):
+        raise ValueError(f"parts is {parts}, expected 2 up to the examples of a task")
+    gradients = []
+    for loss in losses:
+        size = len(loss) // parts
+        cuts = [slice(i * size, (i + 1) * size) for i in range(parts)]
+        gradients += [loss[rows].gradient() for rows in cuts]
+    stacked = torch.stack(gradients)
+    products = (stacked @ stacked.T).double()
+    return products.view(len(losses), parts, len(losses), parts)
+
+
+def squared_length(products: Tensor, combination: Tensor) -> Estimate:
+    """‖Σ_t c_t ∇f_t‖² without bias, with a jackknife interval over the parts.
+
+    Args:
+        products: ``(T, m, T, m)`` of `gradient_products`.
+        combination: c, ``(T,)``; 1/T each for ∇f.
+    """
+    return _off_diagonal(_combined(products, combination))
+
+
+def heterogeneity(products: Tensor) -> list[Estimate]:
+    """ζ_t² = ‖∇f_t − ∇f‖² of every task, at this point (Li et al., 2026, Assumption 3).
+
+    It belongs to the group: f is the mean of these tasks' losses.
+
+    Args:
+        products: ``(T, m, T, m)`` of `gradient_products`.
+    """
+    count = len(products)
+    each = torch.eye(count, dtype=products.dtype) - 1 / count
+    return [squared_length(products, row) for row in each]
+
+
+def dissimilarity(products: Tensor, weights: Tensor) -> Estimate:
+    """κ² = Σ_t ω_t ‖∇f_t − ∇f̃‖² around f̃ = Σ_t ω_t f_t (Li et al., 2026, Lemma 4).
+
+    At most Σ_t ω_t ζ_t², the second moment around another centre.
+
+    Args:
+        products: ``(T, m, T, m)`` of `gradient_products`.
+        weights: ω, ``(T,)``, not negative, of sum 1.
+    """
+    each = torch.eye(len(weights), dtype=products.dtype) - weights
+    squares = torch.stack([_combined(products, row) for row in each])
+    return _off_diagonal((weights[:, None, None] * squares).sum(0))
+
+
+def _combined(products: Tensor, combination: Tensor) -> Tensor:
+    """⟨ĝ_a, ĝ_b⟩ of one combination of the tasks' gradients, ``(m, m)``."""
+    factors = combination.to(products)
+    return torch.einsum("t,tasb,s->ab", factors, products, factors)
+
+
+def _off_diagonal(table: Tensor) -> Estimate:
+    """The mean over a ≠ b, its jackknife interval, and the mean over all pairs."""
+    count, total = len(table), float(table.sum())
+    apart = total - float(table.trace())
+    value = apart / (count * (count - 1))
+    if count < 3:
+        return Estimate(value, math.nan, total / count**2)
+    without = apart - 2 * (table.sum(1) - table.diagonal())
+    left_out = without / ((count - 1) * (count - 2))
+    _, half = interval((count * value - (count - 1) * left_out).tolist())
+    return Estimate(value, half, total / count**2)
+
+
+# From gradients to losses
+
+
+@dataclass(frozen=True)
+class PL:
+    """C of Assumption 5, f − f(θ̂) ≤ C ‖∇f‖², as some points have it.
+
+    Attributes:
+        constant: the largest ratio.
+        least: 1/(2L), which smoothness forces on every ratio.
+    """
+
+    constant: float
+    least: float
+
+    @property
+    def possible(self) -> bool:
+        """Whether C ≥ 1/(2L); if not, the floor is too high, or L is too small."""
+        return self.constant >= self.least
+
+
+def pl_constant(values: Tensor, squares: Tensor, smoothness: float, floor: float = 0.0) -> PL:
+    """C = max (f − floor)/‖∇f‖² over points.
+
+    Args:
+        values: f at the points, ``(P,)``.
+        squares: ‖∇f‖² there, ``(P,)``, of the same examples, so without correction.
+        smoothness: L.
+        floor: f(θ̂), or what is known to lie below.
+
+    Raises:
+        ValueError: for a floor above a value.
+    """
+    if not bool((values >= floor).all()):
+        raise ValueError(
+            f"floor is {floor}, expected at most {float(values.min()):g}, a value of f"
+        )
+    return PL(float(((values - floor) / squares).max()), 1 / (2 * smoothness))

@@ -1,0 +1,178 @@
+"""Backbones: models with their pretrained weights, shipped, cached or pretrained now."""
+
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from torch import Tensor, nn
+
+from mergebook.suites.families import Pretraining, family_with
+from mergebook.suites.provenance import provenance
+from mergebook.suites.training import Recipe
+from mergebook.suites.types import (
+    PretrainingSet,
+)
+from mergelib.hashing import digest_of_state, fingerprint, plain
+from mergelib.io import Checkpoint, cache_folder, save_state_dict
+
+VERSION = 1  # of what cached files mean; raise it to leave old caches behind
+
+
+def build_model(name: str) -> nn.Module:
+    """A freshly initialised model by name, one of a family's `models`.
+
+    Raises:
+        ValueError: for a name that no family knows.
+    """
+    return family_with(name).models[name]()
+
+
+def load_backbone(model: str, device: torch.device | str = "cpu") -> nn.Module:
+    """A model with its pretrained weights: packaged, shipped, or from a short pretraining, cached.
+
+    Raises:
+        ValueError: for an unknown model.
+        ImportError: for a model whose package is not installed.
+    """
+    backbone, packages = build_model(model), family_with(model).packages
+    weights = packages[model].weights() if model in packages else shipped_backbone(model)
+    backbone.load_state_dict(_pretrained(model, device) if weights is None else weights)
+    return backbone.to(device).eval()
+
+
+def shipped_backbone(name: str) -> dict[str, Tensor] | None:
+    """The shipped weights of a model in float32, or ``None`` when none are shipped for it."""
+    file = resources.files("mergebook.suites") / "assets" / f"{name}.safetensors"
+    if not file.is_file():
+        return None
+    return {key: value.float() for key, value in load_safetensors(file.read_bytes()).items()}
+
+
+def write_backbone(
+    path: Path,
+    name: str,
+    sets: Sequence[PretrainingSet] | None = None,
+    recipe: Recipe | None = None,
+    *,
+    epochs: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> None:
+    """Pretrain a model and write it in float16 as ``path``, and its log as ``path`` with ``.json``.
+
+    The log records the recipe, the sets with their hashes, versions and one line for each epoch.
+
+    Args:
+        path: the file to write.
+        name: of the model.
+        sets: what to train on; by default what the model's family says.
+        recipe: how to train; likewise.
+        epochs: instead of the recipe's.
+        seed: draws the initial weights, order and augmentation.
+        device: where to train.
+
+    Raises:
+        ValueError: an unknown model, or data that cannot be had.
+    """
+    pretraining = _pretraining(name)
+    sets = pretraining.sets(None) if sets is None else sets
+    recipe = recipe or pretraining.recipe
+    recipe = replace(recipe, epochs=recipe.epochs if epochs is None else epochs)
+    torch.manual_seed(seed)
+    model = build_model(name).to(device)
+    log = pretraining.train(model, sets, recipe, seed=seed)
+    weights = {key: value.half().cpu() for key, value in model.state_dict().items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(save_safetensors(weights, {"model": name}))
+    sources = {part.name: part.sha256 for part in sets}
+    record = provenance(
+        model=name, recipe=asdict(recipe), seed=seed, device=device, sources=sources
+    )
+    path.with_suffix(".json").write_text(json.dumps({**record, "log": log}, indent=1) + "\n")
+
+
+def cached(
+    file: Path, train: Callable[[], Mapping[str, Tensor]], origin: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """The state dict in a file; if it is absent or damaged, trained now and written there.
+
+    The file's metadata hold its own name, which is the key of all that made it, and a hash of its
+    content. So a flipped bit, a foreign tensor or another task's expert is found out, with a
+    warning that names the file. A cache that holds the file may be read-only.
+
+    Args:
+        file: in the cache; another process that wants it waits.
+        train: gives the state dict.
+        origin: what made it, JSON-ready, written into the file's metadata.
+
+    Raises:
+        OSError: if it has to be trained and the cache cannot be written.
+    """
+    state, _ = _read_cached(file)  # files appear whole, so reading takes no lock
+    if state is not None:
+        return state
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_suffix(".lock")):
+        state, flaw = _read_cached(file)  # which another process may have written meanwhile
+        if state is not None:
+            return state
+        if flaw:
+            warnings.warn(f"{file} {flaw}: it is trained again", stacklevel=2)
+        state = {key: value.cpu() for key, value in train().items()}
+        metadata = {
+            "mergelib.made": json.dumps(origin),
+            "mergelib.key": file.stem,
+            "mergelib.content": digest_of_state(state),
+        }
+        save_state_dict(state, file, metadata=metadata)
+        return state
+
+
+def _read_cached(file: Path) -> tuple[dict[str, Tensor] | None, str]:
+    """What `cached` wrote; or None, and why the file is not that, empty if there is none."""
+    if not file.exists():
+        return None, ""
+    try:
+        checkpoint = Checkpoint(file)
+        state = {key: tensor.clone() for key, tensor in checkpoint.items()}
+    except ValueError:
+        return None, "is damaged"
+    if "mergelib.content" not in checkpoint.metadata:
+        return None, "has no hash of its content"
+    if checkpoint.metadata["mergelib.content"] != digest_of_state(state):
+        return None, "is damaged: its content does not have the hash that it was written with"
+    if checkpoint.metadata.get("mergelib.key") != file.stem:
+        return None, f"is another file's content, {checkpoint.metadata.get('mergelib.key')}"
+    return state, ""
+
+
+def _pretrained(name: str, device: torch.device | str) -> dict[str, Tensor]:
+    """θ_0 of a model that no weights ship for, from a short pretraining, cached."""
+    pretraining = _pretraining(name)
+    sets, recipe = pretraining.short_sets(), pretraining.short_recipe
+    data = "+".join(part.sha256 for part in sets)
+    origin = {"version": VERSION, "model": name, "recipe": plain(recipe), "data": data}
+
+    def train() -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        fresh = build_model(name).to(device)
+        pretraining.train(fresh, sets, recipe)
+        return {key: value.detach().clone() for key, value in fresh.state_dict().items()}
+
+    file = cache_folder() / "zoo" / f"{name}-backbone-{fingerprint(origin)}.safetensors"
+    return cached(file, train, origin)
+
+
+def _pretraining(model: str) -> Pretraining:
+    family = family_with(model)
+    if family.pretraining is None:
+        raise ValueError(f"family {family.name!r} of model {model!r} does not say how to pretrain")
+    return family.pretraining

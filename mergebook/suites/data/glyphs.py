@@ -1,0 +1,331 @@
+"""Picture tasks rendered from the DejaVu fonts that come with matplotlib: no download.
+
+Each task is one script (Greek, Braille, chess pieces, …) in a medium of its own (ink, emboss,
+wood, …), so that tasks differ in what is drawn and in how. A glyph is drawn once per font face at
+high resolution; samples are made from these masks by random affine maps, the medium, and noise,
+in batches, from one generator: the same seed gives the same pictures. Where at least three faces
+have a glyph one of them is kept out of training and seen in the test split only.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image, ImageDraw, ImageFont
+from torch import Generator, Tensor
+
+from mergebook.suites.data import media
+from mergebook.suites.data.sampling import balanced_labels
+from mergelib.hashing import stable_seed
+from mergelib.messages.brief import Brief
+
+SIDE = 32
+MASK_SIDE = 96
+BATCH = 512
+
+# In this order the last face that has a glyph is the one held out of training.
+FACES = (
+    "DejaVuSans",
+    "DejaVuSans-Bold",
+    "DejaVuSerif",
+    "DejaVuSansMono",
+    "DejaVuSerif-Bold",
+    "DejaVuSansMono-Bold",
+    "DejaVuSans-Oblique",
+    "DejaVuSansMono-Oblique",
+    "DejaVuSans-BoldOblique",
+    "DejaVuSerif-BoldItalic",
+    "DejaVuSerif-Italic",
+)
+
+
+@dataclass(frozen=True)
+class Script:
+    """A task's characters and medium.
+
+    `whole_cell` keeps a glyph's place within its line of text, for scripts where the place tells
+    the character (Braille). `fill` is the share of the picture's side that a glyph spans before
+    the random scaling, and glyphs that correlate by more than `similarity` count as look-alikes.
+    """
+
+    characters: str
+    medium: media.Medium
+    whole_cell: bool = False
+    fill: float = 0.72
+    similarity: float = 0.93
+
+    def glyph_set(self) -> "GlyphSet":
+        """The script's distinct glyphs in every face."""
+        return glyph_set(self.characters, self.whole_cell, self.fill, self.similarity)
+
+
+# The order matters: glyphs8 are the first eight, glyphs14 the first fourteen.
+SCRIPTS: dict[str, Script] = {
+    "greek": Script("ΓΔΘΛΞΠΣΦΨΩαβγδεζηλμξπφψω", media.ink),
+    "arrows": Script("←↑→↓↖↗↘↙↔↕↩↪↯↰↱↺↻⇄⇅⇇⇑⇛⇝⇦", media.neon),
+    "braille": Script("⠋⠙⠓⠚⠇⠍⠝⠏⠟⠗⠎⠞⠥⠧⠺⠭⠽⠵⠯⠿⠷⠮⠾⠻", media.emboss, whole_cell=True, fill=0.95),
+    "hebrew": Script("אבגדהוזחטילמנסעפצקשתךםףץ", media.chalk),
+    "chess": Script("♔♕♖♗♘♙♚♛♜♝♞♟", media.wood, similarity=0.97),
+    "syllabics": Script("ᐃᐊᐅᐱᐸᑎᑕᑫᑯᑲᒉᒋᒍᒥᓇᓂᓭᓯᓴᔨᔭ", media.halftone),
+    "tifinagh": Script("ⴰⴱⴳⴷⴻⴼⴽⵀⵃⵄⵅⵇⵉⵎⵓⵔⵖⵙⵛⵟⵢⵣ", media.pixels),
+    "dingbats": Script("✁✂✆✈✉✌✍✎✒✓✗✝✡✪✯✱✿❀❄❖❤❥➜❡", media.watermark),
+    "cyrillic": Script("БГДЖИЛУЦЧШЩЪЫЭЮЯЂЉѢѦѪѮѰ", media.stencil),
+    "arabic": Script("ابتجحدرسشصطعفقكلمنهويءةث", media.screen),
+    "operators": Script("∀∂∃∅∇∈∏∑√∝∞∠∧∪∫∮∴≈≠≡≤⊂⊕⊗", media.blueprint),
+    "hexagrams": Script("䷀䷁䷂䷇䷊䷋䷎䷏䷖䷗䷚䷛䷜䷝䷾䷿", media.gold, fill=0.84, similarity=0.99),
+    "georgian": Script("აბგდევზთიკლმნოპჟრსტუფქღყ", media.motion),
+    "currency": Script("₠₡₢₣₤₦₧₨₩₪₫€₭₮₯₰₱₲₳₴₵₸₹₺", media.coin),
+    "geometric": Script("■□▣▤▥▦▧▲△▶▼◀◆◇◈◉◎●◐◑◒◔◕◢", media.mosaic),
+    "roman": Script("ⅡⅢⅣⅥⅦⅧⅨⅪⅫↀↁↂↃ", media.marble),
+    "suits": Script("♠♡♢♣♤♥♦♧♩♪♫♬♭♮♯", media.weave),
+    "zodiac": Script("♈♉♊♋♌♍♎♏♐♑♒♓☿♀♁♂♃♄♅♆♇", media.sky),
+    "dice": Script("⚀⚁⚂⚃⚄⚅☐☑☒☓", media.heat, similarity=0.99),
+    "symbols": Script("☀☁☂☃★☆☎☏☕☘☛☝☠☢☣☤☥☦☪☭☮☯☸⚓", media.glass),
+}
+
+# Never a task of a suite: Latin and its kin, Armenian, N'Ko, Lao, Ogham, Lisu, Old Italic, …,
+# without the characters that look like one of a task.
+PRETRAINING_CHARACTERS = (
+    "0123456789ABCDEFGHJKLMNOPQRSTVWXYZabdefghjkmnpqrt#$%&*+?@ÆÐÞßæðøĦŒƏƔƢƧƱƷǤȜ"
+    "ԱԲԳԴԵԶԷԸԹԺԻԽԾԿՀՁՃՄՅՆՇՉՊՋՌՎՏՐՒՔՖաբգդեէըթժիլխծկձճմնչպջռվտրփքֆ"
+    "ɐɟɥɨɫɮɱɷɺɽʃʆʉʕʛʞʡʤʧʪʭߌߍߎߏߐߑߒߓߔߕߖߗߘߚߛߝߞߟߢߣߤߥ"
+    "ກຂຄງຈຊຍດຕຖທນບປຜຝພມຣລວສຫອຮᚁᚂᚃᚄᚅᚆᚇᚈᚉᚊᚋᚌᚍᚎᚏᚑᚒᚓᚕᚖᚗᚘᚙᚚꓘꓞꓤꓶ"
+    "℀℃℅ℒℓ№℗℘ℜ℞℥℺⅃⅄⅋𐌂𐌃𐌄𐌅𐌊𐌌𐌎𐌐𐌑𐌒𐌓𐌔𐌕𐌖𐌘𐌚𐌛𐌜𐌝┑┖┛┠┥┯┴┾"
+)
+
+
+def script_names(count: int) -> list[str]:
+    """The first `count` of the ordered scripts."""
+    return list(SCRIPTS)[:count]
+
+
+# --- glyphs ----------------------------------------------------------------------------------
+
+
+@functools.cache
+def _face(name: str) -> tuple[ImageFont.FreeTypeFont, frozenset[int]]:
+    """A font at drawing size and the code points it has."""
+    import matplotlib
+    from matplotlib.ft2font import FT2Font
+
+    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf"
+    return ImageFont.truetype(str(path), 80), frozenset(FT2Font(str(path)).get_charmap())
+
+
+def _draw(character: str, face: str, whole_cell: bool, fill: float) -> np.ndarray:
+    """Coverage of a glyph in [0, 1], float32 (MASK_SIDE, MASK_SIDE), centred."""
+    font, _ = _face(face)
+    canvas = Image.new("L", (320, 200))
+    ImageDraw.Draw(canvas).text((100, 40), character, font=font, fill=255)
+    box = canvas.getbbox()
+    if box is None:
+        raise ValueError(f"glyph U+{ord(character):04X} of {face} is blank")
+    if whole_cell:
+        width, (ascent, descent) = font.getlength(character), font.getmetrics()
+        box = (100, 40, 100 + round(width), 40 + ascent + descent)
+    glyph = canvas.crop(box)
+    scale = fill * MASK_SIDE / max(glyph.size)
+    size = (max(1, round(glyph.width * scale)), max(1, round(glyph.height * scale)))
+    square = Image.new("L", (MASK_SIDE, MASK_SIDE))
+    corner = ((MASK_SIDE - size[0]) // 2, (MASK_SIDE - size[1]) // 2)
+    square.paste(glyph.resize(size, Image.Resampling.LANCZOS), corner)
+    return np.asarray(square, dtype=np.float32) / 255
+
+
+@dataclass(frozen=True, repr=False)
+class GlyphSet(Brief):
+    """Masks of the distinct glyphs of a script in every face: (M, 1, MASK_SIDE, MASK_SIDE).
+
+    `training[c]` and `testing[c]` are the rows of `masks` that may be used for class c.
+    """
+
+    class_names: tuple[str, ...]
+    masks: Tensor
+    training: tuple[Tensor, ...]
+    testing: tuple[Tensor, ...]
+
+
+@functools.cache
+def glyph_set(
+    characters: str, whole_cell: bool = False, fill: float = 0.72, similarity: float = 0.93
+) -> GlyphSet:
+    """Draw every character in every face that has it, leaving out look-alikes.
+
+    A character whose slightly blurred mask correlates with an earlier one by more than
+    `similarity` is dropped, and so is a face that draws a character as an earlier face does.
+    """
+    rows: list[Tensor] = []
+    firsts: list[Tensor] = []
+    names, training, testing = [], [], []
+    for character in dict.fromkeys(characters):
+        drawn = _distinct_faces(character, whole_cell, fill)
+        if not drawn:
+            continue
+        signature = _signature(drawn[0])
+        if any(float(signature @ other) > similarity for other in firsts):
+            continue
+        start = len(rows)
+        index = torch.arange(start, start + len(drawn))
+        rows.extend(drawn)
+        firsts.append(signature)
+        names.append(character)
+        training.append(index[:-1] if len(drawn) >= 3 else index)
+        testing.append(index)
+    if not rows:
+        raise ValueError(f"no font face has any of the characters {characters!r}")
+    masks = torch.stack(rows)[:, None]
+    return GlyphSet(tuple(names), masks, tuple(training), tuple(testing))
+
+
+def _distinct_faces(character: str, whole_cell: bool, fill: float) -> list[Tensor]:
+    drawn: list[Tensor] = []
+    for face in FACES:
+        if ord(character) in _face(face)[1]:
+            mask = torch.from_numpy(_draw(character, face, whole_cell, fill))
+            if all(float((mask - other).abs().mean()) > 0.004 for other in drawn):
+                drawn.append(mask)
+    return drawn
+
+
+def _signature(mask: Tensor) -> Tensor:
+    """Unit vector of a blurred, shrunken, centred mask: its dot products are correlations."""
+    small = media.blur(F.avg_pool2d(mask[None, None], MASK_SIDE // SIDE), 1.0).flatten()
+    small = small - small.mean()
+    unit: Tensor = small / small.norm()
+    return unit
+
+
+# --- samples ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """How far a glyph is moved at random before it is painted.
+
+    `zoom` divides its size, `shift` and `warp` (the size of smooth distortions) are in half sides
+    of the picture, and `crowd` is the chance of a neighbour on either side, as in a line of text.
+    """
+
+    angle: float
+    zoom: tuple[float, float]
+    shear: float
+    shift: float
+    warp: float = 0.0
+    crowd: float = 0.0
+
+
+CALM = Jitter(angle=math.pi / 12, zoom=(0.92, 1.4), shear=0.2, shift=0.22)
+WILD = Jitter(angle=math.pi / 12, zoom=(0.92, 1.5), shear=0.25, shift=0.24, warp=0.055, crowd=0.4)
+
+
+def render(
+    glyphs: GlyphSet,
+    labels: Tensor,
+    medium: media.Medium,
+    jitter: Jitter,
+    generator: Generator,
+    *,
+    held_out: bool,
+) -> Tensor:
+    """One picture per label: uint8 (N, 3, 32, 32).
+
+    `held_out` allows the faces that are kept out of training.
+    """
+    if len(labels) == 0:
+        return torch.empty(0, 3, SIDE, SIDE, dtype=torch.uint8)
+    choices = glyphs.testing if held_out else glyphs.training
+    counts = torch.tensor([len(c) for c in choices])
+    table = torch.nn.utils.rnn.pad_sequence(list(choices), batch_first=True)
+    images = []
+    for batch in labels.split(BATCH):
+        pick = (torch.rand(len(batch), generator=generator) * counts[batch]).long()
+        points = _places(len(batch), jitter, generator)
+        mask = _sample(glyphs.masks[table[batch, pick]], points)
+        if jitter.crowd:
+            mask = mask.maximum(
+                _neighbours(glyphs.masks[torch.cat(choices)], points, jitter, generator)
+            )
+        picture = medium(F.avg_pool2d(mask, 2), generator)
+        images.append((255 * picture).round().clamp(0, 255).to(torch.uint8))
+    return torch.cat(images)
+
+
+def _places(count: int, jitter: Jitter, generator: Generator) -> Tensor:
+    """Where in a mask each point of a picture of twice the side lies: (count, 64, 64, 2)."""
+
+    def draw(low: float, high: float) -> Tensor:
+        return media.uniform(low, high, (count,), generator)
+
+    angle = draw(-jitter.angle, jitter.angle)
+    zoom, stretch, shear = draw(*jitter.zoom), draw(0.88, 1.14), draw(-jitter.shear, jitter.shear)
+    cos, sin, shift = torch.cos(angle), torch.sin(angle), jitter.shift
+    top = torch.stack([zoom * stretch * cos, zoom * (shear - sin), draw(-shift, shift)], dim=1)
+    bottom = torch.stack([zoom * sin, zoom / stretch * cos, draw(-shift, shift)], dim=1)
+    theta = torch.stack([top, bottom], dim=1)
+    points = F.affine_grid(theta, [count, 1, 2 * SIDE, 2 * SIDE], align_corners=False)
+    if not jitter.warp:
+        return points
+    waves = torch.randn(count, 2, 4, 4, generator=generator)
+    waves = F.interpolate(waves, (2 * SIDE, 2 * SIDE), mode="bicubic", align_corners=False)
+    return points + jitter.warp * waves.permute(0, 2, 3, 1)
+
+
+def _sample(masks: Tensor, points: Tensor) -> Tensor:
+    return F.grid_sample(masks, points, align_corners=False)
+
+
+def _neighbours(masks: Tensor, points: Tensor, jitter: Jitter, generator: Generator) -> Tensor:
+    """Random glyphs to the left and right of the one at `points`: (N, 1, 64, 64)."""
+    sides = []
+    for offset in (-1.65, 1.65):
+        rows = torch.randint(len(masks), (len(points),), generator=generator)
+        present = torch.rand(len(points), 1, 1, 1, generator=generator) < jitter.crowd
+        sides.append(_sample(masks[rows], points + torch.tensor([offset, 0.0])) * present)
+    return sides[0].maximum(sides[1])
+
+
+def render_task(
+    name: str, sizes: Sequence[int], seed: int
+) -> tuple[tuple[str, ...], list[tuple[Tensor, Tensor]]]:
+    """Class names and (images, labels) of the training, validation and test split of a script.
+
+    `sizes` are the three split sizes. The splits are drawn independently; only the last one uses
+    held-out faces. Raises ValueError for an unknown script.
+    """
+    if name not in SCRIPTS:
+        raise ValueError(f"unknown script {name!r}; known: {', '.join(SCRIPTS)}")
+    script = SCRIPTS[name]
+    glyphs = script.glyph_set()
+    splits = []
+    for part, size in zip(("train", "validation", "test"), sizes, strict=True):
+        generator = Generator().manual_seed(stable_seed("glyphs", name, part, seed))
+        labels = balanced_labels(size, len(glyphs.class_names), generator)
+        held_out = part == "test"
+        images = render(glyphs, labels, script.medium, WILD, generator, held_out=held_out)
+        splits.append((images, labels))
+    return glyphs.class_names, splits
+
+
+def render_pretraining(
+    per_class: int, test_per_class: int, seed: int
+) -> tuple[tuple[str, ...], list[tuple[Tensor, Tensor]]]:
+    """Class names and (images, labels) of the training and test split for pretraining."""
+    glyphs = glyph_set(PRETRAINING_CHARACTERS)
+    classes = len(glyphs.class_names)
+    splits = []
+    for part, size in (("train", per_class), ("test", test_per_class)):
+        generator = Generator().manual_seed(stable_seed("pretraining", part, seed))
+        labels = balanced_labels(size * classes, classes, generator)
+        images = torch.empty(len(labels), 3, SIDE, SIDE, dtype=torch.uint8)
+        for index, medium in enumerate(media.PLAIN_MEDIA):
+            chosen = slice(index, None, len(media.PLAIN_MEDIA))
+            images[chosen] = render(
+                glyphs, labels[chosen], medium, CALM, generator, held_out=part == "test"
+            )
+        splits.append((images, labels))
+    return glyphs.class_names, splits

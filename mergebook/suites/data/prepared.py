@@ -1,0 +1,335 @@
+"""Prepared image sets: where they are found, how they are read, checked and made.
+
+A prepared set is one file ``NAME.npz`` with the arrays ``train_images`` and ``test_images``
+(uint8, N x H x W x C, C = 1 grey or 3 colour), ``train_labels`` and ``test_labels`` (integers
+from 0) and ``class_names``. It is looked for in the folder given as ``data``, else in the folder
+named by the environment variable ``MERGELIB_DATA``, then in the cache; a set that torchvision
+offers is otherwise downloaded and written to the cache in this schema. Whatever the stored size,
+`load_arrays` hands out uint8 tensors of shape (N, 3, 32, 32).
+"""
+
+import io
+import lzma
+import os
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from mergelib.hashing import sha256_of
+from mergelib.io import cache_folder, staged
+from mergelib.messages.brief import Brief
+from mergelib.progress import progress
+
+SIDE = 32
+PER_CLASS = {"train": 5000, "test": 1000}  # at most so many pictures of a class are prepared
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".tif", ".tiff"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the catalogue: `classes` is the number of classes, `licence` a hint only."""
+
+    name: str
+    what: str
+    classes: int
+    licence: str
+
+
+CATALOGUE: Mapping[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        Entry("mnist", "handwritten digits, grey", 10, "often given as CC BY-SA 3.0"),
+        Entry("fashion_mnist", "clothing, grey", 10, "MIT"),
+        Entry("kmnist", "cursive Japanese characters, grey", 10, "CC BY-SA 4.0"),
+        Entry("emnist_letters", "handwritten letters A-Z, grey", 26, "NIST, freely offered"),
+        Entry("notmnist", "letters A-J in many fonts, grey", 10, "unstated"),
+        Entry("usps", "handwritten digits of envelopes, grey", 10, "unstated"),
+        Entry("svhn_grey", "house numbers in the street, grey", 10, "non-commercial"),
+        Entry("gtsrb", "German traffic signs", 43, "research"),
+        Entry("cifar10", "natural objects", 10, "unstated"),
+        Entry("cifar100", "natural objects, fine classes", 100, "unstated"),
+        Entry("eurosat", "land use seen by satellite", 10, "MIT"),
+        Entry("resisc12", "aerial scenes, 12 classes of RESISC45", 12, "research"),
+        Entry("dtd10", "textures, the first 10 classes of DTD", 10, "research"),
+        Entry("fer2013", "facial expressions, grey", 7, "research"),
+        Entry("cars_body", "cars by body type", 9, "non-commercial"),
+        Entry("caltech101", "objects", 101, "CC BY 4.0"),
+        Entry("pacs", "objects as art, cartoon, photograph, sketch", 7, "unstated"),
+        Entry("scenes15", "indoor and outdoor scenes, grey", 15, "unstated"),
+        Entry("flowers5", "five kinds of flowers", 5, "unstated"),
+        Entry("flowers102", "flowers", 102, "research"),
+        Entry("sign_digits", "hand signs for the digits", 10, "Apache-2.0"),
+        Entry("pneumoniamnist", "chest X-rays, normal or pneumonia", 2, "CC BY 4.0"),
+        Entry("pcam", "tissue with or without metastasis", 2, "CC0"),
+        Entry("omniglot_small", "handwritten characters (pretraining)", 242, "MIT"),
+        Entry("tiny_imagenet32", "natural objects (pretraining)", 200, "non-commercial"),
+    )
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Arrays(Brief):
+    """A loaded set: uint8 images (N, 3, 32, 32), int64 labels (N,), names of the classes.
+
+    `sha256` is the hash of the file the set was read from.
+    """
+
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    class_names: tuple[str, ...]
+    sha256: str
+
+
+def search_folders(data: str | Path | None = None) -> list[Path]:
+    """Folders in which prepared sets are looked for, first choice first."""
+    chosen = data or os.environ.get("MERGELIB_DATA")
+    folders = [Path(chosen).expanduser()] if chosen else []
+    return [*folders, cache_folder() / "data"]
+
+
+def check_name(name: str) -> None:
+    """Raise ValueError, listing the known sets, unless `name` is one of them."""
+    if name not in CATALOGUE:
+        raise ValueError(f"unknown data set {name!r}; known: {', '.join(sorted(CATALOGUE))}")
+
+
+def find_file(name: str, data: str | Path | None = None) -> Path | None:
+    """The prepared file of a set, or None if no search folder holds it.
+
+    Raises ValueError if the folder that was asked for does not exist.
+    """
+    check_name(name)
+    first, *others = search_folders(data)
+    if others and not first.is_dir():
+        raise ValueError(f"data folder {first} does not exist (data= or MERGELIB_DATA)")
+    for folder in search_folders(data):
+        for candidate in (folder / f"{name}.npz", folder / f"{name}_sheets.npz"):
+            if candidate.is_file():
+                return candidate
+    return None
+
+
+def load_arrays(name: str, data: str | Path | None = None) -> Arrays:
+    """Load a prepared set, downloading and preparing it first where torchvision has it.
+
+    Grey pictures are repeated over the channels, 28 x 28 is padded with zeros to 32 x 32, and any
+    other size is resized (bicubic). Raises ValueError for an unknown name, for a set that is
+    neither prepared nor to be had from torchvision, and for a damaged file, naming file and array.
+    """
+    path = find_file(name, data) or prepare(name)
+    digest = sha256_of(path)
+    raw = _read(path)
+    names = tuple(str(n) for n in raw["class_names"])
+    parts: dict[str, Tensor] = {}
+    for part in ("train", "test"):
+        images, labels = raw[f"{part}_images"], raw[f"{part}_labels"]
+        _check_part(path, part, images, labels, len(names))
+        parts[f"{part}_images"] = to_tensor(images)
+        parts[f"{part}_labels"] = torch.from_numpy(labels.astype(np.int64))
+    return Arrays(**parts, class_names=names, sha256=digest)
+
+
+def to_tensor(images: np.ndarray) -> Tensor:
+    """uint8 (N, H, W, C) pictures, C = 1 or 3, as a contiguous uint8 tensor (N, 3, 32, 32)."""
+    tensor = torch.from_numpy(images).permute(0, 3, 1, 2)
+    if tensor.shape[-2:] == (28, 28):
+        tensor = F.pad(tensor, (2, 2, 2, 2))
+    elif tensor.shape[-2:] != (SIDE, SIDE):
+        tensor = torch.cat([_resize(chunk) for chunk in tensor.split(2048)])
+    return tensor.expand(-1, 3, -1, -1).contiguous()
+
+
+def _resize(images: Tensor) -> Tensor:
+    floats = F.interpolate(images.float(), (SIDE, SIDE), mode="bicubic", antialias=True)
+    return floats.round().clamp(0, 255).to(torch.uint8)
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels", "class_names")
+_DAMAGE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, lzma.LZMAError, zlib.error)
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    try:
+        archive = np.load(path, allow_pickle=False)
+    except _DAMAGE as error:
+        raise ValueError(f"{path}: not a readable .npz file ({error})") from error
+    with archive:
+        sheets = [n for n in archive.files if n.startswith("train_sheet_")]
+        raw = {}
+        for member in _ARRAYS:
+            try:
+                if sheets and member.endswith("_images"):
+                    raw[member] = _read_sheets(archive, member.removesuffix("_images"))
+                else:
+                    raw[member] = archive[member]
+            except _DAMAGE as error:
+                reason = "is missing" if isinstance(error, KeyError) else f"is damaged ({error})"
+                raise ValueError(f"{path}: array {member!r} {reason}") from error
+    return raw
+
+
+def _read_sheets(archive: Any, part: str) -> np.ndarray:
+    """Pictures kept as JPEG sheets of 32 x 32 tiles: uint8 (N, 32, 32, 3), in label order."""
+    tiles = []
+    for member in sorted(n for n in archive.files if n.startswith(f"{part}_sheet_")):
+        sheet = np.asarray(Image.open(io.BytesIO(archive[member].tobytes())).convert("RGB"))
+        rows, columns = sheet.shape[0] // SIDE, sheet.shape[1] // SIDE
+        grid = sheet.reshape(rows, SIDE, columns, SIDE, 3).transpose(0, 2, 1, 3, 4)
+        tiles.append(grid.reshape(-1, SIDE, SIDE, 3))
+    return np.concatenate(tiles)
+
+
+def _check_part(
+    path: Path, part: str, images: np.ndarray, labels: np.ndarray, classes: int
+) -> None:
+    """Raise ValueError, naming file and array, unless the part keeps to the schema."""
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
+        raise ValueError(
+            f"{path}: array '{part}_images' is {images.dtype} {images.shape}, "
+            "expected uint8 (N, H, W, 1 or 3)"
+        )
+    if labels.dtype.kind not in "ui" or labels.shape != images.shape[:1]:
+        raise ValueError(
+            f"{path}: array '{part}_labels' is {labels.dtype} {labels.shape}, "
+            f"expected integers of shape ({len(images)},)"
+        )
+    if len(labels) == 0 or labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(
+            f"{path}: array '{part}_labels' must hold labels from 0 to {classes - 1}, "
+            f"found {f'{labels.min()} to {labels.max()}' if len(labels) else 'none'}"
+        )
+
+
+# --- preparing -------------------------------------------------------------------------------
+
+
+Samples = Iterable[tuple[Image.Image, int]]
+
+
+def prepare(name: str, data_folder: str | Path | None = None) -> Path:
+    """Write ``NAME.npz`` from torchvision's data set and return its path.
+
+    `data_folder` defaults to the cache; downloads are kept in the cache. At most 5,000 training
+    and 1,000 test pictures of a class are taken, the first ones. A file that is there already is
+    left as it is. Raises ValueError for a set that torchvision does not have, saying which file is
+    expected and how to make it, and for one whose download fails.
+    """
+    from mergebook.suites.data.downloads import SOURCES  # torchvision is imported only when needed
+
+    check_name(name)
+    target = _target(name, data_folder)
+    if target.is_file():
+        return target
+    if name not in SOURCES:
+        raise ValueError(
+            f"data set {name!r} is neither prepared nor to be had from torchvision: put {name}.npz "
+            f"into one of {', '.join(map(str, search_folders(data_folder)))}, or make it from "
+            "pictures in folders train/<class>/ and test/<class>/ with "
+            f"mergebook.suites.data.prepared.prepare_folder({name!r}, FOLDER)"
+        )
+    root = cache_folder() / "downloads"
+    root.mkdir(parents=True, exist_ok=True)
+    try:
+        source = SOURCES[name](root)
+    except (OSError, RuntimeError) as error:
+        raise ValueError(
+            f"data set {name!r} could not be had from torchvision ({error}); files fetched by hand "
+            f"belong into {root}, a prepared {name}.npz into {target.parent}"
+        ) from error
+    parts = {"train": source.train, "test": source.test}
+    return _write_set(target, parts, source.class_names, side=source.side, grey=source.grey)
+
+
+def prepare_folder(
+    name: str, folder: str | Path, data_folder: str | Path | None = None, *, grey: bool = False
+) -> Path:
+    """Write ``NAME.npz`` from pictures in ``folder/train/<class>/`` and ``folder/test/<class>/``.
+
+    The centre square of every picture is resized to 32 x 32 (bicubic); `grey` stores one channel.
+    Classes are the sorted names of the class folders. Raises ValueError if a part is missing, if
+    both parts do not have the same classes, or if a class has no picture.
+    """
+    check_name(name)
+    files = {part: _class_files(Path(folder) / part) for part in ("train", "test")}
+    names = tuple(files["train"])
+    if tuple(files["test"]) != names:
+        odd = sorted(set(names) ^ set(files["test"]))
+        raise ValueError(f"{folder}: class folders in only one of train/ and test/: {odd}")
+    parts = {
+        part: [(path, label) for label, paths in enumerate(classes.values()) for path in paths]
+        for part, classes in files.items()
+    }
+    opened = {part: _open_all(pairs) for part, pairs in parts.items()}
+    return _write_set(_target(name, data_folder), opened, names, side=SIDE, grey=grey)
+
+
+def _target(name: str, data_folder: str | Path | None) -> Path:
+    folder = Path(data_folder).expanduser() if data_folder else cache_folder() / "data"
+    return folder / f"{name}.npz"
+
+
+def _class_files(folder: Path) -> dict[str, list[Path]]:
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder; expected one folder per class in it")
+    classes = {}
+    for child in sorted(p for p in folder.iterdir() if p.is_dir()):
+        paths = sorted(p for p in child.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+        if not paths:
+            raise ValueError(f"{child}: no picture found ({', '.join(sorted(IMAGE_SUFFIXES))})")
+        classes[child.name] = paths
+    if not classes:
+        raise ValueError(f"{folder}: no class folder found")
+    return classes
+
+
+def _open_all(pairs: Sequence[tuple[Path, int]]) -> Samples:
+    for path, label in pairs:
+        with Image.open(path) as image:
+            yield image.copy(), label
+
+
+def _write_set(
+    target: Path, parts: Mapping[str, Samples], names: Sequence[str], *, side: int, grey: bool
+) -> Path:
+    raw: dict[str, np.ndarray] = {"class_names": np.array(list(names))}
+    for part, samples in parts.items():
+        images, labels, count = [], [], [0] * len(names)
+        for image, label in progress(samples, desc=f"{target.stem} {part}"):
+            if count[label] < PER_CLASS[part]:
+                count[label] += 1
+                images.append(_square(image, side, grey))
+                labels.append(label)
+        raw[f"{part}_images"] = np.stack(images)
+        raw[f"{part}_labels"] = np.array(labels, dtype=np.min_scalar_type(len(names) - 1))
+    _save(target, raw)
+    return target
+
+
+def _square(image: Image.Image, side: int, grey: bool) -> np.ndarray:
+    """Centre square of a picture, resized: uint8 (side, side, 1 or 3)."""
+    image = image.convert("L" if grey else "RGB")
+    edge = min(image.size)
+    left, top = (image.width - edge) // 2, (image.height - edge) // 2
+    box = (left, top, left + edge, top + edge)
+    if image.size != (side, side):
+        image = image.resize((side, side), Image.Resampling.BICUBIC, box=box)
+    return np.asarray(image).reshape(side, side, -1)
+
+
+def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    with staged(path) as partial, partial.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]

@@ -1,0 +1,352 @@
+"""CLIP at the papers' own scale: the suites ``clip8/14/20`` and zoos of public experts.
+
+The tasks are those of Ilharco et al. (2023) and Wang et al. (2024), the experts FusionBench's (Tang
+et al., arXiv:2406.03280): vision towers of OpenAI's CLIP (Radford et al. 2021), fine-tuned on the
+training part of each data set under the frozen text tower. FusionBench's data sets on the hub are
+taken too, because there is no leak only with the parts that the experts were trained on (EuroSAT
+and SUN397 have no official ones), in the orientation that they saw. As there, what is merged is the
+vision tower up to its pooled token; the projection into the space of texts stays the pretrained one
+and belongs to the frozen model. Needs the extra ``hub`` (transformers, datasets).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Generator, Tensor, nn
+
+from mergebook.suites.data import hub
+from mergebook.suites.data.sampling import draw, stratified
+from mergebook.suites.models import Head, scale_pixels
+from mergebook.suites.registry import Family, LoadedTask, Sizes, register
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.tasks import (
+    Split,
+    Suite,
+    Task,
+)
+from mergelib.hashing import fingerprint, stable_seed
+from mergelib.progress import progress
+
+MODEL = "clip-vit-base-patch32"
+SCALE = 100.0  # CLIP's own inverse temperature, where its training clips it
+# What CLIP's training subtracts from pictures in 0..1 and divides them by, for each colour.
+MEAN = (0.48145466, 0.4578275, 0.40821073)
+DEVIATION = (0.26862954, 0.26130258, 0.27577711)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A task's data on the hub, and how its classes are put into words.
+
+    Attributes:
+        repository: the data set's name on the hub.
+        templates: sentences with ``{}`` for the class, CLIP's own where it has some.
+        class_names: in the order of the labels; empty where the data set itself has those under
+            which the experts were fine-tuned (relics such as ``american_bulldog`` among them).
+        subset: the repository's configuration, where it has several.
+        test: the split to judge on.
+        underscores: whether they stand for spaces in the data set's own class names.
+    """
+
+    repository: str
+    templates: tuple[str, ...]
+    class_names: tuple[str, ...] = ()
+    subset: str | None = None
+    test: str = "test"
+    underscores: bool = False
+
+
+def _with(articles: tuple[str, ...], *patterns: str) -> tuple[str, ...]:
+    """Every pattern with every article in the place of its ``*``."""
+    return tuple(pattern.replace("*", article) for article in articles for pattern in patterns)
+
+
+_A_THE = _with(("a", "the"), "a photo of * {}.")
+_NUMBER = ('a photo of the number: "{}".',)
+_QUALITIES = ("blurry", "black and white", "low contrast", "high contrast", "bad", "good")
+_CIFAR = _with(
+    ("a", "the"),
+    "a photo of * {}.",
+    *(f"a {how} photo of * {{}}." for how in _QUALITIES),
+    "a photo of * small {}.",
+    "a photo of * big {}.",
+)
+_OWNED = ("a", "the", "my", "my dirty", "my clean", "my new", "my old")
+_VIEWS = ("imagery", "photo", "view")
+
+# In the order of the suites, which are the first 8, 14 and 20 of them.
+SOURCES: dict[str, Source] = {
+    "sun397": Source("tanganke/sun397", _A_THE),
+    "stanford-cars": Source(
+        "tanganke/stanford_cars", (*_with(_OWNED, "a photo of * {}."), "i love my {}!")
+    ),
+    "resisc45": Source(
+        "tanganke/resisc45",
+        _with(
+            ("", "a ", "the "),
+            *(f"{where} {what} of *{{}}." for what in _VIEWS for where in ("satellite", "aerial")),
+        ),
+    ),
+    "eurosat": Source(
+        "tanganke/eurosat", _with(("", "a ", "the "), "a centered satellite photo of *{}.")
+    ),
+    "svhn": Source("ufldl-stanford/svhn", _NUMBER, tuple("0123456789"), subset="cropped_digits"),
+    "gtsrb": Source(
+        "tanganke/gtsrb",
+        _with(("zoomed in", "centered", "close up"), 'a * photo of a "{}" traffic sign.'),
+    ),
+    "mnist": Source("ylecun/mnist", _NUMBER, tuple("0123456789")),
+    "dtd": Source(
+        "tanganke/dtd",
+        _with(
+            ("a", "the"),
+            *(f"a photo of * {{}} {what}." for what in ("texture", "pattern", "thing", "object")),
+        ),
+    ),
+    "oxford_flowers102": Source(
+        "dpdl-benchmark/oxford_flowers102", ("a photo of a {}, a type of flower.",)
+    ),
+    "pcam": Source(
+        "1aurent/PatchCamelyon",
+        ("this is a photo of {}",),
+        ("lymph node", "lymph node containing metastatic tumor tissue"),
+    ),
+    "fer2013": Source(
+        "clip-benchmark/wds_fer2013",
+        (
+            "a photo of a {} looking face.",
+            "a photo of a face showing the emotion: {}.",
+            "a photo of a face looking {}.",
+            "a face that looks {}.",
+            "they look {}.",
+            "look at how {} they are.",
+        ),
+        ("angry", "disgusted", "fearful", "happy", "neutral", "sad", "surprised"),
+    ),
+    "oxford-iiit-pet": Source("timm/oxford-iiit-pet", ("a photo of a {}, a type of pet.",)),
+    "stl10": Source("tanganke/stl10", _A_THE),
+    "cifar100": Source("tanganke/cifar100", _CIFAR),
+    "cifar10": Source("tanganke/cifar10", _CIFAR),
+    "food101": Source(
+        "ethz/food101", ("a photo of {}, a type of food.",), test="validation", underscores=True
+    ),
+    "fashion_mnist": Source("zalando-datasets/fashion_mnist", _A_THE),
+    "emnist_letters": Source(
+        "tanganke/emnist_letters",
+        ('a photo of the digit character: "{}".',),
+        tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+    ),
+    "kmnist": Source(
+        "tanganke/kmnist", ("a photo of the character {}.",), tuple("おきすつなはまやれを")
+    ),
+    "rendered-sst2": Source(
+        "nateraw/rendered-sst2", ("a {} review of a movie.",), ("negative", "positive")
+    ),
+}
+
+
+class VisionTower(nn.Module):
+    """CLIP's vision tower and, frozen and no part of the state dict, what surrounds it.
+
+    Args:
+        clip: a ``CLIPModel`` of transformers. The state dict has the names that its checkpoints
+            have, ``vision_model.…``.
+
+    Forward: float pictures ``(B, 3, side, side)`` in -1..1, as every model of the testbed takes
+    them, to image features in the space that texts share ``(B, projection_dim)``.
+    """
+
+    projection: Tensor
+    slope: Tensor
+    shift: Tensor
+
+    def __init__(self, clip: Any) -> None:
+        super().__init__()
+        self.vision_model = clip.vision_model
+        mean, deviation = (torch.tensor(colour).view(3, 1, 1) for colour in (MEAN, DEVIATION))
+        frozen = {
+            "projection": clip.visual_projection.weight.detach(),
+            "slope": 0.5 / deviation,  # from -1..1 to what CLIP wants, in one step
+            "shift": (0.5 - mean) / deviation,
+        }
+        for name, tensor in frozen.items():
+            self.register_buffer(name, tensor, persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        pooled = self.vision_model(pixel_values=images * self.slope + self.shift).pooler_output
+        return F.linear(pooled, self.projection)
+
+
+@torch.no_grad()
+def zero_shot_head(
+    clip: Any, tokenizer: Any, class_names: Sequence[str], templates: Sequence[str]
+) -> Head:
+    """The classifier that CLIP's text tower gives (Radford et al. 2021, section 3.1.4).
+
+    A class's direction is the mean of the normalised embeddings of its sentences.
+    """
+    prompts = [template.format(name) for name in class_names for template in templates]
+    device = clip.text_projection.weight.device
+    length = clip.config.text_config.max_position_embeddings
+    parts = []
+    for start in range(0, len(prompts), 256):
+        tokens = tokenizer(
+            prompts[start : start + 256],
+            padding=True,
+            truncation=True,
+            max_length=length,
+            return_tensors="pt",
+        ).to(device)
+        pooled = clip.text_model(
+            input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
+        ).pooler_output
+        parts.append(F.normalize(clip.text_projection(pooled), dim=1))
+    embeddings = torch.cat(parts).view(len(class_names), len(templates), -1)
+    return Head(embeddings.mean(1), scale=SCALE)
+
+
+def load_task(
+    name: str, sizes: Sizes, seed: int, data: str | Path | None, /, *, side: int = 224
+) -> LoadedTask:
+    """One task as CLIP sees it: pictures uint8 ``(N, 3, side, side)``.
+
+    A picture takes 150 kB; the whole test parts take 13 GB of memory for ``clip8`` and about 35 GB
+    for ``clip20``. The device that evaluates holds one task at a time, at most 5 GB. Validation
+    pictures are drawn from the training part; the public experts have seen theirs, so validation
+    accuracy flatters, by which hyperparameters are chosen and nothing is reported.
+
+    Args:
+        name: of the task, one of `SOURCES`.
+        sizes: training, validation (never over a fifth of the training part) and test pictures, at
+            most; None for the whole test part.
+        seed: draws the training and validation pictures, and a part of the test pictures.
+        data: folder with local data sets, each in a folder named as its task, instead of the
+            hub's; see `mergebook.suites.data.hub.load_data`. Class folders sort into label order.
+        side: pixels of a side.
+
+    Raises:
+        ValueError: data that cannot be had.
+    """
+    source, generator = SOURCES[name], Generator().manual_seed(stable_seed("clip", name, seed))
+    train_part, test_part = (_Part(name, source, split, data) for split in ("train", source.test))
+    train_rows, validation_rows = draw(train_part.labels, sizes[:2], generator)
+    test_rows = stratified(test_part.labels, sizes[2] or len(test_part.labels), generator)
+    task = Task(
+        name,
+        train_part.class_names,
+        train_part.read(train_rows, side),
+        train_part.read(validation_rows, side),
+        test_part.read(test_rows, side),
+        transform=scale_pixels,
+    )
+    return task, {f"clip/{name}": task.sha256()}
+
+
+class _Part:
+    """One split of a task's data set: labels in memory, pictures read when asked for."""
+
+    def __init__(self, task: str, source: Source, split: str, root: str | Path | None) -> None:
+        self.task = task
+        self.data = hub.load_data(task, source.repository, source.subset, split, root)
+        features = self.data.features
+        pictures = [key for key, kind in features.items() if type(kind).__name__ == "Image"]
+        labels = [key for key in ("label", "labels", "fine_label", "cls") if key in features]
+        if not pictures or not labels:
+            raise ValueError(
+                f"data of task {task!r}: no pictures with labels among the columns {list(features)}"
+            )
+        self.picture = pictures[0]
+        self.labels = torch.tensor(list(map(int, self.data[labels[0]])), dtype=torch.int64)
+        named = getattr(features[labels[0]], "names", None) or ()
+        own = [name.replace("_", " ") if source.underscores else name for name in named]
+        self.class_names = source.class_names or tuple(own)
+        classes = len(named) or len(self.labels.unique())
+        if classes != len(self.class_names):
+            raise ValueError(
+                f"data of task {task!r}: {classes} classes, but {len(self.class_names)} names"
+            )
+
+    def read(self, rows: Tensor, side: int) -> Split:
+        pictures = torch.empty(len(rows), 3, side, side, dtype=torch.uint8)
+        chosen = progress(self.data.select(rows.tolist()), desc=self.task, leave=False)
+        for i, row in enumerate(chosen):
+            pictures[i] = picture(row[self.picture], side)
+        return Split(pictures, self.labels[rows])
+
+
+def picture(image: Image.Image, side: int = 224) -> Tensor:
+    """A picture as CLIP's own preprocessing cuts it, before it is normalised.
+
+    The shorter side is resized to `side` (bicubic), then the centre is cut out: uint8
+    ``(3, side, side)``.
+    """
+    from torchvision.transforms import functional as T
+
+    resized = T.resize(image.convert("RGB"), side, T.InterpolationMode.BICUBIC)
+    cut: Tensor = T.pil_to_tensor(T.center_crop(resized, [side, side]))
+    return cut
+
+
+def load_zoo(
+    suite: Suite,
+    /,
+    *,
+    model: str | Path = MODEL,
+    experts: str | Mapping[str, str | Path] | None = None,
+    device: torch.device | str = "cpu",
+) -> Zoo:
+    """CLIP, its fine-tuned vision towers and zero-shot heads.
+
+    Args:
+        suite: the tasks, one of ``clip8/14/20``.
+        model: ``"clip-vit-base-patch32"``, ``"clip-vit-large-patch14"`` or another of OpenAI's on
+            the hub, with ``@REVISION`` or without; or the folder of a CLIP in transformers' format.
+        experts: the folder or the name on the hub of every task's expert, as a mapping or a
+            pattern with ``{task}``. By default FusionBench's; for a model ``FOLDER/NAME`` on this
+            machine the folders ``FOLDER/NAME_TASK``.
+        device: where the zoo's tensors lie.
+
+    Raises:
+        ValueError: a model or expert that cannot be had, is no CLIP, or has other shapes.
+    """
+    from transformers import CLIPModel
+
+    local = Path(model).expanduser()
+    folder = hub.fetch(local if local.exists() or "/" in str(model) else f"openai/{model}")
+    clip: Any = CLIPModel(hub.read_config(folder, "clip"))
+    hub.load_weights(clip, folder)
+    clip.to(device)
+    public = f"tanganke/{local.name.partition('@')[0]}_{{task}}"
+    default = f"{local}_{{task}}" if local.exists() else public
+    files = hub.locate(experts or default, suite.tasks)
+    tower = VisionTower(clip).eval()
+    pretrained = {key: value.clone() for key, value in tower.state_dict().items()}
+    states = hub.read_experts(files, "vision_model.", pretrained)
+    tokenizer = hub.read_tokenizer(folder)
+    heads: dict[str, nn.Module] = {
+        name: zero_shot_head(clip, tokenizer, task.class_names, SOURCES[name].templates)
+        for name, task in suite.tasks.items()
+    }
+    prompts = [(name, suite.tasks[name].class_names, SOURCES[name].templates) for name in heads]
+    origin = hub.weights_fingerprint([folder, *files.values()]) + repr(prompts)
+    revisions = hub.revisions({"pretrained": folder, **files})
+    return Zoo(suite, tower, pretrained, states, heads, files, fingerprint(origin), revisions)
+
+
+CLIP = register(
+    Family(
+        "clip",
+        {f"clip{count}": tuple(SOURCES)[:count] for count in (8, 14, 20)},
+        load_task,
+        {"smoke": (240, 48, 120), "default": (1000, 1000, None), "full": (1000, 1000, None)},
+        model=MODEL,
+        load_zoo=load_zoo,
+    )
+)

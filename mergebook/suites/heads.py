@@ -1,0 +1,89 @@
+"""Features of a backbone, and the frozen heads that tasks put on them.
+
+Only backbones are trained and merged. A task's head is a cosine classifier made of the mean
+*pretrained* features of a few examples per class and then frozen, as CLIP's text heads are
+(Ilharco et al., 2023). So "pretrained" is a weak but honest classifier, and the gap to the
+fine-tuned expert is what merging has to close.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mergebook.suites.models import Head
+from mergebook.suites.training import Recipe
+from mergelib.evaluation.tasks import Split, Suite, Transform
+from mergelib.problems import calling
+
+
+def features(
+    model: nn.Module, inputs: Tensor, transform: Transform, batch_size: int = 500
+) -> Tensor:
+    """What a model gives for inputs as they are stored, ``(N, width)`` for pictures.
+
+    Args:
+        model: run in evaluation mode, with its own weights.
+        inputs: ``(N, ...)``.
+        transform: from a batch of them to what the model takes, see `Task.transform`.
+        batch_size: inputs in one forward pass.
+    """
+    state = model.state_dict()
+    return calling.features(model, state, inputs, batch_size=batch_size, transform=transform)
+
+
+def few_shot_head(
+    model: nn.Module,
+    split: Split,
+    classes: int,
+    *,
+    transform: Transform,
+    shots: int,
+    scale: float,
+    seed: int,
+) -> Head:
+    """A cosine head from the mean features of ``shots`` random examples of each class.
+
+    Raises:
+        ValueError: if a class has no example in ``split``.
+    """
+    device = next(model.parameters()).device
+    order = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(seed))
+    chosen = []
+    for label in range(classes):
+        members = order[split.labels.cpu()[order] == label][:shots]
+        if len(members) == 0:
+            raise ValueError(f"class {label} has no example to build its head from")
+        chosen.append(members)
+    rows = torch.cat(chosen)
+    x = F.normalize(features(model, split.inputs[rows].to(device), transform), dim=1)
+    labels = split.labels[rows].to(device)
+    weight = torch.zeros(classes, x.shape[1], device=device).index_add_(0, labels, x)
+    return Head(weight, scale).to(device)
+
+
+def few_shot_heads(
+    backbone: nn.Module, suite: Suite, recipe: Recipe, seed: int
+) -> dict[str, nn.Module]:
+    """The frozen few-shot head of every task, from pretrained features (see `few_shot_head`)."""
+    return {
+        name: few_shot_head(
+            backbone,
+            task.train,
+            len(task.class_names),
+            transform=task.transform,
+            shots=recipe.shots,
+            scale=recipe.head_scale,
+            seed=seed,
+        )
+        for name, task in suite.tasks.items()
+    }
+
+
+def own_outputs(
+    backbone: nn.Module, suite: Suite, recipe: Recipe, seed: int
+) -> dict[str, nn.Module]:
+    """Heads that pass on what they get, for a model that predicts by itself, as a language model.
+
+    The arguments are those of `few_shot_heads`; only the tasks' names matter.
+    """
+    return {name: nn.Identity() for name in suite.tasks}

@@ -1,0 +1,189 @@
+"""Pretraining: how the backbones that ship with the package came about, and any other.
+
+One small backbone is trained jointly on labelled sets that are no task of any suite (Tiny
+ImageNet at 32x32, Omniglot, rendered scripts), each under its own linear classifier, with small
+random affine maps and colour changes. The shipped file ``assets/vit.safetensors`` holds it in
+float16; the log beside it tells what it was trained on and how, and likewise for smaller ones. The
+language model ``assets/gpt.safetensors`` learns to predict the next character of Wikipedia
+articles.
+"""
+
+import time
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mergebook.suites.heads import features
+from mergebook.suites.models import scale_pixels, to_tokens
+from mergebook.suites.training import Recipe, fine_tune
+from mergebook.suites.types import (
+    PretrainingSet,
+)
+from mergelib.evaluation.tasks import (
+    Split,
+    cross_entropy,
+)
+from mergelib.progress import progress
+from mergelib.training import shuffled, train
+
+PRETRAINING = Recipe(learning_rate=1e-3, epochs=20, batch_size=128, weight_decay=0.05, warmup=0.05)
+
+PRETRAINING_TEXT = Recipe(learning_rate=1e-3, epochs=15, batch_size=32, warmup=0.05)
+
+# For a model that no weights are shipped for: a short pretraining on rendered scripts alone.
+FALLBACK = Recipe(learning_rate=1e-3, epochs=6, batch_size=128, weight_decay=0.05, warmup=0.05)
+
+
+def augment(images: Tensor, flips: Tensor, generator: torch.Generator) -> Tensor:
+    """Small random affine maps, mirroring, and changes of contrast, brightness and tint.
+
+    Args:
+        images: float pictures ``(B, 3, 32, 32)`` in -1..1.
+        flips: bool ``(B,)``: which pictures may be mirrored (photographs, not letters).
+        generator: draws everything; on the pictures' device.
+    """
+    n, device = len(images), images.device
+
+    def uniform(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(n, generator=generator, device=device)
+
+    mirror = 1.0 - 2.0 * (flips & (uniform(0, 1) < 0.5)).float()
+    angle, size = uniform(-0.12, 0.12), uniform(0.85, 1.1)
+    rows = [
+        torch.stack([mirror * size * angle.cos(), -size * angle.sin(), uniform(-0.15, 0.15)], 1),
+        torch.stack([mirror * size * angle.sin(), size * angle.cos(), uniform(-0.15, 0.15)], 1),
+    ]
+    grid = F.affine_grid(torch.stack(rows, 1), [n, 3, 32, 32], align_corners=False)
+    images = F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+    tint = 0.05 * torch.randn(n, 3, generator=generator, device=device)
+    shift = (uniform(-0.2, 0.2)[:, None] + tint)[..., None, None]
+    return uniform(0.7, 1.3)[:, None, None, None] * images + shift
+
+
+class _Union:
+    """Several labelled sets as one: pictures together, labels of each set apart."""
+
+    def __init__(
+        self, sets: Sequence[PretrainingSet], photographs: Sequence[str], device: torch.device
+    ) -> None:
+        sizes = [len(task.train.labels) for task in sets]
+        self.images = torch.cat([task.train.inputs for task in sets]).to(device)
+        self.labels = torch.cat([task.train.labels for task in sets]).to(device)
+        self.member = torch.arange(len(sets)).repeat_interleave(torch.tensor(sizes)).to(device)
+        self.flips = torch.tensor([task.name in photographs for task in sets], device=device)[
+            self.member
+        ]
+
+
+def pretrain(
+    model: nn.Module,
+    sets: Sequence[PretrainingSet],
+    recipe: Recipe = PRETRAINING,
+    *,
+    photographs: Sequence[str] = ("tiny_imagenet32",),
+    label_smoothing: float = 0.1,
+    seed: int = 0,
+) -> list[dict[str, float]]:
+    """Train ``model`` in place on the union of the sets; returns one log record an epoch.
+
+    Args:
+        model: backbone, on the device to train on.
+        sets: labelled sets; each gets a linear classifier of its own.
+        recipe: optimiser, rate, length.
+        photographs: names of the sets whose pictures may be mirrored.
+        label_smoothing: share of the target spread over all classes, 0..1.
+        seed: draws classifiers, order and augmentation.
+    """
+    device = next(model.parameters()).device
+    data = _Union(sets, photographs, device)
+    torch.manual_seed(seed)
+    width = features(model, data.images[:2], scale_pixels).shape[1]
+    heads = nn.ModuleList([nn.Linear(width, len(task.class_names)) for task in sets])
+    stack = nn.ModuleList([model, heads.to(device)]).train()
+    generator = torch.Generator(device).manual_seed(seed)
+    examples = len(data.labels)
+    optimiser = recipe.optimiser_of(stack)
+    schedule = recipe.schedule_of(optimiser, examples)
+
+    def loss(batch: Tensor) -> Tensor:
+        x = augment(scale_pixels(data.images[batch]), data.flips[batch], generator)
+        features_of = model(x)
+        member, labels = data.member[batch], data.labels[batch]
+        losses = [
+            F.cross_entropy(
+                head(features_of[member == i]),
+                labels[member == i],
+                label_smoothing=label_smoothing,
+                reduction="sum",
+            )
+            for i, head in enumerate(heads)
+        ]
+        return torch.stack(losses).sum() / len(batch)
+
+    log: list[dict[str, float]] = []
+    with progress(total=recipe.steps(examples), desc="pretraining") as bar:
+        for epoch in range(1, recipe.epochs + 1):
+            start = time.perf_counter()
+            losses = train(
+                stack,
+                shuffled(examples, recipe.batch_size, generator, epochs=1),
+                loss,
+                optimiser,
+                schedule=schedule,
+                clip=1.0,
+                on_step=lambda *_: bar.update(),
+            )
+            record = {"epoch": epoch, "loss": _mean(losses, examples, recipe.batch_size)}
+            if epoch % 5 == 0 or epoch == recipe.epochs:
+                for task, head in zip(sets, heads, strict=True):
+                    record[f"accuracy/{task.name}"] = _accuracy(model, head, task.test)
+            model.train()
+            log.append({**record, "seconds": time.perf_counter() - start})
+            bar.set_postfix(loss=f"{record['loss']:.3f}")
+    return log
+
+
+def _mean(losses: Sequence[float], examples: int, batch_size: int) -> float:
+    """The mean loss of an epoch's examples, from those of its batches."""
+    sizes = [min(batch_size, examples - first) for first in range(0, examples, batch_size)]
+    return sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / examples
+
+
+def pretrain_text(
+    model: nn.Module,
+    sets: Sequence[PretrainingSet],
+    recipe: Recipe = PRETRAINING_TEXT,
+    *,
+    seed: int = 0,
+) -> list[dict[str, float]]:
+    """Train a language model in place on texts; the loss on their test parts, in nats, as a log."""
+    parts = [task.train for task in sets]
+    union = Split(
+        torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts])
+    )
+    start = time.perf_counter()
+    with progress(total=recipe.steps(len(union)), desc="pretraining") as bar:
+        state = fine_tune(
+            model,
+            nn.Identity(),
+            union,
+            recipe,
+            transform=to_tokens,
+            seed=seed,
+            on_step=lambda *_: bar.update(),
+        )
+    model.load_state_dict(state)
+    record = {"epoch": recipe.epochs, "seconds": time.perf_counter() - start}
+    device = next(model.parameters()).device
+    for task in sets:
+        logits = features(model, task.test.inputs.to(device), to_tokens)
+        record[f"loss/{task.name}"] = cross_entropy(logits.cpu(), task.test.labels).item()
+    return [record]
+
+
+def _accuracy(model: nn.Module, head: nn.Module, split: Split) -> float:
+    device = next(head.parameters()).device
+    predicted = head(features(model, split.inputs.to(device), scale_pixels)).argmax(1).cpu()
+    return float((predicted == split.labels).float().mean())

@@ -1,0 +1,155 @@
+"""The register of families: who loads a suite, and how its models and experts come about.
+
+A family is one record. Those of the package register themselves when `mergebook.suites.families` is
+imported; `register` adds another, whose suites are then loaded, fine-tuned on and studied like
+these.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import nn
+
+from mergebook.suites.heads import few_shot_heads
+from mergebook.suites.packages import Package
+from mergebook.suites.training import Recipe
+from mergebook.suites.types import (
+    IsMatrix,
+    PretrainingSet,
+    Zoo,
+)
+from mergelib.evaluation.tasks import (
+    Suite,
+    Task,
+)
+from mergelib.statedict import is_matrix
+
+Sizes = tuple[int, int, int | None]
+LoadedTask = tuple[Task, dict[str, str]]
+MakeHeads = Callable[[nn.Module, Suite, Recipe, int], dict[str, nn.Module]]
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """How the backbones of a family are pretrained.
+
+    Attributes:
+        train: trains a fresh model in place, ``train(model, sets, recipe, seed=0)``, and returns a
+            log, one record for each epoch.
+        sets: from a folder of data, or None, to what shipped backbones are trained on.
+        recipe: how those are trained.
+        short_sets: what a model is trained on that no weights ship for; nothing to download.
+        short_recipe: how that is trained.
+    """
+
+    train: Callable[..., list[dict[str, float]]]
+    sets: Callable[[str | Path | None], list[PretrainingSet]]
+    recipe: Recipe
+    short_sets: Callable[[], list[PretrainingSet]]
+    short_recipe: Recipe
+
+
+def no_prompts(task: Task) -> Sequence[str]:
+    """None: the heads of a family are made from examples, or pass on what they get."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Family:
+    """Suites that are loaded alike, and what fits them.
+
+    Experts are fine-tuned from one of `models` by `recipe`, or given by `load_zoo`.
+
+    Attributes:
+        name: of the family.
+        suites: each suite's tasks, by its name.
+        load_task: ``load_task(name, sizes, seed, data, **options)`` loads one of them, and gives
+            the SHA-256 of each of its sources. The sizes are those of its splits; the seed decides
+            with the name what is drawn; data and options are what `load_suite` was given.
+        sizes: examples in the training, validation and test split, by profile; None for all there
+            are to test on.
+        model: the usual one.
+        models: what experts can be fine-tuned from, by name; each gives a freshly initialised one.
+        recipe: how they usually are; None where `load_zoo` gives them.
+        heads: makes the frozen heads that they are fine-tuned under.
+        prompts: the texts that a task's head is made from, none for heads of examples.
+        packages: that hold pretrained weights, by model.
+        pretraining: how the other models are pretrained.
+        is_matrix: tells from key and tensor what low-rank methods take for a matrix in them.
+        load_zoo: ``load_zoo(suite, model=, device=, **options)`` gives the zoo of experts that
+            others have fine-tuned; options are what `load_zoo` was given.
+    """
+
+    name: str
+    suites: Mapping[str, Sequence[str]]
+    load_task: Callable[..., LoadedTask]
+    sizes: Mapping[str, Sizes]
+    model: str
+    models: Mapping[str, Callable[[], nn.Module]] = field(default_factory=dict)
+    recipe: Recipe | None = None
+    heads: MakeHeads = few_shot_heads
+    prompts: Callable[[Task], Sequence[str]] = no_prompts
+    packages: Mapping[str, Package] = field(default_factory=dict)
+    pretraining: Pretraining | None = None
+    is_matrix: IsMatrix = is_matrix
+    load_zoo: Callable[..., Zoo] | None = None
+
+    def __post_init__(self) -> None:
+        weights = self.pretraining or self.packages
+        if self.load_zoo is None and (self.recipe is None or not weights):
+            raise ValueError(
+                f"family {self.name!r} needs load_zoo, or to make experts by a recipe, and "
+                "pretraining or a package"
+            )
+
+
+FAMILIES: dict[str, Family] = {}
+
+
+def register(family: Family) -> Family:
+    """Add a family, whose suites can then be loaded.
+
+    Raises:
+        ValueError: for a family's or a suite's name that is taken.
+    """
+    if family.name in FAMILIES:
+        raise ValueError(f"a family {family.name!r} is registered already")
+    for suite in family.suites:
+        for other in FAMILIES.values():
+            if suite in other.suites:
+                raise ValueError(f"suite {suite!r} is one of family {other.name!r} already")
+    FAMILIES[family.name] = family
+    return family
+
+
+def known_suites() -> dict[str, tuple[str, ...]]:
+    """All suites there are, and their tasks."""
+    return {
+        name: tuple(tasks) for family in FAMILIES.values() for name, tasks in family.suites.items()
+    }
+
+
+def family_of(suite: str) -> Family:
+    """The family that a suite belongs to, by its name.
+
+    Raises:
+        ValueError: for an unknown suite; it lists all.
+    """
+    for family in FAMILIES.values():
+        if suite in family.suites:
+            return family
+    raise ValueError(f"unknown suite {suite!r}; known: {', '.join(known_suites())}")
+
+
+def family_with(model: str) -> Family:
+    """The first family whose experts can be fine-tuned from a model, by its name.
+
+    Raises:
+        ValueError: for an unknown model; it lists all.
+    """
+    for family in FAMILIES.values():
+        if model in family.models:
+            return family
+    known = dict.fromkeys(name for family in FAMILIES.values() for name in family.models)
+    raise ValueError(f"unknown model {model!r}; known: {', '.join(known)}")

@@ -1,0 +1,193 @@
+"""The zoo: a backbone, one fine-tuned expert for each task, and the frozen heads.
+
+Every expert is one file in the cache, named by a hash of all that made it: data, backbone,
+recipe, seed. So suites that share a task share its expert, two processes that build at once divide
+the work, and a killed build loses only the expert it was at.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from mergebook.suites.backbones import VERSION, cached, load_backbone
+from mergebook.suites.families import Family, family_of
+from mergebook.suites.models import scale_pixels, to_tokens
+from mergebook.suites.training import Recipe, fine_tune
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.tasks import (
+    Suite,
+    Task,
+    cross_entropy,
+)
+from mergelib.hashing import digest, fingerprint, plain
+from mergelib.io import cache_folder
+from mergelib.progress import progress
+
+__all__ = ["Zoo", "load_beginning", "load_zoo", "make_heads"]
+
+
+def load_zoo(
+    suite: Suite,
+    *,
+    model: str | None = None,
+    recipe: Recipe | None = None,
+    seed: int | None = None,
+    device: torch.device | str = "cpu",
+    **options: Any,
+) -> Zoo:
+    """The experts of a suite, from the cache or fine-tuned now (with a progress bar).
+
+    Args:
+        suite: from `load_suite`.
+        model: ``"vit"`` for pictures and ``"gpt"`` for texts are the defaults (their pretrained
+            weights ship with the package), or another of its family's `models`, which is first
+            pretrained. For suites with public experts the backbone's name on the hub, or a folder.
+        recipe: how to fine-tune; the default suits the suite and its usual model.
+        seed: draws the heads' examples and the order of training; by default the suite's.
+        device: where to train, and where the zoo's tensors lie.
+        **options: of a family with public experts, e.g. ``experts``, their folders.
+
+    Raises:
+        ValueError: a suite of no family, an unknown model, one for another kind of data, a recipe
+            out of range, or one for experts that are not fine-tuned here.
+        TypeError: an option that the family does not have.
+    """
+    family = family_of(suite.name)
+    model = family.model if model is None else model
+    if family.load_zoo is not None:
+        if recipe is not None:
+            raise ValueError(f"{suite.name} has public experts, it takes no recipe")
+        return family.load_zoo(suite, model=model, device=device, **options)
+    if options:
+        raise TypeError(f"{suite.name} has no option {next(iter(options))!r}")
+    seed = suite.seed if seed is None else seed
+    return _trained_zoo(suite, model, recipe or _recipe(family), seed, device)
+
+
+def load_beginning(
+    suite: Suite,
+    *,
+    model: str | None = None,
+    recipe: Recipe | None = None,
+    device: torch.device | str = "cpu",
+) -> Zoo:
+    """The zoo of a suite before any fine-tuning: backbone and heads, but no experts.
+
+    Args:
+        suite: from `load_suite`.
+        model: as for `load_zoo`.
+        recipe: how many examples stand behind a head; by default the suite's usual one.
+        device: where the zoo's tensors lie.
+
+    Raises:
+        ValueError: an unknown model, or a suite whose heads come with its public experts.
+    """
+    family = family_of(suite.name)
+    return _beginning(suite, model or family.model, recipe or _recipe(family), suite.seed, device)
+
+
+def make_heads(
+    backbone: nn.Module, suite: Suite, recipe: Recipe | None = None, seed: int | None = None
+) -> dict[str, nn.Module]:
+    """The frozen head of every task, as the suite's family makes them.
+
+    Args:
+        backbone: with its pretrained weights.
+        suite: the tasks.
+        recipe: how many examples stand behind a head; by default the suite's usual one.
+        seed: draws these; by default the suite's.
+
+    Raises:
+        ValueError: for a suite whose heads come with its public experts.
+    """
+    family = family_of(suite.name)
+    seed = suite.seed if seed is None else seed
+    return family.heads(backbone, suite, recipe or _recipe(family), seed)
+
+
+def _recipe(family: Family) -> Recipe:
+    if family.recipe is None:
+        raise ValueError(
+            f"experts and heads of {', '.join(family.suites)} are public: load_zoo gives them"
+        )
+    return family.recipe
+
+
+def _beginning(
+    suite: Suite, model: str, recipe: Recipe, seed: int, device: torch.device | str
+) -> Zoo:
+    family = family_of(suite.name)
+    if model not in family.models:
+        known = ", ".join(family.models)
+        raise ValueError(f"unknown model {model!r} for {suite.name}; known: {known}")
+    backbone = load_backbone(model, device)
+    pretrained = {key: value.clone() for key, value in backbone.state_dict().items()}
+    origin = {"version": VERSION, "model": model, "recipe": plain(recipe), "seed": seed}
+    origin["backbone"] = digest(tensor for _, tensor in sorted(pretrained.items()))
+    heads = make_heads(backbone, suite, recipe, seed)
+    revisions = family.packages[model].origin() if model in family.packages else {}
+    made = fingerprint({**origin, "sources": suite.sources})
+    return Zoo(suite, backbone, pretrained, {}, heads, {}, made, revisions, family.is_matrix)
+
+
+def _trained_zoo(
+    suite: Suite, model: str, recipe: Recipe, seed: int, device: torch.device | str
+) -> Zoo:
+    zoo, family = _beginning(suite, model, recipe, seed, device), family_of(suite.name)
+    origin = {"version": VERSION, "model": model, "recipe": plain(recipe), "seed": seed}
+    origin["backbone"] = digest(tensor for _, tensor in sorted(zoo.pretrained.items()))
+    keys = {name: _key(origin, task, family.prompts(task)) for name, task in suite.tasks.items()}
+    folder = cache_folder() / "zoo"
+    files = {name: folder / f"{name}-{key}.safetensors" for name, key in keys.items()}
+    missing = [name for name in suite.tasks if not files[name].exists()]
+    steps = sum(recipe.steps(len(suite.tasks[name].train)) for name in missing)
+    experts = {}
+    with progress(total=steps, desc="fine-tuning", leave=False) as bar:
+        for name, task in suite.tasks.items():
+            bar.set_postfix_str(name)
+            train = partial(
+                fine_tune,
+                zoo.model,
+                zoo.heads[name],
+                task.train,
+                recipe,
+                transform=task.transform,
+                loss=task.loss,
+                seed=seed,
+                on_step=lambda *_: bar.update(),
+            )
+            state = cached(files[name], train, origin)
+            experts[name] = {key: value.to(device) for key, value in state.items()}
+    made = fingerprint("".join(keys.values()))
+    return replace(zoo, experts=experts, files=files, fingerprint=made)
+
+
+def _key(origin: Mapping[str, Any], task: Task, prompts: Sequence[str]) -> str:
+    """Hash of all that an expert depends on."""
+    inputs = {
+        **origin,
+        "classes": len(task.class_names),
+        "data": digest([task.train.inputs, task.train.labels]),
+    }
+    # The keys of the first experts did not name these three.
+    if task.loss is not cross_entropy:
+        inputs["loss"] = _name(task.loss)
+    if task.transform not in (scale_pixels, to_tokens):
+        inputs["transform"] = _name(task.transform)
+    if prompts:
+        inputs["prompts"] = list(prompts)
+    return fingerprint(inputs)
+
+
+def _name(function: Any) -> str:
+    """A function's module and name, by which what it made is cached."""
+    name = getattr(function, "__qualname__", "<lambda>")
+    if "<lambda>" in name:
+        raise ValueError(f"{function!r} has no name to cache experts by: define it with def")
+    return f"{function.__module__}.{name}"

@@ -1,0 +1,1 @@
+"""Evaluating models on the tasks of a suite, and measuring the cost of work."""

@@ -1,0 +1,39 @@
+"""Losses and metrics that some tasks have in place of cross-entropy and accuracy."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from mergelib.evaluation.tasks import Metric
+
+
+def squared_error(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
+    """Squared error of one output for each label: outputs ``(N, 1)`` or ``(N,)``, labels ``(N,)``.
+
+    Raises:
+        ValueError: for another number of outputs.
+    """
+    if outputs.numel() != labels.numel():
+        raise ValueError(
+            f"outputs have shape {tuple(outputs.shape)}, expected one for each of the "
+            f"{labels.numel()} labels"
+        )
+    return F.mse_loss(outputs.flatten(), labels.flatten().to(outputs.dtype), reduction=reduction)
+
+
+def matthews(outputs: Tensor, labels: Tensor) -> float:
+    """Matthews' correlation of the predicted classes with the labels, -1..1."""
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(labels.numpy(), outputs.argmax(1).numpy()))
+
+
+def correlation(outputs: Tensor, labels: Tensor) -> float:
+    """The mean of Pearson's and Spearman's correlation of outputs ``(N, 1)`` with labels, -1..1."""
+    from scipy.stats import pearsonr, spearmanr
+
+    pair = outputs.flatten().numpy(), labels.numpy()
+    return float((pearsonr(*pair).statistic + spearmanr(*pair).statistic) / 2)
+
+
+MATTHEWS = Metric("matthews", matthews)
+CORRELATION = Metric("correlation", correlation, of_classes=False)

@@ -1,1 +1,0 @@
-"""What was measured: its provenance and cost, written, read and summarised."""

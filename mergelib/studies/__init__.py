@@ -1,1 +1,0 @@
-"""Studies: what is measured over seeds, one module per paper, and what runs and keeps them."""

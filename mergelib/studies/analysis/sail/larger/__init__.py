@@ -1,1 +1,0 @@
-"""What chapters read out of studies of larger networks."""

@@ -1,1 +1,0 @@
-"""The studies themselves, by paper: functions of a zoo that return tables."""

@@ -1,1 +1,0 @@
-"""Studies of larger networks that begin with what smaller ones have learned."""

@@ -1,0 +1,88 @@
+"""Which edits make a run be measured anew: on a copy of the packages, edited line by line."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mergelib
+from mergebook.cart.measure.experiments import baselines
+from mergebook.cogram.measure import fusion
+from mergebook.lab.dependencies import code_key
+
+BOTH = {"cart", "cogram"}
+MEASURE = "mergebook/cart/measure/experiments.py"
+ROOT = Path(mergelib.__file__).parents[1]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The sources, without git: as good as installed elsewhere."""
+    ignored = shutil.ignore_patterns("__pycache__", "assets")
+    for package in ("mergelib", "mergebook"):
+        shutil.copytree(ROOT / package, tmp_path / "installed" / package, ignore=ignored)
+    return tmp_path / "installed"
+
+
+def changed(copy: Path, file: str, old: str, new: str) -> set[str]:
+    """The studies whose key an edit changes, of one on CART and one on CoGraM."""
+    studies: dict[str, Any] = {"cart": baselines, "cogram": fusion}
+    other = copy.with_name("edited")
+    shutil.copytree(copy, other)
+    text = (other / file).read_text()
+    assert old in text, f"{file} has no {old!r}"
+    (other / file).write_text(text.replace(old, new, 1))
+    return {name for name, s in studies.items() if code_key(s, copy) != code_key(s, other)}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "concerned"),
+    [
+        ("mergelib/rules/sparse.py", "def ties(", "BOUND = 1\n\n\ndef ties(", BOTH),
+        (
+            "mergebook/lab/comparison.py",
+            "def choose(",
+            "X = 1\n\n\ndef choose(",
+            {"cart", "cogram"},
+        ),
+        (
+            "mergebook/suites/heads.py",
+            "import torch",
+            "import math\nimport torch",
+            {"cart", "cogram"},
+        ),
+        (
+            "mergebook/cart/measure/experiments.py",
+            "RANK_RATIOS = (0.0, ",
+            "RANK_RATIOS = (0.1, ",
+            {"cart"},
+        ),
+        ("mergebook/cogram/measure.py", "STEEPNESSES = ", "OTHERS = STEEPNESSES = ", {"cogram"}),
+        ("mergebook/cart/claims/checks.py", "NEAR = ", "OTHERS = NEAR = ", set()),
+        ("mergebook/cli/studies.py", "DEMO = ", "OTHERS = DEMO = ", set()),
+        ("mergebook/plots/charts.py", "import ", "import math\nimport ", set()),
+        ("mergelib/rules/sparse.py", "def ties(", "# said otherwise\ndef ties(", set()),
+        ("mergelib/rules/sparse.py", '"""', '"""Said otherwise. ', set()),
+    ],
+)
+def test_what_an_edit_concerns(
+    copy: Path, file: str, old: str, new: str, concerned: set[str]
+) -> None:
+    assert changed(copy, file, old, new) == concerned
+
+
+def test_a_copy_has_the_same_key(copy: Path) -> None:
+    assert code_key(baselines, copy) == code_key(baselines)
+
+
+def test_a_study_of_ones_own_counts_with_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mine(zoo: Any) -> dict[str, Any]:
+        return {"test": []}
+
+    def other(zoo: Any) -> dict[str, Any]:
+        return {"test": [{}]}
+
+    assert code_key(mine) == code_key(other), "a module counts as a whole"
+    monkeypatch.setattr("inspect.getmodule", lambda _: None)
+    assert code_key(mine) != code_key(other), "in a notebook the function counts"

@@ -1,0 +1,398 @@
+"""The loop over seeds behind results/, and the studies it repeats."""
+
+import json
+import math
+import os
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from mergebook.cart.measure import experiments as rule_studies
+from mergebook.cart.measure.convolutions import kernels
+from mergebook.cart.measure.experiments import (
+    adaptation,
+    baselines,
+    compression,
+    interference,
+    ranks,
+    task_counts,
+)
+from mergebook.lab import comparison
+from mergebook.lab.catalogue import get_study
+from mergebook.lab.comparison import points
+from mergebook.lab.runner import REGISTERED, Run, Study, beginning_of, measure_study
+from mergebook.suites.training import Recipe
+from mergebook.suites.zoo import Zoo
+from mergelib import flatten, merge, registry
+from mergelib.evaluation.loops import evaluate
+from mergelib.procedures import Adapted, adapt
+from mergelib.statedict import is_kernel, is_matrix
+
+SEARCHES_NOTHING = {
+    *("ranks", "interference", "surface", "geometry", "concrete"),
+    *("stability", "retraining", "variance", "scaling", "repeats"),
+    *("uneven", "mechanisms", "rebasin", "weighing", "diffusion"),
+}
+
+
+@pytest.fixture(scope="module")
+def methods() -> dict[str, dict[str, list[Any]]]:
+    return {"average": {}, "ties": {"scale": [0.5, 1.0]}, "dare": {"drop_rate": [0.5]}}
+
+
+def test_baselines_are_complete_and_valid_json(tiny: str, methods: dict[str, Any]) -> None:
+    record = measure_study(
+        baselines,
+        "digits2",
+        range(2),
+        settings={"grids": methods},
+        model=tiny,
+        recipe=Recipe(epochs=1),
+        profile="smoke",
+    )
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
+    test = pd.DataFrame(record["test"])
+    rows = set(test[["seed", "method", "task"]].itertuples(index=False, name=None))
+    names = ["pretrained", *methods, "individual"]
+    assert rows == set(product(range(2), names, ["digits_low", "digits_high"]))
+    assert len(test) == len(rows)
+    assert (test["n"] == 120).all()
+    assert (test.loc[test["method"] == "individual", "normalised"] == 1).all()
+    validation = pd.DataFrame(record["validation"])
+    assert validation.groupby(["seed", "method"]).size().to_dict() == {
+        (0, "ties"): 2,
+        (1, "ties"): 2,
+        (0, "dare"): 1,
+        (1, "dare"): 1,
+    }
+    assert [chosen["seed"] for chosen in record["chosen"]] == [0, 1]
+    assert record["chosen"][0]["zoo"] != record["chosen"][1]["zoo"]
+    for chosen in record["chosen"]:
+        found = validation[
+            (validation["seed"] == chosen["seed"]) & (validation["method"] == "ties")
+        ]
+        best = found.loc[found["accuracy"].idxmax(), "scale"]
+        assert chosen["settings"]["ties"]["scale"] == best
+        assert chosen["settings"]["average"] == {}
+    made = record["provenance"]
+    assert made["suite"] == "digits2"
+    assert made["seeds"] == [0, 1]
+    assert made["recipe"]["epochs"] == 1
+    assert set(made["sources"]) == {"0", "1"}
+    assert all(not math.isnan(row["accuracy"]) for row in record["test"])
+
+
+def test_baselines_that_were_killed_resume(
+    tiny: str, methods: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first seed is not measured again; other grids, sizes and recipes are measured anew."""
+    measured: list[int] = []
+    real = comparison.compare
+
+    def watched(zoo: Zoo, settings: Any) -> pd.DataFrame:
+        if measured == [0] and zoo.suite.seed == 1:
+            raise KeyboardInterrupt
+        measured.append(zoo.suite.seed)
+        return real(zoo, settings)
+
+    def measure(rate: float = 4e-4, **options: Any) -> dict[str, Any]:
+        recipe = Recipe(epochs=1, learning_rate=rate)
+        chosen = {"settings": {"grids": methods}, "profile": "smoke", "model": tiny, **options}
+        return measure_study(baselines, "digits2", range(2), recipe=recipe, **chosen)
+
+    monkeypatch.setattr(rule_studies, "compare", watched)
+    with pytest.raises(KeyboardInterrupt):
+        measure()
+    assert measured == [0]
+    measured.append(-1)
+    resumed = measure()
+    assert measured == [0, -1, 1]
+    monkeypatch.setenv("MERGELIB_CACHE", f"{os.environ['MERGELIB_CACHE']}-fresh")
+    whole = measure()
+    assert measured == [0, -1, 1, 0, 1]
+    assert resumed == whole
+    measure(test_size=60)
+    measure(rate=1e-3)
+    measure(settings={"grids": {"average": {}}})
+    monkeypatch.setitem(methods, "ties", {"scale": [0.5]})
+    measure()
+    assert measured[5:] == [0, 1] * 4
+    measure()
+    assert len(measured) == 13
+
+
+def test_baselines_of_an_unknown_method_fail_before_any_work(
+    tiny_zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rule_studies, "choose_wide", pytest.fail)
+    with pytest.raises(ValueError, match="unknown method 'tias'; did you mean 'ties'"):
+        baselines(tiny_zoo, grids={"average": {}, "tias": {}})
+
+
+def test_ranks_are_those_of_merge(tiny_zoo: Zoo) -> None:
+    first = next(iter(tiny_zoo.experts.values()))
+    rows = ranks(tiny_zoo, rank_ratios=[0, 0.3, 1], scales=[1.0, 2.0], uncentred_scales=[0.5])
+    table = pd.DataFrame(rows["test"])
+    assert len(table) == 3 * 3 * 2
+    found = table.set_index(["method", "scale", "rank_ratio", "task"])["accuracy"]
+    ends = [found["cart", scale, ratio] for scale in (1.0, 2.0) for ratio in (0, 1)]
+    assert all(end.equals(ends[0]) for end in ends), "CART ends where it starts: at the average"
+    merged = merge("cart", tiny_zoo.experts, rank_ratio=0.3, scale=2.0)
+    expected = evaluate(tiny_zoo.model, merged, tiny_zoo.heads, tiny_zoo.suite, autocast=True)
+    assert found["cart", 2.0, 0.3].tolist() == expected["accuracy"].tolist()
+    path = pd.DataFrame(rows["path"]).set_index(["method", "scale", "rank_ratio"])["distance"]
+    assert path["cart"].max() < 1e-5, "with two experts CART is the average"
+    assert path["low_rank_task_arithmetic", 0.5, 1] < 1e-5, "at scale 1/T too"
+    centre = flatten(merge("average", tiny_zoo.experts))
+    name = "low_rank_task_arithmetic"
+    options: dict[str, Any] = {"scale": 0.5, "rank_ratio": 0.3}
+    merged = merge(name, tiny_zoo.experts, pretrained=tiny_zoo.pretrained, **options)
+    away = (flatten(merged) - centre).norm() / (flatten(first) - centre).norm()  # two are as far
+    assert path[name, 0.5, 0.3] == pytest.approx(float(away), rel=1e-4)
+
+
+def test_task_counts(tiny_zoo: Zoo) -> None:
+    """Of one task only, every method that needs no scale is its expert."""
+    rows = task_counts(tiny_zoo, counts=[1, 2], subsets=3, pictures=80)
+    table = pd.DataFrame(rows["test"])
+    assert table.groupby(["count", "method"]).size().unstack().loc[1].eq(3).all()
+    assert table.groupby(["count", "method"]).size().unstack().loc[2].eq(1).all(), "all tasks once"
+    alone = table[(table["count"] == 1) & table["method"].isin(["average", "cart"])]
+    assert alone["normalised"].tolist() == pytest.approx([1.0] * 6)
+    bounds = pd.DataFrame(rows["bounds"])
+    assert list(bounds["task"]) == list(tiny_zoo.suite.tasks)
+    assert bounds["individual"].mean() > bounds["pretrained"].mean()
+    assert rows == task_counts(tiny_zoo, counts=[1, 2], subsets=3, pictures=80)
+
+
+def test_interference_study(tiny_zoo: Zoo) -> None:
+    table = pd.DataFrame(interference(tiny_zoo, rank_ratios=[0.0, 0.5, 1.0])["curves"])
+    layers = [key for key, value in tiny_zoo.pretrained.items() if is_matrix(key, value)]
+    assert table.groupby("layer", sort=False).size().to_dict() == dict.fromkeys(layers, 6)
+
+
+def test_compression_study(tiny_zoo: Zoo) -> None:
+    tables = compression(tiny_zoo, rank_ratios=[0.0, 1.0], mask_scales=[0.2, 0.6])
+    keys = ["method", "setting", "rest"]
+    means = pd.DataFrame(tables["test"]).groupby(keys)["accuracy"].mean()
+    average = merge("average", tiny_zoo.experts)
+    judged = evaluate(tiny_zoo.model, average, tiny_zoo.heads, tiny_zoo.suite, autocast=True)
+    assert means["cart_indexing", "rank_ratio=0.0", "average"] == judged["accuracy"].mean()
+    experts = means["individual", "", ""]
+    assert means["cart_indexing", "rank_ratio=1.0", "own"] == pytest.approx(experts, abs=0.01)
+    assert means["emr", "", ""] > experts - 0.1
+    storage = pd.DataFrame(tables["storage"]).set_index(keys).sort_index()
+    count = storage["parameters"].iloc[0]
+    masks = storage.loc["tall_masks", "bits_per_task"]
+    assert ((masks >= count) & (masks < 1.01 * count + 800)).all(), "a bit a parameter, padded"
+    bits = storage["bits_per_task"]
+    assert bits["cart_indexing", "rank_ratio=0.0", "average"] == 0
+    state = tiny_zoo.pretrained
+    rest = sum(value.numel() for key, value in state.items() if not is_matrix(key, value))
+    for setting in ("rank_ratio=0.0", "rank_ratio=1.0"):
+        own, averaged = (bits["cart_indexing", setting, name] for name in ("own", "average"))
+        assert own - averaged == 32 * rest
+
+
+def test_compression_study_of_kernels(tiny_zoo: Zoo) -> None:
+    """Where convolutions are matrices, their factors are kept as well."""
+    quick: dict[str, Any] = {"rank_ratios": [1.0], "mask_scales": [0.4]}
+    bits = [
+        row["bits_per_task"]
+        for kind in (is_matrix, is_kernel)
+        for row in compression(replace(tiny_zoo, is_matrix=kind), **quick)["storage"]
+        if row["rest"] == "average"
+    ]
+    kernels_alone = [
+        value.flatten(1).shape
+        for key, value in tiny_zoo.pretrained.items()
+        if is_kernel(key, value) and not is_matrix(key, value)
+    ]
+    assert bits[1] - bits[0] == sum(32 * min(shape) * sum(shape) for shape in kernels_alone)
+
+
+def test_adaptation_study(tiny_zoo: Zoo) -> None:
+    grids = {"task_arithmetic": {"scale": [0.3, 0.5]}}
+    tables = adaptation(tiny_zoo, grids=grids, granularities=("layer", "task"), steps=11)
+    table = pd.DataFrame(tables["test"])
+    found = table.groupby(["method", "granularity"]).size().index.tolist()
+    plus = "adamerging+task_arithmetic"
+    assert found == [(plus, "layer"), (plus, "task"), ("task_arithmetic", "")]
+    means = table.groupby("granularity")["accuracy"].mean()
+    assert means["layer"] != means["task"], "one coefficient a task is another search"
+    assert [row["step"] for row in tables["history"]] == [0, 10] * 2
+    assert json.loads(json.dumps(tables)) == tables
+
+
+def test_kernels_are_folded(tiny_zoo: Zoo) -> None:
+    tables = kernels(tiny_zoo, grids={"average": {}, "cart": {"scale": [1.0, 2.0]}})
+    test = pd.DataFrame(tables["test"])
+    assert test["method"].unique().tolist() == ["individual", "pretrained", "average", "cart"]
+    assert [row["method"] for row in tables["chosen"]] == ["average", "cart"]
+    scale = tables["chosen"][1]["scale"]
+    merged = merge("cart", tiny_zoo.experts, scale=scale, is_matrix=is_kernel)
+    table = evaluate(tiny_zoo.model, merged, tiny_zoo.heads, tiny_zoo.suite, autocast=True)
+    assert test.loc[test["method"] == "cart", "accuracy"].tolist() == table["accuracy"].tolist()
+
+
+def test_studies_use_no_method_that_they_do_not_name(
+    tiny_zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a changed method would leave their keys as they were."""
+    looked_up: set[str] = set()
+
+    class Watched(dict[str, registry.Method]):
+        def __getitem__(self, name: str) -> registry.Method:
+            looked_up.add(name)
+            return super().__getitem__(name)
+
+    monkeypatch.setattr(registry, "_METHODS", Watched(registry._METHODS))
+
+    def hasty(method: str, experts: Any, **options: Any) -> Adapted:
+        return adapt(method, experts, **{**options, **dict.fromkeys({"steps"} & {*options}, 1)})
+
+    monkeypatch.setattr(comparison, "adapt", hasty)
+    monkeypatch.setattr(comparison, "points", lambda grid: points(grid)[:1])
+    monkeypatch.setattr(comparison, "_beyond", lambda *_: None)
+    quick: dict[str, dict[str, Any]] = {
+        "baselines": {"grids": {"ties": {"scale": [1.0]}, "consensus": {"scale": [0.3]}}},
+        "ranks": {"rank_ratios": [0.5], "scales": [1.0], "uncentred_scales": [0.5]},
+        "task_counts": {"counts": [2], "subsets": 1, "pictures": 40},
+        "interference": {"rank_ratios": [0.5], "pictures": 5},
+        "compression": {"rank_ratios": [0.5], "mask_scales": [0.4]},
+        "surface": {"rank_ratios": [0.5], "scales": [1.0, 2.0], "inputs": 3, "pictures": 20},
+        "geometry": {"rank_ratios": [0.5]},
+        "variance": {"densities": [0.5], "multiples": [1.0], "pictures": 20},
+        "remedies": {"epochs": 2, "radii": [0.1]},
+        "scaling": {"steps": [1], "groups": 1, "size": 2, "compared": 1, "pictures": 5, "seen": 5},
+        "repeats": {"tasks": 1, "counts": [1, 2], "steps": 1},
+        "uneven": {"rates": {"sgd": 0.01}, "steps": 2, "ratio": 3.0, "pictures": 5},
+        "mechanisms": {"examples": 6, "parts": 3, "steps": 1, "mending": 1, "pictures": 5},
+        "rebasin": {"epochs": 1, "examples": 6, "parts": 3, "pictures": 5},
+        "weighing": {"steps": [1], "examples": 6, "parts": 2, "singles": 1, "tried": [1, 2]}
+        | {"pictures": 6},
+        "diffusion": {"task": "digits_low", "width": 32, "depth": 2, "source": (16, 1)}
+        | {"steps": 3, "aligned": 1, "prepared": 2, "batch_size": 4, "samples": 20, "euler": 2},
+        "kernels": {"grids": {"average": {}, "cart": {"scale": [1.0]}}},
+        "adaptation": {"steps": 1},
+        "coefficients": {"rates": [0.1], "steps": 1},
+        "concrete": {"steps": 1},
+        "procedures": {"examples": 4, "steps": 1},
+        "language": {"examples": 4, "steps": 1},
+        "granular": {"examples": 2},
+        "irrelevant": {"counts": [0], "examples": 2, "steps": 1},
+        "relevant": {"counts": [2], "examples": 2, "steps": 1, "pictures": 20},
+        "stability": {"pictures": 8, "curved": 2, "singles": 2, "products": 2, "adam": 2},
+        "retraining": {"tasks": 1, "pairs": 2, "steps": [1], "examples": 16, "counts": [16]},
+    }
+    # They train long, take pairs, points or a text, or need BatchNorm.
+    left_out = {"calibration", "fusion", "feature_scale", "thresholds", "tuning", "batch_norm"}
+    left_out |= {"starts_tuning", "kept_scratch", "silhouettes", "merge_stability"}
+    left_out |= {"spirals", "gamma_sweep", "overlap", "mixture", "cross_corpus"}
+    left_out |= {"kept", "encoder", "arms", "factorial", "risk", "clusters", "text_map"}
+    left_out |= {"text_kernels", "text_nearness", "mixture_weights"}
+    assert {*quick, *left_out} == set(REGISTERED)
+    for name, settings in quick.items():
+        study = get_study(name)
+        complete = study.complete(settings)
+        looked_up.clear()
+        tables = study.function(tiny_zoo, **complete)
+        assert json.loads(json.dumps(tables, allow_nan=False)) == tables, name
+        if name not in SEARCHES_NOTHING:
+            assert tables["chosen"], f"{name} searches, and tells what it chose"
+
+
+def test_defaults_and_later_fields_change_no_key() -> None:
+    def before(zoo: Zoo, *, steps: int = 5) -> dict[str, Any]:
+        return {}
+
+    def after(zoo: Zoo, *, steps: int = 5, rates: tuple[float, ...] = (0.1, 1.0)) -> dict[str, Any]:
+        return {}
+
+    after.__name__ = "before"
+
+    def run(function: Any, recipe: Any = None, **settings: Any) -> Run:
+        study = Study(function)
+        return Run(study, "digits2", 0, "vit", recipe, settings=study.complete(settings), code="c")
+
+    old, new = run(before), run(after)
+    inputs = {"zoo": "1", "sources": {}}
+    assert (old.name, old.key(inputs)) == (new.name, new.key(inputs))
+    assert run(after, rates=[0.1, 1.0]).key(inputs) == old.key(inputs), "as read from JSON"
+    different = [run(before, steps=6), run(after, rates=[0.1]), replace(old, seed=1)]
+    different.append(replace(old, code="d"))
+    assert len({old.key(inputs), *(other.key(inputs) for other in different)}) == 5
+    assert len({old.name, *(other.name for other in different[:3])}) == 4
+    assert old.key({**inputs, "zoo": "2"}) != old.key(inputs)
+
+
+def test_points_are_runs_of_their_own(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two points by two seeds; a sweep that was killed goes on where it was."""
+    asked: list[tuple[int, float]] = []
+
+    def timed(zoo: Zoo, *, rate: float = 0.1, batch: int = 8) -> dict[str, Any]:
+        if len(asked) == 3:
+            asked.append((-1, 0.0))
+            raise KeyboardInterrupt
+        asked.append((zoo.suite.seed, rate))
+        return {"test": [{"rate": rate, "accuracy": rate}]}
+
+    def measure() -> dict[str, Any]:
+        return measure_study(
+            Study(timed, load=beginning_of),
+            "digits2",
+            range(2),
+            settings={"batch": 4},
+            points=[{"rate": 0.2}, {}],
+            model=tiny,
+            profile="smoke",
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        measure()
+    record = measure()
+    assert asked == [(0, 0.2), (0, 0.1), (1, 0.2), (-1, 0.0), (1, 0.1)]
+    told = [(row["seed"], row["rate"]) for row in record["test"]]
+    assert told == [(0, 0.2), (0, 0.1), (1, 0.2), (1, 0.1)]
+    made = record["provenance"]
+    assert made["settings"] == {"batch": 4}
+    assert made["points"] == [{"rate": 0.2}, {"rate": 0.1}]
+    assert made["seeds"] == [0, 1]
+    assert len(set(made["zoo"].values())) == 2, "one zoo for all points of a seed"
+    with pytest.raises(ValueError, match="two runs have the name"):
+        measure_study(timed, "digits2", [0], points=[{}, {"rate": 0.1}], model=tiny)
+
+
+def test_a_study_that_fails_for_one_seed(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def fragile(zoo: Zoo, *, broken: int = 1) -> dict[str, Any]:
+        asked.append(zoo.suite.seed)
+        if zoo.suite.seed == broken:
+            raise FloatingPointError("diverged")
+        return {"test": [{"accuracy": 1.0}]}
+
+    options: dict[str, Any] = {"model": tiny, "recipe": Recipe(epochs=1), "profile": "smoke"}
+    with pytest.raises(FloatingPointError, match="diverged") as failure:
+        measure_study(fragile, "digits2", range(3), **options)
+    assert "1 of 3 runs failed" in failure.value.__notes__[0]
+    assert asked == [0, 1, 2]
+    measure_study(fragile, "digits2", [0, 2], **options)
+    assert asked == [0, 1, 2], "the others are there"
+
+
+def test_what_is_unknown_is_named(tiny: str) -> None:
+    with pytest.raises(
+        ValueError, match="unknown study 'rank'; known: adaptation, arms, baselines"
+    ):
+        get_study("rank")
+    with pytest.raises(ValueError, match=r"ranks has no setting 'ratios'; it has: rank_ratios=\("):
+        measure_study(ranks, "digits2", range(2), settings={"ratios": [1]})
+
+
+def test_one_value_is_a_list_of_one_where_a_list_is_asked() -> None:
+    complete = get_study("scaling").complete({"steps": 5, "rivals": "ties", "groups": 2})
+    assert (complete["steps"], complete["rivals"], complete["groups"]) == ([5], ["ties"], 2)

@@ -1,0 +1,106 @@
+"""Chapter 50: schemes that keep the function keep every loss, and copies stay copies."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+import torch
+
+from mergebook.sail.draw import growing as figures
+from mergebook.sail.read import growing
+from mergelib.evaluation.tasks import Split, Task
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, growing.Case]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(64) % 3
+    pictures = torch.randn(64, 3, 32, 32, generator=generator) + labels[:, None, None, None]
+    split = Split(pictures, labels)
+    task = Task("shades", ("dark", "grey", "bright"), split, split, split)
+    return growing.cases(task, steps=3)
+
+
+@pytest.mark.parametrize("family", ["MLP", "ResNet", "GPT"])
+def test_what_is_kept(cases: dict[str, growing.Case], family: str) -> None:
+    case = cases[family]
+    table = growing.growths(case).set_index(["grown", "scheme"])
+    exact = table[table.index.get_level_values("scheme").isin(["replicate", "mean", "identity"])]
+    assert exact["change"].max() < 1e-5
+    assert exact["loss"].to_numpy() == pytest.approx(case.loss(case.source), abs=1e-4)
+    assert exact["kept"].to_numpy() == pytest.approx(1, abs=1e-2)
+    assert ("deeper", "identity") in table.index or family == "MLP"
+    assert (table["change"].drop(exact.index) > 1e-6).all()
+
+
+def test_traps_cost_what_is_said() -> None:
+    careful, sharp, loud, uneven = growing.traps(growing.language_case(steps=200))
+    assert careful < 1e-5
+    assert loud == pytest.approx(1, abs=1e-5), "twice the logits"
+    assert sharp > 0.3
+    assert uneven > 0.3
+
+
+def test_copies_stay_copies_until_noise_parts_them() -> None:
+    table = growing.parting([0], trained=12, steps=4, every=2)
+    rounds = table.set_index(["start", "step"])
+    assert [*rounds.index.unique("start")] == list(growing.PARTED)
+    assert rounds["apart"]["copies"].tolist() == [0, 0, 0]
+    assert rounds["rank"]["copies", 4] == rounds["rank"]["copies", 0] <= 32
+    assert rounds["apart"]["copies with noise", 0] == 0
+    assert rounds["apart"]["copies with noise", 4] > 0
+    assert rounds["rank"]["mean padding", 4] > 32
+    opening = rounds.xs(0, level="step")
+    exact = opening.drop("zero padding")
+    assert exact["gain"].to_numpy() == pytest.approx(0, abs=1e-4)
+    assert exact["change"].max() < 1e-5 < 1e-3 < opening["change"]["zero padding"]
+
+
+def test_zero_padding_pads_with_zeros(cases: dict[str, growing.Case]) -> None:
+    """Old entries of the stream stay and new ones are zero, up to where a norm is passed."""
+    case = cases["GPT"]
+    wide = case.build(True, False)
+    wide.load_state_dict(growing.zero_padded(case.source, wide))
+    for key in ("token_embed.weight", "pos_embed"):
+        value, old = wide.get_parameter(key), case.source.get_parameter(key)
+        assert torch.equal(value, torch.cat([old, torch.zeros_like(old)], 1))
+    for key in ("blocks.0.fc2.weight", "blocks.1.attn.proj.weight"):
+        assert wide.get_parameter(key)[32:].abs().max() == 0
+    assert wide.get_parameter("blocks.0.fc1.weight")[:128, 32:].std() > 0, "readers are random"
+    gains = wide.get_parameter("blocks.0.norm1.weight")
+    assert torch.equal(gains[:32], case.source.get_parameter("blocks.0.norm1.weight"))
+    assert gains[32:].tolist() == [1.0] * 32
+    assert growing.stream_rank(wide, case.test[0])[1] <= 32
+
+
+def test_steps_to_a_gain() -> None:
+    """One start gets there at step 4, one never does; a change is that before the first step."""
+    starts = {"early": (0.0, 0.05, 0.1, 0.09), "never": (-1.0, -0.5, 0.0, 0.05)}
+    rows = [
+        {"seed": 0, "start": start, "step": 2 * i, "gain": gain, "change": i + 0.5}
+        for start, gains in starts.items()
+        for i, gain in enumerate(gains)
+    ]
+    found = growing.parted(pd.DataFrame(rows), 0.1)
+    assert found["steps"].tolist() == [4, 6]
+    assert found["change"].tolist() == [0.5, 0.5]
+
+
+def test_texts_follow_the_chain() -> None:
+    inputs, labels = growing.markov_texts(50, seed=3)
+    assert torch.equal(inputs[:, 1:], labels[:, :-1])
+    same = growing.markov_texts(50, seed=3)[0]
+    assert torch.equal(inputs, same)
+    assert not torch.equal(inputs, growing.markov_texts(50, seed=3, text_seed=1)[0])
+
+
+def test_no_share_lies_above_its_panel() -> None:
+    """Panels share an axis, and the one with the smaller shares is drawn last."""
+    tall = pd.DataFrame({"family": ["MLP", "GPT"], "scheme": "mean", "kept": [2.7, 1.0]})
+    _, axes = plt.subplots(1, 2, sharey=True)
+    for ax, table in zip(axes, (tall, tall.assign(kept=0.4)), strict=True):
+        figures.kept(table, ax)
+    for ax in axes:
+        low, high = ax.get_ylim()
+        for line in ax.lines:
+            assert all(low < y < high for y in line.get_ydata())
+    plt.close()

@@ -1,0 +1,147 @@
+import numpy as np
+import pytest
+import torch
+
+from mergebook.sail.measure import risk
+from mergebook.sail.read import mixtures, proximal
+from mergebook.sail.theory import empirical_rademacher, risk_bound
+from mergelib.sail.divergences import gaussian_variation
+from mergelib.sail.proximal import proximal_weights
+
+SHARES = (0.0, 0.25, 0.5, 1.0)
+
+
+def test_shares_are_estimated_but_not_from_atoms() -> None:
+    table = mixtures.estimated_shares(SHARES, 3, count=200)
+    means = table.groupby(["kind", "share"])["weight"].mean().unstack("kind")
+    for kind in ("MMD² (V)", "MMD² (U)", "TV of bins"):
+        assert means[kind].to_numpy() == pytest.approx(SHARES, abs=0.1)
+    assert means["TV of atoms"].to_numpy() == pytest.approx([0.5] * 4)
+
+
+def test_a_known_mixture_of_histograms_is_exact() -> None:
+    first, second = torch.tensor([5.0, 1, 0, 4]), torch.tensor([1.0, 3, 6, 0])
+    samples = [0.3 * first + 0.7 * second, first, second]
+    table = mixtures.squares(samples, mixtures._variation)
+    weight = proximal_weights(table[0, 1:], table[1:, 1:], "affine").weights[0]
+    assert float(weight) == pytest.approx(0.3)
+
+
+def test_least_squares_keep_the_share_where_inputs_are_alike() -> None:
+    same = mixtures.least_squares_shares(SHARES, same_inputs=True)
+    assert same[["parameters", "loss"]].to_numpy() == pytest.approx(
+        np.repeat([SHARES], 2, 0).T, abs=1e-9
+    )
+
+
+def test_the_best_weight_of_quadratics_by_a_grid() -> None:
+    """The formula with curvatures, against losses on the line."""
+    generator = torch.Generator().manual_seed(0)
+    one, two = torch.randn(2, 2, generator=generator, dtype=torch.float64)
+    grid = torch.linspace(0, 1, 2001, dtype=torch.float64)[:, None]
+    line = grid * one + (1 - grid) * two
+    table = mixtures.least_squares_shares(SHARES, same_inputs=False)
+    for share, _, loss in table.itertuples(index=False):
+        variances = ((4.0, 1.0), (1.0, 4.0))
+        risks = [
+            ((line - own).square() * torch.tensor(v)).sum(1)
+            for own, v in zip((one, two), variances, strict=True)
+        ]
+        best = float(grid[(share * risks[0] + (1 - share) * risks[1]).argmin()])
+        assert best == pytest.approx(loss, abs=1e-3)
+
+
+def test_perceptrons_trained_together_are_those_trained_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    data = mixtures._tasks(generator)
+    nets = mixtures._initial(3, generator)
+    shares = torch.tensor([1.0, 0.3, 0.0])
+    together = mixtures._train(nets, shares, data, 5)
+    for i in range(3):
+        own = {key: part[i : i + 1] for key, part in nets.items()}
+        alone = mixtures._train(own, shares[i : i + 1], data, 5)
+        for key in nets:
+            assert torch.allclose(alone[key][0], together[key][i], atol=1e-5)
+    before, after = (mixtures._losses(state, shares, data) for state in (nets, together))
+    assert (after < before).all()
+
+
+def test_sources_on_their_own_data_are_their_own_optimum() -> None:
+    """With one start for all, θ*(1) is θ_1; with other starts it is another network."""
+    shared, own, matched = (
+        mixtures.perceptron_shares((0.0, 1.0), 0, start=start, steps=5, retrained=1)
+        for start in mixtures.STARTS
+    )
+    assert shared["nearest_source"].to_numpy() == pytest.approx([0, 0], abs=1e-9)
+    assert shared["parameters"].to_numpy() == pytest.approx([0, 1], abs=1e-6)
+    assert own["nearest_source"].min() > 1
+    assert (matched["nearest_source"] < own["nearest_source"]).all()
+    with pytest.raises(ValueError, match="start is 'mine', expected one of: shared, own, re-basin"):
+        mixtures.perceptron_shares((0.0, 1.0), 0, start="mine")
+
+
+def test_matching_finds_the_order_of_hidden_units() -> None:
+    generator = torch.Generator().manual_seed(0)
+    net = mixtures._pick(mixtures._initial(1, generator), 0)
+    order = torch.randperm(mixtures.HIDDEN, generator=generator)
+    shuffled = {key: part[order] if part.dim() else part for key, part in net.items()}
+    matched = mixtures._matched(net, shuffled)
+    assert all(torch.equal(matched[key], part) for key, part in net.items())
+
+
+def test_thirds_of_a_line_ask_for_the_nearer_source_alone() -> None:
+    table = proximal.thirds()
+    assert len(table) == 6
+    assert (table["equation_11"] + table["printed"]).to_numpy() == pytest.approx(np.ones(6))
+    assert (table["equation_11"] < 0.1).all()
+
+
+def test_saturation() -> None:
+    for distances, exact, printed in (((4.0, 12, 16), 0.75, 0.544), ((1.0, 3, 2), 1.5, 1.148)):
+        table = proximal.saturated(torch.tensor(distances), [1.0])
+        assert table["distance"].item() == pytest.approx(exact)
+        assert table["variation"].item() == pytest.approx(printed, abs=1e-3)
+
+
+def test_theorem_1_holds_from_two_dimensions_on() -> None:
+    table = proximal.nearer_than_random((1, 2, 3, 10), draws=50_000).set_index("d")
+    assert table["printed"].iloc[0] > table["truth"].iloc[0] + 0.01
+    assert (table["printed"] <= table["truth"] + 0.002)[table.index > 1].all()
+    assert (table["literal"] > table["truth"])[[1, 2]].all()
+
+
+def test_descents_stay_below_theorem_2_and_save_a_number_of_steps() -> None:
+    table, known = proximal.descents(60)
+    assert (table["excess"] <= table["bound"] * (1 + 1e-9)).all()
+    starts = table[table["step"] == 0].set_index("start")["excess"]
+    opening = dict(zip(starts.index, starts.to_numpy(), strict=True))
+    assert all(excess <= known[name] for name, excess in opening.items())
+    assert opening["proximal"] < opening["nearest source"]
+
+
+def test_the_clipped_risk_by_sampling() -> None:
+    margins = 0.4 + 1.7 * torch.randn(400_000, generator=torch.Generator().manual_seed(0))
+    exact = float(risk.clipped_risk(torch.tensor(0.4), 1.7))
+    assert float((1 - margins).clamp(0, 1).mean()) == pytest.approx(exact, abs=0.003)
+
+
+def test_theorem_4_covers_and_only_repaired_says_something() -> None:
+    """Two hundred draws with a known total variation, and all 64 directions of w."""
+    table = risk.risks((100, 2000), draws=200).set_index("examples")
+    assert (table["repaired holds"] >= 0.95).all()
+    assert (table["printed"] > 2).all()
+    assert table["repaired"].iloc[-1] < 1
+    assert (table["truth"] < table["repaired"]).all()
+
+
+def test_without_its_distance_term_the_bound_fails_for_a_far_target() -> None:
+    """The draws can tell a bound from none: a target where the classes have changed sides."""
+    generator = torch.Generator().manual_seed(0)
+    signed = torch.randn(3000, 2, generator=generator) + torch.tensor([1.0, 0.0])
+    way = torch.tensor([2.0, 0.0])
+    empirical = float((1 - signed @ way).clamp(0, 1).mean())
+    rich = empirical_rademacher(signed, 2.0)
+    truth = float(risk.clipped_risk(torch.tensor(-2.0), 2.0))
+    assert truth > risk_bound(empirical, 0.0, rich, 3000)
+    far = float(gaussian_variation(2.0))
+    assert truth < risk_bound(empirical, far, rich, 3000)

@@ -1,0 +1,238 @@
+"""The laboratory's command line: demo, suites and experts, studies, and refusals."""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from rich.console import Console
+
+import mergelib as ml
+from mergebook import cli
+from mergebook.lab import comparison
+from mergebook.lab.results import read_result
+from mergebook.suites import loading as suites
+from mergebook.suites import zoo
+from mergebook.suites.backbones import build_model
+from mergebook.suites.families import FAMILIES
+from mergebook.suites.training import Recipe
+from mergelib.cli import printing
+from mergelib.io import load_state_dict, save_state_dict
+from tests.commands import Run, fail, runner, succeed
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setattr(printing, "console", Console(width=160))
+    return runner(cli.main, "mergebook", monkeypatch, capsys)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small suites and one epoch."""
+    monkeypatch.setattr(suites, "load_suite", partial(suites.load_suite, profile="smoke"))
+    family = replace(FAMILIES["digits"], recipe=Recipe(epochs=1))
+    monkeypatch.setitem(FAMILIES, "digits", family)
+
+
+@pytest.mark.slow
+def test_demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real one; a second run trains nothing and finds the same."""
+    folder = tmp_path / "out"
+    printed = succeed(run, "demo", "--suite", "digits2", "--output", folder)
+    assert sorted(file.name for file in folder.iterdir()) == ["digits2.csv", "digits2.png"]
+    assert (folder / "digits2.png").read_bytes().startswith(b"\x89PNG")
+    table = pd.read_csv(folder / "digits2.csv")
+    names = ["pretrained", "average", "task_arithmetic", "ties", "cart", "individual"]
+    assert list(table["method"].unique()) == names
+    assert set(table["task"]) == {"digits_low", "digits_high"}
+    mean = table.groupby("method")["accuracy"].mean()
+    assert mean["individual"] > 0.95
+    assert mean["pretrained"] < mean["average"]
+    merged = table["method"].isin(cli.studies.DEMO)
+    assert (table.loc[merged, "seconds"] > 0).all()
+    for text in ("TIES", "CART", "mean", "normalised", "peak MB", f"{100 * mean['cart']:.1f}"):
+        assert text in printed
+    assert f"Wrote {folder / 'digits2'}.csv and {folder / 'digits2'}.png" in printed
+
+    def never(*_: Any, **__: Any) -> None:
+        raise ValueError("trained again")
+
+    monkeypatch.setattr(zoo, "fine_tune", never)
+    succeed(run, "demo", "--suite", "digits2", "--output", folder)
+    again = pd.read_csv(folder / "digits2.csv")
+    columns = ["method", "task", "accuracy", "normalised", "loss"]
+    pd.testing.assert_frame_equal(again[columns], table[columns])
+
+
+@pytest.mark.usefixtures("quick")
+def test_demo_tunes_on_validation_data(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(comparison.GRIDS, "task_arithmetic", {"scale": [0.5, 0.6]})
+    monkeypatch.setitem(comparison.GRIDS, "ties", {"scale": [1.25]})
+    monkeypatch.setitem(comparison.GRIDS, "cart", {"rank_ratio": [0.04], "scale": [1.4]})
+    printed = succeed(run, "demo", "--suite", "digits2", "--tune", "--output", tmp_path)
+    assert "TIES: scale=1.25" in printed
+    assert "CART: rank_ratio=0.04, scale=1.4" in printed
+
+
+@pytest.mark.usefixtures("quick")
+def test_zoo_build_then_merge_then_evaluate(run: Run, tmp_path: Path) -> None:
+    printed = succeed(run, "zoo", "build", "--suite", "digits2")
+    rows = [line.split("\t") for line in printed.splitlines()]
+    assert [task for task, _ in rows] == ["digits_low", "digits_high"]
+    files = [Path(file) for _, file in rows]
+    assert all(file.is_file() for file in files)
+    merged = tmp_path / "merged.safetensors"
+    succeed(run, "merge", "average", *files, "-o", merged)
+    printed = succeed(run, "evaluate", merged, "--suite", "digits2").replace("│", " ")
+    suite = suites.load_suite("digits2")
+    made = zoo.load_zoo(suite)
+    table = ml.evaluate(made.model, load_state_dict(merged), made.heads, suite)
+    shown = {cells[0]: cells[1:] for cells in map(str.split, printed.splitlines()) if cells}
+    for row in table.itertuples():
+        expected = [f"{row.accuracy:.3f}", f"{row.loss:.3f}", str(row.correct), str(row.n)]
+        assert shown[str(row.task)] == expected
+    assert shown["mean"][0] == f"{table['accuracy'].mean():.3f}"
+    assert shown["mean"][2:] == [str(table["correct"].sum()), "240"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "results" / "digits2.json"
+    grids = 'grids={"average": {}, "ties": {"scale": [1.0]}}'
+    options = ["--suite", "digits2", "--seeds", "2", "--profile", "smoke", "--set", grids]
+    one = ["--seeds", "1", "--tasks", "digits_low", "--set", "methods=average"]
+    succeed(run, "study", "baselines", *options[:6], *one, "-o", output)
+    assert {row["task"] for row in read_result(output)["test"]} == {"digits_low"}
+    succeed(run, "study", "baselines", *options, "-o", output)
+    json.loads(output.read_text(), parse_constant=pytest.fail)
+    record = read_result(output)
+    assert {row["seed"] for row in record["test"]} == {0, 1}
+    assert {row["method"] for row in record["validation"]} == {"ties"}
+    made = record["provenance"]
+    assert made["suite"] == "digits2"
+    assert made["settings"]["grids"] == {"average": {}, "ties": {"scale": [1.0]}}
+    assert made["command"] == shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    assert made["sizes"] == {"digits_low": [48, 120], "digits_high": [48, 120]}
+    assert len(made["backbone"]) == 64
+    message = fail(run, "study", "nil", "-o", output)
+    assert "unknown study 'nil'; known: adaptation, arms, baselines" in message
+    refused = fail(run, "study", "concrete", *options, "-o", output)
+    assert "concrete has no setting 'grids'; it has: steps=2000" in refused
+
+
+def test_a_study_at_several_points(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "scaling.json"
+    few = ("groups=1", "size=2", "rivals=[]", "pictures=5", "seen=5")
+    options = ["--suite", "digits2", "--seeds", "1", "--profile", "smoke", "-o", output]
+    options += [f"--set={setting}" for setting in few]
+    points = ("learning_rate=1e-3 steps=[1]", "batch_size=8 steps=1,2")
+    succeed(run, "study", "scaling", *options, *(f"--at={point}" for point in points))
+    rows = read_result(output)["merged"]
+    told = {(row["learning_rate"], row["batch_size"], row["steps"]) for row in rows}
+    assert told == {(1e-3, 32, 1), (4e-4, 8, 1), (4e-4, 8, 2)}
+    refused = fail(run, "study", "scaling", *options, "--at", "wide")
+    assert "--at takes name=value, got 'wide'" in refused
+
+
+def test_data_list_and_prepare(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "mnist.npz").touch()
+    monkeypatch.setenv("MERGELIB_DATA", str(folder))
+    lines = {line.split()[0]: line for line in succeed(run, "data", "list").splitlines()[2:]}
+    assert "handwritten digits" in lines["mnist"]
+    assert lines["kmnist"].rstrip().endswith("-")
+    assert "unknown data set 'mnits'" in fail(run, "data", "prepare", "mnits")
+
+
+def test_help_teaches(run: Run) -> None:
+    for command in ([], ["demo"], ["merge"], ["evaluate"], ["zoo", "build"], ["data", "list"]):
+        printed = succeed(run, *command, "--help")
+        assert "Usage" in printed
+        assert len(printed.splitlines()) > 5
+    assert "mergebook demo" in succeed(run, "--help")
+    assert "--set density=0.2" in succeed(run, "merge", "--help")
+
+
+@pytest.mark.parametrize(
+    "command", [["demo"], ["zoo", "build"], ["study", "baselines", "-o", "x.json"]]
+)
+def test_an_unknown_suite(
+    run: Run, command: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = fail(run, *command, "--suite", "digits3")
+    assert message.startswith("unknown suite 'digits3'; known: clip8, clip14, clip20, digits2")
+    assert list(tmp_path.iterdir()) == [], "nothing is written"
+
+
+def test_an_unknown_model_and_device(run: Run) -> None:
+    command = ["zoo", "build", "--suite", "digits2"]
+    assert fail(run, *command, "--model", "vgg").startswith(
+        "unknown model 'vgg' for digits2; known: vit"
+    )
+    assert fail(run, *command, "--device", "abacus").startswith("device 'abacus' cannot be used: ")
+    if not torch.cuda.is_available():
+        assert fail(run, *command, "--device", "cuda").startswith("device 'cuda' cannot be used: ")
+
+
+def test_a_folder_that_cannot_be_written(
+    run: Run, models: tuple[Path, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the demo finds out before it trains."""
+    blocked = tmp_path / "file"
+    blocked.touch()
+    _, experts = models
+    message = fail(run, "merge", "average", *experts, "-o", blocked / "out.safetensors")
+    assert "Not a directory" in message
+    assert str(blocked) in message
+    monkeypatch.setattr(zoo, "load_zoo", None)
+    assert str(blocked) in fail(run, "demo", "--suite", "digits2", "--output", blocked)
+
+
+def test_evaluations_that_are_refused(run: Run, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.safetensors"
+    assert str(missing) in fail(run, "evaluate", missing, "--suite", "digits2")
+    other = tmp_path / "mlp.safetensors"
+    save_state_dict(build_model("mlp").state_dict(), other)
+    assert "heads of clip8 come with its public experts" in fail(
+        run, "evaluate", other, "--suite", "clip8"
+    )
+    message = fail(run, "evaluate", other, "--suite", "digits2")
+    assert message.startswith("candidate 'state' lacks key 'pos_embed'")
+
+
+def test_damaged_data_are_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mnist.npz").write_bytes(b"PK no archive")
+    monkeypatch.setenv("MERGELIB_DATA", str(tmp_path))
+    message = fail(run, "demo", "--suite", "vision8", "--output", tmp_path / "out")
+    assert str(tmp_path / "mnist.npz") in message
+    monkeypatch.setenv("MERGELIB_DATA", str(tmp_path / "nowhere"))
+    assert "nowhere does not exist" in fail(run, "demo", "--suite", "vision8")
+
+
+def test_divergence_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverge(*_: Any, **__: Any) -> None:
+        raise FloatingPointError("the loss became nan at learning rate 1.0")
+
+    monkeypatch.setattr(zoo, "fine_tune", diverge)
+    message = fail(run, "zoo", "build", "--suite", "digits2")
+    assert message == "the loss became nan at learning rate 1.0"
+
+
+def test_messages_of_several_lines_become_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("first line\n   second line")
+
+    monkeypatch.setattr(suites, "load_suite", refuse)
+    assert fail(run, "zoo", "build") == "first line second line"

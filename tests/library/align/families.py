@@ -1,0 +1,121 @@
+"""A small model of every family that has a structure, with nothing left at zero or one."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from mergebook.suites import models
+
+Build = Callable[[], nn.Module]
+
+
+def chain() -> nn.Module:
+    """Convolutions plain, depthwise and transposed, and a linear layer behind the flattening."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2),
+        nn.BatchNorm2d(8),
+        nn.PReLU(8),
+        nn.Conv2d(8, 8, 3, groups=8),
+        nn.GroupNorm(1, 8),
+        nn.ConvTranspose2d(8, 12, 3),
+        nn.InstanceNorm2d(12, affine=True),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.BatchNorm1d(48),
+        nn.Linear(48, 20),
+        nn.RMSNorm(20),
+        nn.GELU(),
+        nn.Linear(20, 5),
+    )
+
+
+def torchvision_vit() -> nn.Module:
+    model: nn.Module = torchvision.models.VisionTransformer(32, 8, 2, 4, 32, 64, num_classes=5)
+    return model
+
+
+def bert(head: str) -> nn.Module:
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=16,
+    )
+    config.num_labels = 3
+    model: nn.Module = getattr(transformers, head)(config)
+    return model
+
+
+def gpt2(head: str) -> nn.Module:
+    import transformers
+
+    config = transformers.GPT2Config(
+        vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4, pad_token_id=0
+    )
+    config.num_labels = 3
+    model: nn.Module = getattr(transformers, head)(config)
+    return model
+
+
+FAMILIES: dict[str, Build] = {
+    "chain": chain,
+    "mlp": lambda: models.MLP(24, 3),
+    "mlp with head": lambda: nn.Sequential(models.MLP(24, 2), nn.Linear(24, 5)),
+    "vit": lambda: models.VisionTransformer(32, 2, 4),
+    "vit with head": lambda: nn.Sequential(
+        models.VisionTransformer(32, 2, 4), models.Head(torch.randn(5, 32))
+    ),
+    "gpt": lambda: models.GPT(32, 2, 4, vocabulary=50, context=16),
+    "resnet18": models.ResNet18,
+    "torchvision resnet": lambda: torchvision.models.ResNet(
+        torchvision.models.resnet.Bottleneck, [1, 1, 1, 1], num_classes=5, width_per_group=16
+    ),
+    "torchvision vit": torchvision_vit,
+    "bert": lambda: bert("BertModel"),
+    "bert classifier": lambda: bert("BertForSequenceClassification"),
+    "bert tagger": lambda: bert("BertForTokenClassification"),
+    "bert masked": lambda: bert("BertForMaskedLM"),
+    "gpt2": lambda: gpt2("GPT2LMHeadModel"),
+    "gpt2 classifier": lambda: gpt2("GPT2ForSequenceClassification"),
+}
+
+
+def build(family: str, seed: int = 0) -> nn.Module:
+    """The model in evaluation mode; norms, biases and running statistics are drawn too."""
+    torch.manual_seed(seed)
+    model = FAMILIES[family]().eval()
+    with torch.no_grad():
+        for tensor in [*model.parameters(), *model.buffers()]:
+            if tensor.is_floating_point():
+                tensor.add_(0.1 * torch.rand_like(tensor))
+    return model
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of the state dict in which ties are kept."""
+    return copy.deepcopy(dict(model.state_dict()))
+
+
+def outputs(model: nn.Module, state: dict[str, Tensor], family: str) -> Tensor:
+    """All that a model returns for fixed inputs, as one vector, with these weights."""
+    generator = torch.Generator().manual_seed(0)
+    own = weights(model)
+    model.load_state_dict(state)
+    with torch.no_grad():
+        if family.startswith(("bert", "gpt")):
+            result: Any = model(torch.randint(1, 50, (2, 12), generator=generator))
+        else:
+            dtype = next(model.parameters()).dtype
+            result = model(torch.randn(2, 3, 32, 32, generator=generator, dtype=dtype))
+    model.load_state_dict(own)
+    if isinstance(result, Tensor):
+        return result.flatten()
+    return torch.cat([value.flatten() for value in result.values() if isinstance(value, Tensor)])

