@@ -11,39 +11,24 @@ from mergebook.suites.models import PICTURE_MODELS, scale_pixels
 from mergebook.suites.pretraining import FALLBACK, PRETRAINING, pretrain
 from mergebook.suites.registry import Pretraining, Sizes
 from mergebook.suites.training import Recipe
-from mergebook.suites.types import (
-    PretrainingSet,
-)
-from mergelib.evaluation.tasks import (
-    Split,
-    Task,
-)
+from mergebook.suites.types import PretrainingSet
+from mergelib.evaluation.tasks import Split, Task
 from mergelib.hashing import digest, stable_seed
 
 
-def picture_task(
-    name: str, class_names: tuple[str, ...], train: Split, validation: Split, test: Split
-) -> Task:
+def picture_task(name: str, class_names: tuple[str, ...], *splits: Split) -> Task:
     """A task of uint8 pictures: scaled pixels, cross-entropy, accuracy."""
-    return Task(name, class_names, train, validation, test, transform=scale_pixels)
+    return Task(name, class_names, *splits, transform=scale_pixels)
 
 
 def stored_task(name: str, arrays: prepared.Arrays, sizes: Sizes, seed: int) -> Task:
-    """A task whose splits are drawn from a set of pictures, classes in their shares.
-
-    The validation split is drawn from the training part, so that hyperparameters never see the test
-    part.
-    """
-    train_size, validation_size, test_size = sizes
+    """A task whose splits are drawn from a set of pictures; validation is part of training."""
     generator = Generator().manual_seed(stable_seed("split", name, seed))
-    rows = draw(arrays.train_labels, (train_size, validation_size), generator)
-    train, validation = (
-        Split(arrays.train_images[chosen], arrays.train_labels[chosen]) for chosen in rows
-    )
-    count = len(arrays.test_labels) if test_size is None else test_size
-    chosen = stratified(arrays.test_labels, count, generator)
+    rows = draw(arrays.train_labels, sizes[:2], generator)
+    splits = [Split(arrays.train_images[chosen], arrays.train_labels[chosen]) for chosen in rows]
+    chosen = stratified(arrays.test_labels, sizes[2], generator)
     test = Split(arrays.test_images[chosen], arrays.test_labels[chosen])
-    return picture_task(name, arrays.class_names, train, validation, test)
+    return picture_task(name, arrays.class_names, *splits, test)
 
 
 def pretraining_sets(
@@ -53,11 +38,7 @@ def pretraining_sets(
     glyphs_per_class: int = 60,
     glyphs_test_per_class: int = 8,
 ) -> list[PretrainingSet]:
-    """The labelled sets a backbone is pretrained on, none of them a task of a suite.
-
-    ``tiny_imagenet32`` and ``omniglot`` if their prepared files are found, and always ``glyphs``,
-    rendered from scripts that no suite uses.
-    """
+    """The sets a backbone is pretrained on: rendered scripts, and prepared files that are found."""
     sets = []
     for name, file in (("tiny_imagenet32", "tiny_imagenet32"), ("omniglot", "omniglot_small")):
         if prepared.find_file(file, data) is not None:
