@@ -32,7 +32,6 @@ from mergelib.progress import progress
 
 SIDE = 32
 PER_CLASS = {"train": 5000, "test": 1000}  # the first pictures of a class, which are prepared
-IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".tif", ".tiff"}
 
 
 @dataclass(frozen=True)
@@ -217,39 +216,22 @@ def prepare_folder(
     The centre square of every picture is resized to 32 x 32 (bicubic); `grey` stores one channel.
     """
     check_name(name)
-    files = {part: _class_files(Path(folder) / part) for part in ("train", "test")}
-    names = tuple(files["train"])
-    if tuple(files["test"]) != names:
-        odd = sorted(set(names) ^ set(files["test"]))
+    from torchvision.datasets import ImageFolder
+
+    try:
+        train, test = (ImageFolder(str(Path(folder) / part)) for part in ("train", "test"))
+    except FileNotFoundError as error:  # no folder, no class in it, or no picture of a class
+        raise ValueError(f"{folder}: {error}") from error
+    if train.classes != test.classes:
+        odd = sorted(set(train.classes) ^ set(test.classes))
         raise ValueError(f"{folder}: class folders in only one of train/ and test/: {odd}")
-    opened = {part: _open_all(classes.values()) for part, classes in files.items()}
-    return _write_set(_target(name, data_folder), opened, names, side=SIDE, grey=grey)
+    parts = {"train": train, "test": test}
+    return _write_set(_target(name, data_folder), parts, train.classes, side=SIDE, grey=grey)
 
 
 def _target(name: str, data_folder: str | Path | None) -> Path:
     folder = Path(data_folder).expanduser() if data_folder else cache_folder() / "data"
     return folder / f"{name}.npz"
-
-
-def _class_files(folder: Path) -> dict[str, list[Path]]:
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder; expected one folder per class in it")
-    classes = {}
-    for child in sorted(p for p in folder.iterdir() if p.is_dir()):
-        paths = sorted(p for p in child.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
-        if not paths:
-            raise ValueError(f"{child}: no picture found ({', '.join(sorted(IMAGE_SUFFIXES))})")
-        classes[child.name] = paths
-    if not classes:
-        raise ValueError(f"{folder}: no class folder found")
-    return classes
-
-
-def _open_all(classes: Iterable[Sequence[Path]]) -> Samples:
-    for label, paths in enumerate(classes):
-        for path in paths:
-            with Image.open(path) as image:
-                yield image.copy(), label
 
 
 def _write_set(
@@ -266,7 +248,7 @@ def _write_set(
         raw[f"{part}_images"] = np.stack(images)
         raw[f"{part}_labels"] = np.array(labels, dtype=np.min_scalar_type(len(names) - 1))
     with staged(target) as draft, draft.open("wb") as file:
-        np.savez_compressed(file, **raw)
+        np.savez_compressed(file, **raw)  # type: ignore[arg-type]
     return target
 
 

@@ -5,19 +5,29 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
+from mergelib.hashing import stable_seed
+
 
 def balanced_labels(size: int, classes: int, generator: Generator) -> Tensor:
     """int64 (size,) labels, every class equally often (to within one), in random order."""
     return (torch.arange(size) % classes)[torch.randperm(size, generator=generator)]
 
 
-def draw(labels: Tensor, sizes: Sequence[int], generator: Generator) -> tuple[Tensor, Tensor]:
-    """Disjoint rows to train on and to validate on; the latter are at most a fifth of all."""
-    validation = stratified(labels, min(sizes[1], len(labels) // 5), generator)
-    remaining = torch.ones(len(labels), dtype=torch.bool)
+def draw(
+    train_labels: Tensor, test_labels: Tensor, sizes: Sequence[int | None], *seeds: str | int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Disjoint rows of a training part to train and to validate on, and rows of a test part.
+
+    At most a fifth of the training part is for validation, so hyperparameters never see the test.
+    """
+    generator = Generator().manual_seed(stable_seed(*seeds))
+    fifth = len(train_labels) // 5
+    validation = stratified(train_labels, min(sizes[1] or 0, fifth), generator)
+    remaining = torch.ones(len(train_labels), dtype=torch.bool)
     remaining[validation] = False
     rest = remaining.nonzero()[:, 0]
-    return rest[stratified(labels[rest], sizes[0], generator)], validation
+    train = rest[stratified(train_labels[rest], sizes[0], generator)]
+    return train, validation, stratified(test_labels, sizes[2], generator)
 
 
 def stratified(labels: Tensor, size: int | None, generator: Generator) -> Tensor:

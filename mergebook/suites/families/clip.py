@@ -17,16 +17,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from mergebook.suites.data import hub
-from mergebook.suites.data.sampling import draw, stratified
+from mergebook.suites.data.sampling import draw
 from mergebook.suites.data.tables import records
 from mergebook.suites.models import Head, scale_pixels
 from mergebook.suites.registry import Family, LoadedTask, Sizes, register
 from mergebook.suites.types import Zoo
 from mergelib.evaluation.tasks import Split, Suite, Task
-from mergelib.hashing import fingerprint, stable_seed
+from mergelib.hashing import fingerprint
 from mergelib.progress import progress
 
 MODEL = "clip-vit-base-patch32"
@@ -115,18 +115,12 @@ def load_task(
     Validation pictures are drawn from the training part; the public experts have seen theirs, so
     validation accuracy flatters, by which hyperparameters are chosen and nothing is reported.
     """
-    source, generator = SOURCES[name], Generator().manual_seed(stable_seed("clip", name, seed))
+    source = SOURCES[name]
     train_part, test_part = (_Part(name, source, split, data) for split in ("train", source.test))
-    train_rows, validation_rows = draw(train_part.labels, sizes[:2], generator)
-    test_rows = stratified(test_part.labels, sizes[2], generator)
-    task = Task(
-        name,
-        train_part.class_names,
-        train_part.read(train_rows, side),
-        train_part.read(validation_rows, side),
-        test_part.read(test_rows, side),
-        transform=scale_pixels,
-    )
+    rows = draw(train_part.labels, test_part.labels, sizes, "clip", name, seed)
+    train, validation = (train_part.read(chosen, side) for chosen in rows[:2])
+    test, names = test_part.read(rows[2], side), train_part.class_names
+    task = Task(name, names, train, validation, test, transform=scale_pixels)
     return task, {f"clip/{name}": task.sha256()}
 
 

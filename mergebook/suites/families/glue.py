@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from mergebook.suites.data import hub
-from mergebook.suites.data.sampling import draw, stratified
+from mergebook.suites.data.sampling import draw
 from mergebook.suites.registry import Family, LoadedTask, Sizes, register
 from mergebook.suites.types import Zoo
 from mergelib.evaluation.metrics import CORRELATION, MATTHEWS, squared_error
 from mergelib.evaluation.tasks import ACCURACY, Loss, Metric, Split, Suite, Task, cross_entropy
-from mergelib.hashing import stable_seed
 
 MODEL = "FacebookAI/roberta-base"
 MAX_LENGTH = 128  # tokens of an example
@@ -119,7 +118,7 @@ def load_task(
     name: str, sizes: Sizes, seed: int, data: str | Path | None, /, *, tokenizer: str | Path = MODEL
 ) -> LoadedTask:
     """One task; its inputs are tokens int64 ``(N, length)``, STS-B's labels float32 in 0..5."""
-    source, generator = SOURCES[name], Generator().manual_seed(stable_seed("glue", name, seed))
+    source = SOURCES[name]
     train, test = (
         hub.load_data(name, "nyu-mll/glue", name, part, data) for part in ("train", source.test)
     )
@@ -128,14 +127,20 @@ def load_task(
             columns = ", ".join(train.features)
             raise ValueError(f"data of task {name!r}: no column {column!r} among {columns}")
     tokenize = hub.read_tokenizer(hub.fetch(tokenizer))
-    train_rows, validation_rows = draw(_strata(train), sizes[:2], generator)
-    test_rows = stratified(_strata(test), sizes[2], generator)
-    splits = (
-        _read(source, part.select(rows.tolist()), tokenize)
-        for part, rows in ((train, train_rows), (train, validation_rows), (test, test_rows))
+    rows = draw(_strata(train), _strata(test), sizes, "glue", name, seed)
+    train_split, validation, test_split = (
+        _read(source, part.select(chosen.tolist()), tokenize)
+        for part, chosen in zip((train, train, test), rows, strict=True)
     )
-    names = _class_names(source, train)
-    task = Task(name, names, *splits, loss=source.loss, metric=source.metric)
+    task = Task(
+        name,
+        _class_names(source, train),
+        train_split,
+        validation,
+        test_split,
+        loss=source.loss,
+        metric=source.metric,
+    )
     return task, {f"glue/{name}": task.sha256()}
 
 

@@ -16,7 +16,8 @@ def load_task(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) ->
         raise ValueError(f"task {name!r} is rendered: test_size must be a number")
     class_names, drawn = render_task(name, (train_size, validation_size, test_size), seed)
     source = digest(tensor for split in drawn for tensor in split)
-    task = pictures.picture_task(name, class_names, *(Split(*split) for split in drawn))
+    train, validation, test = (Split(*split) for split in drawn)
+    task = pictures.picture_task(name, class_names, train, validation, test)
     return task, {f"glyphs/{name}": source}
 
 

@@ -3,32 +3,30 @@
 from pathlib import Path
 from typing import Any
 
-from torch import Generator
-
 from mergebook.suites.data import glyphs, prepared
-from mergebook.suites.data.sampling import draw, stratified
+from mergebook.suites.data.sampling import draw
 from mergebook.suites.models import PICTURE_MODELS, scale_pixels
 from mergebook.suites.pretraining import FALLBACK, PRETRAINING, pretrain
 from mergebook.suites.registry import Pretraining, Sizes
 from mergebook.suites.training import Recipe
 from mergebook.suites.types import PretrainingSet
 from mergelib.evaluation.tasks import Split, Task
-from mergelib.hashing import digest, stable_seed
+from mergelib.hashing import digest
 
 
-def picture_task(name: str, class_names: tuple[str, ...], *splits: Split) -> Task:
+def picture_task(
+    name: str, class_names: tuple[str, ...], train: Split, validation: Split, test: Split
+) -> Task:
     """A task of uint8 pictures: scaled pixels, cross-entropy, accuracy."""
-    return Task(name, class_names, *splits, transform=scale_pixels)
+    return Task(name, class_names, train, validation, test, transform=scale_pixels)
 
 
 def stored_task(name: str, arrays: prepared.Arrays, sizes: Sizes, seed: int) -> Task:
     """A task whose splits are drawn from a set of pictures; validation is part of training."""
-    generator = Generator().manual_seed(stable_seed("split", name, seed))
-    rows = draw(arrays.train_labels, sizes[:2], generator)
-    splits = [Split(arrays.train_images[chosen], arrays.train_labels[chosen]) for chosen in rows]
-    chosen = stratified(arrays.test_labels, sizes[2], generator)
-    test = Split(arrays.test_images[chosen], arrays.test_labels[chosen])
-    return picture_task(name, arrays.class_names, *splits, test)
+    rows = draw(arrays.train_labels, arrays.test_labels, sizes, "split", name, seed)
+    train, validation = (Split(arrays.train_images[k], arrays.train_labels[k]) for k in rows[:2])
+    test = Split(arrays.test_images[rows[2]], arrays.test_labels[rows[2]])
+    return picture_task(name, arrays.class_names, train, validation, test)
 
 
 def pretraining_sets(

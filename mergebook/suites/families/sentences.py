@@ -12,17 +12,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from mergebook.suites.data import hub
-from mergebook.suites.data.sampling import draw, stratified
+from mergebook.suites.data.sampling import draw
 from mergebook.suites.data.sentences import SOURCES, TASKS, load_sentences
 from mergebook.suites.models import Head
 from mergebook.suites.packages import Package
 from mergebook.suites.registry import Family, LoadedTask, Sizes, register
 from mergebook.suites.training import Recipe
 from mergelib.evaluation.tasks import Split, Suite, Task
-from mergelib.hashing import stable_seed
 from mergelib.statedict import StateDict
 
 MAX_LENGTH = 40  # tokens of a sentence
@@ -131,19 +130,18 @@ def load_task(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) ->
     stored = load_sentences(name, data)
     seen = set(stored.train[0])
     fresh = [i for i, text in enumerate(stored.test[0]) if text not in seen]
-    test_texts, test_labels = ([part[i] for i in fresh] for part in stored.test)
-    generator = Generator().manual_seed(stable_seed("sentences", name, seed))
-    train_rows, validation_rows = draw(torch.tensor(stored.train[1]), sizes[:2], generator)
-    test_rows = stratified(torch.tensor(test_labels), sizes[2], generator)
-    splits = (
-        Split(tokenize([texts[row] for row in rows.tolist()]), torch.tensor(labels)[rows])
-        for (texts, labels), rows in (
-            (stored.train, train_rows),
-            (stored.train, validation_rows),
-            ((test_texts, test_labels), test_rows),
-        )
+    test_texts = [stored.test[0][i] for i in fresh]
+    test_labels = [stored.test[1][i] for i in fresh]
+    rows = draw(
+        torch.tensor(stored.train[1]), torch.tensor(test_labels), sizes, "sentences", name, seed
     )
-    task = Task(name, stored.class_names, *splits, transform=padded)
+
+    def split(texts: list[str], labels: list[int], rows: Tensor) -> Split:
+        return Split(tokenize([texts[row] for row in rows.tolist()]), torch.tensor(labels)[rows])
+
+    train, validation = (split(*stored.train, chosen) for chosen in rows[:2])
+    test = split(test_texts, test_labels, rows[2])
+    task = Task(name, stored.class_names, train, validation, test, transform=padded)
     return task, {f"sentences/{name}": stored.sha256}
 
 

@@ -20,8 +20,9 @@ def load_task(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) ->
     text, source = texts.load_text(name, data)
     counts = [_ALL if size is None else size for size in sizes]
     drawn = texts.split_windows(text, counts, stable_seed("split", name, seed))
-    splits = (Split(*part) for part in drawn)
-    task = Task(name, tuple(texts.CHARACTERS), *splits, transform=to_tokens, metric=LOSS)
+    train, validation, test = (Split(*part) for part in drawn)
+    classes = tuple(texts.CHARACTERS)
+    task = Task(name, classes, train, validation, test, transform=to_tokens, metric=LOSS)
     return task, {f"text/{name}": source}
 
 
