@@ -190,8 +190,26 @@ class ResNet18(nn.Module):
         return features
 
 
+class BasicBlock(nn.Module):
+    """torchvision's basic block of a residual network, under its names."""
+
+    def __init__(self, before: int, channels: int, stride: int, down: nn.Module | None) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, channels, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.downsample = down
+
+    def forward(self, x: Tensor) -> Tensor:
+        change = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        out: Tensor = self.relu(change + (x if self.downsample is None else self.downsample(x)))
+        return out
+
+
 class ResNet(nn.Module):
-    """A ResNet of any width and depth for 32x32 pictures, of torchvision's basic blocks.
+    """A ResNet of any width and depth for 32x32 pictures.
 
     Each stage has twice the channels of the one before, and half the side.
 
@@ -200,8 +218,6 @@ class ResNet(nn.Module):
 
     def __init__(self, width: int = 16, blocks: Sequence[int] = (2, 2, 2, 2)) -> None:
         super().__init__()
-        from torchvision.models.resnet import BasicBlock
-
         self.stem = nn.Sequential(
             nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
         )
@@ -210,7 +226,8 @@ class ResNet(nn.Module):
         for stage, count in enumerate(blocks):
             channels, layers = width * 2**stage, []
             for block in range(count):
-                step, down = 2 if stage and not block else 1, None
+                step = 2 if stage and not block else 1
+                down: nn.Module | None = None
                 if before != channels:
                     point = nn.Conv2d(before, channels, 1, stride=step, bias=False)
                     down = nn.Sequential(point, nn.BatchNorm2d(channels))

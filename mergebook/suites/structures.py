@@ -48,6 +48,12 @@ describes(models.ResNet18)(_chain("net"))
 describes(models.ResNet)(_chain("stem", "stages"))
 
 
+@describes(models.BasicBlock)
+def _basic_block(block: models.BasicBlock, scope: Scope, x: Features | None) -> Features | None:
+    y = scope.chain(x, "conv1", "bn1", "conv2", "bn2")
+    return scope.add(x if block.downsample is None else scope("downsample", x), y)
+
+
 @describes(models.Head)
 def _head(head: models.Head, scope: Scope, x: Features | None) -> Features:
     logits = scope.units(len(head.weight))
