@@ -1,6 +1,8 @@
-"""The rules of the house that no linter knows: sizes of rooms, and no dispatch on names."""
+"""The rules of the house that no linter knows: sizes of rooms, imports, no dispatch on names."""
 
 import ast
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -42,3 +44,25 @@ def test_nothing_depends_on_how_a_suites_name_begins() -> None:
             if node.func.attr in CUTTING and (names & {*texts} or "0123456789" in texts):
                 found.append(f"{file.relative_to(ROOT)}:{node.lineno}")
     assert not found
+
+
+def test_the_librarys_tests_need_only_plain_networks_of_the_book() -> None:
+    imported = set()
+    for file in (ROOT / "tests" / "library").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {each.name for each in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported |= {f"{node.module}.{each.name}" for each in node.names}
+    plain = "mergebook.suites.models"
+    of_the_book = {name for name in imported if name.partition(".")[0] == "mergebook"}
+    assert {name for name in of_the_book if f"{name}.".partition(f"{plain}.")[0]} == set()
+    assert not {name for name in imported if name.startswith("tests.book")}
+
+
+def test_plain_networks_need_no_more_than_the_library() -> None:
+    script = "import sys, mergebook.suites.models; print(*sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert not {*ran.stdout.split()} & {"PIL", "matplotlib", "pandas", "scipy", "torchvision"}

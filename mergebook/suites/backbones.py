@@ -17,9 +17,7 @@ from torch import Tensor, nn
 from mergebook.suites.families import Pretraining, family_with
 from mergebook.suites.provenance import provenance
 from mergebook.suites.training import Recipe
-from mergebook.suites.types import (
-    PretrainingSet,
-)
+from mergebook.suites.types import PretrainingSet
 from mergelib.hashing import digest_of_state, fingerprint, plain
 from mergelib.io import Checkpoint, cache_folder, save_state_dict
 
@@ -27,21 +25,12 @@ VERSION = 1  # of what cached files mean; raise it to leave old caches behind
 
 
 def build_model(name: str) -> nn.Module:
-    """A freshly initialised model by name, one of a family's `models`.
-
-    Raises:
-        ValueError: for a name that no family knows.
-    """
+    """A freshly initialised model by name, one of a family's `models`."""
     return family_with(name).models[name]()
 
 
 def load_backbone(model: str, device: torch.device | str = "cpu") -> nn.Module:
-    """A model with its pretrained weights: packaged, shipped, or from a short pretraining, cached.
-
-    Raises:
-        ValueError: for an unknown model.
-        ImportError: for a model whose package is not installed.
-    """
+    """A model with its pretrained weights: packaged, shipped, or pretrained shortly and cached."""
     backbone, packages = build_model(model), family_with(model).packages
     weights = packages[model].weights() if model in packages else shipped_backbone(model)
     backbone.load_state_dict(_pretrained(model, device) if weights is None else weights)
@@ -66,22 +55,7 @@ def write_backbone(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> None:
-    """Pretrain a model and write it in float16 as ``path``, and its log as ``path`` with ``.json``.
-
-    The log records the recipe, the sets with their hashes, versions and one line for each epoch.
-
-    Args:
-        path: the file to write.
-        name: of the model.
-        sets: what to train on; by default what the model's family says.
-        recipe: how to train; likewise.
-        epochs: instead of the recipe's.
-        seed: draws the initial weights, order and augmentation.
-        device: where to train.
-
-    Raises:
-        ValueError: an unknown model, or data that cannot be had.
-    """
+    """Pretrain a model, write it in float16, and beside it recipe, hashes and log as ``.json``."""
     pretraining = _pretraining(name)
     sets = pretraining.sets(None) if sets is None else sets
     recipe = recipe or pretraining.recipe
@@ -104,17 +78,9 @@ def cached(
 ) -> dict[str, Tensor]:
     """The state dict in a file; if it is absent or damaged, trained now and written there.
 
-    The file's metadata hold its own name, which is the key of all that made it, and a hash of its
-    content. So a flipped bit, a foreign tensor or another task's expert is found out, with a
-    warning that names the file. A cache that holds the file may be read-only.
-
-    Args:
-        file: in the cache; another process that wants it waits.
-        train: gives the state dict.
-        origin: what made it, JSON-ready, written into the file's metadata.
-
-    Raises:
-        OSError: if it has to be trained and the cache cannot be written.
+    The file's metadata hold its own name, which is the key of all that made it (`origin`), and a
+    hash of its content. So a flipped bit, a foreign tensor or another task's expert is noticed.
+    Another process that wants the file waits. A cache that holds the file may be read-only.
     """
     state, _ = _read_cached(file)  # files appear whole, so reading takes no lock
     if state is not None:

@@ -19,14 +19,7 @@ from mergelib.problems import calling
 def features(
     model: nn.Module, inputs: Tensor, transform: Transform, batch_size: int = 500
 ) -> Tensor:
-    """What a model gives for inputs as they are stored, ``(N, width)`` for pictures.
-
-    Args:
-        model: run in evaluation mode, with its own weights.
-        inputs: ``(N, ...)``.
-        transform: from a batch of them to what the model takes, see `Task.transform`.
-        batch_size: inputs in one forward pass.
-    """
+    """A model's outputs for inputs ``(N, ...)`` as they are stored, ``(N, width)`` for pictures."""
     state = model.state_dict()
     return calling.features(model, state, inputs, batch_size=batch_size, transform=transform)
 
@@ -82,8 +75,5 @@ def few_shot_heads(
 def own_outputs(
     backbone: nn.Module, suite: Suite, recipe: Recipe, seed: int
 ) -> dict[str, nn.Module]:
-    """Heads that pass on what they get, for a model that predicts by itself, as a language model.
-
-    The arguments are those of `few_shot_heads`; only the tasks' names matter.
-    """
+    """Heads that pass on what they get, for a model that predicts by itself (a language model)."""
     return {name: nn.Identity() for name in suite.tasks}

@@ -9,6 +9,7 @@ output layer is its token table, and merged with the rest.
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -21,11 +22,7 @@ from mergelib.training import seeded
 
 
 def scale_pixels(pictures: Tensor) -> Tensor:
-    """Pictures as the models want them: from uint8 of any shape to float32 in -1..1.
-
-    Raises:
-        TypeError: for another dtype, whose range nobody knows.
-    """
+    """Pictures as the models want them: from uint8 of any shape to float32 in -1..1."""
     if pictures.dtype != torch.uint8:
         raise TypeError(f"pictures are {pictures.dtype}, expected torch.uint8 (0..255)")
     return pictures.float().div(127.5).sub_(1.0)
@@ -118,14 +115,6 @@ class VisionTransformer(nn.Module):
 class GPT(nn.Module):
     """A small causal transformer over characters, whose token table is its output layer too.
 
-    Args:
-        width: size of the tokens.
-        depth: number of transformer blocks.
-        heads: attention heads; ``width`` must be divisible by it.
-        mlp_ratio: hidden size of a block's MLP over ``width``.
-        vocabulary: rows of the token table; a few more than there are characters.
-        context: the longest text it sees.
-
     Forward: int64 characters ``(B, N)`` to logits ``(B, N, vocabulary)`` of the next ones.
     """
 
@@ -184,11 +173,7 @@ class MLP(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """torchvision's ResNet-18 with a 3x3 stem and no first pooling; 512 features.
-
-    Args:
-        stride: of the stem; 2 takes about a third of the time on 32x32 pictures.
-    """
+    """torchvision's ResNet-18 with a 3x3 stem of some stride and no first pooling; 512 features."""
 
     def __init__(self, stride: int = 1) -> None:
         super().__init__()
@@ -205,37 +190,47 @@ class ResNet18(nn.Module):
         return features
 
 
-class ResNet(nn.Module):
-    """A ResNet of any width and depth for 32x32 pictures, of torchvision's basic blocks.
+class BasicBlock(nn.Module):
+    """torchvision's basic block of a residual network, under its names."""
 
-    Args:
-        width: channels of the first stage; each further one has twice as many and half the side.
-        blocks: how many blocks each stage has.
+    def __init__(self, before: int, channels: int, stride: int, down: nn.Module | None) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, channels, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.downsample = down
+
+    def forward(self, x: Tensor) -> Tensor:
+        change = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        out: Tensor = self.relu(change + (x if self.downsample is None else self.downsample(x)))
+        return out
+
+
+class ResNet(nn.Module):
+    """A ResNet of any width and depth for 32x32 pictures.
+
+    Each stage has twice the channels of the one before, and half the side.
 
     Forward: float pictures ``(B, 3, H, W)`` to features ``(B, width · 2^(stages − 1))``.
     """
 
     def __init__(self, width: int = 16, blocks: Sequence[int] = (2, 2, 2, 2)) -> None:
         super().__init__()
-        from torchvision.models.resnet import BasicBlock
-
         self.stem = nn.Sequential(
             nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
         )
         self.stages = nn.ModuleList()
         before = width
         for stage, count in enumerate(blocks):
-            channels = width * 2**stage
-            stride = 1 if stage == 0 else 2
-            layers = []
+            channels, layers = width * 2**stage, []
             for block in range(count):
-                step = stride if block == 0 else 1
-                down = None
+                step = 2 if stage and not block else 1
+                down: nn.Module | None = None
                 if before != channels:
-                    down = nn.Sequential(
-                        nn.Conv2d(before, channels, 1, stride=step, bias=False),
-                        nn.BatchNorm2d(channels),
-                    )
+                    point = nn.Conv2d(before, channels, 1, stride=step, bias=False)
+                    down = nn.Sequential(point, nn.BatchNorm2d(channels))
                 layers.append(BasicBlock(before, channels, step, down))
                 before = channels
             self.stages.append(nn.Sequential(*layers))
@@ -263,13 +258,8 @@ class Linearised(nn.Module):
     """A network's first-order expansion in its weights: f(x; θ_0) + ∂f/∂θ (x; θ_0) · (θ − θ_0).
 
     Experts that are fine-tuned in this form are linear in their weights, so that their merge has
-    the same mixture of their features (Ortiz-Jimenez et al., 2023). A step costs about two of
-    the network's own.
-
-    Args:
-        net: the network at θ_0; its copy ``net`` holds θ, the only part of the state dict.
-
-    Forward: as the network's.
+    the same mixture of their features (Ortiz-Jimenez et al., 2023). The copy ``net`` of the network
+    holds θ, the only part of the state dict.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -286,11 +276,7 @@ class Linearised(nn.Module):
         now = dict(self.net.named_parameters())
         moved = {name: now[name] - start for name, start in self._start.items()}
         with sdpa_kernel(SDPBackend.MATH):  # the other kernels have no forward derivative
-
-            def network(weights: dict[str, Tensor]) -> Tensor:
-                out: Tensor = functional_call(self.net, weights, (x,))
-                return out
-
+            network = partial(functional_call, self.net, args=(x,))
             features, change = jvp(network, (self._start,), (moved,))[:2]
         out: Tensor = features + change
         return out

@@ -12,27 +12,15 @@ from mergelib.hashing import sha256_of
 
 @dataclass(frozen=True)
 class Package:
-    """An installed package that holds pretrained weights.
+    """An installed package that holds pretrained weights."""
 
-    Attributes:
-        name: on the index.
-        file: of the weights, relative to where packages are installed.
-        read: from that file to the state dict of the family's models.
-        needs: names of further packages that are needed to use it.
-    """
-
-    name: str
-    file: str
-    read: Callable[[Path], dict[str, Tensor]]
-    needs: tuple[str, ...] = ()
+    name: str  # on the index
+    file: str  # of the weights, relative to where packages are installed
+    read: Callable[[Path], dict[str, Tensor]]  # the state dict of the family's models
+    needs: tuple[str, ...] = ()  # names of further packages
 
     def path(self) -> Path:
-        """Where the weights are.
-
-        Raises:
-            ImportError: for a package that is not installed; it says how to get it.
-            ValueError: for a package without the file.
-        """
+        """Where the weights are; ImportError if the package is not installed."""
         versions = self._versions()
         path = Path(str(importlib.metadata.distribution(self.name).locate_file(self.file)))
         if not path.is_file():

@@ -1,11 +1,8 @@
 """Pretraining: how the backbones that ship with the package came about, and any other.
 
-One small backbone is trained jointly on labelled sets that are no task of any suite (Tiny
-ImageNet at 32x32, Omniglot, rendered scripts), each under its own linear classifier, with small
-random affine maps and colour changes. The shipped file ``assets/vit.safetensors`` holds it in
-float16; the log beside it tells what it was trained on and how, and likewise for smaller ones. The
-language model ``assets/gpt.safetensors`` learns to predict the next character of Wikipedia
-articles.
+One small backbone is trained jointly on labelled sets that are no task of any suite, each under its
+own linear classifier, with small random affine maps and colour changes; a language model learns to
+predict the next character of Wikipedia articles. The logs in ``assets`` tell on what and how.
 """
 
 import time
@@ -18,13 +15,8 @@ from torch import Tensor, nn
 from mergebook.suites.heads import features
 from mergebook.suites.models import scale_pixels, to_tokens
 from mergebook.suites.training import Recipe, fine_tune
-from mergebook.suites.types import (
-    PretrainingSet,
-)
-from mergelib.evaluation.tasks import (
-    Split,
-    cross_entropy,
-)
+from mergebook.suites.types import PretrainingSet
+from mergelib.evaluation.tasks import Split, cross_entropy
 from mergelib.progress import progress
 from mergelib.training import shuffled, train
 
@@ -37,13 +29,7 @@ FALLBACK = Recipe(learning_rate=1e-3, epochs=6, batch_size=128, weight_decay=0.0
 
 
 def augment(images: Tensor, flips: Tensor, generator: torch.Generator) -> Tensor:
-    """Small random affine maps, mirroring, and changes of contrast, brightness and tint.
-
-    Args:
-        images: float pictures ``(B, 3, 32, 32)`` in -1..1.
-        flips: bool ``(B,)``: which pictures may be mirrored (photographs, not letters).
-        generator: draws everything; on the pictures' device.
-    """
+    """Small random affine maps, changes of contrast, brightness and tint; mirrors where `flips`."""
     n, device = len(images), images.device
 
     def uniform(low: float, high: float) -> Tensor:
@@ -62,21 +48,6 @@ def augment(images: Tensor, flips: Tensor, generator: torch.Generator) -> Tensor
     return uniform(0.7, 1.3)[:, None, None, None] * images + shift
 
 
-class _Union:
-    """Several labelled sets as one: pictures together, labels of each set apart."""
-
-    def __init__(
-        self, sets: Sequence[PretrainingSet], photographs: Sequence[str], device: torch.device
-    ) -> None:
-        sizes = [len(task.train.labels) for task in sets]
-        self.images = torch.cat([task.train.inputs for task in sets]).to(device)
-        self.labels = torch.cat([task.train.labels for task in sets]).to(device)
-        self.member = torch.arange(len(sets)).repeat_interleave(torch.tensor(sizes)).to(device)
-        self.flips = torch.tensor([task.name in photographs for task in sets], device=device)[
-            self.member
-        ]
-
-
 def pretrain(
     model: nn.Module,
     sets: Sequence[PretrainingSet],
@@ -88,32 +59,29 @@ def pretrain(
 ) -> list[dict[str, float]]:
     """Train ``model`` in place on the union of the sets; returns one log record an epoch.
 
-    Args:
-        model: backbone, on the device to train on.
-        sets: labelled sets; each gets a linear classifier of its own.
-        recipe: optimiser, rate, length.
-        photographs: names of the sets whose pictures may be mirrored.
-        label_smoothing: share of the target spread over all classes, 0..1.
-        seed: draws classifiers, order and augmentation.
+    Each set gets a linear classifier of its own; only pictures of `photographs` may be mirrored.
     """
     device = next(model.parameters()).device
-    data = _Union(sets, photographs, device)
+    images = torch.cat([part.train.inputs for part in sets]).to(device)
+    all_labels = torch.cat([part.train.labels for part in sets]).to(device)
+    sizes = torch.tensor([len(part.train) for part in sets])
+    members = torch.arange(len(sets)).repeat_interleave(sizes).to(device)
+    flips = torch.tensor([part.name in photographs for part in sets], device=device)[members]
     torch.manual_seed(seed)
-    width = features(model, data.images[:2], scale_pixels).shape[1]
+    width = features(model, images[:2], scale_pixels).shape[1]
     heads = nn.ModuleList([nn.Linear(width, len(task.class_names)) for task in sets])
     stack = nn.ModuleList([model, heads.to(device)]).train()
     generator = torch.Generator(device).manual_seed(seed)
-    examples = len(data.labels)
+    examples = len(all_labels)
     optimiser = recipe.optimiser_of(stack)
     schedule = recipe.schedule_of(optimiser, examples)
 
     def loss(batch: Tensor) -> Tensor:
-        x = augment(scale_pixels(data.images[batch]), data.flips[batch], generator)
-        features_of = model(x)
-        member, labels = data.member[batch], data.labels[batch]
+        outputs = model(augment(scale_pixels(images[batch]), flips[batch], generator))
+        member, labels = members[batch], all_labels[batch]
         losses = [
             F.cross_entropy(
-                head(features_of[member == i]),
+                head(outputs[member == i]),
                 labels[member == i],
                 label_smoothing=label_smoothing,
                 reduction="sum",
@@ -159,10 +127,10 @@ def pretrain_text(
     seed: int = 0,
 ) -> list[dict[str, float]]:
     """Train a language model in place on texts; the loss on their test parts, in nats, as a log."""
-    parts = [task.train for task in sets]
-    union = Split(
-        torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts])
+    inputs, labels = (
+        torch.cat([getattr(task.train, part) for task in sets]) for part in ("inputs", "labels")
     )
+    union = Split(inputs, labels)
     start = time.perf_counter()
     with progress(total=recipe.steps(len(union)), desc="pretraining") as bar:
         state = fine_tune(

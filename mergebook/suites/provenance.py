@@ -11,12 +11,7 @@ import torch
 
 
 def provenance(**inputs: Any) -> dict[str, Any]:
-    """A record of versions, device, commit and date, next to the inputs given by the caller.
-
-    Args:
-        **inputs: what the numbers were made from, e.g. ``suite=``, ``sources=`` (data hashes),
-            ``seeds=``, ``device=``; stored as given and so JSON-serialisable.
-    """
+    """A record of versions, device, commit and date, next to what the numbers were made from."""
     device = str(inputs.pop("device", "cpu"))
     packages = ("mergelib", "torch", "torchvision", "numpy", "scikit-learn", "matplotlib", "pillow")
     return {
@@ -48,10 +43,7 @@ def _device_name(device: str) -> str:
 
 
 def _commit() -> str:
-    """The commit of the checkout that the package is imported from, ``+`` when it was changed.
-
-    ``"unknown"`` for an installed package, even if some other repository surrounds it.
-    """
+    """The commit of the checkout that holds the package, ``+`` when changed; else "unknown"."""
     folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:

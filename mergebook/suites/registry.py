@@ -1,8 +1,7 @@
 """The register of families: who loads a suite, and how its models and experts come about.
 
-A family is one record. Those of the package register themselves when `mergebook.suites.families` is
-imported; `register` adds another, whose suites are then loaded, fine-tuned on and studied like
-these.
+Families of the package register themselves when `mergebook.suites.families` is imported;
+`register` adds another, whose suites are then loaded, fine-tuned on and studied like these.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +13,8 @@ from torch import nn
 from mergebook.suites.heads import few_shot_heads
 from mergebook.suites.packages import Package
 from mergebook.suites.training import Recipe
-from mergebook.suites.types import (
-    IsMatrix,
-    PretrainingSet,
-    Zoo,
-)
-from mergelib.evaluation.tasks import (
-    Suite,
-    Task,
-)
+from mergebook.suites.types import IsMatrix, PretrainingSet, Zoo
+from mergelib.evaluation.tasks import Suite, Task
 from mergelib.statedict import is_matrix
 
 Sizes = tuple[int, int, int | None]
@@ -32,21 +24,12 @@ MakeHeads = Callable[[nn.Module, Suite, Recipe, int], dict[str, nn.Module]]
 
 @dataclass(frozen=True)
 class Pretraining:
-    """How the backbones of a family are pretrained.
+    """How the backbones of a family are pretrained."""
 
-    Attributes:
-        train: trains a fresh model in place, ``train(model, sets, recipe, seed=0)``, and returns a
-            log, one record for each epoch.
-        sets: from a folder of data, or None, to what shipped backbones are trained on.
-        recipe: how those are trained.
-        short_sets: what a model is trained on that no weights ship for; nothing to download.
-        short_recipe: how that is trained.
-    """
-
-    train: Callable[..., list[dict[str, float]]]
-    sets: Callable[[str | Path | None], list[PretrainingSet]]
+    train: Callable[..., list[dict[str, float]]]  # (model, sets, recipe, seed=0), gives a log
+    sets: Callable[[str | Path | None], list[PretrainingSet]]  # from the folder of data
     recipe: Recipe
-    short_sets: Callable[[], list[PretrainingSet]]
+    short_sets: Callable[[], list[PretrainingSet]]  # for models that no weights ship for
     short_recipe: Recipe
 
 
@@ -60,40 +43,23 @@ class Family:
     """Suites that are loaded alike, and what fits them.
 
     Experts are fine-tuned from one of `models` by `recipe`, or given by `load_zoo`.
-
-    Attributes:
-        name: of the family.
-        suites: each suite's tasks, by its name.
-        load_task: ``load_task(name, sizes, seed, data, **options)`` loads one of them, and gives
-            the SHA-256 of each of its sources. The sizes are those of its splits; the seed decides
-            with the name what is drawn; data and options are what `load_suite` was given.
-        sizes: examples in the training, validation and test split, by profile; None for all there
-            are to test on.
-        model: the usual one.
-        models: what experts can be fine-tuned from, by name; each gives a freshly initialised one.
-        recipe: how they usually are; None where `load_zoo` gives them.
-        heads: makes the frozen heads that they are fine-tuned under.
-        prompts: the texts that a task's head is made from, none for heads of examples.
-        packages: that hold pretrained weights, by model.
-        pretraining: how the other models are pretrained.
-        is_matrix: tells from key and tensor what low-rank methods take for a matrix in them.
-        load_zoo: ``load_zoo(suite, model=, device=, **options)`` gives the zoo of experts that
-            others have fine-tuned; options are what `load_zoo` was given.
     """
 
     name: str
-    suites: Mapping[str, Sequence[str]]
+    suites: Mapping[str, Sequence[str]]  # tasks
+    # (name, sizes, seed, data, **options) loads a task and gives the SHA-256 of its sources.
     load_task: Callable[..., LoadedTask]
+    # Examples in the training, validation and test split, by profile; None for all there are.
     sizes: Mapping[str, Sizes]
-    model: str
+    model: str  # the usual one
     models: Mapping[str, Callable[[], nn.Module]] = field(default_factory=dict)
     recipe: Recipe | None = None
     heads: MakeHeads = few_shot_heads
-    prompts: Callable[[Task], Sequence[str]] = no_prompts
-    packages: Mapping[str, Package] = field(default_factory=dict)
-    pretraining: Pretraining | None = None
+    prompts: Callable[[Task], Sequence[str]] = no_prompts  # what a task's head is made from
+    packages: Mapping[str, Package] = field(default_factory=dict)  # pretrained weights, by model
+    pretraining: Pretraining | None = None  # of the other models
     is_matrix: IsMatrix = is_matrix
-    load_zoo: Callable[..., Zoo] | None = None
+    load_zoo: Callable[..., Zoo] | None = None  # (suite, model=, device=, **options)
 
     def __post_init__(self) -> None:
         weights = self.pretraining or self.packages
@@ -108,11 +74,7 @@ FAMILIES: dict[str, Family] = {}
 
 
 def register(family: Family) -> Family:
-    """Add a family, whose suites can then be loaded.
-
-    Raises:
-        ValueError: for a family's or a suite's name that is taken.
-    """
+    """Add a family, whose suites can then be loaded."""
     if family.name in FAMILIES:
         raise ValueError(f"a family {family.name!r} is registered already")
     for suite in family.suites:
@@ -131,11 +93,7 @@ def known_suites() -> dict[str, tuple[str, ...]]:
 
 
 def family_of(suite: str) -> Family:
-    """The family that a suite belongs to, by its name.
-
-    Raises:
-        ValueError: for an unknown suite; it lists all.
-    """
+    """The family that a suite belongs to, by its name."""
     for family in FAMILIES.values():
         if suite in family.suites:
             return family
@@ -143,11 +101,7 @@ def family_of(suite: str) -> Family:
 
 
 def family_with(model: str) -> Family:
-    """The first family whose experts can be fine-tuned from a model, by its name.
-
-    Raises:
-        ValueError: for an unknown model; it lists all.
-    """
+    """The first family whose experts can be fine-tuned from a model, by its name."""
     for family in FAMILIES.values():
         if model in family.models:
             return family

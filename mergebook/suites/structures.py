@@ -1,5 +1,7 @@
 """Which axes of the testbed's models belong together, for `mergelib.structure`."""
 
+from collections.abc import Callable
+
 from torch import nn
 
 from mergebook.suites import models
@@ -37,19 +39,19 @@ def _gpt(net: models.GPT, scope: Scope, x: Features | None) -> Features:
     return logits
 
 
-@describes(models.MLP)
-def _mlp(net: models.MLP, scope: Scope, x: Features | None) -> Features | None:
-    return scope.chain(x, "layers")
+def _chain(*parts: str) -> Callable[[nn.Module, Scope, Features | None], Features | None]:
+    return lambda net, scope, x: scope.chain(x, *parts)
 
 
-@describes(models.ResNet18)
-def _resnet(net: models.ResNet18, scope: Scope, x: Features | None) -> Features | None:
-    return scope.chain(x, "net")
+describes(models.MLP)(_chain("layers"))
+describes(models.ResNet18)(_chain("net"))
+describes(models.ResNet)(_chain("stem", "stages"))
 
 
-@describes(models.ResNet)
-def _resnet_of_any_size(net: models.ResNet, scope: Scope, x: Features | None) -> Features | None:
-    return scope.chain(x, "stem", "stages")
+@describes(models.BasicBlock)
+def _basic_block(block: models.BasicBlock, scope: Scope, x: Features | None) -> Features | None:
+    y = scope.chain(x, "conv1", "bn1", "conv2", "bn2")
+    return scope.add(x if block.downsample is None else scope("downsample", x), y)
 
 
 @describes(models.Head)

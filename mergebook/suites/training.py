@@ -17,28 +17,16 @@ from mergelib.training import make_optimiser, shuffled, train, warmup_cosine
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an expert is fine-tuned.
+    """How an expert is fine-tuned; too large a rate takes experts out of their common basin."""
 
-    Attributes:
-        optimiser: ``"adamw"`` or ``"sgd"`` (with momentum 0.9).
-        learning_rate: peak rate; warmed up over ``warmup`` of the steps, then cosine to zero. Too
-            large a rate takes the experts out of their common basin.
-        epochs: passes over the training split.
-        batch_size: pictures a step.
-        weight_decay: decoupled for AdamW, L2 for SGD.
-        warmup: share of the steps spent warming up, 0..1.
-        shots: examples per class behind the frozen head.
-        head_scale: inverse temperature of the cosine head.
-    """
-
-    optimiser: Literal["adamw", "sgd"] = "adamw"
-    learning_rate: float = 4e-4
+    optimiser: Literal["adamw", "sgd"] = "adamw"  # SGD has momentum 0.9
+    learning_rate: float = 4e-4  # the peak, after warming up and before a cosine to zero
     epochs: int = 5
     batch_size: int = 64
-    weight_decay: float = 0.01
-    warmup: float = 0.1
-    shots: int = 3
-    head_scale: float = 20.0
+    weight_decay: float = 0.01  # decoupled for AdamW, L2 for SGD
+    warmup: float = 0.1  # share of the steps spent warming up, 0..1
+    shots: int = 3  # examples per class behind the frozen head
+    head_scale: float = 20.0  # inverse temperature of the cosine head
 
     def __post_init__(self) -> None:
         if self.optimiser not in ("adamw", "sgd"):
@@ -54,13 +42,8 @@ class Recipe:
     def optimiser_of(self, model: nn.Module) -> Optimizer:
         """The recipe's optimiser over a model's parameters."""
         fused = True if self.optimiser == "adamw" else None
-        return make_optimiser(
-            model,
-            self.optimiser,
-            self.learning_rate,
-            weight_decay=self.weight_decay,
-            fused=fused,
-        )
+        rate, decay = self.learning_rate, self.weight_decay
+        return make_optimiser(model, self.optimiser, rate, weight_decay=decay, fused=fused)
 
     def schedule_of(self, optimiser: Optimizer, examples: int) -> LRScheduler:
         """The rate over as many steps as that many examples take."""
@@ -79,22 +62,7 @@ def fine_tune(
     seed: int = 0,
     on_step: Callable[[int, float], object] | None = None,
 ) -> dict[str, Tensor]:
-    """Fine-tune a copy of ``model`` under a frozen head; returns the copy's state dict.
-
-    Args:
-        model: the pretrained backbone; it is left as it is.
-        head: maps features to logits; its parameters get no gradient.
-        split: training inputs, as stored, and labels.
-        recipe: optimiser, rate, length.
-        transform: from a batch of inputs to what the model takes.
-        loss: from the head's outputs and the labels to what is lowered.
-        radius: as for `mergelib.training.train`.
-        seed: draws the order of the examples.
-        on_step: as for `mergelib.training.train`.
-
-    Raises:
-        FloatingPointError: if the loss stops being finite.
-    """
+    """The state dict of a copy of ``model`` that is fine-tuned under a frozen head."""
     network = copy.deepcopy(model).train()
     generator = torch.Generator().manual_seed(seed)
     optimiser = recipe.optimiser_of(network)
@@ -125,30 +93,10 @@ def checkpoints(
     pull: float = 0.0,
     seed: int = 0,
 ) -> dict[int, dict[str, Tensor]]:
-    """Fine-tune a copy of ``model`` at a constant rate, and keep its state dict on the way.
+    """State dicts of a copy of ``model`` by step, fine-tuned at a constant rate up to the largest.
 
-    Without a schedule or decay, each is what a training that ends there would give.
-
-    Args:
-        model: the pretrained backbone; it is left as it is.
-        head: maps features to logits; its parameters get no gradient.
-        split: training inputs, as stored, and labels.
-        steps: numbers of steps to keep; the largest ends the training.
-        optimiser: ``"adam"`` or ``"sgd"``.
-        learning_rate: of every step.
-        batch_size: examples of a step.
-        transform: from a batch of inputs to what the model takes.
-        loss: from the head's outputs and the labels to what is lowered.
-        momentum: of SGD.
-        pull: μ of the penalty μ/2 ‖θ − θ_0‖².
-        seed: draws the order of the examples.
-
-    Raises:
-        ValueError: an unknown optimiser.
-        FloatingPointError: if the loss stops being finite.
-
-    Returns:
-        Number of steps to the state dict after it.
+    `pull` is μ of the penalty μ/2 ‖θ − θ_0‖². Without a schedule or decay, each state dict is what
+    a training that ends there would give.
     """
     network = copy.deepcopy(model).train()
     kept: dict[int, dict[str, Tensor]] = {}

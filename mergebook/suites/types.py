@@ -15,38 +15,26 @@ IsMatrix = Callable[[str, Tensor], bool]
 
 @dataclass(frozen=True, repr=False)
 class PretrainingSet(Brief):
-    """Labelled data for pretraining, never a task of a suite; `sha256` of the source."""
+    """Labelled data for pretraining, never a task of a suite."""
 
     name: str
     class_names: tuple[str, ...]
     train: Split
     test: Split
-    sha256: str
+    sha256: str  # of the source
 
 
 @dataclass(frozen=True, repr=False)
 class Zoo(Brief):
-    """What there is to merge on a suite.
-
-    Attributes:
-        suite: the tasks.
-        model: the architecture, carrying the pretrained weights.
-        pretrained: state dict of the backbone, θ_0.
-        experts: task to fine-tuned state dict, θ_t.
-        heads: task to frozen head.
-        files: task to the expert's file in the cache, ready for `merge_files`.
-        fingerprint: hash of all that made it, hexadecimal.
-        revisions: of what others made: commits on the hub, of the ``pretrained`` model and by task;
-            versions of packages and hashes of the weights in them.
-        is_matrix: tells from key and tensor what low-rank methods take for a matrix.
-    """
+    """What there is to merge on a suite."""
 
     suite: Suite
-    model: nn.Module
-    pretrained: dict[str, Tensor]
-    experts: dict[str, dict[str, Tensor]]
-    heads: dict[str, nn.Module]
-    files: Mapping[str, Path]
-    fingerprint: str
+    model: nn.Module  # carries the pretrained weights
+    pretrained: dict[str, Tensor]  # θ_0
+    experts: dict[str, dict[str, Tensor]]  # task to θ_t
+    heads: dict[str, nn.Module]  # frozen
+    files: Mapping[str, Path]  # task to the expert's file in the cache, ready for `merge_files`
+    fingerprint: str  # hash of all that made it, hexadecimal
+    # Commits on the hub, of the ``pretrained`` model and by task; versions and hashes of packages.
     revisions: Mapping[str, str] = field(default_factory=dict)
-    is_matrix: IsMatrix = is_matrix
+    is_matrix: IsMatrix = is_matrix  # what low-rank methods take for a matrix

@@ -13,7 +13,7 @@ from mergebook.suites import models
 from mergelib.statedict import is_kernel
 from mergelib.structure import Features, Scope, Structure, describes, structure_of
 from mergelib.structure import trace as tracing
-from tests.library.align.families import FAMILIES, build, weights
+from tests.library.align.families import FAMILIES, build, resnet18, weights
 
 
 def kinds(structure: Structure) -> dict[str, str]:
@@ -85,7 +85,7 @@ def test_output_is_not_permutable_until_a_head_reads_it() -> None:
 
 
 def test_resnet_has_one_stream_a_stage() -> None:
-    structure = structure_of(models.ResNet18())
+    structure = structure_of(resnet18())
     streams = {name: g.size for name, g in structure.groups.items() if g.kind == "stream"}
     assert list(streams.values()) == [64, 128, 256, 512]
     first = structure.members("net.conv1")

@@ -1,7 +1,6 @@
 """Sets that torchvision can download, each as two streams of (picture, label) and class names.
 
-`SOURCES` maps a set's name to a function of the download folder. Sets without an official test
-part (EuroSAT, Caltech 101) are cut: every fourth picture of a class goes to the test part.
+`SOURCES` maps a set's name to a function of the download folder.
 """
 
 from collections import Counter
@@ -26,93 +25,77 @@ class Source:
     grey: bool = False
 
 
-def stream(dataset: Any) -> Iterator[Sample]:
+def _set(class_name: str, root: Path, **options: Any) -> Any:
+    from torchvision import datasets
+
+    return getattr(datasets, class_name)(root, **options)
+
+
+def _stream(dataset: Any) -> Iterator[Sample]:
     """The samples of an indexed data set, in order."""
     for index in range(len(dataset)):
         image, label = dataset[index]
         yield image, int(label)
 
 
-def every_fourth(dataset: Any, labels: Sequence[int], *, test: bool) -> Iterator[Sample]:
-    """Every fourth sample of each class (`test`), or all the others."""
-    seen: Counter[int] = Counter()
-    for index, label in enumerate(labels):
-        seen[label] += 1
-        if (seen[label] % 4 == 0) == test:
-            yield dataset[index][0], int(label)
-
-
 def _official(
     class_name: str, key: str, names: Sequence[str] | None = None, **stored: Any
 ) -> Callable[[Path], Source]:
-    """A set with official parts, told apart by ``train=True/False`` or ``split="train"/"test"``.
-
-    `names` default to the set's own ``classes``; `stored` are `side` and `grey` of the Source.
-    """
+    """A set with official parts, ``train=True/False`` or ``split="train"/"test"``."""
     parts: tuple[Any, Any] = (True, False) if key == "train" else ("train", "test")
 
     def source(root: Path) -> Source:
-        from torchvision import datasets
+        train, test = (_set(class_name, root, **{key: part}, download=True) for part in parts)
+        return Source(_stream(train), _stream(test), names or train.classes, **stored)
 
-        kind = getattr(datasets, class_name)
-        train, test = (kind(root, **{key: part}, download=True) for part in parts)
-        return Source(stream(train), stream(test), names or train.classes, **stored)
+    return source
+
+
+def _cut(class_name: str, labels: str, names: str) -> Callable[[Path], Source]:
+    """A set without a test part, to which every fourth picture of a class goes."""
+
+    def source(root: Path) -> Source:
+        dataset = _set(class_name, root, download=True)
+        seen: Counter[int] = Counter()
+        parts: tuple[list[int], list[int]] = ([], [])
+        for index, label in enumerate(getattr(dataset, labels)):
+            seen[label] += 1
+            parts[seen[label] % 4 == 0].append(index)
+        train, test = (
+            ((dataset[i][0], int(getattr(dataset, labels)[i])) for i in part) for part in parts
+        )
+        return Source(train, test, getattr(dataset, names))
 
     return source
 
 
 def _emnist_letters(root: Path) -> Source:
-    from torchvision import datasets
-
     def upright(train: bool) -> Iterator[Sample]:
         # EMNIST stores its pictures transposed and counts the letters from 1.
-        letters = datasets.EMNIST(root, split="letters", train=train, download=True)
-        for image, label in stream(letters):
+        for image, label in _stream(
+            _set("EMNIST", root, split="letters", train=train, download=True)
+        ):
             yield image.transpose(Image.Transpose.TRANSPOSE), label - 1
 
     return Source(upright(True), upright(False), "ABCDEFGHIJKLMNOPQRSTUVWXYZ", side=28, grey=True)
 
 
-def _eurosat(root: Path) -> Source:
-    from torchvision import datasets
-
-    dataset = datasets.EuroSAT(root, download=True)
-    return _cut(dataset, dataset.targets, dataset.classes)
-
-
-def _caltech101(root: Path) -> Source:
-    from torchvision import datasets
-
-    dataset = datasets.Caltech101(root, download=True)
-    return _cut(dataset, dataset.y, dataset.categories)
-
-
-def _cut(dataset: Any, labels: Sequence[int], names: Sequence[str]) -> Source:
-    train = every_fourth(dataset, labels, test=False)
-    return Source(train, every_fourth(dataset, labels, test=True), names)
-
-
 def _dtd10(root: Path) -> Source:
-    from torchvision import datasets
-
-    train, validation, test = (
-        datasets.DTD(root, split=split, download=True) for split in ("train", "val", "test")
-    )
+    """The first ten classes; the validation part joins the training part."""
+    parts = [_set("DTD", root, split=split, download=True) for split in ("train", "val", "test")]
 
     def first_ten(*parts: Any) -> Iterator[Sample]:
-        return (sample for part in parts for sample in stream(part) if sample[1] < 10)
+        return (sample for part in parts for sample in _stream(part) if sample[1] < 10)
 
-    return Source(first_ten(train, validation), first_ten(test), train.classes[:10])
+    return Source(first_ten(*parts[:2]), first_ten(parts[2]), parts[0].classes[:10])
 
 
 def _fer2013(root: Path) -> Source:
-    from torchvision import datasets
-
-    train, test = (datasets.FER2013(root, split=split) for split in ("train", "test"))
+    train, test = (_set("FER2013", root, split=split) for split in ("train", "test"))
     if test[0][1] is None:
         raise RuntimeError("the labels of the test part are only in fer2013.csv")
     names = ("angry", "disgust", "fear", "happy", "sad", "surprise", "neutral")
-    return Source(stream(train), stream(test), names, grey=True)
+    return Source(_stream(train), _stream(test), names, grey=True)
 
 
 SOURCES: dict[str, Callable[[Path], Source]] = {
@@ -125,10 +108,10 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
     "gtsrb": _official("GTSRB", "split", [f"sign {k}" for k in range(43)]),
     "cifar10": _official("CIFAR10", "train"),
     "cifar100": _official("CIFAR100", "train"),
-    "eurosat": _eurosat,
+    "eurosat": _cut("EuroSAT", "targets", "classes"),
     "dtd10": _dtd10,
     "fer2013": _fer2013,
-    "caltech101": _caltech101,
+    "caltech101": _cut("Caltech101", "y", "categories"),
     "flowers102": _official("Flowers102", "split", [f"flower {k}" for k in range(1, 103)]),
     "pcam": _official("PCAM", "split", ["normal", "tumour"]),
 }

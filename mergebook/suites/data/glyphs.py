@@ -1,10 +1,9 @@
 """Picture tasks rendered from the DejaVu fonts that come with matplotlib: no download.
 
 Each task is one script (Greek, Braille, chess pieces, …) in a medium of its own (ink, emboss,
-wood, …), so that tasks differ in what is drawn and in how. A glyph is drawn once per font face at
-high resolution; samples are made from these masks by random affine maps, the medium, and noise,
-in batches, from one generator: the same seed gives the same pictures. Where at least three faces
-have a glyph one of them is kept out of training and seen in the test split only.
+wood, …). A glyph is drawn once per font face at high resolution; samples are made from these masks
+by random affine maps, the medium, and noise: the same seed gives the same pictures. Where at least
+three faces have a glyph one of them is kept out of training and seen in the test split only.
 """
 
 import functools
@@ -46,18 +45,13 @@ FACES = (
 
 @dataclass(frozen=True)
 class Script:
-    """A task's characters and medium.
-
-    `whole_cell` keeps a glyph's place within its line of text, for scripts where the place tells
-    the character (Braille). `fill` is the share of the picture's side that a glyph spans before
-    the random scaling, and glyphs that correlate by more than `similarity` count as look-alikes.
-    """
+    """A task's characters and medium."""
 
     characters: str
     medium: media.Medium
-    whole_cell: bool = False
-    fill: float = 0.72
-    similarity: float = 0.93
+    whole_cell: bool = False  # keep the place within the line, which tells Braille apart
+    fill: float = 0.72  # share of the side that a glyph spans before the random scaling
+    similarity: float = 0.93  # correlation above which glyphs are look-alikes
 
     def glyph_set(self) -> "GlyphSet":
         """The script's distinct glyphs in every face."""
@@ -99,14 +93,6 @@ PRETRAINING_CHARACTERS = (
 )
 
 
-def script_names(count: int) -> list[str]:
-    """The first `count` of the ordered scripts."""
-    return list(SCRIPTS)[:count]
-
-
-# --- glyphs ----------------------------------------------------------------------------------
-
-
 @functools.cache
 def _face(name: str) -> tuple[ImageFont.FreeTypeFont, frozenset[int]]:
     """A font at drawing size and the code points it has."""
@@ -139,14 +125,11 @@ def _draw(character: str, face: str, whole_cell: bool, fill: float) -> np.ndarra
 
 @dataclass(frozen=True, repr=False)
 class GlyphSet(Brief):
-    """Masks of the distinct glyphs of a script in every face: (M, 1, MASK_SIDE, MASK_SIDE).
-
-    `training[c]` and `testing[c]` are the rows of `masks` that may be used for class c.
-    """
+    """Masks of the distinct glyphs of a script in every face."""
 
     class_names: tuple[str, ...]
-    masks: Tensor
-    training: tuple[Tensor, ...]
+    masks: Tensor  # (M, 1, MASK_SIDE, MASK_SIDE)
+    training: tuple[Tensor, ...]  # rows of the masks that may be used, by class
     testing: tuple[Tensor, ...]
 
 
@@ -154,11 +137,7 @@ class GlyphSet(Brief):
 def glyph_set(
     characters: str, whole_cell: bool = False, fill: float = 0.72, similarity: float = 0.93
 ) -> GlyphSet:
-    """Draw every character in every face that has it, leaving out look-alikes.
-
-    A character whose slightly blurred mask correlates with an earlier one by more than
-    `similarity` is dropped, and so is a face that draws a character as an earlier face does.
-    """
+    """Every character in every face that has it, without look-alikes and faces that draw alike."""
     rows: list[Tensor] = []
     firsts: list[Tensor] = []
     names, training, testing = [], [], []
@@ -200,23 +179,16 @@ def _signature(mask: Tensor) -> Tensor:
     return unit
 
 
-# --- samples ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Jitter:
-    """How far a glyph is moved at random before it is painted.
-
-    `zoom` divides its size, `shift` and `warp` (the size of smooth distortions) are in half sides
-    of the picture, and `crowd` is the chance of a neighbour on either side, as in a line of text.
-    """
+    """How far a glyph is moved at random before it is painted; lengths are in half sides."""
 
     angle: float
-    zoom: tuple[float, float]
+    zoom: tuple[float, float]  # divides its size
     shear: float
     shift: float
-    warp: float = 0.0
-    crowd: float = 0.0
+    warp: float = 0.0  # size of smooth distortions
+    crowd: float = 0.0  # chance of a neighbour on either side, as in a line of text
 
 
 CALM = Jitter(angle=math.pi / 12, zoom=(0.92, 1.4), shear=0.2, shift=0.22)
@@ -232,10 +204,7 @@ def render(
     *,
     held_out: bool,
 ) -> Tensor:
-    """One picture per label: uint8 (N, 3, 32, 32).
-
-    `held_out` allows the faces that are kept out of training.
-    """
+    """One picture per label: uint8 (N, 3, 32, 32); `held_out` allows the faces held out."""
     if len(labels) == 0:
         return torch.empty(0, 3, SIDE, SIDE, dtype=torch.uint8)
     choices = glyphs.testing if held_out else glyphs.training
@@ -247,9 +216,8 @@ def render(
         points = _places(len(batch), jitter, generator)
         mask = _sample(glyphs.masks[table[batch, pick]], points)
         if jitter.crowd:
-            mask = mask.maximum(
-                _neighbours(glyphs.masks[torch.cat(choices)], points, jitter, generator)
-            )
+            others = glyphs.masks[torch.cat(choices)]
+            mask = mask.maximum(_neighbours(others, points, jitter, generator))
         picture = medium(F.avg_pool2d(mask, 2), generator)
         images.append((255 * picture).round().clamp(0, 255).to(torch.uint8))
     return torch.cat(images)
@@ -292,11 +260,7 @@ def _neighbours(masks: Tensor, points: Tensor, jitter: Jitter, generator: Genera
 def render_task(
     name: str, sizes: Sequence[int], seed: int
 ) -> tuple[tuple[str, ...], list[tuple[Tensor, Tensor]]]:
-    """Class names and (images, labels) of the training, validation and test split of a script.
-
-    `sizes` are the three split sizes. The splits are drawn independently; only the last one uses
-    held-out faces. Raises ValueError for an unknown script.
-    """
+    """Class names and (images, labels) of a script's splits; only the last uses held-out faces."""
     if name not in SCRIPTS:
         raise ValueError(f"unknown script {name!r}; known: {', '.join(SCRIPTS)}")
     script = SCRIPTS[name]

@@ -1,12 +1,9 @@
 """Models and data sets of the Hugging Face hub, or folders on this machine that look like them.
 
-A name that is an existing path is taken from there and nothing is downloaded, so everything that
-runs on the hub's checkpoints runs on local ones. Weights are read tensor by tensor through
-`mergelib.io.Checkpoint` and checked against the model that shall carry them: a checkpoint of
-another architecture is refused, where transformers would quietly start from random weights.
-
-Names on the hub may say a revision, ``NAME@REVISION``, a commit, tag or branch. No code that comes
-with a model or a data set is ever run.
+A name that is an existing path is taken from there and nothing is downloaded. A name on the hub may
+say a revision, ``NAME@REVISION``, a commit, tag or branch. Weights are checked against the model
+that shall carry them: a checkpoint of another architecture is refused, where transformers would
+quietly start from random weights. No code that comes with a model or a data set is ever run.
 """
 
 import os
@@ -27,14 +24,7 @@ _IGNORED = re.compile(r"(^|\.)(position_ids$|pooler\.)")
 
 
 def fetch(model: str | Path) -> Path:
-    """The folder of a model: the one named, if it exists, else a snapshot of the hub's.
-
-    Args:
-        model: a folder, or a name on the hub, ``NAME`` or ``NAME@REVISION``.
-
-    Raises:
-        ValueError: neither a folder nor to be had from the hub; it names the model.
-    """
+    """The folder of a model: the one named, if it exists, else a snapshot of the hub's."""
     if Path(model).expanduser().exists():
         return Path(model).expanduser()
     from huggingface_hub import snapshot_download
@@ -65,49 +55,35 @@ def revisions(folders: Mapping[str, Path]) -> dict[str, str]:
     }
 
 
+def _read(auto: str, what: str, folder: Path) -> Any:
+    """What one of transformers' ``Auto`` classes reads in a model's folder."""
+    import transformers
+
+    try:
+        return getattr(transformers, auto).from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"the {what} in {folder} cannot be used: {_line(error)}") from error
+
+
 def read_config(folder: Path, kind: str) -> Any:
-    """The configuration in a model's folder.
-
-    Raises:
-        ValueError: no configuration, or one of another `kind` of model, e.g. ``"clip"``, or of one
-            that needs code of its own.
-    """
-    from transformers import AutoConfig
-
+    """The configuration in a model's folder; ValueError for another `kind` of model than asked."""
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} is no model's folder: it holds no config.json")
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        message = f"the configuration in {folder} cannot be used: {_line(error)}"
-        raise ValueError(message) from error
+    config = _read("AutoConfig", "configuration", folder)
     if config.model_type != kind:
         raise ValueError(f"{folder} holds a model of type {config.model_type!r}, expected {kind!r}")
     return config
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """The tokenizer in a model's folder.
-
-    Raises:
-        ValueError: none that transformers knows without running code from there.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        message = f"the tokenizer in {folder} cannot be used: {_line(error)}"
-        raise ValueError(message) from error
+    """The tokenizer in a model's folder."""
+    return _read("AutoTokenizer", "tokenizer", folder)
 
 
 def read_part(folder: Path, prefix: str, like: StateDict) -> dict[str, Tensor]:
     """Those tensors of a checkpoint whose names start with `prefix`, of the dtypes of `like`.
 
     A checkpoint of that part alone may leave the prefix out, as transformers 5 does.
-
-    Raises:
-        ValueError: keys or shapes that are not those of `like`; it names folder and key.
     """
     stored = Checkpoint(folder)
     bare = not any(key.startswith(prefix) for key in stored)
@@ -139,15 +115,7 @@ def load_weights(model: nn.Module, folder: Path, prefix: str = "") -> nn.Module:
 
 
 def locate(experts: str | Mapping[str, str | Path], tasks: Iterable[str]) -> dict[str, Path]:
-    """The folder of every task's expert.
-
-    Args:
-        experts: a pattern such as ``"models/{task}"``, or names and folders by task.
-        tasks: the tasks that need one.
-
-    Raises:
-        ValueError: a task without an expert, or one that cannot be had.
-    """
+    """The folder of every task's expert, from a pattern with ``{task}`` or names by task."""
     if isinstance(experts, str):
         if "{task}" not in experts:
             raise ValueError(f"the pattern of experts lacks {{task}}: {experts!r}")
@@ -169,18 +137,8 @@ def load_data(
 ) -> Any:
     """One split of a task's data set, from the folder ``ROOT/TASK`` if there is one, else the hub.
 
-    Args:
-        task: its name.
-        repository: its name on the hub, ``NAME`` or ``NAME@REVISION``.
-        subset: which of the repository's configurations, for those that have several.
-        split: which part.
-        root: folder of local data sets, in any layout that ``datasets.load_dataset`` understands
-            (pictures in ``train/CLASS/`` and ``test/CLASS/``, ``train.jsonl``, parquet …); by
-            default the folder named by ``MERGELIB_DATA``, if it is set.
-
-    Raises:
-        ValueError: data that cannot be had or lacks the split, or with a script to run; it names
-            the task.
+    That folder, by default below ``MERGELIB_DATA``, may have any layout that
+    ``datasets.load_dataset`` understands: pictures in ``train/CLASS/``, ``train.jsonl``, parquet …
     """
     import datasets
     from datasets import load_dataset

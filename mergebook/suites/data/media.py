@@ -48,14 +48,10 @@ def blur(image: Tensor, sigma: float) -> Tensor:
     reach = math.ceil(2.5 * sigma)
     offsets = torch.arange(-reach, reach + 1, dtype=image.dtype)
     kernel = torch.exp(-0.5 * (offsets / sigma) ** 2)
-    kernel = (kernel / kernel.sum()).expand(image.shape[1], 1, -1)
-    groups = image.shape[1]
-    image = F.conv2d(
-        F.pad(image, (reach, reach, 0, 0), "replicate"), kernel[:, :, None], groups=groups
-    )
-    return F.conv2d(
-        F.pad(image, (0, 0, reach, reach), "replicate"), kernel[..., None], groups=groups
-    )
+    row = (kernel / kernel.sum()).expand(image.shape[1], 1, 1, -1)
+    for pad, line in (((reach, reach, 0, 0), row), ((0, 0, reach, reach), row.mT)):
+        image = F.conv2d(F.pad(image, pad, "replicate"), line, groups=image.shape[1])
+    return image
 
 
 def paint(ground: Tensor, figure: Tensor, mask: Tensor) -> Tensor:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from mergelib.io import staged
 
-RAW = "https://raw.githubusercontent.com"  # then /OWNER/NAME/COMMIT/PATH
-
 
 def download(
     what: str,
@@ -19,19 +17,7 @@ def download(
     sha256: str,
     target: Path,
 ) -> Path:
-    """Write `target`, and return it: what `make` makes of the contents of the URLs.
-
-    Args:
-        what: what it is, for messages.
-        urls: where its raw material is.
-        make: from the contents of all URLs, in their order, to the file's.
-        sha256: the SHA-256 that the file must have, hexadecimal.
-        target: the file; nothing is written unless all went well.
-
-    Raises:
-        ValueError: for a URL that cannot be read, or gives something else than it did when the hash
-            was taken; it names the URL.
-    """
+    """Write and return `target`, which `make` makes of the URLs' contents, if it has its hash."""
     contents = []
     for url in urls:
         try:

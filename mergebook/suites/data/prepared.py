@@ -24,19 +24,19 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from mergebook.suites.data.tables import records
 from mergelib.hashing import sha256_of
 from mergelib.io import cache_folder, staged
 from mergelib.messages.brief import Brief
 from mergelib.progress import progress
 
 SIDE = 32
-PER_CLASS = {"train": 5000, "test": 1000}  # at most so many pictures of a class are prepared
-IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".tif", ".tiff"}
+PER_CLASS = {"train": 5000, "test": 1000}  # the first pictures of a class, which are prepared
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the catalogue: `classes` is the number of classes, `licence` a hint only."""
+    """One line of the catalogue: what a set shows, how many classes it has, and its licence."""
 
     name: str
     what: str
@@ -44,51 +44,21 @@ class Entry:
     licence: str
 
 
-CATALOGUE: Mapping[str, Entry] = {
-    entry.name: entry
-    for entry in (
-        Entry("mnist", "handwritten digits, grey", 10, "often given as CC BY-SA 3.0"),
-        Entry("fashion_mnist", "clothing, grey", 10, "MIT"),
-        Entry("kmnist", "cursive Japanese characters, grey", 10, "CC BY-SA 4.0"),
-        Entry("emnist_letters", "handwritten letters A-Z, grey", 26, "NIST, freely offered"),
-        Entry("notmnist", "letters A-J in many fonts, grey", 10, "unstated"),
-        Entry("usps", "handwritten digits of envelopes, grey", 10, "unstated"),
-        Entry("svhn_grey", "house numbers in the street, grey", 10, "non-commercial"),
-        Entry("gtsrb", "German traffic signs", 43, "research"),
-        Entry("cifar10", "natural objects", 10, "unstated"),
-        Entry("cifar100", "natural objects, fine classes", 100, "unstated"),
-        Entry("eurosat", "land use seen by satellite", 10, "MIT"),
-        Entry("resisc12", "aerial scenes, 12 classes of RESISC45", 12, "research"),
-        Entry("dtd10", "textures, the first 10 classes of DTD", 10, "research"),
-        Entry("fer2013", "facial expressions, grey", 7, "research"),
-        Entry("cars_body", "cars by body type", 9, "non-commercial"),
-        Entry("caltech101", "objects", 101, "CC BY 4.0"),
-        Entry("pacs", "objects as art, cartoon, photograph, sketch", 7, "unstated"),
-        Entry("scenes15", "indoor and outdoor scenes, grey", 15, "unstated"),
-        Entry("flowers5", "five kinds of flowers", 5, "unstated"),
-        Entry("flowers102", "flowers", 102, "research"),
-        Entry("sign_digits", "hand signs for the digits", 10, "Apache-2.0"),
-        Entry("pneumoniamnist", "chest X-rays, normal or pneumonia", 2, "CC BY 4.0"),
-        Entry("pcam", "tissue with or without metastasis", 2, "CC0"),
-        Entry("omniglot_small", "handwritten characters (pretraining)", 242, "MIT"),
-        Entry("tiny_imagenet32", "natural objects (pretraining)", 200, "non-commercial"),
-    )
+CATALOGUE = {
+    name: Entry(name, **line) for name, line in records("pictures", dict[str, Any]).items()
 }
 
 
 @dataclass(frozen=True, repr=False)
 class Arrays(Brief):
-    """A loaded set: uint8 images (N, 3, 32, 32), int64 labels (N,), names of the classes.
-
-    `sha256` is the hash of the file the set was read from.
-    """
+    """A loaded set: uint8 images (N, 3, 32, 32), int64 labels (N,), names of the classes."""
 
     train_images: Tensor
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
     class_names: tuple[str, ...]
-    sha256: str
+    sha256: str  # of the file that the set was read from
 
 
 def search_folders(data: str | Path | None = None) -> list[Path]:
@@ -104,28 +74,27 @@ def check_name(name: str) -> None:
         raise ValueError(f"unknown data set {name!r}; known: {', '.join(sorted(CATALOGUE))}")
 
 
-def find_file(name: str, data: str | Path | None = None) -> Path | None:
-    """The prepared file of a set, or None if no search folder holds it.
+def find(path: str, data: str | Path | None = None) -> Path | None:
+    """The first file of this relative path in the search folders, or None."""
+    files = (folder / path for folder in search_folders(data))
+    return next((file for file in files if file.is_file()), None)
 
-    Raises ValueError if the folder that was asked for does not exist.
-    """
+
+def find_file(name: str, data: str | Path | None = None) -> Path | None:
+    """The prepared file of a set, or None if no search folder holds it."""
     check_name(name)
     first, *others = search_folders(data)
     if others and not first.is_dir():
         raise ValueError(f"data folder {first} does not exist (data= or MERGELIB_DATA)")
-    for folder in search_folders(data):
-        for candidate in (folder / f"{name}.npz", folder / f"{name}_sheets.npz"):
-            if candidate.is_file():
-                return candidate
-    return None
+    files = (f / f"{name}{kind}.npz" for f in (first, *others) for kind in ("", "_sheets"))
+    return next((file for file in files if file.is_file()), None)
 
 
 def load_arrays(name: str, data: str | Path | None = None) -> Arrays:
     """Load a prepared set, downloading and preparing it first where torchvision has it.
 
     Grey pictures are repeated over the channels, 28 x 28 is padded with zeros to 32 x 32, and any
-    other size is resized (bicubic). Raises ValueError for an unknown name, for a set that is
-    neither prepared nor to be had from torchvision, and for a damaged file, naming file and array.
+    other size is resized (bicubic).
     """
     path = find_file(name, data) or prepare(name)
     digest = sha256_of(path)
@@ -153,9 +122,6 @@ def to_tensor(images: np.ndarray) -> Tensor:
 def _resize(images: Tensor) -> Tensor:
     floats = F.interpolate(images.float(), (SIDE, SIDE), mode="bicubic", antialias=True)
     return floats.round().clamp(0, 255).to(torch.uint8)
-
-
-# --- reading ---------------------------------------------------------------------------------
 
 
 _ARRAYS = ("train_images", "train_labels", "test_images", "test_labels", "class_names")
@@ -197,37 +163,25 @@ def _check_part(
     path: Path, part: str, images: np.ndarray, labels: np.ndarray, classes: int
 ) -> None:
     """Raise ValueError, naming file and array, unless the part keeps to the schema."""
+    problem = ""
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
-        raise ValueError(
-            f"{path}: array '{part}_images' is {images.dtype} {images.shape}, "
-            "expected uint8 (N, H, W, 1 or 3)"
-        )
-    if labels.dtype.kind not in "ui" or labels.shape != images.shape[:1]:
-        raise ValueError(
-            f"{path}: array '{part}_labels' is {labels.dtype} {labels.shape}, "
-            f"expected integers of shape ({len(images)},)"
-        )
-    if len(labels) == 0 or labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(
-            f"{path}: array '{part}_labels' must hold labels from 0 to {classes - 1}, "
-            f"found {f'{labels.min()} to {labels.max()}' if len(labels) else 'none'}"
-        )
-
-
-# --- preparing -------------------------------------------------------------------------------
+        found = f"{images.dtype} {images.shape}"
+        problem = f"'{part}_images' is {found}, expected uint8 (N, H, W, 1 or 3)"
+    elif labels.dtype.kind not in "ui" or labels.shape != images.shape[:1]:
+        found, expected = f"{labels.dtype} {labels.shape}", f"integers of shape ({len(images)},)"
+        problem = f"'{part}_labels' is {found}, expected {expected}"
+    elif len(labels) == 0 or labels.min() < 0 or labels.max() >= classes:
+        found = f"{labels.min()} to {labels.max()}" if len(labels) else "none"
+        problem = f"'{part}_labels' must hold labels from 0 to {classes - 1}, found {found}"
+    if problem:
+        raise ValueError(f"{path}: array {problem}")
 
 
 Samples = Iterable[tuple[Image.Image, int]]
 
 
 def prepare(name: str, data_folder: str | Path | None = None) -> Path:
-    """Write ``NAME.npz`` from torchvision's data set and return its path.
-
-    `data_folder` defaults to the cache; downloads are kept in the cache. At most 5,000 training
-    and 1,000 test pictures of a class are taken, the first ones. A file that is there already is
-    left as it is. Raises ValueError for a set that torchvision does not have, saying which file is
-    expected and how to make it, and for one whose download fails.
-    """
+    """Write ``NAME.npz`` from torchvision's data set, unless it is there, and return its path."""
     from mergebook.suites.data.downloads import SOURCES  # torchvision is imported only when needed
 
     check_name(name)
@@ -260,46 +214,24 @@ def prepare_folder(
     """Write ``NAME.npz`` from pictures in ``folder/train/<class>/`` and ``folder/test/<class>/``.
 
     The centre square of every picture is resized to 32 x 32 (bicubic); `grey` stores one channel.
-    Classes are the sorted names of the class folders. Raises ValueError if a part is missing, if
-    both parts do not have the same classes, or if a class has no picture.
     """
     check_name(name)
-    files = {part: _class_files(Path(folder) / part) for part in ("train", "test")}
-    names = tuple(files["train"])
-    if tuple(files["test"]) != names:
-        odd = sorted(set(names) ^ set(files["test"]))
+    from torchvision.datasets import ImageFolder
+
+    try:
+        train, test = (ImageFolder(str(Path(folder) / part)) for part in ("train", "test"))
+    except FileNotFoundError as error:  # no folder, no class in it, or no picture of a class
+        raise ValueError(f"{folder}: {error}") from error
+    if train.classes != test.classes:
+        odd = sorted(set(train.classes) ^ set(test.classes))
         raise ValueError(f"{folder}: class folders in only one of train/ and test/: {odd}")
-    parts = {
-        part: [(path, label) for label, paths in enumerate(classes.values()) for path in paths]
-        for part, classes in files.items()
-    }
-    opened = {part: _open_all(pairs) for part, pairs in parts.items()}
-    return _write_set(_target(name, data_folder), opened, names, side=SIDE, grey=grey)
+    parts = {"train": train, "test": test}
+    return _write_set(_target(name, data_folder), parts, train.classes, side=SIDE, grey=grey)
 
 
 def _target(name: str, data_folder: str | Path | None) -> Path:
     folder = Path(data_folder).expanduser() if data_folder else cache_folder() / "data"
     return folder / f"{name}.npz"
-
-
-def _class_files(folder: Path) -> dict[str, list[Path]]:
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder; expected one folder per class in it")
-    classes = {}
-    for child in sorted(p for p in folder.iterdir() if p.is_dir()):
-        paths = sorted(p for p in child.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
-        if not paths:
-            raise ValueError(f"{child}: no picture found ({', '.join(sorted(IMAGE_SUFFIXES))})")
-        classes[child.name] = paths
-    if not classes:
-        raise ValueError(f"{folder}: no class folder found")
-    return classes
-
-
-def _open_all(pairs: Sequence[tuple[Path, int]]) -> Samples:
-    for path, label in pairs:
-        with Image.open(path) as image:
-            yield image.copy(), label
 
 
 def _write_set(
@@ -315,7 +247,8 @@ def _write_set(
                 labels.append(label)
         raw[f"{part}_images"] = np.stack(images)
         raw[f"{part}_labels"] = np.array(labels, dtype=np.min_scalar_type(len(names) - 1))
-    _save(target, raw)
+    with staged(target) as draft, draft.open("wb") as file:
+        np.savez_compressed(file, **raw)  # type: ignore[arg-type]
     return target
 
 
@@ -328,8 +261,3 @@ def _square(image: Image.Image, side: int, grey: bool) -> np.ndarray:
     if image.size != (side, side):
         image = image.resize((side, side), Image.Resampling.BICUBIC, box=box)
     return np.asarray(image).reshape(side, side, -1)
-
-
-def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    with staged(path) as partial, partial.open("wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]

@@ -5,38 +5,41 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
+from mergelib.hashing import stable_seed
+
 
 def balanced_labels(size: int, classes: int, generator: Generator) -> Tensor:
     """int64 (size,) labels, every class equally often (to within one), in random order."""
     return (torch.arange(size) % classes)[torch.randperm(size, generator=generator)]
 
 
-def draw(labels: Tensor, sizes: Sequence[int], generator: Generator) -> tuple[Tensor, Tensor]:
-    """Disjoint rows of a training part to train on and to validate on, classes in their shares.
+def draw(
+    train_labels: Tensor, test_labels: Tensor, sizes: Sequence[int | None], *seeds: str | int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Disjoint rows of a training part to train and to validate on, and rows of a test part.
 
-    Args:
-        labels: int64 (N,) of the whole training part.
-        sizes: at most so many rows of each; of the latter at most a fifth of all.
-        generator: draws them.
+    At most a fifth of the training part is for validation, so hyperparameters never see the test.
     """
-    validation = stratified(labels, min(sizes[1], len(labels) // 5), generator)
-    remaining = torch.ones(len(labels), dtype=torch.bool)
+    generator = Generator().manual_seed(stable_seed(*seeds))
+    fifth = len(train_labels) // 5
+    validation = stratified(train_labels, min(sizes[1] or 0, fifth), generator)
+    remaining = torch.ones(len(train_labels), dtype=torch.bool)
     remaining[validation] = False
     rest = remaining.nonzero()[:, 0]
-    return rest[stratified(labels[rest], sizes[0], generator)], validation
+    train = rest[stratified(train_labels[rest], sizes[0], generator)]
+    return train, validation, stratified(test_labels, sizes[2], generator)
 
 
-def stratified(labels: Tensor, size: int, generator: Generator) -> Tensor:
-    """At most `size` row numbers, int64, drawn so that classes keep their shares.
+def stratified(labels: Tensor, size: int | None, generator: Generator) -> Tensor:
+    """At most `size` row numbers (None: all) in random order, in which classes keep their shares.
 
-    Rows come in random order. Rank each row within its class at random; the share that row stands
-    for is (rank + a half) / class size, and the rows with the smallest shares are taken (Webster's
-    method). A class of n rows, where the mean is m, is within (1 + n/m)/2 rows of its exact share:
-    within one for classes of equal size.
+    Rank each row within its class at random; the share that a row stands for is (rank + a half) /
+    class size, and the rows with the smallest shares are taken (Webster's method). A class of n
+    rows, where the mean is m, is within (1 + n/m)/2 rows of its exact share.
     """
-    if size >= len(labels):
-        return torch.randperm(len(labels), generator=generator)
     order = torch.randperm(len(labels), generator=generator)
+    if size is None or size >= len(labels):
+        return order
     share = torch.empty(len(labels), dtype=torch.float64)
     for label in labels.unique():
         rows = order[labels[order] == label]

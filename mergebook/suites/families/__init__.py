@@ -1,39 +1,16 @@
 """The families of suites that come with the package; importing this registers them all."""
 
-from mergebook.suites.families import (
-    clip,
-    digits,
-    glue,
-    glyphs,
-    imagenet,
-    sentences,
-    texts,
-    vision,
-)
-from mergebook.suites.registry import (
-    FAMILIES,
-    Family,
-    Pretraining,
-    family_of,
-    family_with,
-    known_suites,
-    register,
-)
-
-__all__ = [
-    "FAMILIES",
-    "Family",
-    "Pretraining",
-    "clip",
-    "digits",
-    "family_of",
-    "family_with",
-    "glue",
-    "glyphs",
-    "imagenet",
-    "known_suites",
-    "register",
-    "sentences",
-    "texts",
-    "vision",
-]
+from mergebook.suites.families import clip as clip
+from mergebook.suites.families import digits as digits
+from mergebook.suites.families import glue as glue
+from mergebook.suites.families import glyphs as glyphs
+from mergebook.suites.families import imagenet as imagenet
+from mergebook.suites.families import sentences as sentences
+from mergebook.suites.families import texts as texts
+from mergebook.suites.families import vision as vision
+from mergebook.suites.registry import FAMILIES as FAMILIES
+from mergebook.suites.registry import Family as Family
+from mergebook.suites.registry import Pretraining as Pretraining
+from mergebook.suites.registry import family_of as family_of
+from mergebook.suites.registry import family_with as family_with
+from mergebook.suites.registry import known_suites as known_suites

@@ -17,21 +17,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from mergebook.suites.data import hub
-from mergebook.suites.data.sampling import draw, stratified
+from mergebook.suites.data.sampling import draw
+from mergebook.suites.data.tables import records
 from mergebook.suites.models import Head, scale_pixels
 from mergebook.suites.registry import Family, LoadedTask, Sizes, register
-from mergebook.suites.types import (
-    Zoo,
-)
-from mergelib.evaluation.tasks import (
-    Split,
-    Suite,
-    Task,
-)
-from mergelib.hashing import fingerprint, stable_seed
+from mergebook.suites.types import Zoo
+from mergelib.evaluation.tasks import Split, Suite, Task
+from mergelib.hashing import fingerprint
 from mergelib.progress import progress
 
 MODEL = "clip-vit-base-patch32"
@@ -43,124 +38,24 @@ DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 
 @dataclass(frozen=True)
 class Source:
-    """A task's data on the hub, and how its classes are put into words.
-
-    Attributes:
-        repository: the data set's name on the hub.
-        templates: sentences with ``{}`` for the class, CLIP's own where it has some.
-        class_names: in the order of the labels; empty where the data set itself has those under
-            which the experts were fine-tuned (relics such as ``american_bulldog`` among them).
-        subset: the repository's configuration, where it has several.
-        test: the split to judge on.
-        underscores: whether they stand for spaces in the data set's own class names.
-    """
+    """A task's data on the hub, and how its classes are put into words."""
 
     repository: str
-    templates: tuple[str, ...]
-    class_names: tuple[str, ...] = ()
+    templates: tuple[str, ...]  # sentences with {} for the class
+    class_names: tuple[str, ...] = ()  # in the order of the labels; by default the data set's own
     subset: str | None = None
     test: str = "test"
-    underscores: bool = False
+    underscores: bool = False  # stand for spaces in the data set's own class names
 
 
-def _with(articles: tuple[str, ...], *patterns: str) -> tuple[str, ...]:
-    """Every pattern with every article in the place of its ``*``."""
-    return tuple(pattern.replace("*", article) for article in articles for pattern in patterns)
-
-
-_A_THE = _with(("a", "the"), "a photo of * {}.")
-_NUMBER = ('a photo of the number: "{}".',)
-_QUALITIES = ("blurry", "black and white", "low contrast", "high contrast", "bad", "good")
-_CIFAR = _with(
-    ("a", "the"),
-    "a photo of * {}.",
-    *(f"a {how} photo of * {{}}." for how in _QUALITIES),
-    "a photo of * small {}.",
-    "a photo of * big {}.",
-)
-_OWNED = ("a", "the", "my", "my dirty", "my clean", "my new", "my old")
-_VIEWS = ("imagery", "photo", "view")
-
-# In the order of the suites, which are the first 8, 14 and 20 of them.
-SOURCES: dict[str, Source] = {
-    "sun397": Source("tanganke/sun397", _A_THE),
-    "stanford-cars": Source(
-        "tanganke/stanford_cars", (*_with(_OWNED, "a photo of * {}."), "i love my {}!")
-    ),
-    "resisc45": Source(
-        "tanganke/resisc45",
-        _with(
-            ("", "a ", "the "),
-            *(f"{where} {what} of *{{}}." for what in _VIEWS for where in ("satellite", "aerial")),
-        ),
-    ),
-    "eurosat": Source(
-        "tanganke/eurosat", _with(("", "a ", "the "), "a centered satellite photo of *{}.")
-    ),
-    "svhn": Source("ufldl-stanford/svhn", _NUMBER, tuple("0123456789"), subset="cropped_digits"),
-    "gtsrb": Source(
-        "tanganke/gtsrb",
-        _with(("zoomed in", "centered", "close up"), 'a * photo of a "{}" traffic sign.'),
-    ),
-    "mnist": Source("ylecun/mnist", _NUMBER, tuple("0123456789")),
-    "dtd": Source(
-        "tanganke/dtd",
-        _with(
-            ("a", "the"),
-            *(f"a photo of * {{}} {what}." for what in ("texture", "pattern", "thing", "object")),
-        ),
-    ),
-    "oxford_flowers102": Source(
-        "dpdl-benchmark/oxford_flowers102", ("a photo of a {}, a type of flower.",)
-    ),
-    "pcam": Source(
-        "1aurent/PatchCamelyon",
-        ("this is a photo of {}",),
-        ("lymph node", "lymph node containing metastatic tumor tissue"),
-    ),
-    "fer2013": Source(
-        "clip-benchmark/wds_fer2013",
-        (
-            "a photo of a {} looking face.",
-            "a photo of a face showing the emotion: {}.",
-            "a photo of a face looking {}.",
-            "a face that looks {}.",
-            "they look {}.",
-            "look at how {} they are.",
-        ),
-        ("angry", "disgusted", "fearful", "happy", "neutral", "sad", "surprised"),
-    ),
-    "oxford-iiit-pet": Source("timm/oxford-iiit-pet", ("a photo of a {}, a type of pet.",)),
-    "stl10": Source("tanganke/stl10", _A_THE),
-    "cifar100": Source("tanganke/cifar100", _CIFAR),
-    "cifar10": Source("tanganke/cifar10", _CIFAR),
-    "food101": Source(
-        "ethz/food101", ("a photo of {}, a type of food.",), test="validation", underscores=True
-    ),
-    "fashion_mnist": Source("zalando-datasets/fashion_mnist", _A_THE),
-    "emnist_letters": Source(
-        "tanganke/emnist_letters",
-        ('a photo of the digit character: "{}".',),
-        tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
-    ),
-    "kmnist": Source(
-        "tanganke/kmnist", ("a photo of the character {}.",), tuple("おきすつなはまやれを")
-    ),
-    "rendered-sst2": Source(
-        "nateraw/rendered-sst2", ("a {} review of a movie.",), ("negative", "positive")
-    ),
-}
+SOURCES = records("clip", Source)  # the suites are the first 8, 14 and 20 of them
 
 
 class VisionTower(nn.Module):
-    """CLIP's vision tower and, frozen and no part of the state dict, what surrounds it.
+    """CLIP's vision tower, and around it, frozen and no part of the state dict, what it needs.
 
-    Args:
-        clip: a ``CLIPModel`` of transformers. The state dict has the names that its checkpoints
-            have, ``vision_model.…``.
-
-    Forward: float pictures ``(B, 3, side, side)`` in -1..1, as every model of the testbed takes
-    them, to image features in the space that texts share ``(B, projection_dim)``.
+    Forward: float pictures ``(B, 3, side, side)`` in -1..1 to image features in the space that
+    texts share ``(B, projection_dim)``.
     """
 
     projection: Tensor
@@ -188,7 +83,7 @@ class VisionTower(nn.Module):
 def zero_shot_head(
     clip: Any, tokenizer: Any, class_names: Sequence[str], templates: Sequence[str]
 ) -> Head:
-    """The classifier that CLIP's text tower gives (Radford et al. 2021, section 3.1.4).
+    """The classifier of CLIP's text tower (Radford et al. 2021, section 3.1.4).
 
     A class's direction is the mean of the normalised embeddings of its sentences.
     """
@@ -215,37 +110,17 @@ def zero_shot_head(
 def load_task(
     name: str, sizes: Sizes, seed: int, data: str | Path | None, /, *, side: int = 224
 ) -> LoadedTask:
-    """One task as CLIP sees it: pictures uint8 ``(N, 3, side, side)``.
+    """One task as CLIP sees it: pictures uint8 ``(N, 3, side, side)``, 150 kB each.
 
-    A picture takes 150 kB; the whole test parts take 13 GB of memory for ``clip8`` and about 35 GB
-    for ``clip20``. The device that evaluates holds one task at a time, at most 5 GB. Validation
-    pictures are drawn from the training part; the public experts have seen theirs, so validation
-    accuracy flatters, by which hyperparameters are chosen and nothing is reported.
-
-    Args:
-        name: of the task, one of `SOURCES`.
-        sizes: training, validation (never over a fifth of the training part) and test pictures, at
-            most; None for the whole test part.
-        seed: draws the training and validation pictures, and a part of the test pictures.
-        data: folder with local data sets, each in a folder named as its task, instead of the
-            hub's; see `mergebook.suites.data.hub.load_data`. Class folders sort into label order.
-        side: pixels of a side.
-
-    Raises:
-        ValueError: data that cannot be had.
+    Validation pictures are drawn from the training part; the public experts have seen theirs, so
+    validation accuracy flatters, by which hyperparameters are chosen and nothing is reported.
     """
-    source, generator = SOURCES[name], Generator().manual_seed(stable_seed("clip", name, seed))
+    source = SOURCES[name]
     train_part, test_part = (_Part(name, source, split, data) for split in ("train", source.test))
-    train_rows, validation_rows = draw(train_part.labels, sizes[:2], generator)
-    test_rows = stratified(test_part.labels, sizes[2] or len(test_part.labels), generator)
-    task = Task(
-        name,
-        train_part.class_names,
-        train_part.read(train_rows, side),
-        train_part.read(validation_rows, side),
-        test_part.read(test_rows, side),
-        transform=scale_pixels,
-    )
+    rows = draw(train_part.labels, test_part.labels, sizes, "clip", name, seed)
+    train, validation = (train_part.read(chosen, side) for chosen in rows[:2])
+    test, names = test_part.read(rows[2], side), train_part.class_names
+    task = Task(name, names, train, validation, test, transform=scale_pixels)
     return task, {f"clip/{name}": task.sha256()}
 
 
@@ -282,11 +157,7 @@ class _Part:
 
 
 def picture(image: Image.Image, side: int = 224) -> Tensor:
-    """A picture as CLIP's own preprocessing cuts it, before it is normalised.
-
-    The shorter side is resized to `side` (bicubic), then the centre is cut out: uint8
-    ``(3, side, side)``.
-    """
+    """A picture as CLIP's own preprocessing cuts it: uint8 ``(3, side, side)``."""
     from torchvision.transforms import functional as T
 
     resized = T.resize(image.convert("RGB"), side, T.InterpolationMode.BICUBIC)
@@ -304,17 +175,8 @@ def load_zoo(
 ) -> Zoo:
     """CLIP, its fine-tuned vision towers and zero-shot heads.
 
-    Args:
-        suite: the tasks, one of ``clip8/14/20``.
-        model: ``"clip-vit-base-patch32"``, ``"clip-vit-large-patch14"`` or another of OpenAI's on
-            the hub, with ``@REVISION`` or without; or the folder of a CLIP in transformers' format.
-        experts: the folder or the name on the hub of every task's expert, as a mapping or a
-            pattern with ``{task}``. By default FusionBench's; for a model ``FOLDER/NAME`` on this
-            machine the folders ``FOLDER/NAME_TASK``.
-        device: where the zoo's tensors lie.
-
-    Raises:
-        ValueError: a model or expert that cannot be had, is no CLIP, or has other shapes.
+    `model` is one of OpenAI's on the hub or a folder; `experts` are folders or names on the hub by
+    task, or a pattern with ``{task}``, by default FusionBench's or the folders ``MODEL_TASK``.
     """
     from transformers import CLIPModel
 

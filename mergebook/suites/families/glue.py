@@ -15,25 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from mergebook.suites.data import hub
-from mergebook.suites.data.sampling import draw, stratified
+from mergebook.suites.data.sampling import draw
 from mergebook.suites.registry import Family, LoadedTask, Sizes, register
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.evaluation.metrics import CORRELATION, MATTHEWS, squared_error
-from mergelib.evaluation.tasks import (
-    ACCURACY,
-    Loss,
-    Metric,
-    Split,
-    Suite,
-    Task,
-    cross_entropy,
-)
-from mergelib.hashing import stable_seed
+from mergelib.evaluation.tasks import ACCURACY, Loss, Metric, Split, Suite, Task, cross_entropy
 
 MODEL = "FacebookAI/roberta-base"
 MAX_LENGTH = 128  # tokens of an example
@@ -103,16 +92,8 @@ def load_zoo(
 ) -> Zoo:
     """RoBERTa, its experts on GLUE and their heads.
 
-    Args:
-        suite: the tasks, ``glue8`` or some of them, with the model's own tokenizer.
-        model: the pretrained model's name on the hub, with ``@REVISION`` or without, or its folder
-            in transformers' format.
-        experts: the folder or the name on the hub of every task's fine-tuned classifier, as a
-            mapping or a pattern with ``{task}``; for a folder ``NAME`` the folders ``NAME-TASK``.
-        device: where the zoo's tensors lie.
-
-    Raises:
-        ValueError: a model or expert that cannot be had or does not fit.
+    `model` is a name on the hub or a folder; `experts` are fine-tuned classifiers' folders or names
+    on the hub by task, or a pattern with ``{task}``; for a folder the folders ``MODEL-TASK``.
     """
     from transformers import RobertaForSequenceClassification
 
@@ -136,20 +117,8 @@ def load_zoo(
 def load_task(
     name: str, sizes: Sizes, seed: int, data: str | Path | None, /, *, tokenizer: str | Path = MODEL
 ) -> LoadedTask:
-    """One task; its inputs are tokens int64 ``(N, length)``, STS-B's labels float32 in 0..5.
-
-    Args:
-        name: of the task, one of `SOURCES`.
-        sizes: training, validation (never over a fifth of the training part) and test rows, at
-            most; None for the whole test part.
-        seed: draws the rows.
-        data: folder of local data sets, see `mergebook.suites.data.hub.load_data`.
-        tokenizer: the model whose tokens these are: its name on the hub, or its folder.
-
-    Raises:
-        ValueError: data or a tokenizer that cannot be had, or data without the task's columns.
-    """
-    source, generator = SOURCES[name], Generator().manual_seed(stable_seed("glue", name, seed))
+    """One task; its inputs are tokens int64 ``(N, length)``, STS-B's labels float32 in 0..5."""
+    source = SOURCES[name]
     train, test = (
         hub.load_data(name, "nyu-mll/glue", name, part, data) for part in ("train", source.test)
     )
@@ -158,18 +127,16 @@ def load_task(
             columns = ", ".join(train.features)
             raise ValueError(f"data of task {name!r}: no column {column!r} among {columns}")
     tokenize = hub.read_tokenizer(hub.fetch(tokenizer))
-    train_rows, validation_rows = draw(_strata(train), sizes[:2], generator)
-    strata = _strata(test)
-    test_rows = stratified(strata, len(strata) if sizes[2] is None else sizes[2], generator)
-    train_split, validation_split, test_split = (
-        _read(source, part.select(rows.tolist()), tokenize)
-        for part, rows in ((train, train_rows), (train, validation_rows), (test, test_rows))
+    rows = draw(_strata(train), _strata(test), sizes, "glue", name, seed)
+    train_split, validation, test_split = (
+        _read(source, part.select(chosen.tolist()), tokenize)
+        for part, chosen in zip((train, train, test), rows, strict=True)
     )
     task = Task(
         name,
         _class_names(source, train),
         train_split,
-        validation_split,
+        validation,
         test_split,
         loss=source.loss,
         metric=source.metric,

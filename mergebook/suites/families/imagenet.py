@@ -28,9 +28,7 @@ from mergebook.suites.packages import Package
 from mergebook.suites.pretraining import PRETRAINING, pretrain
 from mergebook.suites.registry import Family, LoadedTask, Pretraining, Sizes, register
 from mergebook.suites.training import Recipe
-from mergebook.suites.types import (
-    PretrainingSet,
-)
+from mergebook.suites.types import PretrainingSet
 from mergelib.statedict import is_kernel
 
 SIDE = 64  # pixels
@@ -68,10 +66,8 @@ class _Depthwise(torch.autograd.Function):
             to_x = conv2d_input(x.shape, weight, gradient, padding=pad, groups=len(weight))
         if ctx.needs_input_grad[1]:
             rows, columns = gradient.shape[2:]
-            above, wide = (
-                gradient.permute(0, 2, 3, 1),
-                F.pad(x.permute(0, 2, 3, 1), (0, 0, *4 * (pad,))),
-            )
+            above = gradient.permute(0, 2, 3, 1)
+            wide = F.pad(x.permute(0, 2, 3, 1), (0, 0, *4 * (pad,)))
             shifts = [
                 (wide[:, i : i + rows, j : j + columns] * above).sum((0, 1, 2))
                 for i in range(size)
@@ -82,11 +78,7 @@ class _Depthwise(torch.autograd.Function):
 
 
 class DepthwiseConv2d(nn.Conv2d):
-    """A depthwise convolution of stride 1 without bias, several times faster backward.
-
-    PyTorch computes the gradient of a depthwise weight on a CPU without AVX-512 by a slow path,
-    which takes half of a training step of the whole network.
-    """
+    """A depthwise convolution of stride 1 without bias, several times faster backward on a CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu":
@@ -98,9 +90,8 @@ class DepthwiseConv2d(nn.Conv2d):
 class EfficientNetLite0(nn.Module):
     """timm's ``tf_efficientnet_lite0`` without its classifier, in channels-last order.
 
-    Args:
-        frozen: keep the statistics of BatchNorm while training, as in evaluation. Otherwise they
-            follow the batches, every expert gets its own, and merging averages them.
+    If `frozen`, the statistics of BatchNorm are kept while training, as in evaluation. Otherwise
+    they follow the batches, every expert gets its own, and merging averages them.
 
     Forward: float pictures ``(B, 3, side, side)`` in -1..1 to features ``(B, 1280)``.
     """

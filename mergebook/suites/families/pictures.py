@@ -3,22 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from torch import Generator
-
 from mergebook.suites.data import glyphs, prepared
-from mergebook.suites.data.sampling import draw, stratified
+from mergebook.suites.data.sampling import draw
 from mergebook.suites.models import PICTURE_MODELS, scale_pixels
 from mergebook.suites.pretraining import FALLBACK, PRETRAINING, pretrain
 from mergebook.suites.registry import Pretraining, Sizes
 from mergebook.suites.training import Recipe
-from mergebook.suites.types import (
-    PretrainingSet,
-)
-from mergelib.evaluation.tasks import (
-    Split,
-    Task,
-)
-from mergelib.hashing import digest, stable_seed
+from mergebook.suites.types import PretrainingSet
+from mergelib.evaluation.tasks import Split, Task
+from mergelib.hashing import digest
 
 
 def picture_task(
@@ -29,20 +22,10 @@ def picture_task(
 
 
 def stored_task(name: str, arrays: prepared.Arrays, sizes: Sizes, seed: int) -> Task:
-    """A task whose splits are drawn from a set of pictures, classes in their shares.
-
-    The validation split is drawn from the training part, so that hyperparameters never see the test
-    part.
-    """
-    train_size, validation_size, test_size = sizes
-    generator = Generator().manual_seed(stable_seed("split", name, seed))
-    rows = draw(arrays.train_labels, (train_size, validation_size), generator)
-    train, validation = (
-        Split(arrays.train_images[chosen], arrays.train_labels[chosen]) for chosen in rows
-    )
-    count = len(arrays.test_labels) if test_size is None else test_size
-    chosen = stratified(arrays.test_labels, count, generator)
-    test = Split(arrays.test_images[chosen], arrays.test_labels[chosen])
+    """A task whose splits are drawn from a set of pictures; validation is part of training."""
+    rows = draw(arrays.train_labels, arrays.test_labels, sizes, "split", name, seed)
+    train, validation = (Split(arrays.train_images[k], arrays.train_labels[k]) for k in rows[:2])
+    test = Split(arrays.test_images[rows[2]], arrays.test_labels[rows[2]])
     return picture_task(name, arrays.class_names, train, validation, test)
 
 
@@ -53,11 +36,7 @@ def pretraining_sets(
     glyphs_per_class: int = 60,
     glyphs_test_per_class: int = 8,
 ) -> list[PretrainingSet]:
-    """The labelled sets a backbone is pretrained on, none of them a task of a suite.
-
-    ``tiny_imagenet32`` and ``omniglot`` if their prepared files are found, and always ``glyphs``,
-    rendered from scripts that no suite uses.
-    """
+    """The sets a backbone is pretrained on: rendered scripts, and prepared files that are found."""
     sets = []
     for name, file in (("tiny_imagenet32", "tiny_imagenet32"), ("omniglot", "omniglot_small")):
         if prepared.find_file(file, data) is not None:

@@ -12,34 +12,24 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from mergebook.suites.data import hub
-from mergebook.suites.data.sampling import draw, stratified
-from mergebook.suites.data.sentences import TASKS, load_sentences
+from mergebook.suites.data.sampling import draw
+from mergebook.suites.data.sentences import SOURCES, TASKS, load_sentences
 from mergebook.suites.models import Head
 from mergebook.suites.packages import Package
 from mergebook.suites.registry import Family, LoadedTask, Sizes, register
 from mergebook.suites.training import Recipe
 from mergelib.evaluation.tasks import Split, Suite, Task
-from mergelib.hashing import stable_seed
 from mergelib.statedict import StateDict
 
 MAX_LENGTH = 40  # tokens of a sentence
 CHUNK = 16  # sentences of like length that go through the encoder together
 PADDING = 0  # BERT's code of [PAD]
 
-# What a class's name is put into; a class's direction is the mean over both.
-TEMPLATES = {
-    "sst2": "this is a {}",
-    "trec": "a question that asks for a {}",
-    "subj": "a {} statement",
-    "cr": "this is a {}",
-    "mpqa": "this is a {}",
-    "banking77": "a question about {}",
-    "agnews": "this is {}",
-    "clinc150": "a request about {}",
-}
+# What a class's name is put into; a class's direction is the mean over it and the bare name.
+TEMPLATES = {name: source.template for name, source in SOURCES.items()}
 
 
 class SentenceEncoder(nn.Module):
@@ -72,11 +62,7 @@ class SentenceEncoder(nn.Module):
 
 
 def model_folder() -> Path:
-    """The encoder's Hugging Face folder.
-
-    Raises:
-        ImportError: without its package, or without transformers.
-    """
+    """The encoder's Hugging Face folder."""
     return PACKAGE.path().parent
 
 
@@ -86,10 +72,7 @@ def build_encoder() -> SentenceEncoder:
 
 
 def save_folder(state: StateDict, folder: Path) -> None:
-    """Write weights of the encoder as a Hugging Face folder, with configuration and tokenizer.
-
-    ``BertModel.from_pretrained`` and ``SentenceTransformer`` read it, `mergelib.merge_files` too.
-    """
+    """Write weights of the encoder as a Hugging Face folder, with configuration and tokenizer."""
     encoder = build_encoder()
     encoder.load_state_dict(state)
     encoder.bert.save_pretrained(folder)
@@ -97,11 +80,7 @@ def save_folder(state: StateDict, folder: Path) -> None:
 
 
 def read_folder(folder: Path) -> dict[str, Tensor]:
-    """The encoder's weights from a Hugging Face folder, as `save_folder` or `merge_files` wrote it.
-
-    Raises:
-        ValueError: for weights of another model; it names folder and key.
-    """
+    """The encoder's weights from a folder that `save_folder` or `merge_files` wrote."""
     with torch.device("meta"):
         expected = build_encoder().state_dict()
     return hub.read_part(folder, "bert.", expected)
@@ -137,10 +116,7 @@ def prompts(task: Task) -> list[str]:
 def zero_shot_heads(
     backbone: nn.Module, suite: Suite, recipe: Recipe, seed: int
 ) -> dict[str, nn.Module]:
-    """A head of every task: directions are the encoder's own embeddings of its classes' names.
-
-    The arguments are those of `mergebook.suites.heads.few_shot_heads`; the seed does not matter.
-    """
+    """A head of every task: directions are the encoder's own embeddings of its classes' names."""
     device = next(backbone.parameters()).device
     heads: dict[str, nn.Module] = {}
     for name, task in suite.tasks.items():
@@ -150,26 +126,21 @@ def zero_shot_heads(
 
 
 def load_task(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) -> LoadedTask:
-    """One set of `mergebook.suites.data.sentences`; sizes are at most what it has.
-
-    Sentences that stand in the training part too (29 % of MPQA's) are not tested on.
-    """
+    """One set of `mergebook.suites.data.sentences`, tested on sentences that are not trained on."""
     stored = load_sentences(name, data)
     seen = set(stored.train[0])
     fresh = [i for i, text in enumerate(stored.test[0]) if text not in seen]
-    test_texts, test_labels = ([part[i] for i in fresh] for part in stored.test)
-    generator = Generator().manual_seed(stable_seed("sentences", name, seed))
-    train_rows, validation_rows = draw(torch.tensor(stored.train[1]), sizes[:2], generator)
-    count = len(fresh) if sizes[2] is None else sizes[2]
-    test_rows = stratified(torch.tensor(test_labels), count, generator)
-    train, validation, test = (
-        Split(tokenize([texts[row] for row in rows.tolist()]), torch.tensor(labels)[rows])
-        for (texts, labels), rows in (
-            (stored.train, train_rows),
-            (stored.train, validation_rows),
-            ((test_texts, test_labels), test_rows),
-        )
+    test_texts = [stored.test[0][i] for i in fresh]
+    test_labels = [stored.test[1][i] for i in fresh]
+    rows = draw(
+        torch.tensor(stored.train[1]), torch.tensor(test_labels), sizes, "sentences", name, seed
     )
+
+    def split(texts: list[str], labels: list[int], rows: Tensor) -> Split:
+        return Split(tokenize([texts[row] for row in rows.tolist()]), torch.tensor(labels)[rows])
+
+    train, validation = (split(*stored.train, chosen) for chosen in rows[:2])
+    test = split(test_texts, test_labels, rows[2])
     task = Task(name, stored.class_names, train, validation, test, transform=padded)
     return task, {f"sentences/{name}": stored.sha256}
 

@@ -22,6 +22,7 @@ from mergebook.suites.models import (
     scale_pixels,
     to_tokens,
 )
+from mergelib.inspection.kinds import Matrices, layer_kinds
 from mergelib.statedict import is_matrix
 
 
@@ -226,3 +227,13 @@ def test_loss_of_an_expansion_is_convex_under_a_linear_head_but_not_under_a_cosi
             room[name].append((losses[0] + losses[1]) / 2 - losses[2])
     assert min(room["linear"]) > 0
     assert min(room["cosine"]) < -0.1 < 0.1 < max(room["cosine"])
+
+
+@pytest.mark.parametrize("model", ["vit", "gpt", "resnet18"])
+def test_matrices_are_as_their_names_say(model: str) -> None:
+    """So results that were measured by names stay what they are."""
+    network = build_model(model)
+    state = network.state_dict()
+    decide = Matrices(is_matrix, state, layer_kinds(network))
+    for key, tensor in state.items():
+        assert decide(key, tensor) == is_matrix(key, tensor), key

@@ -87,12 +87,12 @@ def test_given_experts() -> None:
     """A family that loads its zoo hands on what it is given."""
     asked = []
 
-    def load_zoo(suite: ml.Suite, /, **options: Any) -> Zoo:
+    def hand_on(suite: ml.Suite, /, **options: Any) -> Zoo:
         asked.append(options)
         state: dict[str, Tensor] = {}
         return Zoo(suite, nn.Identity(), state, {}, {}, {}, "0123")
 
-    family = replace(make_family(), recipe=None, pretraining=None, load_zoo=load_zoo)
+    family = replace(make_family(), recipe=None, pretraining=None, load_zoo=hand_on)
     register(family)
     zoo = load_zoo(load_suite("tables2"), experts="folder/{task}")
     assert zoo.fingerprint == "0123"

@@ -4,8 +4,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from mergebook.suites import models
@@ -33,14 +33,26 @@ def chain() -> nn.Module:
     )
 
 
-def torchvision_vit() -> nn.Module:
-    model: nn.Module = torchvision.models.VisionTransformer(32, 8, 2, 4, 32, 64, num_classes=5)
+def torchvision_vit(layers: int = 2, classes: int = 5) -> nn.Module:
+    package = pytest.importorskip("torchvision.models")
+    model: nn.Module = package.VisionTransformer(32, 8, layers, 4, 32, 64, num_classes=classes)
     return model
 
 
-def bert(head: str) -> nn.Module:
-    import transformers
+def torchvision_resnet() -> nn.Module:
+    package = pytest.importorskip("torchvision.models.resnet")
+    sizes: dict[str, int] = {"num_classes": 5, "width_per_group": 16}
+    model: nn.Module = package.ResNet(package.Bottleneck, [1, 1, 1, 1], **sizes)
+    return model
 
+
+def resnet18() -> nn.Module:
+    pytest.importorskip("torchvision")
+    return models.ResNet18()
+
+
+def bert(head: str) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
         vocab_size=50,
         hidden_size=32,
@@ -55,8 +67,7 @@ def bert(head: str) -> nn.Module:
 
 
 def gpt2(head: str) -> nn.Module:
-    import transformers
-
+    transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(
         vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4, pad_token_id=0
     )
@@ -74,10 +85,8 @@ FAMILIES: dict[str, Build] = {
         models.VisionTransformer(32, 2, 4), models.Head(torch.randn(5, 32))
     ),
     "gpt": lambda: models.GPT(32, 2, 4, vocabulary=50, context=16),
-    "resnet18": models.ResNet18,
-    "torchvision resnet": lambda: torchvision.models.ResNet(
-        torchvision.models.resnet.Bottleneck, [1, 1, 1, 1], num_classes=5, width_per_group=16
-    ),
+    "resnet18": resnet18,
+    "torchvision resnet": torchvision_resnet,
     "torchvision vit": torchvision_vit,
     "bert": lambda: bert("BertModel"),
     "bert classifier": lambda: bert("BertForSequenceClassification"),

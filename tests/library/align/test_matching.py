@@ -6,7 +6,6 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-import torchvision
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -23,7 +22,7 @@ from mergelib.align import (
 )
 from mergelib.statedict import StateDict, flatten
 from mergelib.structure import structure_of
-from tests.library.align.families import FAMILIES, build, weights
+from tests.library.align.families import FAMILIES, build, torchvision_vit, weights
 
 State = dict[str, Tensor]
 
@@ -55,7 +54,7 @@ def test_a_known_permutation_is_recovered_exactly(family: str) -> None:
 def test_fresh_transformers_need_the_second_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def recovered(seed: int) -> bool:
         torch.manual_seed(seed)
-        model = torchvision.models.VisionTransformer(32, 8, 3, 4, 32, 64, num_classes=10)
+        model = torchvision_vit(layers=3, classes=10)
         structure, a = structure_of(model), weights(model)
         drawn = random_permutations(structure, seed=seed + 5)
         return equal(git_rebasin(a, permute(a, structure, drawn), structure, seed=seed).state, a)

@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.ops import MLP
 
 import mergelib as ml
 from tests.library.cogram.reference import LEVELS, Plain
@@ -293,7 +292,7 @@ GENERAL: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], dict[str
         {"stem": True, "block.1": True, "out": True},
     ),
     "perceptron of torchvision": (
-        lambda: MLP(6, [5, 5]),
+        lambda: pytest.importorskip("torchvision.ops").MLP(6, [5, 5]),
         lambda: numbers(7, 6),
         {"0": True, "3": True},
     ),

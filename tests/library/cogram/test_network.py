@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mergebook.suites.models import ResNet18, VisionTransformer
+from mergebook.suites.models import VisionTransformer
 from mergelib.cogram.network import Network
 from mergelib.cogram.site import Site
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
+from tests.library.align.families import resnet18
 
 
 def make_network(
@@ -62,10 +63,11 @@ def test_layers_come_in_the_order_in_which_they_run() -> None:
 
 
 def test_layers_of_a_residual_network() -> None:
-    layers = found(ResNet18(), torch.randn(2, 3, 8, 8))
+    net = resnet18()
+    layers = found(net, torch.randn(2, 3, 8, 8))
     assert len(layers) == 20 + 20, "20 convolutions, each with its norm"
     assert list(layers)[:4] == ["net.conv1", "net.bn1", "net.layer1.0.conv1", "net.layer1.0.bn1"]
-    norms = {name for name, module in ResNet18().named_modules() if "Norm" in type(module).__name__}
+    norms = {name for name, module in net.named_modules() if "Norm" in type(module).__name__}
     assert {name for name, refinable in layers.items() if not refinable} == norms
 
 

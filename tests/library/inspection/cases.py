@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
+
+transformers = pytest.importorskip("transformers")
 
 BERT: dict[str, Any] = {
     "vocab_size": 12,
@@ -28,14 +30,20 @@ LLAMA: dict[str, Any] = {
 def make_bert(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """A classifier, saved to a folder."""
     torch.manual_seed(0)
-    model = BertForSequenceClassification(BertConfig(**{**BERT, **changes}))
+    model = transformers.BertForSequenceClassification(
+        transformers.BertConfig(**{**BERT, **changes})
+    )
     return save(model, folder, seed)
 
 
 def make_llama(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """A language model, saved to a folder."""
     torch.manual_seed(0)
-    return save(LlamaForCausalLM(LlamaConfig(**{**LLAMA, **changes})), folder, seed)
+    return save(
+        transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**LLAMA, **changes})),
+        folder,
+        seed,
+    )
 
 
 def save(model: Any, folder: Path, seed: int) -> Path:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoModelForSequenceClassification, BertConfig, BertModel
 
 import mergelib as ml
 from mergelib.inspection.configurations import check_configurations
-from tests.library.inspection.cases import BERT, edit, make_bert, make_llama
+from tests.library.inspection.cases import BERT, edit, make_bert, make_llama, transformers
 
 Door = Callable[[list[Path], Path], Any]
 DOORS: dict[str, Door] = {
@@ -117,7 +116,10 @@ def test_versions_write_rotary_positions_in_two_ways() -> None:
 
 
 def test_modules_say_what_their_folders_would() -> None:
-    models = [BertModel(BertConfig(**{**BERT, "num_attention_heads": n})) for n in (2, 4)]
+    models = [
+        transformers.BertModel(transformers.BertConfig(**{**BERT, "num_attention_heads": n}))
+        for n in (2, 4)
+    ]
     with pytest.raises(ValueError, match="num_attention_heads = 4 in expert 1 and 2 in expert 0"):
         ml.merge("average", models)
 
@@ -167,7 +169,7 @@ def test_labels_of_heads(berts: list[Path], tmp_path: Path) -> None:
         label(["LABEL_0", "LABEL_1"], ["negative", "positive"])
         merge()
         out = ml.merge_files("average", berts[1:], tmp_path / "out", pretrained=berts[0])
-        AutoModelForSequenceClassification.from_pretrained(out)
+        transformers.AutoModelForSequenceClassification.from_pretrained(out)
 
 
 def test_a_file_of_a_model_folder_has_its_companions(berts: list[Path]) -> None:

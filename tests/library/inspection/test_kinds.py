@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import mergelib as ml
-from mergebook.suites.backbones import build_model
 from mergelib.inspection.kinds import Matrices, layer_kinds
 from mergelib.statedict import is_kernel, is_matrix, is_stack
 
@@ -211,16 +210,6 @@ def test_weights_of_several_kinds_by_hand() -> None:
     decide = Matrices(is_matrix, layout)
     assert [key for key, tensor in layout.items() if decide(key, tensor)] == ["lin.weight"]
     assert not decide("lin.weight", torch.zeros(5, 4, dtype=torch.int64))
-
-
-@pytest.mark.parametrize("model", ["vit", "gpt", "resnet18"])
-def test_the_testbeds_models_are_as_their_names_say(model: str) -> None:
-    """So results that were measured by names stay what they are."""
-    network = build_model(model)
-    state = network.state_dict()
-    decide = Matrices(is_matrix, state, layer_kinds(network))
-    for key, tensor in state.items():
-        assert decide(key, tensor) == is_matrix(key, tensor), key
 
 
 def tiny(kind: str) -> Any:

@@ -12,10 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import mergelib as ml
-from mergebook.suites.backbones import build_model, shipped_backbone
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.models import PICTURE_MODELS, TEXT_MODELS
 from mergelib.inspection.kinship import ENOUGH, Kinship
 
 State = dict[str, Tensor]
@@ -23,7 +20,8 @@ State = dict[str, Tensor]
 
 def fresh(model: str, seed: int) -> State:
     torch.manual_seed(seed)
-    return {key: value.clone() for key, value in build_model(model).state_dict().items()}
+    network = {**PICTURE_MODELS, **TEXT_MODELS}[model]()
+    return {key: value.clone() for key, value in network.state_dict().items()}
 
 
 def network(seed: int, width: int = 64) -> State:
@@ -48,17 +46,13 @@ def heard(call: Callable[[], Any]) -> list[str]:
 
 @pytest.mark.parametrize("model", ["vit", "resnet18", "gpt"])
 def test_three_unrelated_initialisations_are_warned_of(model: str) -> None:
+    if model == "resnet18":
+        pytest.importorskip("torchvision")
     states = [fresh(model, seed) for seed in range(3)]
     (text,) = heard(lambda: ml.merge("average", states))
     assert text.startswith("unrelated models: expert 0 and expert 1 have nothing in common")
     (text,) = heard(lambda: ml.merge("task_arithmetic", states[:2], pretrained=states[2]))
     assert text.startswith("unrelated models: expert 0 and pretrained have nothing in common")
-
-
-def test_experts_of_the_testbed_are_related(tiny_zoo: Zoo) -> None:
-    assert not heard(lambda: ml.merge("average", tiny_zoo.experts))
-    merged = heard(lambda: ml.merge("ties", tiny_zoo.experts, pretrained=tiny_zoo.pretrained))
-    assert not merged
 
 
 def test_one_stranger_among_experts() -> None:
@@ -206,9 +200,3 @@ def test_no_word_of_convolutions_where_there_is_no_choice() -> None:
         {"w": torch.randn(5, 5), "patch_embed.weight": torch.randn(4, 3, 2, 2)} for _ in range(2)
     ]
     assert not heard(lambda: ml.merge("cart", matrices)), "tables are none"
-
-
-def test_the_shipped_backbone_has_kin() -> None:
-    base = shipped_backbone("vit")
-    assert base is not None
-    assert not heard(lambda: ml.merge("average", [base, near(base, 1.0, 0)]))

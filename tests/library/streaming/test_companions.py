@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 from tqdm import tqdm
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 import mergelib as ml
 from mergelib.io import Checkpoint
-from tests.library.inspection.cases import edit, make_bert, make_llama
+from tests.library.inspection.cases import edit, make_bert, make_llama, transformers
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def test_a_base_in_a_file_and_experts_in_folders(models: list[Path], tmp_path: P
     """The result gets what the first expert's folder has, and loads."""
     base = shutil.copy(models[0] / "model.safetensors", tmp_path / "base.safetensors")
     out = ml.merge_files("ties", models[1:], tmp_path / "out", pretrained=base)
-    AutoModelForCausalLM.from_pretrained(out)
+    transformers.AutoModelForCausalLM.from_pretrained(out)
     assert json.loads((out / "config.json").read_text())["model_type"] == "llama"
 
 
@@ -159,7 +158,7 @@ def test_a_head_that_is_written_apart_is_not_tied(models: list[Path], tmp_path: 
         edit(folder / "config.json", tie_word_embeddings=True)
     with pytest.warns(UserWarning, match="'lm_head.weight' and 'model.embed_tokens.weight' differ"):
         out = ml.merge_files("average", models[1:], tmp_path / "out", pretrained=models[0])
-    loaded = AutoModelForCausalLM.from_pretrained(out).state_dict()
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(out).state_dict()
     merged = ml.load_state_dict(out)
     assert torch.equal(loaded["lm_head.weight"], merged["lm_head.weight"])
     assert json.loads((models[0] / "config.json").read_text())["tie_word_embeddings"] is True
@@ -205,7 +204,7 @@ def test_the_first_pass_has_a_bar(
     classifier = make_bert(tmp_path / "bert")
     out = ml.merge_files("average", [classifier], tmp_path / "one")
     assert "average, first pass" not in bars
-    AutoModelForSequenceClassification.from_pretrained(out)
+    transformers.AutoModelForSequenceClassification.from_pretrained(out)
 
 
 @pytest.mark.parametrize("size", [1e-3, 0.05])

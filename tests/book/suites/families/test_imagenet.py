@@ -9,7 +9,7 @@ import mergelib as ml
 from mergebook import load_zoo
 from mergebook.cart.measure.convolutions import batch_norm
 from mergebook.suites.backbones import load_backbone
-from mergebook.suites.families import vision
+from mergebook.suites.families import family_of, vision
 from mergebook.suites.families.imagenet import (
     PACKAGE,
     DepthwiseConv2d,
@@ -146,7 +146,7 @@ def test_zoo_averages_what_is_no_matrix(zoo: Zoo) -> None:
 
 
 def test_suites_hold_the_pictures_of_vision() -> None:
-    suites = ml.testbed.families.family_of("imagenet14").suites
+    suites = family_of("imagenet14").suites
     assert suites["imagenet14"] == vision.TASKS[:14]
 
 

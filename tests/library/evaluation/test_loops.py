@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mergebook.suites.models import Head
+from mergebook.suites.models import Head, scale_pixels
 from mergelib.evaluation import loops as evaluation
 from mergelib.evaluation.loops import evaluate, evaluate_many, normalised_accuracy
-from mergelib.evaluation.tasks import Split, Suite
+from mergelib.evaluation.tasks import Split, Suite, Task
 
 State = dict[str, Tensor]
 
@@ -34,6 +34,23 @@ class Small(nn.Module):
         self.calls += 1
         output: Tensor = self.net(images)
         return output
+
+
+@pytest.fixture(scope="module")
+def digits() -> Suite:
+    """Random pictures of two tasks."""
+    generator = torch.Generator().manual_seed(0)
+
+    def split(size: int) -> Split:
+        images = torch.randint(256, (size, 3, 32, 32), dtype=torch.uint8, generator=generator)
+        return Split(images, torch.randint(5, (size,), generator=generator))
+
+    def task(name: str) -> Task:
+        parts = [split(size) for size in (120, 24, 60)]
+        return Task(name, tuple("01234"), parts[0], parts[1], parts[2], transform=scale_pixels)
+
+    tasks = {name: task(name) for name in ("digits_low", "digits_high")}
+    return Suite("digits2", 0, tasks, {})
 
 
 @pytest.fixture
