@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from mergebook.lab.statistics import both_intervals, interval, plus_minus
+from mergebook.lab.statistics import both_intervals
 from mergebook.stability.measure.variance import CONTROLS
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.steps import Training
@@ -35,10 +35,6 @@ RESULTS = {  # of the study `variance`, by suite
 def beside_losses(variance: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
     """What an operator changes in variance, and in the merge's loss.
 
-    Args:
-        variance: the table of that name from the study ``variance``.
-        test: its table ``test``.
-
     Returns:
         A row for each ``seed``, ``operator``, ``density`` and ``scale``: ``raw`` and ``relative``,
         logarithms of the ratio of either variance after and before; and ``change``, the mean test
@@ -56,10 +52,6 @@ def beside_losses(variance: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
 
 def links(changes: pd.DataFrame) -> pd.DataFrame:
     """Spearman's correlation of the loss change with others over operators and densities.
-
-    Args:
-        changes: as from `beside_losses`; controls are left out, the merge without an operator is
-            one of the points.
 
     Returns:
         A row for each ``seed``, and a column for each ``scale`` that there is and ``measure``:
@@ -80,36 +72,13 @@ def links(changes: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_points(changes: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds of what an operator changes: one row per scale, operator and density.
-
-    Args:
-        changes: as from `beside_losses`; controls are left out.
-    """
+    """Means over seeds of what an operator changes: one row per scale, operator and density."""
     own = changes[~changes["operator"].isin(CONTROLS)]
     return own.groupby(["scale", *POINT])[[*MEASURES, "change"]].mean()
 
 
-def link_intervals(changes: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The `interval` over seeds of every suite's `links`, as text: a column for each suite."""
-    tables = {suite: links(table) for suite, table in changes.items()}
-    return pd.DataFrame(
-        {
-            suite: {
-                key: plus_minus(*interval(table[key].tolist()), 2) for key in table.columns.tolist()
-            }
-            for suite, table in tables.items()
-        }
-    )
-
-
 def gains(test: pd.DataFrame, points: Mapping[str, tuple[str, float]], scale: str) -> pd.DataFrame:
-    """F of the plain merge less F of masked ones, in nats of test loss: `both_intervals`.
-
-    Args:
-        test: the table of that name from the study ``variance``.
-        points: name to operator and density.
-        scale: ``printed`` or ``chosen``, for both merges.
-    """
+    """F of the plain merge less F of masked ones, in nats of test loss: `both_intervals`."""
     names = {point: name for name, point in points.items()} | {("none", 1.0): "none"}
     own = test[test["scale"] == scale]
     keys = zip(own["operator"], own["density"], strict=True)
@@ -129,12 +98,6 @@ def excess_by_weight(
 
     L = 1, σ = 1, C = ½, a gap of 1, ten steps of rate 1/80, so at the edge of the domain, batches
     of 8 from 200 examples. The rate is left free.
-
-    Args:
-        weight: of the outlier, in 0..1; the other tasks share the rest.
-        outlier: its ζ²; that of others is 1.
-        divergence: χ² of the weights, `chi_square` or `chi_square_printed`.
-        tasks: T.
     """
     ones = torch.ones(tasks, dtype=torch.float64)
     weights = ones * (1 - weight) / (tasks - 1)
@@ -144,11 +107,8 @@ def excess_by_weight(
     known = bounds.Losses(1.0, ones, apart.sqrt())
     alike = Training.alike(tasks, 10, 1 / 80, batch=8, examples=200)
     plan = replace(alike, weights=weights)
-    terms = sum(bounds.printed_gradient_terms(known, plan, 1.0, own_rate=False).values())
-    far = divergence(weights)
-    gradient = 2 * (far + 1) * terms + 2 * far * float(weights @ apart)  # Eq. 20
-    moved = bounds.printed_stability(plan, bounds.printed_local_stability(known, plan))
-    return sum(bounds.printed_excess(gradient, moved, 1.0, 0.5).values())
+    parts, *_ = bounds.theorem_3(known, plan, 1.0, 0.5, divergence=divergence)
+    return sum(parts.values())
 
 
 def reordered(seed: int = 0, width: int = 16) -> dict[str, float]:

@@ -26,14 +26,6 @@ def uneven(
 ) -> pd.DataFrame:
     """Four experts, two of which are trained ``times`` longer, over all six choices of the two.
 
-    Args:
-        lengths: the mean of η_t K_t.
-        seeds: of the families of tasks, as in chapter 40.
-        times: how much longer.
-        rate: η.
-        batch: b.
-        examples: n.
-
     Returns:
         One row per seed and length, means over the six: ``seed``, ``progress``; the exact excess
         error over that of θ_0 of the average, of FedNova, and of the average of experts trained for

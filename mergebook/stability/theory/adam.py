@@ -16,13 +16,7 @@ from mergelib.messages.brief import Brief
 def adam_weights(
     gradients: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
 ) -> Tensor:
-    """The weights a_kj of Adam with a constant rate and without weight decay, ``(K, d)``.
-
-    Args:
-        gradients: g_0 … g_{K−1} as they came, ``(K, d)``.
-        betas: decay of the first and second moment, 0 to 1, without 1.
-        eps: added to the root of the second moment.
-    """
+    """The weights a_kj of Adam with a constant rate and without weight decay, ``(K, d)``."""
     first, second = betas
     moment, shares = torch.zeros_like(gradients[0]), []
     for k, gradient in enumerate(gradients, start=1):
@@ -65,12 +59,7 @@ def adam_steps(
 
 
 def outside(vector: Tensor, directions: Tensor) -> float:
-    """The share of a vector's length outside the span of some directions, 0..1.
-
-    Args:
-        vector: ``(d,)``, not zero.
-        directions: ``(K, d)``.
-    """
+    """The share of a vector's length outside the span of some directions, 0..1."""
     rows, aim = directions.double(), vector.double()
     shares = torch.linalg.pinv(rows @ rows.T, hermitian=True, rtol=1e-10) @ (rows @ aim)
     return float((aim - shares @ rows).norm() / aim.norm())

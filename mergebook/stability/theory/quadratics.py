@@ -72,12 +72,7 @@ class Quadratics(Brief):
         return float(apart + 0.5 * spread.mean() - 0.5 * gained.sum())
 
     def opening(self, training: Training, objective: Tensor) -> tuple[float, float, float]:
-        """Of f̃ = Σ p_t f_t at θ_0, all expected: f̃, ‖∇f̃‖², and κ² = Σ p_t ‖∇f_t − ∇f̃‖².
-
-        Args:
-            training: its ``examples`` count.
-            objective: p_t, ``(T,)``, of sum 1; for f̃ and its gradient any numbers.
-        """
+        """Of f̃ = Σ p_t f_t at θ_0, all expected: f̃, ‖∇f̃‖², and κ² = Σ p_t ‖∇f_t − ∇f̃‖²."""
         slopes = self._slopes(self.start)
         spread = _trace(self.hessians @ self.covariances)
         value = 0.5 * objective @ (_form(self.hessians, self.start - self.centres) + spread)
@@ -127,11 +122,7 @@ class Errors(Brief):
 
 
 def covered(tasks: Quadratics, training: Training) -> tuple[Tensor, Tensor]:
-    """R_t and the batches' part of the covariance of every expert, both ``(T, d, d)``.
-
-    Raises:
-        ValueError: training that is not plain SGD with a constant rate η_t = η a_t of each expert.
-    """
+    """R_t and the batches' part of the covariance of every expert, both ``(T, d, d)``."""
     if any(not bool((vector == vector[0]).all()) for vector in training.vectors):
         raise ValueError("constant vectors only: quadratics know plain SGD with a constant rate")
     pace = training.learning_rate * torch.stack([vector[0] for vector in training.vectors])
@@ -149,17 +140,7 @@ def covered(tasks: Quadratics, training: Training) -> tuple[Tensor, Tensor]:
 
 
 def errors(tasks: Quadratics, training: Training, objective: Tensor | None = None) -> Errors:
-    """What a merge of experts has, exactly.
-
-    Args:
-        tasks: the tasks and θ_0.
-        training: plain SGD; batches are drawn without replacement, anew at every step. The merge
-            is θ_0 + Σ w_t (θ_t − θ_0), whatever the sum of its weights.
-        objective: weights p_t of the tasks in ``empirical`` alone; uniform where None.
-
-    Raises:
-        ValueError: see `covered`.
-    """
+    """What a merge of experts has, exactly."""
     hessians, weights, counts = tasks.hessians, training.weights, training.examples[:, None, None]
     total = len(hessians)
     average = hessians.mean(0)

@@ -87,11 +87,7 @@ class TaskLoss(Brief):
                 yield _rows(gradients(self.loss, self.point, x, y))
 
     def example_hessians(self, rows: slice) -> Product:
-        """The map v ↦ ∇²ℓ(θ; z) v of some examples, each along its own direction, ``(B, d)``.
-
-        Args:
-            rows: the examples, B of them, whose graphs are kept as those of `hessian`.
-        """
+        """The map v ↦ ∇²ℓ(θ; z) v of some examples, each along its own direction, ``(B, d)``."""
         batch = self.examples[rows].to(next(iter(self.point.values())).device)
         copies = {name: part.expand(len(batch), *part.shape) for name, part in self.point.items()}
 
@@ -133,14 +129,7 @@ def task_losses(
     criterion: Criterion = F.cross_entropy,
     batch_size: int = 32,
 ) -> dict[str, TaskLoss]:
-    """The loss of every task with data in a problem, around a state, in evaluation mode.
-
-    Args:
-        problem: with model, labelled data and heads.
-        state: θ and the model's buffers.
-        criterion: from logits ``(M, C)`` and labels ``(M,)`` of one example to a scalar.
-        batch_size: examples at once; each takes the memory of one gradient.
-    """
+    """The loss of every task with data in a problem, around a state, in evaluation mode."""
     model = copy.deepcopy(problem.model).eval()
     found = {}
     for task, examples in problem.data.items():

@@ -47,11 +47,7 @@ class Beginning(Brief):
 
 
 def inner_products(products: Tensor) -> Tensor:
-    """⟨∇f_t, ∇f_s⟩ without bias, ``(T, T)``, and moved to the nearest matrix that can be a Gram's.
-
-    Args:
-        products: ``(T, m, T, m)`` of `gradient_products`.
-    """
+    """⟨∇f_t, ∇f_s⟩ without bias, ``(T, T)``, moved to the nearest Gram matrix."""
     parts = products.shape[1]
     same = torch.einsum("tasa->ts", products)
     table = (products.sum((1, 3)) - same) / (parts * (parts - 1))

@@ -11,7 +11,6 @@ from mergebook.stability.read.corollary import (
     beside_losses,
     excess_by_weight,
     gains,
-    link_intervals,
     links,
     reordered,
 )
@@ -57,8 +56,6 @@ def test_links_by_hand(made: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     assert table["printed", "raw"].tolist() == pytest.approx([1 - 6 * 6 / 60] * 3)
     assert table["chosen", "relative"].tolist() == pytest.approx([1] * 3)
     assert table["printed", "projection"].tolist() == pytest.approx([-1] * 3)
-    shown = link_intervals({"made": changes})["made"]
-    assert shown.loc["printed", "raw"] == "0.40 ± 0.00"
 
 
 def test_gains_are_positive_where_a_mask_lowers_the_loss(
