@@ -703,9 +703,10 @@ looks = {
 }
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 4.2), sharey=True)
 for ax, (rate, table) in zip(axes, tables.items()):
-    for limit, name in ((bounds.REPAIRED_DOMAIN, "repaired"), (bounds.PAPERS_DOMAIN, "theorem_3")):
-        end, shade = max(limit / rate / tasks.smoothness, 1), looks[name][1]
-        ax.axvspan(1, end, color=shade, alpha=0.12, lw=0, zorder=0)
+    limits = (bounds.PAPERS_DOMAIN, bounds.REPAIRED_DOMAIN)
+    paper, ours = (max(limit / rate / tasks.smoothness, 1) for limit in limits)
+    ax.axvspan(1, paper, color=plots.VERMILION, alpha=0.21, lw=0, zorder=0)
+    ax.axvspan(paper, ours, color=plots.GREEN, alpha=0.11, lw=0, zorder=0)
     ax.axhline(start, color=plots.GREY, lw=1.2, ls="--", label="pretrained")
     for name, (text, shade) in looks.items():
         proved = table["domain" if name == "repaired" else "papers_domain"] | (name == "truth")
@@ -916,6 +917,7 @@ for name, (column, rows) in sweeps(moves).items():
 for column, ax in panels.items():
     plots.log_axis(ax, moves[moves["sampling"] == "drawn"][column].unique())
     ax.set(yscale="log", xlabel=words[column])
+    ax.minorticks_off()
 axes[0, 0].plot([], [], "o-", color=plots.BLACK, ms=4, label="measured")
 for text, shade, style in laws.values():
     axes[0, 0].plot([], [], style, color=shade, label=text)

@@ -30,7 +30,13 @@ def sgd(steps: int) -> Tensor:
 
 
 def momentum(steps: int, factor: float, *, nesterov: bool = False) -> Tensor:
-    """Heavy-ball momentum, (1 − ρ^(K−k)) / (1 − ρ), as ``torch.optim.SGD`` without dampening."""
+    """Heavy-ball momentum, (1 − ρ^(K−k)) / (1 − ρ), as ``torch.optim.SGD`` without dampening.
+
+    Args:
+        steps: K, at least 1.
+        factor: ρ, in 0 to 1, without 1.
+        nesterov: Nesterov's momentum, which counts every gradient as after one more step.
+    """
     _check_share(factor, "factor")
     left = torch.arange(len(sgd(steps)), 0, -1, dtype=torch.float64) + nesterov
     return (1 - factor**left) / (1 - factor)
