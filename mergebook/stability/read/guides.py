@@ -29,21 +29,14 @@ DEFAULT_STEPS = 400
 
 @dataclass(frozen=True)
 class Start:
-    """What bounds take from θ_0, each task having the mean σ² and ζ² of all.
+    """What bounds take from θ_0, each task having the mean σ² and ζ² of all."""
 
-    Attributes:
-        losses: L, and σ and ζ in the mean square.
-        largest: the same with the largest σ of each task.
-        loss: f, ``squared`` ‖∇f‖² on the same examples, and ``unbiased``, its estimate for all.
-        dissimilarity: κ² of equal weights.
-    """
-
-    losses: bounds.Losses
-    largest: bounds.Losses
-    loss: float
+    losses: bounds.Losses  # L, and σ and ζ in the mean square
+    largest: bounds.Losses  # the same with the largest σ of each task
+    loss: float  # f, ``squared`` ‖∇f‖² on the same examples, and ``unbiased``, its estimate for all
     squared: float
     unbiased: float
-    dissimilarity: float
+    dissimilarity: float  # κ² of equal weights
 
 
 def starts(

@@ -32,17 +32,11 @@ def adam_weights(
 
 @dataclass(frozen=True, repr=False)
 class AdamSteps(Brief):
-    """How far Adam is from a vector a.
+    """How far Adam is from a vector a."""
 
-    Attributes:
-        mean: of each step's weights over the coordinates, ``(K,)``, in units of 1/gradient.
-        spread: standard deviation of these over their mean; 0 if there is a vector a.
-        residual: the share of ‖θ_K − θ_0‖ outside the span of the gradients, 0..1.
-    """
-
-    mean: Tensor
-    spread: Tensor
-    residual: float
+    mean: Tensor  # of each step's weights over the coordinates, ``(K,)``, in units of 1/gradient
+    spread: Tensor  # standard deviation of these over their mean; 0 if there is a vector a
+    residual: float  # the share of ‖θ_K − θ_0‖ outside the span of the gradients, 0..1
 
 
 def adam_steps(

@@ -23,18 +23,13 @@ REPAIRED_DOMAIN = 1 / (2 * math.sqrt(3))  # of the descent bound
 
 @dataclass(frozen=True, repr=False)
 class Losses(Brief):
-    """What the bounds know of T losses.
+    """What the bounds know of T losses."""
 
-    Attributes:
-        smoothness: L, of every example's loss.
-        noise: σ_t, ``(T,)``, root of the squared distance of an example's gradient from the task's;
-            its mean for what speaks of descent, its largest for stability.
-        heterogeneity: ζ_t, ``(T,)``, distance of ∇f_t from ∇f at any point (Assumption 3).
-    """
-
-    smoothness: float
+    smoothness: float  # L, of every example's loss
+    # σ_t, ``(T,)``, root of the squared distance of an example's gradient from the task's; its mean
+    # for what speaks of descent, its largest for stability
     noise: Tensor
-    heterogeneity: Tensor
+    heterogeneity: Tensor  # ζ_t, ``(T,)``, distance of ∇f_t from ∇f at any point (Assumption 3)
 
 
 def in_domain(losses: Losses, training: Training, *, printed: bool = False) -> bool:

@@ -24,16 +24,11 @@ from mergelib.statedict import flatten
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number estimated from a sample.
+    """A number estimated from a sample."""
 
-    Attributes:
-        value: without bias.
-        half_width: of its 95 % interval; NaN from a single draw.
-        plug_in: what putting sample means in for expectations gives, where that differs.
-    """
-
-    value: float
-    half_width: float
+    value: float  # without bias
+    half_width: float  # of its 95 % interval; NaN from a single draw
+    # what putting sample means in for expectations gives, where that differs
     plug_in: float = math.nan
 
 
@@ -87,15 +82,10 @@ def example_smoothness(
 
 @dataclass(frozen=True)
 class Noise:
-    """How far gradients of single examples are from their mean.
+    """How far gradients of single examples are from their mean."""
 
-    Attributes:
-        square: the mean squared distance σ_t² of Assumption 2, its interval over examples.
-        largest: the largest distance, not squared, which stability asks for.
-    """
-
-    square: Estimate
-    largest: float
+    square: Estimate  # the mean squared distance σ_t² of Assumption 2, its interval over examples
+    largest: float  # the largest distance, not squared, which stability asks for
 
 
 def gradient_noise(loss: TaskLoss) -> Noise:

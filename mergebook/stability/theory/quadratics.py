@@ -26,19 +26,13 @@ FLAT = 1e-12  # 1 − a_p a_q below this: the geometric sum is K
 
 @dataclass(frozen=True, repr=False)
 class Quadratics(Brief):
-    """T quadratic tasks in d dimensions, and a start.
+    """T quadratic tasks in d dimensions, and a start."""
 
-    Attributes:
-        hessians: H_t, ``(T, d, d)``, symmetric, not negative, of a positive definite mean; float64.
-        centres: c_t, ``(T, d)``: where task t's expected loss is least.
-        covariances: C_t of a task's examples, ``(T, d, d)``.
-        start: θ_0, ``(d,)``.
-    """
-
+    # H_t, ``(T, d, d)``, symmetric, not negative, of a positive definite mean; float64
     hessians: Tensor
-    centres: Tensor
-    covariances: Tensor
-    start: Tensor
+    centres: Tensor  # c_t, ``(T, d)``: where task t's expected loss is least
+    covariances: Tensor  # C_t of a task's examples, ``(T, d, d)``
+    start: Tensor  # θ_0, ``(d,)``
 
     @cached_property
     def smoothness(self) -> float:
@@ -94,26 +88,17 @@ class Quadratics(Brief):
 
 @dataclass(frozen=True, repr=False)
 class Errors(Brief):
-    """Exact expectations at a merge, over the draws of training sets and batches.
+    """Exact expectations at a merge, over the draws of training sets and batches."""
 
-    Attributes:
-        generalisation: E_G, expected less training loss, mean over tasks.
-        optimisation: E_O, training loss of the merge less the least that any θ has.
-        empirical: the mean training loss, or that of another objective.
-        local_stability: s_t, ``(T,)``: squared distance that expert t moves when one of its
-            examples is drawn again, with all batches the same.
-        stability: S of Definition 2 (Li et al., 2026): of the merge, mean over the tasks.
-        second_moment: V, squared gradient of a training example's loss, mean over all.
-        gradient: ‖∇f‖² of the mean training loss.
-    """
-
-    generalisation: float
-    optimisation: float
-    empirical: float
+    generalisation: float  # E_G, expected less training loss, mean over tasks
+    optimisation: float  # E_O, training loss of the merge less the least that any θ has
+    empirical: float  # the mean training loss, or that of another objective
+    # s_t, ``(T,)``: squared distance that expert t moves when one of its examples is drawn again,
+    # with all batches the same
     local_stability: Tensor
-    stability: float
-    second_moment: float
-    gradient: float
+    stability: float  # S of Definition 2 (Li et al., 2026): of the merge, mean over the tasks
+    second_moment: float  # V, squared gradient of a training example's loss, mean over all
+    gradient: float  # ‖∇f‖² of the mean training loss
 
     @property
     def excess(self) -> float:

@@ -75,21 +75,13 @@ def chi_square_printed(weights: Tensor) -> float:
 
 @dataclass(frozen=True, repr=False)
 class Training(Brief):
-    """How T experts are trained, and merged.
+    """How T experts are trained, and merged."""
 
-    Attributes:
-        learning_rate: η.
-        vectors: a_t of every expert; their lengths are the steps K_t.
-        batch: b_t, examples in a step's batch, ``(T,)``.
-        examples: n_t, training examples of a task, ``(T,)``.
-        weights: w_t, ``(T,)``, not negative, of sum 1.
-    """
-
-    learning_rate: float
-    vectors: Sequence[Tensor]
-    batch: Tensor
-    examples: Tensor
-    weights: Tensor
+    learning_rate: float  # η
+    vectors: Sequence[Tensor]  # a_t of every expert; their lengths are the steps K_t
+    batch: Tensor  # b_t, examples in a step's batch, ``(T,)``
+    examples: Tensor  # n_t, training examples of a task, ``(T,)``
+    weights: Tensor  # w_t, ``(T,)``, not negative, of sum 1
 
     def __post_init__(self) -> None:
         if len({len(self.vectors), len(self.batch), len(self.examples), len(self.weights)}) > 1:

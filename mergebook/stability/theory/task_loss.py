@@ -36,19 +36,12 @@ exact_attention = partial(sdpa_kernel, SDPBackend.MATH)  # the fused one has no 
 
 @dataclass(frozen=True, repr=False)
 class TaskLoss(Brief):
-    """The mean loss f_t of a task's examples, as a function of a model's parameters.
+    """The mean loss f_t of a task's examples, as a function of a model's parameters."""
 
-    Attributes:
-        point: θ, the parameters by name.
-        loss: of one example, from parameters, its inputs and its label.
-        examples: with labels; inputs as ``loss`` takes them.
-        batch_size: examples at once; each takes the memory of one gradient.
-    """
-
-    point: Tensors
-    loss: LossOfOne
-    examples: Examples
-    batch_size: int = 32
+    point: Tensors  # θ, the parameters by name
+    loss: LossOfOne  # of one example, from parameters, its inputs and its label
+    examples: Examples  # with labels; inputs as ``loss`` takes them
+    batch_size: int = 32  # examples at once; each takes the memory of one gradient
 
     def __len__(self) -> int:
         return len(self.examples)
