@@ -145,6 +145,7 @@ for ax, text, (_, part) in zip(axes.flat, words, table.groupby("parameter", sort
     ax.set(xscale="log", yscale="log", ylim=(0.8, 300), xlabel=text)
     if part["value"].nunique() < 5:
         plots.log_axis(ax, part["value"])
+        ax.minorticks_off()
 axes[1, 2].axis("off")
 axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center", frameon=False)
 fig.supylabel("error over its least value")
@@ -691,6 +692,7 @@ ax.axhline(1, color=plots.GREY, lw=1.2, ls="--", label="pretrained")
 plots.series(ax, long, x="progress", y="error", by="way", looks=ways, band=True)
 plots.log_axis(ax, (0.2, 0.5, 1, 2, 5), upright=True)
 ax.set(xscale="log", xlabel="mean ηK", ylabel="excess error over pretrained")
+ax.minorticks_off()
 ax.legend(fontsize=10)
 plt.show()
 
