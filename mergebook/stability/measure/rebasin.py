@@ -51,16 +51,18 @@ def rebasin(
     """
     zoo = cut(zoo, pictures)
     names, seed = [*zoo.suite.tasks], zoo.suite.seed
-    trained = [
-        train_experts(
+
+    def trained_from(start: int) -> dict[str, dict[str, torch.Tensor]]:
+        """A network for every task, all from one random start, in orders of their own."""
+        return train_experts(
             zoo,
             fine_tune,
             model=started_anew(zoo.model, stable_seed("start", start, seed)),
             recipe=Recipe(learning_rate=learning_rate, epochs=epochs),
-            seed=lambda name, start=start: stable_seed("order", start, name, seed),
+            seed=lambda name: stable_seed("order", start, name, seed),
         )
-        for start in range(2)
-    ]
+
+    trained = [trained_from(start) for start in range(2)]
     rows = []
     for place, name in enumerate(names):
         other = names[(place + 1) % len(names)]
@@ -88,9 +90,8 @@ def _compared(
     moved = float(torch.cat(places).float().mean())
 
     def judged(state: StateDict) -> dict[str, float]:
-        return (
-            evaluate(zoo.model, state, zoo.heads, zoo.suite)[["accuracy", "loss"]].mean().to_dict()
-        )
+        table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
+        return {column: float(table[column].mean()) for column in ("accuracy", "loss")}
 
     def apart(state: StateDict) -> Estimate:
         losses = [*task_losses(problem_of(zoo, examples), state).values()]

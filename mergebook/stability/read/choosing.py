@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -112,7 +112,8 @@ def survey(
         (ηK), ``start``, the excess error of θ_0, `TOTALS`, the exact `PARTS`, and `HABIT`: how far
         ηK is, in logarithms, from what was best on average in the *other* families of a kind.
     """
-    rows, grid = [], [{**USUAL, **setting} for setting in settings]
+    rows: list[dict[str, Any]] = []
+    grid = [{**USUAL, **setting} for setting in settings]
     most = int(max(setting["tasks"] for setting in grid))
     for pull, turn, seed in product(own, turned, seeds):
         family = pulled_tasks(most, own=pull, turned=turn, seed=seed)
@@ -121,7 +122,8 @@ def survey(
             start = untouched(tasks, examples=int(setting["examples"]))
             exact = errors(tasks, plan)
             rows.append(
-                {"own": pull, "turned": turn, "seed": seed, **setting, "start": start}
+                {"own": pull, "turned": turn, "seed": seed, "start": start}
+                | {str(name): value for name, value in setting.items()}
                 | {"progress": setting["rate"] * setting["steps"], **totals(tasks, plan)}
                 | {part: getattr(exact, part) for part in PARTS}
             )

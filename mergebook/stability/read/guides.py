@@ -75,7 +75,8 @@ def totals(start: Start, plan: Training) -> dict[str, float]:
     """
     known, smooth = start.losses, start.losses.smoothness
     pl = pl_constant(torch.tensor([start.loss]), torch.tensor([start.squared]), smooth)
-    cases = {"printed": {"own_rate": True}, "theorem_3": {}, "best_gamma": {"gamma": None}}
+    cases: dict[str, Any] = {"printed": {"own_rate": True}, "theorem_3": {}}
+    cases["best_gamma"] = {"gamma": None}
     found = {}
     for name, case in cases.items():
         parts, free, moved = bounds.theorem_3(known, plan, start.loss, pl, **case)
