@@ -819,6 +819,8 @@ assert residual > 0.5
 # Theorem 3 say there?
 
 # %%
+import pandas as pd
+
 from mergebook.lab.results import load_result
 from mergebook.stability.read import networks
 
@@ -852,7 +854,12 @@ assert reach["paper's"]["MiniLM, sentences"] > 10
 # the smaller transformer's experts, at their average:
 
 # %%
-ratios = networks.pl_ratios(load_result("vision8-stability-vit_small-after"))
+record = load_result("vision8-stability-vit_small-after")
+points, curved = (pd.DataFrame(record[name]) for name in ("points", "curvature"))
+curved = curved[curved["of"] == "mean"].set_index(["point", "seed"])["smoothness"]
+points = points.set_index(["point", "seed"]).assign(least=1 / (2 * curved))
+points["ratio"] = points["loss"] / points["squared"]
+ratios = points.groupby("point", sort=False)[["loss", "ratio", "least"]].mean()
 print(ratios.map("{:.2g}".format).to_string())
 
 # %% tags=["remove-cell"]

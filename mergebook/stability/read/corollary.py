@@ -1,7 +1,6 @@
-"""What chapter 41 reads out of the study ``variance``, and two small cases of Remark 4."""
+"""What chapter 41 reads out of the study ``variance``, and a small case of Remark 4."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -12,8 +11,6 @@ from torch.func import functional_call
 
 from mergebook.lab.statistics import both_intervals
 from mergebook.stability.measure.variance import CONTROLS
-from mergebook.stability.theory import bounds
-from mergebook.stability.theory.steps import Training
 from mergelib.align import git_rebasin, permute, random_permutations
 from mergelib.statedict import StateDict, flatten
 from mergelib.structure import structure_of
@@ -85,30 +82,6 @@ def gains(test: pd.DataFrame, points: Mapping[str, tuple[str, float]], scale: st
     labelled = own.assign(method=[names.get(key, "") for key in keys])
     labelled = labelled[labelled["method"] != ""]
     return both_intervals(labelled, {name: ("none", name) for name in points}, "loss")
-
-
-def excess_by_weight(
-    weight: float,
-    outlier: float,
-    divergence: Callable[[Tensor], float],
-    *,
-    tasks: int = 4,
-) -> float:
-    """Theorem 3 of Li et al. (2026) against the weight of one task whose ζ² is larger.
-
-    L = 1, σ = 1, C = ½, a gap of 1, ten steps of rate 1/80, so at the edge of the domain, batches
-    of 8 from 200 examples. The rate is left free.
-    """
-    ones = torch.ones(tasks, dtype=torch.float64)
-    weights = ones * (1 - weight) / (tasks - 1)
-    weights[0] = weight
-    apart = ones.clone()
-    apart[0] = outlier
-    known = bounds.Losses(1.0, ones, apart.sqrt())
-    alike = Training.alike(tasks, 10, 1 / 80, batch=8, examples=200)
-    plan = replace(alike, weights=weights)
-    parts, *_ = bounds.theorem_3(known, plan, 1.0, 0.5, divergence=divergence)
-    return sum(parts.values())
 
 
 def reordered(seed: int = 0, width: int = 16) -> dict[str, float]:

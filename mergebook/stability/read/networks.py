@@ -84,19 +84,6 @@ def backbones(records: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows).T
 
 
-def pl_ratios(record: Mapping[str, Any]) -> pd.DataFrame:
-    """f/‖∇f‖² at every point, which Assumption 5 wants to be at most C, and 1/(2L) there.
-
-    Returns:
-        ``loss``, ``ratio`` and ``least``, means over seeds, by ``point``; L is that of the mean.
-    """
-    points = pd.DataFrame(record["points"]).set_index(["point", "seed"])
-    table = pd.DataFrame(record["curvature"])
-    curved = table[table["of"] == "mean"].set_index(["point", "seed"])["smoothness"]
-    found = points.assign(ratio=points["loss"] / points["squared"], least=1 / (2 * curved))
-    return found.groupby("point", sort=False)[["loss", "ratio", "least"]].mean()
-
-
 def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 1500) -> list[float]:
     """Theorem 3 over the excess error of the pretrained model, at the edge of its domain, by seed.
 
