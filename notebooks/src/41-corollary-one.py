@@ -289,7 +289,7 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 
 # %%
 from mergebook.lab.results import load_table
-from mergebook.lab.statistics import interval, over_seeds, plus_minus, written
+from mergebook.lab.statistics import both_intervals, interval, over_seeds, plus_minus, written
 
 shares = {}
 for suite, result in corollary.RESULTS.items():
@@ -343,10 +343,14 @@ pd.DataFrame(texts)
 points = {"elect": ("elect", 1.0), "trim": ("trim", 0.2)}
 points |= {"TIES": ("trim, elect", 0.2), "DARE": ("drop", 0.2)}
 titles = {"printed": "Weights 1/T", "chosen": "Best scale for each"}
-gains = {
-    scale: {suite: corollary.gains(test, points, scale) for suite, test in tests.items()}
-    for scale in titles
-}
+names = {point: name for name, point in points.items()} | {("none", 1.0): "none"}
+pairs = {name: ("none", name) for name in points}
+gains = {scale: {} for scale in titles}
+for suite, test in tests.items():
+    keys = zip(test["operator"], test["density"])
+    shown = test.assign(method=[names.get(key) for key in keys]).dropna(subset="method")
+    for scale, part in shown.groupby("scale"):
+        gains[scale][suite] = both_intervals(part, pairs, "loss")
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 4.4), sharey=True)
 for ax, (scale, title) in zip(axes, titles.items()):
     plots.forest(gains[scale], ax, [looks[operator][1] for operator, _ in points.values()])
@@ -502,9 +506,31 @@ for weight, gain in optima:
 # between experts. A network of one hidden layer, a copy with its units shuffled, and two tasks:
 
 # %%
-found = corollary.reordered(seed=SEED)
-print(f"distance {found['apart']:.1f}, after Re-Basin {found['matched']:.1f}")
-print(f"heterogeneity {found['heterogeneity']:.3f} and {found['heterogeneity, reordered']:.3f}")
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call, grad
+
+from mergelib.align import git_rebasin, permute, random_permutations
+from mergelib.structure import structure_of
+
+drawn = {"generator": torch.Generator().manual_seed(SEED), "dtype": torch.float64}
+network = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1)).double()
+inputs, wanted = torch.randn(50, 4, **drawn), torch.randn(2, 50, 1, **drawn)
+state = {key: torch.randn(value.shape, **drawn) for key, value in network.state_dict().items()}
+structure = structure_of(network)
+copy = permute(state, structure, random_permutations(structure, seed=SEED + 1))
+matched = git_rebasin(state, copy, structure).state
+
+
+def slope(at, target):
+    loss = grad(lambda w: F.mse_loss(functional_call(network, w, (inputs,)), target))
+    return ml.flatten(loss(dict(at)))
+
+
+far = [float((ml.flatten(other) - ml.flatten(state)).norm()) for other in (copy, matched)]
+zeta = [(slope(at, wanted[0]) - slope(at, wanted[1])).norm() / 2 for at in (state, copy)]
+print(f"distance {far[0]:.1f}, after Re-Basin {far[1]:.1f}")
+print(f"heterogeneity {zeta[0]:.3f} and {zeta[1]:.3f}")
 
 # %% [markdown]
 # ````{solution-end}

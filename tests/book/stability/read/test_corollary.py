@@ -1,4 +1,4 @@
-"""What chapter 41 reads out of the study: tables made by hand, and Remark 4's two cases."""
+"""What chapter 41 reads out of the study: tables made by hand."""
 
 import numpy as np
 import pandas as pd
@@ -6,9 +6,7 @@ import pytest
 
 from mergebook.stability.read.corollary import (
     beside_losses,
-    gains,
     links,
-    reordered,
 )
 
 # Operator, density, raw, relative, and the loss at 1/T; with the best scale it is half of that.
@@ -51,20 +49,3 @@ def test_links_by_hand(made: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     assert table["printed", "raw"].tolist() == pytest.approx([1 - 6 * 6 / 60] * 3)
     assert table["chosen", "relative"].tolist() == pytest.approx([1] * 3)
     assert table["printed", "projection"].tolist() == pytest.approx([-1] * 3)
-
-
-def test_gains_are_positive_where_a_mask_lowers_the_loss(
-    made: tuple[pd.DataFrame, pd.DataFrame],
-) -> None:
-    points = {"right sign": ("elect", 1.0), "TRIM": ("trim", 0.2)}
-    table = gains(made[1], points, "printed")
-    assert table["mean"].to_dict() == pytest.approx({"right sign": 0.1, "TRIM": -0.2})
-    assert gains(made[1], points, "chosen")["mean"].tolist() == pytest.approx([0.05, -0.1])
-
-
-def test_a_reordered_expert_is_as_heterogeneous_and_is_matched_again() -> None:
-    found = reordered(3)
-    assert found["apart"] > 1
-    assert found["matched"] == pytest.approx(0, abs=1e-12)
-    assert found["heterogeneity"] == pytest.approx(found["heterogeneity, reordered"])
-    assert found["heterogeneity"] > 0.01
