@@ -44,16 +44,9 @@ def spectrum(matrix: Tensor) -> Spectrum:
 def interference(spectra: Sequence[Spectrum], *, norm: Literal["kept", "all"] = "kept") -> Tensor:
     """I(k) for k = 1 … r at once.
 
-    Args:
-        spectra: of T task matrices of one layer.
-        norm: the singular values that Σ̃ is divided by the norm of.
-
     Returns:
         Shape ``(r,)``; each of the T (T − 1) ordered pairs adds between 0 and 1. With ``"all"`` it
         rises with k by construction.
-
-    Raises:
-        ValueError: for another ``norm``.
     """
     if norm not in ("kept", "all"):
         raise ValueError(f"norm is {norm!r}, expected 'kept' or 'all'")
@@ -100,12 +93,7 @@ class Bound:
 
 
 def task_interference(matrices: Sequence[Tensor], inputs: Sequence[Tensor]) -> float:
-    """L: the squared length of what other tasks add to a task's outputs, summed over all inputs.
-
-    Args:
-        matrices: D_t of T tasks, shape ``(m, n)``.
-        inputs: x_{t,i} of each task as rows, shape ``(count, n)``.
-    """
+    """L: the squared length of what other tasks add to a task's outputs, summed over all inputs."""
     total = torch.stack(list(matrices)).sum(0)
     others = [(total - own) @ x.T for own, x in zip(matrices, inputs, strict=True)]
     return float(sum(outputs.square().sum() for outputs in others))
@@ -114,13 +102,7 @@ def task_interference(matrices: Sequence[Tensor], inputs: Sequence[Tensor]) -> f
 def interference_bound(
     matrices: Sequence[Tensor], inputs: Sequence[Tensor], *, negligible: float = 1e-6
 ) -> Bound:
-    """The bound that Theorem 2 puts on `task_interference`, from the same arguments.
-
-    Args:
-        matrices: D_t of T tasks, shape ``(m, n)``; none may be zero.
-        inputs: x_{t,i} of each task as rows, shape ``(count, n)``.
-        negligible: singular values below this share of a matrix's largest count as zero.
-    """
+    """The bound that Theorem 2 puts on `task_interference`, from the same arguments."""
     spectra = [spectrum(matrix) for matrix in matrices]
     kept = [values[values > negligible * values[0]] for values, _ in spectra]
     longest, noise = 0.0, 0.0
@@ -154,12 +136,6 @@ def interference_curves(
     is_matrix: IsMatrix = is_matrix,
 ) -> "pd.DataFrame":
     """I(k) and R(k) of every matrix, centred and not, at some shares of the full rank.
-
-    Args:
-        experts: task to state dict.
-        pretrained: θ_0.
-        rank_ratios: k = ceil(ratio · r), in 0..1; I(0) counts as 0.
-        is_matrix: tells from key and tensor which count; a convolution's kernel is folded.
 
     Returns:
         A row a layer, ratio and centring: ``layer``, ``rank_ratio``, ``k``, ``centred``,
@@ -196,12 +172,6 @@ def output_interference(
 ) -> "pd.DataFrame":
     """L of every matrix on inputs that it really gets, as a share of what a task's own part adds.
 
-    Args:
-        experts: task to state dict.
-        pretrained: θ_0.
-        inputs: task to what `mergelib.activations.layer_inputs` finds for it.
-        rank_ratios: k = ceil(ratio · r), in 0..1 and above 0.
-
     Returns:
         A row a layer, ratio and centring: ``layer``, ``rank_ratio``, ``centred``; ``joint``, that
         is L over Σ_t Σ_i ‖D_t x_{t,i}‖²; and ``pairwise``, the same without the products between
@@ -230,11 +200,7 @@ def output_interference(
 def second_moments(
     inputs: Mapping[str, Mapping[str, Tensor]],
 ) -> dict[str, dict[str, Tensor]]:
-    """Σ_i x_i x_iᵀ of each task and layer, all that squared lengths of outputs need of inputs.
-
-    Args:
-        inputs: task to what `mergelib.activations.layer_inputs` finds for it.
-    """
+    """Σ_i x_i x_iᵀ of each task and layer, all that squared lengths of outputs need of inputs."""
     return {task: {layer: x.T @ x for layer, x in own.items()} for task, own in inputs.items()}
 
 
@@ -250,12 +216,6 @@ def output_error(
     Σ_t Σ_i ‖(M − θ_t) x_{t,i}‖² over Σ_t Σ_i ‖τ_t x_{t,i}‖², with M the merged matrix: 0 for the
     experts themselves, 1 for the pretrained model. Unlike L it depends on the merged model alone,
     and not on the vectors that it is thought to be a sum of.
-
-    Args:
-        state: the merged model.
-        experts: task to state dict.
-        pretrained: θ_0.
-        moments: of the same tasks, from `second_moments`.
 
     Returns:
         The mean over all matrices.

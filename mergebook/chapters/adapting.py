@@ -31,14 +31,7 @@ def judge(
     heads: Mapping[str, nn.Module] | None = None,
     tasks: Sequence[str] | None = None,
 ) -> pd.DataFrame:
-    """Test accuracy (0..1) and mean entropy of the predictions (nats): one row per task.
-
-    Args:
-        zoo: the tasks, the model and its heads.
-        state: weights to judge.
-        heads: those that replace the zoo's.
-        tasks: names of the tasks; all by default.
-    """
+    """Test accuracy (0..1) and mean entropy of the predictions (nats): one row per task."""
     device = next(iter(zoo.pretrained.values())).device
     heads = {**zoo.heads, **(heads or {})}
     scores = {}
@@ -118,12 +111,7 @@ def place(key: str) -> str:
 
 
 def by_place(values: pd.DataFrame, pretrained: StateDict) -> pd.DataFrame:
-    """Mean over the matrices of each `place`.
-
-    Args:
-        values: one row per expert, one column per tensor.
-        pretrained: tells which tensors are matrices.
-    """
+    """Mean over the matrices of each `place`."""
     keys = [key for key in values if is_matrix(str(key), pretrained[str(key)])]
     return values[keys].T.groupby(place, sort=False).mean().T
 
@@ -132,12 +120,6 @@ def batch_fisher(
     zoo: Zoo, task: str, inputs: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """The Fisher information of an expert, example by example, and as a batch would estimate it.
-
-    Args:
-        zoo: holds the expert, its head and the model.
-        task: the expert's.
-        inputs: B of them, as stored.
-        generator: draws the labels from the expert's predictions, on the CPU.
 
     Returns:
         The mean of the squares, and B times the square of the mean gradient, each ``(n,)``.
@@ -158,12 +140,7 @@ def batch_fisher(
 def fisher_shares(
     information: Mapping[str, Mapping[str, Tensor]], floor: float = 1e-6
 ) -> dict[str, Tensor]:
-    """What each expert weighs in a Fisher merge: key to ``(T, …)``, summing to one over experts.
-
-    Args:
-        information: expert to its diagonal Fisher information, by key.
-        floor: the least that a parameter weighs, as in `FisherSettings`.
-    """
+    """What each expert weighs in a Fisher merge: key to ``(T, …)``, summing to one over experts."""
     keys = next(iter(information.values()))
     floored = {
         key: torch.stack([own[key] for own in information.values()]).clamp(min=floor)
@@ -179,11 +156,6 @@ def layer_errors(
 
     It is tr (W − W_t) G_t (W − W_t)ᵀ / tr W_t G_t W_tᵀ with the Gram matrix G_t of expert t's layer
     inputs: the mean square of the gap between outputs, over that of the expert's output.
-
-    Args:
-        zoo: experts, model and transforms.
-        states: name to weights.
-        inputs: of every task, as stored.
 
     Returns:
         One row per layer, one column per name; means over the tasks.
@@ -204,11 +176,6 @@ def representation_bias(
     zoo: Zoo, state: StateDict, mend: Mapping[str, Callable[[Tensor], Tensor]]
 ) -> pd.DataFrame:
     """Mean |f − z| between a merged model's features and the expert's, on test inputs.
-
-    Args:
-        zoo: experts, model, tasks.
-        state: the merged weights.
-        mend: task to what is done to the merged features.
 
     Returns:
         One row per task, with columns ``before`` and ``after``.
@@ -240,10 +207,6 @@ def mean_shift(zoo: Zoo, state: StateDict, task: str, inputs: Tensor) -> nn.Modu
 
 def over_seeds_and_tasks(pairs: Mapping[str, tuple[str, str]], result: str) -> pd.DataFrame:
     """Differences in points of mean test accuracy in a committed result.
-
-    Args:
-        pairs: what the row is called, to the method and the one it is compared with.
-        result: name of the file, without ending.
 
     Returns:
         ``points``, ``half_width`` (95 %, Student's over the seeds), and the ends ``low`` and

@@ -104,16 +104,7 @@ def redundancy(
 
 
 def with_noise(vector: Tensor, cosine: float, seed: int = 0) -> Tensor:
-    """A vector plus Gaussian noise perpendicular to it, so that their cosine is as given.
-
-    Args:
-        vector: shape ``(n,)``.
-        cosine: in (0, 1]; the result is 1/cosine times as long.
-        seed: of the noise, which is drawn on the CPU.
-
-    Raises:
-        ValueError: for a cosine out of range.
-    """
+    """A vector plus Gaussian noise perpendicular to it, so that their cosine is as given."""
     if not 0 < cosine <= 1:
         raise ValueError(f"cosine is {cosine}, expected above 0 and at most 1")
     generator = torch.Generator().manual_seed(seed)
@@ -138,13 +129,6 @@ def along(
 ) -> pd.DataFrame:
     """Accuracy of steps from θ_0 in several directions, at equal projections on the sum.
 
-    Args:
-        zoo: to judge on.
-        directions: name to a vector, shape ``(n,)``, of any length.
-        total: Σ, shape ``(n,)``.
-        projections: a of the steps; for Σ itself the scale λ.
-        split: of the tasks.
-
     Returns:
         Accuracies (0..1): one row per direction and projection, one column per task.
     """
@@ -165,13 +149,6 @@ def dropped(
     zoo: Zoo, rows: Tensor, rates: Sequence[float], scale: float, draws: int
 ) -> pd.DataFrame:
     """DARE over draws: mean validation accuracy and length against the drop rate.
-
-    Args:
-        zoo: to judge on.
-        rows: task vectors.
-        rates: p, in [0, 1).
-        scale: λ.
-        draws: for each rate, seeded 0, 1, …
 
     Returns:
         A row for each rate and draw: ``rate``, ``accuracy`` (0..1), ``length`` (times that of the

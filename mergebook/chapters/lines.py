@@ -34,15 +34,6 @@ def walk(
 ) -> pd.DataFrame:
     """Judge the points (1 − α)·start + α·end of a line on every task of a suite.
 
-    Args:
-        model: the architecture of both ends.
-        start: the weights at α = 0.
-        end: the weights at α = 1.
-        heads: a head for each task.
-        suite: the tasks.
-        positions: values of α; beyond 1 the line goes on.
-        split: part of each task.
-
     Returns:
         Columns ``position``, ``task``, ``accuracy`` (0..1) and ``loss`` (nats per picture).
     """
@@ -53,14 +44,7 @@ def walk(
 
 
 def loss_barrier(path: pd.DataFrame) -> float:
-    """How far the loss of one task rises above the chord between the ends of its line, in nats.
-
-    Args:
-        path: columns ``position``, from 0 to 1 in order, and ``loss``.
-
-    Raises:
-        ValueError: if the line does not run from 0 to 1.
-    """
+    """How far the loss of one task rises above the chord between the ends of its line, in nats."""
     position, loss = path["position"].to_numpy(float), path["loss"].to_numpy(float)
     if (position[0], position[-1]) != (0.0, 1.0):
         raise ValueError(f"the line runs from {position[0]} to {position[-1]}, expected 0 to 1")
@@ -104,13 +88,6 @@ def train_trio(
 
     Pictures are averaged to half their side first, so that training takes seconds. Their last layer
     ends at the head, which all share, so only the units of the first can be in another order.
-
-    Args:
-        suite: pictures of 32 × 32 pixels; its first task is taken.
-        recipe: how to train.
-        draw: decides on the head, the weights and the orders.
-        stranger: whether to train it, too.
-        device: where to train.
     """
     name, task = next(iter(suite.tasks.items()))
     generator = torch.Generator().manual_seed(draw)

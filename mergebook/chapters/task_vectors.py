@@ -42,10 +42,6 @@ def disturbance(zoo: Zoo, pictures: int = 50) -> pd.DataFrame:
     """How far the task vector of the row moves the features of the column's pictures.
 
     Relative to how far the column's own task vector moves them, see chapter 02.
-
-    Args:
-        zoo: experts of pictures.
-        pictures: the first so many of each task's validation split.
     """
     device = next(iter(zoo.pretrained.values())).device
     tasks = zoo.suite.tasks
@@ -92,9 +88,6 @@ def lowest(curve: "pd.Series[float]") -> float:
     """Where a curve is least: the vertex of the parabola through the three points around it.
 
     NaN if the least of its points lies at an end, where nothing says how it goes on.
-
-    Args:
-        curve: values at increasing positions, its index; at least three.
     """
     middle = int(curve.argmin())
     if not 0 < middle < len(curve) - 1:
@@ -123,11 +116,6 @@ def cost_of_rules(sweeps: pd.DataFrame, rules: Mapping[str, float | str]) -> pd.
 
     Between two scales of the grid accuracy is read from the straight line that joins them.
 
-    Args:
-        sweeps: columns ``tasks``, ``run``, ``scale``, ``accuracy``, and others, as ``suite``, which
-            tell sweeps apart.
-        rules: name to a scale, or to ``"c/T"``, where c is a number.
-
     Returns:
         One row per sweep and rule: the columns that tell sweeps apart, ``best`` (the scale of the
         highest accuracy), ``rule``, ``scale``, and ``cost``, accuracy lost, in points (0..100); NaN
@@ -154,11 +142,6 @@ def _scale(rule: float | str, tasks: int) -> float:
 
 def forget(zoo: Zoo, scales: Sequence[float], *, keep: float = 0.95) -> pd.DataFrame:
     """Subtract each task's vector in turn, as far as the other tasks allow on validation pictures.
-
-    Args:
-        zoo: experts and their suite.
-        scales: to choose from, above 0; where none keeps enough, the model is left alone.
-        keep: share of the other tasks' mean validation accuracy that has to stay.
 
     Returns:
         One row per forgotten task: ``scale``, and test accuracy (0..1) of the ``target`` and the

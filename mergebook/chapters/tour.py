@@ -23,9 +23,6 @@ def one_question(zoo: Zoo) -> Zoo:
     """The zoo with one head for the classes of all tasks, so that nobody says which task it is.
 
     The heads' class directions are stacked, and labels move up accordingly.
-
-    Args:
-        zoo: of tasks of pictures, under heads of `mergebook.suites.models.Head`.
     """
     heads = [zoo.heads[name] for name in zoo.suite.tasks]
     joint = Head(torch.cat([head.get_buffer("weight") for head in heads]))
@@ -67,11 +64,6 @@ def hard_pictures(
     """For each class the first picture that the expert for the other half of the classes misreads.
 
     Where there is none, the first picture of the class.
-
-    Args:
-        called: the experts' answers, see `answers`.
-        labels: the true classes, 0 to C − 1, int64 ``(N,)``.
-        experts: for the first and the second half of the classes.
     """
     classes = int(labels.max()) + 1
     other = torch.where(labels < classes // 2, called[experts[1]], called[experts[0]])

@@ -118,15 +118,7 @@ def forest(
     zero: float = 0.0,
     logarithmic: bool = False,
 ) -> "Figure":
-    """Intervals: one panel per source, one row per case, one colour per comparison.
-
-    Args:
-        panels: title to name to a table by case: ``mean`` and ``half_width``, as of
-            `mergebook.cogram.read.gap`, or ``ratio``, ``low`` and ``high``.
-        xlabel: with the unit.
-        zero: where the line stands that says "no difference".
-        logarithmic: scale of the axis.
-    """
+    """Intervals: one panel per source, one row per case, one colour per comparison."""
     import matplotlib.pyplot as plt
 
     most = max(len(runs) for runs in panels.values())
@@ -165,14 +157,7 @@ def _interval(table: pd.DataFrame) -> tuple[Any, Any]:
 def by_seed(
     source: Source, start: str, runs: Mapping[str, pd.Series], titles: Sequence[str]
 ) -> "Figure":
-    """Accuracy of every seed, seeds in order of A's and B's mean, homogeneous above heterogeneous.
-
-    Args:
-        source: of A and B, drawn as grey bars from the one to the other.
-        start: ``"own"`` or ``"common"``.
-        runs: name to accuracies, in per cent.
-        titles: of the two panels.
-    """
+    """Accuracy of every seed, seeds in order of A's and B's mean, homogeneous above heterogeneous."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(2, 1, figsize=(7.2, 8.4), sharey=True)
@@ -196,11 +181,7 @@ def by_seed(
 
 
 def losses_of_decisions(log: pd.DataFrame) -> "Figure":
-    """A log's losses as a staircase: filled marks were accepted, hollow ones rolled back.
-
-    Args:
-        log: of `mergelib.cogram`, two passes of equal length.
-    """
+    """A log's losses as a staircase: filled marks were accepted, hollow ones rolled back."""
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots()
@@ -226,12 +207,7 @@ def losses_of_decisions(log: pd.DataFrame) -> "Figure":
 
 
 def neuron_decisions(log: pd.DataFrame, steepness: float = 5.5) -> "Figure":
-    """Loss differences of neurons, one panel per layer, with the mixing factor on the right axis.
-
-    Args:
-        log: of `mergelib.cogram` with experts ``a`` and ``b``.
-        steepness: λ.
-    """
+    """Loss differences of neurons, one panel per layer, with the mixing factor on the right axis."""
     import matplotlib.pyplot as plt
     from matplotlib.patches import Patch
 
@@ -298,13 +274,7 @@ def walks(passes: pd.DataFrame) -> "Figure":
 
 
 def gallery(sides: Mapping[str, tuple[float, Mapping[str, Any]]], count: int = 5) -> "Figure":
-    """Pictures in rows, one block of columns per side.
-
-    Args:
-        sides: title to the value that is drawn black, white being 1, and names of rows to pictures
-            ``(N, 3, H, W)``.
-        count: pictures in a row.
-    """
+    """Pictures in rows, one block of columns per side."""
     import matplotlib.pyplot as plt
 
     (_, (_, rows)), *_ = sides.items()
@@ -368,13 +338,7 @@ def steepness(sources: Sequence[Source]) -> "Figure":
 
 
 def feature_maps(panels: Mapping[str, pd.DataFrame], limit: float = 20) -> "Figure":
-    """Differences over offset and scale of the features, a column of maps for each case.
-
-    Args:
-        panels: title to a table of `mergebook.cogram.read.feature_map`. A number is grey
-            where its interval holds zero.
-        limit: points at which the colours end.
-    """
+    """Differences over offset and scale of the features, a column of maps for each case."""
     import matplotlib.pyplot as plt
 
     size = (8.4, 1.0 + 1.35 * len(panels))

@@ -75,11 +75,6 @@ def granular(zoo: Zoo, *, examples: int = 10, bases: Sequence[str] = BASES) -> T
     As the paper has it, and with rollback at layers too, which undoes a layer whose mixture raises
     the loss.
 
-    Args:
-        zoo: experts and their suite.
-        examples: of each task's training part, that losses are taken on.
-        bases: what it starts from, among `BASES`.
-
     Returns:
         ``test``: rows of ``base``, ``method`` (``none``, ``cogram``, ``cogram, rolled back``),
         ``task``, ``accuracy`` and ``loss``; ``layers``: rows of ``base``, ``method``, ``layer``,
@@ -113,12 +108,6 @@ def fusion(
     kinds: Sequence[str] = ("homogeneous", "heterogeneous", "unequal"),
 ) -> Tables:
     """What CoGraM makes of a Fisher merge: at each level, with each prototype, again and again.
-
-    Args:
-        seed: draws data and networks.
-        source: ``"synthetic"``, whose features have both signs; ``"synthetic_positive"``, where
-            they are exp(x / 2); or ``"digits"``: A learns from MNIST, B from MNIST or from USPS.
-        kinds: of data.
 
     Returns:
         ``test``: rows of ``data`` (``homogeneous``, ``heterogeneous``, or ``unequal``, where B has
@@ -201,13 +190,6 @@ def feature_scale(
     """CoGraM over layers on features that are shifted and scaled before anything is trained.
 
     Every offset and scale gets networks and a Fisher merge of its own.
-
-    Args:
-        seed: draws data and networks.
-        source: of the data, see `fusion`.
-        offsets: what is added to every feature, in standard deviations, see `shifted`.
-        scales: what every feature is then multiplied by.
-        steepnesses: λ of CoGraM. At the paper's 5.5 three passes are made, else one.
 
     Returns:
         ``test``: rows of ``data``, ``start``, ``offset``, ``scale``, ``method`` (``a``, ``b``,

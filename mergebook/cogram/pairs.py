@@ -80,16 +80,7 @@ def make_pair(
     shared: bool,
     change: Callable[[SyntheticPair], SyntheticPair] | None = None,
 ) -> Pair:
-    """Train two networks and merge them by Fisher merging, on 500 training inputs of each.
-
-    Args:
-        seed: draws data and networks.
-        source: one of `SOURCES`.
-        kind: of data: ``"homogeneous"``, ``"heterogeneous"``, or ``"unequal"``, which is
-            homogeneous with fewer examples for B.
-        shared: whether both start from the same weights.
-        change: what is done to the data before the networks see them, such as `shifted`.
-    """
+    """Train two networks and merge them by Fisher merging, on 500 training inputs of each."""
     data = SOURCES[source](seed, kind == "heterogeneous")
     if kind == "unequal":
         data = replace(data, b=data.b.first(FEW))
@@ -149,13 +140,7 @@ def _both(parts: Sequence[Split]) -> Split:
 
 
 def shifted(data: SyntheticPair, offset: float, scale: float) -> SyntheticPair:
-    """The same data with every feature x replaced by scale · (x + offset · s).
-
-    Args:
-        data: with features of any size.
-        offset: in units of s, the standard deviation of all training features of A and B together.
-        scale: what all features are multiplied by.
-    """
+    """The same data with every feature x replaced by scale · (x + offset · s)."""
     deviation = torch.cat([data.a.inputs, data.b.inputs]).std()
     return _mapped(data, lambda inputs: scale * (inputs + offset * deviation))
 
@@ -188,11 +173,7 @@ FILES = {"digits": ("mnist", "usps")}  # the data sets behind a source
 
 
 def pair_of(run: Run) -> Loaded:
-    """Seed and source of a run's pairs, and the hash of each data file behind the source.
-
-    Raises:
-        ValueError: an unknown source, data that cannot be had, or a setting of zoos.
-    """
+    """Seed and source of a run's pairs, and the hash of each data file behind the source."""
     if run.suite not in SOURCES:
         raise ValueError(f"unknown source {run.suite!r}; known: {', '.join(SOURCES)}")
     refuse_zoo_settings(run, "pairs of networks")

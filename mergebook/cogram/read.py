@@ -104,12 +104,6 @@ def feature_map(
 ) -> pd.DataFrame:
     """Points by which CoGraM is above another network, on shifted and scaled features.
 
-    Args:
-        prototypes: ``"geometric"`` or ``"arithmetic"``.
-        rival: a method of the study ``feature_scale``, such as ``"fisher"`` or ``"better"``.
-        steepness: λ.
-        iterations: passes over the layers, more than one only at λ = 5.5.
-
     Returns:
         Columns ``mean`` and ``half_width`` of the 95 % interval over seeds, indexed by data, start,
         scale and offset.
@@ -266,9 +260,6 @@ def threshold_means(source: Source) -> tuple[pd.DataFrame, tuple[float, float]]:
 
     Returns:
         Rows (τ_min, τ_max) of layers, columns those of neurons, in nats; and the chosen row.
-
-    Raises:
-        ValueError: if the setting that the other studies use is not the best one.
     """
     ends = ["layer_low", "layer_high", "neuron_low", "neuron_high"]
     rows = source.searched.query("prototypes == 'arithmetic' and levels == 'layer, neuron, weight'")
@@ -281,9 +272,6 @@ def threshold_means(source: Source) -> tuple[pd.DataFrame, tuple[float, float]]:
 
 def after_other_merges(result: str) -> dict[str, pd.DataFrame]:
     """What CoGraM over layers adds to other merges, in points: `both_intervals`.
-
-    Args:
-        result: of the study ``granular``.
 
     Returns:
         As the paper has it and with rollback at layers: one row per merge that it began with.
@@ -342,10 +330,6 @@ def told_by_prototypes(
     kinds: Mapping[str, Mapping[str, Any]], seeds: Iterable[int]
 ) -> pd.DataFrame:
     """What prototypes of homogeneous synthetic data tell about the classes.
-
-    Args:
-        kinds: name to the keywords of `mergelib.cogram.prototypes`.
-        seeds: of the pairs.
 
     Returns:
         Rows of ``prototypes``; ``nearest, %``, test examples that are nearest to a prototype of

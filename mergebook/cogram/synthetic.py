@@ -91,27 +91,6 @@ def synthetic_pair(
 
     From each range one value is drawn by the seed, for a distribution or, of the separation, for
     both.
-
-    Args:
-        seed: decides everything.
-        heterogeneous: whether each network has its own distribution around the common centres.
-        classes: how many, each equally often.
-        dimensions: of an input.
-        subclusters: of each class.
-        train_size: examples of each network.
-        validation_size: examples together, half from each distribution.
-        test_size: likewise.
-        separation: standard deviation of a centre's coordinates.
-        shift: distance of a subcluster's mean from its class's centre.
-        spread: standard deviation within a subcluster, quadratic mean over directions.
-        sine: amplitude of the sine that is added to every coordinate.
-        frequency: of this sine, in radians per unit.
-        tangent: strength of the tangent that is added to every coordinate.
-        noise: standard deviation of what is added last.
-        test_noise: what this is multiplied by in the test data.
-
-    Raises:
-        ValueError: a size below 1; a strength that is negative, or a range not (low, high).
     """
     ranges = {
         "shift": shift,
@@ -195,15 +174,6 @@ def train_pair(
     batch_size: int = 64,
 ) -> tuple[nn.Sequential, dict[str, Tensor], dict[str, Tensor]]:
     """Train networks A and B, each on its own data, by Adam for a fixed number of epochs.
-
-    Args:
-        pair: their data.
-        seed: of the initial weights and the batches.
-        shared_start: whether both start from the same weights, as in federated learning.
-        hidden: neurons of the hidden layer.
-        epochs: passes over a network's training data.
-        learning_rate: of Adam, constant.
-        batch_size: examples in one step.
 
     Returns:
         The architecture, Linear, ReLU, Linear, as A started; the state dicts of A and of B.

@@ -79,13 +79,6 @@ def procedures(
     AdaMerging's and Concrete's rates are such that their parameters can get as far in any number of
     steps: 0.2 and 2.
 
-    Args:
-        zoo: experts and their suite.
-        examples: of each task; procedures that need no labels do not see them.
-        steps: of Frank-Wolfe.
-        training: steps of AdaMerging, Concrete and multi-task training.
-        only_of: the procedures to run; all, where none is named.
-
     Returns:
         ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``cost``: rows of
         ``method``, ``seconds`` and ``peak_bytes``; ``history``: rows of ``method``, ``step``,
@@ -197,13 +190,6 @@ def irrelevant(
 ) -> Tables:
     """A pool of four experts that joins others whose tasks nobody asks for (appendix C.4).
 
-    Args:
-        zoo: of a suite of twenty tasks; four of them are judged, see `TARGETS`.
-        counts: how many irrelevant experts, drawn once and then added one after the other.
-        examples: unlabelled test inputs of each target, for AdaMerging and Frank-Wolfe; and as many
-            labelled training examples for Frank-Wolfe with cross-entropy.
-        steps: of Frank-Wolfe.
-
     Returns:
         ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``:
         rows of ``count``, ``method`` and ``settings``.
@@ -229,13 +215,6 @@ def relevant(
     pictures: int = 500,
 ) -> Tables:
     """A pool that experts of more and more of the judged tasks join (appendix C.4).
-
-    Args:
-        zoo: all its tasks are judged.
-        counts: experts in the pool, in random order.
-        examples: unlabelled test inputs of each task, for AdaMerging and Frank-Wolfe.
-        steps: of Frank-Wolfe.
-        pictures: at most so many test pictures of a task, and half as many for validation.
 
     Returns:
         ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``:

@@ -135,12 +135,7 @@ def on_networks() -> dict[str, pd.DataFrame]:
 
 
 def block_shares(coefficients: pd.DataFrame) -> pd.DataFrame:
-    """Coefficients of a walk, averaged over the tensors of every block: one column per block.
-
-    Args:
-        coefficients: one column per tensor, whose name begins with its block's, as "blocks.0." or
-            "head.".
-    """
+    """Coefficients of a walk, averaged over the tensors of every block: one column per block."""
     names = [str(name).split(".") for name in coefficients]
     blocks = [".".join(parts[: 2 if parts[0] == "blocks" else 1]) for parts in names]
     return coefficients.T.groupby(blocks, sort=False).mean().T
@@ -151,9 +146,6 @@ def start_shares(history: pd.DataFrame) -> pd.DataFrame:
 
     By whole models that is the start's coefficient; by layer a step's part is a mean over tensors,
     and so the product is near the mean coefficient, not equal to it.
-
-    Args:
-        history: rows of ``seed``, ``method`` and ``moved``, one minus what a step leaves.
 
     Returns:
         One row per method, one column per seed.

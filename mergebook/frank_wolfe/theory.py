@@ -44,15 +44,7 @@ class SquaredDistance(Brief):
 
 
 def diameter(experts: Mapping[str, StateDict], keys: Iterable[str]) -> float:
-    """D: the largest distance of two experts, which is that of any two points of their hull.
-
-    Args:
-        experts: the vertices of the hull.
-        keys: the tensors that count, e.g. a model's parameters without its buffers.
-
-    Raises:
-        ValueError: no experts.
-    """
+    """D: the largest distance of two experts, which is that of any two points of their hull."""
     if not experts:
         raise ValueError("no experts: their hull is empty")
     names = list(keys)
@@ -75,15 +67,6 @@ def smoothness(
     H meets the differences to the first expert by central differences of the gradient, two
     gradients for each. L is the largest such value over all points of the hull, so what a few
     points give is a lower estimate of it.
-
-    Args:
-        objective: ℓ.
-        point: where to take H; its tensors are those that count.
-        experts: at least two; they may have further tensors.
-        step: of the differences, as a share of the way from the first expert to each other one.
-
-    Raises:
-        ValueError: fewer than two experts, or a step that is not positive.
     """
     if len(experts) < 2:
         raise ValueError(f"{len(experts)} experts span no direction: pass at least two")
@@ -117,15 +100,6 @@ def printed_gaps(corners: Tensor, point: Tensor, top_k: int, steps: int = 60) ->
 
     For one vertex or the best two, where the exact mixture is the origin's nearest point on their
     segment.
-
-    Args:
-        corners: the vertices, ``(n, d)``.
-        point: where the walk starts, ``(d,)``.
-        top_k: 1 or 2.
-        steps: how many gaps.
-
-    Raises:
-        ValueError: another ``top_k``.
     """
     if top_k not in (1, 2):
         raise ValueError(f"top_k is {top_k}, expected 1 or 2: only these have a closed form here")

@@ -141,17 +141,23 @@ levels = [untouched(pair, examples=1), start]
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Exact errors of the average of experts against the steps that each has taken, logarithmic axes. Left: two tasks on a line, without noise, at learning rate 0.1; their generalisation error is zero, so no curve. Right: four tasks in six dimensions with fifty noisy examples each, at learning rate 0.05.", "name": "fig-stability-u"}, "image": {"alt": "In both panels the optimisation error falls below that of the pretrained model, reaches a minimum and rises far above it again. On the left it is all there is. On the right the generalisation error rises slowly and levels off, more than one order of magnitude below everywhere, and the sum of both cannot be told from the optimisation error."}}
 import matplotlib.pyplot as plt
 
-from mergebook.plots import use_style
-from mergebook.stability.draw.bounds import error_curves
+from mergebook import plots
 
-use_style()
+plots.use_style()
+parts = {
+    "optimisation": ("optimisation error", plots.BLUE, "-"),
+    "generalisation": ("generalisation error", plots.VERMILION, "-"),
+    "excess": ("their sum", plots.BLACK, ":"),
+}
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 4.2), sharey=True)
 for ax, table, level in zip(axes, (clean, noisy), levels):
-    error_curves(table, level, ax)
+    ax.axhline(level, color=plots.GREY, lw=1.2, ls="--", label="pretrained")
+    for name, (text, shade, style) in parts.items():
+        ax.plot(table["steps"], table[name].where(table[name] > 0), style, color=shade, label=text)
+    ax.set(xscale="log", yscale="log", xlabel="steps K of every expert")
 axes[0].set(title="two tasks, no noise", ylabel="error", ylim=(2e-4, 10))
 axes[1].set(title="four noisy tasks")
-handles, names = axes[1].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=2, fontsize=10)
+plots.legend_outside(fig, ncols=2, fontsize=10)
 plt.show()
 
 # %%
@@ -689,15 +695,26 @@ rates = (0.01, 0.05, 0.25)
 tables = {rate: bounds_over_steps(tasks, steps, rate, batch=8, examples=50) for rate in rates}
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Excess error of the average and its bounds on four noisy tasks, logarithmic axes. Curves are solid where they are proved (the paper's, if its lemmas held) and dotted beyond; the darker strip is the paper's domain, the lighter one that of the repaired bound. At the largest rate a single step leaves the darker one.", "name": "fig-stability-bounds"}, "image": {"alt": "Three panels. The truth starts just below the dashed line of the pretrained model, dips to a tenth of it and rises again, always far right of both domains. Theorem 3 and its best-gamma form lie at least thirty times higher than the dashed line everywhere. The repaired bound lies on the dashed line within its domain and shoots up right of it."}}
-from mergebook.stability.draw.bounds import bound_curves
-
+looks = {
+    "theorem_3": ("Theorem 3", plots.VERMILION),
+    "best_gamma": ("with γ*", plots.ORANGE),
+    "repaired": ("repaired", plots.GREEN),
+    "truth": ("truth", plots.BLACK),
+}
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 4.2), sharey=True)
 for ax, (rate, table) in zip(axes, tables.items()):
-    bound_curves(table, start, rate * tasks.smoothness, ax)
-    ax.set(title=f"η = {rate}", ylim=(0.05, 2e4))
+    limits = (bounds.PAPERS_DOMAIN, bounds.REPAIRED_DOMAIN)
+    paper, ours = (max(limit / rate / tasks.smoothness, 1) for limit in limits)
+    ax.axvspan(1, paper, color=plots.VERMILION, alpha=0.21, lw=0, zorder=0)
+    ax.axvspan(paper, ours, color=plots.GREEN, alpha=0.11, lw=0, zorder=0)
+    ax.axhline(start, color=plots.GREY, lw=1.2, ls="--", label="pretrained")
+    for name, (text, shade) in looks.items():
+        proved = table["domain" if name == "repaired" else "papers_domain"] | (name == "truth")
+        ax.plot(table["steps"], table[name], ":", color=shade, lw=1.3)
+        ax.plot(table["steps"], table[name].where(proved), "-", color=shade, label=text)
+    ax.set(xscale="log", yscale="log", xlabel="steps K", title=f"η = {rate}", ylim=(0.05, 2e4))
 axes[0].set(ylabel="excess error")
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=5, fontsize=10)
+plots.legend_outside(fig, ncols=5, fontsize=10)
 plt.show()
 
 # %%
@@ -802,6 +819,8 @@ assert residual > 0.5
 # Theorem 3 say there?
 
 # %%
+import pandas as pd
+
 from mergebook.lab.results import load_result
 from mergebook.stability.read import networks
 
@@ -835,7 +854,12 @@ assert reach["paper's"]["MiniLM, sentences"] > 10
 # the smaller transformer's experts, at their average:
 
 # %%
-ratios = networks.pl_ratios(load_result("vision8-stability-vit_small-after"))
+record = load_result("vision8-stability-vit_small-after")
+points, curved = (pd.DataFrame(record[name]) for name in ("points", "curvature"))
+curved = curved[curved["of"] == "mean"].set_index(["point", "seed"])["smoothness"]
+points = points.set_index(["point", "seed"]).assign(least=1 / (2 * curved))
+points["ratio"] = points["loss"] / points["squared"]
+ratios = points.groupby("point", sort=False)[["loss", "ratio", "least"]].mean()
 print(ratios.map("{:.2g}".format).to_string())
 
 # %% tags=["remove-cell"]
@@ -872,18 +896,41 @@ print(
 # the same weights bit by bit, and a start that differs by $10^{-7}$ leads to squared distances a million times smaller
 # than those measured.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Squared distance that an expert moves when one training example is replaced, with 95 % intervals over five seeds; logarithmic axes. Lines are the printed and the repaired bound with noise and heterogeneity as measured at the pretrained model. Where b and n vary, the pale series is after one pass over the usual data, the dark one after eight.", "name": "fig-stability-measured"}, "image": {"alt": "Measured stability rises with the steps and the learning rate and falls with the batch and the number of examples. It lies several to a dozen times below the repaired bound and about a hundred times below Lemma 3, whose line rises with the batch where the measured one falls."}}
+# %% tags=["hide-input"]
 from mergebook.lab.results import load_result
-from mergebook.stability.draw.bounds import law_panels
-from mergebook.stability.read.networks import moves_with_laws
+from mergebook.stability.read.networks import moves_with_laws, sweeps
 
 moves = moves_with_laws(load_result("glyphs8-retraining-mlp"))
+words = {"steps": "steps K", "rate": "learning rate η"}
+words |= {"batch": "batch b", "examples": "training examples n"}
+laws = {"printed": ("Lemma 3", plots.VERMILION, "--")}
+laws["repaired"] = ("repaired bound", plots.GREEN, ":")
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Squared distance that an expert moves when one training example is replaced, with 95 % intervals over five seeds; logarithmic axes. Lines are the printed and the repaired bound with noise and heterogeneity as measured at the pretrained model. Where b and n vary, the pale series is after one pass over the usual data, the dark one after eight.", "name": "fig-stability-measured"}, "image": {"alt": "Measured stability rises with the steps and the learning rate and falls with the batch and the number of examples. It lies several to a dozen times below the repaired bound and about a hundred times below Lemma 3, whose line rises with the batch where the measured one falls."}}
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 5.4), sharey=True)
-law_panels(moves, axes.ravel())
-axes[0, 0].set(ylabel="stability s")
-axes[1, 0].set(ylabel="stability s")
-handles, names = axes[0, 0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
+panels = dict(zip(words, axes.flat))
+for name, (column, rows) in sweeps(moves).items():
+    if name == "steps, whole epochs":
+        continue
+    alpha = 0.45 if name in ("batch, one pass", "examples, one pass") else 1.0
+    logs = plots.summary(rows.assign(log=np.log(rows["stability"])), column, "log").sort_index()
+    mean, half = logs["mean"], logs["half_width"]
+    ends = logs.assign(mean=np.exp(mean), low=np.exp(mean - half), high=np.exp(mean + half))
+    look, drawn = ("_", plots.BLACK, "o-"), {"ms": 4, "lw": 1.3, "capsize": 0, "alpha": alpha}
+    plots.curve(panels[column], ends, look, **drawn)
+    for law, (_, shade, style) in laws.items():
+        line = np.exp(np.log(rows[law]).groupby(rows[column]).mean())
+        panels[column].plot(line.index, line, style, color=shade, alpha=alpha)
+for column, ax in panels.items():
+    plots.log_axis(ax, moves[moves["sampling"] == "drawn"][column].unique())
+    ax.set(yscale="log", xlabel=words[column])
+    ax.minorticks_off()
+axes[0, 0].plot([], [], "o-", color=plots.BLACK, ms=4, label="measured")
+for text, shade, style in laws.values():
+    axes[0, 0].plot([], [], style, color=shade, label=text)
+for ax in axes[:, 0]:
+    ax.set(ylabel="stability s")
+plots.legend_outside(fig, ncols=3, fontsize=10)
 plt.show()
 
 # %%
@@ -923,12 +970,12 @@ for network, rows in {"perceptron": moves, "transformer": vision}.items():
 
 # %%
 from mergebook.lab.results import load_table
-from mergebook.stability.read import merges
+from mergebook.stability.read import networks
 
 MERGES = {"perceptron": "glyphs8-merge_stability-mlp"}
 MERGES["transformer"] = "vision8-merge_stability-vit_small"
 measured_merges = {
-    name: merges.bounded(load_table(file, "merged")) for name, file in MERGES.items()
+    name: networks.bounded(load_table(file, "merged")) for name, file in MERGES.items()
 }
 words = {"error": "E_G", "half_width": "±", "root": "√(SV)", "lemma_1": "Lemma 1"}
 for name, found in measured_merges.items():

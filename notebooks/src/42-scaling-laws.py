@@ -75,16 +75,23 @@ batches = {8: scaling(zoo, learning_rate=rates[0], **halves), 16: live[rates[0]]
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from mergebook.plots import use_style
+from mergebook import plots
 from mergebook.stability.draw import scaling as figures
 from mergebook.stability.read import scaling as sweep
 
-use_style()
+plots.use_style()
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 4.2), sharey=True)
-figures.live_parts(live, axes)
+for ax, (rate, found) in zip(axes, live.items()):
+    split = sweep.apart(pd.DataFrame(found["merged"]))
+    for value, look in figures.PARTS.items():
+        plots.series(ax, split, x="steps", y=value, looks={None: look})
+    alone = pd.DataFrame(found["experts"]).query("steps > 0")
+    look = {None: ("experts, test loss", plots.GREY, ":")}
+    plots.series(ax, alone, x="steps", y="loss", looks=look)
+    plots.log_axis(ax, split["steps"])
+    ax.set(title=f"η = {rate:g}", xlabel="steps K")
 axes[0].set(ylabel="nats")
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=2, fontsize=10)
+plots.legend_outside(fig, ncols=2, fontsize=10)
 plt.show()
 
 # %% [markdown]
@@ -157,8 +164,17 @@ settings = average[[*sweep.SETTING, "steps"]].drop_duplicates()
 print(len(settings), "settings, seeds:", *merged["seed"].unique())
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy of the average against the steps at the usual setting. Grey: each seed, with the paper's error bar, the standard error over its groups of tasks. Black: mean of the seeds, with its 95 % interval.", "name": "fig-scaling-bars"}, "image": {"alt": "Five grey curves rise side by side, from 44 to 48 % at 25 steps to 49 to 53 % at 800, four points apart, with bars of one to two points. The black curve rises between them by five points, in a band of two points on either side."}}
+rows = sweep.at(average, steps=None)
+bars = {"ms": 3, "lw": 0.8, "capsize": 0}
 fig, ax = plt.subplots(figsize=(7.2, 3.8))
-figures.error_bars(sweep.at(average, steps=None), ax)
+plots.curve(ax, sweep.curve(rows, "steps"), ("mean of seeds", plots.BLACK, "-"), band=True)
+for i, (_, own) in enumerate(rows.groupby("seed")):
+    groups = 100 * own.groupby(["steps", "group"])["accuracy"].mean().unstack()
+    papers = pd.DataFrame({"mean": groups.mean(axis=1), "half_width": groups.sem(axis=1)})
+    papers = papers.set_axis(papers.index * 1.035 ** (i - 2))
+    look = ("_" if i else "over groups, each seed", plots.GREY, "o-")
+    plots.curve(ax, papers, look, **bars)
+plots.log_axis(ax, rows["steps"])
 ax.legend(fontsize=10, loc="lower right")
 ax.set(xlabel="steps K", ylabel="accuracy, %")
 plt.show()
@@ -187,8 +203,13 @@ assert faster["vit"] < 1 < faster["mlp"]
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss of the average and its two parts, as differences from the pretrained model on the same examples, against the steps at the usual rate (left) and against the rate after 100 steps (right); means and intervals over seeds.", "name": "fig-scaling-parts"}, "image": {"alt": "Left: the training loss falls throughout, the difference rises slowly from zero to about 0.1, and the test loss has a shallow minimum at 400 steps. Right: training and test loss lie on each other, are lowest at the two middle rates and jump at the largest, with intervals of a quarter of a nat; the difference does not rise."}}
 gains = sweep.gained(average, experts)
+swept = {"steps": {"steps": None}, "learning_rate": {"learning_rate": None, "steps": 100}}
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 4.2), sharey=True)
-figures.both_laws(gains, axes)
+for ax, (column, chosen) in zip(axes, swept.items()):
+    figures.loss_parts(sweep.at(gains, **chosen), column, ax)
+    ax.set(xlabel=figures.AXES[column])
+axes[0].set(ylabel="nats above the pretrained model")
+plots.legend_outside(fig, fontsize=10)
 plt.show()
 
 # %% [markdown]
@@ -357,7 +378,12 @@ pd.DataFrame(after).rename_axis("learning rate")
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy above that of the pretrained model, against each parameter while the others are usual: the experts alone, each on its own task, and merges of the same two groups of five tasks by four methods. Means and intervals over seeds.", "name": "fig-scaling-experts"}, "image": {"alt": "Four panels. The experts lie far above all merges; they rise with steps, batch and data, from 13 points at 25 steps to 36 at 800, and against the rate they are highest in the middle. The merges lie 3 to 10 points above the pretrained model at all steps, batches and shares. Against the rate all but the average fall below it at the second largest, and all at the largest, the average to −8, the others to between −15 and −19."}}
 alike = both[~both["method"].str.endswith("_printed")].query("not group >= 2")
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 7.4), sharey=True)
-figures.methods_everywhere(alike, axes)
+for ax, own in zip(axes.flat, sweep.sweeps(alike)):
+    figures.method_curves(sweep.at(alike, **own), sweep.free(own), "accuracy", ax)
+    ax.set(xlabel=figures.sweep_name(own))
+for ax in axes[:, 0]:
+    ax.set_ylabel("points above the pretrained")
+plots.legend_outside(fig, fontsize=10)
 plt.show()
 
 # %%
@@ -548,7 +574,11 @@ learned = adapted["method"] == "adamerging"
 nested["eight sets"] = pd.concat([nested["eight sets"], adapted[learned]])
 fig, axes = plt.subplots(1, 3, figsize=(9.4, 4.0), sharey=True, width_ratios=(3, 4, 4))
 for ax, (title, rows) in zip(axes, nested.items()):
-    figures.method_curves(sweep.above_smallest(rows), "count", "accuracy", ax)
+    rows = rows[~rows["method"].str.endswith("_printed")]
+    least = rows[(rows["method"] == "average") & (rows["count"] == rows["count"].min())]
+    shown = rows.merge(least[["seed", "task", "accuracy"]], on=["seed", "task"])
+    shown["accuracy"] = shown.pop("accuracy_x") - shown.pop("accuracy_y")
+    figures.method_curves(shown, "count", "accuracy", ax)
     ax.set(title=title, xlabel="experts merged")
 axes[0].set(ylabel="points above the average of two", ylim=(-32, 10))
 handles, names = axes[0].get_legend_handles_labels()

@@ -49,10 +49,10 @@ DEVICE = "cpu"
 # %% tags=["hide-input"]
 from IPython.display import HTML, display
 
-from mergebook.plots import use_style
+from mergebook import plots
 from mergebook.stability.draw.explorer import explorer
 
-use_style()
+plots.use_style()
 display(HTML(explorer(seed=SEED)))
 
 # %% [markdown]
@@ -64,33 +64,57 @@ display(HTML(explorer(seed=SEED)))
 # A setting of the rate and the steps is a point in a plane. The paper's lemma is proved where $\eta L K \le \frac18$, the
 # repaired bound where it is at most $\frac{1}{2\sqrt3}$. Theorem 3 puts in a rate of its own, $\eta = \sqrt{T/K}$:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Exact excess error of the average over the pretrained model's (shades), by steps and learning rate, on one family of tasks. Hatched: where bounds are proved. Marks: the K at which the error or a bound is least at a rate, among those tried. Dashed: the rate that Theorem 3 puts in. Logarithmic axes.", "name": "fig-choosing-plane"}, "image": {"alt": "A pale valley of small error runs from the upper left to the lower right, along a constant product of rate and steps. The hatched domains lie in the lower left corner, far below it. The marks of the repaired bound lie at the edge of its domain, or at one step; those of Theorem 3 between it and the valley. The dashed line is above both domains, crosses the valley, and ends among errors above the pretrained model's."}}
+# %% tags=["hide-input"]
 import matplotlib.pyplot as plt
 import numpy as np
 
-from mergebook.stability.draw import choosing as draw
 from mergebook.stability.read import choosing
+from mergebook.stability.theory.bounds import PAPERS_DOMAIN, REPAIRED_DOMAIN
 
+looks = {"theorem_3": ("Theorem 3", plots.VERMILION), "repaired": ("repaired", plots.GREEN)}
+looks["truth"] = ("truth", plots.BLACK)
 small = PROFILE == "smoke"
 seeds = [100 * SEED + i for i in range(2 if small else 10)]
 lengths = np.unique(np.geomspace(1, 1000, 5 if small else 16).round().astype(int)).tolist()
-area = choosing.plane(np.geomspace(0.002, 1.9, 4 if small else 12), lengths, seed=seeds[0])
+plane = [
+    {"rate": rate, "steps": count}
+    for rate in np.geomspace(0.002, 1.9, 4 if small else 12)
+    for count in lengths
+]
+area = choosing.survey(plane, seeds[:1])
+area[choosing.TOTALS] = area[choosing.TOTALS].div(area["start"], axis=0)
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Exact excess error of the average over the pretrained model's (shades), by steps and learning rate, on one family of tasks. Hatched: where bounds are proved. Marks: the K at which the error or a bound is least at a rate, among those tried. Dashed: the rate that Theorem 3 puts in. Logarithmic axes.", "name": "fig-choosing-plane"}, "image": {"alt": "A pale valley of small error runs from the upper left to the lower right, along a constant product of rate and steps. The hatched domains lie in the lower left corner, far below it. The marks of the repaired bound lie at the edge of its domain, or at one step; those of Theorem 3 between it and the valley. The dashed line is above both domains, crosses the valley, and ends among errors above the pretrained model's."}}
+levels = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1, 1.6]
+grid, low = area.pivot(index="rate", columns="steps", values="truth"), area["rate"].min()
+hatches = {"repaired": (REPAIRED_DOMAIN, "//", "s"), "theorem_3": (PAPERS_DOMAIN, "\\\\", "^")}
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
-image = draw.error_plane(area, choosing.USUAL["tasks"] ** 0.5, ax)
+image = ax.contourf(grid.columns, grid.index, grid, levels, cmap="Greys", alpha=0.6)
+for name, (limit, hatch, marker) in (hatches | {"truth": (0, "", "o")}).items():
+    text, shade = looks[name]
+    best = area.loc[area.groupby("rate")[name].idxmin()]
+    ax.plot(best["steps"], best["rate"], marker, color=shade, ms=5, label=f"{text}: best K")
+    if limit:
+        inside = ax.fill_between([1, limit / low], low, [limit, low], label=f"{text}: domain")
+        inside.set(hatch=hatch, facecolor="none", edgecolor=shade)
+ends = np.array([1.0, area["steps"].max()])
+paper = (choosing.USUAL["tasks"] / ends) ** 0.5
+ax.plot(ends, paper, "--", color=plots.BLUE, label="Theorem 3's own rate")
+ax.set(xscale="log", yscale="log", xlabel="steps K", ylabel="learning rate η")
+ax.set(xlim=ends, ylim=(low, area["rate"].max()))
 fig.colorbar(image, label="error over pretrained")
-fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
+plots.legend_outside(fig, ncols=3, fontsize=9)
 plt.show()
 
 # %% tags=["remove-cell"]
-from mergebook.stability.theory.bounds import PAPERS_DOMAIN, REPAIRED_DOMAIN
-
 valley = {name: area.loc[area.groupby("rate")[name].idxmin()] for name in choosing.TOTALS}
 way = {name: rows["rate"] * rows["steps"] for name, rows in valley.items()}  # L is 1
 if not small:  # the text and the figure are about all points
     assert way["truth"].min() >= 2 > 6 * REPAIRED_DOMAIN > 6 * PAPERS_DOMAIN
     assert (way["truth"].iloc[2:].to_numpy() > 2 * way["theorem_3"].iloc[2:].to_numpy()).all()
-    last = choosing.plane(((choosing.USUAL["tasks"] / 1000) ** 0.5,), (1000,), seed=seeds[0])
-    assert last["truth"].item() > 1
+    edge = {"rate": (choosing.USUAL["tasks"] / 1000) ** 0.5, "steps": 1000}
+    last = choosing.survey([edge], seeds[:1])
+    assert (last["truth"] / last["start"]).item() > 1
 
 # %% [markdown]
 # The best merges lie in a valley of about constant $\eta K$, far beyond both domains. The theorem's own rate gives
@@ -112,8 +136,16 @@ values = {
     "tasks": (2, 16) if small else (2, 4, 8, 16),
 }
 table = choosing.laws(values, seeds)
+words = ("steps K", "learning rate η", "batch b", "examples n", "tasks T")
 fig, axes = plt.subplots(2, 3, figsize=(7.2, 5.0), sharey=True)
-draw.law_curves(table, axes.flat)
+for ax, text, (_, part) in zip(axes.flat, words, table.groupby("parameter", sort=False)):
+    for name, (curve, shade) in looks.items():
+        means = np.log10(part[name]).groupby(part["value"]).mean()
+        ax.plot(means.index, 10 ** (means - means.min()), color=shade, label=curve)
+    ax.set(xscale="log", yscale="log", ylim=(0.8, 300), xlabel=text)
+    if part["value"].nunique() < 5:
+        plots.log_axis(ax, part["value"])
+        ax.minorticks_off()
 axes[1, 2].axis("off")
 axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center", frameon=False)
 fig.supylabel("error over its least value")
@@ -149,7 +181,11 @@ if not small:  # the text is about ten families of tasks
 # many:
 
 # %%
-parts = {K: choosing.split((2, 16), K, seeds) for K in (100, 1000)}
+parts = {
+    count: choosing.survey([{"steps": count, "tasks": T} for T in (2, 16)], seeds)
+    for count in (100, 1000)
+}
+parts = {K: part.assign(parameter="tasks", value=part["tasks"]) for K, part in parts.items()}
 for count, part in parts.items():
     for name, row in choosing.change(part, "tasks", choosing.PARTS).iterrows():
         print(f"K = {count:4}: {name:14} {row.factor:5.3f} [{row.low:.3f}, {row.high:.3f}]")
@@ -179,13 +215,16 @@ if not small:  # the text is about ten families of tasks
 own = (0.0, 0.5) if small else (0.0, 0.5, 2.0)
 turned = (0.0, 1.0) if small else (0.0, 0.3, 1.0)
 steps = (1, 10, 100, 1000) if small else choosing.STEPS
-settings = choosing.survey(own, turned, seeds, steps=steps)
+settings = choosing.survey(choosing.settings(steps), seeds, own=own, turned=turned)
 ranked = choosing.agreement(settings)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Kendall's τ between the exact excess error and four guides, mean over families of tasks. To the right: longer gradients of the tasks' own; upwards: curvatures turned further.", "name": "fig-choosing-map"}, "image": {"alt": "Four maps of numbers. Theorem 3 and its best-gamma form rank well above chance only in the left column and in the top row, and below zero at the lower right. The repaired bound is near zero in the top row and far below it elsewhere. The habit of the usual progress is clearly positive everywhere."}}
+names = {"theorem_3": "Theorem 3", "best_gamma": "Theorem 3 with γ*"}
+names |= {"repaired": "repaired bound", choosing.HABIT: "no bound: the usual ηK"}
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 6.0), sharex=True, sharey=True)
 for ax, guide in zip(axes.flat, choosing.GUIDES):
-    draw.agreement_map(ranked, guide, ax)
+    plots.cells(ax, ranked.pivot_table(index="turned", columns="own", values=guide), limit=1)
+    ax.set_title(names[guide])
 fig.supxlabel("length of the tasks' own gradients")
 fig.supylabel("how far curvatures are turned")
 plt.show()
@@ -215,7 +254,7 @@ if not small:  # the text is about ten families of tasks
 # %%
 by_examples = {}
 for count in (20, 50, 1000):
-    few = choosing.survey((0.5,), (1.0,), seeds[:5], steps=steps[::2], examples=count)
+    few = choosing.survey(choosing.settings(steps[::2], examples=count), seeds[:5])
     by_examples[count] = choosing.agreement(few)
     texts = [f"{g} {by_examples[count][g].mean():+.2f}" for g in ("theorem_3", "repaired")]
     print(f"n = {count:4}: {', '.join(texts)}")
@@ -248,8 +287,13 @@ if not small:  # the text is about five families of tasks
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The ηK at which the average has the least exact error against the ηK of the rule, which needs gradients at the pretrained model only; logarithmic axes, one point per family of tasks. Colours: how far curvatures are turned. From right to left the tasks' own gradients become longer.", "name": "fig-choosing-progress"}, "image": {"alt": "Three horizontal bands of points, far above the dashed line of equality. The band of nearly equal curvatures is highest, that of unrelated curvatures lowest. Within a band the best progress does not follow the rule."}}
 kinds = ((0.0, 0.5), (0.1, 1.0)) if small else ((0.0, 0.5, 2.0), (0.1, 0.3, 1.0))
 points = choosing.predicted_progress(*kinds, seeds)
+marks = zip(kinds[1], (plots.BLUE, plots.ORANGE, plots.VERMILION), "os^")
+turns = {turned: (f"turned {turned:g}", shade, mark) for turned, shade, mark in marks}
 fig, ax = plt.subplots(figsize=(7.2, 4.0))
-draw.progress_points(points, ax)
+plots.points(ax, points, x="free", y="best", by="turned", looks=turns)
+ends = [points["free"].min(), points["free"].max()]
+ax.plot(ends, ends, "--", color=plots.GREY, lw=1.2, label="as predicted")
+ax.set(xscale="log", yscale="log", xlabel="ηK by the rule", ylabel="best ηK")
 ax.legend(fontsize=10, loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
 
@@ -294,8 +338,17 @@ chosen = settings[(settings["own"] == 0.5) & (settings["turned"] == 1.0)]
 counts = (1, 4, 16) if small else (1, 2, 4, 8, 16, 42)
 tried = choosing.searched(chosen, counts, validation=50, draws=50 if small else 200)
 lost = choosing.regret(chosen)
+search = {"search": ("validation search", plots.BLACK, "o-")}
 fig, ax = plt.subplots(figsize=(7.2, 4.0))
-draw.search_curve(tried, lost, ax)
+found = tried.assign(by="search")
+plots.series(ax, found, x="candidates", y="regret", by="by", looks=search, band=True, ms=6)
+shades = {"theorem_3": plots.VERMILION, "repaired": plots.GREEN, choosing.HABIT: plots.BLUE}
+for guide, shade in shades.items():
+    mean, width = interval(lost[guide].tolist())
+    ax.axhline(mean, color=shade, label=names[guide])
+    ax.axhspan(mean - width, mean + width, color=shade, alpha=0.15, lw=0)
+plots.log_axis(ax, counts)
+ax.set(xlabel="settings that are trained", ylabel="regret")
 ax.legend(fontsize=10, loc="center right", bbox_to_anchor=(1, 0.3))
 plt.show()
 
@@ -343,13 +396,17 @@ print(f"{real.groupby('seed').size().max()} settings; L at least {bent:.0f}, so 
 print(f"L times the least rate times K is {bent * real['progress'].min():.0f}")
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of the average in 42 settings of a vision transformer against Theorem 3, computed beforehand, and against ηK; means over five seeds, logarithmic horizontal axes. Colours are learning rates.", "name": "fig-choosing-real"}, "image": {"alt": "The two panels are nearly the same cloud of points. Within each of the three smaller rates the loss mostly falls as the bound grows; only the largest rate lies far above. The bound is least at the far left, where the loss is among the highest of the smaller rates."}}
+keys = ["learning_rate", "batch_size", "share", "steps"]
+means = real.groupby(keys)[["theorem_3", "progress", "loss"]].mean().reset_index()
+shades = (plots.SKY, plots.BLUE, plots.ORANGE, plots.VERMILION)
+rates = zip(sorted(means["learning_rate"].unique()), shades, "osD^")
+marks = {rate: (f"η = {rate:g}", shade, mark) for rate, shade, mark in rates}
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 3.8), sharey=True)
 for ax, column, name in zip(axes, ("theorem_3", "progress"), ("Theorem 3", "ηK")):
-    draw.setting_points(real, column, ax)
-    ax.set(xlabel=name)
+    plots.points(ax, means, x=column, y="loss", by="learning_rate", looks=marks)
+    ax.set(xscale="log", xlabel=name)
 axes[0].set(ylabel="test loss of the average")
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=4, fontsize=10)
+plots.legend_outside(fig, ncols=4, fontsize=10)
 plt.show()
 
 # %% [markdown]
@@ -624,8 +681,18 @@ from mergebook.stability.read import mixed
 
 lengths = (0.1, 1.0, 10.0) if small else (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 uneven = mixed.uneven(lengths, seeds)
+ways = {
+    "average": ("average", plots.SKY, "-"),
+    "fednova": ("FedNova", plots.VERMILION, "-"),
+    "equal": ("average, equal lengths", plots.BLACK, ":"),
+}
+long = uneven.melt(["seed", "progress"], list(ways), "way", "error")
 fig, ax = plt.subplots(figsize=(7.2, 4.2))
-draw.uneven_curves(uneven, ax)
+ax.axhline(1, color=plots.GREY, lw=1.2, ls="--", label="pretrained")
+plots.series(ax, long, x="progress", y="error", by="way", looks=ways, band=True)
+plots.log_axis(ax, (0.2, 0.5, 1, 2, 5), upright=True)
+ax.set(xscale="log", xlabel="mean ηK", ylabel="excess error over pretrained")
+ax.minorticks_off()
 ax.legend(fontsize=10)
 plt.show()
 

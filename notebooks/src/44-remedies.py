@@ -64,7 +64,7 @@ import torch
 from torch.func import functional_call
 
 import mergelib as ml
-from mergebook import load_suite, load_zoo
+from mergebook import load_suite, load_zoo, plots
 from mergebook.suites.models import Linearised
 
 suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
@@ -103,10 +103,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from mergebook.lab.results import load_table
-from mergebook.plots import forest, label, use_style
 from mergebook.stability.read import remedies
 
-use_style()
+plots.use_style()
 FILE = "vision8-remedies-vit_small"
 test, sharp = load_table(FILE), load_table(FILE, "sharpness")
 logs = sharp.assign(method="", sharpness=np.log(sharp["sharpness"]))
@@ -117,7 +116,8 @@ parts = {
 }
 fig, axes = plt.subplots(1, 3, figsize=(9.2, 3.2), sharey=True)
 for ax, (title, rows) in zip(axes, parts.items()):
-    forest({title: rows}, ax, ["#8c8c8c", "#d55e00", "#d55e00", "#0072b2"])
+    shades = [plots.GREY, plots.VERMILION, plots.VERMILION, plots.BLUE]
+    plots.forest({title: rows}, ax, shades)
     ax.axvline(0, color="black", lw=1)
     ax.set(title=title, xlabel="log ratio" if title == "Curvature" else "points")
 plt.show()
@@ -140,7 +140,7 @@ assert clear[clear].index.tolist() == [SAM[1]]
 # larger ball, where experts are flattest, it is worse by three points. Against plain experts of *as many steps*, which cost half:
 
 # %%
-from mergebook.lab.statistics import both_intervals, interval, written, written_both
+from mergebook.lab.statistics import both_intervals, interval, over_seeds, written, written_both
 
 half = {
     name: 100 * remedies.training_gains(test, name, base="plain, half as long")
@@ -171,17 +171,23 @@ assert half["average"]["mean"][SAM[1]] < -1
 # of one task from both starts, of two tasks from both starts, and of two tasks from one start.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Two perceptrons from two random starts, before and after Git Re-Basin, and two from one start. From left to right: their distance over the length of one; test loss of their average; squared distance of two tasks' gradients from their mean at the average, without bias. Means over eight pairs; bars are 95 % intervals over five seeds.", "name": "fig-remedies-rebasin"}, "image": {"alt": "Left: distances of 1.4 fall to 1.3 by matching; from one start it is 0.6. Middle: the loss of the average falls by a third of a nat for one task, by a tenth for two tasks, where one start is as much better again. Right: the intervals before and after matching overlap; from one start it is lower than before."}}
-from mergebook.stability.draw import remedies as draw
-
 pairs = load_table("glyphs8-rebasin-mlp", "pairs")
 titles = {
     "distance": "Distance",
     "loss": "Loss of the average",
     "heterogeneity": "ζ² at the average",
 }
+kinds = {"same task": ("one task", plots.BLUE, "o")}
+kinds["two tasks"] = ("two tasks", plots.VERMILION, "s")
+start = (pairs["pair"] == "one start") & ~pairs["matched"]
+place = pairs["matched"].map({False: "as trained", True: "matched"}).mask(start, "one start")
+named = pairs.assign(place=place, kind=pairs["pair"].mask(start, "two tasks"))
+places = {"as trained": "as\ntrained", "matched": "matched", "one start": "one\nstart"}
 fig, axes = plt.subplots(1, 3, figsize=(9.2, 3.6))
 for ax, (value, title) in zip(axes, titles.items()):
-    draw.matching_points(pairs, value, ax)
+    own = named[named[value].notna()]
+    looks = {"value": value, "at": "place", "by": "kind", "looks": kinds, "names": places}
+    plots.intervals(ax, own, **looks, upright=True, gap=0.24, ms=7, capsize=0)
     ax.set_title(title)
 axes[0].legend(fontsize=10)
 plt.show()
@@ -239,7 +245,7 @@ assert (pairs.loc[pairs["pair"] == "one start", "moved"] == 0).all()
 # they are, **per step** (over $\eta \lVert a \rVert_1$, which momentum and pull change, too), or **per length**: times the mean length
 # over their own. What mixing costs is told by two merges of experts that are all *alike*, in the one way and in the other.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: distance of an expert from the pretrained model against its steps, logarithmic axes; dashed: in proportion to steps. Right: points of accuracy of the average, for seven ways in which halves of the experts differ: of mixing them, against the mean of merges of experts that are alike, and of bringing mixed task vectors to equal amounts of steps, or to equal lengths; thick and thin intervals as above.", "name": "fig-remedies-uneven"}, "image": {"alt": "Left: with seven times the steps experts are a little more than twice as far, well below the dashed lines. Right: circles, of mixing, lie at zero in all seven rows. Triangles, per step, lie left of zero where steps or rates differ, by one to two points with Adam and four to six with SGD, and at zero for momentum and the pull. Squares, per length, lie at zero or a little left of it."}}
+# %% tags=["hide-input"]
 UNEVEN = "vision8-uneven-vit_small"
 merged, experts = (load_table(UNEVEN, name) for name in ("merged", "experts"))
 compared = {
@@ -250,10 +256,20 @@ compared = {
 gains = {
     name: remedies.way_gains(merged, *ways, method="average") for name, ways in compared.items()
 }
+lengths = remedies.longer(experts)
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: distance of an expert from the pretrained model against its steps, logarithmic axes; dashed: in proportion to steps. Right: points of accuracy of the average, for seven ways in which halves of the experts differ: of mixing them, against the mean of merges of experts that are alike, and of bringing mixed task vectors to equal amounts of steps, or to equal lengths; thick and thin intervals as above.", "name": "fig-remedies-uneven"}, "image": {"alt": "Left: with seven times the steps experts are a little more than twice as far, well below the dashed lines. Right: circles, of mixing, lie at zero in all seven rows. Triangles, per step, lie left of zero where steps or rates differ, by one to two points with Adam and four to six with SGD, and at zero for momentum and the pull. Squares, per length, lie at zero or a little left of it."}}
 fig, (left, right) = plt.subplots(1, 2, figsize=(9.2, 5.2), width_ratios=(2, 3))
-draw.growth_curves(remedies.longer(experts), left)
+for (name, text), shade in zip(remedies.OPTIMISERS.items(), plots.CYCLE):
+    own = lengths[lengths["optimiser"] == name]
+    far = plots.summary(own, "steps", "distance").sort_index()
+    plots.curve(left, far, (text, shade, "o-"), ms=6, capsize=0)
+    left.plot(far.index, far["mean"].iloc[0] * far.index / far.index[0], "--", color=shade, lw=1)
+plots.log_axis(left, lengths["steps"])
+plots.log_axis(left, (1, 3, 10, 30), upright=True)
+left.set(xlabel="steps of an expert", ylabel="distance from start")
 left.legend(fontsize=10)
-forest(gains, right, draw.SHADES[:7])
+plots.forest(gains, right, plots.CYCLE[:7])
 right.axvline(0, color="black", lw=1)
 right.set_xlabel("points")
 right.legend(fontsize=10)
@@ -267,7 +283,7 @@ rules = {
     rule: remedies.way_gains(merged, *compared["per step"], method=rule)
     for rule in ("average", "task_arithmetic", "ties", "cart")
 }
-written({label(rule): rows[["mean", "half_width"]].dropna() for rule, rows in rules.items()})
+written({plots.label(rule): rows[["mean", "half_width"]].dropna() for rule, rows in rules.items()})
 
 # %% tags=["remove-cell"]
 means = {name: rows["mean"] for name, rows in gains.items()}
@@ -289,7 +305,7 @@ assert 2 < far["sgd", 0.02, 0, 0, 350] / far["sgd", 0.02, 0, 0, 50] < 3
 plain = far["sgd", 0.02, 0, 0, 200]
 assert abs(far["sgd", 0.002, 0.9, 0, 200] / plain - 1) < 0.02
 assert far["sgd", 0.02, 0, 0.5, 200] < 0.7 * plain
-assert remedies.growth(remedies.longer(experts)).to_numpy().max() < 0.6
+assert remedies.growth(lengths).to_numpy().max() < 0.6
 
 # %% [markdown]
 # **Mixing costs next to nothing.** Whatever sets the two halves apart, their average is within a point of what merges of experts
@@ -310,7 +326,10 @@ assert remedies.growth(remedies.longer(experts)).to_numpy().max() < 0.6
 known = {suite: load_table(result, "coefficients") for suite, result in remedies.EXPLAINED.items()}
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 4.6))
 for ax, (suite, rows) in zip(axes, known.items()):
-    draw.coefficient_points(rows[rows["granularity"] == "task"], ax)
+    shown = rows[(rows["granularity"] == "task") & (rows["heterogeneity"] > 0)]
+    plots.points(ax, shown, x="heterogeneity", y="coefficient", by="task")
+    ends = shown["heterogeneity"].agg(["min", "max"])
+    plots.log_axis(ax, [t for t in (1, 3, 10, 30, 100, 300) if ends["min"] <= t <= ends["max"]])
     ax.set(title=suite, xlabel="ζ² at the pretrained model")
     ax.legend(fontsize=9, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18))
 axes[0].set_ylabel("coefficient λ")
@@ -402,13 +421,27 @@ for rows in known.values():
 # paper takes the test inputs; we also take training and validation inputs, three hundred per task.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Optimisation and generalisation error of the average, of the average with Surgery's modules learned from three splits, and of the experts, each on its own task; means over tasks, with 95 % intervals over five seeds. On a dotted line the test loss is the same.", "name": "fig-remedies-surgery"}, "image": {"alt": "Scripts and sets of pictures show the same. All three versions of Surgery lie far to the left of the average, by more than half a nat. Learned from validation inputs, it is about as high as the average; learned from test inputs it lies lower, and learned from training inputs about as high as the experts, well above."}}
+mended = {
+    "average": ("average", plots.BLACK, "*"),
+    "surgery, test": ("Surgery, test inputs", plots.VERMILION, "o"),
+    "surgery, validation": ("Surgery, validation inputs", plots.BLUE, "s"),
+    "surgery, train": ("Surgery, training inputs", plots.GREEN, "^"),
+    "individual": ("experts", plots.GREY, "D"),
+}
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 4.6))
 for ax, (suite, rows) in zip(axes, judged.items()):
-    draw.error_points(rows, ax)
-    ax.set(title=suite)
-axes[1].set_ylabel("")
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
+    along, up = (over_seeds(rows, "method", part) for part in ("optimisation", "generalisation"))
+    for name, (text, shade, mark) in mended.items():
+        (x, width), (y, height) = along.loc[name], up.loc[name]
+        ax.errorbar(x, y, height, width, fmt=mark, color=shade, ms=9, label=text)
+    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+    for loss in np.arange(0.2, right + high, 0.2):
+        line = [loss - low, loss - high]
+        ax.plot(line, [low, high], ":", color=plots.GREY, lw=1, zorder=0)
+    ax.set(xlim=(left, right), ylim=(low, high), title=suite)
+    ax.set(xlabel="training loss: $E_O$ but for a constant")
+axes[0].set_ylabel("test less training loss: $E_G$")
+plots.legend_outside(fig, ncols=3, fontsize=10)
 plt.show()
 
 # %%
@@ -493,7 +526,7 @@ for h in (0.5, 2.0, 8.0):
 # FedNova assumes $p = 1$, a straight walk at constant speed. A random walk has $p = \frac12$.
 
 # %%
-powers = remedies.growth(remedies.longer(experts))
+powers = remedies.growth(lengths)
 for optimiser, slopes in powers.items():
     mean, width = interval(slopes.tolist())
     print(f"{optimiser}: {mean:.3f} ± {width:.3f}")

@@ -68,11 +68,6 @@ def batch_norm(
 ) -> Tables:
     """Merged networks as they are, and with statistics of BatchNorm measured anew.
 
-    Args:
-        zoo: of a network with BatchNorm.
-        methods: at settings chosen on validation data.
-        examples: training inputs of each task that the statistics are measured on, all together.
-
     Returns:
         ``test``: rows of ``method``, ``statistics`` (``"merged"`` or ``"measured"``), ``task``,
         ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``.

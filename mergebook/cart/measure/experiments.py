@@ -63,17 +63,9 @@ def baselines(
 ) -> Tables:
     """Methods with hyperparameters chosen on validation data, judged on test data.
 
-    Args:
-        zoo: experts and their suite.
-        methods: which of the grids' methods, or one; by default all.
-        grids: method to what is searched first, see `choose_wide`; on validation data in bfloat16.
-
     Returns:
         ``chosen`` (one row: the zoo's fingerprint and every method's settings), ``validation``
         (one row per grid point) and ``test`` (one row per method and task, as `compare` gives it).
-
-    Raises:
-        ValueError: an unknown method, or one without a grid.
     """
     settings, searched = {}, []
     methods = tuple(grids) if methods is None else methods
@@ -140,12 +132,6 @@ def task_counts(
 
     For every count, random subsets of the suite's tasks are merged by every method of
     `SUBSET_GRIDS`, with hyperparameters chosen for the subset on validation data.
-
-    Args:
-        zoo: of the largest suite.
-        counts: how many tasks to merge, each at most as many as there are.
-        subsets: how many random subsets of a count; the only one, where it is all tasks.
-        pictures: at most so many test pictures of a task, and half as many for validation.
 
     Returns:
         ``test``: rows of ``count``, ``subset``, ``method``, ``accuracy`` and ``normalised``, means
@@ -215,11 +201,6 @@ def compression(
     TALL masks get their ``mask_scale`` for every task from validation data, by accuracy, or for
     texts by loss. CART-Indexing runs at every rank with both settings of ``rest``.
 
-    Args:
-        zoo: experts and their suite.
-        rank_ratios: of CART-Indexing.
-        mask_scales: to choose TALL masks' from.
-
     Returns:
         ``test``: rows of ``method``, ``setting``, ``rest`` (empty but for CART-Indexing), ``task``,
         ``accuracy``, ``loss``; ``storage``: rows of ``method``, ``setting``, ``rest``,
@@ -260,15 +241,6 @@ def adaptation(
     batch_size: int = 16,
 ) -> Tables:
     """AdaMerging on test inputs, from data-free methods at settings chosen on validation data.
-
-    Args:
-        zoo: experts and their suite.
-        grids: base to what is searched first, see `choose_wide`.
-        bases: which of them; by default all.
-        granularities: of the coefficients, one run for each.
-        steps: of Adam; steps times rate bounds how far a coefficient gets.
-        learning_rate: of Adam.
-        batch_size: inputs of each task in a step.
 
     Returns:
         ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``granularity`` (empty

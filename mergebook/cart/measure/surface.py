@@ -38,15 +38,6 @@ def surface(
 ) -> Tables:
     """Accuracy over rank and scale, centred (CART) and not, and what is told without labels.
 
-    Args:
-        zoo: experts and their suite.
-        rank_ratios: of CART.
-        scales: of CART; at full rank it is the average, which is measured once, at scale 0.
-        uncentred: rank ratios and scales of low-rank task arithmetic.
-        counts: how many tasks to merge, drawn once for each number; all, where none is given.
-        inputs: validation inputs of each task, whose labels are not looked at, for `told`.
-        pictures: at most so many test examples of each task, which accuracy is of.
-
     Returns:
         ``test``: rows of ``count``, ``method``, ``rank_ratio``, ``scale``, ``task``, ``accuracy``,
         the columns of `told`, and ``distance``, ‖θ − θ_avg‖ over the mean ‖θ_t − θ_avg‖.
@@ -103,12 +94,6 @@ def told(
     z − z_0 = ``signal`` · (z_e − z_0) + a rest that is orthogonal to it over all inputs together,
     and ``interference`` is the length of the rest relative to that of z_e − z_0. The squared
     ``error`` ‖z − z_e‖² / ‖z_e − z_0‖² is (1 − signal)² + interference².
-
-    Args:
-        merged: of the merged model.
-        expert: of the task's own expert.
-        pretrained: of the pretrained model.
-        head: the task's head.
 
     Returns:
         These three; ``entropy``, the mean of the merged model's predictions, in nats; and

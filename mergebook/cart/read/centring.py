@@ -25,9 +25,6 @@ def energy_and_cancellation(matrices: Sequence[Tensor]) -> tuple[Tensor, Tensor]
     Both come from the factors of the decomposition, for full rank too, so that C(r) = 0 is a
     result and not a convention.
 
-    Args:
-        matrices: of T experts, shape ``(m, n)``; they are centred here.
-
     Returns:
         E(k) = Σ_{i≤k} σ_i² / Σ_i σ_i², mean over the experts; and C(k) = ‖Σ_t SVD_k(τ̄_t)‖_F over
         (Σ_t ‖SVD_k(τ̄_t)‖_F²)^½; for k = 1 … r, shape ``(r,)`` each.
@@ -57,14 +54,6 @@ def linear_model(
     With r ``values``, each row space is spanned by cos φ times r directions that all tasks share
     plus sin φ times r of its own, so that V_sᵀ V_t = cos² φ · Id.
 
-    Args:
-        angle: φ, in radians.
-        generator: draws the left singular vectors, the inputs and their noise.
-        values: singular values of every task.
-        tasks: T.
-        count: inputs of each task.
-        noise: standard deviation of the noise, in every direction.
-
     Returns:
         T matrices of shape ``(n, n)``, n = r (T + 1); and inputs, shape ``(count, n)`` each.
     """
@@ -84,14 +73,7 @@ def linear_model(
 def centred_trim(
     experts: Mapping[str, StateDict], keys: Sequence[str], density: float, scale: float
 ) -> dict[str, Tensor]:
-    """CART with the largest entries of each centred matrix in place of its strongest directions.
-
-    Args:
-        experts: task to state dict.
-        keys: the matrices; all else is averaged.
-        density: share of entries that each keeps, in 0..1.
-        scale: λ.
-    """
+    """CART with the largest entries of each centred matrix in place of its strongest directions."""
     states = list(experts.values())
     merged = {key: average([state[key] for state in states]) for key in states[0]}
     for key in keys:

@@ -35,11 +35,6 @@ def baselines(
 
     The first search left TIES at its default density; the results ``SUITE-ties`` repeat TIES with
     density and scale chosen together on validation data, on the same experts.
-
-    Args:
-        suite: name of the suite.
-        ending: of the results' names, such as ``"-vit_small"``.
-        load: returns a result's table by its name.
     """
     table = load(f"{suite}-baselines{ending}")
     try:
@@ -51,11 +46,6 @@ def baselines(
 
 def bell(table: pd.DataFrame, method: str, scale: float) -> pd.DataFrame:
     """Accuracy against the rank, in per cent: `interval` over seeds of the mean over tasks.
-
-    Args:
-        table: of the study ``ranks``.
-        method: one of its methods.
-        scale: one of its scales.
 
     Returns:
         Columns ``mean`` and ``half_width``, indexed by ``rank_ratio``.
@@ -78,10 +68,6 @@ def chosen_ranks() -> "pd.Series[int]":
 
 def centred_excess(column: str, suite: str = "vision8") -> pd.DataFrame:
     """By how much row-space interference is higher for centred vectors, in per cent.
-
-    Args:
-        column: ``interference`` (norm over the kept values) or ``interference_all``.
-        suite: whose experts.
 
     Returns:
         Means over the seeds: one row per layer, one column per positive rank ratio.

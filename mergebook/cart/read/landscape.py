@@ -36,13 +36,7 @@ def uncentred_path(zoo: Zoo, rank_ratios: Sequence[float], plane: Plane) -> np.n
 
 
 def window(places: np.ndarray, size: int, margin: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates of a square grid around places, shape ``(count, 2)``.
-
-    Args:
-        places: what shall be inside.
-        size: points along each side.
-        margin: added on every side, as a share of the extent.
-    """
+    """Coordinates of a square grid around places, shape ``(count, 2)``."""
     edge = margin * np.ptp(places, axis=0)
     xs, ys = np.linspace(places.min(0) - edge, places.max(0) + edge, size).T
     return xs, ys

@@ -84,10 +84,6 @@ def written_leads(suites: Mapping[str, str]) -> pd.DataFrame:
 def lower_layers(column: str, ratios: Sequence[float] = RATIOS) -> pd.DataFrame:
     """In how many per cent of the layers row-space interference is lower for centred vectors.
 
-    Args:
-        column: ``interference`` (norm over the kept values) or ``interference_all``.
-        ratios: ranks that every network was measured at.
-
     Returns:
         One row per network, one column per rank ratio; a layer counts by its mean over the seeds.
     """

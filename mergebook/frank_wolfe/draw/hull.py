@@ -11,13 +11,7 @@ if TYPE_CHECKING:
 
 
 def hard_path(history: pd.DataFrame, corners: Mapping[str, np.ndarray], start: str) -> np.ndarray:
-    """The points of a hard walk in a plane, ``(steps + 1, 2)``, from its vertices and steps.
-
-    Args:
-        history: rows of ``vertex`` and ``moved``.
-        corners: place of every vertex, by name.
-        start: the vertex that the walk starts from.
-    """
+    """The points of a hard walk in a plane, ``(steps + 1, 2)``, from its vertices and steps."""
     points = [corners[start]]
     for vertex, moved in zip(history["vertex"], history["moved"], strict=True):
         points.append(points[-1] + moved * (corners[vertex] - points[-1]))
@@ -25,14 +19,7 @@ def hard_path(history: pd.DataFrame, corners: Mapping[str, np.ndarray], start: s
 
 
 def draw_gap(ax: "Axes", here: np.ndarray, downhill: np.ndarray, width: float) -> None:
-    """A step's gap: the strip between two level lines of the linear loss, its width, an arrow.
-
-    Args:
-        ax: where to draw.
-        here: the current point, ``(2,)``.
-        downhill: the direction of −∇ℓ in the plane, of length one.
-        width: of the strip, up to the vertex.
-    """
+    """A step's gap: the strip between two level lines of the linear loss, its width, an arrow."""
     normal = np.array([-downhill[1], downhill[0]])
     near = [here - 20 * normal, here + 20 * normal]
     far = [point + width * downhill for point in near]
@@ -61,15 +48,7 @@ def draw_hull(
     corners: Mapping[str, np.ndarray],
     chosen: np.ndarray,
 ) -> None:
-    """Contours of a loss, the triangle of three experts, and their names.
-
-    Args:
-        ax: where to draw.
-        surface: the loss on a grid, of the coordinates upwards and across.
-        sides: the coordinates across and upwards between which to draw.
-        corners: place of every expert, by name.
-        chosen: place of the vertex that the oracle picks.
-    """
+    """Contours of a loss, the triangle of three experts, and their names."""
     across, upwards = (np.linspace(side[0], side[-1], 160) for side in sides)
     heights = surface(upwards, across)
     lines = ax.contour(across, upwards, heights, levels=22, cmap="cividis", linewidths=1.1)

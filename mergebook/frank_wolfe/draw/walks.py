@@ -13,13 +13,7 @@ if TYPE_CHECKING:
 
 
 def procedure_dots(table: pd.DataFrame, seconds: "pd.Series[float]", ax: "Axes") -> None:
-    """One row per procedure, from the lowest mean accuracy up, with its interval over seeds.
-
-    Args:
-        table: rows of ``seed``, ``method``, ``task`` and ``accuracy``.
-        seconds: of the methods whose cost is to be written, by name.
-        ax: where to draw.
-    """
+    """One row per procedure, from the lowest mean accuracy up, with its interval over seeds."""
     means = over_seeds(table, "method").sort_values("mean")
     names = [str(method) for method in means.index]
     for row, (method, ends) in enumerate(zip(names, means.to_numpy(), strict=True)):
@@ -37,12 +31,7 @@ def procedure_dots(table: pd.DataFrame, seconds: "pd.Series[float]", ax: "Axes")
 
 
 def sample_curves(table: pd.DataFrame, ax: "Axes") -> None:
-    """Accuracy in per cent against labelled examples a task; lines for what needs none, or all.
-
-    Args:
-        table: the test rows of ``vision8-calibration``.
-        ax: where to draw.
-    """
+    """Accuracy in per cent against labelled examples a task; lines for what needs none, or all."""
     samples = 100 * over_seeds(table, ["method", "examples"])
     heights = dict(zip(samples.index, samples["mean"].tolist(), strict=True))
     shades = {"frank_wolfe soft": "#0072b2", "frank_wolfe hard, from cart": "#d55e00"}
@@ -64,12 +53,7 @@ def sample_curves(table: pd.DataFrame, ax: "Axes") -> None:
 
 
 def kind_curves(history: pd.DataFrame, axes: Sequence["Axes"]) -> None:
-    """The loss and the gap of Frank-Wolfe's four kinds over their steps, means over the seeds.
-
-    Args:
-        history: rows of ``seed``, ``method``, ``step``, ``loss`` and ``gap``.
-        axes: two, for loss and gap. A walk that stopped early stays where it is.
-    """
+    """The loss and the gap of Frank-Wolfe's four kinds over their steps, means over the seeds."""
     style = {"hard": "--", "soft": "-", "task": "#0072b2", "layer": "#d55e00"}
     for variant in ("hard", "soft"):
         for unit in ("task", "layer"):

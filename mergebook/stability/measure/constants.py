@@ -15,12 +15,8 @@ from mergebook.stability.measure.scaling import trained_checkpoints
 from mergebook.stability.theory import estimators
 from mergebook.stability.theory.adam import adam_steps
 from mergebook.stability.theory.task_loss import TaskLoss, task_losses
-from mergebook.suites.types import (
-    Zoo,
-)
-from mergelib.evaluation.tasks import (
-    Task,
-)
+from mergebook.suites.types import Zoo
+from mergelib.evaluation.tasks import Task
 from mergelib.hashing import stable_seed
 from mergelib.problems.examples import Examples
 from mergelib.statedict import StateDict
@@ -40,32 +36,20 @@ def zoo_for(run: Run) -> Loaded:
 def stability(
     zoo: Zoo,
     *,
-    points: Sequence[str] = POINTS,
-    after: Sequence[int] = (),
-    pictures: int = 128,
-    curved: int = 16,
-    singles: int = 6,
-    parts: int = 8,
-    products: int = 20,
-    adam: int = 20,
-    learning_rate: float = 2e-4,
+    points: Sequence[str] = POINTS,  # where constants are measured
+    after: Sequence[int] = (),  # also at averages of experts that Adam trained for these steps
+    pictures: int = 128,  # training examples of each task whose gradients are taken
+    curved: int = 16,  # of these, so many are behind curvatures
+    singles: int = 6,  # of these, so many have a curvature of their own taken
+    parts: int = 8,  # into which examples are cut for estimates without bias, at least 3
+    products: int = 20,  # with each Hessian, at most; half as many for single examples
+    adam: int = 20,  # steps of Adam from the pretrained model, to see what it makes of gradients
+    learning_rate: float = 2e-4,  # of Adam, constant
 ) -> Tables:
     """The constants that the framework's bounds take, where a merge begins and ends.
 
     At the pretrained model, at every expert and at the average: curvature, gradient noise, the
     distances of the tasks' gradients, and f over its squared gradient. All on training examples.
-
-    Args:
-        zoo: experts and their suite.
-        points: where: at ``pretrained``, ``average``, and all ``experts``.
-        after: also at averages of experts that Adam trained for so many steps at a constant rate.
-        pictures: training examples of each task, whose gradients are taken.
-        curved: of these, so many are behind curvatures.
-        singles: of these, so many have a curvature of their own taken.
-        parts: into which each task's examples are cut for estimates without bias, at least 3.
-        products: with each Hessian, at most; half as many for single examples.
-        adam: steps that Adam takes from the pretrained model, to see what it makes of gradients.
-        learning_rate: of Adam.
 
     Returns:
         ``curvature``: rows of ``point``, ``of`` (``mean``, ``task`` or ``example``), ``task`` and
@@ -74,9 +58,6 @@ def stability(
         ``points``: rows of ``point``, ``loss`` f, ``squared`` ‖∇f‖² on these examples and
         ``unbiased``, ``dissimilarity`` κ² for equal weights. ``adam``: rows of ``task``,
         ``steps``, ``residual`` and ``spread``, see `AdamSteps`.
-
-    Raises:
-        ValueError: an unknown point.
     """
     for point in points:
         if point not in POINTS:
@@ -90,7 +71,12 @@ def stability(
         states["average"] = merge_zoo("average", zoo)
     if "experts" in points:
         states |= zoo.experts
-    states |= _averages(zoo, after, learning_rate)
+    training = {"optimiser": "adam", "learning_rate": learning_rate, "batch_size": BATCH}
+    early = trained_checkpoints(zoo, after, **training) if after else {}
+    states |= {
+        f"average after {count}": merge_zoo("average", replace(zoo, experts=dict(experts)))
+        for count, experts in early.items()
+    }
     tables: Tables = {"curvature": [], "gradients": [], "points": [], "adam": []}
     for point, state in states.items():
         losses = task_losses(problem, state)
@@ -106,16 +92,6 @@ def stability(
         steps = _recorded(zoo, name, task, adam, learning_rate)
         tables["adam"] += [{"task": name, **row} for row in steps]
     return tables
-
-
-def _averages(zoo: Zoo, after: Sequence[int], rate: float) -> dict[str, StateDict]:
-    if not after:
-        return {}
-    training = {"optimiser": "adam", "learning_rate": rate, "batch_size": BATCH}
-    return {
-        f"average after {count}": merge_zoo("average", replace(zoo, experts=dict(experts)))
-        for count, experts in trained_checkpoints(zoo, after, **training).items()
-    }
 
 
 def _curvatures(

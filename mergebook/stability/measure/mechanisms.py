@@ -20,9 +20,7 @@ from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import study
 from mergebook.stability.theory.estimators import gradient_products, heterogeneity
 from mergebook.stability.theory.task_loss import task_losses
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.procedures.common import Adapted, unlabelled
 
 Granularity = Literal["task", "layer"]
@@ -33,28 +31,18 @@ Part = Literal["train", "validation", "test"]
 def mechanisms(
     zoo: Zoo,
     *,
-    examples: int = 400,
-    parts: int = 8,
-    granularities: Sequence[Granularity] = get_args(Granularity),
-    steps: int = 100,
-    learning_rate: float = 0.01,
-    mending: int = 1000,
-    pictures: int = 300,
+    examples: int = 400,  # training examples of each task whose gradients are taken
+    parts: int = 8,  # into which these are cut for estimates without bias, at least 3
+    granularities: Sequence[Granularity] = get_args(Granularity),  # of AdaMerging's coefficients
+    steps: int = 100,  # of AdaMerging
+    learning_rate: float = 0.01,  # of AdaMerging
+    mending: int = 1000,  # steps of Surgery for each task
+    pictures: int = 300,  # of a split, that Surgery sees and models are judged on
 ) -> Tables:
     """AdaMerging's coefficients beside ζ at θ_0, and a merge's errors before and after Surgery.
 
     AdaMerging takes all test inputs, as its paper does. Surgery mends the average by the inputs of
     one split, the test split in its paper.
-
-    Args:
-        zoo: experts and their suite.
-        examples: training examples of each task whose gradients are taken.
-        parts: into which these are cut for estimates without bias, at least 3.
-        granularities: of AdaMerging's coefficients.
-        steps: of AdaMerging.
-        learning_rate: of AdaMerging.
-        mending: steps of Surgery for each task.
-        pictures: Surgery sees, and models are judged on, the first so many examples of a split.
 
     Returns:
         ``coefficients``: rows of ``granularity``, ``task``, ``coefficient`` (λ_t, by layer the mean

@@ -5,32 +5,21 @@ measured on the same merge: S by training its experts again with one example rep
 the merge, and E_G on examples that come from the same draw as the training examples.
 """
 
-import copy
 from collections.abc import Sequence
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import beginning_of, study
-from mergebook.stability.measure.retraining import descend, drawn
+from mergebook.stability.measure.retraining import drawn, retrained
 from mergebook.stability.theory import estimators
-from mergebook.stability.theory.retraining import (
-    draw_rows,
-    measured_stability,
-    squared_moves,
-)
 from mergebook.stability.theory.task_loss import TaskLoss, task_losses
-from mergebook.suites.types import (
-    Zoo,
-)
-from mergelib.evaluation.tasks import (
-    Task,
-)
+from mergebook.suites.types import Zoo
 from mergelib.hashing import stable_seed
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
-from mergelib.statedict import StateDict, flatten, unflatten
+from mergelib.statedict import StateDict, unflatten
 
 STEPS = (8, 32, 128, 512)
 
@@ -39,33 +28,20 @@ STEPS = (8, 32, 128, 512)
 def merge_stability(
     zoo: Zoo,
     *,
-    tasks: int = 4,
-    pairs: int = 12,
-    steps: Sequence[int] = STEPS,
+    tasks: int = 4,  # the first ones of the suite
+    pairs: int = 12,  # of trainings that differ in one example, for each task
+    steps: Sequence[int] = STEPS,  # ascending
     rate: float = 0.02,
     batch: int = 8,
-    examples: int = 128,
-    fresh: int = 1000,
-    singles: int = 8,
-    products: int = 10,
+    examples: int = 128,  # the first rows of each training split
+    fresh: int = 1000,  # further rows that judge the model, at most; none is trained on
+    singles: int = 8,  # training examples of each task whose curvature is taken at each model
+    products: int = 10,  # with the Hessian of each of them
 ) -> Tables:
     """The average of experts, and all that the bound of its generalisation error is made of.
 
     Experts are trained by plain SGD at a constant rate, on batches that are drawn again at every
     step, as in the study `retraining`.
-
-    Args:
-        zoo: a suite, its backbone and heads; experts are trained here.
-        tasks: T, the first ones of the suite.
-        pairs: of trainings that differ in one example, for each task.
-        steps: K, ascending.
-        rate: η.
-        batch: b.
-        examples: n, the first rows of each training split.
-        fresh: at most this many further rows of the training split judge the model; none of them
-            is trained on, or replaces an example.
-        singles: training examples of each task whose curvature is taken at each model.
-        products: with the Hessian of each of them.
 
     Returns:
         ``experts``: rows of ``task``, ``steps``, ``stability`` s_t and its ``half_width`` over
@@ -73,15 +49,21 @@ def merge_stability(
         examples, ``fresh_loss`` F, ``test_loss`` on the test split, ``second_moment`` V,
         ``squared`` ‖∇f‖², ``smoothness`` L, the largest of the single examples, and
         ``stability`` S = Σ s_t / T³. Losses are means over tasks, in nats.
-
-    Raises:
-        ValueError: if a training split has no rows left for replacements and fresh examples.
     """
     names = [*zoo.suite.tasks][:tasks]
     rows: Rows = []
     weights, moved = [], []
     for name in names:
-        base, found = _retrained(zoo, name, pairs, steps, rate, batch, examples)
+        everything = _rows(zoo, name)
+        if len(everything) <= examples + pairs:
+            raise ValueError(
+                f"task {name!r} has {len(everything)} training examples; {examples} to train on, "
+                f"{pairs} replacements and at least one fresh example need more"
+            )
+        generator = Generator().manual_seed(stable_seed("merge stability", name, zoo.suite.seed))
+        batches = [*drawn(examples, batch, generator, steps=max(steps))]
+        own, other = everything[:examples], everything[examples : examples + pairs]
+        base, found = retrained(zoo, name, own, other, batches, steps, rate, generator=generator)
         weights.append(base)
         moved.append(found)
         rows += [
@@ -104,7 +86,8 @@ def merge_stability(
         | _judged(zoo, zoo.pretrained, splits, singles, products, generator)
     ]
     for i, count in enumerate(steps):
-        state = _state(zoo, torch.stack([base[i] for base in weights]).mean(0))
+        mean = torch.stack([base[i] for base in weights]).mean(0)
+        state = {**zoo.pretrained, **unflatten(mean, dict(zoo.model.named_parameters()))}
         stability = sum(found[i].value for found in moved) / len(names) ** 3
         merged.append(
             {"steps": count, "stability": stability}
@@ -116,59 +99,6 @@ def merge_stability(
 def _rows(zoo: Zoo, name: str) -> Examples:
     train = zoo.suite.tasks[name].train
     return Examples(train.inputs, train.labels)
-
-
-def _retrained(
-    zoo: Zoo, name: str, pairs: int, steps: Sequence[int], rate: float, batch: int, examples: int
-) -> tuple[Tensor, list[estimators.Estimate]]:
-    """An expert's weights after each number of steps, ``(C, d)``, and its stability there."""
-    task, everything = zoo.suite.tasks[name], _rows(zoo, name)
-    if len(everything) <= examples + pairs:
-        raise ValueError(
-            f"task {name!r} has {len(everything)} training examples; {examples} to train on, "
-            f"{pairs} replacements and at least one fresh example need more"
-        )
-    generator = Generator().manual_seed(stable_seed("merge stability", name, zoo.suite.seed))
-    batches = [*drawn(examples, batch, generator, steps=max(steps))]
-    met = torch.zeros(len(steps), examples, dtype=torch.bool)
-    for i, count in enumerate(steps):
-        met[i, torch.cat(batches[:count])] = True
-
-    def trained(split: Examples) -> Tensor:
-        return _trained(zoo, name, task, split, batches, steps, rate)
-
-    chosen, counts = draw_rows(met, pairs, generator)
-    base, moves = squared_moves(
-        trained, everything[:examples], everything[examples : examples + pairs], chosen.tolist()
-    )
-    return base, [measured_stability(moves[:, i], counts) for i in range(len(steps))]
-
-
-def _trained(
-    zoo: Zoo,
-    name: str,
-    task: Task,
-    split: Examples,
-    batches: Sequence[Tensor],
-    steps: Sequence[int],
-    rate: float,
-) -> Tensor:
-    network = copy.deepcopy(zoo.model)
-    network.load_state_dict(zoo.pretrained)
-    kept = []
-
-    def keep(step: int, _: float) -> None:
-        if step + 1 in steps:
-            kept.append(
-                flatten({key: part.detach().clone() for key, part in network.named_parameters()})
-            )
-
-    descend(network, zoo.heads[name], task, split, batches, "sgd", rate, keep)
-    return torch.stack(kept)
-
-
-def _state(zoo: Zoo, weights: Tensor) -> StateDict:
-    return {**zoo.pretrained, **unflatten(weights, dict(zoo.model.named_parameters()))}
 
 
 def _judged(

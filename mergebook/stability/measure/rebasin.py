@@ -4,22 +4,21 @@ There it is said to lower the heterogeneity ζ_t of tasks. ζ_t belongs to the l
 their gradients at every θ; what can be measured is ‖∇f_t − ∇f‖ at one θ, so at a merge.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from mergebook.lab.comparison import cut, problem_of, sub_zoo
+from mergebook.lab.experts import train_experts
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import beginning_of, study
-from mergebook.stability.theory.estimators import gradient_products, heterogeneity
+from mergebook.stability.theory.estimators import Estimate, gradient_products, heterogeneity
 from mergebook.stability.theory.task_loss import task_losses
 from mergebook.suites.models import started_anew
 from mergebook.suites.training import Recipe, fine_tune
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.align import git_rebasin
 from mergelib.evaluation.loops import evaluate
 from mergelib.hashing import stable_seed
@@ -32,23 +31,15 @@ def rebasin(
     *,
     epochs: int = 10,
     learning_rate: float = 1e-3,
-    examples: int = 200,
-    parts: int = 8,
-    pictures: int = 600,
+    examples: int = 200,  # training examples of each task whose gradients are taken
+    parts: int = 8,  # into which these are cut for estimates without bias, at least 3
+    pictures: int = 600,  # test examples of each task, at most
 ) -> Tables:
     """Merges of two networks that begin alike or apart, before and after one is reordered.
 
     Every task is trained twice, from two random starts under the same frozen head. Networks of the
     same task from both starts are merged, networks of neighbouring tasks from both starts, and
     networks of neighbouring tasks from one start.
-
-    Args:
-        zoo: a suite, its heads and an architecture whose layers can be drawn anew.
-        epochs: of each training.
-        learning_rate: of each training.
-        examples: training examples of each task whose gradients are taken.
-        parts: into which these are cut for estimates without bias, at least 3.
-        pictures: at most so many test examples of each task are judged.
 
     Returns:
         ``pairs``: rows of ``pair`` (``same task``, ``two tasks``, ``one start``), ``task`` (of the
@@ -59,9 +50,19 @@ def rebasin(
         the average, without bias, and ``end``, ζ² at the second network, plugged in.
     """
     zoo = cut(zoo, pictures)
-    recipe = Recipe(learning_rate=learning_rate, epochs=epochs)
-    names = [*zoo.suite.tasks]
-    trained = [_trained(zoo, recipe, start) for start in range(2)]
+    names, seed = [*zoo.suite.tasks], zoo.suite.seed
+
+    def trained_from(start: int) -> dict[str, dict[str, torch.Tensor]]:
+        """A network for every task, all from one random start, in orders of their own."""
+        return train_experts(
+            zoo,
+            fine_tune,
+            model=started_anew(zoo.model, stable_seed("start", start, seed)),
+            recipe=Recipe(learning_rate=learning_rate, epochs=epochs),
+            seed=lambda name: stable_seed("order", start, name, seed),
+        )
+
+    trained = [trained_from(start) for start in range(2)]
     rows = []
     for place, name in enumerate(names):
         other = names[(place + 1) % len(names)]
@@ -77,23 +78,6 @@ def rebasin(
     return {"pairs": rows}
 
 
-def _trained(zoo: Zoo, recipe: Recipe, start: int) -> dict[str, dict[str, torch.Tensor]]:
-    """A network for every task, all from one random start, in orders of their own."""
-    network = started_anew(zoo.model, stable_seed("start", start, zoo.suite.seed))
-    return {
-        name: fine_tune(
-            network,
-            zoo.heads[name],
-            task.train,
-            recipe,
-            transform=task.transform,
-            loss=task.loss,
-            seed=stable_seed("order", start, name, zoo.suite.seed),
-        )
-        for name, task in zoo.suite.tasks.items()
-    }
-
-
 def _compared(
     zoo: Zoo, first: StateDict, second: StateDict, examples: int, parts: int
 ) -> Iterator[dict[str, Any]]:
@@ -104,10 +88,19 @@ def _compared(
         for order in alignment.permutations.values()
     ]
     moved = float(torch.cat(places).float().mean())
-    ends = [_scores(zoo, state)["loss"] for state in (first, second)]
+
+    def judged(state: StateDict) -> dict[str, float]:
+        table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
+        return {column: float(table[column].mean()) for column in ("accuracy", "loss")}
+
+    def apart(state: StateDict) -> Estimate:
+        losses = [*task_losses(problem_of(zoo, examples), state).values()]
+        return heterogeneity(gradient_products(losses, parts))[0]  # of two tasks it is the same
+
+    ends = [judged(state)["loss"] for state in (first, second)]
     for matched, state in ((False, second), (True, alignment.state)):
         merged = lerp(first, state, 0.5)
-        scores = _scores(zoo, merged)
+        scores = judged(merged)
         row = {
             "matched": matched,
             "moved": moved if matched else 0.0,
@@ -116,17 +109,5 @@ def _compared(
             "barrier": scores["loss"] - sum(ends) / 2,
         }
         if len(zoo.suite.tasks) > 1:
-            row["heterogeneity"] = _apart(zoo, merged, examples, parts).value
-            row["end"] = _apart(zoo, state, examples, parts).plug_in
+            row |= {"heterogeneity": apart(merged).value, "end": apart(state).plug_in}
         yield row
-
-
-def _scores(zoo: Zoo, state: StateDict) -> Mapping[str, float]:
-    table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
-    return {column: float(table[column].mean()) for column in ("accuracy", "loss")}
-
-
-def _apart(zoo: Zoo, state: StateDict, examples: int, parts: int) -> Any:
-    """ζ² of either of two tasks at a point: they are equally far from their mean."""
-    losses: Sequence[Any] = [*task_losses(problem_of(zoo, examples), state).values()]
-    return heterogeneity(gradient_products(losses, parts))[0]

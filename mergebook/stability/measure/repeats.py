@@ -13,15 +13,12 @@ import torch
 from torch import Tensor
 
 from mergebook.lab.comparison import merge_zoo, scores
+from mergebook.lab.experts import train_experts
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import beginning_of, study
 from mergebook.suites.training import checkpoints
-from mergebook.suites.types import (
-    Zoo,
-)
-from mergelib.evaluation.tasks import (
-    Split,
-)
+from mergebook.suites.types import Zoo
+from mergelib.evaluation.tasks import Split
 from mergelib.hashing import stable_seed
 
 
@@ -29,65 +26,43 @@ from mergelib.hashing import stable_seed
 def repeats(
     zoo: Zoo,
     *,
-    tasks: int = 3,
-    counts: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8),
-    share: float = 0.5,
+    tasks: int = 3,  # the first ones are judged
+    counts: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8),  # of experts to average
+    share: float = 0.5,  # of a task's training rows, drawn again for each expert
     steps: int = 100,
-    learning_rate: float = 4e-4,
+    learning_rate: float = 4e-4,  # of Adam, constant, without decay
     batch_size: int = 32,
 ) -> Tables:
     """Averages of ever more experts of one task, and of different tasks, judged on that task.
 
-    Experts are trained by Adam at a constant rate, without decay.
-
-    Args:
-        zoo: a suite, its backbone and heads; experts are trained here.
-        tasks: the first so many are judged.
-        counts: numbers of experts to average, at most those of the suite's tasks.
-        share: of a task's training rows, drawn anew for each expert.
-        steps: of each expert.
-        learning_rate: of each step.
-        batch_size: of each step.
-
     Returns:
         ``test``: rows of ``task``, ``kind`` (``same`` or ``different`` tasks; the judged task's
         expert is in both), ``count``, ``accuracy`` (0..1) and ``loss`` (nats).
-
-    Raises:
-        ValueError: more experts asked for than there are tasks, or a share out of range.
     """
     names = list(zoo.suite.tasks)
     if max(counts) > len(names):
         raise ValueError(f"{max(counts)} experts to merge, but there are {len(names)} tasks")
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}, expected a number above 0 and at most 1")
+    training = {"learning_rate": learning_rate, "batch_size": batch_size, "optimiser": "adam"}
 
     def trained(name: str, number: int) -> dict[str, Tensor]:
-        task, seed = zoo.suite.tasks[name], stable_seed("repeats", name, number, zoo.suite.seed)
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(len(task.train), generator=generator)
-        rows = order[: max(1, round(share * len(order)))]
-        found = checkpoints(
-            zoo.model,
-            zoo.heads[name],
-            Split(task.train.inputs[rows], task.train.labels[rows]),
-            [steps],
-            optimiser="adam",
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            transform=task.transform,
-            loss=task.loss,
-            seed=seed,
+        train, seed = (
+            zoo.suite.tasks[name].train,
+            stable_seed("repeats", name, number, zoo.suite.seed),
         )
-        return found[steps]
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+        rows = order[: max(1, round(share * len(order)))]
+        options = {"split": Split(train.inputs[rows], train.labels[rows]), "steps": [steps]}
+        found = train_experts(zoo, checkpoints, [name], seed=lambda _: seed, **options, **training)
+        return found[name][steps]
 
     first = {name: trained(name, 0) for name in names}
     table: Rows = []
     for place, name in enumerate(names[:tasks]):
-        following = [*names[place:], *names[:place]]
         kinds = {
             "same": [first[name], *(trained(name, number) for number in range(1, max(counts)))],
-            "different": [first[other] for other in following],
+            "different": [first[other] for other in [*names[place:], *names[:place]]],
         }
         for kind, experts in kinds.items():
             table += [

@@ -15,6 +15,7 @@ from mergebook.lab.comparison import problem_of
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import beginning_of, study
 from mergebook.stability.theory.estimators import (
+    Estimate,
     gradient_noise,
     gradient_products,
     heterogeneity,
@@ -27,9 +28,7 @@ from mergebook.stability.theory.retraining import (
 )
 from mergebook.stability.theory.task_loss import task_losses
 from mergebook.suites.training import loss_of_rows
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.evaluation.tasks import (
     Split,
     Task,
@@ -48,32 +47,20 @@ NUDGE = 1e-7  # relative, of the start: what rounding alone may do
 def retraining(
     zoo: Zoo,
     *,
-    tasks: int = 2,
-    pairs: int = 12,
+    tasks: int = 2,  # the first ones
+    pairs: int = 12,  # of trainings that differ in one example, for each task and setting
     steps: Sequence[int] = STEPS,
-    rate: float = 0.02,
+    rate: float = 0.02,  # by default; one setting at a time differs
     rates: Sequence[float] = RATES,
-    batch: int = 8,
+    batch: int = 8,  # by default, drawn again at each step
     batches: Sequence[int] = (2, 8, 32),
-    examples: int = 128,
+    examples: int = 128,  # by default: the first training rows; replacements come from the rest
     counts: Sequence[int] = (32, 128, 512),
 ) -> Tables:
     """How far an expert moves when one of its training examples is replaced.
 
     Plain SGD with a constant rate, without momentum. One setting at a time differs from the
     default; every training is looked at after each number of steps.
-
-    Args:
-        zoo: a suite, its backbone and heads; experts play no part.
-        tasks: the first so many.
-        pairs: of trainings that differ in one example, for each task and setting.
-        steps: K.
-        rate: η by default.
-        rates: η of the runs that differ in it.
-        batch: b by default; batches are drawn anew at each step.
-        batches: b of the runs that differ in it.
-        examples: n by default, the first rows of the training split; new ones come from the rest.
-        counts: n of the runs that differ in it.
 
     Returns:
         ``moves``: rows of ``rate``, ``batch``, ``examples``, ``sampling`` (``drawn``, or ``epochs``
@@ -117,38 +104,20 @@ def _moves(
     examples: int,
     sampling: str,
 ) -> Iterator[dict[str, float]]:
-    task, head = zoo.suite.tasks[name], zoo.heads[name]
+    task = zoo.suite.tasks[name]
     generator = Generator().manual_seed(stable_seed("retraining", name, zoo.suite.seed))
     choose = shuffled if sampling == "epochs" else drawn
     batches = [*choose(examples, batch, generator, steps=max(steps))]
-    met = torch.zeros(len(steps), examples, dtype=torch.bool)
-    for i, count in enumerate(steps):
-        met[i, torch.cat(batches[:count])] = True
-
-    def trained(split: Examples, start: float = 1.0) -> Tensor:
-        network = copy.deepcopy(zoo.model)
-        network.load_state_dict(zoo.pretrained)
-        kept = []
-        with torch.no_grad():
-            for parameter in network.parameters():
-                parameter.mul_(start)
-
-        def keep(step: int, _: float) -> None:
-            if step + 1 in steps:
-                kept.append(_weights(network))
-
-        descend(network, head, task, split, batches, "sgd", rate, keep)
-        return torch.stack(kept)
-
     everything = Examples(task.train.inputs, task.train.labels)
     own, rest = everything[:examples], everything[examples:]
     if len(rest) < pairs:
         rest = Examples(task.validation.inputs, task.validation.labels)
-    rows, weights = draw_rows(met, pairs, generator)
-    base, moves = squared_moves(trained, own, rest[:pairs], rows.tolist())
-    chaos = squared_distance(trained(own, 1 + NUDGE), base)
-    for i, count in enumerate(steps):
-        estimate = measured_stability(moves[:, i], weights)
+    base, estimates = retrained(
+        zoo, name, own, rest[:pairs], batches, steps, rate, generator=generator
+    )
+    nudged = trained_weights(zoo, name, own, batches, steps, rate, start=1 + NUDGE)
+    chaos = squared_distance(nudged, base)
+    for i, (count, estimate) in enumerate(zip(steps, estimates, strict=True)):
         yield {
             "steps": count,
             "stability": estimate.value,
@@ -156,6 +125,58 @@ def _moves(
             "chaos": float(chaos[i]),
             "progress": float((base[i] - _weights(zoo.model)).norm()),
         }
+
+
+def retrained(
+    zoo: Zoo,
+    name: str,
+    own: Examples,
+    fresh: Examples,
+    batches: Sequence[Tensor],
+    steps: Sequence[int],
+    rate: float,
+    *,
+    generator: Generator,
+) -> tuple[Tensor, list[Estimate]]:
+    """An expert's weights after each number of steps, ``(C, d)``, and its stability there."""
+    met = torch.zeros(len(steps), len(own), dtype=torch.bool)
+    for i, count in enumerate(steps):
+        met[i, torch.cat(list(batches[:count]))] = True
+    rows, weights = draw_rows(met, len(fresh), generator)
+    base, moves = squared_moves(
+        lambda split: trained_weights(zoo, name, split, batches, steps, rate),
+        own,
+        fresh,
+        rows.tolist(),
+    )
+    return base, [measured_stability(moves[:, i], weights) for i in range(len(steps))]
+
+
+def trained_weights(
+    zoo: Zoo,
+    name: str,
+    split: Examples,
+    batches: Sequence[Tensor],
+    steps: Sequence[int],
+    rate: float,
+    *,
+    start: float = 1.0,
+) -> Tensor:
+    """Weights after each number of steps of plain SGD, ``(C, d)``, from ``start`` times θ_0."""
+    network = copy.deepcopy(zoo.model)
+    network.load_state_dict(zoo.pretrained)
+    kept = []
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(start)
+
+    def keep(step: int, _: float) -> None:
+        if step + 1 in steps:
+            kept.append(_weights(network))
+
+    task, head = zoo.suite.tasks[name], zoo.heads[name]
+    descend(network, head, task, split, batches, "sgd", rate, keep)
+    return torch.stack(kept)
 
 
 def drawn(examples: int, batch_size: int, generator: Generator, *, steps: int) -> Iterator[Tensor]:

@@ -9,7 +9,8 @@ same in all settings of a seed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from inspect import Parameter, Signature
 from typing import Any
 
 import torch
@@ -25,17 +26,13 @@ from mergebook.lab.comparison import (
     only,
     scores,
 )
+from mergebook.lab.experts import train_experts
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import beginning_of, study
 from mergebook.suites.training import checkpoints
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.evaluation.loops import SplitName
-from mergelib.evaluation.tasks import (
-    Suite,
-    Task,
-)
+from mergelib.evaluation.tasks import Suite
 from mergelib.hashing import stable_seed
 from mergelib.procedures.common import unlabelled
 from mergelib.statedict import StateDict
@@ -64,10 +61,6 @@ def _adamerging(zoo: Zoo) -> StateDict:
     return adapted(zoo, "adamerging", inputs, **ADAPTING).state
 
 
-def _recalibrated(zoo: Zoo) -> StateDict:
-    return measured_anew(zoo, merge_zoo("average", zoo))
-
-
 def _tuned(zoo: Zoo) -> StateDict:
     grid = {"scale": [total / len(zoo.experts) for total in TOTALS]}
     return merge_zoo("task_arithmetic", zoo, **best_of(zoo, "task_arithmetic", grid))
@@ -86,47 +79,47 @@ RULES: dict[str, Rule] = {
     "ties_printed": _scaled("ties", 1, reduce="sum"),
     "dare_printed": _scaled("dare", 1),
     "adamerging": _adamerging,
-    "average_recalibrated": _recalibrated,
+    "average_recalibrated": lambda zoo: measured_anew(zoo, merge_zoo("average", zoo)),
 }
 
 
-@study(load=beginning_of)
-def scaling(
-    zoo: Zoo,
-    *,
-    learning_rate: float = 4e-4,
-    batch_size: int = 32,
-    share: float = 1.0,
-    steps: Sequence[int] = (25, 50, 100, 200, 400),
-    optimiser: str = "adam",
-    groups: int = 7,
-    size: int = 8,
-    rivals: Sequence[str] = ("task_arithmetic", "ties", "dare"),
-    compared: int = 2,
-    counts: Sequence[int] = (),
-    counted: Sequence[int] = (400,),
-    joint: int = 0,
-    pictures: int = 200,
-    seen: int = 100,
-) -> Tables:
-    """Experts and merges of one setting, after several numbers of steps.
+@dataclass(frozen=True)
+class Sweep:
+    """The settings of the study `scaling`."""
 
-    Args:
-        zoo: backbone and heads; experts are trained here.
-        learning_rate: η, constant.
-        batch_size: b.
-        share: α, of the training rows, from the first on; in 0..1.
-        steps: numbers K to judge after, ascending.
-        optimiser: ``"adam"`` or ``"sgd"``, without decay or momentum.
-        groups: how many groups of tasks to average, drawn by the seed.
-        size: tasks of a group.
-        rivals: other names of `RULES`.
-        compared: how many of the groups to merge by these.
-        counts: numbers of tasks to merge by all rules: the first of an order that the seed draws.
-        counted: the K after which to do so.
-        joint: steps of a training on all tasks together, with `JOINT` examples of each in a step.
-        pictures: at most so many test and validation examples of each task are judged.
-        seen: at most so many of the examples that were trained on.
+    learning_rate: float = 4e-4  # η, constant
+    batch_size: int = 32  # b
+    share: float = 1.0  # α, of the training rows, from the first on; above 0 and at most 1
+    steps: Sequence[int] = (25, 50, 100, 200, 400)  # numbers K to judge after, ascending
+    optimiser: str = "adam"  # or "sgd", without decay or momentum
+    groups: int = 7  # of tasks to average, drawn by the seed
+    size: int = 8  # tasks of a group
+    rivals: Sequence[str] = ("task_arithmetic", "ties", "dare")  # other names of `RULES`
+    compared: int = 2  # of the groups, to merge by these
+    counts: Sequence[int] = ()  # of tasks to merge by all rules: the first of a drawn order
+    counted: Sequence[int] = (400,)  # the K after which to do so
+    joint: int = 0  # steps on all tasks together, with `JOINT` examples of each in a step
+    pictures: int = 200  # test and validation examples of each task, at most
+    seen: int = 100  # of the examples that were trained on, at most
+
+    def check(self, tasks: int) -> None:
+        """Refuse what cannot be merged, before anything is trained."""
+        for rule in self.rivals:
+            if rule not in RULES:
+                raise ValueError(f"unknown rule {rule!r}; known: {', '.join(RULES)}")
+        if max(self.counts, default=0) > tasks:
+            raise ValueError(f"{max(self.counts)} tasks to merge, but there are {tasks}")
+        if self.counts and not {*self.counted} <= {*self.steps}:
+            raise ValueError(
+                f"tasks are counted after {self.counted} steps, but judged after {self.steps}"
+            )
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share is {self.share}, expected a number above 0 and at most 1")
+
+
+@study(load=beginning_of)
+def scaling(zoo: Zoo, **settings: Any) -> Tables:
+    """Experts and merges of one setting, after several numbers of steps; settings: `Sweep`.
 
     Returns:
         Rows with the setting's ``learning_rate``, ``batch_size`` and ``share``, with ``steps``,
@@ -137,86 +130,56 @@ def scaling(
         both have ``distance``, ‖θ − θ_0‖, as experts have. ``stopped`` are averages of experts
         that each stopped at the checkpoint with its least validation loss; ``steps`` is of the
         task's own.
-
-    Raises:
-        ValueError: a share out of range, an unknown rule, groups or counts larger than the suite,
-            or ``counted`` steps that are no ``steps``; all before anything is trained.
     """
-    names = list(zoo.suite.tasks)
-    _check(len(names), rivals, counts, steps, counted if counts else ())
-    teams = draw_groups(names, groups, size, zoo.suite.seed)
-    trained = _trained_on(zoo.suite, share)
-    judged = replace(zoo, suite=_judged_on(trained, pictures, seen))
+    plan, names = Sweep(**settings), list(zoo.suite.tasks)
+    plan.check(len(names))
+    teams = draw_groups(names, plan.groups, plan.size, zoo.suite.seed)
+
+    shares = {name: round(plan.share * len(task.train)) for name, task in zoo.suite.tasks.items()}
+    trained = _first(zoo.suite, lambda name: {"train": max(1, shares[name])})
+    shown = {"train": plan.seen, "validation": plan.pictures, "test": plan.pictures}
+    judged = replace(zoo, suite=_first(trained, lambda _: shown))
+    where = {"learning_rate": plan.learning_rate, "batch_size": plan.batch_size}
     kept = trained_checkpoints(
-        replace(zoo, suite=trained),
-        steps,
-        optimiser=optimiser,
-        learning_rate=learning_rate,
-        batch_size=batch_size,
+        replace(zoo, suite=trained), plan.steps, optimiser=plan.optimiser, **where
     )
-    where = {"learning_rate": learning_rate, "batch_size": batch_size, "share": share}
     experts = _experts(judged, kept)
+    rules = {"average": plan.groups, **dict.fromkeys(plan.rivals, plan.compared)}
+    last = replace(zoo, suite=trained, experts=dict(kept[max(plan.steps)]))
     tables = {
         "experts": experts,
-        "merged": _merged(
-            judged, kept, teams, {"average": groups, **dict.fromkeys(rivals, compared)}
-        ),
-        "counts": _counts(judged, kept, counts, counted, ("average", *rivals)),
+        "merged": _merged(judged, kept, teams, rules),
+        "counts": _counts(judged, kept, plan),
         "stopped": _stopped(judged, kept, teams, experts),
-        "joint": _joint(replace(zoo, suite=trained), judged, kept[max(steps)], joint),
+        "joint": _joint(last, judged, plan.joint),
     }
+    where["share"] = plan.share
     return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
 
 
-def trained_checkpoints(zoo: Zoo, steps: Sequence[int], **training: Any) -> Checkpoints:
-    """The expert of each task after several numbers of steps, see `checkpoints`.
+scaling.__signature__ = Signature(  # type: ignore[attr-defined]  # where its settings are read
+    [Parameter("zoo", Parameter.POSITIONAL_ONLY)]
+    + [Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default) for f in fields(Sweep)]
+)
 
-    Args:
-        zoo: whose backbone is fine-tuned, under its heads.
-        steps: numbers of steps to keep.
-        **training: ``optimiser``, ``learning_rate``, ``batch_size``, and what else `checkpoints`
-            takes.
-    """
-    found = {
-        name: checkpoints(
-            zoo.model,
-            zoo.heads[name],
-            task.train,
-            steps,
-            transform=task.transform,
-            loss=task.loss,
-            seed=zoo.suite.seed,
-            **training,
-        )
-        for name, task in zoo.suite.tasks.items()
-    }
+
+def _first(suite: Suite, counts: Callable[[str], Mapping[str, int]]) -> Suite:
+    """The suite with the first rows of each task's splits; splits are in random order."""
+    tasks = {}
+    for name, task in suite.tasks.items():
+        parts = {split: getattr(task, split).first(n) for split, n in counts(name).items()}
+        tasks[name] = replace(task, **parts)
+    return replace(suite, tasks=tasks)
+
+
+def trained_checkpoints(zoo: Zoo, steps: Sequence[int], **training: Any) -> Checkpoints:
+    """The expert of each task after several numbers of steps at a constant rate."""
+    found = train_experts(zoo, checkpoints, steps=steps, **training)
     return {count: {name: kept[count] for name, kept in found.items()} for count in steps}
 
 
-def _check(
-    tasks: int,
-    rivals: Sequence[str],
-    counts: Sequence[int],
-    steps: Sequence[int],
-    counted: Sequence[int],
-) -> None:
-    for rule in rivals:
-        if rule not in RULES:
-            raise ValueError(f"unknown rule {rule!r}; known: {', '.join(RULES)}")
-    if max(counts, default=0) > tasks:
-        raise ValueError(f"{max(counts)} tasks to merge, but there are {tasks}")
-    if not {*counted} <= {*steps}:
-        raise ValueError(f"tasks are counted after {counted} steps, but judged after {steps}")
-
-
 def draw_groups(names: Sequence[str], count: int, size: int, seed: int) -> list[list[str]]:
-    """Random groups of tasks in which every task occurs as often as any other, or once more.
-
-    Each group takes the tasks that were taken least before, by chance among equals.
-
-    Raises:
-        ValueError: for groups larger than the suite.
-    """
+    """Random groups, each of the tasks that were taken least before, by chance among equals."""
     if size > len(names):
         raise ValueError(f"groups of {size} tasks, but there are {len(names)}")
     generator = torch.Generator().manual_seed(stable_seed("groups", seed))
@@ -227,27 +190,6 @@ def draw_groups(names: Sequence[str], count: int, size: int, seed: int) -> list[
         taken[chosen] += 1
         found.append([names[i] for i in sorted(chosen.tolist())])
     return found
-
-
-def _trained_on(suite: Suite, share: float) -> Suite:
-    """The suite with the first rows of every training split; all else is as it was."""
-    if not 0 < share <= 1:
-        raise ValueError(f"share is {share}, expected a number above 0 and at most 1")
-
-    def cut(task: Task) -> Task:
-        return replace(task, train=task.train.first(max(1, round(share * len(task.train)))))
-
-    return replace(suite, tasks={name: cut(task) for name, task in suite.tasks.items()})
-
-
-def _judged_on(suite: Suite, pictures: int, seen: int) -> Suite:
-    """The suite with the first rows of each split; splits are in random order."""
-
-    def cut(task: Task) -> Task:
-        validation, test = task.validation.first(pictures), task.test.first(pictures)
-        return replace(task, train=task.train.first(seen), validation=validation, test=test)
-
-    return replace(suite, tasks={name: cut(task) for name, task in suite.tasks.items()})
 
 
 BOTH: dict[str, SplitName] = {"": "test", "train_": "train"}
@@ -279,18 +221,16 @@ def _merged(
     ]
 
 
-def _counts(
-    zoo: Zoo, kept: Checkpoints, counts: Sequence[int], counted: Sequence[int], rules: Sequence[str]
-) -> Rows:
+def _counts(zoo: Zoo, kept: Checkpoints, plan: Sweep) -> Rows:
     """Nested sets of tasks by every rule: the first of an order."""
     generator = torch.Generator().manual_seed(stable_seed("order", zoo.suite.seed))
     names = list(zoo.suite.tasks)
     order = [names[i] for i in torch.randperm(len(names), generator=generator).tolist()]
     return [
         {"method": rule, "count": many, "steps": count, **row}
-        for rule in rules
-        for many in counts
-        for count in counted
+        for rule in ("average", *plan.rivals)
+        for many in plan.counts
+        for count in plan.counted
         for row in _judged(zoo, rule, {name: kept[count][name] for name in order[:many]})
     ]
 
@@ -308,12 +248,10 @@ def _stopped(zoo: Zoo, kept: Checkpoints, teams: Sequence[Sequence[str]], expert
     ]
 
 
-def _joint(
-    zoo: Zoo, judged: Zoo, experts: Mapping[str, dict[str, Tensor]], steps: int
-) -> Iterator[dict[str, Any]]:
+def _joint(zoo: Zoo, judged: Zoo, steps: int) -> Iterator[dict[str, Any]]:
     """One model trained on all tasks, as a floor of the training loss."""
     if steps:
-        zoo, data = replace(zoo, experts=dict(experts)), examples_of(zoo, None, "train")
+        data = examples_of(zoo, None, "train")
         state = adapted(zoo, "multitask", data, steps=steps, batch_size=JOINT).state
         for row in _scores(judged, state, list(zoo.suite.tasks), ALL):
             yield {"steps": steps, **row}

@@ -14,18 +14,15 @@ import torch
 from torch import Tensor
 
 from mergebook.lab.comparison import cut, distance, individual, records
+from mergebook.lab.experts import judge_merges
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import beginning_of, study
 from mergebook.stability.measure.scaling import RULES, trained_checkpoints
 from mergebook.stability.theory import steps as vectors
-from mergebook.suites.types import (
-    Zoo,
-)
-from mergelib.evaluation.loops import evaluate
+from mergebook.suites.types import Zoo
 from mergelib.hashing import stable_seed
 from mergelib.statedict import lerp
 
-COLUMNS = ["task", "accuracy", "loss"]
 MOMENTUM, PULL = 0.9, 0.5  # ρ; μ of the proximal term
 
 
@@ -83,13 +80,13 @@ def contrasts(rates: Mapping[str, float], steps: int, ratio: float) -> dict[str,
 def uneven(
     zoo: Zoo,
     *,
-    rates: Mapping[str, float] = {"adam": 2e-4, "sgd": 0.02},
-    steps: int = 200,
-    ratio: float = 7.0,
+    rates: Mapping[str, float] = {"adam": 2e-4, "sgd": 0.02},  # one or both, to the usual rate
+    steps: int = 200,  # the usual number
+    ratio: float = 7.0,  # of the larger number of steps, or rate, to the smaller
     batch_size: int = 16,
-    draws: int = 2,
-    rivals: Sequence[str] = ("task_arithmetic", "ties", "cart"),
-    pictures: int = 200,
+    draws: int = 2,  # of the experts trained in the second way, even: each with its complement
+    rivals: Sequence[str] = ("task_arithmetic", "ties", "cart"),  # of `RULES`, beside the average
+    pictures: int = 200,  # test examples of each task, at most
 ) -> Tables:
     """Half of the experts, drawn at random, are trained in one way and half in another.
 
@@ -98,27 +95,12 @@ def uneven(
     mean over the experts and divided by its own. Controls are merges of experts that were all
     trained in the one way, all in the other, and, of steps and rates, all with the mean of both.
 
-    Args:
-        zoo: a suite, its backbone and heads; experts play no part.
-        rates: ``"adam"``, ``"sgd"`` or both to the usual rate.
-        steps: the usual number of steps.
-        ratio: of the larger number of steps, or rate, to the smaller.
-        batch_size: examples of a step.
-        draws: of the experts that are trained in the second way, an even number; every second draw
-            is the complement of the one before, so each task is as often of one kind as of the
-            other.
-        rivals: names in `mergebook.stability.measure.scaling.RULES`, beside the average.
-        pictures: at most so many test examples of each task are judged.
-
     Returns:
         ``experts``: rows of the attributes of `Plan`, ``task``, ``distance`` ‖θ_t − θ_0‖,
         ``accuracy`` (0..1) and ``loss`` (nats), on the expert's own task. ``merged``: rows of
         ``kind``, of `contrasts`, ``method``, ``way`` (``"as they are"``, ``"per step"``, ``"per
         length"``, and the controls ``"all first"``, ``"all second"`` and ``"equal"``), ``draw``,
         ``task``, whether its expert is ``second``, ``accuracy`` and ``loss``.
-
-    Raises:
-        ValueError: an odd number of draws.
     """
     if draws % 2:
         raise ValueError(f"draws is {draws}, expected an even number")
@@ -136,7 +118,7 @@ def uneven(
     merged = []
     for kind, pair in pairs.items():
         controls = {"all first": pair[0], "all second": pair[1]}
-        if kind.endswith(("steps", "rates")):
+        if len({replace(plan, steps=0, learning_rate=0.0) for plan in pair}) == 1:
             controls["equal"] = usual[pair[0].optimiser]
         for rule in ("average", *rivals):
             rows = _merged(zoo, trained, pair, halves, controls, rule)
@@ -183,7 +165,7 @@ def _trained(zoo: Zoo, plans: Sequence[Plan], batch_size: int) -> Trained:
 
 
 def _alone(zoo: Zoo) -> Iterator[dict[str, Any]]:
-    for row in records(individual(zoo, autocast=True)[COLUMNS]):
+    for row in records(individual(zoo, autocast=True)[["task", "accuracy", "loss"]]):
         yield {"distance": distance(zoo, zoo.experts[row["task"]]), **row}
 
 
@@ -205,14 +187,8 @@ def _merged(
             ways["per step"] = rescaled(own, {name: plan.amount for name, plan in plans.items()})
         lengths = {name: distance(zoo, expert) for name, expert in own.experts.items()}
         ways["per length"] = rescaled(own, lengths)
-        for way, each in ways.items():
-            for row in _judged(each, rule):
-                yield {"way": way, "draw": draw, "second": row["task"] in half, **row}
-    for way, plan in controls.items():
-        for row in _judged(replace(zoo, experts=dict(trained[plan])), rule):
-            yield {"way": way, "draw": 0, "second": way == "all second", **row}
-
-
-def _judged(zoo: Zoo, rule: str) -> Iterator[dict[str, Any]]:
-    table = evaluate(zoo.model, RULES[rule](zoo), zoo.heads, zoo.suite, autocast=True)
-    yield from records(table[COLUMNS])
+        for way, row in judge_merges(zoo, ((way, RULES[rule](each)) for way, each in ways.items())):
+            yield {"way": way, "draw": draw, "second": row["task"] in half, **row}
+    alike = ((way, replace(zoo, experts=dict(trained[plan]))) for way, plan in controls.items())
+    for way, row in judge_merges(zoo, ((way, RULES[rule](each)) for way, each in alike)):
+        yield {"way": way, "draw": 0, "second": way == "all second", **row}

@@ -1,7 +1,4 @@
-"""Does less variance of task vectors go with a better merge? (Li et al., 2026, Corollary 1).
-
-A function of a zoo that returns tables, lists of rows. See `mergebook.lab.runner`.
-"""
+"""Does less variance of task vectors go with a better merge? (Li et al., 2026, Corollary 1)."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mergebook.lab.comparison import cut, records
+from mergebook.lab.comparison import cut
+from mergebook.lab.experts import judge_merges
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import study
 from mergebook.stability.theory.variance import (
@@ -19,10 +17,8 @@ from mergebook.stability.theory.variance import (
     task_variance,
     trim_rows,
 )
-from mergebook.suites.types import (
-    Zoo,
-)
-from mergelib.evaluation.loops import SplitName, evaluate_many
+from mergebook.suites.types import Zoo
+from mergelib.evaluation.loops import SplitName
 from mergelib.rules.sparse import drop_and_rescale
 from mergelib.statedict import StateDict, flatten, is_statistic, unflatten
 
@@ -38,9 +34,9 @@ Point = tuple[str, float]
 def variance(
     zoo: Zoo,
     *,
-    densities: Sequence[float] = DENSITIES,
-    multiples: Sequence[float] = MULTIPLES,
-    pictures: int = 200,
+    densities: Sequence[float] = DENSITIES,  # shares that trimming and dropping keep, in (0, 1]
+    multiples: Sequence[float] = MULTIPLES,  # of the average's projection; none: only λ = 1/T
+    pictures: int = 200,  # test examples of each task, at most, and half as many for validation
 ) -> Tables:
     """What masks do to the variance of task vectors, and to the loss of the merge.
 
@@ -50,14 +46,6 @@ def variance(
     Operators are "none"; "trim"; "elect", with T equal votes; "trim, elect", the two steps of TIES;
     "drop", DARE; and as controls, at 1/T only, "elect the minority", which keeps the wrong sign,
     and "shrink", which multiplies by the density. Statistics of BatchNorm stay the pretrained ones.
-
-    Args:
-        zoo: experts and their suite.
-        densities: shares of entries that trimming and dropping keep, in (0, 1]; 1 stands for no
-            trimming.
-        multiples: projections to choose from, as multiples of the average's; where
-            there are none, only λ = 1/T is judged.
-        pictures: at most so many test examples of each task, and half as many for validation.
 
     Returns:
         ``variance``: for each ``operator`` and ``density``, with equal weights, ``raw``, the summed
@@ -92,15 +80,12 @@ def variance(
                 vector = start + projection / projections[point] * steps[point]
                 yield i, {**zoo.pretrained, **unflatten(vector, kept)}
 
-        table = evaluate_many(
-            zoo.model, candidates(), zoo.heads, zoo.suite, split=split, autocast=True
-        )
-        rows = records(table[["candidate", "task", "accuracy", "loss"]])
-        named = [(places[row.pop("candidate")], row) for row in rows]
-        return [
-            {"operator": point[0], "density": point[1], "projection": projection, **row}
-            for (point, projection), row in named
-        ]
+        rows = []
+        for i, row in judge_merges(zoo, candidates(), split):
+            (operator, density), projection = places[i]
+            named = {"operator": operator, "density": density, "projection": projection}
+            rows.append({**named, **row})
+        return rows
 
     tables["test"] += [
         {"scale": "printed", **row} for row in judged([*projections.items()], "test")

@@ -11,8 +11,9 @@ import torch
 from torch import Generator, Tensor
 from torch.distributions import Dirichlet
 
-from mergebook.lab.comparison import cut, merge_zoo, problem_of, records
-from mergebook.lab.results import Rows, Tables
+from mergebook.lab.comparison import cut, merge_zoo, problem_of
+from mergebook.lab.experts import judge_merges
+from mergebook.lab.results import Tables
 from mergebook.lab.runner import beginning_of, study
 from mergebook.stability.measure.scaling import trained_checkpoints
 from mergebook.stability.theory import estimators
@@ -20,11 +21,9 @@ from mergebook.stability.theory.bounds import REPAIRED_DOMAIN, Losses
 from mergebook.stability.theory.steps import Training
 from mergebook.stability.theory.task_loss import task_losses
 from mergebook.stability.theory.weights import Beginning, inner_products
-from mergebook.suites.types import (
-    Zoo,
-)
-from mergelib.evaluation.loops import SplitName, evaluate_many
+from mergebook.suites.types import Zoo
 from mergelib.hashing import stable_seed
+from mergelib.statedict import StateDict
 
 SPREAD = 4.0  # of the Dirichlet distribution: of eight weights each varies by about a half
 PRODUCTS = 10  # with the Hessian of every example whose curvature is taken
@@ -34,28 +33,16 @@ PRODUCTS = 10  # with the Hessian of every example whose curvature is taken
 def weighing(
     zoo: Zoo,
     *,
-    steps: Sequence[int] = (50, 400),
+    steps: Sequence[int] = (50, 400),  # of Adam at a constant rate, after each of which is merged
     learning_rate: float = 4e-4,
     batch_size: int = 32,
-    examples: int = 128,
-    parts: int = 8,
-    singles: int = 6,
-    tried: Sequence[int] = (1, 4, 16),
-    pictures: int = 400,
+    examples: int = 128,  # training examples of each task whose gradients at θ_0 are taken
+    parts: int = 8,  # into which these are cut for estimates without bias
+    singles: int = 6,  # of these, of each task, whose curvature is taken; L is the largest
+    tried: Sequence[int] = (1, 4, 16),  # weights drawn, ascending; the fewer are the first ones
+    pictures: int = 400,  # test examples of each task, at most, and half as many for validation
 ) -> Tables:
     """Averages with weights where the bound is least, and with the best of some drawn ones.
-
-    Args:
-        zoo: backbone and heads; experts are trained here, by Adam at a constant rate.
-        steps: numbers K to merge after.
-        learning_rate: η.
-        batch_size: b.
-        examples: training examples of each task whose gradients at θ_0 are taken.
-        parts: into which these are cut for estimates without bias.
-        singles: of these, so many of each task have their curvature taken; L is the largest.
-        tried: how many weights are drawn on the simplex, and judged on validation examples;
-            ascending, the fewer are the first ones.
-        pictures: at most so many test examples of each task, and half as many for validation.
 
     Returns:
         Rows of ``steps`` and ``guide``: ``equal``; ``bound``, where that is least for the experts'
@@ -69,9 +56,8 @@ def weighing(
     found = trained_checkpoints(zoo, steps, **training)
     zoo, tables = cut(zoo, pictures), Tables(weights=[], test=[])
     for count, experts in found.items():
-        plan = Training.alike(
-            len(sizes), count, learning_rate, batch=batch_size, examples=int(sizes.min())
-        )
+        size = {"batch": batch_size, "examples": int(sizes.min())}
+        plan = Training.alike(len(sizes), count, learning_rate, **size)
         plan = replace(plan, examples=sizes.double())
         inside = replace(plan, learning_rate=REPAIRED_DOMAIN / known.losses.smoothness / count)
         merged = replace(zoo, experts=dict(experts))
@@ -81,7 +67,8 @@ def weighing(
             pairs = zip(zoo.suite.tasks, row.tolist(), strict=True)
             named = {"steps": count, "guide": guide}
             tables["weights"] += [{**named, "task": name, "weight": w} for name, w in pairs]
-        tables["test"] += [{"steps": count, **row} for row in _judged(merged, weights, "test")]
+        judged = judge_merges(merged, _weighted(merged, weights))
+        tables["test"] += [{"steps": count, "guide": guide, **row} for guide, row in judged]
     return tables
 
 
@@ -101,9 +88,8 @@ def _known(zoo: Zoo, examples: int, parts: int, singles: int) -> Beginning:
         for values in ([each.square.value**0.5 for each in noise], [each.largest for each in noise])
     )
     value = sum(float(loss.values().mean()) for loss in losses) / len(losses)
-    return Beginning(
-        value, inner_products(estimators.gradient_products(losses, parts)), mean, largest
-    )
+    products = inner_products(estimators.gradient_products(losses, parts))
+    return Beginning(value, products, mean, largest)
 
 
 def _searched(zoo: Zoo, tried: Sequence[int]) -> dict[str, Tensor]:
@@ -114,16 +100,10 @@ def _searched(zoo: Zoo, tried: Sequence[int]) -> dict[str, Tensor]:
         torch.manual_seed(stable_seed("weights", zoo.suite.seed))
         drawn = [even, *Dirichlet(SPREAD * count * even).sample((max(tried),))]
     losses = torch.zeros(len(drawn), dtype=torch.float64)
-    for row in _judged(zoo, {str(i): row for i, row in enumerate(drawn)}, "validation"):
-        losses[int(row["guide"])] += row["loss"] / count
+    for place, row in judge_merges(zoo, _weighted(zoo, dict(enumerate(drawn))), "validation"):
+        losses[place] += row["loss"] / count
     return {f"best of {m}": drawn[int(losses[: m + 1].argmin())] for m in tried}
 
 
-def _judged(zoo: Zoo, weights: Mapping[str, Tensor], split: SplitName) -> Iterator[dict[str, Any]]:
-    merges = (
-        (guide, merge_zoo("average", zoo, weights=row.tolist())) for guide, row in weights.items()
-    )
-    table = evaluate_many(zoo.model, merges, zoo.heads, zoo.suite, split=split, autocast=True)
-    rows: Rows = records(table[["candidate", "task", "accuracy", "loss"]])
-    for row in rows:
-        yield {"guide": row.pop("candidate"), **row}
+def _weighted(zoo: Zoo, weights: Mapping[Any, Tensor]) -> Iterator[tuple[Any, StateDict]]:
+    return ((key, merge_zoo("average", zoo, weights=w.tolist())) for key, w in weights.items())

@@ -5,10 +5,10 @@ which are averaged. The unit of every interval is the family of tasks that a see
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -39,8 +39,18 @@ USUAL: dict[Parameter, float] = {
     "tasks": 4,
 }
 RATES, STEPS, BATCHES = (0.01, 0.05, 0.25), (1, 3, 10, 30, 100, 300, 1000), (2, 16)
+
+
+def settings(steps: Sequence[int] = STEPS, examples: int = 50) -> list[dict[Parameter, float]]:
+    """All of `RATES`, steps and `BATCHES`."""
+    grid = product(RATES, steps, BATCHES)
+    return [{"rate": r, "steps": k, "batch": b, "examples": examples} for r, k, b in grid]
+
+
 PARTS = ("generalisation", "optimisation")
+FAMILY = ["own", "turned", "seed"]
 HABIT = "fixed_progress"  # the rule that needs no bound: the usual ηK
+GUIDES = [*TOTALS[1:], HABIT]
 
 
 def planned(setting: Mapping[Parameter, float]) -> Training:
@@ -51,38 +61,13 @@ def planned(setting: Mapping[Parameter, float]) -> Training:
     )
 
 
-def scaling(parameter: Parameter, values: Sequence[float], *, seed: int = 0) -> pd.DataFrame:
-    """One of the paper's five laws: exact error and bounds while one parameter moves.
-
-    Args:
-        parameter: which; the others are `USUAL`. With more tasks, the first ones stay.
-        values: that it takes.
-        seed: of the family of tasks.
-
-    Returns:
-        One row per value: ``value``, `TOTALS`, and ``start``, the excess error of θ_0.
-    """
-    most = int(max(values)) if parameter == "tasks" else int(USUAL["tasks"])
-    family, rows = pulled_tasks(most, seed=seed), []
-    for value in values:
-        setting = {**USUAL, parameter: value}
-        tasks, plan = first(family, int(setting["tasks"])), planned(setting)
-        start = untouched(tasks, examples=int(setting["examples"]))
-        rows.append({"value": value, **totals(tasks, plan), "start": start})
-    return pd.DataFrame(rows)
-
-
 def laws(values: Mapping[Parameter, Sequence[float]], seeds: Sequence[int]) -> pd.DataFrame:
-    """`scaling` of several parameters and families, over the excess error of θ_0.
-
-    Returns:
-        Columns ``parameter``, ``seed``, ``value`` and `TOTALS`.
-    """
+    """The paper's laws: `survey` while one ``parameter`` has each ``value``, over θ_0's error."""
     tables = []
-    for (parameter, points), seed in product(values.items(), seeds):
-        table = scaling(parameter, points, seed=seed)
-        table[list(TOTALS)] = table[list(TOTALS)].div(table.pop("start"), axis=0)
-        tables.append(table.assign(parameter=parameter, seed=seed))
+    for parameter, points in values.items():
+        table = survey([{parameter: value} for value in points], seeds)
+        table[TOTALS] = table[TOTALS].div(table["start"], axis=0)
+        tables.append(table.assign(parameter=parameter, value=table[parameter]))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -90,11 +75,6 @@ def change(
     table: pd.DataFrame, parameter: Parameter, curves: Sequence[str] = TOTALS
 ) -> pd.DataFrame:
     """By which factor truth and bounds change from a parameter's least to its largest value.
-
-    Args:
-        table: from `laws` or `split`.
-        parameter: one of those in the table.
-        curves: columns of the table.
 
     Returns:
         One row per curve: the geometric mean over seeds, ``factor``, and the 95 % interval's ends.
@@ -111,35 +91,6 @@ def change(
     return pd.DataFrame(rows, index=list(curves), columns=["factor", "low", "high"])
 
 
-def plane(rates: Sequence[float], steps: Sequence[int], *, seed: int = 0) -> pd.DataFrame:
-    """Exact error and bounds over η and K, all else usual, over the excess error of θ_0.
-
-    Returns:
-        One row per setting: ``rate``, ``steps``, `TOTALS`.
-    """
-    tasks, rows = pulled_tasks(seed=seed), []
-    start = untouched(tasks, examples=int(USUAL["examples"]))
-    for rate, count in product(rates, steps):
-        found = totals(tasks, planned({**USUAL, "rate": rate, "steps": count}))
-        over = {name: value / start for name, value in found.items()}
-        rows.append({"rate": rate, "steps": count} | over)
-    return pd.DataFrame(rows)
-
-
-def split(counts: Sequence[int], steps: int, seeds: Sequence[int]) -> pd.DataFrame:
-    """Exact E_G and E_O of averages of the first T tasks of a family, all but K and T usual.
-
-    Returns:
-        Columns ``parameter`` ("tasks"), ``seed``, ``value`` T, and `PARTS`.
-    """
-    rows = []
-    for seed, count in product(seeds, counts):
-        tasks = first(pulled_tasks(max(counts), seed=seed), count)
-        exact = errors(tasks, planned({**USUAL, "steps": steps, "tasks": count}))
-        rows.append(("tasks", seed, count, exact.generalisation, exact.optimisation))
-    return pd.DataFrame(rows, columns=["parameter", "seed", "value", *PARTS])
-
-
 def first(tasks: Quadratics, count: int) -> Quadratics:
     """The first of the tasks."""
     return Quadratics(
@@ -148,93 +99,70 @@ def first(tasks: Quadratics, count: int) -> Quadratics:
 
 
 def survey(
-    own: Sequence[float],
-    turned: Sequence[float],
+    settings: Iterable[Mapping[Parameter, float]],  # as far as they are not `USUAL`
     seeds: Sequence[int],
     *,
-    steps: Sequence[int] = STEPS,
-    examples: int = 50,
+    own: Sequence[float] = (0.5,),  # how long the tasks' own gradients at θ_0 are
+    turned: Sequence[float] = (1.0,),  # how differently their curvatures point, 0 to 1
 ) -> pd.DataFrame:
-    """Exact error and bounds of every setting on many families of four tasks.
-
-    Args:
-        own: how long the tasks' own gradients at θ_0 are, beside the shared one.
-        turned: how differently their curvatures point, 0 to 1.
-        seeds: of the families.
-        steps: K; with `RATES` and `BATCHES` they are the settings.
-        examples: n.
+    """Exact error and bounds of every setting on many families, whose first tasks are merged.
 
     Returns:
-        One row per family and setting: ``own``, ``turned``, ``seed``, ``rate``, ``steps``,
-        ``batch``, `TOTALS`, ``progress`` (ηK), ``start``, the excess error of θ_0, and `HABIT`: how
-        far ηK is, in logarithms, from what was best on average in the *other* families of a kind.
+        One row per family and setting: ``own``, ``turned``, ``seed``, the setting, ``progress``
+        (ηK), ``start``, the excess error of θ_0, `TOTALS`, the exact `PARTS`, and `HABIT`: how far
+        ηK is, in logarithms, from what was best on average in the *other* families of a kind.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
+    grid = [{**USUAL, **setting} for setting in settings]
+    most = int(max(setting["tasks"] for setting in grid))
     for pull, turn, seed in product(own, turned, seeds):
-        tasks = pulled_tasks(own=pull, turned=turn, seed=seed)
-        start = untouched(tasks, examples=examples)
-        for rate, count, batch in product(RATES, steps, BATCHES):
-            plan = Training.alike(4, count, rate, batch=batch, examples=examples)
-            setting = {"rate": rate, "steps": count, "batch": batch, "progress": rate * count}
+        family = pulled_tasks(most, own=pull, turned=turn, seed=seed)
+        for setting in grid:
+            tasks, plan = first(family, int(setting["tasks"])), planned(setting)
+            start = untouched(tasks, examples=int(setting["examples"]))
+            exact = errors(tasks, plan)
             rows.append(
                 {"own": pull, "turned": turn, "seed": seed, "start": start}
-                | setting
-                | totals(tasks, plan)
+                | {str(name): value for name, value in setting.items()}
+                | {"progress": setting["rate"] * setting["steps"], **totals(tasks, plan)}
+                | {part: getattr(exact, part) for part in PARTS}
             )
     table = pd.DataFrame(rows)
     lengths = np.log(_best(table, "progress"))
     others = lengths.groupby(["own", "turned"]).transform(
-        lambda best: (best.sum() - best) / (len(best) - 1)
+        lambda best: (best.sum() - best) / (len(best) - 1 or math.nan)
     )
-    usual = others.rename("usual").reset_index()
-    table = table.merge(usual, on=["own", "turned", "seed"])
+    table = table.merge(others.rename("usual").reset_index(), on=FAMILY)
     table[HABIT] = (np.log(table["progress"]) - table.pop("usual")).abs()
     return table
 
 
 def agreement(table: pd.DataFrame) -> pd.DataFrame:
-    """Kendall's τ between the exact error and each guide, over all pairs of settings of a family.
-
-    Args:
-        table: from `survey`.
-
-    Returns:
-        One row per family: ``own``, ``turned``, ``seed``, the three bounds, and `HABIT`.
-    """
-    rows = []
-    for kind, family in table.groupby(["own", "turned", "seed"]):
-        values = {guide: kendalltau(family[guide], family["truth"]).statistic for guide in GUIDES}
-        rows.append(dict(zip(["own", "turned", "seed"], kind, strict=True)) | values)
-    return pd.DataFrame(rows)
-
-
-GUIDES = [*TOTALS[1:], HABIT]
+    """Kendall's τ of each of `GUIDES` with the exact error, a row for each family of a `survey`."""
+    ranks = {
+        kind: {guide: kendalltau(rows[guide], rows["truth"]).statistic for guide in GUIDES}
+        for kind, rows in table.groupby(FAMILY)
+    }
+    return pd.DataFrame.from_dict(ranks, orient="index").rename_axis(FAMILY).reset_index()
 
 
 def regret(table: pd.DataFrame) -> pd.DataFrame:
     """What the choice of each guide loses: exact excess error, less the least, over that of θ_0.
 
-    Args:
-        table: from `survey`.
-
     Returns:
-        One row per family: ``own``, ``turned``, ``seed``, `GUIDES`, ``random`` for the mean over
-        all settings, and ``start`` for leaving θ_0 as it is.
+        One row per family of a `survey`: ``own``, ``turned``, ``seed``, `GUIDES`, ``random`` for
+        the mean over all settings, and ``start`` for leaving θ_0 as it is.
     """
-    least = _best(table, "truth")
-    start = _best(table, "start")
+    least, start = _best(table, "truth"), _best(table, "start")
     chosen = {guide: _best(table, "truth", by=guide) for guide in GUIDES}
-    chosen["random"] = table.groupby(["own", "turned", "seed"])["truth"].mean()
-    chosen["start"] = start
-    return pd.DataFrame(
-        {guide: (value - least) / start for guide, value in chosen.items()}
-    ).reset_index()
+    chosen |= {"random": table.groupby(FAMILY)["truth"].mean(), "start": start}
+    lost = {guide: (value - least) / start for guide, value in chosen.items()}
+    return pd.DataFrame(lost).reset_index()
 
 
 def _best(table: pd.DataFrame, column: str, by: str = "truth") -> pd.Series:
     """What a column says in the setting where another is least, by family."""
-    rows = table.groupby(["own", "turned", "seed"])[by].idxmin()
-    return table.loc[rows].set_index(["own", "turned", "seed"])[column]
+    return table.loc[table.groupby(FAMILY)[by].idxmin()].set_index(FAMILY)[column]
 
 
 def predicted_progress(
@@ -277,18 +205,11 @@ def searched(
 ) -> pd.DataFrame:
     """Regret of training m random settings and keeping what is best on validation examples.
 
-    Args:
-        table: from `survey`, of one kind of family.
-        counts: m.
-        validation: examples of every task on which candidates are compared.
-        draws: of data, training, validation and candidates; means over them are returned.
-        examples: n, as in the survey.
-
     Returns:
         One row per seed and m: ``seed``, ``candidates``, ``regret``.
     """
     rows = []
-    for _, family in table.groupby(["own", "turned", "seed"]):
+    for _, family in table.groupby(FAMILY):
         settings = family.to_dict("records")
         seed = settings[0]["seed"]
         tasks = pulled_tasks(own=settings[0]["own"], turned=settings[0]["turned"], seed=seed)

@@ -1,22 +1,9 @@
-"""What chapter 41 reads out of the study ``variance``, and two small cases of Remark 4."""
-
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+"""What chapter 41 reads out of the study ``variance``."""
 
 import numpy as np
 import pandas as pd
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import functional_call
 
-from mergebook.lab.statistics import both_intervals, interval, plus_minus
 from mergebook.stability.measure.variance import CONTROLS
-from mergebook.stability.theory import bounds
-from mergebook.stability.theory.steps import Training
-from mergelib.align import git_rebasin, permute, random_permutations
-from mergelib.statedict import StateDict, flatten
-from mergelib.structure import structure_of
 
 POINT = ["operator", "density"]
 MEASURES = ("raw", "relative")
@@ -35,10 +22,6 @@ RESULTS = {  # of the study `variance`, by suite
 def beside_losses(variance: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
     """What an operator changes in variance, and in the merge's loss.
 
-    Args:
-        variance: the table of that name from the study ``variance``.
-        test: its table ``test``.
-
     Returns:
         A row for each ``seed``, ``operator``, ``density`` and ``scale``: ``raw`` and ``relative``,
         logarithms of the ratio of either variance after and before; and ``change``, the mean test
@@ -56,10 +39,6 @@ def beside_losses(variance: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
 
 def links(changes: pd.DataFrame) -> pd.DataFrame:
     """Spearman's correlation of the loss change with others over operators and densities.
-
-    Args:
-        changes: as from `beside_losses`; controls are left out, the merge without an operator is
-            one of the points.
 
     Returns:
         A row for each ``seed``, and a column for each ``scale`` that there is and ``measure``:
@@ -80,112 +59,6 @@ def links(changes: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_points(changes: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds of what an operator changes: one row per scale, operator and density.
-
-    Args:
-        changes: as from `beside_losses`; controls are left out.
-    """
+    """Means over seeds of what an operator changes: one row per scale, operator and density."""
     own = changes[~changes["operator"].isin(CONTROLS)]
     return own.groupby(["scale", *POINT])[[*MEASURES, "change"]].mean()
-
-
-def link_intervals(changes: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The `interval` over seeds of every suite's `links`, as text: a column for each suite."""
-    tables = {suite: links(table) for suite, table in changes.items()}
-    return pd.DataFrame(
-        {
-            suite: {
-                key: plus_minus(*interval(table[key].tolist()), 2) for key in table.columns.tolist()
-            }
-            for suite, table in tables.items()
-        }
-    )
-
-
-def gains(test: pd.DataFrame, points: Mapping[str, tuple[str, float]], scale: str) -> pd.DataFrame:
-    """F of the plain merge less F of masked ones, in nats of test loss: `both_intervals`.
-
-    Args:
-        test: the table of that name from the study ``variance``.
-        points: name to operator and density.
-        scale: ``printed`` or ``chosen``, for both merges.
-    """
-    names = {point: name for name, point in points.items()} | {("none", 1.0): "none"}
-    own = test[test["scale"] == scale]
-    keys = zip(own["operator"], own["density"], strict=True)
-    labelled = own.assign(method=[names.get(key, "") for key in keys])
-    labelled = labelled[labelled["method"] != ""]
-    return both_intervals(labelled, {name: ("none", name) for name in points}, "loss")
-
-
-def excess_by_weight(
-    weight: float,
-    outlier: float,
-    divergence: Callable[[Tensor], float],
-    *,
-    tasks: int = 4,
-) -> float:
-    """Theorem 3 of Li et al. (2026) against the weight of one task whose ζ² is larger.
-
-    L = 1, σ = 1, C = ½, a gap of 1, ten steps of rate 1/80, so at the edge of the domain, batches
-    of 8 from 200 examples. The rate is left free.
-
-    Args:
-        weight: of the outlier, in 0..1; the other tasks share the rest.
-        outlier: its ζ²; that of others is 1.
-        divergence: χ² of the weights, `chi_square` or `chi_square_printed`.
-        tasks: T.
-    """
-    ones = torch.ones(tasks, dtype=torch.float64)
-    weights = ones * (1 - weight) / (tasks - 1)
-    weights[0] = weight
-    apart = ones.clone()
-    apart[0] = outlier
-    known = bounds.Losses(1.0, ones, apart.sqrt())
-    alike = Training.alike(tasks, 10, 1 / 80, batch=8, examples=200)
-    plan = replace(alike, weights=weights)
-    terms = sum(bounds.printed_gradient_terms(known, plan, 1.0, own_rate=False).values())
-    far = divergence(weights)
-    gradient = 2 * (far + 1) * terms + 2 * far * float(weights @ apart)  # Eq. 20
-    moved = bounds.printed_stability(plan, bounds.printed_local_stability(known, plan))
-    return sum(bounds.printed_excess(gradient, moved, 1.0, 0.5).values())
-
-
-def reordered(seed: int = 0, width: int = 16) -> dict[str, float]:
-    """An expert, a copy with its hidden units in another order, and the copy matched to it.
-
-    Returns:
-        ``apart`` and ``matched``, the distance of the two before and after Git Re-Basin; and how
-        far the gradients of two tasks' losses are from their mean, ``heterogeneity`` at the expert
-        and ``heterogeneity, reordered`` at the copy.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    network = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 1)).double()
-    inputs = torch.randn(50, 4, generator=generator, dtype=torch.float64)
-    wanted = torch.randn(2, 50, 1, generator=generator, dtype=torch.float64)
-    state = {
-        key: torch.randn(value.shape, generator=generator, dtype=torch.float64)
-        for key, value in network.state_dict().items()
-    }
-    structure = structure_of(network)
-    copy = permute(state, structure, random_permutations(structure, seed=seed + 1))
-    matched = git_rebasin(state, copy, structure).state
-
-    def heterogeneity(at: StateDict) -> float:
-        gradients = [flatten(_gradient(network, at, inputs, target)) for target in wanted]
-        return float((gradients[0] - gradients[1]).norm() / 2)
-
-    return {
-        "apart": float((flatten(copy) - flatten(state)).norm()),
-        "matched": float((flatten(matched) - flatten(state)).norm()),
-        "heterogeneity": heterogeneity(state),
-        "heterogeneity, reordered": heterogeneity(copy),
-    }
-
-
-def _gradient(network: nn.Module, at: StateDict, inputs: Tensor, target: Tensor) -> StateDict:
-    def loss(state: dict[str, Tensor]) -> Tensor:
-        return F.mse_loss(functional_call(network, state, (inputs,)), target)
-
-    gradient: dict[str, Tensor] = torch.func.grad(loss)(dict(at))
-    return gradient

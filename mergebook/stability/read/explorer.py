@@ -15,15 +15,7 @@ from mergebook.stability.theory.steps import Training
 def aligned_tasks(
     tasks: int = 16, size: int = 6, *, own: float = 0.5, flattest: float = 0.05, seed: int = 0
 ) -> Quadratics:
-    """Like `pulled_tasks`, but curvatures share their axes, and are dealt to them in other orders.
-
-    Args:
-        tasks: T.
-        size: d.
-        own: length of a task's own part of its gradient at θ_0 = 0; the shared part is about 1.
-        flattest: least eigenvalue of every H_t; the largest is 1.
-        seed: of orders and gradients. Examples have unit variance in every direction.
-    """
+    """Like `pulled_tasks`, but curvatures share their axes, dealt to them in other orders."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.linspace(0, 1, size, dtype=torch.float64)
     orders = torch.rand(tasks, size, generator=generator).argsort(1)
@@ -46,12 +38,7 @@ def as_data(tasks: Quadratics) -> dict[str, list[list[float]]]:
 
 
 def terms(tasks: Quadratics, plan: Training) -> dict[str, dict[str, float]]:
-    """Every term of the exact excess error, of the repaired bound and of Theorem 3, by name.
-
-    Args:
-        tasks: the tasks that are merged.
-        plan: equal experts of plain SGD, averaged.
-    """
+    """Every term of the exact excess error, of the repaired bound and of Theorem 3, by name."""
     exact, known = errors(tasks, plan), constants(tasks)
     parts = bounds.descent_bound(tasks.opening(plan, plan.weights), known, plan)
     parts["start"] -= tasks.floor(plan.examples)

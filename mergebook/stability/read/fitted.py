@@ -28,11 +28,6 @@ def fitted(table: pd.DataFrame, known: Mapping[int, guides.Start], score: Score)
     For each seed that value of `FITTED` counts whose mean score on all other seeds is highest. So
     the bound gets as much from other seeds as a rival gets for its direction.
 
-    Args:
-        table: from `guides.settings`, with any L.
-        known: from `guides.starts`, with any L.
-        score: one number per seed, high for a good bound: `ranking` or `choosing`.
-
     Returns:
         The table with ``theorem_3`` and ``optimisation`` for the L chosen, which is added as
         ``smoothness``; without the other guides.

@@ -29,34 +29,20 @@ DEFAULT_STEPS = 400
 
 @dataclass(frozen=True)
 class Start:
-    """What bounds take from θ_0, each task having the mean σ² and ζ² of all.
+    """What bounds take from θ_0, each task having the mean σ² and ζ² of all."""
 
-    Attributes:
-        losses: L, and σ and ζ in the mean square.
-        largest: the same with the largest σ of each task.
-        loss: f, ``squared`` ‖∇f‖² on the same examples, and ``unbiased``, its estimate for all.
-        dissimilarity: κ² of equal weights.
-    """
-
-    losses: bounds.Losses
-    largest: bounds.Losses
-    loss: float
+    losses: bounds.Losses  # L, and σ and ζ in the mean square
+    largest: bounds.Losses  # the same with the largest σ of each task
+    loss: float  # f, ``squared`` ‖∇f‖² on the same examples, and ``unbiased``, its estimate for all
     squared: float
     unbiased: float
-    dissimilarity: float
+    dissimilarity: float  # κ² of equal weights
 
 
 def starts(
     record: Mapping[str, pd.DataFrame], tasks: int, curvature: Curvature = "example"
 ) -> dict[int, Start]:
-    """By seed, for merges of so many tasks.
-
-    Args:
-        record: ``curvature``, ``gradients`` and ``points`` of the study `stability`.
-        tasks: T.
-        curvature: L is the largest of single examples, as the assumption has it, or of the mean;
-            or a number to take for it.
-    """
+    """By seed, for merges of so many tasks."""
     parts = [record[name] for name in ("curvature", "gradients", "points")]
     curved, gradients, points = (part[part["point"] == "pretrained"] for part in parts)
     found = {}
@@ -88,37 +74,17 @@ def totals(start: Start, plan: Training) -> dict[str, float]:
     which favours it. The least loss is taken for 0.
     """
     known, smooth = start.losses, start.losses.smoothness
-    values, squares = (torch.tensor([value]) for value in (start.loss, start.squared))
-    pl = pl_constant(values, squares, smooth)
-    moved = bounds.printed_stability(plan, bounds.printed_local_stability(known, plan))
-    own, free = (
-        sum(
-            bounds.printed_gradient_bound(
-                bounds.printed_gradient_terms(known, plan, start.loss, own_rate=own_rate),
-                known,
-                plan,
-            )
-        )
-        for own_rate in (True, False)
-    )
-    cases = {
-        "printed": (own, 1.0),
-        "theorem_3": (free, 1.0),
-        "best_gamma": (free, bounds.best_gamma(free, moved)),
-    }
-    found = {
-        name: sum(
-            bounds.printed_excess(
-                gradient, moved, smooth, max(pl.constant, pl.least), gamma
-            ).values()
-        )
-        for name, (gradient, gamma) in cases.items()
-    }
+    pl = pl_constant(torch.tensor([start.loss]), torch.tensor([start.squared]), smooth)
+    cases: dict[str, Any] = {"printed": {"own_rate": True}, "theorem_3": {}}
+    cases["best_gamma"] = {"gamma": None}
+    found = {}
+    for name, case in cases.items():
+        parts, free, moved = bounds.theorem_3(known, plan, start.loss, pl, **case)
+        found[name] = sum(parts.values())
     opening = (start.loss, start.unbiased, start.dissimilarity)
     parts = bounds.descent_bound(opening, known, plan)
     loss = {"loss": max(0.0, sum(parts.values()))}  # far outside its domain it may be below 0
-    local = bounds.local_stability(start.largest, plan, convex=True)
-    repaired = bounds.excess_bound(loss, 0.0, bounds.merged_stability(plan, local), smooth)
+    repaired = bounds.convex_excess_bound(loss, 0.0, start.largest, plan)
     apart = {"optimisation": free, "stability": moved}
     return {**found, **apart, "repaired": sum(repaired.values())}
 
@@ -130,12 +96,6 @@ def settings(
     curvature: Curvature = "example",
 ) -> pd.DataFrame:
     """Every setting that was measured, with its average and what is said of it beforehand.
-
-    Args:
-        merged: of the study `scaling`; averages count.
-        experts: likewise.
-        record: see `starts`.
-        curvature: see `starts`.
 
     Returns:
         One row per seed and setting: `SETTING`, ``steps``; means over groups and tasks of
@@ -171,10 +131,6 @@ def merged_tasks(merged: pd.DataFrame) -> int:
 def validated(table: pd.DataFrame, merged: pd.DataFrame) -> pd.DataFrame:
     """The settings of `settings` whose merges were judged on validation examples as well.
 
-    Args:
-        table: from `settings`.
-        merged: of another record of the study `scaling`, with validation columns; averages count.
-
     Returns:
         ``table``'s rows of its seeds and settings, with ``merge_validation`` (per cent).
     """
@@ -188,9 +144,6 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
     """Spearman's correlation over settings of test loss with `GUIDES`, `PARTS`, `RIVALS`.
 
     A rival has no direction of its own: it counts in the one that fits the other seeds.
-
-    Args:
-        table: from `settings`.
     """
     names = [name for name in (*GUIDES, *PARTS, *RIVALS) if name in table]
     found = pd.DataFrame(
@@ -210,10 +163,6 @@ def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
 
     With all data only, as nobody would choose less. Settings that a guide does not tell apart
     count by their mean.
-
-    Args:
-        table: from `settings`, or `validated`.
-        value: in points of accuracy, or in nats of loss. A choice is made in the same way for both.
 
     Returns:
         One row per seed: `GUIDES`; `HABIT`, the ηK that was best in the other seeds; ``search``, by
@@ -253,10 +202,6 @@ def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
 def predicted(known: Mapping[int, Start], *, noise_share: float = 0.0) -> pd.DataFrame:
     """What `best_progress` says from gradients at θ_0, by seed.
 
-    Args:
-        known: from `starts`.
-        noise_share: η/b; 0 for the rule without noise.
-
     Returns:
         ``progress`` ηK, and ``distance`` ηK ‖∇f‖, how far the average then is from θ_0 in the
         first order, for which η need not be known.
@@ -279,10 +224,6 @@ def predicted(known: Mapping[int, Start], *, noise_share: float = 0.0) -> pd.Dat
 def best_lengths(table: pd.DataFrame, value: Literal["loss", "train_loss"]) -> pd.DataFrame:
     """The K at which the average's loss is least, one row per seed and rate, all else usual.
 
-    Args:
-        table: from `settings`.
-        value: which loss.
-
     Returns:
         ``steps``; ``last``, whether no more were tried, so that K is only bounded from below; and
         ``moved`` there; indexed by ``seed`` and ``learning_rate``.
@@ -294,11 +235,7 @@ def best_lengths(table: pd.DataFrame, value: Literal["loss", "train_loss"]) -> p
 
 
 def exponents(best: pd.DataFrame) -> pd.Series:
-    """Slope of log K against log η, by seed; −1 where the best ηK is one number.
-
-    Args:
-        best: from `best_lengths`.
-    """
+    """Slope of log K against log η, by seed; −1 where the best ηK is one number."""
     wide = best["steps"].unstack("learning_rate")
     rates = np.log(wide.columns.to_numpy(dtype=float))
     return pd.Series(np.polyfit(rates, np.log(wide.to_numpy()).T, 1)[0], index=wide.index)
@@ -314,12 +251,6 @@ def costs(
     known: Mapping[str, Any],
 ) -> pd.DataFrame:
     """How much a seed computes before its choice, in counts, with all data only as in `regrets`.
-
-    Args:
-        merged: of the study `scaling`.
-        experts: likewise.
-        swept: that study's settings.
-        known: the settings of the study `stability`.
 
     Returns:
         ``gradients`` of single examples, ``products`` of an example's Hessian with a vector (at

@@ -18,23 +18,14 @@ POWERS = np.linspace(-4, 4, 1601)
 
 
 def measured_noise(gradients: pd.DataFrame) -> bounds.Losses:
-    """σ and ζ of one task at the pretrained model, each in the mean square over seeds and tasks.
-
-    Args:
-        gradients: the table of that name from the study `stability`.
-    """
+    """σ and ζ of one task at the pretrained model, each in the mean square over seeds and tasks."""
     start = gradients[gradients["point"] == "pretrained"]
     noise, apart = (start[name].mean() for name in ("noise", "heterogeneity"))
     return bounds.Losses(1.0, torch.tensor([noise]).sqrt(), torch.tensor([apart]).sqrt())
 
 
 def stabilities(setting: Mapping[str, Any], known: bounds.Losses) -> tuple[float, float]:
-    """An expert's stability s by Lemma 3, and by `bounds.local_stability` for convex losses.
-
-    Args:
-        setting: ``steps`` and `sweep.SETTING`.
-        known: σ and ζ, as from `measured_noise`.
-    """
+    """An expert's stability s by Lemma 3, and by `bounds.local_stability` for convex losses."""
     examples = round(sweep.EXAMPLES * setting["share"])
     size = {"batch": setting["batch_size"], "examples": examples}
     plan = Training.alike(1, setting["steps"], setting["learning_rate"], **size)
@@ -46,11 +37,6 @@ def beside_theory(
     averages: pd.DataFrame, experts: pd.DataFrame, known: bounds.Losses
 ) -> dict[str, pd.DataFrame]:
     """E_G of the average against every parameter, and what the bounds make of it.
-
-    Args:
-        averages: of all settings, with the parts of `sweep.apart`.
-        experts: likewise; those of 0 steps are the pretrained model.
-        known: as from `measured_noise`.
 
     Returns:
         Parameter to a table that is indexed by it: ``mean`` and ``half_width`` of E_G over seeds,
@@ -85,10 +71,6 @@ def exponents(gains: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> pd.Dat
     pseudo-values of the delete-one jackknife over seeds. The rate is left out, as E_G does not
     change with it.
 
-    Args:
-        gains: averages, as from `sweep.gained`.
-        tables: from `beside_theory`.
-
     Returns:
         One row per parameter: ``measured``, ``half_width``, and `LAWS`.
     """
@@ -120,11 +102,7 @@ def _power(values: pd.Series) -> float:
 
 
 def misfits(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Root mean square distance of each law from the measured means, in nats: `LAWS` by parameter.
-
-    Args:
-        tables: from `beside_theory`.
-    """
+    """`LAWS` by parameter: root mean square distance from the measured means, in nats."""
     return pd.DataFrame(
         {
             column: (table[[*LAWS]].sub(table["mean"], axis=0) ** 2).mean() ** 0.5

@@ -11,7 +11,6 @@ from mergebook.stability.read.quadratics import pulled_tasks, untouched
 from mergebook.stability.theory.quadratics import Quadratics, covered, errors
 from mergebook.stability.theory.steps import Training, sgd
 
-WAYS = ("average", "fednova", "equal")  # the last: all experts trained for the mean length
 COMPARED = ("average", "fednova", "shared", "surrogate", "nearer")
 
 
@@ -26,18 +25,10 @@ def uneven(
 ) -> pd.DataFrame:
     """Four experts, two of which are trained ``times`` longer, over all six choices of the two.
 
-    Args:
-        lengths: the mean of η_t K_t.
-        seeds: of the families of tasks, as in chapter 40.
-        times: how much longer.
-        rate: η.
-        batch: b.
-        examples: n.
-
     Returns:
         One row per seed and length, means over the six: ``seed``, ``progress``; the exact excess
         error over that of θ_0 of the average, of FedNova, and of the average of experts trained for
-        equal lengths (`WAYS`); ``shared``, ``surrogate``: the cosine of the average's way with the
+        ``equal`` lengths; ``shared``, ``surrogate``: the cosine of the average's way with the
         downhill direction at θ_0 of f, and of the surrogate f̃; and ``nearer``: how often the
         average is nearer to the minimum of f̃ than to that of f.
     """

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from mergebook.lab.statistics import interval
+from mergebook.lab.statistics import interval, over_seeds
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.estimators import pl_constant
 from mergebook.stability.theory.steps import Training
@@ -65,9 +65,6 @@ BACKBONES = {  # name to result of the study `stability`, and the rate that the 
 def backbones(records: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Where the bound holds for pretrained networks, one row each; means over seeds.
 
-    Args:
-        records: of the study `stability`, by a name of `BACKBONES`.
-
     Returns:
         ``L of the mean`` loss and ``of an example``, the largest one measured at θ_0; ``rate``;
         ``steps`` K at which ηLK is 1/8 there; and ``Theorem 3`` at that edge, over f(θ_0).
@@ -87,32 +84,11 @@ def backbones(records: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows).T
 
 
-def pl_ratios(record: Mapping[str, Any]) -> pd.DataFrame:
-    """f/‖∇f‖² at every point, which Assumption 5 wants to be at most C, and 1/(2L) there.
-
-    Args:
-        record: of the study `stability`.
-
-    Returns:
-        ``loss``, ``ratio`` and ``least``, means over seeds, by ``point``; L is that of the mean.
-    """
-    points = pd.DataFrame(record["points"]).set_index(["point", "seed"])
-    table = pd.DataFrame(record["curvature"])
-    curved = table[table["of"] == "mean"].set_index(["point", "seed"])["smoothness"]
-    found = points.assign(ratio=points["loss"] / points["squared"], least=1 / (2 * curved))
-    return found.groupby("point", sort=False)[["loss", "ratio", "least"]].mean()
-
-
 def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 1500) -> list[float]:
     """Theorem 3 over the excess error of the pretrained model, at the edge of its domain, by seed.
 
     With γ*, and what is measured: L at any point, σ and ζ at the pretrained model, C at the
     average, or at the pretrained model where that alone was measured, and 0 for the least loss.
-
-    Args:
-        record: of the study `stability`.
-        batch: of an expert's training.
-        examples: of each task.
     """
     ratios = []
     tables = [pd.DataFrame(record[name]) for name in ("curvature", "gradients", "points")]
@@ -127,14 +103,9 @@ def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 150
         values = points.set_index("point")[["loss", "squared"]].to_dict("index")
         gap = values["pretrained"]["loss"]
         merge = values.get("average", values["pretrained"])
-        terms = bounds.printed_gradient_terms(losses, plan, gap, own_rate=False)
-        gradient = sum(bounds.printed_gradient_bound(terms, losses, plan))
-        moved = bounds.printed_stability(plan, bounds.printed_local_stability(losses, plan))
         loss, squared = (torch.tensor([merge[name]]) for name in ("loss", "squared"))
         pl = pl_constant(loss, squared, smooth)
-        gamma = bounds.best_gamma(gradient, moved)
-        least = max(pl.constant, pl.least)
-        parts = bounds.printed_excess(gradient, moved, smooth, least, gamma)
+        parts, *_ = bounds.theorem_3(losses, plan, gap, pl, gamma=None)
         ratios.append(sum(parts.values()) / gap)
     return ratios
 
@@ -154,9 +125,6 @@ def moves_with_laws(record: Mapping[str, Any]) -> pd.DataFrame:
 
     ``printed`` is Lemma 3, ``repaired`` the bound for convex losses, both with σ² and ζ² as
     measured at the pretrained model, in the mean square, which favours both.
-
-    Args:
-        record: of the study `retraining`.
     """
     noise = pd.DataFrame(record["noise"]).set_index(["seed", "task"])
     keys = ["seed", "rate", "batch", "examples", "sampling", "steps"]
@@ -188,9 +156,6 @@ def sweeps(table: pd.DataFrame) -> dict[str, tuple[str, pd.DataFrame]]:
     """Where one setting varies: name to the column that does, and the rows.
 
     One pass is as many steps as take batches of all examples, in the setting that most rows have.
-
-    Args:
-        table: of `moves_with_laws`.
     """
     usual = {name: table[name].mode()[0] for name in ("rate", "batch", "examples")}
     drawn, last = table["sampling"] == "drawn", table["steps"].max()
@@ -215,9 +180,6 @@ def fits(table: pd.DataFrame) -> pd.DataFrame:
 
     A distance that is not above ``chaos``, what rounding alone may do, is left out.
 
-    Args:
-        table: of `moves_with_laws`.
-
     Returns:
         ``stability``, and the laws' slopes over the same points, ``printed`` and ``repaired``;
         indexed by sweep and ``seed``.
@@ -231,11 +193,7 @@ def fits(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def slopes(table: pd.DataFrame) -> pd.DataFrame:
-    """`fits` over seeds: the mean of s as ``measured``, its ``half_width`` (95 %, Student), laws.
-
-    Args:
-        table: of `moves_with_laws`.
-    """
+    """`fits` over seeds: ``measured`` with its 95 % ``half_width``, and the laws."""
     rows = {}
     for name, own in fits(table).groupby(level="sweep", sort=False):
         mean, half = interval(own["stability"].tolist())
@@ -245,3 +203,30 @@ def slopes(table: pd.DataFrame) -> pd.DataFrame:
 
 def _slope(x: "pd.Series[float]", y: "pd.Series[float]") -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+# Merges
+
+
+def bounded(merged: pd.DataFrame) -> pd.DataFrame:
+    """E_G of a merge and what bounds make of S, V, L and ∇f at the same merge.
+
+    Returns:
+        One row per number of steps, means over seeds, in nats: ``error``, E_G on fresh examples
+        above that of the pretrained model on the same examples, whose expectation is 0, with its
+        95 % ``half_width``; ``root`` √(S·V); ``bound`` √(S·V) + L/2 · S; and ``lemma_1``,
+        √S ‖∇f‖ + L/2 · S, the least value over γ of the paper's Lemma 1.
+    """
+    gap = merged["fresh_loss"] - merged["loss"]
+    start = merged[merged["steps"] == 0].assign(gap=gap).set_index("seed")["gap"]
+    moved, curved = merged["stability"], merged["smoothness"] / 2 * merged["stability"]
+    root = np.sqrt(moved * merged["second_moment"])
+    table = merged.assign(
+        error=gap - merged["seed"].map(start),
+        root=root,
+        bound=root + curved,
+        lemma_1=np.sqrt(moved * merged["squared"]) + curved,
+    )
+    table = table[table["steps"] > 0]
+    found = over_seeds(table, "steps", "error").rename(columns={"mean": "error"})
+    return found.join(table.groupby("steps")[["root", "bound", "lemma_1"]].mean())

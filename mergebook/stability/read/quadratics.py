@@ -1,4 +1,4 @@
-"""What chapter 40 computes: quadratic tasks, and exact errors and bounds against the steps K."""
+"""What chapters 40 and 43 compute: quadratic tasks, and exact errors and bounds of their merges."""
 
 import math
 from collections.abc import Sequence
@@ -25,25 +25,16 @@ def two_tasks() -> Quadratics:
 
 def pulled_tasks(
     tasks: int = 4,
-    size: int = 6,
+    size: int = 6,  # dimensions
     *,
-    own: float = 0.5,
-    turned: float = 1.0,
-    flattest: float = 0.05,
+    own: float = 0.5,  # length of a task's own part of g_t; the shared part's is about 1
+    turned: float = 1.0,  # 0 gives all tasks the same H_t, 1 axes without relation
+    flattest: float = 0.05,  # least eigenvalue of every H_t; the largest is 1
     seed: int = 0,
 ) -> Quadratics:
     """Tasks with turned curvatures, whose gradients at θ_0 = 0 prefer no direction.
 
     Their minima c_t = H_t⁻¹ g_t then lie far away along directions that are flat for the task.
-
-    Args:
-        tasks: T.
-        size: d.
-        own: length of a task's own part of g_t; the part that all tasks share has length about 1.
-        turned: how far curvatures point along directions of the task's own: 0 gives all tasks the
-            same H_t, 1 directions without relation.
-        flattest: least eigenvalue of every H_t; the largest is 1.
-        seed: of the directions and gradients. Examples have unit variance in every direction.
     """
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(tasks, size, size, generator=generator, dtype=torch.float64)
@@ -61,37 +52,35 @@ def pulled_tasks(
     )
 
 
+def untouched(tasks: Quadratics, *, examples: int) -> float:
+    """Excess error of θ_0: it has seen no data, so that its generalisation error is zero."""
+    plan = Training.alike(len(tasks.hessians), 1, 1.0, batch=1, examples=examples)
+    return tasks.opening(plan, plan.weights)[0] - tasks.floor(plan.examples)
+
+
 def errors_over_steps(
     tasks: Quadratics, steps: Sequence[int], learning_rate: float, *, batch: int, examples: int
 ) -> pd.DataFrame:
-    """Exact errors of the average of equally trained experts, one row per K, K in ``steps``."""
+    """``steps``, and ``generalisation``, ``optimisation``, ``excess`` of equal experts' average."""
     rows = []
     for count in steps:
-        plan = _alike(tasks, count, learning_rate, batch, examples)
+        plan = Training.alike(
+            len(tasks.hessians), count, learning_rate, batch=batch, examples=examples
+        )
         exact = errors(tasks, plan)
         rows.append((count, exact.generalisation, exact.optimisation, exact.excess))
     return pd.DataFrame(rows, columns=["steps", "generalisation", "optimisation", "excess"])
 
 
-def untouched(tasks: Quadratics, *, examples: int) -> float:
-    """Excess error of θ_0: it has seen no data, so that its generalisation error is zero."""
-    plan = _alike(tasks, 1, 1.0, 1, examples)
-    return tasks.opening(plan, plan.weights)[0] - tasks.floor(plan.examples)
-
-
 def bounds_over_steps(
     tasks: Quadratics, steps: Sequence[int], learning_rate: float, *, batch: int, examples: int
 ) -> pd.DataFrame:
-    """The excess error of the average and three bounds of it, one row per K, K in ``steps``.
-
-    ``theorem_3`` and ``best_gamma`` are the paper's with the rate left free, with ζ at θ_0 and σ in
-    the mean square, both of which favour them. ``repaired`` is `excess_bound`, for examples on
-    spheres, where no two gradients differ by more than a known length.
-    ``papers_domain`` and ``domain`` say where the two kinds are proved.
-    """
+    """``steps``, `TOTALS`, and ``papers_domain`` and ``domain``, where the bounds are proved."""
     rows = []
     for count in steps:
-        plan = _alike(tasks, count, learning_rate, batch, examples)
+        plan = Training.alike(
+            len(tasks.hessians), count, learning_rate, batch=batch, examples=examples
+        )
         known = constants(tasks)
         places = (bounds.in_domain(known, plan, printed=True), bounds.in_domain(known, plan))
         rows.append((count, *totals(tasks, plan).values(), *places))
@@ -104,35 +93,28 @@ def constants(tasks: Quadratics) -> bounds.Losses:
 
 
 def totals(tasks: Quadratics, plan: Training) -> dict[str, float]:
-    """The exact excess error of a merge with equal steps and weights, and the three bounds of it.
+    """`TOTALS`: the exact excess error of equal experts' average, and three bounds of it.
 
-    Args:
-        tasks: the tasks.
-        plan: plain SGD.
+    ``theorem_3`` and ``best_gamma`` are the paper's with the rate left free, with ζ at θ_0 and σ in
+    the mean square, both of which favour them. ``repaired`` is `repaired_parts`.
     """
     printed = [sum(parts.values()) for parts in printed_parts(tasks, plan)]
     values = [errors(tasks, plan).excess, *printed, sum(repaired_parts(tasks, plan).values())]
     return dict(zip(TOTALS, values, strict=True))
 
 
-def printed_parts(tasks: Quadratics, plan: Training) -> tuple[dict[str, float], dict[str, float]]:
+def printed_parts(tasks: Quadratics, plan: Training) -> list[dict[str, float]]:
     """The parts of Theorem 3 (Li et al., 2026), and of its form with γ*."""
     known = constants(tasks)
     gap = tasks.opening(plan, plan.weights)[0] - tasks.floor(plan.examples)
-    terms = bounds.printed_gradient_terms(known, plan, gap, own_rate=False)
-    gradient = sum(bounds.printed_gradient_bound(terms, known, plan))
-    moved = bounds.printed_stability(plan, bounds.printed_local_stability(known, plan))
-    first, second = (
-        bounds.printed_excess(gradient, moved, known.smoothness, tasks.pl_constant, gamma)
-        for gamma in (1.0, bounds.best_gamma(gradient, moved))
-    )
-    return first, second
+    given = known, plan, gap, tasks.pl_constant
+    return [bounds.theorem_3(*given, gamma=gamma)[0] for gamma in (1.0, None)]
 
 
 def repaired_parts(
     tasks: Quadratics, plan: Training, *, weighted: bool = False
 ) -> dict[str, float]:
-    """E_O and E_G as `excess_bound` allows them, of examples on spheres.
+    """E_O and E_G as `excess_bound` allows them, of examples on spheres, with known largest noise.
 
     From `descent_bound`, which needs equal steps and weights, or from `weighted_descent_bound`.
     """
@@ -148,7 +130,3 @@ def repaired_parts(
     spread = tasks.covariances.diagonal(dim1=1, dim2=2).sum(1).sqrt()
     largest = bounds.Losses(known.smoothness, 2 * known.smoothness * spread, known.heterogeneity)
     return bounds.convex_excess_bound(parts, tasks.floor(plan.examples), largest, plan)
-
-
-def _alike(tasks: Quadratics, steps: int, rate: float, batch: int, examples: int) -> Training:
-    return Training.alike(len(tasks.hessians), steps, rate, batch=batch, examples=examples)

@@ -20,25 +20,13 @@ KINDS = ("plain, half as long", "sharpness-aware, 0.05", "sharpness-aware, 0.2",
 def training_gains(
     test: pd.DataFrame, method: str, value: str = "accuracy", *, base: str = "plain"
 ) -> pd.DataFrame:
-    """How other kinds of training differ from plain experts that cost the same: `both_intervals`.
-
-    Args:
-        test: the table of that name from the study ``remedies``.
-        method: a merge, or ``individual``.
-        value: a column.
-        base: the kind to compare with.
-    """
+    """`both_intervals` of other kinds of training less plain experts that cost the same."""
     runs = test[test["method"] == method].drop(columns="method").rename(columns={"kind": "method"})
     return both_intervals(runs, {kind: (kind, base) for kind in KINDS if kind != base}, value)
 
 
 def by_way(merged: pd.DataFrame, *, kind: str, method: str) -> pd.DataFrame:
     """Means over draws, with the ways of treating task vectors as ``method``.
-
-    Args:
-        merged: the table of that name from the study ``uneven``.
-        kind: what sets the two halves of the experts apart.
-        method: the rule.
 
     Returns:
         Rows of ``method``, ``seed``, ``task``, ``accuracy`` and ``loss``. ``alike`` is the mean of
@@ -52,12 +40,6 @@ def by_way(merged: pd.DataFrame, *, kind: str, method: str) -> pd.DataFrame:
 
 def way_gains(merged: pd.DataFrame, way: str, base: str, *, method: str) -> pd.DataFrame:
     """Accuracy that one way gains over another: `both_intervals`, in points.
-
-    Args:
-        merged: as for `by_way`.
-        way: ``per step``, ``per length``, ``as they are``, ``equal`` or ``alike``.
-        base: another.
-        method: the rule.
 
     Returns:
         A row for each kind of difference; without numbers where it does not have that way.
@@ -89,9 +71,6 @@ def longer(experts: pd.DataFrame) -> pd.DataFrame:
 def growth(experts: pd.DataFrame) -> pd.DataFrame:
     """Slope of log ‖θ_t − θ_0‖ against log K, fitted in every seed and task, means over tasks.
 
-    Args:
-        experts: as from `longer`.
-
     Returns:
         One row per seed, one column per optimiser.
     """
@@ -105,13 +84,7 @@ def growth(experts: pd.DataFrame) -> pd.DataFrame:
 
 
 def correlations(coefficients: pd.DataFrame, granularity: str, column: str) -> pd.Series:
-    """Spearman's correlation of λ_t with another column over tasks, by seed.
-
-    Args:
-        coefficients: the table of that name from the study ``mechanisms``.
-        granularity: of AdaMerging's coefficients.
-        column: ``heterogeneity``, ``loss`` or ``distance``.
-    """
+    """Spearman's correlation of λ_t with another column over tasks, by seed."""
     own = coefficients[coefficients["granularity"] == granularity]
     found = {
         seed: part["coefficient"].corr(part[column], method="spearman")
@@ -121,21 +94,13 @@ def correlations(coefficients: pd.DataFrame, granularity: str, column: str) -> p
 
 
 def task_means(coefficients: pd.DataFrame, granularity: str) -> pd.DataFrame:
-    """``coefficient`` and ``heterogeneity`` of every task, means over seeds.
-
-    Args:
-        coefficients: as for `correlations`.
-        granularity: likewise.
-    """
+    """``coefficient`` and ``heterogeneity`` of every task, means over seeds."""
     own = coefficients[coefficients["granularity"] == granularity]
     return own.groupby("task")[["coefficient", "heterogeneity"]].mean()
 
 
 def errors(test: pd.DataFrame) -> pd.DataFrame:
     """The two errors of a model, as far as they can differ between models (nats).
-
-    Args:
-        test: the table of that name from the study ``mechanisms``.
 
     Returns:
         Its rows with ``of`` put behind ``method``, ``optimisation``, the training loss, which is

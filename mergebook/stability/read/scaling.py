@@ -26,12 +26,7 @@ def apart(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def gained(rows: pd.DataFrame, experts: pd.DataFrame) -> pd.DataFrame:
-    """What rows differ by from the pretrained model, on the same seed, task and examples.
-
-    Args:
-        rows: with the parts of `apart`.
-        experts: likewise; those of 0 steps are the pretrained model.
-    """
+    """What rows differ by from the pretrained model, on the same seed, task and examples."""
     parts = ["accuracy", "loss", "train_loss", "generalisation"]
     keys = ["seed", "task"]
     start = experts[experts["steps"] == 0].groupby([*keys, *SETTING])[parts].first()
@@ -40,12 +35,7 @@ def gained(rows: pd.DataFrame, experts: pd.DataFrame) -> pd.DataFrame:
 
 
 def at(table: pd.DataFrame, **chosen: Any) -> pd.DataFrame:
-    """The rows of the usual setting, but for what is chosen.
-
-    Args:
-        table: of the study `scaling`.
-        **chosen: columns to the value that they shall have; None leaves a column free.
-    """
+    """The rows of the usual setting, but for what is chosen."""
     wanted = {**USUAL, **chosen}
     kept = np.ones(len(table), dtype=bool)
     for name, value in wanted.items():
@@ -58,9 +48,6 @@ def spread(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataF
     """One row per seed and task, one column per value of a column, ascending; high is good.
 
     Cells are means over groups: accuracies in per cent, losses with a minus.
-
-    Raises:
-        ValueError: where a seed or a task lacks a value, or there are no rows.
     """
     wide = rows.pivot_table(index=["seed", "task"], columns=column, values=value, aggfunc="mean")
     if wide.empty or wide.isna().any(axis=None):
@@ -73,12 +60,7 @@ def _sign(value: str) -> int:
 
 
 def chosen_elsewhere(wide: pd.DataFrame, among: Sequence[Any]) -> dict[Any, Any]:
-    """For every seed the column that is best on average in the others: seed to column.
-
-    Args:
-        wide: indexed by seed and task, as of `spread`; high is good.
-        among: the columns to choose from.
-    """
+    """For every seed the column that is best on average in the others: seed to column."""
     means = wide.groupby("seed").mean()[list(among)]
     return {seed: means.drop(seed).mean().idxmax() for seed in means.index}
 
@@ -122,13 +104,6 @@ def passes(steps: int, batch_size: int = USUAL["batch_size"], share: float = 1.0
     return steps * batch_size / (share * EXAMPLES)
 
 
-def over_groups(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
-    """The paper's error bar in one seed: mean and standard error over groups of its experts."""
-    means = rows.groupby([column, "group"])[value].mean().unstack("group")
-    means = abs(_sign(value)) * means
-    return pd.DataFrame({"mean": means.mean(axis=1), "error": means.sem(axis=1)})
-
-
 def agreement(merged: pd.DataFrame, method: str, value: str = "accuracy") -> pd.Series:
     """How often a method and the average change in the same direction, in per cent, by seed.
 
@@ -169,30 +144,12 @@ def free(sweep: Mapping[str, Any]) -> str:
 def shared_tasks(counts: pd.DataFrame, method: str, value: str = "accuracy") -> pd.DataFrame:
     """Means over the tasks that even the smallest merge holds; high is good, as in `spread`.
 
-    Args:
-        counts: rows of nested merges of one setting after one number of steps.
-        method: a rule.
-        value: a column.
-
     Returns:
         One row per seed, one column per ``count``.
     """
     rows = counts[counts["method"] == method]
     first = rows[rows["count"] == rows["count"].min()][["seed", "task"]]
     return rows.merge(first).pivot_table(index="seed", columns="count", values=value) * _sign(value)
-
-
-def above_smallest(counts: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy on the tasks of the smallest merge, less that in its average; no printed rules.
-
-    Args:
-        counts: as for `shared_tasks`, with several methods.
-    """
-    rows = counts[~counts["method"].str.endswith("_printed")]
-    least = rows[(rows["method"] == "average") & (rows["count"] == rows["count"].min())]
-    keys = ["seed", "task"]
-    shown = rows.merge(least[[*keys, "accuracy"]], on=keys, suffixes=("", "_least"))
-    return shown.assign(accuracy=shown["accuracy"] - shown["accuracy_least"])
 
 
 def slopes(counts: pd.DataFrame, method: str, value: str = "accuracy") -> pd.Series:

@@ -16,13 +16,7 @@ from mergelib.messages.brief import Brief
 def adam_weights(
     gradients: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
 ) -> Tensor:
-    """The weights a_kj of Adam with a constant rate and without weight decay, ``(K, d)``.
-
-    Args:
-        gradients: g_0 … g_{K−1} as they came, ``(K, d)``.
-        betas: decay of the first and second moment, 0 to 1, without 1.
-        eps: added to the root of the second moment.
-    """
+    """The weights a_kj of Adam with a constant rate and without weight decay, ``(K, d)``."""
     first, second = betas
     moment, shares = torch.zeros_like(gradients[0]), []
     for k, gradient in enumerate(gradients, start=1):
@@ -38,17 +32,11 @@ def adam_weights(
 
 @dataclass(frozen=True, repr=False)
 class AdamSteps(Brief):
-    """How far Adam is from a vector a.
+    """How far Adam is from a vector a."""
 
-    Attributes:
-        mean: of each step's weights over the coordinates, ``(K,)``, in units of 1/gradient.
-        spread: standard deviation of these over their mean; 0 if there is a vector a.
-        residual: the share of ‖θ_K − θ_0‖ outside the span of the gradients, 0..1.
-    """
-
-    mean: Tensor
-    spread: Tensor
-    residual: float
+    mean: Tensor  # of each step's weights over the coordinates, ``(K,)``, in units of 1/gradient
+    spread: Tensor  # standard deviation of these over their mean; 0 if there is a vector a
+    residual: float  # the share of ‖θ_K − θ_0‖ outside the span of the gradients, 0..1
 
 
 def adam_steps(
@@ -65,12 +53,7 @@ def adam_steps(
 
 
 def outside(vector: Tensor, directions: Tensor) -> float:
-    """The share of a vector's length outside the span of some directions, 0..1.
-
-    Args:
-        vector: ``(d,)``, not zero.
-        directions: ``(K, d)``.
-    """
+    """The share of a vector's length outside the span of some directions, 0..1."""
     rows, aim = directions.double(), vector.double()
     shares = torch.linalg.pinv(rows @ rows.T, hermitian=True, rtol=1e-10) @ (rows @ aim)
     return float((aim - shares @ rows).norm() / aim.norm())

@@ -7,7 +7,7 @@ Definition 2: how far the merge moves, squared, when one example is drawn again;
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,18 +23,13 @@ REPAIRED_DOMAIN = 1 / (2 * math.sqrt(3))  # of the descent bound
 
 @dataclass(frozen=True, repr=False)
 class Losses(Brief):
-    """What the bounds know of T losses.
+    """What the bounds know of T losses."""
 
-    Attributes:
-        smoothness: L, of every example's loss.
-        noise: σ_t, ``(T,)``, root of the squared distance of an example's gradient from the task's;
-            its mean for what speaks of descent, its largest for stability.
-        heterogeneity: ζ_t, ``(T,)``, distance of ∇f_t from ∇f at any point (Assumption 3).
-    """
-
-    smoothness: float
+    smoothness: float  # L, of every example's loss
+    # σ_t, ``(T,)``, root of the squared distance of an example's gradient from the task's; its mean
+    # for what speaks of descent, its largest for stability
     noise: Tensor
-    heterogeneity: Tensor
+    heterogeneity: Tensor  # ζ_t, ``(T,)``, distance of ∇f_t from ∇f at any point (Assumption 3)
 
 
 def in_domain(losses: Losses, training: Training, *, printed: bool = False) -> bool:
@@ -58,23 +53,14 @@ def printed_rate(training: Training) -> float:
 
 
 def printed_gradient_terms(
-    losses: Losses,
-    training: Training,
-    gap: float,
+    losses: Losses,  # the largest σ and ζ count
+    training: Training,  # the smallest batch counts
+    gap: float,  # f̃(θ_0) less the least value of f̃
     *,
-    drift: Literal[5, 12] = 12,
-    own_rate: bool = True,
+    drift: Literal[5, 12] = 12,  # of the last term, in Theorem 4 and its source; 5 in Theorem 2
+    own_rate: bool = True,  # the paper's η = √(T/K̄) in place of the training's
 ) -> dict[str, float]:
-    """The four terms of ε, which is to bound ‖∇f̃‖² at the merge: Theorems 2 and 4, Corollary 2.
-
-    Args:
-        losses: their constants; the largest σ and ζ count.
-        training: how the experts were trained; the smallest batch counts.
-        gap: f̃(θ_0) less the least value of f̃.
-        drift: of the last term: 12 in Theorem 4 and its source (Wang et al., 2020), 5 in Theorem 2.
-        own_rate: with the paper's η = √(T/K̄), whatever ``training.learning_rate``; otherwise
-            with the latter.
-    """
+    """The four terms of ε, which is to bound ‖∇f̃‖² at the merge: Theorems 2 and 4, Corollary 2."""
     rate = printed_rate(training) if own_rate else training.learning_rate
     total, surrogate = training.surrogate
     smooth, batch = losses.smoothness, float(training.batch.min())
@@ -102,14 +88,14 @@ def accumulation(training: Training) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def printed_gradient_bound(
-    terms: Mapping[str, float], losses: Losses, training: Training
+    terms: Mapping[str, float],
+    losses: Losses,
+    training: Training,
+    divergence: Callable[[Tensor], float] = chi_square_printed,  # with `chi_square` the source's
 ) -> tuple[float, float]:
-    """Of ‖∇f‖² at the merge, Eq. 7, 20 and 22: 2 (χ² + 1) ε, and 2 χ² Σ ω ζ².
-
-    χ² is as printed; with `chi_square` in its place the statement is that of the source.
-    """
+    """Of ‖∇f‖² at the merge, Eq. 7, 20 and 22: 2 (χ² + 1) ε, and 2 χ² Σ ω ζ²."""
     _, surrogate = training.surrogate
-    apart = chi_square_printed(surrogate)
+    apart = divergence(surrogate)
     tasks = float(surrogate @ losses.heterogeneity**2)
     return 2 * (apart + 1) * sum(terms.values()), 2 * apart * tasks
 
@@ -133,17 +119,13 @@ def printed_stability(training: Training, local: Tensor) -> float:
 
 
 def printed_excess(
-    gradient: float, stability: float, smoothness: float, pl_constant: float, gamma: float = 1.0
+    gradient: float,  # a bound of ‖∇f‖² at the merge
+    stability: float,  # S or a bound, such as `printed_stability`
+    smoothness: float,
+    pl_constant: float,  # C of Assumption 5, f − f(θ̂) ≤ C ‖∇f‖² at the merge; at least 1/(2L)
+    gamma: float = 1.0,  # weight of Young's inequality; `best_gamma` gives the best
 ) -> dict[str, float]:
-    """(L + γ)/2 · S + (1/(2γ) + C) ‖∇f‖², Eq. 5 and 23, in parts; Theorem 3 is γ = 1.
-
-    Args:
-        gradient: a bound of ‖∇f‖² at the merge, such as both parts of `printed_gradient_bound`.
-        stability: S or a bound, such as `printed_stability`.
-        smoothness: L.
-        pl_constant: C of Assumption 5, f − f(θ̂) ≤ C ‖∇f‖² at the merge; at least 1/(2L).
-        gamma: weight of Young's inequality, in the unit of L; `best_gamma` gives the best.
-    """
+    """(L + γ)/2 · S + (1/(2γ) + C) ‖∇f‖², Eq. 5 and 23, in parts; Theorem 3 is γ = 1."""
     return {
         "stability": smoothness / 2 * stability,
         "optimisation": pl_constant * gradient,
@@ -154,6 +136,25 @@ def printed_excess(
 def best_gamma(gradient: float, stability: float) -> float:
     """γ* = √(‖∇f‖² / S), which the paper derives before Eq. 24, and does not put in."""
     return math.sqrt(gradient / stability)
+
+
+def theorem_3(
+    losses: Losses,
+    training: Training,
+    gap: float,
+    pl_constant: float,
+    *,
+    gamma: float | None = 1.0,  # None for the best
+    own_rate: bool = False,
+    divergence: Callable[[Tensor], float] = chi_square_printed,
+) -> tuple[dict[str, float], float, float]:
+    """The parts of `printed_excess`, and the bounds of ‖∇f‖² and S that the paper puts in."""
+    terms = printed_gradient_terms(losses, training, gap, own_rate=own_rate)
+    gradient = sum(printed_gradient_bound(terms, losses, training, divergence))
+    moved = printed_stability(training, printed_local_stability(losses, training))
+    weight = best_gamma(gradient, moved) if gamma is None else gamma
+    parts = printed_excess(gradient, moved, losses.smoothness, pl_constant, weight)
+    return parts, gradient, moved
 
 
 # What holds
@@ -168,12 +169,6 @@ def local_stability(
     losses: Losses, training: Training, *, epochs: bool = False, convex: bool = False
 ) -> Tensor:
     """s_t of SGD, in place of Lemma 3: growth · 4σ² (n/(n−1))² η² [K (1−b/n)/(bn) + K²/n²].
-
-    Args:
-        losses: L, and σ_t with ‖∇ℓ(θ; z) − ∇f_t(θ)‖ ≤ σ_t for *every* example of either data set.
-        training: SGD, of whose rates each expert's largest counts; n of at least 2.
-        epochs: whole shuffled epochs in place of batches drawn anew at every step: K²/n² alone.
-        convex: losses are convex and η ≤ 2/L: growth is 1, otherwise (1 + ηL)^(2K−2).
 
     Returns:
         Shape ``(T,)``.
@@ -193,17 +188,14 @@ def merged_stability(training: Training, local: Tensor) -> float:
 
 
 def descent_bound(
-    opening: tuple[float, float, float], losses: Losses, training: Training
+    opening: tuple[float, float, float],  # f̃, ‖∇f̃‖² and κ² = Σ ω_t ‖∇f_t − ∇f̃‖², all at θ_0
+    losses: Losses,  # σ_t in the mean square of Assumption 2; ζ is not needed
+    training: Training,
 ) -> dict[str, float]:
     """A bound of E f̃ at the merge, in parts to be added: no PL condition, nothing beyond θ_0.
 
     f̃(θ_0) − u/4 ‖∇f̃(θ_0)‖² + u [u L Σω²σ²‖a‖₂²/(b‖a‖₁²) + 3/2 η²L² Σωσ²A₂/b + 3 η²L² κ² A₃],
     where u = η τ_eff. For SGD with any schedule, and η L ‖a_t‖₁ ≤ `REPAIRED_DOMAIN`.
-
-    Args:
-        opening: f̃, ‖∇f̃‖² and κ² = Σ ω_t ‖∇f_t − ∇f̃‖², all at θ_0.
-        losses: L, and σ_t in the mean square of Assumption 2. ζ is not needed.
-        training: how the experts were trained.
     """
     value, gradient, dissimilarity = opening
     total, surrogate = training.surrogate
@@ -225,7 +217,9 @@ def descent_bound(
 
 
 def weighted_descent_bound(
-    opening: tuple[float, float, float, float], losses: Losses, training: Training
+    opening: tuple[float, float, float, float],  # f, ‖∇f‖², δ² = ‖∇f − ∇f̃‖², m² = Σ ω_t ‖∇f_t‖²
+    losses: Losses,  # σ_t in the mean square of Assumption 2; ζ is not needed
+    training: Training,
 ) -> dict[str, float]:
     """A bound of E f at the merge, whatever its weights and its experts' steps, in parts to add.
 
@@ -233,11 +227,6 @@ def weighted_descent_bound(
     P = η²L² [3 Σωσ²A/b + 6 m² max A₃] bounds how far the experts leave their first gradients.
     `descent_bound` speaks of f̃ = Σ ω_t f_t; this one of the mean f, and δ is what that costs.
     Under the same conditions, and never larger where both apply.
-
-    Args:
-        opening: f, ‖∇f‖², δ² = ‖∇f − ∇f̃‖² and m² = Σ ω_t ‖∇f_t‖², all at θ_0.
-        losses: L, and σ_t in the mean square of Assumption 2. ζ is not needed.
-        training: how the experts were trained.
     """
     value, gradient, apart, second_moment = opening
     total, surrogate = training.surrogate
@@ -256,19 +245,12 @@ def weighted_descent_bound(
 
 
 def excess_bound(
-    parts: Mapping[str, float], floor: float, stability: float, smoothness: float
+    parts: Mapping[str, float],  # `descent_bound`'s where f̃ is f, or `weighted_descent_bound`'s
+    floor: float,  # f(θ̂)
+    stability: float,  # S or a bound, such as `merged_stability` of `local_stability`
+    smoothness: float,
 ) -> dict[str, float]:
-    """A bound of the excess error, E_O and E_G apart, from `descent_bound` and a bound of S.
-
-    V ≤ 2 L f for losses that are not negative, so that the same bound of f serves twice.
-
-    Args:
-        parts: of f at the merge: `descent_bound`'s for equal weights and ‖a_t‖₁, where f̃ is f, or
-            `weighted_descent_bound`'s.
-        floor: f(θ̂).
-        stability: S or a bound, such as `merged_stability` of `local_stability`.
-        smoothness: L.
-    """
+    """A bound of the excess error, E_O and E_G apart; V ≤ 2 L f for losses of at least 0."""
     loss = sum(parts.values())
     return {
         "optimisation": loss - floor,
@@ -279,20 +261,18 @@ def excess_bound(
 def convex_excess_bound(
     parts: Mapping[str, float], floor: float, largest: Losses, training: Training
 ) -> dict[str, float]:
-    """`excess_bound` with `local_stability` of convex losses, which favours it elsewhere.
-
-    Args:
-        parts: as there.
-        floor: as there.
-        largest: L, and σ_t as `local_stability` takes them.
-        training: how the experts were trained, and merged.
-    """
+    """`excess_bound` with `local_stability` of convex losses, which favours it elsewhere."""
     local = local_stability(largest, training, convex=True)
     return excess_bound(parts, floor, merged_stability(training, local), largest.smoothness)
 
 
 def best_progress(
-    gradient: float, dissimilarity: float, smoothness: float, *, noise: float = 0.0, tasks: int = 1
+    gradient: float,  # ‖∇f(θ_0)‖, not squared
+    dissimilarity: float,  # κ, root of the mean squared distance of ∇f_t(θ_0) from it
+    smoothness: float,
+    *,
+    noise: float = 0.0,  # s, the rate times the variance of a batch's gradient, mean over tasks
+    tasks: int = 1,  # over which the average's noise is spread
 ) -> float:
     """ηK at which `descent_bound` of an average is least, at a fixed rate and for many equal steps.
 
@@ -300,13 +280,6 @@ def best_progress(
     9 L²κ² u² + 3 L²s u = ‖∇f‖²/4 − L s/T with s = ησ²/b: without noise, u = ‖∇f‖/(6 L κ). Where
     the right side is not positive, noise costs more than any step gains, and u is 0. At most
     `REPAIRED_DOMAIN` / L, where the bound ends. Only gradients at θ_0 are needed.
-
-    Args:
-        gradient: ‖∇f(θ_0)‖, not squared.
-        dissimilarity: κ, root of the mean squared distance of ∇f_t(θ_0) from it.
-        smoothness: L.
-        noise: s, the rate times the variance of a batch's gradient, mean over tasks.
-        tasks: T, over which the average's noise is spread.
     """
     gain = gradient**2 / 4 - smoothness * noise / tasks
     if gain <= 0:

@@ -24,16 +24,11 @@ from mergelib.statedict import flatten
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number estimated from a sample.
+    """A number estimated from a sample."""
 
-    Attributes:
-        value: without bias.
-        half_width: of its 95 % interval; NaN from a single draw.
-        plug_in: what putting sample means in for expectations gives, where that differs.
-    """
-
-    value: float
-    half_width: float
+    value: float  # without bias
+    half_width: float  # of its 95 % interval; NaN from a single draw
+    # what putting sample means in for expectations gives, where that differs
     plug_in: float = math.nan
 
 
@@ -52,12 +47,6 @@ def smoothness(
     ‖H v‖ for unit vectors v, with v ← H v / ‖H v‖: this never falls, and never exceeds the largest
     |eigenvalue|, whatever its sign. It is a lower estimate of L in two ways: only at θ, and of a
     mean, whose Hessian is flatter than those of single examples.
-
-    Args:
-        losses: of the tasks that count, equally, around one point.
-        steps: products with the Hessian, at most.
-        tolerance: stop when a step has raised the value by at most this share.
-        generator: draws the first direction.
     """
     like, hessians = flatten(losses[0].point), [loss.hessian() for loss in losses]
     direction, value = torch.randn(like.shape, generator=generator).to(like), 0.0
@@ -93,15 +82,10 @@ def example_smoothness(
 
 @dataclass(frozen=True)
 class Noise:
-    """How far gradients of single examples are from their mean.
+    """How far gradients of single examples are from their mean."""
 
-    Attributes:
-        square: the mean squared distance σ_t² of Assumption 2, its interval over examples.
-        largest: the largest distance, not squared, which stability asks for.
-    """
-
-    square: Estimate
-    largest: float
+    square: Estimate  # the mean squared distance σ_t² of Assumption 2, its interval over examples
+    largest: float  # the largest distance, not squared, which stability asks for
 
 
 def gradient_noise(loss: TaskLoss) -> Noise:
@@ -109,9 +93,6 @@ def gradient_noise(loss: TaskLoss) -> Noise:
 
     A batch of b of the n examples, drawn without replacement, has a gradient whose expected squared
     distance from ∇f_t is σ² (n − b)/(b n).
-
-    Raises:
-        ValueError: for fewer than two examples.
     """
     centre = loss.gradient()
     rows = [(batch - centre).square().sum(1) for batch in loss.example_gradients()]
@@ -125,13 +106,6 @@ def gradient_products(losses: Sequence[TaskLoss], parts: int = 4) -> Tensor:
     """⟨ĝ_ta, ĝ_sb⟩ of all tasks' gradients on disjoint parts of their examples, ``(T, m, T, m)``.
 
     All that follows about lengths and distances of ∇f_1 … ∇f_T is made of these.
-
-    Args:
-        losses: T of them, around one point, examples in random order.
-        parts: m, at least 2; what is left over of n examples in m equal parts is not used.
-
-    Raises:
-        ValueError: for other numbers of parts, or a task with fewer examples than that.
     """
     if parts < 2 or parts > min(len(loss) for loss in losses):
         raise ValueError(f"parts is {parts}, expected 2 up to the examples of a task")
@@ -146,12 +120,7 @@ def gradient_products(losses: Sequence[TaskLoss], parts: int = 4) -> Tensor:
 
 
 def squared_length(products: Tensor, combination: Tensor) -> Estimate:
-    """‖Σ_t c_t ∇f_t‖² without bias, with a jackknife interval over the parts.
-
-    Args:
-        products: ``(T, m, T, m)`` of `gradient_products`.
-        combination: c, ``(T,)``; 1/T each for ∇f.
-    """
+    """‖Σ_t c_t ∇f_t‖² without bias, with a jackknife interval over the parts."""
     return _off_diagonal(_combined(products, combination))
 
 
@@ -159,9 +128,6 @@ def heterogeneity(products: Tensor) -> list[Estimate]:
     """ζ_t² = ‖∇f_t − ∇f‖² of every task, at this point (Li et al., 2026, Assumption 3).
 
     It belongs to the group: f is the mean of these tasks' losses.
-
-    Args:
-        products: ``(T, m, T, m)`` of `gradient_products`.
     """
     count = len(products)
     each = torch.eye(count, dtype=products.dtype) - 1 / count
@@ -172,10 +138,6 @@ def dissimilarity(products: Tensor, weights: Tensor) -> Estimate:
     """κ² = Σ_t ω_t ‖∇f_t − ∇f̃‖² around f̃ = Σ_t ω_t f_t (Li et al., 2026, Lemma 4).
 
     At most Σ_t ω_t ζ_t², the second moment around another centre.
-
-    Args:
-        products: ``(T, m, T, m)`` of `gradient_products`.
-        weights: ω, ``(T,)``, not negative, of sum 1.
     """
     each = torch.eye(len(weights), dtype=products.dtype) - weights
     squares = torch.stack([_combined(products, row) for row in each])
@@ -204,38 +166,10 @@ def _off_diagonal(table: Tensor) -> Estimate:
 # From gradients to losses
 
 
-@dataclass(frozen=True)
-class PL:
-    """C of Assumption 5, f − f(θ̂) ≤ C ‖∇f‖², as some points have it.
-
-    Attributes:
-        constant: the largest ratio.
-        least: 1/(2L), which smoothness forces on every ratio.
-    """
-
-    constant: float
-    least: float
-
-    @property
-    def possible(self) -> bool:
-        """Whether C ≥ 1/(2L); if not, the floor is too high, or L is too small."""
-        return self.constant >= self.least
-
-
-def pl_constant(values: Tensor, squares: Tensor, smoothness: float, floor: float = 0.0) -> PL:
-    """C = max (f − floor)/‖∇f‖² over points.
-
-    Args:
-        values: f at the points, ``(P,)``.
-        squares: ‖∇f‖² there, ``(P,)``, of the same examples, so without correction.
-        smoothness: L.
-        floor: f(θ̂), or what is known to lie below.
-
-    Raises:
-        ValueError: for a floor above a value.
-    """
+def pl_constant(values: Tensor, squares: Tensor, smoothness: float, floor: float = 0.0) -> float:
+    """C of Assumption 5, f − f(θ̂) ≤ C ‖∇f‖², over points: the largest ratio, at least 1/(2L)."""
     if not bool((values >= floor).all()):
         raise ValueError(
             f"floor is {floor}, expected at most {float(values.min()):g}, a value of f"
         )
-    return PL(float(((values - floor) / squares).max()), 1 / (2 * smoothness))
+    return max(float(((values - floor) / squares).max()), 1 / (2 * smoothness))

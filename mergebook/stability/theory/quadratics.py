@@ -26,19 +26,13 @@ FLAT = 1e-12  # 1 − a_p a_q below this: the geometric sum is K
 
 @dataclass(frozen=True, repr=False)
 class Quadratics(Brief):
-    """T quadratic tasks in d dimensions, and a start.
+    """T quadratic tasks in d dimensions, and a start."""
 
-    Attributes:
-        hessians: H_t, ``(T, d, d)``, symmetric, not negative, of a positive definite mean; float64.
-        centres: c_t, ``(T, d)``: where task t's expected loss is least.
-        covariances: C_t of a task's examples, ``(T, d, d)``.
-        start: θ_0, ``(d,)``.
-    """
-
+    # H_t, ``(T, d, d)``, symmetric, not negative, of a positive definite mean; float64
     hessians: Tensor
-    centres: Tensor
-    covariances: Tensor
-    start: Tensor
+    centres: Tensor  # c_t, ``(T, d)``: where task t's expected loss is least
+    covariances: Tensor  # C_t of a task's examples, ``(T, d, d)``
+    start: Tensor  # θ_0, ``(d,)``
 
     @cached_property
     def smoothness(self) -> float:
@@ -72,12 +66,7 @@ class Quadratics(Brief):
         return float(apart + 0.5 * spread.mean() - 0.5 * gained.sum())
 
     def opening(self, training: Training, objective: Tensor) -> tuple[float, float, float]:
-        """Of f̃ = Σ p_t f_t at θ_0, all expected: f̃, ‖∇f̃‖², and κ² = Σ p_t ‖∇f_t − ∇f̃‖².
-
-        Args:
-            training: its ``examples`` count.
-            objective: p_t, ``(T,)``, of sum 1; for f̃ and its gradient any numbers.
-        """
+        """Of f̃ = Σ p_t f_t at θ_0, all expected: f̃, ‖∇f̃‖², and κ² = Σ p_t ‖∇f_t − ∇f̃‖²."""
         slopes = self._slopes(self.start)
         spread = _trace(self.hessians @ self.covariances)
         value = 0.5 * objective @ (_form(self.hessians, self.start - self.centres) + spread)
@@ -99,26 +88,17 @@ class Quadratics(Brief):
 
 @dataclass(frozen=True, repr=False)
 class Errors(Brief):
-    """Exact expectations at a merge, over the draws of training sets and batches.
+    """Exact expectations at a merge, over the draws of training sets and batches."""
 
-    Attributes:
-        generalisation: E_G, expected less training loss, mean over tasks.
-        optimisation: E_O, training loss of the merge less the least that any θ has.
-        empirical: the mean training loss, or that of another objective.
-        local_stability: s_t, ``(T,)``: squared distance that expert t moves when one of its
-            examples is drawn again, with all batches the same.
-        stability: S of Definition 2 (Li et al., 2026): of the merge, mean over the tasks.
-        second_moment: V, squared gradient of a training example's loss, mean over all.
-        gradient: ‖∇f‖² of the mean training loss.
-    """
-
-    generalisation: float
-    optimisation: float
-    empirical: float
+    generalisation: float  # E_G, expected less training loss, mean over tasks
+    optimisation: float  # E_O, training loss of the merge less the least that any θ has
+    empirical: float  # the mean training loss, or that of another objective
+    # s_t, ``(T,)``: squared distance that expert t moves when one of its examples is drawn again,
+    # with all batches the same
     local_stability: Tensor
-    stability: float
-    second_moment: float
-    gradient: float
+    stability: float  # S of Definition 2 (Li et al., 2026): of the merge, mean over the tasks
+    second_moment: float  # V, squared gradient of a training example's loss, mean over all
+    gradient: float  # ‖∇f‖² of the mean training loss
 
     @property
     def excess(self) -> float:
@@ -127,11 +107,7 @@ class Errors(Brief):
 
 
 def covered(tasks: Quadratics, training: Training) -> tuple[Tensor, Tensor]:
-    """R_t and the batches' part of the covariance of every expert, both ``(T, d, d)``.
-
-    Raises:
-        ValueError: training that is not plain SGD with a constant rate η_t = η a_t of each expert.
-    """
+    """R_t and the batches' part of the covariance of every expert, both ``(T, d, d)``."""
     if any(not bool((vector == vector[0]).all()) for vector in training.vectors):
         raise ValueError("constant vectors only: quadratics know plain SGD with a constant rate")
     pace = training.learning_rate * torch.stack([vector[0] for vector in training.vectors])
@@ -149,17 +125,7 @@ def covered(tasks: Quadratics, training: Training) -> tuple[Tensor, Tensor]:
 
 
 def errors(tasks: Quadratics, training: Training, objective: Tensor | None = None) -> Errors:
-    """What a merge of experts has, exactly.
-
-    Args:
-        tasks: the tasks and θ_0.
-        training: plain SGD; batches are drawn without replacement, anew at every step. The merge
-            is θ_0 + Σ w_t (θ_t − θ_0), whatever the sum of its weights.
-        objective: weights p_t of the tasks in ``empirical`` alone; uniform where None.
-
-    Raises:
-        ValueError: see `covered`.
-    """
+    """What a merge of experts has, exactly."""
     hessians, weights, counts = tasks.hessians, training.weights, training.examples[:, None, None]
     total = len(hessians)
     average = hessians.mean(0)

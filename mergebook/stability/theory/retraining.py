@@ -27,11 +27,6 @@ def draw_rows(seen: Tensor, pairs: int, generator: torch.Generator) -> tuple[Ten
     A row that training has not met moves nothing. So first a checkpoint is drawn, and then one of
     the rows that training had met there: with few steps, else, hardly a pair would differ.
 
-    Args:
-        seen: which rows training had met at each checkpoint, bool ``(C, n)``.
-        pairs: how many to draw, with replacement.
-        generator: draws.
-
     Returns:
         Rows and weights, both ``(pairs,)``. For numbers s_j that are 0 at rows never met, the mean
         of weight · s_j has the expectation (1/n) Σ_j s_j.
@@ -46,18 +41,8 @@ def squared_moves(
 ) -> tuple[Tensor, Tensor]:
     """A(D), and ‖A(D^(j)) − A(D)‖² for some rows j.
 
-    Args:
-        train: from a training set to weights ``(d,)``, or ``(C, d)`` at C checkpoints; the same for
-            the same set, bit for bit.
-        examples: D.
-        fresh: new ones of the same task, one for each pair.
-        rows: j of each pair.
-
     Returns:
         As ``train`` gives it, and ``(pairs,)`` or ``(pairs, C)``.
-
-    Raises:
-        ValueError: where training twice on D does not give the same weights.
     """
     base = train(examples)
     if not torch.equal(base, train(examples)):
@@ -72,13 +57,5 @@ def squared_distance(weights: Tensor, base: Tensor) -> Tensor:
 
 
 def measured_stability(moves: Tensor, weights: Tensor) -> Estimate:
-    """S from pairs, with its interval over them.
-
-    Args:
-        moves: of `squared_moves` at one checkpoint, ``(pairs,)``.
-        weights: of `draw_rows`; ones for rows drawn evenly.
-
-    Raises:
-        ValueError: for fewer than two pairs.
-    """
+    """S from pairs, with its interval over them."""
     return Estimate(*interval((moves * weights).tolist()))

@@ -43,28 +43,14 @@ def momentum(steps: int, factor: float, *, nesterov: bool = False) -> Tensor:
 
 
 def proximal(steps: int, pull: float) -> Tensor:
-    """SGD that is pulled back to θ_0 at every step, (1 − α)^(K−1−k).
-
-    Args:
-        steps: K, at least 1.
-        pull: α = ημ for the penalty μ/2 ‖θ − θ_0‖², in 0 to 1, without 1. (The paper prints
-            "α = αμ".)
-    """
+    """SGD that is pulled back to θ_0 at every step, (1 − α)^(K−1−k)."""
     _check_share(pull, "pull")
     later = torch.arange(len(sgd(steps)) - 1, -1, -1, dtype=torch.float64)
     return (1 - pull) ** later
 
 
 def effective(weights: Tensor, vectors: Sequence[Tensor]) -> tuple[float, Tensor]:
-    """τ_eff and the surrogate weights ω, Eq. 14 of Li et al. (2026) for any merging weights.
-
-    Args:
-        weights: w_t, ``(T,)``, not negative, of sum 1 (their Assumption 4).
-        vectors: a_t of every expert.
-
-    Raises:
-        ValueError: weights that are none.
-    """
+    """τ_eff and the surrogate weights ω, Eq. 14 of Li et al. (2026) for any merging weights."""
     check_weights(weights)
     lengths = torch.stack([vector.abs().sum() for vector in vectors])
     total = float(weights @ lengths)
@@ -89,25 +75,13 @@ def chi_square_printed(weights: Tensor) -> float:
 
 @dataclass(frozen=True, repr=False)
 class Training(Brief):
-    """How T experts are trained, and merged.
+    """How T experts are trained, and merged."""
 
-    Attributes:
-        learning_rate: η.
-        vectors: a_t of every expert; their lengths are the steps K_t.
-        batch: b_t, examples in a step's batch, ``(T,)``.
-        examples: n_t, training examples of a task, ``(T,)``.
-        weights: w_t, ``(T,)``, not negative, of sum 1.
-
-    Raises:
-        ValueError: parts of different length, a batch larger than its data, or a rate that is not
-            positive.
-    """
-
-    learning_rate: float
-    vectors: Sequence[Tensor]
-    batch: Tensor
-    examples: Tensor
-    weights: Tensor
+    learning_rate: float  # η
+    vectors: Sequence[Tensor]  # a_t of every expert; their lengths are the steps K_t
+    batch: Tensor  # b_t, examples in a step's batch, ``(T,)``
+    examples: Tensor  # n_t, training examples of a task, ``(T,)``
+    weights: Tensor  # w_t, ``(T,)``, not negative, of sum 1
 
     def __post_init__(self) -> None:
         if len({len(self.vectors), len(self.batch), len(self.examples), len(self.weights)}) > 1:

@@ -36,19 +36,12 @@ exact_attention = partial(sdpa_kernel, SDPBackend.MATH)  # the fused one has no 
 
 @dataclass(frozen=True, repr=False)
 class TaskLoss(Brief):
-    """The mean loss f_t of a task's examples, as a function of a model's parameters.
+    """The mean loss f_t of a task's examples, as a function of a model's parameters."""
 
-    Attributes:
-        point: θ, the parameters by name.
-        loss: of one example, from parameters, its inputs and its label.
-        examples: with labels; inputs as ``loss`` takes them.
-        batch_size: examples at once; each takes the memory of one gradient.
-    """
-
-    point: Tensors
-    loss: LossOfOne
-    examples: Examples
-    batch_size: int = 32
+    point: Tensors  # θ, the parameters by name
+    loss: LossOfOne  # of one example, from parameters, its inputs and its label
+    examples: Examples  # with labels; inputs as ``loss`` takes them
+    batch_size: int = 32  # examples at once; each takes the memory of one gradient
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -87,11 +80,7 @@ class TaskLoss(Brief):
                 yield _rows(gradients(self.loss, self.point, x, y))
 
     def example_hessians(self, rows: slice) -> Product:
-        """The map v ↦ ∇²ℓ(θ; z) v of some examples, each along its own direction, ``(B, d)``.
-
-        Args:
-            rows: the examples, B of them, whose graphs are kept as those of `hessian`.
-        """
+        """The map v ↦ ∇²ℓ(θ; z) v of some examples, each along its own direction, ``(B, d)``."""
         batch = self.examples[rows].to(next(iter(self.point.values())).device)
         copies = {name: part.expand(len(batch), *part.shape) for name, part in self.point.items()}
 
@@ -133,14 +122,7 @@ def task_losses(
     criterion: Criterion = F.cross_entropy,
     batch_size: int = 32,
 ) -> dict[str, TaskLoss]:
-    """The loss of every task with data in a problem, around a state, in evaluation mode.
-
-    Args:
-        problem: with model, labelled data and heads.
-        state: θ and the model's buffers.
-        criterion: from logits ``(M, C)`` and labels ``(M,)`` of one example to a scalar.
-        batch_size: examples at once; each takes the memory of one gradient.
-    """
+    """The loss of every task with data in a problem, around a state, in evaluation mode."""
     model = copy.deepcopy(problem.model).eval()
     found = {}
     for task, examples in problem.data.items():

@@ -17,15 +17,7 @@ from mergelib.rules.sparse import trim_below
 
 
 def task_variance(rows: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The variance v_j, ``(n,)``: what the proof of Corollary 1 puts for ζ².
-
-    Args:
-        rows: task vectors, ``(T, n)``.
-        weights: w_t, ``(T,)``; equal when left out.
-
-    Raises:
-        ValueError: weights that are negative, or do not sum to 1.
-    """
+    """The variance v_j, ``(n,)``: what the proof of Corollary 1 puts for ζ²."""
     weights = _weights(rows, weights)
     return weights @ (rows - weights @ rows).square()
 
@@ -44,11 +36,6 @@ def relative_variance(rows: Tensor, weights: Tensor | None = None) -> float:
 
 def reduction(before: Tensor, after: Tensor, weights: Tensor | None = None) -> Tensor:
     """δ: by how much each entry comes closer to its mean, squared, the summand of Eq. 10.
-
-    Args:
-        before: Δ, ``(T, n)``.
-        after: M(Δ), of the same shape.
-        weights: w_t, ``(T,)``; equal when left out.
 
     Returns:
         (Δ_tj − Δ̄_j)² less the same of ``after``, ``(T, n)``; its mean over t by the weights is what
@@ -76,11 +63,6 @@ def elect_rows(rows: Tensor, weights: Tensor | None = None, *, minority: bool = 
 
 def dropped_variance(rows: Tensor, drop_rate: float, weights: Tensor | None = None) -> Tensor:
     """The mean of v over DARE's draws, v_j + p/(1−p) Σ_t w_t (1 − w_t) Δ_tj²: never below v.
-
-    Args:
-        rows: task vectors before, ``(T, n)``.
-        drop_rate: p, in [0, 1); what is kept is divided by 1 − p.
-        weights: w_t, ``(T,)``; equal when left out.
 
     Returns:
         Shape ``(n,)``.

@@ -14,19 +14,12 @@ from mergelib.messages.brief import Brief
 
 @dataclass(frozen=True, repr=False)
 class Beginning(Brief):
-    """What the bound of an excess error takes from θ_0, for any merging weights.
+    """What the bound of an excess error takes from θ_0, for any merging weights."""
 
-    Attributes:
-        value: f(θ_0).
-        products: ⟨∇f_t, ∇f_s⟩ there, ``(T, T)``, e.g. of `inner_products`.
-        losses: L, and σ_t in the mean square.
-        largest: the same with the largest σ_t, which stability asks for.
-    """
-
-    value: float
-    products: Tensor
-    losses: bounds.Losses
-    largest: bounds.Losses
+    value: float  # f(θ_0)
+    products: Tensor  # ⟨∇f_t, ∇f_s⟩ there, ``(T, T)``, e.g. of `inner_products`
+    losses: bounds.Losses  # L, and σ_t in the mean square
+    largest: bounds.Losses  # the same with the largest σ_t, which stability asks for
 
     def excess(self, training: Training) -> dict[str, float]:
         """`convex_excess_bound` of a merge with any weights, above a floor of 0."""
@@ -47,11 +40,7 @@ class Beginning(Brief):
 
 
 def inner_products(products: Tensor) -> Tensor:
-    """⟨∇f_t, ∇f_s⟩ without bias, ``(T, T)``, and moved to the nearest matrix that can be a Gram's.
-
-    Args:
-        products: ``(T, m, T, m)`` of `gradient_products`.
-    """
+    """⟨∇f_t, ∇f_s⟩ without bias, ``(T, T)``, moved to the nearest Gram matrix."""
     parts = products.shape[1]
     same = torch.einsum("tasa->ts", products)
     table = (products.sum((1, 3)) - same) / (parts * (parts - 1))

@@ -16,7 +16,6 @@ from mergebook.stability.read.quadratics import (
     pulled_tasks,
     totals,
     two_tasks,
-    untouched,
 )
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.quadratics import covered, errors
@@ -26,7 +25,7 @@ from mergelib.rules.arithmetic import fednova
 
 @pytest.fixture(scope="module")
 def settings() -> pd.DataFrame:
-    return choosing.survey((0.5,), (0.3, 1.0), (0, 1, 2), steps=(1, 30, 300))
+    return choosing.survey(choosing.settings((1, 30, 300)), (0, 1, 2), turned=(0.3, 1.0))
 
 
 def uneven_plan() -> Training:
@@ -35,11 +34,11 @@ def uneven_plan() -> Training:
 
 
 def test_scaling_moves_one_parameter() -> None:
-    table = choosing.scaling("steps", (10, 100))
+    table = choosing.survey([{"steps": 10}, {"steps": 100}], (0,))
     usual = bounds_over_steps(pulled_tasks(), [10, 100], 0.05, batch=8, examples=50)
     for name in TOTALS:
         assert table[name].tolist() == pytest.approx(usual[name].tolist())
-    more = choosing.scaling("tasks", (2, 5)).iloc[0]
+    more = choosing.survey([{"tasks": 2}, {"tasks": 5}], (0,)).iloc[0]
     pair = choosing.first(pulled_tasks(5), 2)
     plan = Training.alike(2, 100, 0.05, batch=8, examples=50)
     assert more["truth"] == pytest.approx(errors(pair, plan).excess)
@@ -83,19 +82,9 @@ def test_regret_is_what_a_choice_loses(settings: pd.DataFrame) -> None:
     assert row["start"] == pytest.approx(1 - least / start)
 
 
-def test_the_plane_is_over_the_pretrained_models_error() -> None:
-    table = choosing.plane((0.05, 0.2), (10, 100), seed=1)
-    tasks = pulled_tasks(seed=1)
-    usual = bounds_over_steps(tasks, [10, 100], 0.2, batch=8, examples=50)
-    part = table[table["rate"] == 0.2]
-    for name in TOTALS:
-        expected = usual[name] / untouched(tasks, examples=50)
-        assert part[name].tolist() == pytest.approx(expected.tolist())
-
-
 def test_parts_of_the_first_tasks() -> None:
     """Each E_G is tr(H R C)/n of one expert, over T; their curvatures have the same eigenvalues."""
-    table = choosing.split((1, 3), 20, (2,))
+    table = choosing.survey([{"steps": 20, "tasks": 1}, {"steps": 20, "tasks": 3}], (2,))
     single, three = table["generalisation"]
     values = torch.linalg.eigvalsh(pulled_tasks(seed=2).hessians[0])
     assert single == pytest.approx(float((values * (1 - (1 - 0.05 * values) ** 20)).sum()) / 50)
@@ -103,8 +92,6 @@ def test_parts_of_the_first_tasks() -> None:
     plan = Training.alike(1, 20, 0.05, batch=8, examples=50)
     exact = errors(choosing.first(pulled_tasks(3, seed=2), 1), plan)
     assert table["optimisation"][0] == pytest.approx(exact.optimisation)
-    factors = choosing.change(choosing.split((1, 3), 20, (2, 3)), "tasks", choosing.PARTS)
-    assert factors.T["generalisation"].to_numpy() == pytest.approx([1 / 3] * 3)
 
 
 def test_best_steps_by_brute_force() -> None:
@@ -141,7 +128,7 @@ def test_simulated_merges_have_the_exact_error() -> None:
 
 
 def test_a_search_of_one_is_random_and_a_full_one_finds_the_best() -> None:
-    kind = choosing.survey((0.5,), (1.0,), (0, 1), steps=(1, 100))
+    kind = choosing.survey(choosing.settings((1, 100)), (0, 1))
     table = choosing.searched(kind, (1, 12), validation=10**6, draws=2000)
     for (_, part), random in zip(
         table.groupby("seed"), choosing.regret(kind)["random"], strict=True

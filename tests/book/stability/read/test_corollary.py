@@ -1,21 +1,13 @@
-"""What chapter 41 reads out of the study: tables made by hand, and Remark 4's two cases."""
-
-from collections.abc import Callable
+"""What chapter 41 reads out of the study: tables made by hand."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from torch import Tensor
 
 from mergebook.stability.read.corollary import (
     beside_losses,
-    excess_by_weight,
-    gains,
-    link_intervals,
     links,
-    reordered,
 )
-from mergebook.stability.theory.steps import chi_square, chi_square_printed
 
 # Operator, density, raw, relative, and the loss at 1/T; with the best scale it is half of that.
 MADE = [
@@ -57,41 +49,3 @@ def test_links_by_hand(made: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     assert table["printed", "raw"].tolist() == pytest.approx([1 - 6 * 6 / 60] * 3)
     assert table["chosen", "relative"].tolist() == pytest.approx([1] * 3)
     assert table["printed", "projection"].tolist() == pytest.approx([-1] * 3)
-    shown = link_intervals({"made": changes})["made"]
-    assert shown.loc["printed", "raw"] == "0.40 ± 0.00"
-
-
-def test_gains_are_positive_where_a_mask_lowers_the_loss(
-    made: tuple[pd.DataFrame, pd.DataFrame],
-) -> None:
-    points = {"right sign": ("elect", 1.0), "TRIM": ("trim", 0.2)}
-    table = gains(made[1], points, "printed")
-    assert table["mean"].to_dict() == pytest.approx({"right sign": 0.1, "TRIM": -0.2})
-    assert gains(made[1], points, "chosen")["mean"].tolist() == pytest.approx([0.05, -0.1])
-
-
-@pytest.mark.parametrize(("divergence", "power"), [(chi_square, 1), (chi_square_printed, 2)])
-def test_the_bound_written_out_at_other_weights(
-    divergence: Callable[[Tensor], float], power: int
-) -> None:
-    """Theorem 3 for four tasks and SGD, C = ½, L = σ = 1, ηK = 1/8."""
-    steps, rate, batch, examples = 10, 1 / 80, 8, 200
-    for weight in (0.25, 0.1):
-        weights = np.array([weight] + [(1 - weight) / 3] * 3)
-        apart = np.array([20.0, 1, 1, 1])
-        far = ((0.25 - weights) ** 2 / weights**power).sum()
-        share = (weights**2).sum() / steps
-        epsilon = 4 / (rate * steps) + 4 * rate * steps / batch * share
-        epsilon += 6 * rate**2 / batch * (steps - 1) + 12 * rate**2 * 20 * steps * (steps - 1)
-        gradient = 2 * (far + 1) * epsilon + 2 * far * (weights @ apart)
-        local = 16 * steps * rate**2 * (1 + 3 * batch * apart) / examples
-        whole = (0.5 + 0.5) * (weights @ local) + (0.5 + 0.5) * gradient
-        assert excess_by_weight(weight, 20.0, divergence) == pytest.approx(whole)
-
-
-def test_a_reordered_expert_is_as_heterogeneous_and_is_matched_again() -> None:
-    found = reordered(3)
-    assert found["apart"] > 1
-    assert found["matched"] == pytest.approx(0, abs=1e-12)
-    assert found["heterogeneity"] == pytest.approx(found["heterogeneity, reordered"])
-    assert found["heterogeneity"] > 0.01

@@ -12,7 +12,6 @@ from mergebook.stability.read.networks import (
     constants,
     fits,
     moves_with_laws,
-    pl_ratios,
     slopes,
     sweeps,
     theorem_3,
@@ -159,6 +158,3 @@ def test_backbones_and_ratios_by_hand() -> None:
     assert [row[name] for name in ("L of the mean", "of an example", "rate")] == [4.0, 20.0, 0.02]
     assert row["steps"] == pytest.approx(1 / (8 * 0.02 * 20))
     assert row["Theorem 3"] >= 32
-    found = pl_ratios(record)
-    assert found.to_numpy()[0].tolist() == pytest.approx([3, 1.5, (1 / 4 + 1 / 12) / 2])
-    assert found.to_numpy()[1].tolist() == pytest.approx([1, 2, 0.5])

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from mergebook.stability.read import laws, merges
+from mergebook.stability.read import laws, networks
 from mergebook.stability.read import scaling as sweep
 from mergebook.stability.theory import bounds
 
@@ -61,12 +61,6 @@ def test_a_curve_has_students_interval_and_losses_their_sign() -> None:
     assert list(curve.loc[5]) == pytest.approx([2.0, 12.706], abs=1e-3)
 
 
-def test_the_papers_error_is_over_groups() -> None:
-    table = rows(seed=0, task="a", steps=5, group=[0, 1, 2], accuracy=[0.1, 0.2, 0.3])
-    found = sweep.over_groups(table, "steps")
-    assert list(found.loc[5]) == pytest.approx([20.0, 10 / 3**0.5])
-
-
 def _swept(method: str, groups: int, signs: list[int]) -> pd.DataFrame:
     parts = []
     for group in range(groups):
@@ -104,14 +98,6 @@ def _counts() -> pd.DataFrame:
 def test_shared_tasks_are_those_of_the_smallest_merge() -> None:
     found = sweep.shared_tasks(_counts(), "average")
     assert found.loc[0].to_dict() == pytest.approx({4: 90.0, 8: 80.0, 16: 70.0})
-
-
-def test_changes_are_those_of_the_smallest_merges_tasks() -> None:
-    found = sweep.above_smallest(_counts())
-    assert set(found["task"]) == {"a"}
-    mean = found.groupby(["method", "count"])["accuracy"].mean()
-    assert mean["average"].tolist() == pytest.approx([0.0, -0.1, -0.2])
-    assert mean["ties"][16] - mean["average"][16] == pytest.approx(0.1)
 
 
 def test_slopes_are_per_doubling() -> None:
@@ -187,7 +173,7 @@ def test_bounds_of_one_merge_by_hand() -> None:
         for seed in range(2)
         for steps in (0, 1)
     ]
-    found = merges.bounded(pd.DataFrame(rows))
+    found = networks.bounded(pd.DataFrame(rows))
     assert found.index.tolist() == [1]
     row = found.loc[1]
     assert [row["error"], row["root"], row["bound"], row["lemma_1"]] == pytest.approx(

@@ -270,14 +270,13 @@ def test_pl_constant_of_a_quadratic() -> None:
     points = gaussian(20, 3)
     losses, squares = (points.square() @ values) / 2, points.square() @ values.square()
     inside = estimators.pl_constant(losses, squares, 3.0)
-    assert 1 / 6 < inside.constant < 2
-    assert inside.possible
+    assert 1 / 6 < inside < 2
     ends = estimators.pl_constant(values / 2, values.square(), 3.0)
-    assert (ends.constant, ends.least) == pytest.approx((2, 1 / 6))
+    assert ends == pytest.approx(2)
     too_high = estimators.pl_constant(losses, squares, 3.0, floor=float(losses.min()))
-    assert too_high.constant < inside.constant
+    assert too_high < inside
     sharpest = estimators.pl_constant(values[:1] / 2, values[:1].square(), 3.0, floor=0.1)
-    assert not sharpest.possible
+    assert sharpest == pytest.approx(1 / 6), "which smoothness forces on every ratio"
     with pytest.raises(ValueError, match="floor is 9"):
         estimators.pl_constant(losses, squares, 3.0, floor=9)
 

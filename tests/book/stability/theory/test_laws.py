@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from mergebook.stability.theory import bounds
-from mergebook.stability.theory.bounds import Losses
-from mergebook.stability.theory.steps import Training
+from mergebook.stability.theory.bounds import Losses, theorem_3
+from mergebook.stability.theory.steps import Training, chi_square, chi_square_printed
 
 DRAWS = 60
 ROOM = 1e-6
@@ -356,3 +357,27 @@ def test_the_repaired_bound_of_the_loss_has_a_valley_in_steps_and_in_the_rate() 
             assert falls_then_rises(values)
             valleys += values[0] > min(values) < values[-1]
     assert valleys > 10
+
+
+@pytest.mark.parametrize(("divergence", "power"), [(chi_square, 1), (chi_square_printed, 2)])
+def test_the_bound_written_out_at_other_weights(
+    divergence: Callable[[Tensor], float], power: int
+) -> None:
+    """Theorem 3 for four tasks and SGD, C = ½, L = σ = 1, ηK = 1/8."""
+    steps, rate, batch, examples = 10, 1 / 80, 8, 200
+    for weight in (0.25, 0.1):
+        weights = np.array([weight] + [(1 - weight) / 3] * 3)
+        apart = np.array([20.0, 1, 1, 1])
+        far = ((0.25 - weights) ** 2 / weights**power).sum()
+        share = (weights**2).sum() / steps
+        epsilon = 4 / (rate * steps) + 4 * rate * steps / batch * share
+        epsilon += 6 * rate**2 / batch * (steps - 1) + 12 * rate**2 * 20 * steps * (steps - 1)
+        gradient = 2 * (far + 1) * epsilon + 2 * far * (weights @ apart)
+        local = 16 * steps * rate**2 * (1 + 3 * batch * apart) / examples
+        whole = (0.5 + 0.5) * (weights @ local) + (0.5 + 0.5) * gradient
+        ones = torch.ones(4, dtype=torch.float64)
+        known = Losses(1.0, ones, torch.from_numpy(apart).sqrt())
+        alike = Training.alike(4, steps, rate, batch=batch, examples=examples)
+        plan = replace(alike, weights=torch.from_numpy(weights))
+        parts, *_ = theorem_3(known, plan, 1.0, 0.5, divergence=divergence)
+        assert sum(parts.values()) == pytest.approx(whole)
