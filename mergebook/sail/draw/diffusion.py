@@ -21,13 +21,7 @@ ARMS = {
 
 
 def rows_of(pictures: Mapping[str, Tensor], ax: "Axes", titles: Sequence[str] = ()) -> None:
-    """Pictures side by side, a row for each name.
-
-    Args:
-        pictures: by name, ``(n, 3, 32, 32)`` in -1..1, all of the same number.
-        ax: where to draw.
-        titles: of the columns.
-    """
+    """Pictures side by side, a row for each name."""
     whole = torch.cat([torch.cat([*rows], 2) for rows in pictures.values()], 1)
     ax.imshow((whole.permute(1, 2, 0).clamp(-1, 1) + 1) / 2)
     ax.set_yticks([16 + 32 * place for place in range(len(pictures))], [*pictures])
@@ -39,13 +33,7 @@ def rows_of(pictures: Mapping[str, Tensor], ax: "Axes", titles: Sequence[str] = 
 
 
 def over_steps(table: pd.DataFrame, column: str, ax: "Axes") -> None:
-    """A quantity against steps, a line for each arm.
-
-    Args:
-        table: rows of ``arm`` and ``step``.
-        column: of it.
-        ax: where to draw.
-    """
+    """A quantity against steps, a line for each arm."""
     for arm, (shade, line) in ARMS.items():
         rows = table[table["arm"] == arm]
         ax.plot(rows["step"], rows[column], line, color=shade, label=arm)
@@ -53,12 +41,7 @@ def over_steps(table: pd.DataFrame, column: str, ax: "Axes") -> None:
 
 
 def nearer(table: pd.DataFrame, ax: "Axes") -> None:
-    """How much nearer to real pictures than REPA's the other arms' are, with 95 % intervals.
-
-    Args:
-        table: of one account, as from `mergebook.sail.read.diffusion.against_repa`.
-        ax: where to draw; above its zero an arm is nearer.
-    """
+    """How much nearer to real pictures than REPA's the other arms' are, with 95 % intervals."""
     ax.axhline(0, color=ARMS["REPA"][0], lw=1.5)
     others = [arm for arm in ARMS if arm in set(table["arm"]) - {"REPA"}]
     for place, arm in enumerate(others):
@@ -72,12 +55,7 @@ def nearer(table: pd.DataFrame, ax: "Axes") -> None:
 
 
 def collapse(table: pd.DataFrame, axes: Sequence["Axes"]) -> None:
-    """Loss and spread of alignment alone, for f_P frozen and trained.
-
-    Args:
-        table: as from `mergebook.sail.read.diffusion.collapse`.
-        axes: two.
-    """
+    """Loss and spread of alignment alone, for f_P frozen and trained."""
     shades = {"frozen": "#0072b2", "trained": "#d55e00"}
     for ax, column in zip(axes, ("loss", "spread"), strict=True):
         for kind, rows in table.groupby("f_P"):

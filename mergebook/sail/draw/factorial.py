@@ -30,13 +30,7 @@ CURVES = {"two curvatures": ("#0072b2", "-"), "many curvatures": ("#d55e00", "--
 
 
 def quadratics(table: pd.DataFrame, value: str, ax: "Axes") -> None:
-    """A column against the excess that is aimed at, harder to the right.
-
-    Args:
-        table: rows of ``loss`` (a name of `CURVES`), ``goal`` and the column.
-        value: the column.
-        ax: where to draw.
-    """
+    """A column against the excess that is aimed at, harder to the right."""
     for name, part in table.groupby("loss", sort=False):
         shade, style = CURVES[str(name)]
         ax.plot(part["goal"], part[value], style, color=shade, lw=1.8, label=name)
@@ -45,17 +39,7 @@ def quadratics(table: pd.DataFrame, value: str, ax: "Axes") -> None:
 
 
 def against_goals(table: pd.DataFrame, value: str, ax: "Axes") -> None:
-    """Steps saved, or a factor, against the loss aimed at, harder to the right.
-
-    Means and 95 % intervals over the seeds that get there; dotted and without an interval where
-    most start below the goal.
-
-    Args:
-        table: of one modality, as from
-            `mergebook.sail.read.factorial.often_reached`.
-        value: the column.
-        ax: where to draw.
-    """
+    """Steps saved, or a factor, against the loss aimed at, harder to the right."""
     for cell, (text, shade, style) in LINES.items():
         own = table[(table[list(Cell._fields)] == list(cell)).all(axis=1)]
         if own.empty:
@@ -73,13 +57,7 @@ def against_goals(table: pd.DataFrame, value: str, ax: "Axes") -> None:
 
 
 def cells(table: pd.DataFrame, ax: "Axes", account: str = "B") -> None:
-    """Loss at equal cost above that of one source by mean padding, by maps, sources and start.
-
-    Args:
-        table: of one modality, as from `mergebook.sail.read.factorial.ends`.
-        ax: where to draw; seeds are paired, bars are 95 % intervals.
-        account: a column.
-    """
+    """Loss at equal cost above that of one source by mean padding, by maps, sources and start."""
     base = table[(table["sources"] == 1) & (table["maps"] == "mean")].set_index("seed")[account]
     above = table.assign(above=table[account] - base.reindex(table["seed"]).to_numpy())
     above = above[above["above"].notna()]

@@ -26,12 +26,7 @@ MODES = {  # a start of width, learned or not
 
 
 def kept(table: pd.DataFrame, ax: "Axes") -> None:
-    """The share kept by every scheme, a mark for each family; below `LOWEST` it is drawn there.
-
-    Args:
-        table: rows of ``family``, ``scheme`` and ``kept``.
-        ax: where to draw.
-    """
+    """The share kept by every scheme, a mark for each family; below `LOWEST` it is drawn there."""
     schemes = list(dict.fromkeys(table["scheme"]))
     for shift, (family, (shade, mark)) in zip((-0.2, 0, 0.2), FAMILIES.items(), strict=True):
         rows = table[table["family"] == family]
@@ -46,12 +41,7 @@ def kept(table: pd.DataFrame, ax: "Axes") -> None:
 
 
 def parting(table: pd.DataFrame, axes: "Sequence[Axes]") -> None:
-    """Rank of the stream and gain over the source against steps, with 95 % intervals over seeds.
-
-    Args:
-        table: as from `mergebook.sail.read.growing.parting`.
-        axes: for the ranks and for the gains.
-    """
+    """Rank of the stream and gain over the source against steps, with 95 % intervals over seeds."""
     words = {"rank": "rank of the stream", "gain": "gain over the source, nats"}
     for ax, (column, text) in zip(axes, words.items(), strict=True):
         for start, (shade, mark) in STARTS.items():
@@ -64,13 +54,7 @@ def parting(table: pd.DataFrame, axes: "Sequence[Axes]") -> None:
 
 
 def learning(starts: pd.DataFrame, trained: pd.DataFrame, axes: "Sequence[Axes]") -> None:
-    """Shares kept before and after learning, and what learning gains, with 95 % intervals.
-
-    Args:
-        starts: of one source, as `mergebook.sail.read.growing.measured` gives them.
-        trained: likewise.
-        axes: for the shares, of which what lies below `LOWEST` is drawn there, and for the gains.
-    """
+    """Shares kept before and after learning, and what learning gains, with 95 % intervals."""
     keys = ["family", "grown", "width", "depth"]
     gains = over_seeds(trained, keys, "gain")
     for place, key in enumerate(gains.index):
@@ -104,12 +88,7 @@ def learning(starts: pd.DataFrame, trained: pd.DataFrame, axes: "Sequence[Axes]"
 
 
 def encoders(table: pd.DataFrame, axes: "Sequence[Axes]") -> None:
-    """Accuracy of grown encoders, and how alike their similarities are, with 95 % intervals.
-
-    Args:
-        table: as `mergebook.sail.read.encoder.measured` gives it.
-        axes: for the accuracy, a line at the source's, and for the correlation.
-    """
+    """Accuracy of grown encoders, and how alike their similarities are, with 95 % intervals."""
     for ax, column in zip(axes, ("accuracy", "correlation"), strict=True):
         rows = over_seeds(table, "way", column)
         places = range(len(rows))

@@ -36,13 +36,7 @@ BOUNDS = {
 
 
 def feet(sources: Tensor, targets: Tensor, ax: "Axes") -> None:
-    """Two sources, and targets with the point of the segment that is nearest to each.
-
-    Args:
-        sources: ``(2, 2)``.
-        targets: ``(count, 2)``.
-        ax: where to draw.
-    """
+    """Two sources, and targets with the point of the segment that is nearest to each."""
     ax.plot(*sources.T, color="#8c8c8c", lw=1.4)
     for number, target in enumerate(targets):
         weights = proximal_weights(*squared_distances(sources, target)).weights
@@ -59,12 +53,7 @@ def feet(sources: Tensor, targets: Tensor, ax: "Axes") -> None:
 
 
 def simplex_levels(offsets: Tensor, ax: "Axes") -> None:
-    """Predicted squared distance over all weights of three sources, and the best weights.
-
-    Args:
-        offsets: sources less the target, ``(3, d)``.
-        ax: where to draw.
-    """
+    """Predicted squared distance over all weights of three sources, and the best weights."""
     squares, between = squared_distances(offsets, torch.zeros(offsets.shape[1]))
     matrix = interactions(squares, between)
     best = proximal_weights(squares, between).weights
@@ -89,12 +78,7 @@ def simplex_levels(offsets: Tensor, ax: "Axes") -> None:
 
 
 def level_sets(covariance: Tensor, ax: "Axes") -> None:
-    """Shifts of a class mean with one total variation, and those with one distance of LDA's θ.
-
-    Args:
-        covariance: Σ, ``(2, 2)``.
-        ax: where to draw.
-    """
+    """Shifts of a class mean with one total variation, and those with one distance of LDA's θ."""
     angles = torch.linspace(0, 2 * np.pi, 200, dtype=torch.float64)
     ways = torch.stack([angles.cos(), angles.sin()])
     solved = torch.linalg.solve(covariance, ways)
@@ -109,24 +93,14 @@ def level_sets(covariance: Tensor, ax: "Axes") -> None:
 
 
 def saturation(table: pd.DataFrame, ax: "Axes") -> None:
-    """γ₁ against the largest total variation, by both distances.
-
-    Args:
-        table: as from `mergebook.sail.read.proximal.saturated`.
-        ax: where to draw.
-    """
+    """γ₁ against the largest total variation, by both distances."""
     ax.plot(table["TV"], table["distance"], "--", color="#d55e00", label="distance of parameters")
     ax.plot(table["TV"], table["variation"], "-", color="#0072b2", label="total variation")
     ax.set(xlabel="largest of the three TV", ylabel="weight γ₁")
 
 
 def share_estimates(table: pd.DataFrame, ax: "Axes") -> None:
-    """Estimated γ₁ against ρ, mean and range that holds 95 % of seeds, per kind of distance.
-
-    Args:
-        table: as from `mergebook.sail.read.mixtures.estimated_shares`.
-        ax: where to draw.
-    """
+    """Estimated γ₁ against ρ, mean and range that holds 95 % of seeds, per kind of distance."""
     for shift, (kind, (shade, mark)) in zip(
         (-0.018, -0.006, 0.006, 0.018), KINDS.items(), strict=True
     ):
@@ -139,12 +113,7 @@ def share_estimates(table: pd.DataFrame, ax: "Axes") -> None:
 
 
 def links(table: pd.DataFrame, ax: "Axes") -> None:
-    """Best γ₁ against ρ, one line per kind, with 95 % intervals where there are repeats.
-
-    Args:
-        table: ``share``, and columns of `LINKS`, as from `mergebook.sail.read.mixtures`.
-        ax: where to draw.
-    """
+    """Best γ₁ against ρ, one line per kind, with 95 % intervals where there are repeats."""
     for name, (text, shade, mark) in LINKS.items():
         if name not in table:
             continue
@@ -161,12 +130,7 @@ def _identity(ax: "Axes") -> None:
 
 
 def excesses(table: pd.DataFrame, ax: "Axes") -> None:
-    """Excess loss against gradient steps, and Theorem 2's bound, per start.
-
-    Args:
-        table: as from `mergebook.sail.read.proximal.descents`.
-        ax: where to draw.
-    """
+    """Excess loss against gradient steps, and Theorem 2's bound, per start."""
     for name, shade in STARTS.items():
         part = table[table["start"] == name]
         ax.plot(part["step"], part["excess"], color=shade, label=name)

@@ -26,13 +26,7 @@ METHODS = {
 
 
 def points(data: Split, rows: Sequence[Tensor], ax: "Axes") -> None:
-    """All points in grey, those of each source in its colour; classes by their marks.
-
-    Args:
-        data: points and labels.
-        rows: of D_1 and of D_2.
-        ax: where to draw.
-    """
+    """All points in grey, those of each source in its colour; classes by their marks."""
     for label, mark in enumerate("o^"):
         rest = data.inputs[data.labels == label]
         ax.plot(*rest.T, mark, color="#cccccc", ms=3, zorder=0)
@@ -45,16 +39,7 @@ def points(data: Split, rows: Sequence[Tensor], ax: "Axes") -> None:
 
 
 def by_weight(table: pd.DataFrame, column: str, ax: "Axes") -> Any:
-    """A quantity against steps, a line for every γ in its colour, scratch in black.
-
-    Args:
-        table: as the first from `mergebook.sail.read.spirals.curves`.
-        column: of it; the axis is logarithmic, but for ``accuracy``.
-        ax: where to draw.
-
-    Returns:
-        What `Figure.colorbar` takes.
-    """
+    """A quantity against steps, a line for every γ in its colour, scratch in black."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
@@ -69,12 +54,7 @@ def by_weight(table: pd.DataFrame, column: str, ax: "Axes") -> Any:
 
 
 def way(table: pd.DataFrame, ax: "Axes") -> None:
-    """Loss along the way from random weights over the average to its optimum.
-
-    Args:
-        table: as the second from `mergebook.sail.read.spirals.curves`.
-        ax: where to draw.
-    """
+    """Loss along the way from random weights over the average to its optimum."""
     ax.plot(table["place"], table["loss"], color="#0072b2")
     stops = table[table["place"].isin([0, 1, 2])]
     ax.plot(stops["place"], stops["loss"], "o", color="#000000", ms=7)
@@ -82,13 +62,7 @@ def way(table: pd.DataFrame, ax: "Axes") -> None:
 
 
 def valley(sweep: pd.DataFrame, column: str, ax: "Axes") -> None:
-    """Loss against γ, means over seeds with 95 % intervals, for shared and own starts.
-
-    Args:
-        sweep: rows of one reading, as from `mergebook.sail.read.spirals.sweep`.
-        column: the loss; the axis is logarithmic.
-        ax: where to draw.
-    """
+    """Loss against γ, means over seeds with 95 % intervals, for shared and own starts."""
     for start, (text, shade, mark) in STARTS.items():
         rows = over_seeds(sweep[sweep["start"] == start], "gamma", column).sort_index()
         ax.plot(rows.index, rows["mean"], f"{mark}-", color=shade, ms=3, lw=1.4, label=text)
@@ -98,12 +72,7 @@ def valley(sweep: pd.DataFrame, column: str, ax: "Axes") -> None:
 
 
 def gains(sets: Mapping[str, pd.DataFrame], ax: "Axes") -> None:
-    """log₂ speed-ups with 95 % intervals over seeds: a row for each reading, a mark each method.
-
-    Args:
-        sets: keys of `METHODS` to rows of ``reading`` and ``speed``, one per seed and reading.
-        ax: where to draw.
-    """
+    """log₂ speed-ups with 95 % intervals over seeds: a row for each reading, a mark each method."""
     names = list(dict.fromkeys(next(iter(sets.values()))["reading"]))
     for shift, (method, rows) in zip(np.linspace(-0.2, 0.2, len(sets)), sets.items(), strict=True):
         text, shade, mark = METHODS[method]

@@ -36,14 +36,7 @@ MARKS = {
 def curves(
     table: pd.DataFrame, ax: "Axes", arms: Sequence[str] = PICTURED, value: str = "judge"
 ) -> None:
-    """Loss against steps from each start that was measured, with 95 % intervals over seeds.
-
-    Args:
-        table: of one target, as from `mergebook.sail.read.arms.curves`.
-        ax: where to draw.
-        arms: names of `ARMS`.
-        value: the column to draw.
-    """
+    """Loss against steps from each start that was measured, with 95 % intervals over seeds."""
     for arm in arms:
         text, shade, style = ARMS[arm]
         own = table[table["arm"] == arm]
@@ -57,14 +50,7 @@ def curves(
 
 
 def perplexities(table: pd.DataFrame, ax: "Axes", arms: Sequence[str], title: str) -> None:
-    """`curves` of the exponential of the loss, on a logarithmic axis.
-
-    Args:
-        table: of one start and size of texts, as of `curves`.
-        ax: where to draw.
-        arms: names of `ARMS`.
-        title: of the panel.
-    """
+    """`curves` of the exponential of the loss, on a logarithmic axis."""
     curves(table.assign(perplexity=np.exp(table["judge"])), ax, arms, "perplexity")
     ax.set(title=title, yscale="log", ylim=(7, 40))
     ax.set_yticks(PERPLEXITIES, [*map(str, PERPLEXITIES)])
@@ -72,23 +58,13 @@ def perplexities(table: pd.DataFrame, ax: "Axes", arms: Sequence[str], title: st
 
 
 def by_target(
-    table: pd.DataFrame,
-    names: Mapping[tuple[str, str], str],
-    arms: Sequence[str],
-    ax: "Axes",
-    goal: str = "easy",
+    table: pd.DataFrame,  # as from `mergebook.sail.read.arms.starts`
+    names: Mapping[tuple[str, str], str],  # target and size to what is written below, in order
+    arms: Sequence[str],  # names of `MARKS`
+    ax: "Axes",  # where to draw
+    goal: str = "easy",  # that they reach
 ) -> None:
-    """log₂ speed-ups over scratch side by side (account A), with 95 % intervals over seeds.
-
-    Open marks are bounds.
-
-    Args:
-        table: as from `mergebook.sail.read.arms.starts`.
-        names: target and size to what is written below, in order.
-        arms: names of `MARKS`.
-        ax: where to draw.
-        goal: that they reach.
-    """
+    """log₂ speed-ups over scratch side by side (account A), with 95 % intervals over seeds."""
     _by_place({arm: speed_ups(table, goal, "A", arm) for arm in arms}, names, ax)
     ax.set_ylabel("log₂ speed-up")
 
@@ -120,12 +96,7 @@ COUNTED = {  # by account: what it counts, a mark and a shade
 
 
 def accounts(table: pd.DataFrame, ax: "Axes") -> None:
-    """log₂ speed-ups over scratch by account, an arm below the other, with 95 % intervals.
-
-    Args:
-        table: as from `mergebook.sail.read.arms.accounts`, in its order.
-        ax: where to draw.
-    """
+    """log₂ speed-ups over scratch by account, an arm below the other, with 95 % intervals."""
     names = [*table["arm"].unique()]
     for shift, account in zip((-0.2, 0.0, 0.2), get_args(Account), strict=True):
         text, mark, shade = COUNTED[account]

@@ -26,26 +26,14 @@ REPORTED = -0.1244  # γ* of section 4.4
 
 
 def map_blocks(places: Tensor, parts: Mapping[str, Tensor], ax: "Axes") -> None:
-    """Blocks on a plane, a shade for each part.
-
-    Args:
-        places: ``(n, 2)``.
-        parts: rows of at most three.
-        ax: where to draw.
-    """
+    """Blocks on a plane, a shade for each part."""
     for (name, rows), shade in zip(parts.items(), SHADES, strict=False):
         ax.plot(*places[rows].T, ".", color=shade, ms=5, label=name)
     ax.set(xticks=[], yticks=[])
 
 
 def separations(table: pd.DataFrame, ax: "Axes") -> None:
-    """AUC of parts, and of random ones beside them, with intervals over seeds.
-
-    Args:
-        table: of one kind of features, as from
-            `mergebook.sail.read.text.separations`.
-        ax: where to draw; a dotted line is chance.
-    """
+    """AUC of parts, and of random ones beside them, with intervals over seeds."""
     names = [*table["parts"].unique()]
     looks = {"these parts": ("#d55e00", "o"), "random parts": ("#8c8c8c", "s")}
     for label, (shade, mark) in looks.items():
@@ -60,13 +48,7 @@ def separations(table: pd.DataFrame, ax: "Axes") -> None:
 
 
 def weights_of_kernels(table: pd.DataFrame, ax: "Axes") -> None:
-    """γ_1 by bandwidth, a colour for each formula, means over seeds; a line is the paper's γ*.
-
-    Args:
-        table: of one kind of features, as from
-            `mergebook.sail.read.text.weights_of_kernels`.
-        ax: where to draw.
-    """
+    """γ_1 by bandwidth, a colour for each formula, means over seeds; a line is the paper's γ*."""
     factors = sorted(table["factor"].unique())
     for (column, (formula, shade)), (tokens, mark) in product(FORMULAS.items(), TOKENS.items()):
         own = table[table["tokens"] == tokens]
@@ -81,12 +63,7 @@ def weights_of_kernels(table: pd.DataFrame, ax: "Axes") -> None:
 
 
 def rates(ax: "Axes", own: float) -> None:
-    """The paper's learning rates over the share of a training, and ours; logarithmic.
-
-    Args:
-        ax: where to draw.
-        own: our rate, which is constant.
-    """
+    """The paper's learning rates over the share of a training, and ours; logarithmic."""
     shares = np.linspace(0, 1, 401)
     lone = {f"{name} alone": EXAMPLES[name] for name in ("HellaSwag", "SciQ")}
     cases = {"all six sets": sum(EXAMPLES.values()), **lone}
@@ -99,12 +76,7 @@ def rates(ax: "Axes", own: float) -> None:
 
 
 def sweep(curves: pd.DataFrame, ax: "Axes") -> None:
-    """Loss against γ, a curve for each number of steps, with intervals over seeds.
-
-    Args:
-        curves: of one start, rows of ``gamma``, ``step`` and ``judge``.
-        ax: where to draw.
-    """
+    """Loss against γ, a curve for each number of steps, with intervals over seeds."""
     for (step, part), shade in zip(curves.groupby("step"), STEPS, strict=True):
         groups = part.groupby("gamma")["judge"].agg(list)
         bars = [interval(values) for values in groups]
@@ -116,12 +88,7 @@ def sweep(curves: pd.DataFrame, ax: "Axes") -> None:
 
 
 def weights_of_mixtures(weights: pd.DataFrame, ax: "Axes") -> None:
-    """The best γ against a target's share of the first source, with intervals over seeds.
-
-    Args:
-        weights: of the same parts, as from `mergebook.sail.read.sweeps.weights`.
-        ax: where to draw; a dotted line is the theorem.
-    """
+    """The best γ against a target's share of the first source, with intervals over seeds."""
     own = weights[weights["kind"] == "best"]
     for start, (shade, mark) in {**STARTS, **MATCHED}.items():
         if start not in set(own["start"]):
@@ -134,13 +101,7 @@ def weights_of_mixtures(weights: pd.DataFrame, ax: "Axes") -> None:
 
 
 def losses_of_mixtures(losses: pd.DataFrame, ax: "Axes") -> None:
-    """What other starts have above the theorem's, against the share, with intervals over seeds.
-
-    Args:
-        losses: of the same parts and one start, as from
-            `mergebook.sail.read.sweeps.mixed`.
-        ax: where to draw.
-    """
+    """What other starts have above the theorem's, against the share, with intervals over seeds."""
     wide = losses.pivot(index=["seed", "share"], columns="method", values="loss")
     for method, shade in RIVALS.items():
         above = (wide[method] - wide["theorem"]).rename("loss").reset_index()
@@ -152,12 +113,7 @@ def losses_of_mixtures(losses: pd.DataFrame, ax: "Axes") -> None:
 
 
 def overlaps(table: pd.DataFrame, ax: "Axes") -> None:
-    """Asymmetry against the overlap of sources, a line for each with the target, with intervals.
-
-    Args:
-        table: of one start and step, as from `mergebook.sail.read.sweeps.asymmetries`.
-        ax: where to draw.
-    """
+    """Asymmetry against the overlap of sources, a line for each with the target, with intervals."""
     looks = {0.0: ("#0072b2", "o"), 0.5: ("#d55e00", "s"), 1.0: ("#000000", "D")}
     for beta, part in table.groupby("beta"):
         shade, mark = looks[float(str(beta))]
@@ -168,12 +124,7 @@ def overlaps(table: pd.DataFrame, ax: "Axes") -> None:
 
 
 def crossing(curves: pd.DataFrame, ax: "Axes") -> None:
-    """Loss on another text against γ, a curve for each start, with intervals over seeds.
-
-    Args:
-        curves: of one source and target, rows of ``start``, ``gamma`` and ``judge``.
-        ax: where to draw.
-    """
+    """Loss on another text against γ, a curve for each start, with intervals over seeds."""
     for start, (shade, mark) in STARTS.items():
         rows = over_seeds(curves[curves["start"] == start], "gamma", "judge")
         bars: dict[str, Any] = {"color": shade, "fmt": f"{mark}-", "ms": 4, "lw": 1.2, "capsize": 2}
@@ -182,13 +133,7 @@ def crossing(curves: pd.DataFrame, ax: "Axes") -> None:
 
 
 def ends(table: pd.DataFrame, ax: "Axes") -> None:
-    """Final loss of every start above that of the nearest source, at equal cost, with intervals.
-
-    Args:
-        table: of one size, as from `mergebook.sail.read.arms.starts`, without
-            scratch; starts that were not measured in all seeds are left out.
-        ax: where to draw.
-    """
+    """Final loss of every start above that of the nearest source, at equal cost, with intervals."""
     order = table.groupby("arm")["loss"].mean().sort_values().index.drop("nearest source")
     for shift, (start, (shade, mark)) in zip((0.15, -0.15), STARTS.items(), strict=True):
         wide = table[table["start"] == start].pivot(index="seed", columns="arm", values="loss")

@@ -42,32 +42,16 @@ EVERY = 20  # steps between readings
 
 
 class Arm(NamedTuple):
-    """How a start is made.
-
-    Attributes:
-        weights: γ: ``theorem`` (Theorem 3 by MMD²), ``nearest`` (the source with the least MMD²
-            alone), ``farther`` (the other one), ``uniform``, ``greedy`` (the soup of Wortsman et
-            al., 2022); none for scratch.
-        width: a scheme of `grow`; none for a network as small as the source.
-        depth: likewise.
-        mode: of `learn_growth`, where maps are learned, of pictures those of width alone, as no
-            stage has two blocks to mix; ``published``: by `learn_ligo`, which has maps of its own.
-        noise: see `grow`.
-        matched: whether θ_2 is reordered to match θ_1.
-        distilled: whether training learns the nearest source's answers as well.
-        drawn: random weights that are not the network's usual ones: ``published`` (see
-            `drawn_as_published`), ``tuned`` (scales of its rates, see `scaled`), or ``alike``
-            (those of the finished start redrawn, see `drawn_alike`).
-    """
+    """How a start is made."""
 
     weights: str = ""
-    width: str = "mean"
+    width: str = "mean"  # a scheme of `grow`; none for a network as small as the source
     depth: str = "identity"
     mode: str = ""
-    noise: float = 0.0
-    matched: bool = False
-    distilled: bool = False
-    drawn: str = ""
+    noise: float = 0.0  # see `grow`
+    matched: bool = False  # whether θ_2 is reordered to match θ_1
+    distilled: bool = False  # whether training learns the nearest source's answers as well
+    drawn: str = ""  # random weights that are not the network's usual ones
 
 
 ARMS = {
@@ -94,40 +78,20 @@ ARMS = {
 
 @study(load=transfer_of)
 def arms(
-    transfer: Transfer,
+    transfer: Transfer,  # data, networks, trainings
     *,
-    others: Sequence[str] = ("wikitext2_test",),
-    target: str = "",
-    known: str = "",
+    others: Sequence[str] = ("wikitext2_test",),  # the second text; for texts alone
+    target: str = "",  # a task of pictures, by default the suite's first
+    known: str = "",  # of pictures, what sources have learned
     learning: str = "labels",
-    start: str = "shared",
-    size: str = "half wider",
+    start: str = "shared",  # of the second source, `shared` (the first one's) or `own`
+    size: str = "half wider",  # of the larger network, one of the transfer's
     only: Sequence[str] = (),
-    steps: int = 400,
-    noise: float = NOISE,
-    rates: Mapping[str, Sequence[float]] = {},
+    steps: int = 400,  # of retraining, read every `EVERY`
+    noise: float = NOISE,  # of all starts that add any to copies of units, see `grow`
+    rates: Mapping[str, Sequence[float]] = {},  # by arm, for retraining and for maps
 ) -> Tables:
     """Loss on the way from every start.
-
-    Args:
-        transfer: data, networks, trainings.
-        others: the second text; for texts alone.
-        target: a task of pictures, by default the suite's first; with ``halves`` it may also be
-            ``tiny_imagenet20``, photographs of twenty classes that no source knows.
-        known: of pictures, what sources have learned: by default a kind each, photographs and
-            scripts, or of a rendered suite half of the scripts; with ``halves``, half of the other
-            classes of the photographs.
-        learning: of pictures, ``labels``, the same judged by a linear classifier of features
-            (``labels, probed``), or without labels and judged likewise (``byol``).
-        start: of the second source, ``shared`` (the first one's) or ``own``.
-        size: of the larger network, one of the transfer's.
-        only: names of `ARMS`, by default all that the transfer and the start allow: answers in the
-            target's classes are needed for ``greedy soup`` and distillation, own starts for ``SAIL,
-            matched``, whole multiples for copies of a GPT's units, and blocks to repeat for stacks.
-            Maps that are learned need labels, and of pictures a size that is wider.
-        steps: of retraining, read every `EVERY`.
-        noise: of all starts that add any to copies of units, see `grow`.
-        rates: by arm, for retraining and for maps; of others, those of `usual_rates`.
 
     Returns:
         Rows with ``start``, ``size``, and of pictures ``modality`` and ``target``. ``curves``: of
@@ -137,10 +101,6 @@ def arms(
         ``source_flops``. ``distances``: MMD² ``first`` (of D_1 and D*), ``second`` and
         ``between``, ``p``, of a ``between`` as large if D_1 and D_2 have one law, and ``gamma``,
         θ_1's weight.
-
-    Raises:
-        ValueError: an unknown start, size or arm, an arm that the transfer does not allow, or
-            rates that nobody knows.
     """
     pair = Sources(transfer, start, size)
     names = [*only] or pair.allowed()
@@ -159,18 +119,11 @@ def arms(
 
 @dataclass(frozen=True, repr=False)
 class Start(Brief):
-    """What training begins with.
+    """What training begins with."""
 
-    Attributes:
-        net: the network, head included.
-        added: FLOPs that it has taken beside its sources.
-        sources: how many it has.
-        split: what it is trained on, where that is not the target's data as they are.
-    """
-
-    net: nn.Module
-    added: int = 0
-    sources: int = 0
+    net: nn.Module  # the network, head included
+    added: int = 0  # FLOPs that it has taken beside its sources
+    sources: int = 0  # how many it has
     split: Split | None = None
 
 
@@ -178,14 +131,6 @@ class Sources:
     """The two sources of a transfer and all that is made of them.
 
     Sources are trained only if a start needs them.
-
-    Args:
-        transfer: data, networks, trainings.
-        start: of the second source.
-        size: of the larger network.
-
-    Raises:
-        ValueError: an unknown start or size.
     """
 
     def __init__(self, transfer: Transfer, start: str, size: str) -> None:
@@ -217,11 +162,7 @@ class Sources:
         return [name for name, arm in ARMS.items() if not self.refusal(arm)]
 
     def check(self, names: Sequence[str]) -> None:
-        """Refuse arms that do not fit.
-
-        Raises:
-            ValueError: naming the first.
-        """
+        """Refuse arms that do not fit."""
         for name in names:
             if name not in ARMS:
                 raise ValueError(f"unknown arm {name!r}; known: {', '.join(ARMS)}")

@@ -33,20 +33,13 @@ Splits = dict[str, dict[str, Tensor]]  # rows of blocks, by split and part
 
 @study(load=texts_of)
 def clusters(
-    source: Texts,
+    source: Texts,  # texts, to be cut into blocks of 1,024 characters, one for thirds of it
     *,
-    others: Sequence[str] = (),
+    others: Sequence[str] = (),  # the name of a second text, to compare both with each other
     left_out: float = 0.2,
-    permutations: int = PERMUTATIONS,
+    permutations: int = PERMUTATIONS,  # for p, which is at least 1/(permutations + 1)
 ) -> Tables:
     """How far thirds of a text, or two texts, are apart, beside random parts (Fig. 2a and 4).
-
-    Args:
-        source: texts, to be cut into blocks of 1,024 characters, one for thirds of it; its seed
-            draws the stretch that is left out, random parts, and permutations.
-        others: the name of a second text, to compare both with each other.
-        left_out: share of each text, one stretch, so that seeds differ in the text as well.
-        permutations: for p, which is at least 1/(permutations + 1).
 
     Returns:
         ``separation``: rows of ``split`` (``thirds`` by mean token value, or ``texts``, and
@@ -65,11 +58,6 @@ def text_map(
 ) -> Tables:
     """Blocks of texts on a plane, by t-SNE (Fig. 4).
 
-    Args:
-        source: texts, to be cut into blocks of 1,024 characters; its seed draws the map.
-        others: names of further texts.
-        blocks: of each text at most, evenly spread.
-
     Returns:
         ``map``: a row per block, with ``text``, ``features`` (``histogram``, ``histogram without
         mean``), and its place, ``x`` and ``y``, which have no unit.
@@ -85,13 +73,7 @@ def text_map(
 
 
 def on_a_plane(features: Tensor, seed: int, turns: int = 500) -> Tensor:
-    """Places ``(n, 2)`` of rows, each feature over its spread, by t-SNE from principal directions.
-
-    Args:
-        features: ``(n, d)``, no column constant.
-        seed: of the descent.
-        turns: of it, at least 250.
-    """
+    """Places ``(n, 2)`` of rows by t-SNE from principal directions, features over their spread."""
     from sklearn.manifold import TSNE
 
     rows = (features / features.std(0)).numpy()
@@ -115,11 +97,7 @@ def split_texts(names: Iterable[str], tables: Sequence[Tensor], seed: int) -> Sp
 
 
 def described(blocks: Tensor) -> dict[str, Tensor]:
-    """Features of blocks: their mean, a histogram, and that less its regression on the mean.
-
-    Only characters of every second block at least are counted. One that a block alone has would
-    tell the mean after all: everywhere else its residual is the fit itself.
-    """
+    """Features of blocks: their mean, a histogram, and that less its regression on the mean."""
     means = blocks.double().mean(1)
     shares = histograms(blocks, len(CHARACTERS))
     shares = shares[:, (shares > 0).double().mean(0) >= 0.5]
@@ -134,13 +112,6 @@ def separation(
     blocks: Tensor, splits: Splits, permutations: int = PERMUTATIONS, seed: int = 0
 ) -> Iterator[dict[str, Any]]:
     """How well a classifier tells two parts apart, and whether they are one pool, by MMD.
-
-    The null of p is that blocks are exchangeable: any deal of the pooled blocks into two parts of
-    these sizes was as likely. Random parts are such a deal. Thirds by mean are none by
-    construction, in all that goes with the mean. Nor are two texts, and more than their authors
-    may tell: neighbouring blocks of a text are alike, so that two stretches of one text would be
-    rejected as well. A low p says that parts differ, not why. Less their mean, features lose its
-    regression over all parts together for p, and over the training rows of a pair for the AUC.
 
     Yields:
         ``split``, ``features`` (``mean``, ``histogram``, ``histogram without mean``), ``pair`` of

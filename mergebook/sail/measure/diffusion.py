@@ -60,11 +60,6 @@ class Parts(nn.Module):
     """A SiT and what its tokens are projected by, which are trained together.
 
     Equal sizes begin with equal weights.
-
-    Args:
-        world: of its latents, labels and representations.
-        width: of the SiT, a multiple of 16.
-        depth: its blocks.
     """
 
     def __init__(self, world: World, width: int, depth: int) -> None:
@@ -91,42 +86,34 @@ class Plan:
 
 
 class Arm(NamedTuple):
-    """A SiT at its start.
+    """A SiT at its start."""
 
-    Attributes:
-        name: one of `ARMS`.
-        parts: to be trained.
-        step: FLOPs of a step of training.
-        before: FLOPs that the start has taken: of `GROWN` the training of its source, which of
-            the accounts of `mergebook.sail.costs.Costs` C alone counts, and B and C for others.
-    """
-
-    name: str
-    parts: Parts
-    step: int
-    before: int
+    name: str  # one of `ARMS`
+    parts: Parts  # to be trained
+    step: int  # FLOPs of a step of training
+    before: int  # FLOPs that the start has taken
 
 
 @study()
 def diffusion(
-    zoo: Zoo,
+    zoo: Zoo,  # experts and their suite, of pictures, on a vision transformer
     *,
-    task: str = "fashion_mnist",
-    only: Sequence[str] = (),
-    width: int = 64,
-    depth: int = 4,
-    source: tuple[int, int] = (32, 2),
-    steps: int = 1000,
-    aligned: int = 100,
-    prepared: int = 600,
-    represented: int = 300,
-    batch_size: int = 64,
-    rates: Mapping[str, float] = {},
+    task: str = "fashion_mnist",  # whose training pictures are learned
+    only: Sequence[str] = (),  # names of `ARMS`, by default all
+    width: int = 64,  # of the SiT, a multiple of 16
+    depth: int = 4,  # its blocks
+    source: tuple[int, int] = (32, 2),  # width and depth of the smaller one
+    steps: int = 1000,  # of training
+    aligned: int = 100,  # steps of alignment alone
+    prepared: int = 600,  # steps of the autoencoder
+    represented: int = 300,  # steps of f_P, by which latents give the backbone's tokens
+    batch_size: int = 64,  # latents of a step
+    rates: Mapping[str, float] = {},  # of AdamW, constant, without decay, by names of `TRAININGS`
     printed: bool = True,
-    reads: Sequence[float] = (0.2, 0.5, 1.0),
-    samples: int = 1000,
-    euler: int = 25,
-    judged_on: Judging = "test",
+    reads: Sequence[float] = (0.2, 0.5, 1.0),  # shares of the steps after which pictures are drawn
+    samples: int = 1000,  # pictures drawn, and compared with as many real ones, if there are
+    euler: int = 25,  # steps of drawing
+    judged_on: Judging = "test",  # split of these real ones
 ) -> Tables:
     """How well a SiT draws the pictures of one task, after so many steps, from four starts.
 
@@ -134,28 +121,6 @@ def diffusion(
     the clean picture, too; ``REPA + J`` begins where alignment alone has led and adds the alignment
     loss; ``REPA, grown`` begins with a smaller SiT, trained for as many steps. Pictures are judged
     by features of the task's expert, which no arm sees.
-
-    Args:
-        zoo: experts and their suite, of pictures, on a vision transformer.
-        task: whose training pictures are learned.
-        only: names of `ARMS`, by default all. An arm resumes by itself if it is a point of its own
-            (``--at 'only=["REPA"]'``).
-        width: of the SiT, a multiple of 16; the tokens of its first third of blocks are aligned.
-        depth: its blocks.
-        source: width and depth of the smaller one; its width divides the other.
-        steps: of training.
-        aligned: steps of alignment alone.
-        prepared: steps of the autoencoder.
-        represented: steps of f_P, by which latents give the backbone's tokens.
-        batch_size: latents of a step.
-        rates: of AdamW, constant, without decay, by names of `TRAININGS`; of others, `RATES`, the
-            best ones by this study itself, ``judged_on`` validation pictures and half as long, on
-            seeds that no result has.
-        printed: whether f_P sees the noisy latent, as Eq. 16 is printed, or the clean one.
-        reads: shares of the steps after which pictures are drawn.
-        samples: pictures drawn, and compared with as many real ones, if there are.
-        euler: steps of drawing.
-        judged_on: split of these real ones; validation pictures are for choosing rates by.
 
     Returns:
         ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``; for
@@ -167,10 +132,6 @@ def diffusion(
         J``, which has no sources; of ``REPA, grown``, ``"steps"`` is A and B. ``losses``: rows of
         ``arm``, ``step`` and ``velocity``. ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and
         ``before`` the first. ``floor``: see `mergebook.sail.measure.latents.World`.
-
-    Raises:
-        TypeError: a backbone that is no vision transformer.
-        ValueError: an unknown arm, or training, or split.
     """
     for what, names, known in (("arm", only, ARMS), ("training", rates, TRAININGS)):
         if unknown := [name for name in names if name not in known]:
@@ -229,28 +190,15 @@ def arms(world: World, plan: Plan, only: Sequence[str] = ()) -> Iterator[Arm]:
 
 
 def trained(
-    parts: Parts,
-    world: World,
-    name: str,
-    plan: Plan,
-    wanted: Collection[int],
+    parts: Parts,  # at their start
+    world: World,  # what all arms share
+    name: str,  # one of `TRAININGS`
+    plan: Plan,  # how to train
+    wanted: Collection[int],  # numbers of steps
     *,
-    steps: int | None = None,
+    steps: int | None = None,  # of training; by default the plan's
 ) -> tuple[dict[int, dict[str, Tensor]], list[float]]:
-    """Train in place, all arms on the same batches, times and noise.
-
-    Args:
-        parts: at their start.
-        world: what all arms share.
-        name: one of `TRAININGS`.
-        plan: how to train.
-        wanted: numbers of steps.
-        steps: of training; by default the plan's.
-
-    Returns:
-        Moving averages of the SiT's weights after the steps that are wanted, and the loss of
-        velocities before each step.
-    """
+    """Train in place, all arms on the same batches, times and noise."""
     velocities: list[float] = []
     average = {key: value.clone() for key, value in parts.network.state_dict().items()}
     kept: dict[int, dict[str, Tensor]] = {}

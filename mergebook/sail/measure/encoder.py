@@ -34,21 +34,13 @@ from mergelib.training import seeded
 
 @dataclass(frozen=True)
 class Way:
-    """How an encoder is grown: arguments of `mergelib.sail.grow`, and sizes over the source's.
+    """How an encoder is grown: arguments of `mergelib.sail.grow`, and sizes over the source's."""
 
-    Attributes:
-        width: how it is made wider.
-        depth: how it is made deeper.
-        wider: how many times as many dimensions of the stream, and heads.
-        hidden: how many times as many hidden units in a layer.
-        deeper: how many times as many layers.
-    """
-
-    width: Width = "replicate"
-    depth: Depth = "identity"
-    wider: float = 1
-    hidden: float = 1
-    deeper: int = 1
+    width: Width = "replicate"  # how it is made wider
+    depth: Depth = "identity"  # how it is made deeper
+    wider: float = 1  # how many times as many dimensions of the stream, and heads
+    hidden: float = 1  # how many times as many hidden units in a layer
+    deeper: int = 1  # how many times as many layers
 
 
 TWICE, HALF_AGAIN = (Way(wider=size, hidden=size) for size in (2, 1.5))
@@ -69,24 +61,15 @@ WAYS = {
 
 @dataclass(frozen=True, repr=False)
 class Reading(Brief):
-    """What an encoder makes of the test sentences of a suite.
+    """What an encoder makes of the test sentences of a suite."""
 
-    Attributes:
-        answers: by task, the classes that its zero-shot head names, ``(N,)``.
-        cosines: of the features of all pairs of sentences, of one task or of two, float64.
-    """
-
-    answers: dict[str, Tensor]
-    cosines: Tensor
+    answers: dict[str, Tensor]  # by task, the classes that its zero-shot head names, `(N,)`
+    cosines: Tensor  # of the features of all pairs of sentences, of one task or of two, float64
 
 
 @study(load=beginning_of)
 def encoder(zoo: Zoo, *, sentences: int = 100) -> Tables:
     """Accuracies and similarities of an encoder that was grown in every one of `WAYS`.
-
-    Args:
-        zoo: a suite with its pretrained encoder.
-        sentences: of each task's test part, at most.
 
     Returns:
         ``tasks``: rows of ``way`` (of `WAYS`, or ``source``, or ``random``: the source's sizes at
@@ -95,9 +78,6 @@ def encoder(zoo: Zoo, *, sentences: int = 100) -> Tables:
         ``way``, sizes (``width``, ``hidden``, ``layers``, ``parameters``), ``correlation`` of the
         cosines of all pairs of sentences with the source's, and ``change``, the largest of a
         cosine. ``refused``: rows of ``way`` and ``reason``, where `grow` refuses.
-
-    Raises:
-        ValueError: for a suite whose model is no sentence encoder.
     """
     source = zoo.model
     if not isinstance(source, SentenceEncoder):
@@ -126,16 +106,7 @@ def encoder(zoo: Zoo, *, sentences: int = 100) -> Tables:
 
 
 def grown(source: SentenceEncoder, way: Way, seed: int) -> SentenceEncoder:
-    """A larger encoder, made of a smaller one.
-
-    Args:
-        source: the smaller one.
-        way: how.
-        seed: draws its start and random directions.
-
-    Raises:
-        ValueError: where `grow` refuses.
-    """
+    """A larger encoder, made of a smaller one."""
     config = copy.deepcopy(source.bert.config)
     config.hidden_size = round(way.wider * config.hidden_size)
     config.num_attention_heads = round(way.wider * config.num_attention_heads)

@@ -26,18 +26,11 @@ SCRATCH = "scratch"  # in the place of maps
 
 
 class Cell(NamedTuple):
-    """Of the factorial.
+    """Of the factorial."""
 
-    Attributes:
-        sources: 0 for scratch, 1 for the nearest alone, 2 for both with Theorem 3's weights.
-        start: of the second source, one of `KINDS`; where there is no second, ``"shared"`` or,
-            for scratch, empty.
-        maps: one of `MAPS`, or `SCRATCH`.
-    """
-
-    sources: int
-    start: str
-    maps: str
+    sources: int  # 0 for scratch, 1 for the nearest alone, 2 for both with Theorem 3's weights
+    start: str  # of the second source, one of `KINDS`
+    maps: str  # one of `MAPS`, or `SCRATCH`
 
 
 def _cells() -> dict[Cell, Arm]:
@@ -56,43 +49,25 @@ CELLS = _cells()
 
 @study(load=transfer_of)
 def factorial(
-    transfer: Transfer,
+    transfer: Transfer,  # data, networks, trainings
     *,
-    others: Sequence[str] = ("wikitext2_test",),
-    target: str = "",
-    known: str = "",
+    others: Sequence[str] = ("wikitext2_test",),  # the second text; for texts alone
+    target: str = "",  # a task of pictures, by default the suite's first
+    known: str = "",  # of pictures, see `mergebook.sail.measure.arms.arms`
     learning: str = "labels",
-    size: str = "twice",
-    only: Sequence[str] = (),
-    steps: int = 300,
+    size: str = "twice",  # of the larger network, one of the transfer's
+    only: Sequence[str] = (),  # cells of some maps, names of `MAPS` or `SCRATCH`
+    steps: int = 300,  # of retraining, read every `EVERY`
     longer: int = 3,
-    rates: Mapping[str, Sequence[float]] = {},
+    rates: Mapping[str, Sequence[float]] = {},  # by maps, or `SCRATCH`: for retraining and for maps
 ) -> Tables:
     """Loss on the way from the start of every cell that the transfer allows.
-
-    Args:
-        transfer: data, networks, trainings.
-        others: the second text; for texts alone.
-        target: a task of pictures, by default the suite's first.
-        known: of pictures, see `mergebook.sail.measure.arms.arms`.
-        learning: likewise.
-        size: of the larger network, one of the transfer's.
-        only: cells of some maps, names of `MAPS` or `SCRATCH`; by default of all that the transfer
-            allows, see `mergebook.sail.measure.arms.arms`.
-        steps: of retraining, read every `EVERY`.
-        longer: times as many steps of scratch, which else reaches no loss that the others do not
-            begin with.
-        rates: by maps, or `SCRATCH`: for retraining and for maps; of others, those of `RATES`.
 
     Returns:
         Rows with a cell's ``sources``, ``start`` and ``maps``, ``size``, and of pictures
         ``modality`` and ``target``. ``curves``: ``step``, ``choose`` and ``judge`` (nats),
         ``accuracy``. ``costs``: as of the study ``arms``. ``distances``, of no cell: MMD²
         ``first`` (of D_1 and D*), ``second`` and ``between``, ``p`` and ``gamma``, likewise.
-
-    Raises:
-        ValueError: an unknown size, unknown maps, such as the transfer does not allow, or such
-            whose rates nobody knows.
     """
     pairs = {kind: Sources(transfer, kind, size) for kind in KINDS.values()}
     cells = _chosen(pairs, only)

@@ -13,37 +13,24 @@ from mergelib.problems.checks import check_choice
 
 @study(load=ground_of)
 def kept_scratch(
-    ground: Ground,
-    seed: int,
+    ground: Ground,  # data and networks
+    seed: int,  # of all that is drawn
     *,
-    source_steps: int = 300,
-    source_rate: float = 3e-3,
-    steps: int = 120,
-    every: int = 20,
-    rates: Sequence[float] = (3e-3, 1e-2),
-    only: Sequence[str] = (),
+    source_steps: int = 300,  # of Adam, for a source
+    source_rate: float = 3e-3,  # of every such step
+    steps: int = 120,  # of training from scratch
+    every: int = 20,  # steps between two readings
+    rates: Sequence[float] = (3e-3, 1e-2),  # of training
+    only: Sequence[str] = (),  # families, by default all of the ground
 ) -> Tables:
     """Fraction of a source's learning that larger networks reach from their random start.
 
     The fraction is that of `kept`, with its data, sources and random starts, so that learned maps
     can be compared with training that costs as much and has no source.
 
-    Args:
-        ground: data and networks.
-        seed: of all that is drawn.
-        source_steps: of Adam, for a source.
-        source_rate: of every such step.
-        steps: of training from scratch.
-        every: steps between two readings.
-        rates: of training; at each reading the rate with the lowest loss on ``choose`` counts.
-        only: families, by default all of the ground.
-
     Returns:
         ``curve``: rows of ``family``, ``grown`` (`GROWN`), ``step``, ``rate``, ``loss`` (nats, on
         ``judge``) and ``kept``, which is (random − loss)/(random − source).
-
-    Raises:
-        ValueError: a family that the ground does not have.
     """
     for family in only:
         check_choice("family", family, [*ground.builds])

@@ -35,64 +35,33 @@ ROWS = 500  # pictures at a time, where nothing is trained
 
 @dataclass(frozen=True, repr=False)
 class World(Brief):
-    """What all arms share.
+    """What all arms share."""
 
-    Attributes:
-        latents: of the training pictures, ``(N, 4, 8, 8)``, each channel of mean 0, variance 1.
-        labels: theirs, ``(N,)``.
-        names: of the classes.
-        wanted: the backbone's tokens, ``(N, 16, size)``, each feature of mean 0 and variance 1.
-        represent: f_P, frozen.
-        printed: whether f_P sees the noisy latent or the clean one.
-        picture: latents to pictures in -1..1.
-        judge: pictures to an expert's features and classes.
-        real: features of the pictures that drawn ones are compared with.
-        floor: rows of ``pictures``, their ``count``, ``frechet`` and ``kernel``: distances from
-            those of as many training pictures, as they are (``"real"``) and from their latents
-            (``"decoded"``).
-        flops: of f_P's training.
-        seed: of everything drawn.
-    """
-
-    latents: Tensor
-    labels: Tensor
-    names: tuple[str, ...]
-    wanted: Tensor
-    represent: nn.Module
-    printed: bool
-    picture: Callable[[Tensor], Tensor]
-    judge: Callable[[Tensor], tuple[Tensor, Tensor]]
-    real: Tensor
-    floor: Rows
-    flops: int
-    seed: int
+    latents: Tensor  # of the training pictures, `(N, 4, 8, 8)`, each channel of mean 0, variance 1
+    labels: Tensor  # theirs, `(N,)`
+    names: tuple[str, ...]  # of the classes
+    wanted: Tensor  # the backbone's tokens, `(N, 16, size)`, each feature of mean 0 and variance 1
+    represent: nn.Module  # f_P, frozen
+    printed: bool  # whether f_P sees the noisy latent or the clean one
+    picture: Callable[[Tensor], Tensor]  # latents to pictures in -1..1
+    judge: Callable[[Tensor], tuple[Tensor, Tensor]]  # pictures to an expert's features and classes
+    real: Tensor  # features of the pictures that drawn ones are compared with
+    floor: Rows  # rows of `pictures`, their `count`, `frechet` and `kernel`
+    flops: int  # of f_P's training
+    seed: int  # of everything drawn
 
 
 def prepare(
-    zoo: Zoo,
-    task: str,
+    zoo: Zoo,  # experts and their suite, of pictures, on a vision transformer
+    task: str,  # whose pictures
     *,
-    samples: int,
-    prepared: int,
-    represented: int,
-    printed: bool = True,
-    judged_on: Judging = "test",
+    samples: int,  # real pictures to compare with, at most
+    prepared: int,  # steps of the autoencoder, with batches of 64
+    represented: int,  # steps of f_P, likewise
+    printed: bool = True,  # see `World`
+    judged_on: Judging = "test",  # split of these real pictures
 ) -> World:
-    """Train autoencoder and f_P on a task's training pictures, on the backbone's device.
-
-    Args:
-        zoo: experts and their suite, of pictures, on a vision transformer.
-        task: whose pictures.
-        samples: real pictures to compare with, at most.
-        prepared: steps of the autoencoder, with batches of 64.
-        represented: steps of f_P, likewise.
-        printed: see `World`.
-        judged_on: split of these real pictures.
-
-    Raises:
-        TypeError: a backbone that is no vision transformer.
-        ValueError: another split.
-    """
+    """Train autoencoder and f_P on a task's training pictures, on the backbone's device."""
     check_choice("judged_on", judged_on, get_args(Judging))
     model = zoo.model
     if not isinstance(model, VisionTransformer):
@@ -147,14 +116,7 @@ def prepare(
 
 
 def drawn(world: World, network: SiT, labels: Tensor, steps: int) -> Tensor:
-    """Pictures in -1..1 of some classes; every network begins with the same noise.
-
-    Args:
-        world: of the latents.
-        network: left in training mode.
-        labels: ``(n,)``.
-        steps: of Euler's method.
-    """
+    """Pictures in -1..1 of some classes; every network begins with the same noise."""
     generator = torch.Generator().manual_seed(world.seed + 2)
     shape = (CHANNELS, SIDE, SIDE)
     network.eval()
@@ -168,12 +130,6 @@ def drawn(world: World, network: SiT, labels: Tensor, steps: int) -> Tensor:
 
 def quality(world: World, network: SiT, samples: int, steps: int) -> dict[str, float]:
     """How near drawn pictures are to real ones, and how many show what was asked for.
-
-    Args:
-        world: of the latents.
-        network: left in training mode.
-        samples: pictures, of all classes in turn.
-        steps: of Euler's method.
 
     Returns:
         ``frechet`` and ``kernel`` from the test pictures, and ``accuracy``, the share of pictures

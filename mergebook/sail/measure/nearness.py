@@ -23,18 +23,10 @@ def text_nearness(
     D_1, D_2 and D_t are thirds of a text as `gamma_sweep` has them. The optimum θ* is trained as
     sources are, from their common start where they share it, else from one of its own.
 
-    Args:
-        source: its seed, and texts: one, to be cut into thirds.
-        starts: of sources, ``shared`` or ``own``.
-        plan: sizes other than those of `mergebook.sail.measure.training.Plan`.
-
     Returns:
         ``sources``: rows of ``start``, ``source`` (1, 2), ``parameters`` (squared distance of the
         source from θ*) and ``random`` (of a network that was not trained, another one than all
         starts).
-
-    Raises:
-        ValueError: an unknown start.
     """
     for start in starts:
         check_choice("start", start, STARTS)

@@ -12,15 +12,7 @@ from mergelib.training import seeded
 
 
 def drawn_as_published(net: nn.Module, seed: int) -> None:
-    """Give a network random weights in place by the rules of its paper, where ours has others.
-
-    Convolutions: normal, of variance 2 over fan out (He et al., 2015; torchvision's ResNets). GPTs:
-    the last weights of both branches of each of L blocks over √(2L) (Radford et al., 2019).
-
-    Args:
-        net: at its usual start.
-        seed: of convolutions.
-    """
+    """Give a network random weights in place by the rules of its paper, where ours has others."""
     with seeded(stable_seed("drawn", seed)), torch.no_grad():
         for module in net.modules():
             if isinstance(module, nn.Conv2d):
@@ -32,14 +24,7 @@ def drawn_as_published(net: nn.Module, seed: int) -> None:
 
 
 def scaled(net: nn.Module, rates: Rates) -> None:
-    """Multiply a GPT's random weights in place: embeddings and all other matrices.
-
-    Gains and biases of layers stay as they are.
-
-    Args:
-        net: at its usual start.
-        rates: whose ``embeddings`` and ``matrices`` are the factors.
-    """
+    """Multiply a GPT's random weights in place: embeddings and all other matrices."""
     with torch.no_grad():
         for name, weight in net.named_parameters():
             if weight.dim() > 1:
@@ -47,14 +32,7 @@ def scaled(net: nn.Module, rates: Rates) -> None:
 
 
 def drawn_alike(net: nn.Module, seed: int) -> None:
-    """Redraw all weights in place from normal laws with each tensor's own mean and deviation.
-
-    Nothing that was learned is left but the scale of every tensor; one that is constant stays.
-
-    Args:
-        net: at the start that is imitated.
-        seed: of the draws.
-    """
+    """Redraw all weights in place from normal laws with each tensor's own mean and deviation."""
     with seeded(stable_seed("drawn alike", seed)), torch.no_grad():
         for weight in net.parameters():
             mean, deviation = weight.mean(), weight.std(correction=0)

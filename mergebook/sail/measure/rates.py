@@ -5,17 +5,10 @@ from typing import NamedTuple
 
 
 class Rates(NamedTuple):
-    """Of Adam, and of random weights.
+    """Of Adam, and of random weights."""
 
-    Attributes:
-        training: rate of retraining.
-        maps: rate of maps, where they are learned.
-        embeddings: what a GPT's random embeddings are multiplied by, where an arm has scales.
-        matrices: likewise, all its other matrices.
-    """
-
-    training: float
-    maps: float = 0.0
+    training: float  # rate of retraining
+    maps: float = 0.0  # rate of maps, where they are learned
     embeddings: float = 1.0
     matrices: float = 1.0
 
@@ -26,23 +19,14 @@ TUNED = "results/tinyshakespeare-starts_tuning.json"  # the least `choose` loss 
 
 
 class Row(NamedTuple):
-    """Rates of some arms in some places; later rows overrule earlier ones.
+    """Rates of some arms in some places; later rows overrule earlier ones."""
 
-    Attributes:
-        modalities: names of transfers.
-        arms: names of arms.
-        rates: of all of them there.
-        origin: where they come from.
-        sizes: of larger networks; none for all.
-        starts: of the second source; none for all.
-    """
-
-    modalities: Sequence[str]
-    arms: Sequence[str]
-    rates: Rates
-    origin: str = EARLIER
-    sizes: Sequence[str] = ()
-    starts: Sequence[str] = ()
+    modalities: Sequence[str]  # names of transfers
+    arms: Sequence[str]  # names of arms
+    rates: Rates  # of all of them there
+    origin: str = EARLIER  # where they come from
+    sizes: Sequence[str] = ()  # of larger networks; none for all
+    starts: Sequence[str] = ()  # of the second source; none for all
 
 
 _GPT = ("GPT",)
@@ -98,17 +82,7 @@ TABLE = (
 
 
 def usual_rates(modality: str, start: str, size: str, arm: str) -> Rates:
-    """Return the rates of an arm by `TABLE`.
-
-    Args:
-        modality: of a transfer.
-        start: of the second source.
-        size: of the larger network.
-        arm: a name.
-
-    Raises:
-        ValueError: where none are known.
-    """
+    """Return the rates of an arm by `TABLE`."""
     for row in reversed(TABLE):
         places = ((modality, row.modalities), (arm, row.arms), (size, row.sizes))
         if all(not known or name in known for name, known in (*places, (start, row.starts))):

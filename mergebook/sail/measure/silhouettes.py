@@ -32,13 +32,6 @@ def silhouettes(
     and b that to the nearest other part. Parts whose mean is at most 0.25 are usually taken for no
     clusters (Kaufman and Rousseeuw, 1990).
 
-    Args:
-        source: texts, to be cut into blocks of 1,024 characters; its seed draws the stretch that
-            is left out, random parts and the map.
-        others: the name of a second text, to compare both with each other.
-        left_out: fraction of each text, one stretch, so that seeds differ in the text as well.
-        turns: of t-SNE.
-
     Returns:
         ``silhouettes``: rows of ``split`` (``thirds`` by mean token value, or ``texts``, and
         ``random``), ``space`` (``histogram``, each feature over its spread, or `MAP`, the plane

@@ -60,11 +60,7 @@ GOALS = {  # nats, as `tuned_goals` finds them
 
 
 def texts_of(run: Run) -> Loaded:
-    """What a run works on: the text that its suite names, then those of its setting ``others``.
-
-    Raises:
-        ValueError: an unknown text or profile, or a setting of zoos.
-    """
+    """What a run works on: the text that its suite names, then those of its setting ``others``."""
     profile = refuse_zoo_settings(run, "studies of texts", profiles=tuple(PROFILES))
     texts = {name: load_text(name) for name in (run.suite, *run.settings.get("others", ()))}
     sources = {f"text/{name}": source for name, (_, source) in texts.items()}
@@ -75,30 +71,18 @@ def texts_of(run: Run) -> Loaded:
 
 @study(load=texts_of)
 def gamma_sweep(
-    source: Texts,
+    source: Texts,  # its seed, and texts: one, to be cut into thirds
     *,
     starts: Sequence[str] = (*STARTS, *REFERENCES),
     plan: Mapping[str, Any] = {},
 ) -> Tables:
     """Loss on the last third of a text against γ, for sources of the other two (Figure 2b).
 
-    Args:
-        source: its seed, and texts: one, to be cut into thirds.
-        starts: ``shared`` (both sources from one random start), ``own`` (each from its own),
-            ``re-basin`` (the latter, and θ_2 reordered to match θ_1; at `MATCHED` γ only), and
-            without γ ``random`` and ``target``, a model trained on D_t as sources are on their
-            parts. A start resumes by itself if it is a point of its own
-            (``--at 'starts=["own"]'``).
-        plan: sizes other than those of `mergebook.sail.measure.training.Plan`.
-
     Returns:
         ``curves``: rows of ``start``, ``gamma``, ``step``, ``choose``, ``judge`` (nats per token on
         both halves of the held-out part); ``references``: the same of `REFERENCES`, less γ.
         ``distances``: rows of ``split`` (``thirds``, ``random``), ``features``, MMD² ``first``
         (of D_1 and D_t), ``second`` and ``between``, and ``gamma``, γ_1 of Eq. 11.
-
-    Raises:
-        ValueError: an unknown start.
     """
     for start in starts:
         check_choice("start", start, (*STARTS, *REFERENCES))
@@ -124,22 +108,15 @@ def gamma_sweep(
 
 @study(load=texts_of)
 def overlap(
-    source: Texts,
+    source: Texts,  # its seed, and texts: one, to be cut into thirds
     *,
-    start: str = "shared",
-    cells: Sequence[Sequence[float]] = CELLS,
+    start: str = "shared",  # of the second source, `shared`, `own` or `re-basin`
+    cells: Sequence[Sequence[float]] = CELLS,  # α and β, with β ≤ (1 + α)/2
     plan: Mapping[str, Any] = {},
 ) -> Tables:
     """The sweep where D_1 and D_2 share a part α of their blocks, and each β with D_t (Figure 2c).
 
     Thirds are those of `gamma_sweep`, replaced as `mergebook.sail.thirds.overlapped` does.
-
-    Args:
-        source: its seed, and texts: one, to be cut into thirds.
-        start: of the second source, ``shared``, ``own`` or ``re-basin``.
-        cells: α and β, with β ≤ (1 + α)/2.
-        plan: sizes other than the usual ones, with readings at 0 and 50 steps, the γ in
-            `mergebook.sail.measure.training.FINE`, and a rate of 1e-3 times `FACTORS`.
 
     Returns:
         ``curves``: rows of ``start``, ``alpha``, ``beta``, ``gamma``, ``step``, ``choose``,
@@ -160,11 +137,11 @@ def overlap(
 
 @study(load=texts_of)
 def mixture(
-    source: Texts,
+    source: Texts,  # its seed, and texts: D_1 and D_2, or one, to be cut into thirds
     *,
-    others: Sequence[str] = ("wikitext2_test",),
+    others: Sequence[str] = ("wikitext2_test",),  # the name of D_2; none for thirds
     start: str = "shared",
-    shares: Sequence[float] = SHARES,
+    shares: Sequence[float] = SHARES,  # values of ρ
     plan: Mapping[str, Any] = {},
 ) -> Tables:
     """The sweep for targets ρ D_1 + (1 − ρ) D_2, for which Theorem 3 says γ = ρ.
@@ -172,13 +149,6 @@ def mixture(
     D_1 and D_2 are two texts, or of one text the lowest and the highest third by mean token value.
     Sources train on every second block of them, targets are mixed from the others; their held-out
     blocks have the same shares.
-
-    Args:
-        source: its seed, and texts: D_1 and D_2, or one, to be cut into thirds.
-        others: the name of D_2; none for thirds.
-        start: likewise.
-        shares: values of ρ.
-        plan: as of `overlap`, but readings at 0 and 100 steps, and the usual rate.
 
     Returns:
         ``curves``: rows of ``start``, ``share``, ``method`` (``sweep``, or ``theorem`` for γ_1 by
@@ -206,21 +176,14 @@ def mixture(
 
 @study(load=texts_of)
 def cross_corpus(
-    source: Texts,
+    source: Texts,  # its seed, and texts: that of the sources, then the targets
     *,
-    others: Sequence[str] = CORPORA,
+    others: Sequence[str] = CORPORA,  # names of texts; that of the sources is no target
     start: str = "shared",
-    budget: int = BUDGET,
-    plan: Mapping[str, Any] = {},
+    budget: int = BUDGET,  # steps of the arms, read every `EVERY`
+    plan: Mapping[str, Any] = {},  # as of `mixture`
 ) -> Tables:
     """The sweep for sources of two thirds of one text and another text as target (Figure 2d).
-
-    Args:
-        source: its seed, and texts: that of the sources, then the targets.
-        others: names of texts; that of the sources is no target.
-        start: likewise.
-        budget: steps of the arms, read every `EVERY`.
-        plan: as of `mixture`.
 
     Returns:
         ``curves``: rows of ``start``, ``target``, ``gamma``, ``step``, ``choose``, ``judge``.
@@ -271,11 +234,7 @@ def tuned_goals(name: str, seeds: Sequence[int] = TUNING) -> dict[str, float]:
 
 
 def divided(corpus: Corpus, *, thirds: bool) -> tuple[list[Tensor], list[Rows]]:
-    """D_1 and D_2 of `mixture`, two texts, or the lowest and the highest of the ``thirds`` of one.
-
-    Returns:
-        Blocks that sources see, every second one, and the parts that targets are mixed from.
-    """
+    """Blocks that sources of `mixture` see, every second one, and the parts that targets mix."""
     pools = mean_thirds(corpus.blocks)[::2] if thirds else corpus.texts
     parts = [corpus.parted(rows) for rows in pools]
     seen = [rows.train[::2] for rows in parts]
@@ -329,12 +288,6 @@ def weighed(
     corpus: Corpus, parts: Sequence[Tensor], name: str, factor: float = 1.0
 ) -> dict[str, Any]:
     """MMD² of D_1, D_2 and D_t, and Eq. 11.
-
-    Args:
-        corpus: of the blocks.
-        parts: rows of D_1, D_2 and D_t.
-        name: of the features, one of `FEATURES`.
-        factor: bandwidth of the Gaussian kernel, in median distances.
 
     Returns:
         ``features``, ``first`` (of D_1 and D_t), ``second``, ``between`` and ``gamma``, γ_1.

@@ -17,39 +17,23 @@ FIRST = 1000  # seed of tuning; all other studies use lower ones
 
 @study(load=transfer_of)
 def starts_tuning(
-    transfer: Transfer,
+    transfer: Transfer,  # data, networks, trainings; its seed is at least `FIRST`
     *,
-    others: Sequence[str] = ("wikitext2_test",),
-    target: str = "",
+    others: Sequence[str] = ("wikitext2_test",),  # the second text; for texts alone
+    target: str = "",  # see `mergebook.sail.measure.arms.arms`
     known: str = "",
     learning: str = "labels",
-    start: str = "shared",
-    size: str = "half wider",
-    only: Sequence[str] = ("scratch",),
-    steps: int = 1000,
-    rates: Sequence[Sequence[float]] = (),
+    start: str = "shared",  # of the second source
+    size: str = "half wider",  # of the larger network
+    only: Sequence[str] = ("scratch",),  # names of `ARMS`
+    steps: int = 1000,  # of retraining, read every `EVERY`
+    rates: Sequence[Sequence[float]] = (),  # the grid, each entry the fields of `Rates` in order
 ) -> Tables:
     """Loss on the way from some starts, at every rate of a grid.
-
-    Args:
-        transfer: data, networks, trainings; its seed is at least `FIRST`.
-        others: the second text; for texts alone.
-        target: see `mergebook.sail.measure.arms.arms`.
-        known: likewise.
-        learning: likewise.
-        start: of the second source.
-        size: of the larger network.
-        only: names of `ARMS`.
-        steps: of retraining, read every `EVERY`.
-        rates: the grid, each entry the fields of `Rates` in order; of none, the usual ones of
-            every arm.
 
     Returns:
         ``curves``: rows of ``start``, ``size``, and of pictures ``modality`` and ``target``;
         ``arm``, the fields of `Rates`, ``step``, ``choose`` and ``judge`` (nats), ``accuracy``.
-
-    Raises:
-        ValueError: a seed that other studies use, or an arm that the transfer does not allow.
     """
     if transfer.seed < FIRST:
         raise ValueError(

@@ -43,15 +43,6 @@ _ONE_SOURCE = [*_NO_SOURCE, *(name for name, arm in ARMS.items() if arm.weights 
 def curves(results: Sequence[str]) -> pd.DataFrame:
     """All losses on the way, with costs and what was spent, ``flops``, by account B.
 
-    What needs no source, or the first one alone, may have been measured with a shared start only;
-    it stands here for own starts, too. Of GPTs ``scratch`` is at its best rate and scale, and
-    ``scratch, usual scale`` is what the study calls scratch.
-
-    Args:
-        results: `TEXT`, `LASTING`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER`, `UNLABELLED` or
-            `UNLABELLED_LASTING`. Results after the first only add what it lacks, up to its last
-            step.
-
     Returns:
         A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
     """
@@ -84,9 +75,6 @@ def _loaded(results: Sequence[str], part: str) -> pd.DataFrame:
 def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
     """Every arm by its steps to goals, and by its losses at scratch's cost.
 
-    Args:
-        results: as of `curves`.
-
     Returns:
         A row per ``modality``, ``target``, seed, start, size and ``arm``, with steps to each goal
         that its cell has by its name (`steps_to`), the ``last`` of all steps, ``step_flops``,
@@ -115,9 +103,6 @@ def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
 def finished(results: Sequence[str] = TEXT) -> pd.DataFrame:
     """Return what every arm reaches after as many steps as scratch takes: cost as account A counts.
 
-    Args:
-        results: as of `curves`.
-
     Returns:
         A row per ``modality``, ``target``, seed, start, size and ``arm``, with ``loss`` (nats) and
         ``accuracy`` (0..1).
@@ -129,12 +114,7 @@ def finished(results: Sequence[str] = TEXT) -> pd.DataFrame:
 
 
 def best_baseline(table: pd.DataFrame, cell: Mapping[str, str]) -> str:
-    """The one of `BASELINES` with the least mean loss on the half that chooses.
-
-    Args:
-        table: as from `starts`.
-        cell: columns to the value that they shall have.
-    """
+    """The one of `BASELINES` with the least mean loss on the half that chooses."""
     chosen = (table[list(cell)] == pd.Series(cell)).all(axis=1) & table["arm"].isin(BASELINES)
     means = table[chosen].groupby("arm")["choose"].mean()
     return str(means.reindex(BASELINES).idxmin())
@@ -173,9 +153,6 @@ def unlabelled_lasting() -> pd.DataFrame:
 def distances(results: Sequence[str] = PICTURES[:1]) -> pd.DataFrame:
     """MMD² of pictures and θ_1's weight.
 
-    Args:
-        results: as of `curves`.
-
     Returns:
         A row per modality, target, seed, start and size, with ``first`` and ``second``, from the
         target to either source, ``distance``, the lesser of them, ``between`` and ``gamma``.
@@ -186,11 +163,7 @@ def distances(results: Sequence[str] = PICTURES[:1]) -> pd.DataFrame:
 
 
 def fading(table: pd.DataFrame) -> pd.Series:
-    """How speed-ups fall with distance: minus Spearman's correlation over targets, by seed.
-
-    Args:
-        table: of one modality, start and size, as from `speed_ups`.
-    """
+    """How speed-ups fall with distance: minus Spearman's correlation over targets, by seed."""
     rows = table.merge(distances(), on=_CELL)
     found = {
         seed: -part["speed"].corr(part["distance"], method="spearman")
@@ -201,9 +174,6 @@ def fading(table: pd.DataFrame) -> pd.Series:
 
 def nearness(table: pd.DataFrame) -> pd.DataFrame:
     """Mean speed-up and nearness of the sources, minus MMD², of every target.
-
-    Args:
-        table: of one modality, start and size, as from `speed_ups`.
 
     Returns:
         By target, ``speed`` and ``near``.
@@ -216,14 +186,6 @@ def speed_ups(
     table: pd.DataFrame, goal: str, account: Account, arm: str, rival: str = "scratch"
 ) -> pd.DataFrame:
     """log₂ speed-up of an arm over another.
-
-    Args:
-        table: as from `starts`.
-        goal: ``"easy"``, ``"hard"`` or ``"late"``. A run that never reaches it counts as if at
-            the end.
-        account: what counts as cost.
-        arm: a name.
-        rival: a name.
 
     Returns:
         Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``, with `SIDES`,
@@ -250,10 +212,6 @@ def speed_ups(
 
 def accounts(table: pd.DataFrame, goal: str) -> pd.DataFrame:
     """`speed_ups` over scratch by all accounts, the fastest arm by account B first.
-
-    Args:
-        table: as from `starts`.
-        goal: as of `speed_ups`.
 
     Returns:
         The same rows, with ``arm`` and ``account``.

@@ -8,11 +8,7 @@ RESULT = "sentences8-encoder"
 
 
 def measured() -> pd.DataFrame:
-    """A row per seed and ``way``, with the columns of both tables of the study.
-
-    ``accuracy`` and ``agreement`` are means over tasks; ``correlation``, ``change`` and the sizes
-    are as in `mergebook.sail.measure.encoder.encoder`.
-    """
+    """A row per seed and ``way``, with the columns of both tables of the study."""
     keys = ["seed", "way"]
     means = load_table(RESULT, "tasks").groupby(keys)[["accuracy", "agreement"]].mean()
     return load_table(RESULT, "encoders").merge(means.reset_index(), on=keys)

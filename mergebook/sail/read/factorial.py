@@ -32,16 +32,7 @@ _Curve = tuple[np.ndarray, np.ndarray]
 
 
 def quadratic(curvatures: Sequence[float], share: float, steps: int) -> np.ndarray:
-    """J − J* after 0, 1, … steps of gradient descent on a quadratic, at η = 1/L.
-
-    Every direction has the same part in the start's excess, and loses it by the factor
-    (1 − ηh)² a step, where h is its curvature.
-
-    Args:
-        curvatures: h of every direction; the largest is L.
-        share: J − J* of the start.
-        steps: the last one.
-    """
+    """J − J* after 0, 1, … steps of gradient descent on a quadratic, at η = 1/L."""
     kept = 1 - np.asarray(curvatures, dtype=float) / max(curvatures)
     excess: np.ndarray = share * (kept[:, None] ** (2 * np.arange(steps + 1))).mean(0)
     return excess
@@ -49,10 +40,6 @@ def quadratic(curvatures: Sequence[float], share: float, steps: int) -> np.ndarr
 
 def halved(curvatures: Mapping[str, Sequence[float]], goals: Sequence[float]) -> pd.DataFrame:
     """A start with half of another's excess, on quadratics: what it saves, see `quadratic`.
-
-    Args:
-        curvatures: by name of the loss.
-        goals: excess aimed at; the other start has 1.
 
     Returns:
         A row per ``loss`` and ``goal``: ``scratch`` and ``warm``, the steps of both to it,
@@ -74,11 +61,6 @@ def halved(curvatures: Mapping[str, Sequence[float]], goals: Sequence[float]) ->
 
 def curves() -> pd.DataFrame:
     """All losses on the way, with costs.
-
-    Of GPTs ``scratch`` is at its best rate and scale, from the result `SCALES`, as are random
-    weights of the grown network's scale (`ALIKE`); the factorial's own scratch is `USUAL`. Maps
-    that are learned jointly are for one source those that are learned alone, and stand here as
-    both.
 
     Returns:
         A row per ``modality``, seed, cell (``sources``, ``start``, ``maps``) and ``step``:
@@ -201,11 +183,7 @@ def _read(run: pd.DataFrame) -> tuple[_Curve, Costs]:
 
 
 def often_reached(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of cells and goals that enough seeds reach, on both sides.
-
-    Args:
-        table: as from `saved`.
-    """
+    """Rows of cells and goals that enough seeds reach, on both sides."""
     keys = [*[key for key in _KEYS if key != "seed"], "goal"]
     there = table["saved"].notna()
     share = there.groupby([table[key] for key in keys]).transform("mean")
@@ -214,9 +192,6 @@ def often_reached(table: pd.DataFrame) -> pd.DataFrame:
 
 def effects(account: str = "B") -> pd.DataFrame:
     """What each factor does to the loss at equal cost, with the others averaged over.
-
-    Args:
-        account: of `ends`.
 
     Returns:
         A row per modality, seed and ``effect``, with ``factor`` (``merging``, ``maps`` or

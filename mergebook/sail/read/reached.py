@@ -10,35 +10,17 @@ SIDES = ("reached", "rival_reached", "early", "rival_early")
 
 
 def reached(own: Any, rival: Any, first: int) -> dict[str, Any]:
-    """Return whether each side reaches the goal, and whether no later than the first reading.
-
-    Args:
-        own: steps to the goal as from `steps_to`, a column; NaN where it is never reached.
-        rival: the rival's.
-        first: step of the first reading after step 0, before which no time is known.
-
-    Returns:
-        `SIDES`, each a column of booleans.
-    """
+    """Return whether each side reaches the goal, and whether no later than the first reading."""
     flags = (~pd.isna(own), ~pd.isna(rival), own <= first, rival <= first)
     return dict(zip(SIDES, flags, strict=True))
 
 
 def wanting(fractions: pd.DataFrame) -> pd.DataFrame:
-    """Return whether too few runs get to the goal, or too many are there at the first reading.
-
-    Args:
-        fractions: of runs, 0..1, a column for each of `SIDES`.
-    """
+    """Return whether too few runs get to the goal, or too many are there at the first reading."""
     early = list(SIDES[2:])
     return fractions.assign(**(1 - fractions[early])) < ENOUGH
 
 
 def bounded(rows: pd.DataFrame, by: str) -> "pd.Series[bool]":
-    """Where any of `SIDES` is `wanting`.
-
-    Args:
-        rows: speed-ups, with `SIDES`.
-        by: the column that tells cells apart.
-    """
+    """Where any of `SIDES` is `wanting`."""
     return wanting(rows.groupby(by)[[*SIDES]].mean()).any(axis=1)

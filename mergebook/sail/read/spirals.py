@@ -56,23 +56,15 @@ COSTS = {
 
 
 def curves(
-    seed: int,
-    reading: str,
-    start: str,
+    seed: int,  # of points and initial weights
+    reading: str,  # of D_1 and D_2
+    start: str,  # `"shared"`, `"own"` or `"re-basin"`
     *,
-    gammas: Sequence[float] = GAMMAS,
-    epochs: int = EPOCHS,
-    points: int = 41,
+    gammas: Sequence[float] = GAMMAS,  # weights of the first source; ½ is one of them
+    epochs: int = EPOCHS,  # of sources and of retraining
+    points: int = 41,  # on each of the two parts of the way
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One run of all weights, and the losses on the way from random weights to an optimum.
-
-    Args:
-        seed: of points and initial weights.
-        reading: of D_1 and D_2.
-        start: ``"shared"``, ``"own"`` or ``"re-basin"``.
-        gammas: weights of the first source; ½ is one of them.
-        epochs: of sources and of retraining.
-        points: on each of the two parts of the way.
 
     Returns:
         Rows of ``gamma`` (NaN for scratch), ``step``, and on validation points ``loss``,
@@ -135,12 +127,6 @@ def compared() -> pd.DataFrame:
 def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> pd.DataFrame:
     """log₂ speed-up of a start over scratch, of each seed, reading and start.
 
-    Args:
-        table: as from `compared`.
-        goal: ``"easy"`` or ``"hard"``. A run that never reaches it counts as if at the end.
-        account: what counts as cost.
-        method: one of `MERGED`.
-
     Returns:
         Rows of ``seed``, ``reading``, ``start`` and ``speed``, with those of `reached`.
     """
@@ -185,12 +171,7 @@ def nearness() -> pd.DataFrame:
 
 
 def logs_of(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Logs of the squared distances of a table ``sources``, in long form: see `nearness`.
-
-    Args:
-        table: columns ``source``, ``parameters`` and ``random``, and the keys.
-        keys: what rows differ in beside the source.
-    """
+    """Logs of the squared distances of a table ``sources``, in long form: see `nearness`."""
     distances = table.rename(columns={"parameters": "source", "source": "number"})
     long = distances.melt([*keys, "number"], ["source", "random"], "point", "log")
     long["log"] = np.log(long["log"])
@@ -199,10 +180,6 @@ def logs_of(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 def best_weights(table: pd.DataFrame, column: str = "loss_50") -> pd.DataFrame:
     """The γ of least loss of each seed, reading and start, and whether it is near 0 or 1.
-
-    Args:
-        table: as from `sweep`.
-        column: the loss.
 
     Returns:
         Rows of ``seed``, ``reading``, ``start``, ``gamma`` and ``near``.
@@ -243,14 +220,7 @@ LINKS = ["data", "parameters", "before", "after"]
 def differences(
     table: pd.DataFrame, reading: str, start: str, links: Sequence[str]
 ) -> pd.DataFrame:
-    """Return what the first source of a reading has above the second one, by seed and link.
-
-    Args:
-        table: as from `chain`.
-        reading: of D_1 and D_2.
-        start: as in the table.
-        links: two of `LINKS`, the columns.
-    """
+    """Return what the first source of a reading has above the second one, by seed and link."""
     cells = [f"{reading} {number}" for number in (1, 2)]
     own = table[table["start"] == start]
     wide = own.pivot(index="seed", columns=["cell", "link"], values="value")

@@ -127,13 +127,6 @@ def overlapping() -> pd.DataFrame:
 def falls(table: pd.DataFrame, start: str, step: int) -> pd.DataFrame:
     """How asymmetry falls with each overlap, in each seed: minus its slopes in a plane, α < 1.
 
-    At α = 1 both sources have the same data, and a curve is flat by construction.
-
-    Args:
-        table: as from `asymmetries`.
-        start: of the second source.
-        step: of retraining.
-
     Returns:
         Columns ``alpha`` and ``beta``, indexed by seed.
     """
@@ -170,12 +163,6 @@ def crossed() -> pd.DataFrame:
 
 def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> pd.DataFrame:
     """log₂ speed-up of a start over scratch.
-
-    Args:
-        table: as from `crossed`.
-        goal: ``"easy"`` or ``"hard"``. A run that never reaches it counts as if at the end.
-        account: what counts as cost.
-        method: one of `MERGED`.
 
     Returns:
         Rows of ``seed``, ``source``, ``target``, ``start`` and ``speed``, with those of `reached`.

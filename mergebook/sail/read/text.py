@@ -84,10 +84,7 @@ def separations() -> pd.DataFrame:
 
 
 def weights_of_kernels() -> pd.DataFrame:
-    """γ_1 of thirds by features, tokens and bandwidth, by Eq. 11 and by the ``printed`` formula.
-
-    The paper's formula for γ* has D_1 and D_2 exchanged, so that it gives what Eq. 11 leaves of 1.
-    """
+    """γ_1 of thirds by features, tokens and bandwidth, by Eq. 11 and by the ``printed`` formula."""
     tables = [load_table(name, "distances").assign(text=text) for text, name in KERNELS.items()]
     found = pd.concat(tables, ignore_index=True)
     excess = found["first"] + found["between"] - found["second"]
@@ -104,12 +101,7 @@ def nearness_in_text() -> pd.DataFrame:
 
 
 def heights(curves: pd.DataFrame, by: Sequence[str] = ("tokens",)) -> pd.DataFrame:
-    """ℓ(½) − ½(ℓ(0) + ℓ(1)), the ``height`` of a barrier, by start, step and seed.
-
-    Args:
-        curves: losses ``judge`` by ``gamma``.
-        by: further columns that identify a curve.
-    """
+    """ℓ(½) − ½(ℓ(0) + ℓ(1)), the ``height`` of a barrier, by start, step and seed."""
     keys = [*by, "start", "step", "seed"]
     table = curves.pivot(index=keys, columns="gamma", values="judge")
     rows = table[0.5] - (table[0.0] + table[1.0]) / 2
@@ -159,12 +151,7 @@ def paper_grid() -> Tensor:
 
 
 def paper_rate(step: int, steps: int) -> float:
-    """The rate of the paper's Table 1: linear warm-up to `PEAK`, then a half cosine, to 0.
-
-    Args:
-        step: from 0, at most ``steps``.
-        steps: of the whole training, which the paper does not say; nor where the cosine ends.
-    """
+    """The rate of the paper's Table 1: linear warm-up to `PEAK`, then a half cosine, to 0."""
     if step < WARMUP:
         return PEAK * step / WARMUP
     return PEAK * (1 + math.cos(math.pi * (step - WARMUP) / (steps - WARMUP))) / 2
