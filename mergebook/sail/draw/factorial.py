@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mergebook.lab.statistics import over_seeds
-from mergebook.sail.measure.factorial import MAPS, Cell
+from mergebook.sail.measure.arms import MAPS, Cell
 from mergebook.sail.read.factorial import ALIKE
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ BLOCK = 1024  # characters
 PARTS = ("D1", "D2", "Dt")
 HALVES = ("one half", "other half")
 WITHOUT = "histogram without mean"
+MAP = "t-SNE map"
 PERMUTATIONS = 999
 
 Splits = dict[str, dict[str, Tensor]]  # rows of blocks, by split and part
@@ -36,7 +37,7 @@ def clusters(
     source: Texts,  # texts, to be cut into blocks of 1,024 characters, one for thirds of it
     *,
     others: Sequence[str] = (),  # the name of a second text, to compare both with each other
-    left_out: float = 0.2,
+    left_out: float = 0.2,  # fraction of each text, one stretch, so that seeds differ in it
     permutations: int = PERMUTATIONS,  # for p, which is at least 1/(permutations + 1)
 ) -> Tables:
     """How far thirds of a text, or two texts, are apart, beside random parts (Fig. 2a and 4).
@@ -45,11 +46,39 @@ def clusters(
         ``separation``: rows of ``split`` (``thirds`` by mean token value, or ``texts``, and
         ``random``), and what `separation` has.
     """
-    tables = [cut_blocks(encode(text), BLOCK) for text in source.texts.values()]
-    seed = source.seed
-    own = [table[~held_stretch(len(table), left_out, seed)] for table in tables]
-    splits = split_texts(source.texts, own, seed) if others else split_blocks(own[0], seed)
-    return {"separation": [*separation(torch.cat(own), splits, permutations, seed)]}
+    blocks, splits = _divided(source, left_out)
+    return {"separation": [*separation(blocks, splits, permutations, source.seed)]}
+
+
+@study(load=texts_of)
+def silhouettes(
+    source: Texts, *, others: Sequence[str] = (), left_out: float = 0.2, turns: int = 500
+) -> Tables:
+    """Mean silhouettes of thirds of a text, or of two texts, beside random parts.
+
+    A block's silhouette is (b − a)/max(a, b), with a its mean distance to blocks of its own part
+    and b that to the nearest other part. Parts whose mean is at most 0.25 are usually taken for no
+    clusters (Kaufman and Rousseeuw, 1990).
+
+    Returns:
+        ``silhouettes``: rows of ``split`` (``thirds`` by mean token value, or ``texts``, and
+        ``random``), ``space`` (``histogram``, each feature over its spread, or `MAP`, the plane
+        that t-SNE makes of it) and ``silhouette`` (−1..1).
+    """
+    from sklearn.metrics import silhouette_score
+
+    blocks, splits = _divided(source, left_out)
+    shares = described(blocks)["histogram"]
+    spaces = {"histogram": shares / shares.std(0), MAP: on_a_plane(shares, source.seed, turns)}
+    rows: list[dict[str, Any]] = []
+    for split, parts in splits.items():
+        placed = torch.cat([*parts.values()])  # thirds leave out what is over
+        sizes = torch.tensor([*map(len, parts.values())])
+        labels = torch.arange(len(parts)).repeat_interleave(sizes)
+        for space, points in spaces.items():
+            score = float(silhouette_score(points[placed].numpy(), labels.numpy()))
+            rows.append({"split": split, "space": space, "silhouette": score})
+    return {"silhouettes": rows}
 
 
 @study(load=texts_of)
@@ -70,6 +99,15 @@ def text_map(
         for text, (x, y) in zip(names, on_a_plane(kinds[name], source.seed).tolist(), strict=True):
             rows.append({"text": text, "features": name, "x": round(x, 2), "y": round(y, 2)})
     return {"map": rows}
+
+
+def _divided(source: Texts, left_out: float) -> tuple[Tensor, Splits]:
+    """Blocks of texts less a stretch of each, and their parts: of one text thirds, or the texts."""
+    tables = [cut_blocks(encode(text), BLOCK) for text in source.texts.values()]
+    own = [table[~held_stretch(len(table), left_out, source.seed)] for table in tables]
+    if len(own) == 1:
+        return own[0], split_blocks(own[0], source.seed)
+    return torch.cat(own), split_texts(source.texts, own, source.seed)
 
 
 def on_a_plane(features: Tensor, seed: int, turns: int = 500) -> Tensor:

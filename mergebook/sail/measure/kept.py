@@ -17,7 +17,7 @@ from torch import nn
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings, study
 from mergebook.sail.costs import count_flops, loop_flops
-from mergebook.sail.measure.arms import NOISE
+from mergebook.sail.measure.sources import NOISE
 from mergebook.sail.measure.text import texts_of
 from mergebook.sail.measure.training import Plan, State, Texts, by_adam, load_corpus
 from mergebook.sail.measure.transfers import settled
@@ -149,10 +149,8 @@ def kept(
         ``further`` + ``extra``, from one source grown by ``mean`` and ``identity``, or ``stack``
         where no layer can be closed). Losses in nats.
     """
-    for family in only:
-        check_choice("family", family, [*ground.builds])
     tables: Tables = {"starts": [], "trained": []}
-    for family in only or ground.builds:
+    for family in _families(ground, only):
         build = ground.builds[family]
         bench = Bench(ground, build, seed, steps, map_rates, further, rates)
         spots = {"one": ("common", 0), "shared": ("common", 1), "own": ("second", 1)}
@@ -171,6 +169,51 @@ def kept(
             for start, row in bench.trained(grown, starts):
                 tables["trained"].append({**shared, **start.words, "rate": start.rate, **row})
     return tables
+
+
+@study(load=ground_of)
+def kept_scratch(
+    ground: Ground,
+    seed: int,
+    *,
+    source_steps: int = 300,
+    source_rate: float = 3e-3,
+    steps: int = 120,  # of training from scratch
+    every: int = 20,  # steps between two readings
+    rates: Sequence[float] = (3e-3, 1e-2),  # the best on `choose` counts, at each reading
+    only: Sequence[str] = (),
+) -> Tables:
+    """Fraction of a source's learning that larger networks reach from their random start.
+
+    The control of `kept`, with its data, sources and random starts, so that learned maps can be
+    compared with training that costs as much and has no source.
+
+    Returns:
+        ``curve``: rows of ``family``, ``grown`` (`GROWN`), ``step``, ``rate``, ``loss`` (nats, on
+        ``judge``) and ``kept``, which is (random − loss)/(random − source).
+    """
+    rows: list[dict[str, Any]] = []
+    stops = range(every, steps + 1, every)
+    for family in _families(ground, only):
+        bench = Bench(ground, ground.builds[family], seed, 0, (), 0, rates)
+        source = bench.loss(bench.source("common", 0, source_steps, source_rate))
+        for grown in GROWN:
+            fresh = bench.fresh(grown)
+            random, part = bench.loss(fresh), ground.parts[2]
+            runs = {rate: bench.states(fresh, part, stops, rate) for rate in rates}
+            for step in stops:
+                nets = {rate: _loaded(fresh, states[step]) for rate, states in runs.items()}
+                best = min(nets, key=lambda rate: bench.loss(nets[rate], ground.choose))
+                loss = bench.loss(nets[best])
+                row = {"family": family, "grown": grown, "step": step, "rate": best, "loss": loss}
+                rows.append({**row, "kept": (random - loss) / (random - source)})
+    return {"curve": rows}
+
+
+def _families(ground: Ground, only: Sequence[str]) -> Sequence[str]:
+    for family in only:
+        check_choice("family", family, [*ground.builds])
+    return only or [*ground.builds]
 
 
 def ways(
@@ -217,7 +260,7 @@ class Bench(Brief):
         with seeded(stable_seed("start", start, self.seed)):
             net = self.build(False, False)
         split = self.ground.parts[part]
-        return _loaded(net, self._trained(net, split, [steps], rate)[steps])
+        return _loaded(net, self.states(net, split, [steps], rate)[steps])
 
     def fresh(self, grown: str) -> nn.Module:
         """A larger network at its random start."""
@@ -300,7 +343,7 @@ class Bench(Brief):
         stops = [*range(every, max(budgets) + 1, every), *budgets]
         reached = [(0, self.loss(model, self.ground.choose), self.loss(model))]
         for rate in self.rates:
-            states = self._trained(model, self.ground.parts[2], stops, rate)
+            states = self.states(model, self.ground.parts[2], stops, rate)
             for count, state in states.items():
                 net = _loaded(model, state)
                 reached.append((count, self.loss(net, self.ground.choose), self.loss(net)))
@@ -309,7 +352,7 @@ class Bench(Brief):
             for budget in budgets
         }
 
-    def _trained(
+    def states(
         self, model: nn.Module, split: Split, steps: Sequence[int], rate: float
     ) -> dict[int, State]:
         seed = stable_seed("order", self.seed)

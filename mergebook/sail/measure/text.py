@@ -10,7 +10,7 @@ there, on mixtures and on another text 3e-3. With 512 byte pairs, width 64, dept
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import median
@@ -22,6 +22,7 @@ from torch import Tensor
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings, study
 from mergebook.sail.costs import count_flops, goals_of, mmd_flops
+from mergebook.sail.measure.spirals import apart
 from mergebook.sail.measure.training import (
     FINE,
     PROFILES,
@@ -112,7 +113,7 @@ def overlap(
     *,
     start: str = "shared",  # of the second source, `shared`, `own` or `re-basin`
     cells: Sequence[Sequence[float]] = CELLS,  # α and β, with β ≤ (1 + α)/2
-    plan: Mapping[str, Any] = {},
+    plan: Mapping[str, Any] = {},  # sizes other than the usual ones, see `_corpus`
 ) -> Tables:
     """The sweep where D_1 and D_2 share a part α of their blocks, and each β with D_t (Figure 2c).
 
@@ -124,15 +125,13 @@ def overlap(
     """
     corpus = _corpus(source, start, {"rate": 1e-3, **plan}, 50)
     thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
-    curves = []
-    for alpha, beta in cells:
-        drawn = stable_seed("overlap", source.seed)
-        parts = overlapped([rows.train for rows in thirds], alpha, beta, drawn)
-        one, two = trained_pair(corpus, start, parts[0], parts[1])
-        target = corpus.target(thirds[2]._replace(train=parts[2]))
-        cell = {"start": start, "alpha": alpha, "beta": beta}
-        curves += [{**cell, **row} for row in corpus.swept(one, two, target)]
-    return {"curves": curves}
+    whole, drawn = [rows.train for rows in thirds], stable_seed("overlap", source.seed)
+    parts = {(alpha, beta): overlapped(whole, alpha, beta, drawn) for alpha, beta in cells}
+    trials = [
+        ({"alpha": alpha, "beta": beta}, (one, two), thirds[2]._replace(train=train))
+        for (alpha, beta), (one, two, train) in parts.items()
+    ]
+    return {"curves": _measured(corpus, start, trials)["curves"]}
 
 
 @study(load=texts_of)
@@ -157,21 +156,10 @@ def mixture(
     """
     corpus = _corpus(source, start, plan, 100)
     seen, fresh = divided(corpus, thirds=not others)
-    first, second = trained_pair(corpus, start, *seen)
-    tables: Tables = {"curves": [], "distances": []}
-    for share in shares:
-        blended = mixed(fresh, share, source.seed)
-        target = corpus.target(blended)
-        cell = {"start": start, "share": share}
-        found = weighed(corpus, [*seen, blended.train], "histogram")
-        tables["distances"].append({**cell, **found})
-        weight = _clipped(found)
-        sweep = corpus.swept(first, second, target)
-        tables["curves"] += [{**cell, "method": "sweep", **row} for row in sweep]
-        rows = corpus.retrained(lerp(second, first, weight), target)
-        cell |= {"method": "theorem", "gamma": weight}
-        tables["curves"] += [{**cell, **row} for row in rows]
-    return tables
+    trials = [({"share": share}, seen, mixed(fresh, share, source.seed)) for share in shares]
+    tables = _measured(corpus, start, trials, ["theorem"])
+    swept = [{"method": "sweep", **row} for row in tables["curves"]]
+    return {"curves": [*swept, *tables["arms"]], "distances": tables["distances"]}
 
 
 @study(load=texts_of)
@@ -181,7 +169,7 @@ def cross_corpus(
     others: Sequence[str] = CORPORA,  # names of texts; that of the sources is no target
     start: str = "shared",
     budget: int = BUDGET,  # steps of the arms, read every `EVERY`
-    plan: Mapping[str, Any] = {},  # as of `mixture`
+    plan: Mapping[str, Any] = {},
 ) -> Tables:
     """The sweep for sources of two thirds of one text and another text as target (Figure 2d).
 
@@ -193,30 +181,82 @@ def cross_corpus(
         ``start``, ``target``, and FLOPs of a step, of the distances and of a source.
     """
     corpus = _corpus(source, start, plan, 100)
-    longer = _read_often(corpus, budget)
-    parts = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks[corpus.texts[0]])][:2]
-    one, two = trained_pair(corpus, start, *(rows.train for rows in parts))
-    tables: Tables = {"curves": [], "arms": [], "distances": [], "costs": []}
-    for name, rows in zip([*source.texts][1:], corpus.texts[1:], strict=True):
-        cell = {"start": start, "target": name}
-        part = corpus.parted(rows)
-        target = corpus.target(part)
-        samples = [*(rows.train for rows in parts), part.train]
-        found = weighed(corpus, samples, "histogram")
-        weights = {
-            "theorem": _clipped(found),
-            "nearest source": float(found["first"] < found["second"]),
-            "uniform": 0.5,
-        }
+    thirds = mean_thirds(corpus.blocks[corpus.texts[0]])
+    seen = [corpus.parted(rows).train for rows in thirds[:2]]
+    trials = [
+        ({"target": name}, seen, corpus.parted(rows))
+        for name, rows in zip([*source.texts][1:], corpus.texts[1:], strict=True)
+    ]
+    names = ["theorem", "nearest source", "uniform", "scratch"]
+    tables = _measured(corpus, start, trials, names, _read_often(corpus, budget))
+    costs = [
+        {"start": start, **words, **_costs(corpus, [*seen, rows.train])}
+        for words, _, rows in trials
+    ]
+    return {**tables, "costs": costs}
+
+
+@study(load=texts_of)
+def text_nearness(
+    source: Texts,  # its seed, and texts: one, to be cut into thirds
+    *,
+    starts: Sequence[str] = STARTS[:2],  # of sources, `shared` or `own`
+    plan: Mapping[str, Any] = {},
+) -> Tables:
+    """Squared distances from an optimum of D_t, of sources of D_1 and D_2 and of random weights.
+
+    The optimum θ* is trained as sources are, from their common start where they share it, else from
+    one of its own.
+
+    Returns:
+        ``sources``: rows of ``start``, ``source`` (1, 2), ``parameters`` (squared distance of the
+        source from θ*) and ``random`` (of a network that was not trained, another one than all
+        starts).
+    """
+    for start in starts:
+        check_choice("start", start, STARTS[:2])
+    corpus = load_corpus(source, planned(source.profile, plan))
+    first, second, target = (corpus.parted(rows).train for rows in mean_thirds(corpus.blocks))
+    random = corpus.model("random").state_dict()
+    rows: list[dict[str, Any]] = []
+    for start in starts:
+        begun = corpus.model("shared" if start == "shared" else "optimum")
+        optimum = corpus.source(begun, target, 3)
+        pair = trained_pair(corpus, start, first, second)
+        rows += [{"start": start, **row} for row in apart(pair, optimum, random)]
+    return {"sources": rows}
+
+
+def _measured(
+    corpus: Corpus,
+    start: str,  # of the second source
+    trials: Iterable[tuple[dict[str, Any], Sequence[Tensor], Rows]],  # words, D_1 and D_2, D_t
+    names: Sequence[str] = (),  # of arms, as `cross_corpus` has them
+    reader: Corpus | None = None,  # whose plan says when arms are read, by default the corpus
+) -> Tables:
+    """The loop of all sweeps: sources are trained once for trials that have the same."""
+    tables: Tables = {"curves": [], "arms": [], "distances": []}
+    pairs: dict[int, tuple[State, State]] = {}
+    for words, seen, rows in trials:
+        if id(seen) not in pairs:
+            pairs = {id(seen): trained_pair(corpus, start, *seen)}
+        one, two = pairs[id(seen)]
+        cell, target = {"start": start, **words}, corpus.target(rows)
         tables["curves"] += [{**cell, **row} for row in corpus.swept(one, two, target)]
-        for method, gamma in weights.items():
-            arm = {**cell, "method": method, "gamma": gamma}
-            run = longer.retrained(lerp(two, one, gamma), target)
-            tables["arms"] += [{**arm, **row} for row in run]
-        arm = {**cell, "method": "scratch", "gamma": None}
-        tables["arms"] += [{**arm, **row} for row in longer.from_scratch(target)]
+        if not names:
+            continue
+        found = weighed(corpus, [*seen, rows.train], "histogram")
         tables["distances"].append({**cell, **found})
-        tables["costs"].append({**cell, **_costs(corpus, samples)})
+        nearest = float(found["first"] < found["second"])
+        weights = {"theorem": _clipped(found), "nearest source": nearest, "uniform": 0.5}
+        for name in names:
+            at, arms = weights.get(name), reader or corpus
+            run = (
+                arms.from_scratch(target)
+                if at is None
+                else arms.retrained(lerp(two, one, at), target)
+            )
+            tables["arms"] += [{**cell, "method": name, "gamma": at, **row} for row in run]
     return tables
 
 

@@ -9,7 +9,8 @@ import torch
 
 from mergebook.lab.results import load_table
 from mergebook.sail.costs import Account, Costs, speed_up, steps_to
-from mergebook.sail.measure.arms import ARMS, EVERY
+from mergebook.sail.measure.arms import EVERY
+from mergebook.sail.measure.sources import ARMS
 from mergebook.sail.read.reached import SIDES, reached
 from mergebook.sail.read.tuning import goals_for
 

@@ -9,8 +9,7 @@ import torch
 
 from mergebook.lab.results import load_table
 from mergebook.sail.costs import ENOUGH, Costs, smoothed, speed_up, steps_to
-from mergebook.sail.measure.arms import EVERY
-from mergebook.sail.measure.factorial import KINDS, SCRATCH, Cell
+from mergebook.sail.measure.arms import EVERY, KINDS, SCRATCH, Cell
 from mergebook.sail.theory import steps_saved
 
 RESULTS = {  # by modality

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mergebook.sail.measure.factorial import CELLS, SCRATCH, Cell
+from mergebook.sail.measure.arms import CELLS, SCRATCH, Cell
 from mergebook.sail.read import factorial as module
 from mergebook.sail.theory import steps_saved
 
