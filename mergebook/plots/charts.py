@@ -1,12 +1,13 @@
-"""Charts that chapters share: bars, dots, heat maps, intervals, contours."""
+"""Charts that chapters share: series, intervals, points, heat maps, cells, contours, galleries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from mergebook.plots.style import MARKERS, colour, label
+from mergebook.lab.statistics import over_seeds
+from mergebook.plots.style import CYCLE, MARKERS, SHAPES, colour, label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 RANKS = (1, 2, 4, 8, 16, 32, 100)
 SET_MARKERS = "o^sDv"
+Look = tuple[str, str, str]  # text of the legend, colour, and format as in `Axes.plot`
+Looks = Mapping[Any, Look]
 
 
 def accuracy_by_task(table: pd.DataFrame, ax: "Axes | None" = None) -> "Figure":
@@ -140,3 +143,248 @@ def contours(losses: pd.DataFrame, ax: "Axes", *, levels: int = 13) -> Any:
     steps = np.unique(np.quantile(losses, np.linspace(0, 1, levels)))
     ax.grid(visible=False)
     return ax.contourf(losses.columns, losses.index, losses, levels=steps, cmap="cividis_r")
+
+
+def _errors(rows: pd.DataFrame) -> Any:
+    """The lengths of error bars: symmetric, or from columns ``low`` and ``high``, or none."""
+    if "low" in rows:
+        return np.array([rows["mean"] - rows["low"], rows["high"] - rows["mean"]])
+    return rows["half_width"].to_numpy() if "half_width" in rows else None
+
+
+def _groups(
+    table: pd.DataFrame, x: str, y: str, by: str | list[str] | None, looks: Looks | None
+) -> Iterator[tuple[Look, pd.DataFrame]]:
+    """The look and the summary of each group that has rows, in the order of the looks."""
+    parts = {None: table} if by is None else dict(iter(table.groupby(by, sort=False)))
+    if looks is None:
+        words = [", ".join(map(str, key)) if isinstance(key, tuple) else str(key) for key in parts]
+        looks = {key: (words[k], CYCLE[k], f"{SHAPES[k]}-") for k, key in enumerate(parts)}
+    for key, look in looks.items():
+        if key in parts:
+            yield look, summary(parts[key], x, y)
+
+
+def summary(table: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+    """``mean`` of `y` for each `x`; with several seeds also the ``half_width`` over them."""
+    if "seed" in table and table["seed"].nunique() > 1:
+        return over_seeds(table, x, y)
+    return table.groupby(x, sort=False)[y].mean().to_frame("mean")
+
+
+def curve(ax: "Axes", rows: pd.DataFrame, look: Look, *, band: bool = False, **style: Any) -> None:
+    """One line of means with error bars, or a band.
+
+    Args:
+        ax: where to draw.
+        rows: indexed by the horizontal axis: ``mean``, and ``half_width`` or ``low`` and ``high``.
+        look: text of the legend, colour, and format as in `Axes.plot`.
+        band: draw intervals as a band instead of bars.
+        style: further arguments of `Axes.errorbar`, or of `Axes.plot`.
+    """
+    text, shade, fmt = look
+    error = _errors(rows)
+    drawn: dict[str, Any] = {"color": shade, "label": text, "ms": 5} | style
+    if error is None or band:
+        ax.plot(rows.index, rows["mean"], fmt, **drawn)
+    else:
+        bars: dict[str, Any] = {"fmt": fmt, "capsize": 3} | drawn
+        ax.errorbar(rows.index, rows["mean"], error, **bars)
+    if error is not None and band:
+        low, high = error if error.ndim == 2 else (error, error)
+        ends = rows["mean"] - low, rows["mean"] + high
+        ax.fill_between(rows.index, *ends, color=shade, alpha=0.15, lw=0)
+
+
+def series(
+    ax: "Axes",
+    table: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    by: str | list[str] | None = None,
+    looks: Looks | None = None,
+    band: bool = False,
+    **style: Any,
+) -> None:
+    """Means of `y` over `x`, one line per group, with 95 % intervals where there are seeds.
+
+    Args:
+        ax: where to draw.
+        table: one row per point, or per point and ``seed``.
+        x: column of the horizontal axis.
+        y: column of the vertical axis.
+        by: the column, or columns, that tell the groups apart.
+        looks: group to its text, colour and format; groups that are not in it are not drawn.
+        band: draw intervals as bands instead of bars.
+        style: further arguments of `curve`.
+    """
+    for look, rows in _groups(table, x, y, by, looks):
+        curve(ax, rows.sort_index(), look, band=band, **style)
+
+
+def points(
+    ax: "Axes",
+    table: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    by: str | list[str] | None = None,
+    looks: Looks | None = None,
+    **style: Any,
+) -> None:
+    """Every row as it is, in order, one mark or line per group. Arguments as in `series`."""
+    parts = {None: table} if by is None else dict(iter(table.groupby(by, sort=False)))
+    looks = looks or {key: (str(key), CYCLE[k], SHAPES[k]) for k, key in enumerate(parts)}
+    for key, (text, shade, fmt) in looks.items():
+        if key in parts:
+            look: dict[str, Any] = {"color": shade, "label": text, "ms": 6} | style
+            ax.plot(parts[key][x], parts[key][y], fmt, **look)
+
+
+def dots(
+    ax: "Axes",
+    rows: pd.DataFrame,
+    look: Look,
+    names: Sequence[Any],
+    *,
+    shift: float = 0.0,
+    upright: bool = False,
+    **style: Any,
+) -> None:
+    """One dot with its interval for each row, at the place of its name.
+
+    Args:
+        ax: where to draw.
+        rows: indexed by name: ``mean``, and ``half_width`` or ``low`` and ``high``.
+        look: text of the legend, colour, and format as in `Axes.plot`.
+        names: all names in order, from the top down, or with `upright` from left to right.
+        shift: added to each place.
+        upright: names stand on the horizontal axis.
+        style: further arguments of `Axes.errorbar`.
+    """
+    text, shade, fmt = look
+    drawn: dict[str, Any] = {"color": shade, "label": text, "fmt": fmt, "ms": 6, "capsize": 3}
+    places = np.array([list(names).index(name) for name in rows.index]) + shift
+    if upright:
+        ax.errorbar(places, rows["mean"], yerr=_errors(rows), **drawn | style)
+    else:
+        ax.errorbar(rows["mean"], places, xerr=_errors(rows), **drawn | style)
+
+
+def intervals(
+    ax: "Axes",
+    table: pd.DataFrame,
+    *,
+    value: str,
+    at: str,
+    by: str | list[str] | None = None,
+    looks: Looks | None = None,
+    names: Sequence[Any] | Mapping[Any, str] | None = None,
+    upright: bool = False,
+    gap: float = 0.2,
+    **style: Any,
+) -> None:
+    """Means of a column with 95 % intervals over seeds, groups side by side at each name.
+
+    Args:
+        ax: where to draw.
+        table: one row per ``seed``, name and group.
+        value: the column that is drawn.
+        at: the column of names.
+        by: the column, or columns, that tell the groups apart.
+        looks: group to its text, colour and format; groups that are not in it are not drawn.
+        names: all names in order, or name to what the axis calls it; else in order of appearance.
+        upright: names stand on the horizontal axis.
+        gap: between the groups at one name.
+        style: further arguments of `dots`.
+    """
+    named = names if names is not None else list(dict.fromkeys(table[at]))
+    drawn = list(_groups(table[table[at].isin(list(named))], at, value, by, looks))
+    for k, (look, rows) in enumerate(drawn):
+        shift = gap * (k - (len(drawn) - 1) / 2)
+        dots(ax, rows, look, list(named), shift=shift, upright=upright, **style)
+    name_axis(ax, list(named.values()) if isinstance(named, Mapping) else named, upright=upright)
+
+
+def name_axis(ax: "Axes", names: Iterable[Any], *, upright: bool = False) -> None:
+    """Names at 0, 1, ...: from the top down, or with `upright` from left to right."""
+    words = list(map(str, names))
+    if upright:
+        ax.set_xticks(range(len(words)), words)
+        ax.set_xlim(-0.5, len(words) - 0.5)
+    else:
+        ax.set_yticks(range(len(words)), words)
+        ax.set_ylim(len(words) - 0.5, -0.5)
+
+
+def log_axis(
+    ax: "Axes", values: Iterable[float], *, unit: float = 1.0, upright: bool = False
+) -> None:
+    """A logarithmic horizontal axis, or with `upright` the vertical one, with ticks at values."""
+    ticks = sorted(set(values))
+    words = [f"{value / unit:g}" for value in ticks]
+    if upright:
+        ax.set_yscale("log")
+        ax.set_yticks(ticks, words)
+    else:
+        ax.set_xscale("log")
+        ax.set_xticks(ticks, words)
+    (ax.yaxis if upright else ax.xaxis).minorticks_off()
+
+
+def cells(
+    ax: "Axes", values: pd.DataFrame, *, limit: float, colours: str = "PuOr", digits: int = 2
+) -> Any:
+    """A table of signed numbers as coloured cells around zero, the first row at the bottom.
+
+    Args:
+        ax: where to draw.
+        values: rows and columns carry the labels.
+        limit: size at which the colours end.
+        colours: a diverging matplotlib colour map.
+        digits: decimals of the numbers.
+
+    Returns:
+        What `Figure.colorbar` takes.
+    """
+    image = ax.imshow(values, cmap=colours, vmin=-limit, vmax=limit, origin="lower", aspect="auto")
+    for (row, column), value in np.ndenumerate(values.to_numpy()):
+        shade = "white" if abs(value) > 0.7 * limit else "black"
+        text = f"{value:.{digits}f}"
+        ax.text(column, row, text, ha="center", va="center", color=shade, fontsize=11)
+    ax.set_xticks(range(values.shape[1]), [f"{name:g}" for name in values.columns])
+    ax.set_yticks(range(values.shape[0]), [f"{name:g}" for name in values.index])
+    ax.grid(visible=False)
+    return image
+
+
+def gallery(
+    ax: "Axes", rows: Mapping[str, Any], titles: Sequence[str] = (), *, low: float = 0.0
+) -> None:
+    """Images side by side, one row per name.
+
+    Args:
+        ax: where to draw.
+        rows: name to images ``(n, channels, height, width)``, all of one shape.
+        titles: of the columns.
+        low: value that is drawn black; 1 is white.
+    """
+    whole = np.concatenate([np.concatenate(list(each), 2) for each in rows.values()], 1)
+    height, width = next(iter(rows.values())).shape[-2:]
+    ax.imshow(((whole.transpose(1, 2, 0) - low) / (1 - low)).clip(0, 1), cmap="gray")
+    ax.set_yticks([height * (place + 0.5) for place in range(len(rows))], [*rows])
+    ax.set_xticks([width * (place + 0.5) for place in range(len(titles))], titles)
+    ax.tick_params(length=0, labeltop=bool(titles), labelbottom=False)
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+
+
+def legend_outside(figure: "Figure", loc: Any = "lower center", **style: Any) -> None:
+    """One legend for all panels of a figure, each label once, outside of the axes."""
+    found: dict[str, Any] = {}
+    for ax in figure.axes:
+        for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
+            found.setdefault(name, handle)
+    looks: dict[str, Any] = {"ncols": 3, "loc": f"outside {loc}"} | style
+    figure.legend(list(found.values()), list(found), **looks)

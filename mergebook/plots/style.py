@@ -4,6 +4,17 @@ Every method keeps its colour and label in every figure. The colours are those o
 (2008), so no two that meet are told apart by red against green alone.
 """
 
+from collections.abc import Iterable
+
+# One palette for the whole book; no other file holds a colour.
+BLACK, GREY = "#000000", "#8c8c8c"
+BLUE, SKY, GREEN = "#0072b2", "#56b4e9", "#009e73"
+VERMILION, ORANGE, PINK, PURPLE = "#d55e00", "#e69f00", "#cc79a7", "#7b4ea3"
+NAVY, BROWN, RUST, TAN, SAND = "#004a75", "#a06a00", "#a34000", "#e8813a", "#f4b183"
+DARK, SILVER, LIGHT = "#444444", "#999999", "#dedede"
+CYCLE = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK, GREY)
+SHAPES = "osD^v<>P"
+
 LABELS = {
     "pretrained": "pretrained",
     "average": "average",
@@ -34,22 +45,22 @@ LABELS = {
     "cogram": "CoGraM",
 }
 COLOURS = {
-    "pretrained": "#8c8c8c",
-    "average": "#56b4e9",
-    "task_arithmetic": "#0072b2",
-    "low_rank_task_arithmetic": "#004a75",
-    "ties": "#e69f00",
-    "dare": "#cc79a7",
+    "pretrained": GREY,
+    "average": SKY,
+    "task_arithmetic": BLUE,
+    "low_rank_task_arithmetic": NAVY,
+    "ties": ORANGE,
+    "dare": PINK,
     "slerp": "#b8a100",
     "model_stock": "#3a7ca5",
     "breadcrumbs": "#d9a441",
     "della": "#8e5a7e",
-    "consensus": "#a06a00",
-    "cart": "#d55e00",
-    "tsv": "#009e73",
+    "consensus": BROWN,
+    "cart": VERMILION,
+    "tsv": GREEN,
     "iso_c": "#4db38f",
     "iso_cts": "#00694d",
-    "individual": "#000000",
+    "individual": BLACK,
 }
 MARKERS = {"pretrained": "s", "individual": "D"}
 
@@ -90,4 +101,9 @@ def label(method: str) -> str:
 
 def colour(method: str) -> str:
     """A method's colour, the same in every figure."""
-    return COLOURS.get(method, "#7b4ea3")
+    return COLOURS.get(method, PURPLE)
+
+
+def method_looks(methods: Iterable[str], fmt: str = "o-") -> dict[str, tuple[str, str, str]]:
+    """The label, colour and format of every method, as `series` and `intervals` take them."""
+    return {method: (label(method), colour(method), fmt) for method in methods}

@@ -1,6 +1,7 @@
 """Figures: every method has its colour, and what is drawn is what the table says."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -11,12 +12,21 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb
 
 from mergebook.plots import (
+    BLUE,
     COLOURS,
+    GREEN,
     LABELS,
     accuracy_by_task,
+    cells,
     colour,
+    curve,
+    gallery,
     heat_map,
+    intervals,
     label,
+    legend_outside,
+    points,
+    series,
     use_style,
 )
 from mergelib.registry import method_names
@@ -123,3 +133,86 @@ def test_heat_map() -> None:
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["x", "y"]
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["a", "b"]
     assert figure.axes[1].get_ylabel() == "cosine"
+
+
+SEEDS = pd.DataFrame(
+    [
+        (kind, x, seed, x + seed + (10 if kind == "b" else 0))
+        for kind in ("a", "b")
+        for x in (4, 2)
+        for seed in (0, 1, 2)
+    ],
+    columns=["kind", "x", "seed", "y"],
+)
+LOOKS = {"b": ("second", GREEN, "s-"), "c": ("absent", BLUE, "o-"), "a": ("first", BLUE, "o-")}
+
+
+@pytest.mark.parametrize("band", [False, True])
+def test_series(band: bool) -> None:
+    """Means and 95 % intervals over seeds 0, 1, 2, with x in order and groups as in the looks."""
+    ax: Any = plt.subplots()[1]
+    series(ax, SEEDS, x="x", y="y", by="kind", looks=LOOKS, band=band)
+    assert ax.get_legend_handles_labels()[1] == ["second", "first"]
+    half = 4.302653 * (1 / 3) ** 0.5
+    if band:
+        line = ax.lines[1]
+        ends = ax.collections[1].get_paths()[0].vertices[:, 1]
+        np.testing.assert_allclose([ends.min(), ends.max()], [3 - half, 5 + half], atol=1e-5)
+    else:
+        line, _, (bars,) = ax.containers[1]
+        ends = np.array(bars.get_segments())[:, :, 1]
+        np.testing.assert_allclose(ends, [[3 - half, 3 + half], [5 - half, 5 + half]], atol=1e-5)
+    np.testing.assert_allclose(line.get_xydata(), [[2, 3], [4, 5]])
+    assert line.get_color() == BLUE
+
+
+def test_series_without_seeds_and_looks() -> None:
+    ax: Any = plt.subplots()[1]
+    series(ax, SEEDS[SEEDS["seed"] == 0], x="x", y="y", by="kind")
+    assert [line.get_label() for line in ax.lines] == ["a", "b"]
+    np.testing.assert_allclose(ax.lines[1].get_xydata(), [[2, 12], [4, 14]])
+
+
+@pytest.mark.parametrize("upright", [False, True])
+def test_intervals(upright: bool) -> None:
+    ax: Any = plt.subplots()[1]
+    names = {2: "two", 3: "three", 4: "four"}
+    at: Any = {"value": "y", "at": "x", "by": "kind", "looks": LOOKS, "names": names}
+    intervals(ax, SEEDS, **at, upright=upright)
+    line, _, _ = ax.containers[1]
+    place, mean = [0.1, 2.1], [3, 5]
+    order = np.argsort(line.get_xdata())
+    np.testing.assert_allclose(
+        line.get_xydata()[order], np.transpose([place, mean] if upright else [mean, place])
+    )
+    axis = ax.xaxis if upright else ax.yaxis
+    assert [tick.get_text() for tick in axis.get_ticklabels()] == ["two", "three", "four"]
+
+
+def test_points_draw_rows_as_they_are() -> None:
+    ax: Any = plt.subplots()[1]
+    points(ax, SEEDS, x="x", y="y", by="kind", looks=LOOKS)
+    rows = SEEDS[SEEDS["kind"] == "a"]
+    np.testing.assert_allclose(ax.lines[1].get_xydata(), rows[["x", "y"]].to_numpy(float))
+
+
+def test_ends_of_their_own_and_one_legend() -> None:
+    figure, axes = plt.subplots(1, 2)
+    rows = pd.DataFrame({"mean": [1.0], "low": [0.5], "high": [3.0]}, index=[7])
+    for ax in axes:
+        curve(ax, rows, ("one", BLUE, "o"))
+    (bar,) = axes[0].containers[0][2][0].get_segments()
+    np.testing.assert_allclose(bar, np.array([[7, 0.5], [7, 3]]))
+    legend_outside(figure)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one"]
+
+
+def test_cells_and_gallery() -> None:
+    left, right = plt.subplots(1, 2)[1]
+    cells(left, pd.DataFrame([[0.9, -0.1]], index=[1.0], columns=[0.5, 2.0]), limit=1)
+    assert {t.get_text(): t.get_color() for t in left.texts} == {"0.90": "white", "-0.10": "black"}
+    pictures = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5) / 120
+    gallery(right, {"first": pictures, "second": pictures}, ["a", "b"])
+    shown = np.asarray(right.images[0].get_array())
+    np.testing.assert_allclose(shown[4:, 5:], pictures[1].transpose(1, 2, 0))
+    assert [tick.get_text() for tick in right.get_yticklabels()] == ["first", "second"]
