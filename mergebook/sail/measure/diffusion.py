@@ -5,9 +5,9 @@ its alignment to f_P is trained (Eq. 14); this loss then stays beside the veloci
 way of SAIL's section 4 stands beside it: a SiT grown from a smaller one.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.sail.costs import count_flops
-from mergebook.sail.measure.latents import Judging, World, prepare, quality
+from mergebook.sail.measure.latents import Plan, World, prepare, quality
 from mergebook.sail.networks.diffusion.alignment import Projector, align_loss, repa_loss
 from mergebook.sail.networks.diffusion.flow import on_the_way, velocity_loss
 from mergebook.sail.networks.diffusion.networks import SiT
@@ -72,49 +72,17 @@ class Parts(nn.Module):
         self.block = max(1, depth // 3)  # whose tokens are aligned
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How SiTs are trained: settings of `diffusion`."""
-
-    width: int
-    depth: int
-    source: tuple[int, int]
-    steps: int
-    aligned: int
-    batch_size: int
-    rates: Mapping[str, float] = field(default_factory=lambda: RATES)
-
-
 class Arm(NamedTuple):
     """A SiT at its start."""
 
     name: str  # one of `ARMS`
     parts: Parts  # to be trained
     step: int  # FLOPs of a step of training
-    before: int  # FLOPs that the start has taken
+    before: int  # FLOPs that the start has taken; of `GROWN` its source, which C alone counts
 
 
 @study()
-def diffusion(
-    zoo: Zoo,  # experts and their suite, of pictures, on a vision transformer
-    *,
-    task: str = "fashion_mnist",  # whose training pictures are learned
-    only: Sequence[str] = (),  # names of `ARMS`, by default all
-    width: int = 64,  # of the SiT, a multiple of 16
-    depth: int = 4,  # its blocks
-    source: tuple[int, int] = (32, 2),  # width and depth of the smaller one
-    steps: int = 1000,  # of training
-    aligned: int = 100,  # steps of alignment alone
-    prepared: int = 600,  # steps of the autoencoder
-    represented: int = 300,  # steps of f_P, by which latents give the backbone's tokens
-    batch_size: int = 64,  # latents of a step
-    rates: Mapping[str, float] = {},  # of AdamW, constant, without decay, by names of `TRAININGS`
-    printed: bool = True,
-    reads: Sequence[float] = (0.2, 0.5, 1.0),  # shares of the steps after which pictures are drawn
-    samples: int = 1000,  # pictures drawn, and compared with as many real ones, if there are
-    euler: int = 25,  # steps of drawing
-    judged_on: Judging = "test",  # split of these real ones
-) -> Tables:
+def diffusion(zoo: Zoo, **settings: Any) -> Tables:
     """How well a SiT draws the pictures of one task, after so many steps, from four starts.
 
     ``SiT`` learns velocities; ``REPA`` pulls its tokens to those that the suite's backbone has of
@@ -133,23 +101,15 @@ def diffusion(
         ``arm``, ``step`` and ``velocity``. ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and
         ``before`` the first. ``floor``: see `mergebook.sail.measure.latents.World`.
     """
-    for what, names, known in (("arm", only, ARMS), ("training", rates, TRAININGS)):
+    plan = Plan(**settings)
+    for what, names, known in (("arm", plan.only, ARMS), ("training", plan.rates, TRAININGS)):
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"unknown {what} {unknown[0]!r}; known: {'; '.join(known)}")
-    world = prepare(
-        zoo,
-        task,
-        samples=samples,
-        prepared=prepared,
-        represented=represented,
-        printed=printed,
-        judged_on=judged_on,
-    )
-    plan = Plan(width, depth, source, steps, aligned, batch_size, {**RATES, **rates})
+    world = prepare(zoo, plan)
     tables: Tables = {"quality": [], "losses": [], "cost": [], "floor": world.floor}
-    at = {share: max(1, round(share * steps)) for share in reads}
-    rival = step_flops(Parts(world, width, depth), world, REPA, plan)
-    for arm in arms(world, plan, only):
+    at = {share: max(1, round(share * plan.steps)) for share in plan.reads}
+    rival = step_flops(Parts(world, plan.width, plan.depth), world, REPA, plan)
+    for arm in arms(world, plan):
         accounts = {"steps": at}
         for account, before in (("A", 0), ("cost", arm.before)):
             if before or (account == "A" and arm.step != rival):
@@ -168,13 +128,18 @@ def diffusion(
             for share, step in read.items():
                 arm.parts.network.load_state_dict(kept[step])
                 row = {"arm": arm.name, "step": step, "read": share, "account": account}
-                tables["quality"].append(row | quality(world, arm.parts.network, samples, euler))
+                tables["quality"].append(row | quality(world, arm.parts.network, plan))
     return tables
 
 
-def arms(world: World, plan: Plan, only: Sequence[str] = ()) -> Iterator[Arm]:
+diffusion.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # where studies are read
+    [inspect.Parameter("zoo", inspect.Parameter.POSITIONAL_ONLY), *Plan.parameters()]
+)
+
+
+def arms(world: World, plan: Plan) -> Iterator[Arm]:
     """Some of `ARMS` at their starts, by default all, each made when it is asked for."""
-    for name in only or ARMS:
+    for name in plan.only or ARMS:
         parts, before = Parts(world, plan.width, plan.depth), 0
         if name == ALIGNED:
             before = world.flops + plan.aligned * step_flops(parts, world, ALONE, plan)
@@ -217,7 +182,7 @@ def trained(
         parts,
         shuffled(len(world.latents), plan.batch_size, generator, steps=length),
         _loss_of(parts, world, name, velocities),
-        make_optimiser(parts, "adamw", plan.rates[name], weight_decay=0.0),
+        make_optimiser(parts, "adamw", {**RATES, **plan.rates}[name], weight_decay=0.0),
         on_step=keep,
     )
     return kept, velocities
