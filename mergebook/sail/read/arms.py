@@ -5,13 +5,13 @@ from typing import get_args
 
 import numpy as np
 import pandas as pd
-import torch
 
 from mergebook.lab.results import load_table
-from mergebook.sail.costs import Account, Costs, speed_up, steps_to
+from mergebook.sail.costs import Account
 from mergebook.sail.measure.arms import EVERY
 from mergebook.sail.measure.sources import ARMS
-from mergebook.sail.read.reached import SIDES, reached
+from mergebook.sail.read import reached
+from mergebook.sail.read.reached import FLOPS, SIDES, steps_of
 from mergebook.sail.read.tuning import goals_for
 
 SCALES = "tinyshakespeare-arms-scale"  # of texts, random weights of several scales, tuned
@@ -35,7 +35,6 @@ BASELINES = (
 
 _CELL = ["modality", "target", "seed", "start", "size"]
 _ENDS = {"loss": "judge", "choose": "choose", "accuracy": "accuracy"}
-_FLOPS = ["step_flops", "added_flops", "source_flops"]
 _TUNED = {"scratch": "scratch, usual scale", "scratch, tuned": "scratch"}  # names of GPTs' arms
 _NO_SOURCE = [*_TUNED.values(), *(name for name, arm in ARMS.items() if not arm.weights)]
 _ONE_SOURCE = [*_NO_SOURCE, *(name for name, arm in ARMS.items() if arm.weights == "nearest")]
@@ -90,14 +89,12 @@ def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
         budget = cell.loc[cell["arm"] == "scratch", "flops"].max()
         goals = goals_for(str(where["modality"]), str(where["size"]), str(where["target"]))
         for arm, curve in cell.sort_values("step").groupby("arm"):
-            steps, losses = curve["step"].tolist(), torch.tensor(curve["judge"].to_numpy())
             ends = {
                 name: float(np.interp(budget, curve["flops"], curve[column]))
                 for name, column in _ENDS.items()
             }
-            costs = {name: float(curve[name].iloc[0]) for name in _FLOPS}
-            reach = {goal: float(steps_to(steps, losses, nats)) for goal, nats in goals.items()}
-            rows.append({**where, "arm": arm, "last": steps[-1]} | ends | costs | reach)
+            costs = {name: float(curve[name].iloc[0]) for name in FLOPS}
+            rows.append({**where, "arm": arm, **ends, **costs, **steps_of(curve, goals)})
     return pd.DataFrame(rows)
 
 
@@ -192,23 +189,12 @@ def speed_ups(
         Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``, with `SIDES`,
         of the cells that have such a goal.
     """
-    own, other = (table[table["arm"] == name] for name in (arm, rival))
-    pairs = own.merge(other, on=_CELL, suffixes=("", "_rival"))
-    places = pairs[["modality", "size", "target"]].itertuples(index=False, name=None)
-    pairs = pairs[[goal in goals_for(*map(str, place)) for place in places]]
-    if pairs.empty:
+    places = table[["modality", "size", "target"]].itertuples(index=False, name=None)
+    table = table[[goal in goals_for(*map(str, place)) for place in places]]
+    if table.empty:
         return pd.DataFrame(columns=[*_CELL, "speed", *SIDES])
-    speeds = []
-    for row in pairs.to_dict("records"):
-        costs, rivals = (Costs(*(row[name + end] for name in _FLOPS)) for end in ("", "_rival"))
-        own_steps, rival_steps = (
-            torch.tensor(row[goal + end]).nan_to_num(nan=row[f"last{end}"])
-            for end in ("", "_rival")
-        )
-        speed = speed_up(rival_steps, rivals, own_steps, costs, account, least=EVERY)
-        speeds.append(float(speed))
-    sides = reached(pairs[goal], pairs[f"{goal}_rival"], EVERY)
-    return pairs[_CELL].assign(speed=speeds, **sides).reset_index(drop=True)
+    own, other = (table[table["arm"] == name] for name in (arm, rival))
+    return reached.speed_ups(own, other, _CELL, goal, account, EVERY)
 
 
 def accounts(table: pd.DataFrame, goal: str) -> pd.DataFrame:

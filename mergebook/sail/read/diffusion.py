@@ -18,18 +18,17 @@ from mergebook.sail.measure.diffusion import (
     ALONE,
     EVERY,
     GROWN,
+    RATES,
     REPA,
     Arm,
     Parts,
-    Plan,
     arms,
     trained,
 )
-from mergebook.sail.measure.latents import World, by_rows, drawn, quality
+from mergebook.sail.measure.latents import Plan, World, by_rows, quality
 from mergebook.sail.networks.diffusion.flow import draw, on_the_way
 from mergebook.sail.networks.diffusion.networks import SiT
 from mergelib.messages.brief import Brief
-from mergelib.sail.divergences import frechet_distance, kernel_distance
 from mergelib.training import make_optimiser, shuffled, train
 
 FILE = "vision8-diffusion-vit_small"
@@ -73,7 +72,7 @@ class Compared(Brief):
     costs: pd.DataFrame  # by arm, FLOPs of a `step`, and of all steps by account
 
 
-def compare(world: World, plan: Plan, *, samples: int, euler: int) -> Compared:
+def compare(world: World, plan: Plan) -> Compared:
     """Train all arms, and judge what they draw after the last step."""
     made = {arm.name: arm for arm in arms(world, plan)}
     unit = made[REPA].step
@@ -90,7 +89,7 @@ def compare(world: World, plan: Plan, *, samples: int, euler: int) -> Compared:
         for name, step in ends.items():
             network = networks[name] = copy.deepcopy(arm.parts.network)
             network.load_state_dict(kept[step])
-            judged[name] = quality(world, network, samples, euler)
+            judged[name] = quality(world, network, plan)
         for step in range(EVERY, length + 1, EVERY):
             mean = sum(velocities[step - EVERY : step]) / EVERY
             losses.append({"arm": arm.name, "step": step, "velocity": mean})
@@ -104,11 +103,6 @@ def _costs(arm: Arm, steps: int) -> dict[str, float]:
     costs = Costs(arm.step, *parts)
     told = {name: float(costs.of(torch.tensor(float(steps)), name)) for name in get_args(Account)}
     return {"step": arm.step, **told}
-
-
-def one_of_each(world: World, network: SiT, euler: int) -> Tensor:
-    """One drawn picture of each class, ``(classes, 3, 32, 32)``."""
-    return drawn(world, network, torch.arange(len(world.names)), euler)
 
 
 class Paths(NamedTuple):
@@ -179,16 +173,6 @@ def _aligned(world: World, plan: Plan, kind: str) -> list[dict[str, object]]:
             found.append({"f_P": kind, "step": step, "loss": value, "spread": spread})
 
     batches = shuffled(len(world.latents), plan.batch_size, generator, steps=plan.steps)
-    optimiser = make_optimiser(both, "adamw", plan.rates[ALONE], weight_decay=0.0)
+    optimiser = make_optimiser(both, "adamw", {**RATES, **plan.rates}[ALONE], weight_decay=0.0)
     train(both, batches, loss, optimiser, on_step=keep)
     return found
-
-
-def floors(world: World, counts: Sequence[int]) -> pd.DataFrame:
-    """Distances of two parts of the test pictures, of so many each: the floor of any drawing."""
-    rows = []
-    for count in counts:
-        first, second = world.real[:count], world.real[count : 2 * count]
-        frechet, kernel = frechet_distance(first, second), kernel_distance(first, second)
-        rows.append({"count": count, "frechet": frechet, "kernel": kernel})
-    return pd.DataFrame(rows)

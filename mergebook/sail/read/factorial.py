@@ -118,7 +118,8 @@ def saved() -> pd.DataFrame:
         A row per modality, seed, cell but scratch, and ``goal`` (nats): ``saved`` (steps), and
         log₂ of scratch's FLOPs over one's own by account, ``A``, ``B`` and ``C``, where less than
         the steps to the first reading count as these. NaN where one of both never gets there.
-        ``begun`` says whether a start is at the goal by then.
+        ``begun`` says whether a start is at the goal by then, ``often`` whether both sides get
+        there in enough seeds (`ENOUGH`), and in this one.
     """
     table = curves()
     rows = []
@@ -139,7 +140,10 @@ def saved() -> pd.DataFrame:
                     columns[account] = speed_up(*sides, account, least=EVERY).numpy()
                 where = pd.concat([run[_KEYS].head(1)] * GOALS, ignore_index=True)
                 rows.append(where.assign(**columns))
-    return pd.concat(rows, ignore_index=True)
+    found = pd.concat(rows, ignore_index=True)
+    there, keys = found["saved"].notna(), ["modality", *_CELL, "goal"]
+    often = there.groupby([found[key] for key in keys]).transform("mean") >= ENOUGH
+    return found.assign(often=there & often)
 
 
 def leads() -> pd.DataFrame:
@@ -179,14 +183,6 @@ def _read(run: pd.DataFrame) -> tuple[_Curve, Costs]:
     run = run.sort_values("step")
     steps, losses = (run[name].to_numpy(dtype=float) for name in ("step", "judge"))
     return (steps, losses), Costs(*(float(run[name].iloc[0]) for name in _FLOPS))
-
-
-def often_reached(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of cells and goals that enough seeds reach, on both sides."""
-    keys = [*[key for key in _KEYS if key != "seed"], "goal"]
-    there = table["saved"].notna()
-    share = there.groupby([table[key] for key in keys]).transform("mean")
-    return table[there & (share >= ENOUGH)]
 
 
 def effects(account: str = "B") -> pd.DataFrame:

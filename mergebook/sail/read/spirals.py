@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from mergebook.lab.results import load_table
-from mergebook.sail.costs import Account, Costs, mmd_flops, perceptron_flops, speed_up
+from mergebook.sail.costs import Account, Costs, mmd_flops, perceptron_flops
 from mergebook.sail.measure.spirals import (
     EPOCHS,
     EVERY,
@@ -22,7 +22,7 @@ from mergebook.sail.measure.spirals import (
     sources_of,
     trained_on,
 )
-from mergebook.sail.read.reached import reached
+from mergebook.sail.read import reached
 from mergebook.sail.two_spirals import (
     SHARE,
     SIZES,
@@ -125,19 +125,14 @@ def compared() -> pd.DataFrame:
 
 
 def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> pd.DataFrame:
-    """log₂ speed-up of a start over scratch, of each seed, reading and start.
-
-    Returns:
-        Rows of ``seed``, ``reading``, ``start`` and ``speed``, with those of `reached`.
-    """
-    sides = [
-        table[table["method"] == name].set_index(_KEYS)[goal].sort_index()
-        for name in ("scratch", method)
-    ]
-    rival, own = (torch.tensor(side.to_numpy(dtype=float)) for side in sides)
-    speed = speed_up(rival, SCRATCH, own, COSTS[method], account, least=EVERY, last=EPOCHS)
-    found = reached(sides[1], sides[0], EVERY)
-    return pd.DataFrame({"speed": speed.numpy(), **found}, index=sides[0].index).reset_index()
+    """log₂ speed-up of a start of `compared` over scratch, as `reached.speed_ups` gives it."""
+    sides = []
+    for name in (method, "scratch"):
+        own = table[table["method"] == name].sort_values(_KEYS)
+        costs = COSTS.get(name, SCRATCH)
+        flops = dict(zip(reached.FLOPS, (costs.step, costs.added, costs.sources), strict=True))
+        sides.append(own.assign(last=EPOCHS, **flops))
+    return reached.speed_ups(sides[0], sides[1], _KEYS, goal, account, EVERY)
 
 
 def barriers() -> pd.DataFrame:

@@ -13,15 +13,9 @@ from collections.abc import Sequence
 from pydoc_data.topics import topics
 
 import pandas as pd
-import torch
-from torch import Tensor
 
 from mergebook.lab.results import load_table
-from mergebook.lab.statistics import over_seeds
-from mergebook.sail.measure.clusters import BLOCK
 from mergebook.sail.read.spirals import logs_of
-from mergebook.sail.thirds import cut_blocks
-from mergebook.suites.data.texts import encode
 
 SWEEPS = {
     "characters": "tinyshakespeare-gamma_sweep",
@@ -59,11 +53,6 @@ def help_text() -> str:
 def code_text() -> str:
     """The code of some modules that come with Python."""
     return "\n".join(map(inspect.getsource, (argparse, statistics, tarfile, typing)))
-
-
-def help_blocks() -> Tensor:
-    """Its blocks, ``(n, 1024)``, in its order."""
-    return cut_blocks(encode(help_text()), BLOCK)
 
 
 def swept(part: str = "curves") -> pd.DataFrame:
@@ -108,11 +97,6 @@ def heights(curves: pd.DataFrame, by: Sequence[str] = ("tokens",)) -> pd.DataFra
     return rows.rename("height").reset_index()
 
 
-def barriers(curves: pd.DataFrame) -> pd.DataFrame:
-    """`heights` by tokens, start and step: mean and half width of the interval over seeds."""
-    return over_seeds(heights(curves), ["tokens", "start", "step"], "height")
-
-
 def last(curves: pd.DataFrame) -> pd.DataFrame:
     """Rows after the last step."""
     rows: pd.DataFrame = curves[curves["step"] == curves["step"].max()]
@@ -143,11 +127,6 @@ def chosen(curves: pd.DataFrame) -> pd.DataFrame:
         for name, rival in (("over_nearest", 0.0), ("over_farther", 1.0), ("over_half", 0.5))
     }
     return table[["gamma"]].assign(**gains).reset_index()
-
-
-def paper_grid() -> Tensor:
-    """The 30 equally spaced values in −1..2 of the paper's experiments on overlap."""
-    return torch.linspace(-1, 2, 30, dtype=torch.float64)
 
 
 def paper_rate(step: int, steps: int) -> float:

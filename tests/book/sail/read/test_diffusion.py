@@ -17,9 +17,8 @@ from mergebook.sail.measure.diffusion import (
     PLAIN,
     REPA,
     TRAININGS,
-    Plan,
 )
-from mergebook.sail.measure.latents import World
+from mergebook.sail.measure.latents import Plan, World
 from mergebook.sail.networks.diffusion.alignment import LatentToRepresentation
 from mergebook.sail.read import diffusion as analysis
 
@@ -81,7 +80,7 @@ def test_the_floor_falls_with_the_number_of_pictures(world: World) -> None:
 
 
 def test_arms_are_compared(world: World) -> None:
-    compared = analysis.compare(world, PLAN, samples=8, euler=2)
+    compared = analysis.compare(world, replace(PLAN, samples=8, euler=2))
     assert {*compared.networks} == {*compared.judged.index} == {*ARMS, analysis.LONGER}
     costs = compared.costs
     assert costs.loc[REPA].to_dict() == {"step": 1, "A": 10, "B": 10, "C": 10}
