@@ -43,6 +43,11 @@ DEVICE = "cpu"
 # Both are grown to half more width and one more block, by maps that keep their function, and the target is three parts help and one part code:
 
 # %%
+import argparse
+import inspect
+import statistics
+import tarfile
+import typing
 from dataclasses import replace
 
 import pandas as pd
@@ -53,7 +58,8 @@ from mergebook.sail.measure.training import Plan, Texts
 from mergebook.sail.read import text
 
 small = PROFILE == "smoke"
-texts = {"help": text.help_text(), "code": text.code_text()}
+modules = (argparse, statistics, tarfile, typing)  # that come with Python, as its help does
+texts = {"help": text.help_text(), "code": "\n".join(map(inspect.getsource, modules))}
 transfer = text_transfer(Texts(SEED, texts, device=DEVICE))
 schedule = transfer.schedule._replace(source_steps=10 if small else 300)
 starts = ["scratch", "nearest source", "SAIL", "uniform"]

@@ -137,7 +137,10 @@ from dataclasses import replace
 fates = analysis.collapse(world, replace(plan, steps=61))
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Alignment alone. Left: its loss. Right: the standard deviation of f_P over pictures and places.", "name": "fig-diffusion-collapse"}, "image": {"alt": "With f_P trained, the loss falls to nearly zero within twenty steps, and so does the spread; with f_P frozen the loss stays far above, and the spread is constant."}}
-looks = {"frozen": ("f_P frozen", plots.BLUE, "-"), "trained": ("f_P trained", plots.VERMILION, "-")}
+looks = {
+    "frozen": ("f_P frozen", plots.BLUE, "-"),
+    "trained": ("f_P trained", plots.VERMILION, "-"),
+}
 words = {"loss": "alignment loss", "spread": "spread of $f_P$"}
 fig, axes = plt.subplots(1, 2, figsize=(8.4, 3.2))
 for ax, (column, text) in zip(axes, words.items()):

@@ -19,9 +19,7 @@ from mergebook.sail.measure.latents import Plan, World, prepare, quality
 from mergebook.sail.networks.diffusion.alignment import Projector, align_loss, repa_loss
 from mergebook.sail.networks.diffusion.flow import on_the_way, velocity_loss
 from mergebook.sail.networks.diffusion.networks import SiT
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.sail import grow
 from mergelib.training import make_optimiser, seeded, shuffled, train
 

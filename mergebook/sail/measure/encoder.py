@@ -17,13 +17,9 @@ from mergebook.lab.runner import beginning_of, study
 from mergebook.suites.families.sentences import SentenceEncoder
 from mergebook.suites.heads import features
 from mergebook.suites.models import Head
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergebook.suites.zoo import make_heads
-from mergelib.evaluation.tasks import (
-    Suite,
-)
+from mergelib.evaluation.tasks import Suite
 from mergelib.sail import grow
 from mergelib.sail.growth.depth import Depth
 from mergelib.sail.growth.width import Width

@@ -31,13 +31,8 @@ from mergebook.suites.data.texts import TEXTS
 from mergebook.suites.families import family_of, pictures
 from mergebook.suites.loading import load_suite
 from mergebook.suites.models import GPT, ResNet, to_tokens
-from mergebook.suites.types import (
-    PretrainingSet,
-)
-from mergelib.evaluation.tasks import (
-    Split,
-    Task,
-)
+from mergebook.suites.types import PretrainingSet
+from mergelib.evaluation.tasks import Split, Task
 from mergelib.hashing import stable_seed
 from mergelib.problems import calling
 

@@ -21,9 +21,7 @@ from mergebook.sail.networks.diffusion.alignment import LatentToRepresentation
 from mergebook.sail.networks.diffusion.flow import draw
 from mergebook.sail.networks.diffusion.networks import CHANNELS, SIDE, AutoEncoder, SiT
 from mergebook.suites.models import VisionTransformer
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
 from mergelib.problems.checks import check_choice

@@ -12,7 +12,6 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mergebook.lab.results import load_result, load_table
 from mergebook.sail.measure.kept import Build, picture_networks, ways
 from mergebook.suites import models
 from mergelib.evaluation.tasks import Task, cross_entropy
@@ -23,7 +22,6 @@ from mergelib.structure import structure_of
 from mergelib.training import make_optimiser, shuffled, train
 
 SYMBOLS = 12
-FILES = ("glyphs8-kept", "tinyshakespeare-kept")
 PARTED = ("copies", "copies with noise", "mean padding", "zero padding")  # starts of `parting`
 TARGET = 0.1  # nats below the source, to which its steps are counted
 Examples = tuple[Tensor, Tensor]  # inputs of the model, labels
@@ -141,19 +139,6 @@ def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["grown", "scheme", "change", "loss", "kept"])
 
 
-def measured(part: str) -> pd.DataFrame:
-    """A table of the study ``kept``, of pictures and text together."""
-    tables = []
-    for name in FILES:
-        table = load_table(name, part)
-        if part == "trained":
-            further = load_result(name)["provenance"]["settings"]["further"]
-            gain, price = table["plain"] - table["after"], table["extra"] / further
-            table = table.assign(gain=gain, price=price)
-        tables.append(table)
-    return pd.concat(tables, ignore_index=True)
-
-
 def traps(case: Case) -> pd.Series:
     """What forgetting one thing costs when a GPT is made wider by copies."""
     source = case.source
@@ -263,22 +248,6 @@ def zero_padded(source: nn.Module, target: nn.Module) -> dict[str, Tensor]:
         key: torch.where(widening.new(key), start, widening.apply(key, weights[key]))
         for key, start in target.state_dict().items()
     }
-
-
-def parted(table: pd.DataFrame, goal: float = TARGET) -> pd.DataFrame:
-    """What each start of `parting` comes to.
-
-    Returns:
-        By ``seed`` and ``start``, ``change`` before the first step, and ``steps`` to a gain of
-        ``goal`` nats, by the first reading there (the last one where that never happens).
-    """
-    runs = table.groupby(["seed", "start"], sort=False)
-
-    def steps(gains: "pd.Series[float]") -> int:
-        at = table.loc[gains.index, "step"]
-        return int(at[gains >= goal].min() if (gains >= goal).any() else at.max())
-
-    return pd.DataFrame({"change": runs["change"].first(), "steps": runs["gain"].agg(steps)})
 
 
 @torch.no_grad()

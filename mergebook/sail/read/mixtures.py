@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.align import git_rebasin
 from mergelib.evaluation.loops import evaluate_many
 from mergelib.sail.divergences import empirical_variation, mmd_table, total_variation

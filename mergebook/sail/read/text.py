@@ -3,12 +3,7 @@
 Curves are those of `gamma_sweep`, one table for characters and byte pairs.
 """
 
-import argparse
-import inspect
 import math
-import statistics
-import tarfile
-import typing
 from collections.abc import Sequence
 from pydoc_data.topics import topics
 
@@ -48,11 +43,6 @@ BATCH, PEAK, WARMUP = 16, 4e-4, 2000  # Table 1
 def help_text() -> str:
     """The language help that comes with Python."""
     return "\n".join(topics[name] for name in sorted(topics))
-
-
-def code_text() -> str:
-    """The code of some modules that come with Python."""
-    return "\n".join(map(inspect.getsource, (argparse, statistics, tarfile, typing)))
 
 
 def swept(part: str = "curves") -> pd.DataFrame:

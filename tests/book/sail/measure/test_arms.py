@@ -26,13 +26,8 @@ from mergebook.sail.measure.sources import ARMS, Sources
 from mergebook.sail.measure.training import Texts
 from mergebook.sail.measure.transfers import TARGET, Schedule, Transfer
 from mergebook.suites.models import GPT
-from mergebook.suites.types import (
-    PretrainingSet,
-)
-from mergelib.evaluation.tasks import (
-    Split,
-    Task,
-)
+from mergebook.suites.types import PretrainingSet
+from mergelib.evaluation.tasks import Split, Task
 from mergelib.statedict import lerp
 from tests.book.sail.measure.test_text import words
 
