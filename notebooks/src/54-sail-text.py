@@ -487,6 +487,7 @@ assert lower.unstack()[[0.0, 0.25, 0.5]].stack().between(0.03, 0.075).all()
 # %%
 table = load_table(sweeps.MEASURED, "weights")
 measured = table.pivot_table("gamma", ["features", "kernel"], "share", sort=False)
+measured = measured.rename_axis(columns=None)
 errors = table.assign(off=(table["gamma"] - table["share"]).abs())
 measured["off"] = errors.groupby(["features", "kernel"])["off"].max()
 print(measured.round(2).to_string())
