@@ -18,7 +18,7 @@ import typer
 from benchmarks.cogram import interleaved
 from mergebook.lab.catalogue import loaded_for
 from mergebook.lab.results import write_result
-from mergebook.sail.measure.arms import ARMS, Sources
+from mergebook.sail.measure.sources import ARMS, Sources
 from mergebook.sail.measure.transfers import TARGET, Transfer
 from mergebook.suites.provenance import provenance
 from mergelib.sail.divergences import mmd_table

@@ -8,7 +8,7 @@ import pandas as pd
 from contrasts import Contrast
 
 from mergebook.sail.claims.arms import BYOL, LABELS, TABLE
-from mergebook.sail.measure.factorial import KINDS
+from mergebook.sail.measure.arms import KINDS
 from mergebook.sail.measure.spirals import GAMMAS, READINGS
 from mergebook.sail.read.spirals import LINKS, is_near
 

@@ -40,41 +40,24 @@ Account = Literal["A", "B", "C"]
 
 @dataclass(frozen=True, repr=False)
 class Curve(Brief):
-    """A training, evaluated at E points: of one network, or of M side by side.
+    """A training, evaluated at E points: of one network, or of M side by side."""
 
-    Attributes:
-        steps: of each evaluation, the first at 0.
-        loss: ``(E,)`` or ``(E, M)``, in nats.
-        accuracy: likewise, 0..1.
-        gradient: likewise, the Euclidean norm of this loss's gradient.
-    """
-
-    steps: tuple[int, ...]
-    loss: Tensor
+    steps: tuple[int, ...]  # of each evaluation, the first at 0
+    loss: Tensor  # `(E,)` or `(E, M)`, in nats
     accuracy: Tensor
     gradient: Tensor
 
 
 def retrain(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    loss: Callable[[Batch], Tensor],
+    model: nn.Module,  # at its start
+    batches: Iterable[Batch],  # one for each step
+    loss: Callable[[Batch], Tensor],  # as `mergelib.training.train` takes it
     evaluate: Callable[[], tuple[Tensor, Tensor]],
-    optimiser: Optimizer,
+    optimiser: Optimizer,  # fresh, over the model's parameters
     *,
-    every: int = 1,
+    every: int = 1,  # steps between evaluations; before the first step there is one, too
 ) -> Curve:
-    """Train a model in place from where it stands, and evaluate it on the way.
-
-    Args:
-        model: at its start.
-        batches: one for each step.
-        loss: as `mergelib.training.train` takes it; of several networks the sum.
-        evaluate: loss and accuracy of the model as it is, on data that stay the same: scalars or
-            ``(M,)``, the loss with a graph.
-        optimiser: fresh, over the model's parameters.
-        every: steps between evaluations; before the first step there is one, too.
-    """
+    """Train a model in place from where it stands, and evaluate it on the way."""
     rows: list[tuple[Tensor, ...]] = []
     steps: list[int] = []
 
@@ -100,11 +83,7 @@ GOALS = {"easy": 0.3, "hard": 0.6}  # fractions of the budget at which scratch d
 
 
 def smoothed(losses: Tensor) -> Tensor:
-    """Return the median of every reading and its neighbours; both ends are returned as they are.
-
-    Args:
-        losses: ``(E, ...)``, of E readings.
-    """
+    """Return the median of every reading and its neighbours; both ends are returned as they are."""
     if len(losses) < 3:
         return losses
     middle = losses.unfold(0, 3, 1).median(-1).values
@@ -113,13 +92,6 @@ def smoothed(losses: Tensor) -> Tensor:
 
 def steps_to(steps: Sequence[int], losses: Tensor, goals: Tensor | float) -> Tensor:
     """Return the steps after which smoothed losses are first as low as a goal.
-
-    Between readings losses are taken to lie on straight lines; see the head of this module.
-
-    Args:
-        steps: of E readings, rising from 0.
-        losses: ``(E, ...)``, in nats.
-        goals: nats, one number or a shape that broadcasts against ``losses[0]``.
 
     Returns:
         Float64, shape ``(...)``: 0 where the first reading is as low, NaN where none is.
@@ -139,22 +111,12 @@ def steps_to(steps: Sequence[int], losses: Tensor, goals: Tensor | float) -> Ten
 
 
 def goals_of(
-    steps: Sequence[int],
-    losses: Tensor,
-    budget: int,
-    fractions: Mapping[str, float] = GOALS,
+    steps: Sequence[int],  # of E readings, rising from 0
+    losses: Tensor,  # `(E, ...)`, in nats
+    budget: int,  # steps of the runs that are judged; those of this run may differ
+    fractions: Mapping[str, float] = GOALS,  # of it
 ) -> dict[str, Tensor]:
-    """Return the lowest smoothed losses so far at fractions of a budget, by their names.
-
-    Args:
-        steps: of E readings, rising from 0.
-        losses: ``(E, ...)``, in nats.
-        budget: steps of the runs that are judged; those of this run may differ.
-        fractions: of it.
-
-    Raises:
-        ValueError: if no reading comes after a goal's, which then cannot be smoothed.
-    """
+    """Return the lowest smoothed losses so far at fractions of a budget, by their names."""
     lowest = smoothed(losses.double()).cummin(0).values
     found = {}
     for name, fraction in fractions.items():
@@ -170,18 +132,11 @@ def goals_of(
 
 @dataclass(frozen=True)
 class Costs:
-    """What a way to train costs, in FLOPs.
+    """What a way to train costs, in FLOPs."""
 
-    Attributes:
-        step: of retraining.
-        added: whatever the start takes besides its sources: transformation, divergences, choice
-            of weights.
-        sources: training the sources.
-    """
-
-    step: float
-    added: float = 0.0
-    sources: float = 0.0
+    step: float  # of retraining
+    added: float = 0.0  # whatever the start takes besides its sources
+    sources: float = 0.0  # training the sources
 
     def of(self, steps: Tensor, account: Account) -> Tensor:
         """FLOPs of some steps: A counts these alone, B what is added, C the sources as well."""
@@ -193,26 +148,16 @@ ENOUGH = 0.8  # of runs that reach a goal: with fewer, a speed-up is no more tha
 
 
 def speed_up(
-    rival: Tensor,
-    rival_costs: Costs,
-    own: Tensor,
-    costs: Costs,
-    account: Account,
+    rival: Tensor,  # steps, as `steps_to` gives them
+    rival_costs: Costs,  # of the rival
+    own: Tensor,  # steps, shape as the rival's or one that goes with it
+    costs: Costs,  # one's own
+    account: Account,  # see `Costs.of`
     *,
-    least: int,
-    last: Tensor | int | None = None,
+    least: int,  # steps that count at least: those before the first reading after step 0
+    last: Tensor | int | None = None,  # steps of a run that never reaches the loss
 ) -> Tensor:
-    """log₂ of the rival's FLOPs to a loss over one's own: 1 is twice as fast.
-
-    Args:
-        rival: steps, as `steps_to` gives them.
-        rival_costs: of the rival.
-        own: steps, shape as the rival's or one that goes with it.
-        costs: one's own.
-        account: see `Costs.of`.
-        least: steps that count at least: those before the first reading after step 0.
-        last: steps of a run that never reaches the loss; without it the result is NaN there.
-    """
+    """log₂ of the rival's FLOPs to a loss over one's own: 1 is twice as fast."""
     sides = []
     for cost, steps in ((rival_costs, rival), (costs, own)):
         counted = steps.double()
@@ -231,32 +176,18 @@ def count_flops(function: Callable[[], object]) -> int:
 
 
 def loop_flops(run: Callable[[int], object], steps: int) -> int:
-    """FLOPs of a loop of equal steps, told by those of one step and of two.
-
-    Args:
-        run: takes the number of steps; what it does before and after them counts once.
-        steps: how many, at least 1.
-    """
+    """FLOPs of a loop of equal steps, told by those of one step and of two."""
     once, twice = (count_flops(partial(run, count)) for count in (1, 2))
     return once + (steps - 1) * (twice - once)
 
 
 def perceptron_flops(widths: Sequence[int], examples: int) -> int:
-    """FLOPs of a training step of an MLP, as `count_flops` counts them, without counting.
-
-    Every weight takes part in three products for each example: forwards, for its own gradient, and
-    for its input's, which the first layer does not need.
-    """
+    """FLOPs of a training step of an MLP, as `count_flops` counts them, without counting."""
     sizes = [first * second for first, second in pairwise(widths)]
     return 2 * examples * (3 * sum(sizes) - sizes[0])
 
 
 def mmd_flops(sizes: Sequence[int], features: int) -> int:
-    """FLOPs of a table of MMD² by the same convention: an inner product for every pair of rows.
-
-    Args:
-        sizes: rows of each sample.
-        features: of a row.
-    """
+    """FLOPs of a table of MMD² by the same convention: an inner product for every pair of rows."""
     pairs = sum(first * second for first, second in combinations_with_replacement(sizes, 2))
     return 2 * features * pairs

@@ -16,29 +16,13 @@ LEAST = 3  # blocks of a third
 
 
 def cut_blocks(tokens: Tensor, size: int) -> Tensor:
-    """Consecutive blocks of a text, ``(n, size)``; what is left at its end is dropped.
-
-    Args:
-        tokens: of any integer dtype, ``(N,)``.
-        size: tokens of a block.
-    """
+    """Consecutive blocks of a text, ``(n, size)``; what is left at its end is dropped."""
     count = len(tokens) // size
     return tokens[: count * size].reshape(count, size)
 
 
 def mean_thirds(blocks: Tensor) -> list[Tensor]:
-    """Rows of D_1, D_2 and D_t: the thirds by rising mean token value, of one size.
-
-    Up to two blocks of a count that three does not divide belong to none. What the mean says
-    depends on the numbering: of characters it is that of an alphabet, of byte pairs the order of
-    their merges, so nearly that of frequency.
-
-    Args:
-        blocks: ``(n, size)``, of any integer dtype.
-
-    Raises:
-        ValueError: too few blocks.
-    """
+    """Rows of D_1, D_2 and D_t: the thirds by rising mean token value, of one size."""
     return _cut(blocks.double().mean(1).argsort(stable=True))
 
 
@@ -55,15 +39,7 @@ def _cut(order: Tensor) -> list[Tensor]:
 
 
 def held_stretch(count: int, share: float, seed: int) -> Tensor:
-    """Which of the blocks are held out, bool ``(count,)``: one contiguous stretch of the text.
-
-    Neighbouring blocks are of one scene or article, so that single blocks held out would be known.
-
-    Args:
-        count: of all blocks.
-        share: of them, above 0 and below 1.
-        seed: draws where the stretch begins.
-    """
+    """Which of the blocks are held out, bool ``(count,)``: one contiguous stretch of the text."""
     length = round(share * count)
     generator = torch.Generator().manual_seed(seed)
     first = int(torch.randint(count - length + 1, (1,), generator=generator))
@@ -72,20 +48,7 @@ def held_stretch(count: int, share: float, seed: int) -> Tensor:
 
 
 def overlapped(parts: Sequence[Tensor], alpha: float, beta: float, seed: int) -> list[Tensor]:
-    """D_1, D_2 and D_t of N rows each with |D_1 ∩ D_2| = αN and |D_i ∩ D_t| = βN, up to rounding.
-
-    D_t stays, rows of D_1 and D_2 are replaced. As few as possible are in all three. What D_1 and
-    D_2 share outside of D_t comes from both in equal parts.
-
-    Args:
-        parts: disjoint rows; N is the size of the smallest.
-        alpha: share of the sources in common, 0..1.
-        beta: share of each source in common with the target, 0..1, at most (1 + α)/2.
-        seed: draws the rows.
-
-    Raises:
-        ValueError: shares that no three sets of one size have.
-    """
+    """D_1, D_2 and D_t of N rows each with |D_1 ∩ D_2| = αN and |D_i ∩ D_t| = βN, rounded."""
     if not (0 <= alpha <= 1 and 0 <= beta <= 1):
         raise ValueError(f"alpha is {alpha} and beta is {beta}, expected shares in 0..1")
     if beta > (1 + alpha) / 2:
@@ -110,14 +73,7 @@ def overlapped(parts: Sequence[Tensor], alpha: float, beta: float, seed: int) ->
 
 
 def mix(first: Tensor, second: Tensor, share: float, seed: int) -> Tensor:
-    """Rows of ρ D_1 + (1 − ρ) D_2, as many as the smaller part has, drawn without replacement.
-
-    Args:
-        first: rows of D_1.
-        second: rows of D_2.
-        share: ρ, 0..1.
-        seed: draws the rows.
-    """
+    """Rows of ρ D_1 + (1 − ρ) D_2, as many as the smaller part has, drawn without replacement."""
     size = min(len(first), len(second))
     count = round(share * size)
     generator = torch.Generator().manual_seed(seed)
@@ -133,11 +89,6 @@ def histograms(blocks: Tensor, vocabulary: int) -> Tensor:
 
 
 def without(features: Tensor, statistic: Tensor) -> Tensor:
-    """Features less their regression on a statistic, its square and its cube.
-
-    Args:
-        features: ``(n, d)``.
-        statistic: ``(n,)``, not constant.
-    """
+    """Features less their regression on a statistic, its square and its cube."""
     (rest,) = residuals((features, statistic))
     return rest

@@ -29,29 +29,16 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True, repr=False)
 class Spirals(Brief):
-    """Points of two spirals: inputs float32 ``(N, 2)``, labels int64 ``(N,)``.
+    """Points of two spirals: inputs float32 ``(N, 2)``, labels int64 ``(N,)``."""
 
-    Attributes:
-        train: D*.
-        validation: further draws.
-        test: further draws.
-        places: of the points of ``train``, 0 at the centre, 1 at the outer end.
-    """
-
-    train: Split
-    validation: Split
-    test: Split
-    places: Tensor
+    train: Split  # D*
+    validation: Split  # further draws
+    test: Split  # further draws
+    places: Tensor  # of the points of `train`, 0 at the centre, 1 at the outer end
 
 
 def spirals(seed: int, *, turns: float = TURNS, noise: float = NOISE) -> Spirals:
-    """Draw 1,000 points: half of each part from each spiral, in random order.
-
-    Args:
-        seed: draws all.
-        turns: of each spiral.
-        noise: standard deviation of what is added to each coordinate; the outer radius is 3.
-    """
+    """Draw 1,000 points: half of each part from each spiral, in random order."""
     generator = Generator().manual_seed(stable_seed("spirals", seed))
     parts, places = [], []
     for size in SIZES:
@@ -66,11 +53,7 @@ def spirals(seed: int, *, turns: float = TURNS, noise: float = NOISE) -> Spirals
 
 
 def readings(data: Spirals, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Rows of D_1 and D_2 in D*, disjoint, 40 % each, by reading.
-
-    ``one class``: of one spiral each, as the paper says; ``inner, outer``: nearest to the centre
-    and farthest from it, of both spirals; ``random``: of both.
-    """
+    """Rows of D_1 and D_2 in D*, disjoint, 40 % each, by reading."""
     count = round(SHARE * len(data.train))
     generator = Generator().manual_seed(stable_seed("readings", seed))
     order = torch.randperm(len(data.train), generator=generator)
@@ -115,12 +98,7 @@ def taken_apart(model: nn.Module) -> list[dict[str, Tensor]]:
 
 
 def scores(model: nn.Module, data: Split) -> tuple[Tensor, Tensor]:
-    """Cross-entropy in nats and accuracy of each network, ``(M,)``.
-
-    Args:
-        model: as from `side_by_side`.
-        data: the same for all, or stacked: inputs ``(M, n, 2)``, labels ``(M, n)``.
-    """
+    """Cross-entropy in nats and accuracy of each network, ``(M,)``."""
     logits = model(data.inputs)
     margins = (logits[..., 1] - logits[..., 0]) * (2 * data.labels - 1)
     return softplus(-margins).mean(-1), (margins > 0).float().mean(-1)

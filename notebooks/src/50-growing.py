@@ -217,18 +217,26 @@ print("the same after growing:", torch.allclose(*grown, atol=1e-6))
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from mergebook.plots import use_style
-from mergebook.sail.draw import growing as figures
+from mergebook import plots
 
-use_style()
+plots.use_style()
 tables = {name: growing.growths(case, seed=SEED) for name, case in cases.items()}
 table = pd.concat(tables, names=["family"]).reset_index(level=0)
+looks = {"MLP": (plots.BLUE, "o"), "ResNet": (plots.VERMILION, "s"), "GPT": (plots.GREEN, "^")}
 fig, axes = plt.subplots(1, 2, figsize=(9.4, 4.4), sharey=True, width_ratios=(5, 4))
 for ax, grown in zip(axes, ("wider", "deeper")):
-    figures.kept(table[table["grown"] == grown], ax)
-    ax.set_title(grown)
+    part = table[table["grown"] == grown]
+    schemes = [*part["scheme"].unique()]
+    for shift, (family, (shade, mark)) in zip((-0.2, 0, 0.2), looks.items()):
+        own = part[part["family"] == family].set_index("scheme")["kept"].clip(-1)
+        rows = own.to_frame("mean")
+        plots.dots(ax, rows, (family, shade, mark), schemes, shift=shift, upright=True)
+    for line in (0, 1):
+        ax.axhline(line, color=plots.GREY, lw=1, ls=":")
+    plots.name_axis(ax, [scheme.replace("_", "\n") for scheme in schemes], upright=True)
+    ax.set(title=grown, ylim=(-1.1, max(1.5, 1.08 * table["kept"].max())))
 axes[0].set_ylabel("share kept")
-fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+plots.legend_outside(fig)
 plt.show()
 
 # %% tags=["remove-cell"]
@@ -275,15 +283,28 @@ from mergebook.lab.statistics import over_seeds, paired
 tiny = PROFILE == "smoke"
 seeds = range(SEED, SEED + (2 if tiny else 3))
 rounds = growing.parting(seeds, trained=80 if tiny else 400, steps=10 if tiny else 32)
-ends = growing.parted(rounds).reset_index()
+runs = rounds.groupby(["seed", "start"], sort=False)
+there = rounds[rounds["gain"] >= growing.TARGET].groupby(["seed", "start"])["step"].min()
+ends = runs["change"].first().to_frame().assign(steps=there).reset_index()
+ends = ends.fillna({"steps": rounds["step"].max()})
 summary = over_seeds(ends, "start", "steps").add_prefix("steps, ").round(1)
 summary.insert(0, "change", ends.groupby("start")["change"].max().map("{:.1e}".format))
 print(summary.to_string())
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The GPT at twice the width, 64, trained on from four starts. Left: rank of the residual stream before the last norm, over all test inputs. Right: the source's test loss less one's own, dotted the target; losses further above the source's are cut off. Means and 95 % intervals over three seeds.", "name": "fig-growing-rank"}, "image": {"alt": "Left: all four begin at rank 32. Copies stay there for all 32 steps; copies with noise, mean padding and zero padding are above 60 within ten steps. Right: copies with and without noise lie on one curve, which passes the target after about 12 steps; mean padding is a little earlier. Zero padding begins far below the others and passes it after more than 20."}}
+looks = {
+    "copies": ("copies", plots.BLACK, "o-"),
+    "copies with noise": ("copies with noise", plots.ORANGE, "s-"),
+    "mean padding": ("mean padding", plots.BLUE, "^-"),
+    "zero padding": ("zero padding", plots.VERMILION, "D-"),
+}
+words = {"rank": "rank of the stream", "gain": "gain over the source, nats"}
 fig, axes = plt.subplots(1, 2, figsize=(9.4, 3.8))
-figures.parting(rounds, axes)
-axes[1].axhline(growing.TARGET, color="#8c8c8c", lw=1, ls=":")
+for ax, (column, text) in zip(axes, words.items()):
+    plots.series(ax, rounds, x="step", y=column, by="start", looks=looks, band=True, ms=4)
+    ax.set(xlabel="steps of training", ylabel=text)
+axes[0].set_ylim(0, None)
+axes[1].axhline(growing.TARGET, color=plots.GREY, lw=1, ls=":")
 axes[1].set_ylim(-0.25, None)
 axes[1].legend()
 plt.show()
@@ -334,16 +355,51 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # the stack), as further training. Then both are trained for at most 100 steps. Validation data choose all rates and where to
 # stop; other data judge. (`mergebook study kept --seeds 5`, on `glyphs8` and on `tinyshakespeare`.)
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: share of the source's learning right after growing, before and after 100 steps of learning the maps. What lies below −1 is drawn there. Right: loss of the start that keeps the function, with as many FLOPs of training, less that of the learned start, after at most 100 more steps; right of 0 learning has paid. Means and intervals over five seeds.", "name": "fig-growing-learned"}, "image": {"alt": "Left: learned from singular vectors or mean padding, an MLP keeps 1.3, a ResNet 1.5 and a GPT a little over 1, where growing alone gives 1. Stacked layers begin at −0.3 in the MLP, below −1 in the ResNet, and at 0.9 in the GPT; learning takes the GPT and the ResNet to about 1 and the MLP to 0.1, or further where they are made wider too. Random factors are at 0.3 in the GPT, at 0 in the MLP and below −1 in the ResNet. Right: all rows of the GPT lie left of zero by about 0.05, those of the others reach across it."}}
-starts, trained = growing.measured("starts"), growing.measured("trained")
+# %% tags=["remove-cell"]
+from mergebook.lab.results import load_table
+
+files = ("glyphs8-kept", "tinyshakespeare-kept")
+starts, trained = (
+    pd.concat([load_table(name, part) for name in files], ignore_index=True)
+    for part in ("starts", "trained")
+)
+trained["gain"] = trained["plain"] - trained["after"]
+trained["price"] = trained["extra"] / 100  # further steps of training
 alone = [part[part["sources"] == "one"] for part in (starts, trained)]
+keys = ["family", "grown", "width", "depth"]
+gains = over_seeds(alone[1], keys, "gain")
+rows = over_seeds(alone[0], [*keys, "mode"], "kept")
+rows = rows.assign(low=rows["mean"] - rows["half_width"], high=rows["mean"] + rows["half_width"])
+rows = rows.clip(lower=-1)
+looks = {  # of the start's width (else the row's own) and mode
+    ("svd_random", "grown"): ("random factors", plots.GREY, "x"),
+    ("", "grown"): ("as grown", plots.ORANGE, "s"),
+    ("", "alone"): ("learned", plots.BLUE, "o"),
+}
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: share of the source's learning right after growing, before and after 100 steps of learning the maps. What lies below −1 is drawn there. Right: loss of the start that keeps the function, with as many FLOPs of training, less that of the learned start, after at most 100 more steps; right of 0 learning has paid. Means and intervals over five seeds.", "name": "fig-growing-learned"}, "image": {"alt": "Left: learned from singular vectors or mean padding, an MLP keeps 1.3, a ResNet 1.5 and a GPT a little over 1, where growing alone gives 1. Stacked layers begin at −0.3 in the MLP, below −1 in the ResNet, and at 0.9 in the GPT; learning takes the GPT and the ResNet to about 1 and the MLP to 0.1, or further where they are made wider too. Random factors are at 0.3 in the GPT, at 0 in the MLP and below −1 in the ResNet. Right: all rows of the GPT lie left of zero by about 0.05, those of the others reach across it."}}
 fig, axes = plt.subplots(1, 2, figsize=(9.4, 5.2), sharey=True, width_ratios=(3, 2))
-figures.learning(*alone, axes)
-fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+for shift, ((other, mode), look) in zip((0.2, 0, -0.2), looks.items()):
+    for key in gains.index:
+        _, grown, width, depth = key
+        start = (*key[:2], other or width, depth, mode)
+        if start in rows.index and (not other or "svd" in width):
+            one = rows.loc[[start]].set_axis(pd.MultiIndex.from_tuples([key]))
+            plots.dots(axes[0], one, look, gains.index, shift=shift, ms=5, capsize=0)
+plots.dots(axes[1], gains, ("", plots.BLUE, "o"), gains.index, ms=5, capsize=0)
+names = [
+    f"{family}, {grown}: {' + '.join(filter(None, (width, depth)))}"
+    for family, grown, width, depth in gains.index
+]
+for ax, line in zip(axes, (1.0, 0.0)):
+    ax.axvline(line, color=plots.GREY, lw=1, ls=":")
+    plots.name_axis(ax, names)
+axes[0].set(xlabel="share kept", xlim=(-1.1, None))
+axes[1].set(xlabel="nats below as much training")
+plots.legend_outside(fig)
 plt.show()
 
 # %% tags=["remove-cell"]
-keys = ["family", "grown", "width", "depth"]
 shares, gains = alone[0].set_index([*keys, "mode"])["kept"], alone[1].groupby(keys)["gain"]
 shares = shares.groupby(level=[*keys, "mode"]).mean()
 learned = shares.xs("alone", level="mode")
@@ -401,11 +457,18 @@ print(pairs.unstack("mode")[["grown", "alone", "joint"]].round(2).to_string())
 # of all pairs of test sentences with the source's. (`mergebook study encoder --suite sentences8 --seeds 3`.)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "MiniLM grown, nothing trained. Twice as wide, 66 million parameters (replicate, svd, svd_random), 1.5 times as wide (uneven), 1.5 times the hidden units alone (hidden), twice as deep (stack, interlace); random is MiniLM's shape at a random start. Left: zero-shot accuracy over eight tasks. Right: correlation of the cosines of all pairs of 800 sentences with the source's. Means and intervals over three seeds, dotted the source.", "name": "fig-growing-encoder"}, "image": {"alt": "Replicate and mean padding of hidden units lie on the source's line in both panels. Svd, svd with uneven copies, stack and interlace lie left of it in both, and so do random factors and the random start, whose correlations are the lowest."}}
-from mergebook.sail.read import encoder
-
-grown_encoders = encoder.measured()
+means = load_table("sentences8-encoder", "tasks").groupby(["seed", "way"])
+means = means[["accuracy", "agreement"]].mean().reset_index()
+grown_encoders = load_table("sentences8-encoder", "encoders").merge(means, on=["seed", "way"])
+words = {"accuracy": "accuracy, mean over tasks", "correlation": "correlation of all cosines"}
 fig, axes = plt.subplots(1, 2, figsize=(9.4, 3.8), sharey=True)
-figures.encoders(grown_encoders, axes)
+for ax, (column, text) in zip(axes, words.items()):
+    rows = over_seeds(grown_encoders, "way", column)
+    plots.dots(ax, rows, ("", plots.BLUE, "o"), rows.index, ms=5, capsize=0)
+    plots.name_axis(ax, rows.index)
+    ax.axvline(rows["mean"]["source"], color=plots.GREY, lw=1, ls=":")
+    ax.set(xlabel=text)
+axes[0].set_xlim(0, 1)
 plt.show()
 
 # %% tags=["remove-cell"]
@@ -422,7 +485,8 @@ lost = paired(
 )
 assert list(lost.index[lost["mean"] <= lost["half_width"]]) == ["svd"]
 assert 0.02 < lost["mean"]["svd"] < 0.035
-assert encoder.refused() == ["replicate, uneven", "mean", "mean, uneven", "identity"]
+refused = load_table("sentences8-encoder", "refused")["way"].unique()
+assert [*refused] == ["replicate, uneven", "mean", "mean, uneven", "identity"]
 
 # %% [markdown]
 # On a real network, too, copies at a whole multiple change no answer, and no cosine by more than $10^{-5}$. Nor does mean padding of the hidden

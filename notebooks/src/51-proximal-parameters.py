@@ -110,25 +110,25 @@ for steps in (0, 1):
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: two sources and four targets; the best point of the segment is a foot or an end. Middle: three sources, with distances to the target; the darker, the farther is their mean, and the dot is best. Right: four sources on a square of total variations, along weights (s, ½−s, s, ½−s); the cross is the weights of the paper's Eq. 12.", "name": "fig-proximal-geometry"}, "image": {"alt": "Left: targets beside the segment have their foot on it, those beyond its ends share the end. Middle: the best weights lie on the side opposite the first source, near the middle, though the first source is as near as any. Right: an upside-down parabola, highest at one quarter, zero at both ends."}}
 import matplotlib.pyplot as plt
 
-from mergebook.plots import use_style
-from mergebook.sail.draw import proximal as figures
+from mergebook import plots
+from mergebook.sail import draw
 from mergelib.sail.proximal import interactions, proximal_weights
 
-use_style()
+plots.use_style()
 fig, axes = plt.subplots(1, 3, figsize=(9.2, 3.4), width_ratios=(1, 1, 0.9))
 pair = torch.tensor([[0.0, 0.0], [2.0, 0.4]], dtype=torch.float64)
 targets = [[0.6, 1.0], [1.5, -0.6], [2.6, 0.9], [-0.5, 0.6]]
-figures.feet(pair, torch.tensor(targets, dtype=torch.float64), axes[0])
+draw.feet(pair, torch.tensor(targets, dtype=torch.float64), axes[0])
 axes[0].legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2)
 three = torch.tensor([[1, 0, 0.3], [1, 0.3, 0], [-1.2, -0.1, 0.2]], dtype=torch.float64)
-figures.simplex_levels(three, axes[1])
+draw.simplex_levels(three, axes[1])
 square = torch.tensor([[0, 1, 2, 1], [1, 0, 1, 2], [2, 1, 0, 1], [1, 2, 1, 0]]) / 2
 matrix = interactions(torch.full((4,), 0.25), square.square())
 s = torch.linspace(0, 0.5, 51, dtype=torch.float64)
 slices = torch.stack([s, 0.5 - s, s, 0.5 - s], 1)
 axes[2].plot(s, ((slices @ matrix) * slices).sum(1) / 2)
-axes[2].plot(0.25, 0.0625, "x", color="#d55e00", ms=9, mew=2)
-words = {"ha": "center", "va": "top", "color": "#d55e00", "fontsize": 9}
+axes[2].plot(0.25, 0.0625, "x", color=plots.VERMILION, ms=9, mew=2)
+words = {"ha": "center", "va": "top", "color": plots.VERMILION, "fontsize": 9}
 axes[2].text(0.25, 0.056, "weights of\nEq. 12", **words)
 axes[2].set(xlabel="s", ylabel="½ γᵀHγ")
 plt.show()
@@ -213,10 +213,22 @@ print("C by direction:", [round(lemma_two_constant(way, uneven), 1) for way in i
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: shifts of a class mean that are equally far in the data and in LDA's parameters, for variances 1 and 0.16. Right: weights of three Gaussians on a line by their distances and by their total variation, as all distances grow together; the exact weight is 0.75.", "name": "fig-proximal-lda"}, "image": {"alt": "Left: both are ellipses, flat ones for the data and much flatter ones for the parameters; they meet in one direction and differ in all others. Right: the weight by distances is a horizontal line; the one by total variation rises above it as the variation grows, and falls towards one half as it reaches one."}}
 from mergebook.sail.read.proximal import saturated
 
+covariance = torch.diag(torch.tensor([1.0, 0.16], dtype=torch.float64))
+angles = torch.linspace(0, 2 * torch.pi, 200, dtype=torch.float64)
+ways = torch.stack([angles.cos(), angles.sin()])
+solved = torch.linalg.solve(covariance, ways)
+lengths = {"data": (ways * solved).sum(0).sqrt(), "parameters": solved.norm(dim=0)}
 fig, axes = plt.subplots(1, 2, figsize=(8.2, 3.9))
-figures.level_sets(torch.diag(torch.tensor([1.0, 0.16], dtype=torch.float64)), axes[0])
+for (name, length), look in zip(lengths.items(), ("-", "--")):
+    for level, text in ((0.5, f"equal distance of {name}"), (1.0, None)):
+        shade = plots.BLUE if name == "data" else plots.VERMILION
+        axes[0].plot(*(level * ways / length), look, color=shade, label=text)
+axes[0].set(aspect="equal", xlabel="shift along x₁", ylabel="shift along x₂", ylim=(-0.6, 1.1))
 scales = torch.logspace(-2, 0.6, 60).tolist()
-figures.saturation(saturated(torch.tensor([4.0, 12.0, 16.0]) / 4, scales), axes[1])
+table = saturated(torch.tensor([4.0, 12.0, 16.0]) / 4, scales).set_index("TV")
+axes[1].plot(table["distance"], "--", color=plots.VERMILION, label="distance of parameters")
+axes[1].plot(table["variation"], "-", color=plots.BLUE, label="total variation")
+axes[1].set(xlabel="largest of the three TV", ylabel="weight γ₁")
 for ax in axes:
     ax.legend(fontsize=9)
 plt.show()
@@ -264,9 +276,20 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 estimates = estimated_shares(SHARES, 3 if PROFILE == "smoke" else 10)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Weights estimated from samples against the share that is true, mean and range of 95 % of ten seeds.", "name": "fig-proximal-estimates"}, "image": {"alt": "Both estimates of MMD and the total variation of bins lie on the diagonal with ranges of a tenth. The total variation of atoms is one half everywhere."}}
+looks = {
+    "MMD² (V)": (plots.BLUE, "o"),
+    "MMD² (U)": (plots.SKY, "s"),
+    "TV of bins": (plots.GREEN, "^"),
+    "TV of atoms": (plots.VERMILION, "D"),
+}
 fig, ax = plt.subplots(figsize=(5.4, 3.6))
-figures.share_estimates(estimates, ax)
-ax.set_ylabel("estimated γ₁")
+for shift, (kind, (shade, mark)) in zip((-0.018, -0.006, 0.006, 0.018), looks.items()):
+    groups = estimates[estimates["kind"] == kind].groupby("share")["weight"]
+    rows = groups.quantile([0.025, 0.975]).unstack().set_axis(["low", "high"], axis=1)
+    rows = rows.assign(mean=groups.mean()).set_axis(rows.index + shift)
+    plots.curve(ax, rows, (kind, shade, mark), capsize=0)
+ax.plot([0, 1], [0, 1], color=plots.GREY, lw=1.2, ls="--", zorder=0, label="γ₁ = ρ")
+ax.set(xlabel="share ρ of D₁ in the target", ylabel="estimated γ₁")
 ax.legend(fontsize=9, loc="upper left")
 plt.show()
 
@@ -346,22 +369,28 @@ positions = np.linspace(-0.2, 1.2, 15).round(2)
 scripts = mixtures.pair_shares(zoo, pairs[:2] if small else pairs, SHARES, positions)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Best weight of the first source against its share in the target, by least distance to the optimum and by least loss before and after 20 further steps, with 95 % intervals over three seeds, or over four pairs of scripts on the right.", "name": "fig-proximal-chain"}, "image": {"alt": "Least squares: both curves bend far above the diagonal. Perceptrons: about one half at all shares that are no end, with a jump to the ends and beyond; from own starts the nearest point stays near one half even at the ends, after re-basin it comes near to them. Transformer: the best weight rises along the diagonal, from below 0 to above 1."}}
-fig, axes = plt.subplots(1, 5, figsize=(9.8, 3.9), sharey=True)
 starts = dict(list(perceptrons.groupby("start")))
 panels = {
     "least squares": squares,
     "perceptrons,\none start": starts["shared"],
     "perceptrons,\nown starts": starts["own"],
     "perceptrons,\nown + re-basin": starts["re-basin"],
-    "transformer,\none start": scripts,
+    "transformer,\none start": scripts.assign(seed=scripts["pair"]),
 }
+looks = {
+    "parameters": ("nearest to θ*", plots.BLUE, "o-"),
+    "loss": ("least loss", plots.VERMILION, "^-"),
+    "trained": ("least loss, retrained", plots.ORANGE, "s-"),
+}
+fig, axes = plt.subplots(1, 5, figsize=(9.8, 3.9), sharey=True)
 for ax, (title, table) in zip(axes, panels.items()):
-    figures.links(table, ax)
+    for name in [column for column in looks if column in table]:
+        plots.series(ax, table, x="share", y=name, looks={None: looks[name]}, capsize=0)
+    ax.plot([0, 1], [0, 1], color=plots.GREY, lw=1.2, ls="--", zorder=0, label="γ₁ = ρ")
     ax.set_title(title, fontsize=10)
     ax.set_xlabel("share ρ")
 axes[0].set_ylabel("best γ₁")
-handles = figures.named_once(*axes)
-fig.legend(handles.values(), handles, loc="outside lower center", ncols=4, fontsize=10)
+plots.legend_outside(fig, ncols=4, fontsize=10)
 plt.show()
 
 # %%
@@ -528,14 +557,15 @@ from mergebook.sail.read.proximal import descents, nearer_than_random
 from mergebook.sail.theory import steps_saved
 
 paths, known = descents(200, seed=SEED)
+kinds = ("random", "nearest source", "proximal")
 wide = paths.pivot(index="step", columns="start", values="excess")
 for goal in (1e-2, 1e-3, 1e-4, 1e-5):
-    steps = {name: int((wide[name] < goal).idxmax()) for name in figures.STARTS}
+    steps = {name: int((wide[name] < goal).idxmax()) for name in kinds}
     print(f"steps to {goal:.0e}:", ", ".join(f"{name} {count}" for name, count in steps.items()))
-print("bound of the start:", ", ".join(f"{name} {known[name]:.3f}" for name in figures.STARTS))
+print("bound of the start:", ", ".join(f"{name} {known[name]:.3f}" for name in kinds))
 least, near, far = 1.0, 1.05, 1.2  # of J*, and of two starts
 print(f"printed: {near - least:.2f} <= {far / 2 - least:.2f}, meant: <= {(far - least) / 2:.2f}")
-print("at step 0:         ", ", ".join(f"{name} {wide[name][0]:.3f}" for name in figures.STARTS))
+print("at step 0:         ", ", ".join(f"{name} {wide[name][0]:.3f}" for name in kinds))
 print(
     f"half the excess saves {steps_saved(0.5, known['rate'], known['mu']):.0f} steps of the bound"
 )
@@ -613,16 +643,29 @@ held = covered[["printed holds", "repaired holds"]].mean()
 print(f"covered: printed {held.iloc[0]:.0%}, repaired {held.iloc[1]:.0%} of draws")
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: probability that a source is nearer than a random start by the factor ½, and its lower bounds, in an LDA world of d dimensions. Middle: excess loss from three starts (lines) and Theorem 2's bound (dotted). Right: risk of a classifier on the target, and its upper bounds for a loss of at most 1.", "name": "fig-proximal-bounds"}, "image": {"alt": "Left: the truth rises to one; the printed bound stays just below from two dimensions on and levels off, and fails in one dimension; with the paper's variance it lies above the truth in one and two; the repaired bound is lower and approaches the printed one. Middle: all curves fall ever more slowly and become parallel, far below their bounds, the proximal one lowest. Right: the printed bound stays above two; the repaired falls below one between 100 and 1000 examples; the truth is 0.3."}}
+looks = {
+    "truth": ("truth", plots.BLACK, "-"),
+    "printed": ("as printed", plots.VERMILION, "--"),
+    "literal": ("with the paper's τ²", plots.ORANGE, ":"),
+    "repaired": ("repaired", plots.GREEN, "-."),
+}
+shades = dict(zip(kinds, (plots.GREY, plots.SKY, plots.BLUE)))
 fig, axes = plt.subplots(1, 3, figsize=(9.6, 3.8))
-figures.bounds(nearer, "d", ["truth", "printed", "literal", "repaired"], axes[0])
+for ax, table in ((axes[0], nearer.set_index("d")), (axes[2], covered.set_index("examples"))):
+    for name in [column for column in looks if column in table]:
+        text, shade, style = looks[name]
+        ax.plot(table[name], style, color=shade, marker=".", label=text)
+    ax.set_xscale("log")
+for name, shade in shades.items():
+    path = paths[paths["start"] == name].set_index("step")
+    axes[1].plot(path["excess"], color=shade, label=name)
+    axes[1].plot(path["bound"], ":", color=shade, lw=1.3)
 axes[0].set(xlabel="dimensions d", ylabel="P(X ≤ Y/2)")
-figures.excesses(paths, axes[1])
-figures.bounds(covered, "examples", ["truth", "printed", "repaired"], axes[2])
-axes[2].axhline(1, color="#8c8c8c", lw=1.2)
+axes[1].set(yscale="log", xlabel="step", ylabel="excess loss", ylim=(1e-8, None))
+axes[2].axhline(1, color=plots.GREY, lw=1.2)
 axes[2].set(xlabel="source examples n", ylabel="risk", ylim=(0, None))
 axes[1].legend(fontsize=9)
-handles = figures.named_once(axes[0], axes[2])
-fig.legend(handles.values(), handles, loc="outside lower center", ncols=4, fontsize=10)
+fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=10)
 plt.show()
 
 # %% tags=["remove-cell"]

@@ -52,18 +52,22 @@ DEVICE = "cpu"
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "What the sources see: one class each, as the paper says; the inner and the outer two fifths of both spirals; or random two fifths. Circles and triangles are the classes, grey points are in neither part.", "name": "fig-spirals-points"}, "image": {"alt": "Three pictures of two spirals. Left: one spiral blue, the other orange. Middle: the centre blue, the outer arms orange. Right: blue and orange mixed along both spirals."}}
 import matplotlib.pyplot as plt
 
-from mergebook.plots import use_style
-from mergebook.sail.draw import spirals as draw
+from mergebook import plots
 from mergebook.sail.two_spirals import readings, spirals
 
-use_style()
+plots.use_style()
 data = spirals(SEED)
+points, labels = data.train.inputs, data.train.labels
 fig, axes = plt.subplots(1, 3, figsize=(9.2, 3.2))
 for ax, (title, rows) in zip(axes, readings(data, SEED).items()):
-    draw.points(data.train, rows, ax)
-    ax.set_title(title)
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=2)
+    for kind, mark in enumerate("o^"):
+        ax.plot(*points[labels == kind].T, mark, color=plots.LIGHT, ms=3, zorder=0)
+        for own, name, shade in zip(rows, ("D₁", "D₂"), (plots.BLUE, plots.VERMILION)):
+            ax.plot(*points[own[labels[own] == kind]].T, mark, color=shade, ms=3)
+            ax.plot([], [], "o", color=shade, label=name)
+    ax.set(aspect="equal", title=title)
+    ax.axis("off")
+plots.legend_outside(fig, ncols=2)
 plt.show()
 
 # %% [markdown]
@@ -117,17 +121,25 @@ if not small:
 # which is the kindest one, each with initial weights of its own.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Retraining from all weights, one seed: validation loss, accuracy, and the norm of the loss's gradient against epochs, coloured by the weight γ; black is scratch. Above: one class each, shared start; below: random points, own starts.", "name": "fig-spirals-sweep"}, "image": {"alt": "Above, the loss of weight one half keeps to the black curve; all others begin and end above it, their accuracy ends below, and their gradients are larger for 50 epochs. Below, losses of weights from 0 to 1 lie under the black curve, the lowest those of the two sources; far outside they begin above it. Accuracy is always above scratch's, but for single epochs at the two outermost weights. Gradients are always smaller than scratch's for the first source alone, and always larger far outside."}}
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+
 shown = (0.0, 0.5, 1.0) if small else tuple(-1 + 0.25 * i for i in range(13))
 cases = {"one class": "shared", "random": "own"}
 swept = {
     reading: analysis.curves(SEED, reading, start, gammas=shown, epochs=budget)
     for reading, start in cases.items()
 }
+shades = ScalarMappable(Normalize(min(shown), max(shown)), "viridis")
+looks = {gamma: (None, shades.to_rgba(gamma), "-") for gamma in shown}
 fig, axes = plt.subplots(2, 3, figsize=(9.4, 6.0))
 for row, (reading, (run, _)) in zip(axes, swept.items()):
+    scratch = run[run["gamma"].isna()]
     for ax, column in zip(row, ("loss", "accuracy", "gradient")):
-        shades = draw.by_weight(run, column, ax)
+        plots.series(ax, run, x="step", y=column, by="gamma", looks=looks, lw=1.1)
+        ax.plot(scratch["step"], scratch[column], color=plots.BLACK, lw=2.6)
         ax.set(title=f"{reading}: {column}" if column == "loss" else column, xlabel="epoch")
+        ax.set_yscale("linear" if column == "accuracy" else "log")
     fig.colorbar(shades, ax=row[2], label="γ")
 plt.show()
 
@@ -138,7 +150,10 @@ plt.show()
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Validation loss on the straight lines from random weights to the even average θᴾ, and on to where it ends, θ*, one seed.", "name": "fig-spirals-way"}, "image": {"alt": "One class: the loss hardly falls from random weights to the average, from 0.77 to 0.69, and then to 0.13. Random points: it rises a little, falls to 0.48 at the average, and on to 0.10."}}
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 3.0))
 for ax, (reading, (_, way)) in zip(axes, swept.items()):
-    draw.way(way, ax)
+    ax.plot(way["place"], way["loss"], color=plots.BLUE)
+    stops = way[way["place"].isin([0, 1, 2])]
+    ax.plot(stops["place"], stops["loss"], "o", color=plots.BLACK, ms=7)
+    ax.set_xticks([0, 1, 2], ["random", "θᴾ", "θ*"])
     ax.set(title=reading, ylim=(0, None))
 axes[0].set_ylabel("loss, nats")
 plt.show()
@@ -181,12 +196,14 @@ for reading, stops in {"one class": (0.77, 0.69, 0.13), "random": (0.77, 0.48, 0
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Validation loss against the weight of the first source, before retraining (above) and after 50 epochs (below). Means and 95 % intervals over seeds.", "name": "fig-spirals-valley"}, "image": {"alt": "One class: a narrow valley at one half, for both kinds of start. Inner and outer: lowest between 0 and one half, rising steeply towards the outer source. Random: lowest at 0 and 1; own starts have a high hump between them, a shared start a low one."}}
 from mergebook.sail.measure.spirals import READINGS
 
+looks = {"shared": ("shared start", plots.BLUE, "o-"), "own": ("own starts", plots.VERMILION, "s-")}
+style = {"x": "gamma", "by": "start", "looks": looks, "band": True, "ms": 3, "lw": 1.4}
 sweep = analysis.sweep()
 fig, axes = plt.subplots(2, 3, figsize=(9.4, 5.6), sharex=True)
 for row, column in zip(axes, ("loss_0", "loss_50")):
     for ax, reading in zip(row, READINGS):
-        draw.valley(sweep[sweep["reading"] == reading], column, ax)
-        ax.set(title=reading if column == "loss_0" else "", xlabel="")
+        plots.series(ax, sweep[sweep["reading"] == reading], y=column, **style)
+        ax.set(title=reading if column == "loss_0" else "", yscale="log")
 for ax in axes[1]:
     ax.set_xlabel("weight γ")
 for row, title in zip(axes, ("loss before", "after 50 epochs")):
@@ -238,16 +255,20 @@ assert share["one class"] < 0.05
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "How much faster than scratch, log₂, account A. Right of zero is faster. Means and 95 % intervals over seeds; who never reaches the loss counts as if at the end of training, so that left of zero the truth may be farther left, and who is there by the first reading as if at that reading, so that right of zero it may be farther right.", "name": "fig-spirals-speed"}, "image": {"alt": "Two panels. In both, all methods are left of zero for sources of one class, and of inner and outer points. For random points all are right of zero; with own starts the nearest source alone is ahead of the averages, with a shared start the plain mean is."}}
 compared = analysis.compared()
+looks = {
+    "theorem": ("Theorem 3", plots.BLUE, "o"),
+    "uniform": ("uniform", plots.ORANGE, "s"),
+    "nearest source": ("nearest source alone", plots.BLACK, "D"),
+}
+speeds = {method: analysis.speed_ups(compared, "easy", "A", method) for method in looks}
+speeds = pd.concat(speeds, names=["method"]).reset_index("method")
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.4), sharey=True, sharex=True)
-for ax, start in zip(axes, analysis.STARTS):
-    sets = {}
-    for method in analysis.MERGED:
-        rows = analysis.speed_ups(compared, "easy", "A", method)
-        sets[method] = rows[rows["start"] == start]
-    draw.gains(sets, ax)
-    ax.set(title=draw.STARTS[start][0], xlabel="log₂ speed-up")
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=3)
+for ax, (start, words) in zip(axes, {"shared": "shared start", "own": "own starts"}.items()):
+    own = speeds[speeds["start"] == start]
+    plots.intervals(ax, own, value="speed", at="reading", by="method", looks=looks, capsize=0)
+    ax.axvline(0, color=plots.BLACK, lw=1)
+    ax.set(title=words, xlabel="log₂ speed-up")
+plots.legend_outside(fig)
 plt.show()
 
 # %%

@@ -86,19 +86,19 @@ if not small:
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss on the way from several starts, for three of eight targets. Means and 95 % intervals over five seeds.", "name": "fig-vision-curves"}, "image": {"alt": "CIFAR-10: SAIL and the nearest source lie on each other, far below scratch. SVHN: SAIL and the nearest source fall with scratch, or behind it; the farther source alone is far ahead of all. MNIST: all starts fall to the same level, scratch last."}}
 import matplotlib.pyplot as plt
 
-from mergebook.plots import label, use_style
-from mergebook.sail.draw import starts as figures
+from mergebook import plots
+from mergebook.plots import label
+from mergebook.sail import draw
 from mergebook.sail.read import arms
 
-use_style()
+plots.use_style()
 losses = arms.curves(arms.PICTURES)
 fig, axes = plt.subplots(1, 3, figsize=(9.4, 3.6))
 for ax, target in zip(axes, ("cifar10", "svhn_grey", "mnist")):
-    figures.curves(losses[losses["target"] == target], ax)
+    draw.curves(losses[losses["target"] == target], ax)
     ax.set(title=label(target), ylim=(0, None))
 axes[0].set_ylabel("test loss, nats")
-handles, names = axes[1].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=4)
+plots.legend_outside(fig, ncols=4)
 plt.show()
 
 # %% [markdown]
@@ -116,8 +116,8 @@ places = {
 }
 photographed = ("SAIL", "nearest source", "farther source")
 fig, ax = plt.subplots(figsize=(7.2, 4.2))
-figures.by_target(table, places, photographed, ax)
-fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+draw.by_target(table, places, photographed, ax)
+plots.legend_outside(fig)
 plt.show()
 
 # %%
@@ -218,8 +218,8 @@ places = {
 halves = arms.halved()
 table = halves[halves["start"] == "shared"]
 fig, ax = plt.subplots(figsize=(7.2, 4.2))
-figures.by_target(table, places, ("SAIL", "nearest source", "uniform"), ax)
-fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+draw.by_target(table, places, ("SAIL", "nearest source", "uniform"), ax)
+plots.legend_outside(fig)
 plt.show()
 
 # %% [markdown]
@@ -276,11 +276,10 @@ way = arms.curves(arms.HALVES).query("start == 'shared' and size == 'half wider'
 fig, axes = plt.subplots(1, 3, figsize=(9.4, 3.6))
 for ax, (target, name) in zip(axes, sets.items()):
     own = way[way["target"] == target]
-    figures.curves(own, ax, ("scratch", "nearest source", "SAIL"), value="accuracy")
+    draw.curves(own, ax, ("scratch", "nearest source", "SAIL"), value="accuracy")
     ax.set(title=name, ylim=(0, None))
 axes[0].set_ylabel("test accuracy")
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=3)
+plots.legend_outside(fig)
 plt.show()
 
 # %% tags=["remove-cell"]
@@ -320,12 +319,10 @@ for target, low, high in (("cifar100", 0.09, 0.15), ("tiny_imagenet20", 0.325, 0
 # On CIFAR-10 at width 12 all starts were tried, at rates tuned for each, and sources with starts of their own, too:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss at equal cost above that of the nearest half alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-vision-ends"}, "image": {"alt": "All marks lie right of zero: the farther source, Net2Net, SAIL and the source at its own size by one to five hundredths, uniform, LiGO and learned SAIL by five to seven. With own starts bars are wide, and only the uniform average is clear of zero."}}
-from mergebook.sail.draw import text as ends_of
-
 cell = halves[(halves["target"] == "cifar10") & (halves["size"] == "half wider")]
 random = cell["arm"].isin(["scratch", "scratch, published"])
 fig, ax = plt.subplots(figsize=(7.2, 3.8))
-ends_of.ends(cell[~random], ax)
+draw.ends(cell[~random], ax)
 ax.legend(fontsize=9, title="start")
 plt.show()
 
@@ -362,7 +359,7 @@ assert costs[["LiGO", "SAIL, learned"]].between(85, 92).all()
 shared = cell[cell["start"] == "shared"]
 counted = arms.accounts(shared, "easy")
 fig, ax = plt.subplots(figsize=(7.2, 4.0))
-figures.accounts(counted, ax)
+draw.accounts(counted, ax)
 fig.legend(loc="outside lower center", ncols=3, fontsize=9)
 plt.show()
 
@@ -397,10 +394,9 @@ assert (early[early < 0.5].index == ["farther source", "scratch, published", "un
 losses = arms.curves(arms.LONGER)
 fig, axes = plt.subplots(1, 2, figsize=(8.6, 3.6))
 for ax, (value, text) in zip(axes, {"judge": "test loss, nats", "accuracy": "accuracy"}.items()):
-    figures.curves(losses, ax, value=value)
+    draw.curves(losses, ax, value=value)
     ax.set_ylabel(text)
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=3)
+plots.legend_outside(fig)
 plt.show()
 
 # %%
@@ -430,13 +426,12 @@ assert lead[["SAIL", "nearest source"]].between(0.07, 0.1).all()
 both, longer = arms.curves(arms.UNLABELLED), arms.curves(arms.UNLABELLED_LASTING)
 main = both[both["target"].eq("cifar10") & both["size"].eq("half wider")]
 fig, axes = plt.subplots(1, 2, figsize=(8.6, 3.8), sharey=True)
-figures.curves(main[main["modality"] == "ResNet, halves, probed"], axes[0])
-figures.curves(longer, axes[1])
+draw.curves(main[main["modality"] == "ResNet, halves, probed"], axes[0])
+draw.curves(longer, axes[1])
 for ax, title in zip(axes, ("with labels", "by BYOL")):
     ax.set(title=title, xlabel="steps")
 axes[0].set_ylabel("test loss, nats")
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=3)
+plots.legend_outside(fig)
 plt.show()
 
 # %%

@@ -47,8 +47,10 @@ DEVICE = "cpu"
 # %%
 from mergebook.sail.measure import clusters
 from mergebook.sail.read import text
+from mergebook.sail.thirds import cut_blocks
+from mergebook.suites.data.texts import encode
 
-blocks = text.help_blocks()
+blocks = cut_blocks(encode(text.help_text()), clusters.BLOCK)
 features = clusters.described(blocks)
 splits = clusters.split_blocks(blocks, SEED)
 print(len(blocks), "blocks, of which a third has", len(splits["thirds"]["D1"]))
@@ -57,17 +59,19 @@ print(len(blocks), "blocks, of which a third has", len(splits["thirds"]["D1"]))
 import matplotlib.pyplot as plt
 import torch
 
-from mergebook.plots import use_style
-from mergebook.sail.draw import text as figures
+from mergebook import plots
+from mergebook.sail.draw import STARTS
 
-use_style()
+plots.use_style()
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 3.6))
 for ax, name in zip(axes, ("histogram", "histogram without mean")):
     places = clusters.on_a_plane(features[name], SEED, 250 if PROFILE == "smoke" else 500)
-    figures.map_blocks(places, splits["thirds"], ax)
+    shades = (plots.BLUE, plots.ORANGE, plots.GREEN)
+    for (part, rows), shade in zip(splits["thirds"].items(), shades):
+        ax.plot(*places[rows].T, ".", color=shade, ms=5, label=part)
     ax.set_title(name, fontsize=10)
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=3)
+    ax.set(xticks=[], yticks=[])
+plots.legend_outside(fig)
 plt.show()
 
 # %% [markdown]
@@ -76,13 +80,23 @@ plt.show()
 # the paper's Fig. 4 does by t-SNE, for these two texts against each other. Random parts are the null.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "AUC of a linear classifier between parts of texts, and between random parts of the same blocks. Means over pairs and 95 % intervals over five seeds; a dotted line is chance.", "name": "fig-text-separation"}, "image": {"alt": "By their mean and by histograms thirds have an AUC of about 1, and by histograms without the mean of one half, as random parts do everywhere. The two texts are hardly told apart by the mean, and have an AUC of 1 by histograms, with the mean or without."}}
+from mergebook.lab.statistics import over_seeds, written
+
 separations = text.separations()
+pools = {"these": separations["split"] != "random", "random": separations["split"] == "random"}
+looks = {"these": ("these parts", plots.VERMILION, "o")}
+looks |= {"random": ("random parts", plots.GREY, "s")}
 fig, axes = plt.subplots(1, 3, figsize=(9.2, 2.8), sharey=True)
 for ax, (name, part) in zip(axes, separations.groupby("features", sort=False)):
-    figures.separations(part, ax)
+    names = [*part["parts"].unique()]
+    for key, look in looks.items():
+        rows = over_seeds(part[pools[key][part.index]], "parts", "auc").loc[names]
+        plots.dots(ax, rows, look, names, capsize=2)
+    plots.name_axis(ax, names)
+    ax.axvline(0.5, color=plots.BLACK, lw=1, ls=":")
+    ax.set(xlabel="AUC", xlim=(0.4, 1.05))
     ax.set_title(name, fontsize=10)
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=2)
+plots.legend_outside(fig, ncols=2)
 plt.show()
 
 # %% [markdown]
@@ -122,13 +136,14 @@ assert auc["mean"][auc["features"] == "mean"][text.TWO] < 0.6
 from mergebook.lab.results import load_table
 
 places = load_table("tinyshakespeare-text_map", "map")
-texts = {"tinyshakespeare": "Shakespeare", "wikitext2_test": "Wikipedia"}
+looks = {"tinyshakespeare": ("Shakespeare", plots.BLUE, ".")}
+looks |= {"wikitext2_test": ("Wikipedia", plots.ORANGE, ".")}
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 3.4))
-for ax, (name, part) in zip(axes, places.replace({"text": texts}).groupby("features")):
-    rows = part.reset_index().groupby("text", sort=False).indices
-    figures.map_blocks(torch.tensor(part[["x", "y"]].to_numpy()), rows, ax)
+for ax, (name, part) in zip(axes, places.groupby("features")):
+    plots.points(ax, part, x="x", y="y", by="text", looks=looks, ms=5)
     ax.set_title(name, fontsize=10)
-fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    ax.set(xticks=[], yticks=[])
+plots.legend_outside(fig, ncols=2)
 plt.show()
 
 # %% tags=["remove-cell"]
@@ -199,24 +214,24 @@ print(counts.nunique().to_string())
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss on the judging half of the last third of Shakespeare against the weight of the first source, before retraining and after 50, 100 and 200 steps; means and 95 % intervals over five seeds. Curves before retraining go on above the panels.", "name": "fig-text-sweep"}, "image": {"alt": "Before retraining all curves have low ends at 0 and 1 and rise steeply outside of them. In characters there is a spike at one half with own starts, re-basin leaves a quarter of it, and with a shared start there is a low hump. In byte pairs the spike is there with a shared start as well, about half as high as with own ones. Retraining flattens all curves; after 200 steps those of characters are nearly flat from −0.5 to 1.5."}}
 tall = {"characters": (2.35, 3.15), "byte pairs": (3.4, 5.2)}
+shades = (plots.GREY, plots.SKY, plots.BLUE, plots.VERMILION)
+looks = {step: (str(step), shade, "o-") for step, shade in zip((0, 50, 100, 200), shades)}
+style = {"by": "step", "looks": looks, "ms": 3, "lw": 1.2, "capsize": 0}
 fig, axes = plt.subplots(len(tall), 3, figsize=(9.2, 6.4), sharex=True)
 for row, tokens in zip(axes, tall):
     own = curves[curves["tokens"] == tokens]
     for ax, (start, part) in zip(row, own.groupby("start", sort=False)):
-        figures.sweep(part, ax)
-        ax.set(title=f"{tokens}, {start}", ylim=tall[tokens])
+        plots.series(ax, part, x="gamma", y="judge", **style)
+        ax.set(title=f"{tokens}, {start}", xlabel="γ, weight of θ₁", ylim=tall[tokens])
     row[0].set_ylabel("nats per token")
-handles, names = axes[0, 0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=4, title="steps of retraining")
+plots.legend_outside(fig, ncols=4, title="steps of retraining")
 plt.show()
 
 # %% [markdown]
 # The **barrier** is what the middle lies above the mean of both ends, $\ell(\frac12) - \frac12(\ell(0) + \ell(1))$:
 
 # %%
-from mergebook.lab.statistics import over_seeds, written
-
-heights = text.barriers(curves)
+heights = over_seeds(text.heights(curves), ["tokens", "start", "step"], "height")
 steps = {f"{step} steps": heights.xs(step, level="step") for step in (0, 50, 200)}
 print(written(steps, digits=3).rename(lambda name: name.replace("Wikipedia", "Wiki")).to_string())
 
@@ -335,12 +350,23 @@ assert signs.loc["shared", "min"] > 0 > signs.loc["own", "max"], "in every seed"
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "γ for thirds of Shakespeare and of WikiText-2 by Eq. 11 and by the paper's printed formula, for three kinds of features of a block, four bandwidths of the Gaussian kernel, and two kinds of tokens. Each dot is the mean over five seeds of one text; the dashed line is the paper's −0.1244.", "name": "fig-text-kernels"}, "image": {"alt": "Eq. 11 gives values from −0.9 to 0.4, which fall as the kernel gets wider, by the mean from one end of that range to the other. The printed formula gives what is left of 1, from 0.6 to 1.9, far right of the dashed line everywhere. Dots of Eq. 11 lie on both sides of the line."}}
 kernels = text.weights_of_kernels()
+means = kernels.groupby(["features", "text", "tokens", "factor"], sort=False)
+means = means[["gamma", "printed"]].mean().reset_index()
+factors = sorted(means["factor"].unique())
+formulas = {"gamma": ("Eq. 11", plots.BLUE), "printed": ("as printed", plots.VERMILION)}
 fig, axes = plt.subplots(1, 3, figsize=(9.2, 3.4), sharey=True)
-for ax, (name, part) in zip(axes, kernels.groupby("features", sort=False)):
-    figures.weights_of_kernels(part, ax)
+for ax, (name, part) in zip(axes, means.groupby("features", sort=False)):
+    for column, (formula, shade) in formulas.items():
+        for tokens, mark, shift in (("characters", "o", -0.12), ("byte pairs", "s", 0.12)):
+            own = part[part["tokens"] == tokens]
+            places = own["factor"].map(factors.index) + shift
+            label = f"{formula}, {tokens}"
+            ax.plot(own[column], places, mark, color=shade, ms=6, alpha=0.8, label=label)
+    ax.axvline(-0.1244, color=plots.BLACK, lw=1.2, ls="--")
+    plots.name_axis(ax, [*(f"{factor:g} × median" for factor in factors[:-1]), "nearly linear"])
+    ax.set(xlabel="γ, weight of θ₁", xlim=(-1.1, 2.1))
     ax.set_title(name, fontsize=10)
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=4, fontsize=9)
+plots.legend_outside(fig, ncols=4, fontsize=9)
 plt.show()
 
 # %% tags=["remove-cell"]
@@ -374,19 +400,35 @@ assert (mean[100.0] < -0.75).all()
 # lowest and the highest third of Shakespeare. $\mathrm{MMD}^2$ of
 # histograms finds $\rho$, to a hundredth on average of texts, to a few of thirds. Does the loss?
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: the best γ of the sweep, chosen on one half of the held-out text, against the share of the first source's part in the target. Middle and right: loss, on the other half, of other starts above that of the theorem's γ. Above for two texts, below for the lowest and the highest third of one. Means and 95 % intervals over five seeds.", "name": "fig-text-mixtures"}, "image": {"alt": "Two texts: the best γ lies near the dotted diagonal at shares of 0 and a quarter, then jumps far above it, to about 1 and more from a half on, with wide intervals; the uniform average is 0.02 to 0.04 nats worse at both ends and level between them; the nearest source alone lies on zero, with own starts a little below it; the best γ is a hundredth below. Thirds: the best γ is level above 1 for all shares, and its loss is 0.03 to 0.07 nats below the theorem's up to a share of one half."}}
+# %% tags=["remove-cell"]
 from mergebook import ledger
 from mergebook.sail import claims as sail
 from mergebook.sail.read import sweeps
 
 weights, losses = sweeps.weights(), sweeps.mixed()
+keys = ["parts", "start", "seed", "share"]
+theorem = losses[losses["method"] == "theorem"][[*keys, "loss"]]
+above = losses.merge(theorem, on=keys, suffixes=("", "_theorem"))
+above["nats"] = above["loss"] - above["loss_theorem"]
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: the best γ of the sweep, chosen on one half of the held-out text, against the share of the first source's part in the target. Middle and right: loss, on the other half, of other starts above that of the theorem's γ. Above for two texts, below for the lowest and the highest third of one. Means and 95 % intervals over five seeds.", "name": "fig-text-mixtures"}, "image": {"alt": "Two texts: the best γ lies near the dotted diagonal at shares of 0 and a quarter, then jumps far above it, to about 1 and more from a half on, with wide intervals; the uniform average is 0.02 to 0.04 nats worse at both ends and level between them; the nearest source alone lies on zero, with own starts a little below it; the best γ is a hundredth below. Thirds: the best γ is level above 1 for all shares, and its loss is 0.03 to 0.07 nats below the theorem's up to a share of one half."}}
+rivals = {"nearest source": plots.GREEN, "uniform": plots.ORANGE, "best": plots.GREY}
+rivals = {method: (method, shade, "o-") for method, shade in rivals.items()}
+looks = {start: (text, shade, f"{mark}-") for start, (text, shade, mark) in STARTS.items()}
+looks["re-basin"] = ("re-basin", plots.GREEN, "^-")
+style = {"x": "share", "ms": 4, "lw": 1.2, "capsize": 2}
+best = weights[weights["kind"] == "best"].groupby("parts")
 fig, axes = plt.subplots(2, 3, figsize=(9.4, 6.8), sharex=True)
-for row, (parts, words) in zip(axes, figures.MIXED.items()):
-    figures.weights_of_mixtures(weights[weights["parts"] == parts], row[0])
+for row, (parts, words) in zip(axes, {"texts": "two texts", "thirds": "thirds of one"}.items()):
+    plots.series(row[0], best.get_group(parts), y="gamma", by="start", looks=looks, **style)
+    row[0].plot([0, 1], [0, 1], ":", color=plots.BLACK, label="theorem")
+    row[0].set(xlabel="share of θ₁'s text", ylabel="γ, weight of θ₁")
     row[0].set_title(words, fontsize=10)
-    own = losses[losses["parts"] == parts]
-    for ax, start in zip(row[1:], figures.STARTS):
-        figures.losses_of_mixtures(own[own["start"] == start], ax)
+    for ax, start in zip(row[1:], STARTS):
+        own = above[(above["parts"] == parts) & (above["start"] == start)]
+        plots.series(ax, own, y="nats", by="method", looks=rivals, **style)
+        ax.axhline(0, color=plots.BLACK, lw=1, ls=":")
+        ax.set(xlabel="share of θ₁'s text")
         ax.set_title(f"{words}, {start} start", fontsize=10)
     row[1].sharey(row[2])
     row[1].set_ylabel("nats above the theorem's")
@@ -414,8 +456,8 @@ assert (places["best"].unstack()[0.0] < 0).all()
 ends = mixed[(mixed["kind"] == "best") & (mixed["start"] == "own")]
 assert (ends.loc[ends["share"] == 0.5, "gamma"] > 1).all()
 curved = sweeps.curved().groupby(["parts", "start"])["share"].agg(set)
-assert all(curved["texts", start] == {0.0, 0.5, 0.75, 1.0} for start in figures.STARTS)
-assert all(len(curved["thirds", start]) == 5 for start in figures.STARTS)
+assert all(curved["texts", start] == {0.0, 0.5, 0.75, 1.0} for start in STARTS)
+assert all(len(curved["thirds", start]) == 5 for start in STARTS)
 
 # %% tags=["remove-cell"]
 thirds = weights[weights["parts"] == "thirds"].pivot_table(
@@ -443,7 +485,11 @@ assert lower.unstack()[[0.0, 0.25, 0.5]].stack().between(0.03, 0.075).all()
 # $\gamma_1$ at each share, and how far it is `off` at most in any seed. Kernels are bandwidths in median distances, or the total variation of all characters of a part.
 
 # %%
-measured = sweeps.weights_by_kernel()
+table = load_table(sweeps.MEASURED, "weights")
+measured = table.pivot_table("gamma", ["features", "kernel"], "share", sort=False)
+measured = measured.rename_axis(columns=None)
+errors = table.assign(off=(table["gamma"] - table["share"]).abs())
+measured["off"] = errors.groupby(["features", "kernel"])["off"].max()
 print(measured.round(2).to_string())
 
 # %% tags=["remove-cell"]
@@ -467,14 +513,15 @@ assert means.loc["tokens"].stack().between(0.43, 0.5).all()
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss on another text after 100 steps of retraining, against the weight of the first source. Means and 95 % intervals over five seeds.", "name": "fig-text-crossing"}, "image": {"alt": "Four panels, each flat between γ of 0 and 1 with a shared start; with own starts there is a low hump at one half. Outside of 0 and 1 the curves stay level or rise slowly. No panel has a minimum that its intervals would single out."}}
 NAMES = {"tinyshakespeare": "Shakespeare", "wikitext2_test": "Wikipedia"}
 NAMES["don_quijote_es"] = "Quijote"
-directions = sweeps.crossing().groupby(["source", "target"], sort=False)
+style = {"y": "judge", "by": "start", "looks": looks, "ms": 4, "lw": 1.2, "capsize": 2}
 fig, axes = plt.subplots(1, 4, figsize=(9.4, 3.2))
+directions = sweeps.crossing().groupby(["source", "target"], sort=False)
 for ax, ((source, target), part) in zip(axes, directions):
-    figures.crossing(part, ax)
+    plots.series(ax, part, x="gamma", **style)
+    ax.set(xlabel="γ, weight of θ₁")
     ax.set_title(f"{NAMES[source]} to\n{NAMES[target]}", fontsize=10)
 axes[0].set_ylabel("nats per character")
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=2)
+plots.legend_outside(fig, ncols=2)
 plt.show()
 
 # %% [markdown]
@@ -525,7 +572,7 @@ try:
     overlapped(list(torch.arange(30).chunk(3)), alpha=0.0, beta=1.0, seed=0)
 except ValueError as error:
     print(str(error)[:75])
-grid = text.paper_grid()
+grid = torch.linspace(-1, 2, 30, dtype=torch.float64)  # the paper's
 for wanted in (0.0, 0.5, 1.0):
     print(f"nearest to {wanted}: {float(grid[(grid - wanted).abs().argmin()]):.3f}")
 
@@ -537,9 +584,14 @@ for wanted in (0.0, 0.5, 1.0):
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Asymmetry of the loss over γ after 50 steps of retraining, against the overlap of both sources, for overlaps with the target of β. At α = 1 both sources have the same data. Means and 95 % intervals over five seeds.", "name": "fig-text-overlap"}, "image": {"alt": "Two panels of points near a tenth with wide intervals that overlap. With a half of overlap with the target and none of the sources it is two to three times as high, with an interval from near zero to a half. Without overlap with the target nothing falls from left to right."}}
 asymmetries = sweeps.asymmetries()
 asymmetries = asymmetries[asymmetries["step"] == 50]
+looks = {0.0: ("0", plots.BLUE, "o-"), 0.5: ("0.5", plots.VERMILION, "s-")}
+looks[1.0] = ("1", plots.BLACK, "D-")
+style = {"by": "beta", "looks": looks, "ms": 4, "lw": 1.2, "capsize": 2}
 fig, axes = plt.subplots(1, 2, figsize=(8.2, 3.6), sharey=True)
-for ax, start in zip(axes, figures.STARTS):
-    figures.overlaps(asymmetries[asymmetries["start"] == start], ax)
+for ax, start in zip(axes, STARTS):
+    own = asymmetries[asymmetries["start"] == start]
+    plots.series(ax, own, x="alpha", y="asymmetry", **style)
+    ax.set(xlabel="α, overlap of sources")
     ax.set_title(f"{start} start", fontsize=10)
 axes[0].set_ylabel("asymmetry, share of the range")
 axes[0].legend(title="β", fontsize=9)

@@ -43,6 +43,11 @@ DEVICE = "cpu"
 # Both are grown to half more width and one more block, by maps that keep their function, and the target is three parts help and one part code:
 
 # %%
+import argparse
+import inspect
+import statistics
+import tarfile
+import typing
 from dataclasses import replace
 
 import pandas as pd
@@ -53,7 +58,8 @@ from mergebook.sail.measure.training import Plan, Texts
 from mergebook.sail.read import text
 
 small = PROFILE == "smoke"
-texts = {"help": text.help_text(), "code": text.code_text()}
+modules = (argparse, statistics, tarfile, typing)  # that come with Python, as its help does
+texts = {"help": text.help_text(), "code": "\n".join(map(inspect.getsource, modules))}
 transfer = text_transfer(Texts(SEED, texts, device=DEVICE))
 schedule = transfer.schedule._replace(source_steps=10 if small else 300)
 starts = ["scratch", "nearest source", "SAIL", "uniform"]
@@ -90,22 +96,20 @@ if not small:
 import matplotlib.pyplot as plt
 import numpy as np
 
-from mergebook.plots import use_style
-from mergebook.sail.draw import starts as drawn
-from mergebook.sail.draw import text as figures
+from mergebook import plots
+from mergebook.sail import draw
 from mergebook.sail.read import arms as comparison
 from mergebook.sail.read import tuning
 
-use_style()
+plots.use_style()
 way = comparison.curves(comparison.TEXT)
 way = way[way["size"] == "half wider"]
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.8), sharey=True)
 for ax, start in zip(axes, ("shared", "own")):
     shown = ("scratch", "uniform", "LiGO", "SAIL", "nearest source")
-    drawn.perplexities(way[way["start"] == start], ax, shown, f"{start} start")
+    draw.perplexities(way[way["start"] == start], ax, shown, f"{start} start")
 axes[0].set_ylabel("perplexity")
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=5, fontsize=10)
+plots.legend_outside(fig, ncols=5, fontsize=10)
 plt.show()
 
 # %% tags=["remove-cell"]
@@ -125,7 +129,7 @@ starts = comparison.starts()
 random = starts["arm"].str.startswith(("scratch", "random"))
 main = starts[(starts["size"] == "half wider") & ~random]
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
-figures.ends(main, ax)
+draw.ends(main, ax)
 ax.legend(fontsize=9, title="start")
 plt.show()
 
@@ -185,7 +189,7 @@ for _, values in ahead.stack().dropna().groupby(["size", "arm"]):
 cell = starts[(starts["size"] == "half wider") & (starts["start"] == "shared")]
 counted = comparison.accounts(cell, "hard")
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
-drawn.accounts(counted, ax)
+draw.accounts(counted, ax)
 fig.legend(loc="outside lower center", ncols=3, fontsize=9)
 plt.show()
 
@@ -240,11 +244,11 @@ way = way[way["start"] == "shared"]
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.8), sharey=True)
 shown = ("scratch", "random, same scale", "SAIL", "nearest source")
 for ax, (size, part) in zip(axes, way.groupby("size")):
-    drawn.perplexities(part, ax, shown, size)
+    draw.perplexities(part, ax, shown, size)
     for goal in ("easy", "hard"):
-        ax.axhline(np.exp(tuning.goals_for("GPT", size)[goal]), color="#8c8c8c", lw=1, ls=":")
+        ax.axhline(np.exp(tuning.goals_for("GPT", size)[goal]), color=plots.GREY, lw=1, ls=":")
 axes[0].set_ylabel("perplexity")
-fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=10)
+plots.legend_outside(fig, ncols=4, fontsize=10)
 plt.show()
 
 # %% [markdown]
@@ -339,8 +343,16 @@ for name, examples in {**text.EXAMPLES, "together": sum(text.EXAMPLES.values())}
     print(f"{name:10} {examples // text.BATCH:5,} steps")
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The paper's learning rate over the share of an epoch, for all six sets and for one set alone, with a cosine that ends at 0; and the constant rate of Adam for our sources. Logarithmic axis.", "name": "fig-text-rates"}, "image": {"alt": "With all six sets the rate rises for almost a quarter of the training, with HellaSwag alone for almost a half, and then falls. With SciQ alone it rises to the end, and stays below half of its peak. Ours is a level line, 7.5 times the peak."}}
+sets = {"all six sets": sum(text.EXAMPLES.values())}
+sets |= {f"{name} alone": text.EXAMPLES[name] for name in ("HellaSwag", "SciQ")}
+shares = np.linspace(0, 1, 401)
 fig, ax = plt.subplots(figsize=(6.6, 3.4))
-figures.rates(ax, Plan().source_rate)
+for (words, examples), shade in zip(sets.items(), (plots.BLUE, plots.ORANGE, plots.GREEN)):
+    steps = examples // text.BATCH
+    values = [text.paper_rate(round(share * steps), steps) for share in shares]
+    ax.plot(shares, values, color=shade, label=f"paper, {words} ({steps:,} steps)")
+ax.axhline(Plan().source_rate, color=plots.BLACK, ls="--", label="ours")
+ax.set(xlabel="share of the training", ylabel="rate", yscale="log", ylim=(1e-6, 1e-2))
 ax.legend(fontsize=9)
 plt.show()
 

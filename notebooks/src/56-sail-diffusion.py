@@ -95,30 +95,31 @@ print(inspect.getsource(flow.velocity_loss))
 
 # %%
 from mergebook import load_suite, load_zoo
-from mergebook.sail.measure.diffusion import TRAININGS, Plan
-from mergebook.sail.measure.latents import prepare
+from mergebook.sail.measure.diffusion import TRAININGS
+from mergebook.sail.measure.latents import Plan, drawn, prepare
 from mergebook.sail.read import diffusion as analysis
 
 small, task = PROFILE == "smoke", "digits_low"
 suite = load_suite(SUITE, seed=SEED, profile=PROFILE, tasks=[task])
 zoo = load_zoo(suite, model="vit_small", device=DEVICE)
 steps = 10 if small else 150
-world = prepare(zoo, task, samples=200, prepared=steps, represented=20 if small else 200)
+sizes = {"prepared": steps, "represented": 20 if small else 200, "samples": 200, "euler": 10}
+training = {"steps": steps, "aligned": steps // 5, "batch_size": 48}
 rates = dict.fromkeys(TRAININGS, 3e-3)
-plan = Plan(64, 2, (32, 1), steps=steps, aligned=steps // 5, batch_size=48, rates=rates)
-compared = analysis.compare(world, plan, samples=200, euler=10)
+plan = Plan(64, 2, (32, 1), task, rates=rates, **training, **sizes)
+world = prepare(zoo, plan)
+compared = analysis.compare(world, plan)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "One latent, decoded. Above: on its straight way to a noise. Below: the way back from the same noise of the REPA that was trained longest, with the same digit asked for.", "name": "fig-diffusion-flow"}, "image": {"alt": "Above, a digit fades into blotches from left to right. Below, from the same blotches at the right, strokes form towards the left and end in another shape than the one above."}}
 import matplotlib.pyplot as plt
 
-from mergebook.plots import use_style
-from mergebook.sail.draw import diffusion as figures
+from mergebook import plots
 
-use_style()
+plots.use_style()
 there, back = analysis.paths(world, compared.networks[analysis.LONGER], 0, seed=SEED)
 fig, ax = plt.subplots(figsize=(6.6, 2.9))
 times = [f"t = {place / 4:g}" for place in range(5)]
-figures.rows_of({"there": there, "back": back}, ax, times)
+plots.gallery(ax, {"there": there, "back": back}, times, low=-1)
 plt.show()
 
 # %% [markdown]
@@ -136,10 +137,15 @@ from dataclasses import replace
 fates = analysis.collapse(world, replace(plan, steps=61))
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Alignment alone. Left: its loss. Right: the standard deviation of f_P over pictures and places.", "name": "fig-diffusion-collapse"}, "image": {"alt": "With f_P trained, the loss falls to nearly zero within twenty steps, and so does the spread; with f_P frozen the loss stays far above, and the spread is constant."}}
+looks = {
+    "frozen": ("f_P frozen", plots.BLUE, "-"),
+    "trained": ("f_P trained", plots.VERMILION, "-"),
+}
+words = {"loss": "alignment loss", "spread": "spread of $f_P$"}
 fig, axes = plt.subplots(1, 2, figsize=(8.4, 3.2))
-figures.collapse(fates, axes)
-axes[0].set_ylabel("alignment loss")
-axes[1].set_ylabel("spread of $f_P$")
+for ax, (column, text) in zip(axes, words.items()):
+    plots.points(ax, fates, x="step", y=column, by="f_P", looks=looks)
+    ax.set(xlabel="steps of alignment", ylabel=text, ylim=(0, None))
 axes[0].legend()
 plt.show()
 
@@ -183,9 +189,15 @@ if usual:
 # what its source has learned, and has lost its lead after 100 steps.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The loss of velocities over training, means of ten steps, all arms on the same batches, times and noise.", "name": "fig-diffusion-losses"}, "image": {"alt": "The plain SiT, REPA and REPA + J fall together from 1.7 to 0.6 in 150 steps, REPA + J a little below in the end. The grown SiT begins at 1.0 and meets the others after 100 steps. REPA goes on to 360 steps and 0.46."}}
+looks = {
+    "SiT": ("SiT", plots.BLACK, "-"),
+    "REPA": ("REPA", plots.BLUE, "-"),
+    "REPA + J": ("REPA + J", plots.VERMILION, "-"),
+    "REPA, grown": ("REPA, grown", plots.GREEN, "--"),
+}
 fig, ax = plt.subplots(figsize=(6.4, 3.4))
-figures.over_steps(compared.losses, "velocity", ax)
-ax.set_ylabel("velocity loss")
+plots.points(ax, compared.losses, x="step", y="velocity", by="arm", looks=looks)
+ax.set(xlabel="steps of training", ylabel="velocity loss")
 ax.legend()
 plt.show()
 
@@ -195,9 +207,9 @@ data = suite.tasks[task]
 rows = {"real": data.transform(data.train.inputs[first])}
 rows["decoded"] = world.picture(world.latents[first])
 for name, network in compared.networks.items():
-    rows[name] = analysis.one_of_each(world, network, 20)
+    rows[name] = drawn(world, network, world.labels[first], 20)
 fig, ax = plt.subplots(figsize=(5.2, 6.2))
-figures.rows_of(rows, ax)
+plots.gallery(ax, rows, low=-1)
 plt.show()
 
 # %% [markdown]
@@ -216,15 +228,23 @@ plt.show()
 # sets of *real* pictures are at a distance. That is the **floor**. The unbiased kernel distance {cite}`binkowski2018demystifying` is around zero there:
 
 # %%
-print(analysis.floors(world, (25, 50, 100)).round(3).to_string(index=False))
+import pandas as pd
+
+from mergelib.sail.divergences import frechet_distance, kernel_distance
+
+pairs = {count: world.real[: 2 * count].split(count) for count in (25, 50, 100)}
+measures = {"frechet": frechet_distance, "kernel": kernel_distance}
+floors = [
+    {"count": count} | {name: measure(*halves) for name, measure in measures.items()}
+    for count, halves in pairs.items()
+]
+print(pd.DataFrame(floors).round(3).to_string(index=False))
 
 # %% [markdown]
 # So each distance needs its number of pictures and its floor beside it. Here are 200 training pictures, the same decoded, and 200 of
 # each arm, against 200 test pictures; `accuracy` is the share that the expert takes for the digit asked for:
 
 # %%
-import pandas as pd
-
 lowest = pd.DataFrame(world.floor).set_index("pictures")
 judged = compared.judged
 print(pd.concat([lowest, judged])[["frechet", "kernel", "accuracy"]].round(2).to_string())
@@ -292,18 +312,26 @@ for iterations, (repa, sail) in sfid.items():
 # The log ratio of REPA's distance to an arm's own, on the same seed:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "How much nearer to real pictures than REPA's the other arms' are: log ratio of Fréchet distances after a fifth, a half and all of 1,000 steps of REPA (left to right in each group), at equal steps, at equal FLOPs of training, and at equal FLOPs in all. Above zero is nearer. Means and 95 % intervals over five seeds.", "name": "fig-diffusion-measured"}, "image": {"alt": "Left: REPA + J lies on zero throughout, the plain SiT just below it later on, and the grown SiT starts a little above and ends a third below. Middle: the plain SiT is on zero, REPA + J a fifth below. Right: REPA + J lies below zero throughout, lowest at first, and the grown SiT ends nearly half below."}}
+from mergebook.lab.statistics import over_seeds, written
+
 table = analysis.against_repa()
-fig, axes = plt.subplots(1, 3, figsize=(9.4, 3.8), sharey=True)
 titles = {"steps": "equal steps", "A": "equal FLOPs of training", "cost": "equal FLOPs in all"}
+fig, axes = plt.subplots(1, 3, figsize=(9.4, 3.8), sharey=True)
 for ax, (account, title) in zip(axes, titles.items()):
-    figures.nearer(table[table["account"] == account], ax)
+    part = table[(table["account"] == account) & (table["arm"] != "REPA")]
+    arms = [arm for arm in looks if arm in set(part["arm"])]
+    for place, arm in enumerate(arms):
+        rows = over_seeds(part[part["arm"] == arm], "read", "nearer")
+        rows.index = [place + 0.12 * (turn - 1) for turn in range(len(rows))]
+        plots.curve(ax, rows, ("", looks[arm][1], "o-"))
+    ax.axhline(0, color=plots.BLUE, lw=1.5)
+    plots.name_axis(ax, arms, upright=True)
     ax.set_title(title)
 axes[0].set_ylabel("nearer than REPA, log ratio")
 plt.show()
 
 # %%
 from mergebook import ledger
-from mergebook.lab.statistics import over_seeds, written
 from mergebook.ledger import drawing
 from mergebook.sail import claims as sail
 

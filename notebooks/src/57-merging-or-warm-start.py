@@ -51,6 +51,7 @@ DEVICE = "cpu"
 # %%
 import numpy as np
 
+from mergebook.sail.measure.arms import MAPS
 from mergebook.sail.read import factorial as analysis
 from mergebook.sail.theory import steps_saved
 
@@ -62,14 +63,16 @@ print(theory[theory["goal"].isin([0.2, 1e-4])].to_string(index=False, float_form
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Gradient descent on two quadratics, from a start and from one with half its excess loss: steps saved, and the ratio of steps, by the excess aimed at.", "name": "fig-warm-quadratics"}, "image": {"alt": "Left: with two curvatures 69 steps are saved at every goal; with many the number rises from 20 towards the same. Right: both ratios fall from about four to 1.1."}}
 import matplotlib.pyplot as plt
 
-from mergebook.plots import use_style
-from mergebook.sail.draw import factorial as figures
+from mergebook import plots
 
-use_style()
+plots.use_style()
+looks = {"two curvatures": ("two curvatures", plots.BLUE, "-")}
+looks |= {"many curvatures": ("many curvatures", plots.VERMILION, "--")}
 fig, axes = plt.subplots(1, 2, figsize=(8.4, 3.3))
 for ax, (value, text) in zip(axes, {"saved": "steps saved", "factor": "ratio of steps"}.items()):
-    figures.quadratics(theory, value, ax)
-    ax.set_ylabel(text)
+    plots.series(ax, theory, x="goal", y=value, by="loss", looks=looks, lw=1.8)
+    ax.set(xscale="log", xlabel="excess loss aimed at", ylabel=text, ylim=(0, None))
+    ax.invert_xaxis()
 axes[0].legend()
 plt.show()
 
@@ -122,14 +125,30 @@ columns = {name: over_seeds(shown, by, name) for name in ("lead", "saved", "fact
 print(written({name: columns[name] for name in ("lead", "saved")}).to_string())
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Steps saved against scratch (left) and log₂ of the ratio of FLOPs by account B (right), by the test loss aimed at, from easy to hard. Means and 95 % intervals over the seeds where both get there, at least four of five; dotted where a start is there already.", "name": "fig-warm-saved"}, "image": {"alt": "Above, GPTs: lines of steps saved rise ever more steeply, from 50 to about 700 steps; random factors to 380; random weights of the grown scale rise to 160 to 190 and stay there. Factors rise to more than twenty and fall after that, for two sources to about four. Below, ResNets with either kind of sources: steps saved rise to about 200, with wide intervals; factors rise to between three and seven and stay. Random factors are near zero."}}
-table = analysis.often_reached(analysis.saved())
+cell = ["sources", "start", "maps"]
+looks = {
+    (1, "shared", "mean"): ("one source", plots.ORANGE, "-"),
+    (2, "shared", "mean"): ("two, shared start", plots.BLUE, "--"),
+    (2, "own", "mean"): ("two, own starts", plots.VERMILION, "-."),
+    (1, "shared", "LiGO alone"): ("one, LiGO", plots.PINK, "--"),
+    (1, "shared", "svd_random"): ("one, random factors", plots.GREEN, ":"),
+    (0, "", analysis.ALIKE): ("random weights, grown scale", plots.SKY, "-"),
+}
+dotted = {key: (None, shade, ":") for key, (_, shade, _) in looks.items()}
+table = analysis.saved().query("often")
+shares = table.groupby(["modality", *cell, "goal"])["begun"].transform("mean")
+table = table.assign(at_once=shares > 0.5)
 fig, axes = plt.subplots(3, 2, figsize=(9.2, 9.4))
 for row, (modality, part) in zip(axes, table.groupby("modality", sort=False)):
     for ax, (value, text) in zip(row, {"saved": "steps saved", "B": "log₂ factor"}.items()):
-        figures.against_goals(part, value, ax)
-        ax.set(title=modality, ylabel=text)
-handles, names = axes[0, 0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=5, fontsize=10)
+        early = part[part["at_once"]].groupby([*cell, "goal"])[value].mean().reset_index()
+        plots.series(ax, early, x="goal", y=value, by=cell, looks=dotted, lw=1)
+        late = part[~part["at_once"]]
+        plots.series(ax, late, x="goal", y=value, by=cell, looks=looks, band=True, lw=1.8)
+        ax.axhline(0, color=plots.BLACK, lw=1)
+        ax.set(title=modality, xlabel="test loss aimed at, nats", ylabel=text)
+        ax.invert_xaxis()
+plots.legend_outside(fig, ncols=5, fontsize=10)
 plt.show()
 
 # %% tags=["remove-cell"]
@@ -199,14 +218,26 @@ for modality in ("ResNet", "ResNet, halves"):
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss at equal cost (account B) above that of one source by mean padding, same seed. Means and 95 % intervals over five seeds.", "name": "fig-warm-cells"}, "image": {"alt": "GPT: one source by mean padding is lowest, and every pair of maps and start with two sources lies above zero, re-basin nearest to one source; LiGO learned for each source alone is a tenth above for two sources, random factors lie 0.15 above. ResNet: copies and mean padding are within two hundredths of zero, random factors 0.17 above. ResNet, halves: two sources lie above zero, by two hundredths with a shared start and by a tenth with own ones, random factors a quarter above."}}
 ends = analysis.ends()
+one = ends.query("sources == 1 and maps == 'mean'")[["modality", "seed", "B"]]
+above = ends.merge(one, on=["modality", "seed"], suffixes=("", "_one"))
+above = above.assign(above=above["B"] - above["B_one"]).dropna(subset="above")
+looks = {
+    (1, "shared"): ("one source", plots.ORANGE, "D"),
+    (2, "shared"): ("two, shared start", plots.BLUE, "o"),
+    (2, "own"): ("two, own starts", plots.VERMILION, "s"),
+    (2, "re-basin"): ("two, re-basin", plots.GREEN, "^"),
+}
+words = dict(zip(MAPS, MAPS)) | {"svd_random": "random\nfactors"}
 fig, axes = plt.subplots(1, 3, figsize=(9.4, 3.8))
-for ax, (modality, part) in zip(axes, ends.groupby("modality", sort=False)):
-    figures.cells(part, ax)
+for ax, (modality, part) in zip(axes, above.groupby("modality", sort=False)):
+    known = {maps: words[maps] for maps in MAPS if maps in set(part["maps"])}
+    style = {"names": known, "upright": True, "gap": 0.16, "ms": 5, "capsize": 2}
+    plots.intervals(ax, part, value="above", at="maps", by=cell[:2], looks=looks, **style)
+    ax.axhline(0, color=plots.BLACK, lw=1)
     ax.set_title(modality)
     ax.tick_params(axis="x", rotation=40)
 axes[0].set_ylabel("nats above")
-handles, names = axes[0].get_legend_handles_labels()
-fig.legend(handles, names, loc="outside lower center", ncols=4, fontsize=10)
+plots.legend_outside(fig, ncols=4, fontsize=10)
 plt.show()
 
 # %% [markdown]

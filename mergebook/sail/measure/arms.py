@@ -1,133 +1,91 @@
-"""Starts of a larger network compared (Anonymous, 2025, Table 2, Figures 3 and 5).
+"""Starts of a larger network compared (Anonymous, 2025, Table 2, Figures 3 and 5, section 4.5).
 
-Every start is trained on the target in one order; what differs is how it was made of two smaller
-networks. SAIL is compared with all baselines that it names, and with the one that it leaves out:
-the nearest source alone. An arm resumes by itself if it is a point of its own (``--at only=SAIL``).
+Every start is trained on the target in one order. `arms` compares SAIL with all baselines that it
+names, and with the one that it leaves out, the nearest source alone. SAIL's start differs from
+scratch in three ways at once: something has been learned, two networks are averaged, and maps bring
+them to a larger shape; in `factorial` each of the three varies by itself. `starts_tuning` tries
+rates on seeds that nothing else uses; `mergebook.sail.read.tuning` reads them out of the results.
+An arm resumes by itself if it is a point of its own (``--at only=SAIL``).
 """
 
-import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple, get_args
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
-from mergebook.sail.costs import loop_flops, mmd_flops
-from mergebook.sail.measure.grounds import Unlabelled, transfer_of
-from mergebook.sail.measure.random_weights import drawn_alike, drawn_as_published, scaled
-from mergebook.sail.measure.rates import Rates, usual_rates
-from mergebook.sail.measure.training import State
-from mergebook.sail.measure.transfers import SMALL, TARGET, Transfer
-from mergelib.align import git_rebasin
-from mergelib.evaluation.tasks import Split
-from mergelib.messages.brief import Brief
-from mergelib.procedures import adapt
-from mergelib.sail import grow
-from mergelib.sail.divergences import median_distance, mmd_table, permutation_p
-from mergelib.sail.growth.learning import Mode, learn_growth
-from mergelib.sail.growth.ligo import learn_ligo
-from mergelib.sail.proximal import proximal_weights
-from mergelib.statedict import lerp
+from mergebook.sail.measure.grounds import transfer_of
+from mergebook.sail.measure.rates import FACTORIAL, Rates
+from mergebook.sail.measure.sources import ARMS, NOISE, Arm, Sources
+from mergebook.sail.measure.transfers import Transfer
 
-LEARNING = 100  # steps in which maps are learned
-ALONE = ("nearest", "farther")  # weights that take one source
-NOISE = 0.05  # usually added to copies of units
-TAUGHT = 0.5  # share of the teacher's answer in distilled labels
 EVERY = 20  # steps between readings
-
-
-class Arm(NamedTuple):
-    """How a start is made.
-
-    Attributes:
-        weights: γ: ``theorem`` (Theorem 3 by MMD²), ``nearest`` (the source with the least MMD²
-            alone), ``farther`` (the other one), ``uniform``, ``greedy`` (the soup of Wortsman et
-            al., 2022); none for scratch.
-        width: a scheme of `grow`; none for a network as small as the source.
-        depth: likewise.
-        mode: of `learn_growth`, where maps are learned, of pictures those of width alone, as no
-            stage has two blocks to mix; ``published``: by `learn_ligo`, which has maps of its own.
-        noise: see `grow`.
-        matched: whether θ_2 is reordered to match θ_1.
-        distilled: whether training learns the nearest source's answers as well.
-        drawn: random weights that are not the network's usual ones: ``published`` (see
-            `drawn_as_published`), ``tuned`` (scales of its rates, see `scaled`), or ``alike``
-            (those of the finished start redrawn, see `drawn_alike`).
-    """
-
-    weights: str = ""
-    width: str = "mean"
-    depth: str = "identity"
-    mode: str = ""
-    noise: float = 0.0
-    matched: bool = False
-    distilled: bool = False
-    drawn: str = ""
-
-
-ARMS = {
-    "scratch": Arm(),
-    "scratch, published": Arm(drawn="published"),
-    "scratch, tuned": Arm(drawn="tuned"),
-    "random, same scale": Arm("theorem", drawn="alike"),
-    "nearest source": Arm("nearest"),
-    "farther source": Arm("farther"),
-    "own size": Arm("nearest", ""),
-    "Net2Net": Arm("nearest", "replicate", noise=NOISE),
-    "stack": Arm("nearest", depth="stack"),
-    "bert2BERT": Arm("nearest", "aki", "stack_top", noise=NOISE),  # no trainings of its parts
-    "LiGO": Arm("nearest", depth="stack", mode="alone"),
-    "LiGO, published": Arm("nearest", depth="stack", mode="published"),
-    "uniform": Arm("uniform"),
-    "greedy soup": Arm("greedy"),
-    "SAIL": Arm("theorem"),
-    "SAIL, learned": Arm("theorem", "svd", "stack", mode="joint", noise=NOISE),
-    "SAIL, matched": Arm("theorem", matched=True),
-    "SAIL, distilled": Arm("theorem", distilled=True),
+TUNING = 1000  # first seed of tuning; all other studies use lower ones
+KINDS = {"shared": "shared", "own": "own", "re-basin": "own"}  # starts, by those of `Sources`
+SCRATCH = "scratch"  # in the place of maps
+MAPS = {  # from the source's shape to the target's
+    "replicate": Arm(width="replicate", noise=NOISE),
+    "mean": Arm(width="mean"),
+    "LiGO alone": Arm(width="mean", depth="stack", mode="alone"),
+    "LiGO joint": Arm(width="mean", depth="stack", mode="joint"),
+    "svd_random": Arm(width="svd_random"),
 }
+
+
+class Cell(NamedTuple):
+    """A cell of the factorial."""
+
+    sources: int  # 0 for scratch, 1 for the nearest alone, 2 for both with Theorem 3's weights
+    start: str  # of the second source, one of `KINDS`; "shared" for one source, empty for none
+    maps: str  # one of `MAPS`, or `SCRATCH`
+
+
+CELLS = {Cell(0, "", SCRATCH): Arm()}
+for _maps, _arm in MAPS.items():
+    if _arm.mode != "joint":  # which for one source is the same as alone
+        CELLS[Cell(1, "shared", _maps)] = _arm._replace(weights="nearest")
+    for _start in KINDS:
+        _matched = _start == "re-basin"
+        CELLS[Cell(2, _start, _maps)] = _arm._replace(weights="theorem", matched=_matched)
+
+
+class Trial(NamedTuple):
+    """A start to be trained."""
+
+    words: Mapping[str, Any]  # that tell its rows in the tables
+    pair: Sources
+    arm: Arm
+    rates: Rates
+    steps: int
+
+
+def trained(trials: Iterable[Trial], distances: Mapping[str, float]) -> Tables:
+    """The tables of `arms` from the start of every trial, read every `EVERY` steps."""
+    tables: Tables = {"curves": [], "costs": [], "distances": [dict(distances)]}
+    for words, pair, arm, rates, steps in trials:
+        begun = pair.start(arm, rates)
+        reads = range(0, steps + 1, EVERY)
+        rows = pair.transfer.retrained(begun.net, reads, rates.training, begun.split)
+        tables["curves"] += [{**words, **row} for row in rows]
+        tables["costs"].append({**words, **pair.costs(begun)})
+    return tables
 
 
 @study(load=transfer_of)
 def arms(
     transfer: Transfer,
     *,
-    others: Sequence[str] = ("wikitext2_test",),
-    target: str = "",
-    known: str = "",
-    learning: str = "labels",
-    start: str = "shared",
-    size: str = "half wider",
-    only: Sequence[str] = (),
-    steps: int = 400,
-    noise: float = NOISE,
-    rates: Mapping[str, Sequence[float]] = {},
+    others: Sequence[str] = ("wikitext2_test",),  # the second text; for texts alone
+    target: str = "",  # a task of pictures, by default the first; with `halves` `tiny_imagenet20`
+    known: str = "",  # of pictures: a kind each, or `halves` of the classes of one set
+    learning: str = "labels",  # of pictures: `labels`, `labels, probed` or `byol`
+    start: str = "shared",  # of the second source, `shared` (the first one's) or `own`
+    size: str = "half wider",  # of the larger network, one of the transfer's
+    only: Sequence[str] = (),  # names of `ARMS`, by default all that transfer and start allow
+    steps: int = 400,  # of retraining
+    noise: float = NOISE,  # of all starts that add any to copies of units, see `grow`
+    rates: Mapping[str, Sequence[float]] = {},  # by arm; of others, those of `usual_rates`
 ) -> Tables:
     """Loss on the way from every start.
-
-    Args:
-        transfer: data, networks, trainings.
-        others: the second text; for texts alone.
-        target: a task of pictures, by default the suite's first; with ``halves`` it may also be
-            ``tiny_imagenet20``, photographs of twenty classes that no source knows.
-        known: of pictures, what sources have learned: by default a kind each, photographs and
-            scripts, or of a rendered suite half of the scripts; with ``halves``, half of the other
-            classes of the photographs.
-        learning: of pictures, ``labels``, the same judged by a linear classifier of features
-            (``labels, probed``), or without labels and judged likewise (``byol``).
-        start: of the second source, ``shared`` (the first one's) or ``own``.
-        size: of the larger network, one of the transfer's.
-        only: names of `ARMS`, by default all that the transfer and the start allow: answers in the
-            target's classes are needed for ``greedy soup`` and distillation, own starts for ``SAIL,
-            matched``, whole multiples for copies of a GPT's units, and blocks to repeat for stacks.
-            Maps that are learned need labels, and of pictures a size that is wider.
-        steps: of retraining, read every `EVERY`.
-        noise: of all starts that add any to copies of units, see `grow`.
-        rates: by arm, for retraining and for maps; of others, those of `usual_rates`.
 
     Returns:
         Rows with ``start``, ``size``, and of pictures ``modality`` and ``target``. ``curves``: of
@@ -137,255 +95,88 @@ def arms(
         ``source_flops``. ``distances``: MMD² ``first`` (of D_1 and D*), ``second`` and
         ``between``, ``p``, of a ``between`` as large if D_1 and D_2 have one law, and ``gamma``,
         θ_1's weight.
-
-    Raises:
-        ValueError: an unknown start, size or arm, an arm that the transfer does not allow, or
-            rates that nobody knows.
     """
     pair = Sources(transfer, start, size)
     names = [*only] or pair.allowed()
     pair.check(names)
-    chosen = {name: Rates(*rates[name]) if name in rates else pair.rates(name) for name in names}
-    reads = range(0, steps + 1, EVERY)
-    tables: Tables = {"curves": [], "costs": [], "distances": [dict(pair.distances)]}
-    for name, own in chosen.items():
-        arm = ARMS[name]
-        begun = pair.start(arm._replace(noise=noise) if arm.noise else arm, own)
-        rows = transfer.retrained(begun.net, reads, own.training, begun.split)
-        tables["curves"] += [{"arm": name, **row} for row in rows]
-        tables["costs"].append({"arm": name, **pair.costs(begun)})
-    return transfer.placed(tables, start=start, size=size)
+    trials = []
+    for name in names:
+        arm = ARMS[name]._replace(noise=noise) if ARMS[name].noise else ARMS[name]
+        own = Rates(*rates[name]) if name in rates else pair.rates(name)
+        trials.append(Trial({"arm": name}, pair, arm, own, steps))
+    return transfer.placed(trained(trials, pair.distances), start=start, size=size)
 
 
-@dataclass(frozen=True, repr=False)
-class Start(Brief):
-    """What training begins with.
+@study(load=transfer_of)
+def factorial(
+    transfer: Transfer,
+    *,
+    others: Sequence[str] = ("wikitext2_test",),  # this and the next three as in `arms`
+    target: str = "",
+    known: str = "",
+    learning: str = "labels",
+    size: str = "twice",
+    only: Sequence[str] = (),  # names of `MAPS` or `SCRATCH`, by default all that are allowed
+    steps: int = 300,  # of retraining
+    longer: int = 3,  # times as many of scratch, which else reaches no loss of the others
+    rates: Mapping[str, Sequence[float]] = {},  # by maps, or `SCRATCH`; else those of `FACTORIAL`
+) -> Tables:
+    """Loss on the way from the start of every cell of `CELLS` that the transfer allows.
 
-    Attributes:
-        net: the network, head included.
-        added: FLOPs that it has taken beside its sources.
-        sources: how many it has.
-        split: what it is trained on, where that is not the target's data as they are.
+    Returns:
+        The tables of `arms`, with a cell's ``sources``, ``start`` and ``maps`` in place of ``arm``.
     """
+    pairs = {kind: Sources(transfer, kind, size) for kind in KINDS.values()}
+    if unknown := [maps for maps in only if maps not in (SCRATCH, *MAPS)]:
+        known_maps = ", ".join((SCRATCH, *MAPS))
+        raise ValueError(f"unknown maps {unknown[0]!r}; known: {known_maps}")
+    usual, trials = FACTORIAL.get(transfer.name, {}), []
+    for cell, arm in CELLS.items():
+        pair = pairs[KINDS.get(cell.start, "shared")]
+        refusal = pair.refusal(arm)
+        if only and cell.maps in only and refusal:
+            raise ValueError(f"{cell.maps!r} does not fit: {refusal}")
+        if refusal or (only and cell.maps not in only):
+            continue
+        if cell.maps not in {**usual, **rates}:
+            name = transfer.name
+            raise ValueError(f"no rates of {cell.maps!r} are known for {name}: pass them as rates")
+        own = Rates(*rates.get(cell.maps, usual.get(cell.maps, ())))
+        length = steps if cell.sources else longer * steps
+        trials.append(Trial(cell._asdict(), pair, arm, own, length))
+    return transfer.placed(trained(trials, pairs["own"].distances), size=size)
 
-    net: nn.Module
-    added: int = 0
-    sources: int = 0
-    split: Split | None = None
 
+@study(load=transfer_of)
+def starts_tuning(
+    transfer: Transfer,  # its seed is at least `TUNING`
+    *,
+    others: Sequence[str] = ("wikitext2_test",),  # this and the next five as in `arms`
+    target: str = "",
+    known: str = "",
+    learning: str = "labels",
+    start: str = "shared",
+    size: str = "half wider",
+    only: Sequence[str] = ("scratch",),  # names of `ARMS`
+    steps: int = 1000,
+    rates: Sequence[Sequence[float]] = (),  # the grid, each the fields of `Rates`; or the usual
+) -> Tables:
+    """Loss on the way from some starts, at every rate of a grid.
 
-class Sources:
-    """The two sources of a transfer and all that is made of them.
-
-    Sources are trained only if a start needs them.
-
-    Args:
-        transfer: data, networks, trainings.
-        start: of the second source.
-        size: of the larger network.
-
-    Raises:
-        ValueError: an unknown start or size.
+    Returns:
+        ``curves`` of `arms`, with the fields of `Rates`.
     """
-
-    def __init__(self, transfer: Transfer, start: str, size: str) -> None:
-        if start not in ("shared", "own"):
-            raise ValueError(f"start is {start!r}, expected 'shared' or 'own'")
-        larger = [name for name in transfer.builds if name != SMALL]
-        if size not in larger:
-            raise ValueError(f"size is {size!r}, expected one of: {', '.join(larger)}")
-        self.transfer, self.kind, self.size = transfer, start, size
-        described = transfer.described
-        table = mmd_table(described)
-        weights = proximal_weights(table[2, :2], table[:2, :2]).weights
-        self.distances = {
-            "first": float(table[0, 2]),
-            "second": float(table[1, 2]),
-            "between": float(table[0, 1]),
-            "p": permutation_p(*described[:2], bandwidth=median_distance(described)),
-            "gamma": float(weights[0]),
-        }
-        self.nearest = int(table[1, 2] < table[0, 2])
-
-    @cached_property
-    def nets(self) -> list[nn.Module]:
-        """Both sources, trained when they are first needed."""
-        return [self.transfer.source("shared", 0), self.transfer.source(self.kind, 1)]
-
-    def allowed(self) -> list[str]:
-        """Names of the arms that fit."""
-        return [name for name, arm in ARMS.items() if not self.refusal(arm)]
-
-    def check(self, names: Sequence[str]) -> None:
-        """Refuse arms that do not fit.
-
-        Raises:
-            ValueError: naming the first.
-        """
-        for name in names:
-            if name not in ARMS:
-                raise ValueError(f"unknown arm {name!r}; known: {', '.join(ARMS)}")
-            if refusal := self.refusal(ARMS[name]):
-                raise ValueError(f"arm {name!r} does not fit: {refusal}")
-
-    def refusal(self, arm: Arm) -> str:
-        """Why an arm does not fit, empty where it does."""
-        if arm.drawn == "tuned" and not self.transfer.answers:
-            return "only the scale of a GPT's random weights is tuned"
-        if arm.matched and self.kind == "shared":
-            return "sources that share their start need no matching"
-        if not self.transfer.answers and (arm.distilled or arm.weights == "greedy"):
-            return "the target has other classes than the sources"
-        if arm.mode in get_args(Mode):
-            if isinstance(self.transfer, Unlabelled):
-                return "maps are learned by labels, of which the target has none"
-            if not (self.transfer.answers or self._wider):
-                return "nothing to learn: no stage is wider, and none has two blocks to mix"
-        elif not self.transfer.answers and arm.depth != "identity":
-            return "a stage has no block to repeat but its first"
-        if arm.width == "replicate" and self.size not in self.transfer.copied:
-            return "a layer norm wants as many copies of every unit"
-        return ""
-
-    @cached_property
-    def _wider(self) -> bool:
-        """Whether the larger network's layers are wider than a source's."""
-        large = self.transfer.network(self.size, TARGET).state_dict()
-        small = self.nets[0].state_dict()
-        return any(large[key].shape != small[key].shape for key in large.keys() & small.keys())
-
-    def rates(self, name: str) -> Rates:
-        """The usual ones of an arm."""
-        return usual_rates(self.transfer.name, self.kind, self.size, name)
-
-    def start(self, arm: Arm, rates: Rates) -> Start:
-        """The start of an arm; of the rates those of maps, and the scales of random weights."""
-        transfer = self.transfer
-        if not arm.weights:
-            net = transfer.network(self.size, TARGET)
-            if arm.drawn == "published":
-                drawn_as_published(net, transfer.seed)
-            elif arm.drawn == "tuned":
-                scaled(net, rates)
-            return Start(net)
-        gammas, added = self._weights(arm)
-        count = 1 if arm.weights in ALONE else 2
-        if not arm.width:
-            return Start(self.nets[self.nearest], added, count)
-        net = transfer.network(self.size, TARGET)
-        if arm.mode:
-            state, flops = self._learned(net, arm, rates.maps, gammas)
-            added += flops
-        else:
-            one, two = self._grown(net, arm)
-            state = transfer.headed(net, lerp(two, one, gammas[0]))
-        net.load_state_dict(state)
-        if all(gammas) and not arm.mode:  # learned maps bring measured statistics
-            added += transfer.measured_anew(net)
-        if arm.drawn == "alike":
-            drawn_alike(net, transfer.seed)
-        split = None
-        if arm.distilled:
-            split, flops = self._taught()
-            added += flops
-        return Start(net, added, count, split)
-
-    def costs(self, start: Start) -> dict[str, int]:
-        """FLOPs of a start, as `arms` tells them."""
-        source = self.transfer.step_flops(self.nets[0]) * self.transfer.schedule.source_steps
-        step = self.transfer.step_flops(start.net)
-        return {
-            "step_flops": step,
-            "added_flops": start.added,
-            "source_flops": start.sources * source,
-        }
-
-    def _weights(self, arm: Arm) -> tuple[list[float], int]:
-        """γ of both sources, and what it takes to find them."""
-        described = self.transfer.described
-        told = mmd_flops([len(rows) for rows in described], described[0].shape[1])
-        if arm.weights in ALONE:
-            second = self.nearest == (arm.weights == "nearest")
-            return [1.0 - second, float(second)], told
-        if arm.weights == "theorem":
-            return [self.distances["gamma"], 1 - self.distances["gamma"]], told
-        if arm.weights == "uniform":
-            return [0.5, 0.5], 0
-        return self._greedy(arm)
-
-    def _greedy(self, arm: Arm) -> tuple[list[float], int]:
-        net, choose = self.transfer.network(self.size, TARGET), self.transfer.choose
-        soup = adapt(
-            "greedy_soup",
-            dict(zip(("first", "second"), self._grown(net, arm), strict=True)),
-            pretrained=net.state_dict(),
-            model=net,
-            heads={"target": nn.Identity()},
-            data={"target": (self.transfer.transform(choose.inputs), choose.labels)},
+    if transfer.seed < TUNING:
+        raise ValueError(
+            f"seed {transfer.seed} is used by other studies: tune on seeds from {TUNING}, with "
+            f"--first {TUNING}"
         )
-        passes = 2 * len(self.nets) - 1
-        flops = self.transfer.forward_flops(net, passes * len(choose))
-        return [float(weight) for weight in soup.coefficients["weight"]], flops
-
-    def _grown(self, net: nn.Module, arm: Arm) -> list[State]:
-        """Both sources in the larger network's shape."""
-        one, two = (source.state_dict() for source in self._matched(arm))
-        options: dict[str, Any] = {"width": arm.width, "depth": arm.depth, "noise": arm.noise}
-        return [
-            grow(
-                self.nets[0],
-                net,
-                state=state,
-                generator=torch.Generator().manual_seed(self.transfer.seed),
-                **options,
-            )
-            for state in (one, two)
-        ]
-
-    def _matched(self, arm: Arm) -> list[nn.Module]:
-        """Both sources, the second in the first one's order where the arm wants it."""
-        one, two = self.nets
-        if arm.matched:
-            two = copy.deepcopy(two)
-            two.load_state_dict(git_rebasin(one.state_dict(), two.state_dict(), one).state)
-        return [one, two]
-
-    def _learned(
-        self, net: nn.Module, arm: Arm, rate: float, gammas: Sequence[float]
-    ) -> tuple[State, int]:
-        """Maps learned on the target's data, and the FLOPs of it; the head is mapped as well."""
-        data, transfer = self.transfer.parts[TARGET], self.transfer
-        alone = arm.weights == "nearest"
-        sources = [self.nets[self.nearest]] if alone else self._matched(arm)
-
-        options: dict[str, Any] = {"learning_rate": rate, "seed": transfer.seed}
-        options["batch_size"] = transfer.schedule.batch_size
-        examples = transfer.transform(data.inputs), data.labels
-        depth = arm.depth if transfer.answers else "identity"  # of pictures no list can be mixed
-
-        def learn(steps: int) -> State:
-            if arm.mode == "published":
-                return learn_ligo(sources[0], net, examples, steps=steps, **options).state
-            return learn_growth(
-                sources,
-                net,
-                examples,
-                mode=arm.mode,  # type: ignore[arg-type]  # checked there
-                weights=None if alone else gammas,
-                width=arm.width,  # type: ignore[arg-type]  # checked there
-                depth=depth,  # type: ignore[arg-type]  # checked there
-                noise=arm.noise,
-                steps=steps,
-                **options,
-            ).state
-
-        return learn(LEARNING), loop_flops(learn, LEARNING)
-
-    def _taught(self) -> tuple[Split, int]:
-        """The target's data with labels that are half the nearest source's answer."""
-        transfer, data = self.transfer, self.transfer.parts[TARGET]
-        teacher = self.nets[self.nearest]
-        outputs = transfer.outputs(teacher, teacher.state_dict(), data)
-        truth = F.one_hot(data.labels, outputs.shape[-1])
-        labels: Tensor = TAUGHT * outputs.softmax(-1) + (1 - TAUGHT) * truth
-        return Split(data.inputs, labels), transfer.forward_flops(teacher, len(data))
+    pair = Sources(transfer, start, size)
+    pair.check(only)
+    trials = [
+        Trial({"arm": name, **own._asdict()}, pair, ARMS[name], own, steps)
+        for name in only
+        for own in [Rates(*row) for row in rates] or [pair.rates(name)]
+    ]
+    curves = trained(trials, pair.distances)["curves"]
+    return transfer.placed({"curves": curves}, start=start, size=size)

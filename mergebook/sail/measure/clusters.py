@@ -26,6 +26,7 @@ BLOCK = 1024  # characters
 PARTS = ("D1", "D2", "Dt")
 HALVES = ("one half", "other half")
 WITHOUT = "histogram without mean"
+MAP = "t-SNE map"
 PERMUTATIONS = 999
 
 Splits = dict[str, dict[str, Tensor]]  # rows of blocks, by split and part
@@ -33,30 +34,51 @@ Splits = dict[str, dict[str, Tensor]]  # rows of blocks, by split and part
 
 @study(load=texts_of)
 def clusters(
-    source: Texts,
+    source: Texts,  # texts, to be cut into blocks of 1,024 characters, one for thirds of it
     *,
-    others: Sequence[str] = (),
-    left_out: float = 0.2,
-    permutations: int = PERMUTATIONS,
+    others: Sequence[str] = (),  # the name of a second text, to compare both with each other
+    left_out: float = 0.2,  # fraction of each text, one stretch, so that seeds differ in it
+    permutations: int = PERMUTATIONS,  # for p, which is at least 1/(permutations + 1)
 ) -> Tables:
     """How far thirds of a text, or two texts, are apart, beside random parts (Fig. 2a and 4).
-
-    Args:
-        source: texts, to be cut into blocks of 1,024 characters, one for thirds of it; its seed
-            draws the stretch that is left out, random parts, and permutations.
-        others: the name of a second text, to compare both with each other.
-        left_out: share of each text, one stretch, so that seeds differ in the text as well.
-        permutations: for p, which is at least 1/(permutations + 1).
 
     Returns:
         ``separation``: rows of ``split`` (``thirds`` by mean token value, or ``texts``, and
         ``random``), and what `separation` has.
     """
-    tables = [cut_blocks(encode(text), BLOCK) for text in source.texts.values()]
-    seed = source.seed
-    own = [table[~held_stretch(len(table), left_out, seed)] for table in tables]
-    splits = split_texts(source.texts, own, seed) if others else split_blocks(own[0], seed)
-    return {"separation": [*separation(torch.cat(own), splits, permutations, seed)]}
+    blocks, splits = _divided(source, left_out)
+    return {"separation": [*separation(blocks, splits, permutations, source.seed)]}
+
+
+@study(load=texts_of)
+def silhouettes(
+    source: Texts, *, others: Sequence[str] = (), left_out: float = 0.2, turns: int = 500
+) -> Tables:
+    """Mean silhouettes of thirds of a text, or of two texts, beside random parts.
+
+    A block's silhouette is (b − a)/max(a, b), with a its mean distance to blocks of its own part
+    and b that to the nearest other part. Parts whose mean is at most 0.25 are usually taken for no
+    clusters (Kaufman and Rousseeuw, 1990).
+
+    Returns:
+        ``silhouettes``: rows of ``split`` (``thirds`` by mean token value, or ``texts``, and
+        ``random``), ``space`` (``histogram``, each feature over its spread, or `MAP`, the plane
+        that t-SNE makes of it) and ``silhouette`` (−1..1).
+    """
+    from sklearn.metrics import silhouette_score
+
+    blocks, splits = _divided(source, left_out)
+    shares = described(blocks)["histogram"]
+    spaces = {"histogram": shares / shares.std(0), MAP: on_a_plane(shares, source.seed, turns)}
+    rows: list[dict[str, Any]] = []
+    for split, parts in splits.items():
+        placed = torch.cat([*parts.values()])  # thirds leave out what is over
+        sizes = torch.tensor([*map(len, parts.values())])
+        labels = torch.arange(len(parts)).repeat_interleave(sizes)
+        for space, points in spaces.items():
+            score = float(silhouette_score(points[placed].numpy(), labels.numpy()))
+            rows.append({"split": split, "space": space, "silhouette": score})
+    return {"silhouettes": rows}
 
 
 @study(load=texts_of)
@@ -64,11 +86,6 @@ def text_map(
     source: Texts, *, others: Sequence[str] = ("wikitext2_test",), blocks: int = 200
 ) -> Tables:
     """Blocks of texts on a plane, by t-SNE (Fig. 4).
-
-    Args:
-        source: texts, to be cut into blocks of 1,024 characters; its seed draws the map.
-        others: names of further texts.
-        blocks: of each text at most, evenly spread.
 
     Returns:
         ``map``: a row per block, with ``text``, ``features`` (``histogram``, ``histogram without
@@ -84,14 +101,17 @@ def text_map(
     return {"map": rows}
 
 
-def on_a_plane(features: Tensor, seed: int, turns: int = 500) -> Tensor:
-    """Places ``(n, 2)`` of rows, each feature over its spread, by t-SNE from principal directions.
+def _divided(source: Texts, left_out: float) -> tuple[Tensor, Splits]:
+    """Blocks of texts less a stretch of each, and their parts: of one text thirds, or the texts."""
+    tables = [cut_blocks(encode(text), BLOCK) for text in source.texts.values()]
+    own = [table[~held_stretch(len(table), left_out, source.seed)] for table in tables]
+    if len(own) == 1:
+        return own[0], split_blocks(own[0], source.seed)
+    return torch.cat(own), split_texts(source.texts, own, source.seed)
 
-    Args:
-        features: ``(n, d)``, no column constant.
-        seed: of the descent.
-        turns: of it, at least 250.
-    """
+
+def on_a_plane(features: Tensor, seed: int, turns: int = 500) -> Tensor:
+    """Places ``(n, 2)`` of rows by t-SNE from principal directions, features over their spread."""
     from sklearn.manifold import TSNE
 
     rows = (features / features.std(0)).numpy()
@@ -115,11 +135,7 @@ def split_texts(names: Iterable[str], tables: Sequence[Tensor], seed: int) -> Sp
 
 
 def described(blocks: Tensor) -> dict[str, Tensor]:
-    """Features of blocks: their mean, a histogram, and that less its regression on the mean.
-
-    Only characters of every second block at least are counted. One that a block alone has would
-    tell the mean after all: everywhere else its residual is the fit itself.
-    """
+    """Features of blocks: their mean, a histogram, and that less its regression on the mean."""
     means = blocks.double().mean(1)
     shares = histograms(blocks, len(CHARACTERS))
     shares = shares[:, (shares > 0).double().mean(0) >= 0.5]
@@ -134,13 +150,6 @@ def separation(
     blocks: Tensor, splits: Splits, permutations: int = PERMUTATIONS, seed: int = 0
 ) -> Iterator[dict[str, Any]]:
     """How well a classifier tells two parts apart, and whether they are one pool, by MMD.
-
-    The null of p is that blocks are exchangeable: any deal of the pooled blocks into two parts of
-    these sizes was as likely. Random parts are such a deal. Thirds by mean are none by
-    construction, in all that goes with the mean. Nor are two texts, and more than their authors
-    may tell: neighbouring blocks of a text are alike, so that two stretches of one text would be
-    rejected as well. A low p says that parts differ, not why. Less their mean, features lose its
-    regression over all parts together for p, and over the training rows of a pair for the AUC.
 
     Yields:
         ``split``, ``features`` (``mean``, ``histogram``, ``histogram without mean``), ``pair`` of

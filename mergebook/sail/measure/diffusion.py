@@ -5,9 +5,9 @@ its alignment to f_P is trained (Eq. 14); this loss then stays beside the veloci
 way of SAIL's section 4 stands beside it: a SiT grown from a smaller one.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,11 @@ from torch import Tensor, nn
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.sail.costs import count_flops
-from mergebook.sail.measure.latents import Judging, World, prepare, quality
+from mergebook.sail.measure.latents import Plan, World, prepare, quality
 from mergebook.sail.networks.diffusion.alignment import Projector, align_loss, repa_loss
 from mergebook.sail.networks.diffusion.flow import on_the_way, velocity_loss
 from mergebook.sail.networks.diffusion.networks import SiT
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.sail import grow
 from mergelib.training import make_optimiser, seeded, shuffled, train
 
@@ -60,11 +58,6 @@ class Parts(nn.Module):
     """A SiT and what its tokens are projected by, which are trained together.
 
     Equal sizes begin with equal weights.
-
-    Args:
-        world: of its latents, labels and representations.
-        width: of the SiT, a multiple of 16.
-        depth: its blocks.
     """
 
     def __init__(self, world: World, width: int, depth: int) -> None:
@@ -77,85 +70,23 @@ class Parts(nn.Module):
         self.block = max(1, depth // 3)  # whose tokens are aligned
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How SiTs are trained: settings of `diffusion`."""
-
-    width: int
-    depth: int
-    source: tuple[int, int]
-    steps: int
-    aligned: int
-    batch_size: int
-    rates: Mapping[str, float] = field(default_factory=lambda: RATES)
-
-
 class Arm(NamedTuple):
-    """A SiT at its start.
+    """A SiT at its start."""
 
-    Attributes:
-        name: one of `ARMS`.
-        parts: to be trained.
-        step: FLOPs of a step of training.
-        before: FLOPs that the start has taken: of `GROWN` the training of its source, which of
-            the accounts of `mergebook.sail.costs.Costs` C alone counts, and B and C for others.
-    """
-
-    name: str
-    parts: Parts
-    step: int
-    before: int
+    name: str  # one of `ARMS`
+    parts: Parts  # to be trained
+    step: int  # FLOPs of a step of training
+    before: int  # FLOPs that the start has taken; of `GROWN` its source, which C alone counts
 
 
 @study()
-def diffusion(
-    zoo: Zoo,
-    *,
-    task: str = "fashion_mnist",
-    only: Sequence[str] = (),
-    width: int = 64,
-    depth: int = 4,
-    source: tuple[int, int] = (32, 2),
-    steps: int = 1000,
-    aligned: int = 100,
-    prepared: int = 600,
-    represented: int = 300,
-    batch_size: int = 64,
-    rates: Mapping[str, float] = {},
-    printed: bool = True,
-    reads: Sequence[float] = (0.2, 0.5, 1.0),
-    samples: int = 1000,
-    euler: int = 25,
-    judged_on: Judging = "test",
-) -> Tables:
+def diffusion(zoo: Zoo, **settings: Any) -> Tables:
     """How well a SiT draws the pictures of one task, after so many steps, from four starts.
 
     ``SiT`` learns velocities; ``REPA`` pulls its tokens to those that the suite's backbone has of
     the clean picture, too; ``REPA + J`` begins where alignment alone has led and adds the alignment
     loss; ``REPA, grown`` begins with a smaller SiT, trained for as many steps. Pictures are judged
     by features of the task's expert, which no arm sees.
-
-    Args:
-        zoo: experts and their suite, of pictures, on a vision transformer.
-        task: whose training pictures are learned.
-        only: names of `ARMS`, by default all. An arm resumes by itself if it is a point of its own
-            (``--at 'only=["REPA"]'``).
-        width: of the SiT, a multiple of 16; the tokens of its first third of blocks are aligned.
-        depth: its blocks.
-        source: width and depth of the smaller one; its width divides the other.
-        steps: of training.
-        aligned: steps of alignment alone.
-        prepared: steps of the autoencoder.
-        represented: steps of f_P, by which latents give the backbone's tokens.
-        batch_size: latents of a step.
-        rates: of AdamW, constant, without decay, by names of `TRAININGS`; of others, `RATES`, the
-            best ones by this study itself, ``judged_on`` validation pictures and half as long, on
-            seeds that no result has.
-        printed: whether f_P sees the noisy latent, as Eq. 16 is printed, or the clean one.
-        reads: shares of the steps after which pictures are drawn.
-        samples: pictures drawn, and compared with as many real ones, if there are.
-        euler: steps of drawing.
-        judged_on: split of these real ones; validation pictures are for choosing rates by.
 
     Returns:
         ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``; for
@@ -167,28 +98,16 @@ def diffusion(
         J``, which has no sources; of ``REPA, grown``, ``"steps"`` is A and B. ``losses``: rows of
         ``arm``, ``step`` and ``velocity``. ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and
         ``before`` the first. ``floor``: see `mergebook.sail.measure.latents.World`.
-
-    Raises:
-        TypeError: a backbone that is no vision transformer.
-        ValueError: an unknown arm, or training, or split.
     """
-    for what, names, known in (("arm", only, ARMS), ("training", rates, TRAININGS)):
+    plan = Plan(**settings)
+    for what, names, known in (("arm", plan.only, ARMS), ("training", plan.rates, TRAININGS)):
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"unknown {what} {unknown[0]!r}; known: {'; '.join(known)}")
-    world = prepare(
-        zoo,
-        task,
-        samples=samples,
-        prepared=prepared,
-        represented=represented,
-        printed=printed,
-        judged_on=judged_on,
-    )
-    plan = Plan(width, depth, source, steps, aligned, batch_size, {**RATES, **rates})
+    world = prepare(zoo, plan)
     tables: Tables = {"quality": [], "losses": [], "cost": [], "floor": world.floor}
-    at = {share: max(1, round(share * steps)) for share in reads}
-    rival = step_flops(Parts(world, width, depth), world, REPA, plan)
-    for arm in arms(world, plan, only):
+    at = {share: max(1, round(share * plan.steps)) for share in plan.reads}
+    rival = step_flops(Parts(world, plan.width, plan.depth), world, REPA, plan)
+    for arm in arms(world, plan):
         accounts = {"steps": at}
         for account, before in (("A", 0), ("cost", arm.before)):
             if before or (account == "A" and arm.step != rival):
@@ -207,13 +126,18 @@ def diffusion(
             for share, step in read.items():
                 arm.parts.network.load_state_dict(kept[step])
                 row = {"arm": arm.name, "step": step, "read": share, "account": account}
-                tables["quality"].append(row | quality(world, arm.parts.network, samples, euler))
+                tables["quality"].append(row | quality(world, arm.parts.network, plan))
     return tables
 
 
-def arms(world: World, plan: Plan, only: Sequence[str] = ()) -> Iterator[Arm]:
+diffusion.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # where studies are read
+    [inspect.Parameter("zoo", inspect.Parameter.POSITIONAL_ONLY), *Plan.parameters()]
+)
+
+
+def arms(world: World, plan: Plan) -> Iterator[Arm]:
     """Some of `ARMS` at their starts, by default all, each made when it is asked for."""
-    for name in only or ARMS:
+    for name in plan.only or ARMS:
         parts, before = Parts(world, plan.width, plan.depth), 0
         if name == ALIGNED:
             before = world.flops + plan.aligned * step_flops(parts, world, ALONE, plan)
@@ -229,28 +153,15 @@ def arms(world: World, plan: Plan, only: Sequence[str] = ()) -> Iterator[Arm]:
 
 
 def trained(
-    parts: Parts,
-    world: World,
-    name: str,
-    plan: Plan,
-    wanted: Collection[int],
+    parts: Parts,  # at their start
+    world: World,  # what all arms share
+    name: str,  # one of `TRAININGS`
+    plan: Plan,  # how to train
+    wanted: Collection[int],  # numbers of steps
     *,
-    steps: int | None = None,
+    steps: int | None = None,  # of training; by default the plan's
 ) -> tuple[dict[int, dict[str, Tensor]], list[float]]:
-    """Train in place, all arms on the same batches, times and noise.
-
-    Args:
-        parts: at their start.
-        world: what all arms share.
-        name: one of `TRAININGS`.
-        plan: how to train.
-        wanted: numbers of steps.
-        steps: of training; by default the plan's.
-
-    Returns:
-        Moving averages of the SiT's weights after the steps that are wanted, and the loss of
-        velocities before each step.
-    """
+    """Train in place, all arms on the same batches, times and noise."""
     velocities: list[float] = []
     average = {key: value.clone() for key, value in parts.network.state_dict().items()}
     kept: dict[int, dict[str, Tensor]] = {}
@@ -269,7 +180,7 @@ def trained(
         parts,
         shuffled(len(world.latents), plan.batch_size, generator, steps=length),
         _loss_of(parts, world, name, velocities),
-        make_optimiser(parts, "adamw", plan.rates[name], weight_decay=0.0),
+        make_optimiser(parts, "adamw", {**RATES, **plan.rates}[name], weight_decay=0.0),
         on_step=keep,
     )
     return kept, velocities

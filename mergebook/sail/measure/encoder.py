@@ -6,7 +6,6 @@ and 9). Nothing is trained here.
 """
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,14 +17,9 @@ from mergebook.lab.runner import beginning_of, study
 from mergebook.suites.families.sentences import SentenceEncoder
 from mergebook.suites.heads import features
 from mergebook.suites.models import Head
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergebook.suites.zoo import make_heads
-from mergelib.evaluation.tasks import (
-    Suite,
-)
-from mergelib.messages.brief import Brief
+from mergelib.evaluation.tasks import Suite
 from mergelib.sail import grow
 from mergelib.sail.growth.depth import Depth
 from mergelib.sail.growth.width import Width
@@ -34,21 +28,13 @@ from mergelib.training import seeded
 
 @dataclass(frozen=True)
 class Way:
-    """How an encoder is grown: arguments of `mergelib.sail.grow`, and sizes over the source's.
+    """How an encoder is grown: arguments of `mergelib.sail.grow`, and sizes over the source's."""
 
-    Attributes:
-        width: how it is made wider.
-        depth: how it is made deeper.
-        wider: how many times as many dimensions of the stream, and heads.
-        hidden: how many times as many hidden units in a layer.
-        deeper: how many times as many layers.
-    """
-
-    width: Width = "replicate"
-    depth: Depth = "identity"
-    wider: float = 1
-    hidden: float = 1
-    deeper: int = 1
+    width: Width = "replicate"  # how it is made wider
+    depth: Depth = "identity"  # how it is made deeper
+    wider: float = 1  # how many times as many dimensions of the stream, and heads
+    hidden: float = 1  # how many times as many hidden units in a layer
+    deeper: int = 1  # how many times as many layers
 
 
 TWICE, HALF_AGAIN = (Way(wider=size, hidden=size) for size in (2, 1.5))
@@ -67,26 +53,9 @@ WAYS = {
 }
 
 
-@dataclass(frozen=True, repr=False)
-class Reading(Brief):
-    """What an encoder makes of the test sentences of a suite.
-
-    Attributes:
-        answers: by task, the classes that its zero-shot head names, ``(N,)``.
-        cosines: of the features of all pairs of sentences, of one task or of two, float64.
-    """
-
-    answers: dict[str, Tensor]
-    cosines: Tensor
-
-
 @study(load=beginning_of)
 def encoder(zoo: Zoo, *, sentences: int = 100) -> Tables:
     """Accuracies and similarities of an encoder that was grown in every one of `WAYS`.
-
-    Args:
-        zoo: a suite with its pretrained encoder.
-        sentences: of each task's test part, at most.
 
     Returns:
         ``tasks``: rows of ``way`` (of `WAYS`, or ``source``, or ``random``: the source's sizes at
@@ -95,47 +64,43 @@ def encoder(zoo: Zoo, *, sentences: int = 100) -> Tables:
         ``way``, sizes (``width``, ``hidden``, ``layers``, ``parameters``), ``correlation`` of the
         cosines of all pairs of sentences with the source's, and ``change``, the largest of a
         cosine. ``refused``: rows of ``way`` and ``reason``, where `grow` refuses.
-
-    Raises:
-        ValueError: for a suite whose model is no sentence encoder.
     """
-    source = zoo.model
+    source, seed = zoo.model, zoo.suite.seed
     if not isinstance(source, SentenceEncoder):
         raise ValueError(f"the study grows sentence encoders, got {type(source).__name__}")
     tables: Tables = {"tasks": [], "encoders": [], "refused": []}
-    own = read(source, zoo.suite, sentences)
-    for way, network in _encoders(source, zoo.suite.seed):
-        if isinstance(network, ValueError):
-            tables["refused"].append({"way": way, "reason": str(network)})
-            continue
-        reading = read(network, zoo.suite, sentences)
-        for task, answers in reading.answers.items():
+    with seeded(seed):
+        encoders = {"source": source, "random": SentenceEncoder(copy.deepcopy(source.bert.config))}
+    for name, way in WAYS.items():
+        try:
+            encoders[name] = grown(source, way, seed)
+        except ValueError as error:
+            tables["refused"].append({"way": name, "reason": str(error)})
+    own, cosines = _read(source, zoo.suite, sentences)
+    for name, network in encoders.items():
+        found, others = _read(network, zoo.suite, sentences)
+        for task, answers in found.items():
             labels = zoo.suite.tasks[task].test.labels[:sentences]
-            shares = {"accuracy": labels, "agreement": own.answers[task]}
             row = {
-                name: float((answers == right).double().mean()) for name, right in shares.items()
+                "accuracy": float((answers == labels).double().mean()),
+                "agreement": float((answers == own[task]).double().mean()),
             }
-            tables["tasks"].append({"way": way, "task": task, **row})
-        pair = torch.stack([own.cosines, reading.cosines])
-        alike = {
-            "correlation": float(torch.corrcoef(pair)[0, 1]),
-            "change": float((pair[0] - pair[1]).abs().max()),
+            tables["tasks"].append({"way": name, "task": task, **row})
+        config = network.bert.config
+        row = {
+            "width": config.hidden_size,
+            "hidden": config.intermediate_size,
+            "layers": config.num_hidden_layers,
+            "parameters": sum(parameter.numel() for parameter in network.parameters()),
+            "correlation": float(torch.corrcoef(torch.stack([cosines, others]))[0, 1]),
+            "change": float((cosines - others).abs().max()),
         }
-        tables["encoders"].append({"way": way, **_sizes(network), **alike})
+        tables["encoders"].append({"way": name, **row})
     return tables
 
 
 def grown(source: SentenceEncoder, way: Way, seed: int) -> SentenceEncoder:
-    """A larger encoder, made of a smaller one.
-
-    Args:
-        source: the smaller one.
-        way: how.
-        seed: draws its start and random directions.
-
-    Raises:
-        ValueError: where `grow` refuses.
-    """
+    """A larger encoder, made of a smaller one."""
     config = copy.deepcopy(source.bert.config)
     config.hidden_size = round(way.wider * config.hidden_size)
     config.num_attention_heads = round(way.wider * config.num_attention_heads)
@@ -143,22 +108,24 @@ def grown(source: SentenceEncoder, way: Way, seed: int) -> SentenceEncoder:
     config.num_hidden_layers *= way.deeper
     with seeded(seed):
         network = SentenceEncoder(config)
-    small, large = _headed(source), _headed(network)
+    small, large = (  # with a head: `grow` leaves the width of what a model's output shows
+        nn.Sequential(net, Head(torch.eye(1, net.width))) for net in (source, network)
+    )
     generator = torch.Generator().manual_seed(seed)
     state = grow(small, large, width=way.width, depth=way.depth, generator=generator)
     large.load_state_dict(state)
     return network
 
 
-def read(network: nn.Module, suite: Suite, sentences: int) -> Reading:
-    """What an encoder makes of at most so many test sentences of each task."""
+def _read(network: nn.Module, suite: Suite, sentences: int) -> tuple[dict[str, Tensor], Tensor]:
+    """Zero-shot answers to at most so many sentences of each task, and cosines of all pairs."""
     heads = make_heads(network, suite)
     found = {
         name: features(network, task.test.inputs[:sentences], task.transform)
         for name, task in suite.tasks.items()
     }
     answers = {name: heads[name](x).argmax(1) for name, x in found.items()}
-    return Reading(answers, pairwise_cosines(torch.cat([*found.values()])))
+    return answers, pairwise_cosines(torch.cat([*found.values()]))
 
 
 def pairwise_cosines(rows: Tensor) -> Tensor:
@@ -166,33 +133,3 @@ def pairwise_cosines(rows: Tensor) -> Tensor:
     unit = F.normalize(rows.double(), dim=1)
     first, second = torch.triu_indices(len(rows), len(rows), offset=1)
     return (unit @ unit.T)[first, second]
-
-
-def _encoders(
-    source: SentenceEncoder, seed: int
-) -> Iterator[tuple[str, SentenceEncoder | ValueError]]:
-    """The source, one at its random start, and the source grown in every way, or why not."""
-    yield "source", source
-    with seeded(seed):
-        start = SentenceEncoder(copy.deepcopy(source.bert.config))
-    yield "random", start
-    for name, way in WAYS.items():
-        try:
-            yield name, grown(source, way, seed)
-        except ValueError as error:
-            yield name, error
-
-
-def _headed(network: SentenceEncoder) -> nn.Module:
-    """With a head behind it: `grow` leaves the width of what a model's output shows."""
-    return nn.Sequential(network, Head(torch.eye(1, network.width)))
-
-
-def _sizes(network: SentenceEncoder) -> dict[str, int]:
-    config = network.bert.config
-    return {
-        "width": config.hidden_size,
-        "hidden": config.intermediate_size,
-        "layers": config.num_hidden_layers,
-        "parameters": sum(parameter.numel() for parameter in network.parameters()),
-    }

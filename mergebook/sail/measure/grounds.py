@@ -31,13 +31,8 @@ from mergebook.suites.data.texts import TEXTS
 from mergebook.suites.families import family_of, pictures
 from mergebook.suites.loading import load_suite
 from mergebook.suites.models import GPT, ResNet, to_tokens
-from mergebook.suites.types import (
-    PretrainingSet,
-)
-from mergelib.evaluation.tasks import (
-    Split,
-    Task,
-)
+from mergebook.suites.types import PretrainingSet
+from mergelib.evaluation.tasks import Split, Task
 from mergelib.hashing import stable_seed
 from mergelib.problems import calling
 
@@ -70,12 +65,7 @@ HELD = {"classes": 20, "train": 110, "validation": 25}  # photographs of a class
 
 
 def transfer_of(run: Run) -> Loaded:
-    """The transfer of a run and its seed: two texts, or a task of a suite of pictures.
-
-    Raises:
-        ValueError: an unknown suite, task, profile, way of learning or kind of sources, or a
-            setting of zoos.
-    """
+    """The transfer of a run and its seed: two texts, or a task of a suite of pictures."""
     learning, known = run.settings["learning"], run.settings["known"]
     if run.suite in TEXTS:
         _one_of("learning", learning, ["labels"])
@@ -145,11 +135,7 @@ def _apart(seen: PretrainingSet, seed: int) -> tuple[PretrainingSet, Task]:
 
 
 def text_transfer(source: Texts) -> Transfer:
-    """Sources of two texts, each on every second block; the target is mixed from the others.
-
-    Raises:
-        ValueError: other than two texts.
-    """
+    """Sources of two texts, each on every second block; the target is mixed from the others."""
     if len(source.texts) != 2:
         count = len(source.texts)
         raise ValueError(f"{count} texts, expected two: that of the suite and one other")
@@ -185,25 +171,15 @@ def text_transfer(source: Texts) -> Transfer:
 
 
 def picture_transfer(
-    task: Task,
-    known: Sequence[PretrainingSet],
-    seed: int,
-    learning: str = "labels",
+    task: Task,  # the target
+    known: Sequence[PretrainingSet],  # what sources see, one set or two
+    seed: int,  # of everything drawn
+    learning: str = "labels",  # of sources and on the target, one of `LEARNING`
     *,
-    profile: str = "default",
-    device: str = "cpu",
+    profile: str = "default",  # one of `RESNETS`
+    device: str = "cpu",  # of networks
 ) -> Transfer:
-    """Sources of a set each, or of half of the classes of one, and a task of other pictures.
-
-    Args:
-        task: the target.
-        known: what sources see, one set or two.
-        seed: of everything drawn.
-        learning: of sources and on the target, one of `LEARNING`: with labels, and judged by the
-            network's head or by a probe; or without labels, and judged by a probe.
-        profile: one of `RESNETS`.
-        device: of networks.
-    """
+    """Sources of a set each, or of half of the classes of one, and a task of other pictures."""
     parts = [each.train for each in known]
     name = LEARNING[learning]
     if len(known) == 1:

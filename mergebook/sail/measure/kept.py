@@ -17,7 +17,7 @@ from torch import nn
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings, study
 from mergebook.sail.costs import count_flops, loop_flops
-from mergebook.sail.measure.arms import NOISE
+from mergebook.sail.measure.sources import NOISE
 from mergebook.sail.measure.text import texts_of
 from mergebook.sail.measure.training import Plan, State, Texts, by_adam, load_corpus
 from mergebook.sail.measure.transfers import settled
@@ -53,29 +53,17 @@ SIZES: dict[str, Any] = {"train_size": 6000, "validation_size": 500, "test_size"
 
 @dataclass(frozen=True, repr=False)
 class Ground(Brief):
-    """Data, and the networks that learn on them.
+    """Data, and the networks that learn on them."""
 
-    Attributes:
-        builds: by family, a network at a random start.
-        parts: D_1, D_2 and D*; inputs as the networks take them.
-        choose: of D*'s law, for what is chosen.
-        judge: likewise, for what is reported.
-        batch_size: examples of a step.
-    """
-
-    builds: Mapping[str, Build]
-    parts: Sequence[Split]
-    choose: Split
+    builds: Mapping[str, Build]  # by family, a network at a random start
+    parts: Sequence[Split]  # D_1, D_2 and D*; inputs as the networks take them
+    choose: Split  # of D*'s law, for what is chosen
     judge: Split
-    batch_size: int
+    batch_size: int  # examples of a step
 
 
 def ground_of(run: Run) -> Loaded:
-    """The ground of a run and its seed: a text, or the first task of a suite of pictures.
-
-    Raises:
-        ValueError: an unknown suite, or a setting of zoos.
-    """
+    """The ground of a run and its seed: a text, or the first task of a suite of pictures."""
     refuse_zoo_settings(run, "studies of growth")
     if run.suite in TEXTS:
         loaded = texts_of(run)
@@ -100,12 +88,7 @@ def picture_ground(task: Task, seed: int) -> Ground:
 
 
 def picture_networks(classes: int, layers: tuple[int, int]) -> dict[str, Build]:
-    """An MLP of width 64 or 96, and a ResNet of 8 or 12 with two or three blocks a stage.
-
-    Args:
-        classes: of the pictures.
-        layers: of the MLP, and of the deeper one.
-    """
+    """An MLP of width 64 or 96, and a ResNet of 8 or 12 with two or three blocks a stage."""
 
     def mlp(wide: bool, deep: bool) -> nn.Module:
         width = 96 if wide else 64
@@ -137,35 +120,22 @@ def text_ground(source: Texts) -> Ground:
 
 @study(load=ground_of)
 def kept(
-    ground: Ground,
-    seed: int,
+    ground: Ground,  # data and networks
+    seed: int,  # of all that is drawn
     *,
-    source_steps: int = 300,
-    source_rate: float = 3e-3,
-    steps: int = 100,
-    map_rates: Sequence[float] = (3e-4, 1e-3, 1e-2, 1e-1),
-    further: int = 100,
-    rates: Sequence[float] = (3e-4, 1e-3, 3e-3),
-    only: Sequence[str] = (),
+    source_steps: int = 300,  # of Adam, for a source
+    source_rate: float = 3e-3,  # of every such step
+    steps: int = 100,  # of Adam, for maps
+    map_rates: Sequence[float] = (3e-4, 1e-3, 1e-2, 1e-1),  # of these
+    further: int = 100,  # steps of training from the start that was learned, at most
+    rates: Sequence[float] = (3e-4, 1e-3, 3e-3),  # of these, and of those from the plain start
+    only: Sequence[str] = (),  # families, by default all of the ground
 ) -> Tables:
     """Share of a source's learning that a larger network begins with, by scheme and family.
 
-    The share is (random − loss)/(random − source), of losses on D*'s law; ``random`` is that of
-    the larger network at its random start. Maps are learned on D*, so they may get above 1. What
-    they cost is given to the plain start as further steps of training, then both are compared.
-
-    Args:
-        ground: data and networks.
-        seed: of all that is drawn.
-        source_steps: of Adam, for a source.
-        source_rate: of every such step.
-        steps: of Adam, for maps.
-        map_rates: of these; the one with the lowest loss on ``choose`` is taken.
-        further: steps of training from the start that was learned, at most.
-        rates: of these, and of those from the plain start. For each start, ``choose`` takes the
-            rate and where to stop, a multiple of a quarter of ``further``.
-        only: families, by default all of the ground. One resumes by itself if it is a point of its
-            own (``--at 'only=["MLP"]'``).
+    The share is (random − loss)/(random − source), of losses on D*'s law; ``random`` is that of the
+    larger network at its random start. Maps are learned on D*, so they may get above 1. What they
+    cost is given to the plain start as further steps of training, then both are compared.
 
     Returns:
         ``starts``: rows of ``family``, ``grown`` (`GROWN`), ``width`` and ``depth`` (schemes;
@@ -178,14 +148,9 @@ def kept(
         much), ``after`` (loss after at most ``further`` steps), and ``plain`` (after at most
         ``further`` + ``extra``, from one source grown by ``mean`` and ``identity``, or ``stack``
         where no layer can be closed). Losses in nats.
-
-    Raises:
-        ValueError: a family that the ground does not have.
     """
-    for family in only:
-        check_choice("family", family, [*ground.builds])
     tables: Tables = {"starts": [], "trained": []}
-    for family in only or ground.builds:
+    for family in _families(ground, only):
         build = ground.builds[family]
         bench = Bench(ground, build, seed, steps, map_rates, further, rates)
         spots = {"one": ("common", 0), "shared": ("common", 1), "own": ("second", 1)}
@@ -206,21 +171,55 @@ def kept(
     return tables
 
 
+@study(load=ground_of)
+def kept_scratch(
+    ground: Ground,
+    seed: int,
+    *,
+    source_steps: int = 300,
+    source_rate: float = 3e-3,
+    steps: int = 120,  # of training from scratch
+    every: int = 20,  # steps between two readings
+    rates: Sequence[float] = (3e-3, 1e-2),  # the best on `choose` counts, at each reading
+    only: Sequence[str] = (),
+) -> Tables:
+    """Fraction of a source's learning that larger networks reach from their random start.
+
+    The control of `kept`, with its data, sources and random starts, so that learned maps can be
+    compared with training that costs as much and has no source.
+
+    Returns:
+        ``curve``: rows of ``family``, ``grown`` (`GROWN`), ``step``, ``rate``, ``loss`` (nats, on
+        ``judge``) and ``kept``, which is (random − loss)/(random − source).
+    """
+    rows: list[dict[str, Any]] = []
+    stops = range(every, steps + 1, every)
+    for family in _families(ground, only):
+        bench = Bench(ground, ground.builds[family], seed, 0, (), 0, rates)
+        source = bench.loss(bench.source("common", 0, source_steps, source_rate))
+        for grown in GROWN:
+            fresh = bench.fresh(grown)
+            random, part = bench.loss(fresh), ground.parts[2]
+            runs = {rate: bench.states(fresh, part, stops, rate) for rate in rates}
+            for step in stops:
+                nets = {rate: _loaded(fresh, states[step]) for rate, states in runs.items()}
+                best = min(nets, key=lambda rate: bench.loss(nets[rate], ground.choose))
+                loss = bench.loss(nets[best])
+                row = {"family": family, "grown": grown, "step": step, "rate": best, "loss": loss}
+                rows.append({**row, "kept": (random - loss) / (random - source)})
+    return {"curve": rows}
+
+
+def _families(ground: Ground, only: Sequence[str]) -> Sequence[str]:
+    for family in only:
+        check_choice("family", family, [*ground.builds])
+    return only or [*ground.builds]
+
+
 def ways(
     source: nn.Module, build: Build, seed: int, kinds: Iterable[str] = GROWN
 ) -> Iterator[tuple[str, str, str, nn.Module, nn.Module]]:
-    """A network grown in every way that fits it.
-
-    Args:
-        source: the small one.
-        build: of the larger one.
-        seed: draws its random start, and what schemes draw.
-        kinds: of `GROWN`.
-
-    Yields:
-        What is grown, the schemes of width and of depth (empty where nothing is wider, or deeper),
-        the larger network at its random start, and grown.
-    """
+    """A network grown in every way that fits it."""
     for grown in kinds:
         wide, deep = GROWN[grown]
         for width, depth in product(WIDTHS if wide else ("",), DEPTHS if deep else ("",)):
@@ -236,19 +235,12 @@ def ways(
 
 @dataclass(frozen=True, repr=False)
 class Start(Brief):
-    """A larger network that begins with what smaller ones have learned.
+    """A larger network that begins with what smaller ones have learned."""
 
-    Attributes:
-        words: how, as in the tables of `kept`.
-        model: the larger network.
-        rate: of Adam, where maps were learned.
-        flops: of learning them.
-    """
-
-    words: dict[str, str]
-    model: nn.Module
-    rate: float = 0.0
-    flops: int = 0
+    words: dict[str, str]  # how, as in the tables of `kept`
+    model: nn.Module  # the larger network
+    rate: float = 0.0  # of Adam, where maps were learned
+    flops: int = 0  # of learning them
 
 
 @dataclass(frozen=True, repr=False)
@@ -268,7 +260,7 @@ class Bench(Brief):
         with seeded(stable_seed("start", start, self.seed)):
             net = self.build(False, False)
         split = self.ground.parts[part]
-        return _loaded(net, self._trained(net, split, [steps], rate)[steps])
+        return _loaded(net, self.states(net, split, [steps], rate)[steps])
 
     def fresh(self, grown: str) -> nn.Module:
         """A larger network at its random start."""
@@ -351,7 +343,7 @@ class Bench(Brief):
         stops = [*range(every, max(budgets) + 1, every), *budgets]
         reached = [(0, self.loss(model, self.ground.choose), self.loss(model))]
         for rate in self.rates:
-            states = self._trained(model, self.ground.parts[2], stops, rate)
+            states = self.states(model, self.ground.parts[2], stops, rate)
             for count, state in states.items():
                 net = _loaded(model, state)
                 reached.append((count, self.loss(net, self.ground.choose), self.loss(net)))
@@ -360,7 +352,7 @@ class Bench(Brief):
             for budget in budgets
         }
 
-    def _trained(
+    def states(
         self, model: nn.Module, split: Split, steps: Sequence[int], rate: float
     ) -> dict[int, State]:
         seed = stable_seed("order", self.seed)

@@ -35,12 +35,6 @@ VARIATION = "total variation"
 def text_kernels(source: Texts, *, factors: Sequence[float] = FACTORS) -> Tables:
     """Eq. 11 for thirds by mean token value, in all features, tokens and bandwidths.
 
-    Args:
-        source: one text, to be cut into thirds; its seed draws the stretch, a fifth of the text,
-            that is left out.
-        factors: bandwidths of the Gaussian kernel, in median distances. Far above 1, MMD² is
-            nearly the squared distance of means, over the squared bandwidth.
-
     Returns:
         ``distances``: rows of ``tokens`` (``characters``, ``byte pairs``), ``factor`` and what
         `mergebook.sail.measure.text.weighed` has.
@@ -58,21 +52,14 @@ def text_kernels(source: Texts, *, factors: Sequence[float] = FACTORS) -> Tables
 
 @study(load=texts_of)
 def mixture_weights(
-    source: Texts,
+    source: Texts,  # its seed, and texts: D_1 and D_2, or one, to be cut into thirds
     *,
-    others: Sequence[str] = ("wikitext2_test",),
-    shares: Sequence[float] = SHARES,
-    factors: Sequence[float] = FACTORS,
-    plan: Mapping[str, Any] = {},
+    others: Sequence[str] = ("wikitext2_test",),  # the name of D_2; none for thirds
+    shares: Sequence[float] = SHARES,  # values of ρ
+    factors: Sequence[float] = FACTORS,  # as of `text_kernels`
+    plan: Mapping[str, Any] = {},  # sizes of blocks and vocabularies, and what is held out
 ) -> Tables:
     """Eq. 11 for the mixtures of `mixture`, where γ_1 is the share, in all features and kernels.
-
-    Args:
-        source: its seed, and texts: D_1 and D_2, or one, to be cut into thirds.
-        others: the name of D_2; none for thirds.
-        shares: values of ρ.
-        factors: as of `text_kernels`.
-        plan: sizes of blocks and vocabularies, and what is held out; nothing is trained.
 
     Returns:
         ``weights``: rows of ``share``, ``features``, ``kernel`` (the factor, or `VARIATION`, that

@@ -6,8 +6,9 @@ task's expert, by its features and by the classes that it tells.
 """
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from inspect import Parameter
 from typing import Literal, get_args
 
 import torch
@@ -20,9 +21,7 @@ from mergebook.sail.networks.diffusion.alignment import LatentToRepresentation
 from mergebook.sail.networks.diffusion.flow import draw
 from mergebook.sail.networks.diffusion.networks import CHANNELS, SIDE, AutoEncoder, SiT
 from mergebook.suites.models import VisionTransformer
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
 from mergelib.problems.checks import check_choice
@@ -35,83 +34,75 @@ ROWS = 500  # pictures at a time, where nothing is trained
 
 @dataclass(frozen=True, repr=False)
 class World(Brief):
-    """What all arms share.
+    """What all arms share."""
 
-    Attributes:
-        latents: of the training pictures, ``(N, 4, 8, 8)``, each channel of mean 0, variance 1.
-        labels: theirs, ``(N,)``.
-        names: of the classes.
-        wanted: the backbone's tokens, ``(N, 16, size)``, each feature of mean 0 and variance 1.
-        represent: f_P, frozen.
-        printed: whether f_P sees the noisy latent or the clean one.
-        picture: latents to pictures in -1..1.
-        judge: pictures to an expert's features and classes.
-        real: features of the pictures that drawn ones are compared with.
-        floor: rows of ``pictures``, their ``count``, ``frechet`` and ``kernel``: distances from
-            those of as many training pictures, as they are (``"real"``) and from their latents
-            (``"decoded"``).
-        flops: of f_P's training.
-        seed: of everything drawn.
-    """
-
-    latents: Tensor
-    labels: Tensor
-    names: tuple[str, ...]
-    wanted: Tensor
-    represent: nn.Module
-    printed: bool
-    picture: Callable[[Tensor], Tensor]
-    judge: Callable[[Tensor], tuple[Tensor, Tensor]]
-    real: Tensor
-    floor: Rows
-    flops: int
-    seed: int
+    latents: Tensor  # of the training pictures, `(N, 4, 8, 8)`, each channel of mean 0, variance 1
+    labels: Tensor  # theirs, `(N,)`
+    names: tuple[str, ...]  # of the classes
+    wanted: Tensor  # the backbone's tokens, `(N, 16, size)`, each feature of mean 0 and variance 1
+    represent: nn.Module  # f_P, frozen
+    printed: bool  # whether f_P sees the noisy latent or the clean one
+    picture: Callable[[Tensor], Tensor]  # latents to pictures in -1..1
+    judge: Callable[[Tensor], tuple[Tensor, Tensor]]  # pictures to an expert's features and classes
+    real: Tensor  # features of the pictures that drawn ones are compared with
+    floor: Rows  # rows of `pictures`, their `count`, `frechet` and `kernel`
+    flops: int  # of f_P's training
+    seed: int  # of everything drawn
 
 
-def prepare(
-    zoo: Zoo,
-    task: str,
-    *,
-    samples: int,
-    prepared: int,
-    represented: int,
-    printed: bool = True,
-    judged_on: Judging = "test",
-) -> World:
-    """Train autoencoder and f_P on a task's training pictures, on the backbone's device.
+@dataclass(frozen=True)
+class Plan:
+    """The settings of the study `diffusion`."""
 
-    Args:
-        zoo: experts and their suite, of pictures, on a vision transformer.
-        task: whose pictures.
-        samples: real pictures to compare with, at most.
-        prepared: steps of the autoencoder, with batches of 64.
-        represented: steps of f_P, likewise.
-        printed: see `World`.
-        judged_on: split of these real pictures.
+    width: int = 64  # of the SiT, a multiple of 16; tokens of its first third of blocks are aligned
+    depth: int = 4  # its blocks
+    source: tuple[int, int] = (32, 2)  # width and depth of the smaller one; its width divides
+    task: str = "fashion_mnist"  # whose training pictures are learned
+    only: Sequence[str] = ()  # arms, by default all; one resumes by itself if it is a point
+    steps: int = 1000  # of training
+    aligned: int = 100  # of alignment alone
+    prepared: int = 600  # of the autoencoder, with batches of 64
+    represented: int = 300  # of f_P, by which latents give the backbone's tokens, likewise
+    batch_size: int = 64  # latents of a step
+    # Of AdamW, constant, without decay, by names of trainings; of others, the best ones by this
+    # study itself, on validation pictures and half as long, on seeds that no result has.
+    rates: Mapping[str, float] = field(default_factory=dict)
+    printed: bool = True  # whether f_P sees the noisy latent, as printed (Eq. 16), or the clean one
+    reads: Sequence[float] = (0.2, 0.5, 1.0)  # shares of the steps after which pictures are drawn
+    samples: int = 1000  # pictures drawn, and compared with as many real ones, if there are
+    euler: int = 25  # steps of drawing
+    judged_on: Judging = "test"  # split of these real ones; validation is for choosing rates by
 
-    Raises:
-        TypeError: a backbone that is no vision transformer.
-        ValueError: another split.
-    """
-    check_choice("judged_on", judged_on, get_args(Judging))
+    @classmethod
+    def parameters(cls) -> list[Parameter]:
+        """The fields as keyword-only parameters of a function."""
+        usual, kind = cls(), Parameter.KEYWORD_ONLY
+        return [
+            Parameter(each.name, kind, default=getattr(usual, each.name)) for each in fields(cls)
+        ]
+
+
+def prepare(zoo: Zoo, plan: Plan) -> World:
+    """Train autoencoder and f_P on a task's training pictures, on the backbone's device."""
+    check_choice("judged_on", plan.judged_on, get_args(Judging))
     model = zoo.model
     if not isinstance(model, VisionTransformer):
         raise TypeError(f"the backbone is a {type(model).__name__}, expected VisionTransformer")
-    data, seed = zoo.suite.tasks[task], stable_seed("diffusion", zoo.suite.seed)
+    data, seed = zoo.suite.tasks[plan.task], stable_seed("diffusion", zoo.suite.seed)
     device = next(model.parameters()).device
-    parts = (data.train, getattr(data, judged_on))
+    parts = (data.train, getattr(data, plan.judged_on))
     pictures, shown = (data.transform(part.inputs.to(device)) for part in parts)
     backbone, expert = copy.deepcopy(model).eval(), copy.deepcopy(model).eval()
     backbone.load_state_dict(zoo.pretrained)
-    expert.load_state_dict(zoo.experts[task])
+    expert.load_state_dict(zoo.experts[plan.task])
 
     def judge(rows: Tensor) -> tuple[Tensor, Tensor]:
         features = by_rows(expert, rows)
-        return features.cpu(), zoo.heads[task](features).argmax(1).cpu()
+        return features.cpu(), zoo.heads[plan.task](features).argmax(1).cpu()
 
     with seeded(seed):
         coder = AutoEncoder().to(device)
-    _fit(coder, pictures, pictures, prepared, seed)
+    _fit(coder, pictures, pictures, plan.prepared, seed)
     codes = by_rows(coder.encode, pictures)
     spread, middle = torch.std_mean(codes, (0, 2, 3), keepdim=True)
     tokens = by_rows(backbone.tokens, pictures)
@@ -119,12 +110,12 @@ def prepare(
     latents, wanted = (codes - middle) / spread, (tokens - middle_of) / spread_of
     with seeded(seed):
         represent = LatentToRepresentation(wanted.shape[-1]).to(device)
-    flops = _fit(represent, latents, wanted, represented, seed)
+    flops = _fit(represent, latents, wanted, plan.represented, seed)
 
     def picture(rows: Tensor) -> Tensor:
         return by_rows(lambda part: coder.decode(part * spread + middle).clamp(-1, 1), rows)
 
-    real = judge(shown[:samples])[0]
+    real = judge(shown[: plan.samples])[0]
     near = {"real": pictures[: len(real)], "decoded": picture(latents[: len(real)])}
     floor: Rows = [
         {"pictures": name, "count": len(rows), **_distances(judge(rows)[0], real)}
@@ -136,7 +127,7 @@ def prepare(
         tuple(data.class_names),
         wanted,
         represent.requires_grad_(False),
-        printed,
+        plan.printed,
         picture,
         judge,
         real,
@@ -147,14 +138,7 @@ def prepare(
 
 
 def drawn(world: World, network: SiT, labels: Tensor, steps: int) -> Tensor:
-    """Pictures in -1..1 of some classes; every network begins with the same noise.
-
-    Args:
-        world: of the latents.
-        network: left in training mode.
-        labels: ``(n,)``.
-        steps: of Euler's method.
-    """
+    """Pictures in -1..1 of some classes; every network begins with the same noise."""
     generator = torch.Generator().manual_seed(world.seed + 2)
     shape = (CHANNELS, SIDE, SIDE)
     network.eval()
@@ -166,21 +150,15 @@ def drawn(world: World, network: SiT, labels: Tensor, steps: int) -> Tensor:
     return world.picture(torch.cat(latents))
 
 
-def quality(world: World, network: SiT, samples: int, steps: int) -> dict[str, float]:
+def quality(world: World, network: SiT, plan: Plan) -> dict[str, float]:
     """How near drawn pictures are to real ones, and how many show what was asked for.
-
-    Args:
-        world: of the latents.
-        network: left in training mode.
-        samples: pictures, of all classes in turn.
-        steps: of Euler's method.
 
     Returns:
         ``frechet`` and ``kernel`` from the test pictures, and ``accuracy``, the share of pictures
         that the expert takes for the class asked for.
     """
-    labels = torch.arange(samples) % len(world.names)
-    features, classes = world.judge(drawn(world, network, labels, steps))
+    labels = torch.arange(plan.samples) % len(world.names)
+    features, classes = world.judge(drawn(world, network, labels, plan.euler))
     return {
         **_distances(features, world.real),
         "accuracy": float((classes == labels).float().mean()),

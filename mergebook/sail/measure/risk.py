@@ -22,11 +22,6 @@ def risk(
 ) -> Tables:
     """Theorem 4, printed and repaired, for linear classifiers of two Gaussians.
 
-    Args:
-        seed: of the draws.
-        examples: n, of a source.
-        draws: of each.
-
     Returns:
         ``bounds``: rows of ``examples``, ``form`` (``printed``, ``repaired``), ``bound`` and the
         risk itself, ``truth``, means over draws; and the shares of draws in which the bound
@@ -55,9 +50,6 @@ def risks(
     examples: Sequence[int], *, draws: int = 200, apart: float = 0.2, seed: int = 0
 ) -> pd.DataFrame:
     """Theorem 4 for linear classifiers ‖w‖ ≤ 2 under the clipped hinge loss (C = 1), per n.
-
-    Classes are N(±μ, I) with μ = (1, 0) in the source and (1 − ``apart``, 0) in the target, so
-    that TV is known. 64 directions of w stand for all.
 
     Returns:
         Means over draws at the w of least empirical risk: ``truth`` (its risk on the target),

@@ -36,29 +36,19 @@ Sources = dict[str, tuple[StateDict, StateDict]]
 
 @study(load=seed_alone("spirals", "spirals"))
 def spirals(
-    seed: int,
+    seed: int,  # of points and initial weights
     *,
-    gammas: Sequence[float] = GAMMAS,
-    readings: Sequence[str] = READINGS,
-    epochs: int = EPOCHS,
-    learning_rate: float = RATE,
-    every: int = EVERY,
-    goals: Mapping[str, float] = GOALS,
+    gammas: Sequence[float] = GAMMAS,  # weights of the first source
+    readings: Sequence[str] = READINGS,  # names in `mergebook.sail.two_spirals.readings`
+    epochs: int = EPOCHS,  # of sources and of retraining, one step each
+    learning_rate: float = RATE,  # of Adam
+    every: int = EVERY,  # steps between evaluations
+    goals: Mapping[str, float] = GOALS,  # names to losses on validation points
 ) -> Tables:
     """Two sources, their weighted averages γ θ_1 + (1 − γ) θ_2 retrained on D*, and scratch.
 
     Sources share their initial weights (``shared``), have their own (``own``), or those with their
     own are matched by Git Re-Basin first (``re-basin``, at γ = ½).
-
-    Args:
-        seed: of points and initial weights.
-        gammas: weights of the first source.
-        readings: names in `mergebook.sail.two_spirals.readings`. A reading resumes by itself
-            if it is a point of its own (``--at 'readings=["random"]'``); all have scratch's rows.
-        epochs: of sources and of retraining, one step each.
-        learning_rate: of Adam.
-        every: steps between evaluations.
-        goals: names to losses on validation points.
 
     Returns:
         ``arms``: rows of ``reading``, ``start``, ``gamma``, ``arm`` (``sweep``; ``proximal``: γ
@@ -188,21 +178,13 @@ def initial(name: str, seed: int) -> StateDict:
 
 
 def sources_of(
-    data: Spirals,
-    parts: Mapping[str, tuple[Tensor, Tensor]],
-    starts: Mapping[str, StateDict],
-    epochs: int,
-    learning_rate: float,
+    data: Spirals,  # points
+    parts: Mapping[str, tuple[Tensor, Tensor]],  # rows of D_1 and D_2 by reading, as many in all
+    starts: Mapping[str, StateDict],  # initial weights, `common` and `second`
+    epochs: int,  # of training
+    learning_rate: float,  # of Adam
 ) -> dict[str, Sources]:
-    """Both sources of every reading by the kind of start, all trained as one model.
-
-    Args:
-        data: points.
-        parts: rows of D_1 and D_2 by reading, as many in all.
-        starts: initial weights, ``common`` and ``second``.
-        epochs: of training.
-        learning_rate: of Adam.
-    """
+    """Both sources of every reading by the kind of start, all trained as one model."""
     rows = [part for one, two in parts.values() for part in (one, two, two)]
     begun = [starts[name] for _ in parts for name in ("common", "common", "second")]
     model = side_by_side(begun)

@@ -10,7 +10,7 @@ there, on mixtures and on another text 3e-3. With 512 byte pairs, width 64, dept
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import median
@@ -22,6 +22,7 @@ from torch import Tensor
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings, study
 from mergebook.sail.costs import count_flops, goals_of, mmd_flops
+from mergebook.sail.measure.spirals import apart
 from mergebook.sail.measure.training import (
     FINE,
     PROFILES,
@@ -60,11 +61,7 @@ GOALS = {  # nats, as `tuned_goals` finds them
 
 
 def texts_of(run: Run) -> Loaded:
-    """What a run works on: the text that its suite names, then those of its setting ``others``.
-
-    Raises:
-        ValueError: an unknown text or profile, or a setting of zoos.
-    """
+    """What a run works on: the text that its suite names, then those of its setting ``others``."""
     profile = refuse_zoo_settings(run, "studies of texts", profiles=tuple(PROFILES))
     texts = {name: load_text(name) for name in (run.suite, *run.settings.get("others", ()))}
     sources = {f"text/{name}": source for name, (_, source) in texts.items()}
@@ -75,30 +72,18 @@ def texts_of(run: Run) -> Loaded:
 
 @study(load=texts_of)
 def gamma_sweep(
-    source: Texts,
+    source: Texts,  # its seed, and texts: one, to be cut into thirds
     *,
     starts: Sequence[str] = (*STARTS, *REFERENCES),
     plan: Mapping[str, Any] = {},
 ) -> Tables:
     """Loss on the last third of a text against γ, for sources of the other two (Figure 2b).
 
-    Args:
-        source: its seed, and texts: one, to be cut into thirds.
-        starts: ``shared`` (both sources from one random start), ``own`` (each from its own),
-            ``re-basin`` (the latter, and θ_2 reordered to match θ_1; at `MATCHED` γ only), and
-            without γ ``random`` and ``target``, a model trained on D_t as sources are on their
-            parts. A start resumes by itself if it is a point of its own
-            (``--at 'starts=["own"]'``).
-        plan: sizes other than those of `mergebook.sail.measure.training.Plan`.
-
     Returns:
         ``curves``: rows of ``start``, ``gamma``, ``step``, ``choose``, ``judge`` (nats per token on
         both halves of the held-out part); ``references``: the same of `REFERENCES`, less γ.
         ``distances``: rows of ``split`` (``thirds``, ``random``), ``features``, MMD² ``first``
         (of D_1 and D_t), ``second`` and ``between``, and ``gamma``, γ_1 of Eq. 11.
-
-    Raises:
-        ValueError: an unknown start.
     """
     for start in starts:
         check_choice("start", start, (*STARTS, *REFERENCES))
@@ -124,22 +109,15 @@ def gamma_sweep(
 
 @study(load=texts_of)
 def overlap(
-    source: Texts,
+    source: Texts,  # its seed, and texts: one, to be cut into thirds
     *,
-    start: str = "shared",
-    cells: Sequence[Sequence[float]] = CELLS,
-    plan: Mapping[str, Any] = {},
+    start: str = "shared",  # of the second source, `shared`, `own` or `re-basin`
+    cells: Sequence[Sequence[float]] = CELLS,  # α and β, with β ≤ (1 + α)/2
+    plan: Mapping[str, Any] = {},  # sizes other than the usual ones, see `_corpus`
 ) -> Tables:
     """The sweep where D_1 and D_2 share a part α of their blocks, and each β with D_t (Figure 2c).
 
     Thirds are those of `gamma_sweep`, replaced as `mergebook.sail.thirds.overlapped` does.
-
-    Args:
-        source: its seed, and texts: one, to be cut into thirds.
-        start: of the second source, ``shared``, ``own`` or ``re-basin``.
-        cells: α and β, with β ≤ (1 + α)/2.
-        plan: sizes other than the usual ones, with readings at 0 and 50 steps, the γ in
-            `mergebook.sail.measure.training.FINE`, and a rate of 1e-3 times `FACTORS`.
 
     Returns:
         ``curves``: rows of ``start``, ``alpha``, ``beta``, ``gamma``, ``step``, ``choose``,
@@ -147,24 +125,22 @@ def overlap(
     """
     corpus = _corpus(source, start, {"rate": 1e-3, **plan}, 50)
     thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
-    curves = []
-    for alpha, beta in cells:
-        drawn = stable_seed("overlap", source.seed)
-        parts = overlapped([rows.train for rows in thirds], alpha, beta, drawn)
-        one, two = trained_pair(corpus, start, parts[0], parts[1])
-        target = corpus.target(thirds[2]._replace(train=parts[2]))
-        cell = {"start": start, "alpha": alpha, "beta": beta}
-        curves += [{**cell, **row} for row in corpus.swept(one, two, target)]
-    return {"curves": curves}
+    whole, drawn = [rows.train for rows in thirds], stable_seed("overlap", source.seed)
+    parts = {(alpha, beta): overlapped(whole, alpha, beta, drawn) for alpha, beta in cells}
+    trials = [
+        ({"alpha": alpha, "beta": beta}, (one, two), thirds[2]._replace(train=train))
+        for (alpha, beta), (one, two, train) in parts.items()
+    ]
+    return {"curves": _measured(corpus, start, trials)["curves"]}
 
 
 @study(load=texts_of)
 def mixture(
-    source: Texts,
+    source: Texts,  # its seed, and texts: D_1 and D_2, or one, to be cut into thirds
     *,
-    others: Sequence[str] = ("wikitext2_test",),
+    others: Sequence[str] = ("wikitext2_test",),  # the name of D_2; none for thirds
     start: str = "shared",
-    shares: Sequence[float] = SHARES,
+    shares: Sequence[float] = SHARES,  # values of ρ
     plan: Mapping[str, Any] = {},
 ) -> Tables:
     """The sweep for targets ρ D_1 + (1 − ρ) D_2, for which Theorem 3 says γ = ρ.
@@ -173,13 +149,6 @@ def mixture(
     Sources train on every second block of them, targets are mixed from the others; their held-out
     blocks have the same shares.
 
-    Args:
-        source: its seed, and texts: D_1 and D_2, or one, to be cut into thirds.
-        others: the name of D_2; none for thirds.
-        start: likewise.
-        shares: values of ρ.
-        plan: as of `overlap`, but readings at 0 and 100 steps, and the usual rate.
-
     Returns:
         ``curves``: rows of ``start``, ``share``, ``method`` (``sweep``, or ``theorem`` for γ_1 by
         MMD² of histograms, in 0..1), ``gamma``, ``step``, ``choose``, ``judge``. ``distances``:
@@ -187,40 +156,22 @@ def mixture(
     """
     corpus = _corpus(source, start, plan, 100)
     seen, fresh = divided(corpus, thirds=not others)
-    first, second = trained_pair(corpus, start, *seen)
-    tables: Tables = {"curves": [], "distances": []}
-    for share in shares:
-        blended = mixed(fresh, share, source.seed)
-        target = corpus.target(blended)
-        cell = {"start": start, "share": share}
-        found = weighed(corpus, [*seen, blended.train], "histogram")
-        tables["distances"].append({**cell, **found})
-        weight = _clipped(found)
-        sweep = corpus.swept(first, second, target)
-        tables["curves"] += [{**cell, "method": "sweep", **row} for row in sweep]
-        rows = corpus.retrained(lerp(second, first, weight), target)
-        cell |= {"method": "theorem", "gamma": weight}
-        tables["curves"] += [{**cell, **row} for row in rows]
-    return tables
+    trials = [({"share": share}, seen, mixed(fresh, share, source.seed)) for share in shares]
+    tables = _measured(corpus, start, trials, ["theorem"])
+    swept = [{"method": "sweep", **row} for row in tables["curves"]]
+    return {"curves": [*swept, *tables["arms"]], "distances": tables["distances"]}
 
 
 @study(load=texts_of)
 def cross_corpus(
-    source: Texts,
+    source: Texts,  # its seed, and texts: that of the sources, then the targets
     *,
-    others: Sequence[str] = CORPORA,
+    others: Sequence[str] = CORPORA,  # names of texts; that of the sources is no target
     start: str = "shared",
-    budget: int = BUDGET,
+    budget: int = BUDGET,  # steps of the arms, read every `EVERY`
     plan: Mapping[str, Any] = {},
 ) -> Tables:
     """The sweep for sources of two thirds of one text and another text as target (Figure 2d).
-
-    Args:
-        source: its seed, and texts: that of the sources, then the targets.
-        others: names of texts; that of the sources is no target.
-        start: likewise.
-        budget: steps of the arms, read every `EVERY`.
-        plan: as of `mixture`.
 
     Returns:
         ``curves``: rows of ``start``, ``target``, ``gamma``, ``step``, ``choose``, ``judge``.
@@ -230,30 +181,82 @@ def cross_corpus(
         ``start``, ``target``, and FLOPs of a step, of the distances and of a source.
     """
     corpus = _corpus(source, start, plan, 100)
-    longer = _read_often(corpus, budget)
-    parts = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks[corpus.texts[0]])][:2]
-    one, two = trained_pair(corpus, start, *(rows.train for rows in parts))
-    tables: Tables = {"curves": [], "arms": [], "distances": [], "costs": []}
-    for name, rows in zip([*source.texts][1:], corpus.texts[1:], strict=True):
-        cell = {"start": start, "target": name}
-        part = corpus.parted(rows)
-        target = corpus.target(part)
-        samples = [*(rows.train for rows in parts), part.train]
-        found = weighed(corpus, samples, "histogram")
-        weights = {
-            "theorem": _clipped(found),
-            "nearest source": float(found["first"] < found["second"]),
-            "uniform": 0.5,
-        }
+    thirds = mean_thirds(corpus.blocks[corpus.texts[0]])
+    seen = [corpus.parted(rows).train for rows in thirds[:2]]
+    trials = [
+        ({"target": name}, seen, corpus.parted(rows))
+        for name, rows in zip([*source.texts][1:], corpus.texts[1:], strict=True)
+    ]
+    names = ["theorem", "nearest source", "uniform", "scratch"]
+    tables = _measured(corpus, start, trials, names, _read_often(corpus, budget))
+    costs = [
+        {"start": start, **words, **_costs(corpus, [*seen, rows.train])}
+        for words, _, rows in trials
+    ]
+    return {**tables, "costs": costs}
+
+
+@study(load=texts_of)
+def text_nearness(
+    source: Texts,  # its seed, and texts: one, to be cut into thirds
+    *,
+    starts: Sequence[str] = STARTS[:2],  # of sources, `shared` or `own`
+    plan: Mapping[str, Any] = {},
+) -> Tables:
+    """Squared distances from an optimum of D_t, of sources of D_1 and D_2 and of random weights.
+
+    The optimum θ* is trained as sources are, from their common start where they share it, else from
+    one of its own.
+
+    Returns:
+        ``sources``: rows of ``start``, ``source`` (1, 2), ``parameters`` (squared distance of the
+        source from θ*) and ``random`` (of a network that was not trained, another one than all
+        starts).
+    """
+    for start in starts:
+        check_choice("start", start, STARTS[:2])
+    corpus = load_corpus(source, planned(source.profile, plan))
+    first, second, target = (corpus.parted(rows).train for rows in mean_thirds(corpus.blocks))
+    random = corpus.model("random").state_dict()
+    rows: list[dict[str, Any]] = []
+    for start in starts:
+        begun = corpus.model("shared" if start == "shared" else "optimum")
+        optimum = corpus.source(begun, target, 3)
+        pair = trained_pair(corpus, start, first, second)
+        rows += [{"start": start, **row} for row in apart(pair, optimum, random)]
+    return {"sources": rows}
+
+
+def _measured(
+    corpus: Corpus,
+    start: str,  # of the second source
+    trials: Iterable[tuple[dict[str, Any], Sequence[Tensor], Rows]],  # words, D_1 and D_2, D_t
+    names: Sequence[str] = (),  # of arms, as `cross_corpus` has them
+    reader: Corpus | None = None,  # whose plan says when arms are read, by default the corpus
+) -> Tables:
+    """The loop of all sweeps: sources are trained once for trials that have the same."""
+    tables: Tables = {"curves": [], "arms": [], "distances": []}
+    pairs: dict[int, tuple[State, State]] = {}
+    for words, seen, rows in trials:
+        if id(seen) not in pairs:
+            pairs = {id(seen): trained_pair(corpus, start, *seen)}
+        one, two = pairs[id(seen)]
+        cell, target = {"start": start, **words}, corpus.target(rows)
         tables["curves"] += [{**cell, **row} for row in corpus.swept(one, two, target)]
-        for method, gamma in weights.items():
-            arm = {**cell, "method": method, "gamma": gamma}
-            run = longer.retrained(lerp(two, one, gamma), target)
-            tables["arms"] += [{**arm, **row} for row in run]
-        arm = {**cell, "method": "scratch", "gamma": None}
-        tables["arms"] += [{**arm, **row} for row in longer.from_scratch(target)]
+        if not names:
+            continue
+        found = weighed(corpus, [*seen, rows.train], "histogram")
         tables["distances"].append({**cell, **found})
-        tables["costs"].append({**cell, **_costs(corpus, samples)})
+        nearest = float(found["first"] < found["second"])
+        weights = {"theorem": _clipped(found), "nearest source": nearest, "uniform": 0.5}
+        for name in names:
+            at, arms = weights.get(name), reader or corpus
+            run = (
+                arms.from_scratch(target)
+                if at is None
+                else arms.retrained(lerp(two, one, at), target)
+            )
+            tables["arms"] += [{**cell, "method": name, "gamma": at, **row} for row in run]
     return tables
 
 
@@ -271,11 +274,7 @@ def tuned_goals(name: str, seeds: Sequence[int] = TUNING) -> dict[str, float]:
 
 
 def divided(corpus: Corpus, *, thirds: bool) -> tuple[list[Tensor], list[Rows]]:
-    """D_1 and D_2 of `mixture`, two texts, or the lowest and the highest of the ``thirds`` of one.
-
-    Returns:
-        Blocks that sources see, every second one, and the parts that targets are mixed from.
-    """
+    """Blocks that sources of `mixture` see, every second one, and the parts that targets mix."""
     pools = mean_thirds(corpus.blocks)[::2] if thirds else corpus.texts
     parts = [corpus.parted(rows) for rows in pools]
     seen = [rows.train[::2] for rows in parts]
@@ -329,12 +328,6 @@ def weighed(
     corpus: Corpus, parts: Sequence[Tensor], name: str, factor: float = 1.0
 ) -> dict[str, Any]:
     """MMD² of D_1, D_2 and D_t, and Eq. 11.
-
-    Args:
-        corpus: of the blocks.
-        parts: rows of D_1, D_2 and D_t.
-        name: of the features, one of `FEATURES`.
-        factor: bandwidth of the Gaussian kernel, in median distances.
 
     Returns:
         ``features``, ``first`` (of D_1 and D_t), ``second``, ``between`` and ``gamma``, γ_1.

@@ -33,42 +33,23 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes of models, texts and trainings.
+    """Sizes of models, texts and trainings."""
 
-    Attributes:
-        width: of the GPT.
-        depth: its blocks.
-        heads: of each.
-        context: tokens that it sees.
-        batch_size: windows of a step, of ``context`` tokens each.
-        source_steps: of Adam, for each source.
-        source_rate: of every such step, and of scratch's; the rate is constant.
-        rate: of every step from trained weights.
-        factors: of that rate, or of scratch's; for each start ``choose`` takes the best after the
-            last step.
-        reads: numbers of steps from the start after which the loss is read.
-        gammas: weights of θ_1, 0, ½ and 1 among them.
-        pairs: size of a vocabulary of byte pairs; 0 for characters.
-        block: tokens of a block.
-        held: share of the text that is held out, one stretch.
-        judged: windows at most of each half of it.
-    """
-
-    width: int = 32
-    depth: int = 2
-    heads: int = 4
-    context: int = 64
-    batch_size: int = 8
-    source_steps: int = 300
-    source_rate: float = 3e-3
-    rate: float = 3e-3
-    factors: Sequence[float] = (1.0,)
+    width: int = 32  # of the GPT
+    depth: int = 2  # its blocks
+    heads: int = 4  # of each
+    context: int = 64  # tokens that it sees
+    batch_size: int = 8  # windows of a step, of `context` tokens each
+    source_steps: int = 300  # of Adam, for each source
+    source_rate: float = 3e-3  # of every such step, and of scratch's; the rate is constant
+    rate: float = 3e-3  # of every step from trained weights
+    factors: Sequence[float] = (1.0,)  # of that rate, or of scratch's
     reads: Sequence[int] = (0, 50, 100, 200)
-    gammas: Sequence[float] = GAMMAS
-    pairs: int = 0
-    block: int = 1024
-    held: float = 0.2
-    judged: int = 80
+    gammas: Sequence[float] = GAMMAS  # weights of θ_1, 0, ½ and 1 among them
+    pairs: int = 0  # size of a vocabulary of byte pairs; 0 for characters
+    block: int = 1024  # tokens of a block
+    held: float = 0.2  # share of the text that is held out, one stretch
+    judged: int = 80  # windows at most of each half of it
 
     def __post_init__(self) -> None:
         if not {0.0, 0.5, 1.0} <= {*self.gammas}:
@@ -84,19 +65,12 @@ class Plan:
 
 @dataclass(frozen=True, repr=False)
 class Texts(Brief):
-    """What a study of texts works on.
+    """What a study of texts works on."""
 
-    Attributes:
-        seed: of all that is drawn.
-        texts: by name, the suite's first.
-        profile: one of `PROFILES`.
-        device: of networks.
-    """
-
-    seed: int
-    texts: Mapping[str, str]
-    profile: str = "default"
-    device: str = "cpu"
+    seed: int  # of all that is drawn
+    texts: Mapping[str, str]  # by name, the suite's first
+    profile: str = "default"  # one of `PROFILES`
+    device: str = "cpu"  # of networks
 
 
 class Rows(NamedTuple):
@@ -117,30 +91,17 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Corpus(Brief):
-    """Texts as blocks.
+    """Texts as blocks."""
 
-    Attributes:
-        plan: the sizes.
-        blocks: of tokens, ``(n, block)``, int64, one text after the other.
-        texts: rows of each text.
-        held: which blocks are held out, bool ``(n,)``, one stretch of each text.
-        seed: of all that is drawn.
-        device: of networks; data stay where they are.
-    """
-
-    plan: Plan
-    blocks: Tensor
-    texts: tuple[Tensor, ...]
-    held: Tensor
-    seed: int
-    device: str = "cpu"
+    plan: Plan  # the sizes
+    blocks: Tensor  # of tokens, `(n, block)`, int64, one text after the other
+    texts: tuple[Tensor, ...]  # rows of each text
+    held: Tensor  # which blocks are held out, bool `(n,)`, one stretch of each text
+    seed: int  # of all that is drawn
+    device: str = "cpu"  # of networks; data stay where they are
 
     def parted(self, rows: Tensor) -> Rows:
-        """Rows of a part, those that are held out apart, cut in the middle.
-
-        Raises:
-            ValueError: fewer than two held-out blocks.
-        """
+        """Rows of a part, those that are held out apart, cut in the middle."""
         held = rows[self.held[rows]].sort().values
         if len(held) < 2:
             raise ValueError(
@@ -260,11 +221,7 @@ def load_corpus(source: Texts, plan: Plan) -> Corpus:
 
 
 def planned(profile: str, changes: Mapping[str, Any], **usual: Any) -> Plan:
-    """A study's usual sizes, those of a profile, and changes that were asked for.
-
-    Raises:
-        ValueError: a size that there is not.
-    """
+    """A study's usual sizes, those of a profile, and changes that were asked for."""
     unknown = {*changes} - {*Plan.__dataclass_fields__}
     if unknown:
         known = ", ".join(Plan.__dataclass_fields__)

@@ -36,54 +36,31 @@ def settled(
 
 
 class Schedule(NamedTuple):
-    """How long training is, with Adam at a constant rate.
+    """How long training is, with Adam at a constant rate."""
 
-    Attributes:
-        source_steps: of a source.
-        source_rate: of every such step.
-        batch_size: examples of any step.
-    """
-
-    source_steps: int
-    source_rate: float
-    batch_size: int
+    source_steps: int  # of a source
+    source_rate: float  # of every such step
+    batch_size: int  # examples of any step
 
 
 @dataclass(frozen=True, repr=False)
 class Transfer(Brief):
-    """Data, networks and how they are trained.
+    """Data, networks and how they are trained."""
 
-    Attributes:
-        name: of the modality.
-        target: of the target, empty where there is one for each size.
-        builds: by size, `SMALL` for sources; each gives a network for a part, at a random start.
-        head: keys that belong to the part, and not to what a source has learned.
-        parts: what sources learn on, D_1 and D_2, then the target's training data D*.
-        choose: of D*'s law, for what is chosen.
-        judge: likewise, for what is reported.
-        described: features of the three parts, for their distances.
-        schedule: of trainings.
-        transform: from inputs as stored to what a network takes.
-        seed: of everything drawn.
-        answers: whether sources answer the target's questions, without another head.
-        copied: sizes whose units can all be copies of a source's.
-        device: of networks; data stay where they are.
-    """
-
-    name: str
-    target: str
-    builds: Mapping[str, Build]
-    head: Sequence[str]
-    parts: Sequence[Split]
-    choose: Split
+    name: str  # of the modality
+    target: str  # of the target, empty where there is one for each size
+    builds: Mapping[str, Build]  # by size, `SMALL` for sources
+    head: Sequence[str]  # keys that belong to the part, and not to what a source has learned
+    parts: Sequence[Split]  # what sources learn on, D_1 and D_2, then the target's training data D*
+    choose: Split  # of D*'s law, for what is chosen
     judge: Split
-    described: Sequence[Tensor]
-    schedule: Schedule
-    transform: Transform
-    seed: int
-    answers: bool
-    copied: Sequence[str]
-    device: str = "cpu"
+    described: Sequence[Tensor]  # features of the three parts, for their distances
+    schedule: Schedule  # of trainings
+    transform: Transform  # from inputs as stored to what a network takes
+    seed: int  # of everything drawn
+    answers: bool  # whether sources answer the target's questions, without another head
+    copied: Sequence[str]  # sizes whose units can all be copies of a source's
+    device: str = "cpu"  # of networks; data stay where they are
 
     def placed(self, tables: Tables, **where: str) -> Tables:
         """Rows that say where they were measured, and of pictures modality and target, too."""
@@ -97,10 +74,7 @@ class Transfer(Brief):
             return self.builds[size](part).to(self.device)
 
     def source(self, start: str, part: int) -> nn.Module:
-        """A small network from a start of that name, trained on a part, with the target's head.
-
-        It is cached without that head, for all targets.
-        """
+        """A small network from a start of that name, trained on a part, with the target's head."""
         net, split = self.network(SMALL, part, start), self.parts[part]
         steps, rate = self.schedule.source_steps, self.schedule.source_rate
         made = {
@@ -144,12 +118,6 @@ class Transfer(Brief):
     ) -> Iterator[dict[str, Any]]:
         """Losses of a start and after some steps on the target.
 
-        Args:
-            net: the start.
-            steps: 0 for the start itself.
-            rate: of every step.
-            split: the target's training data, by default as they are.
-
         Yields:
             ``step``, the losses ``choose`` and ``judge`` in nats, and ``accuracy`` on the latter.
         """
@@ -159,11 +127,7 @@ class Transfer(Brief):
             yield {"step": step, **self.judged(net, state)}
 
     def judged(self, net: nn.Module, state: Mapping[str, Tensor]) -> dict[str, float]:
-        """Losses on both splits of the target's law, and accuracy on the one that judges.
-
-        Statistics of batch norms are `settled` before, for every network: those of a fresh one, or
-        of one that learns fast, are not fit to be judged.
-        """
+        """Losses on both splits of the target's law, and accuracy on the one that judges."""
         state = self.settled(net, state)
         choose, judge = (self.outputs(net, state, split) for split in (self.choose, self.judge))
         right = judge.argmax(-1) == self.judge.labels

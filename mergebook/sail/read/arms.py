@@ -5,12 +5,13 @@ from typing import get_args
 
 import numpy as np
 import pandas as pd
-import torch
 
 from mergebook.lab.results import load_table
-from mergebook.sail.costs import Account, Costs, speed_up, steps_to
-from mergebook.sail.measure.arms import ARMS, EVERY
-from mergebook.sail.read.reached import SIDES, reached
+from mergebook.sail.costs import Account
+from mergebook.sail.measure.arms import EVERY
+from mergebook.sail.measure.sources import ARMS
+from mergebook.sail.read import reached
+from mergebook.sail.read.reached import FLOPS, SIDES, steps_of
 from mergebook.sail.read.tuning import goals_for
 
 SCALES = "tinyshakespeare-arms-scale"  # of texts, random weights of several scales, tuned
@@ -34,7 +35,6 @@ BASELINES = (
 
 _CELL = ["modality", "target", "seed", "start", "size"]
 _ENDS = {"loss": "judge", "choose": "choose", "accuracy": "accuracy"}
-_FLOPS = ["step_flops", "added_flops", "source_flops"]
 _TUNED = {"scratch": "scratch, usual scale", "scratch, tuned": "scratch"}  # names of GPTs' arms
 _NO_SOURCE = [*_TUNED.values(), *(name for name, arm in ARMS.items() if not arm.weights)]
 _ONE_SOURCE = [*_NO_SOURCE, *(name for name, arm in ARMS.items() if arm.weights == "nearest")]
@@ -42,15 +42,6 @@ _ONE_SOURCE = [*_NO_SOURCE, *(name for name, arm in ARMS.items() if arm.weights 
 
 def curves(results: Sequence[str]) -> pd.DataFrame:
     """All losses on the way, with costs and what was spent, ``flops``, by account B.
-
-    What needs no source, or the first one alone, may have been measured with a shared start only;
-    it stands here for own starts, too. Of GPTs ``scratch`` is at its best rate and scale, and
-    ``scratch, usual scale`` is what the study calls scratch.
-
-    Args:
-        results: `TEXT`, `LASTING`, `PICTURES`, `HALVES`, `ALIKE`, `LONGER`, `UNLABELLED` or
-            `UNLABELLED_LASTING`. Results after the first only add what it lacks, up to its last
-            step.
 
     Returns:
         A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
@@ -84,9 +75,6 @@ def _loaded(results: Sequence[str], part: str) -> pd.DataFrame:
 def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
     """Every arm by its steps to goals, and by its losses at scratch's cost.
 
-    Args:
-        results: as of `curves`.
-
     Returns:
         A row per ``modality``, ``target``, seed, start, size and ``arm``, with steps to each goal
         that its cell has by its name (`steps_to`), the ``last`` of all steps, ``step_flops``,
@@ -101,22 +89,17 @@ def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
         budget = cell.loc[cell["arm"] == "scratch", "flops"].max()
         goals = goals_for(str(where["modality"]), str(where["size"]), str(where["target"]))
         for arm, curve in cell.sort_values("step").groupby("arm"):
-            steps, losses = curve["step"].tolist(), torch.tensor(curve["judge"].to_numpy())
             ends = {
                 name: float(np.interp(budget, curve["flops"], curve[column]))
                 for name, column in _ENDS.items()
             }
-            costs = {name: float(curve[name].iloc[0]) for name in _FLOPS}
-            reach = {goal: float(steps_to(steps, losses, nats)) for goal, nats in goals.items()}
-            rows.append({**where, "arm": arm, "last": steps[-1]} | ends | costs | reach)
+            costs = {name: float(curve[name].iloc[0]) for name in FLOPS}
+            rows.append({**where, "arm": arm, **ends, **costs, **steps_of(curve, goals)})
     return pd.DataFrame(rows)
 
 
 def finished(results: Sequence[str] = TEXT) -> pd.DataFrame:
     """Return what every arm reaches after as many steps as scratch takes: cost as account A counts.
-
-    Args:
-        results: as of `curves`.
 
     Returns:
         A row per ``modality``, ``target``, seed, start, size and ``arm``, with ``loss`` (nats) and
@@ -129,12 +112,7 @@ def finished(results: Sequence[str] = TEXT) -> pd.DataFrame:
 
 
 def best_baseline(table: pd.DataFrame, cell: Mapping[str, str]) -> str:
-    """The one of `BASELINES` with the least mean loss on the half that chooses.
-
-    Args:
-        table: as from `starts`.
-        cell: columns to the value that they shall have.
-    """
+    """The one of `BASELINES` with the least mean loss on the half that chooses."""
     chosen = (table[list(cell)] == pd.Series(cell)).all(axis=1) & table["arm"].isin(BASELINES)
     means = table[chosen].groupby("arm")["choose"].mean()
     return str(means.reindex(BASELINES).idxmin())
@@ -173,9 +151,6 @@ def unlabelled_lasting() -> pd.DataFrame:
 def distances(results: Sequence[str] = PICTURES[:1]) -> pd.DataFrame:
     """MMD² of pictures and θ_1's weight.
 
-    Args:
-        results: as of `curves`.
-
     Returns:
         A row per modality, target, seed, start and size, with ``first`` and ``second``, from the
         target to either source, ``distance``, the lesser of them, ``between`` and ``gamma``.
@@ -186,11 +161,7 @@ def distances(results: Sequence[str] = PICTURES[:1]) -> pd.DataFrame:
 
 
 def fading(table: pd.DataFrame) -> pd.Series:
-    """How speed-ups fall with distance: minus Spearman's correlation over targets, by seed.
-
-    Args:
-        table: of one modality, start and size, as from `speed_ups`.
-    """
+    """How speed-ups fall with distance: minus Spearman's correlation over targets, by seed."""
     rows = table.merge(distances(), on=_CELL)
     found = {
         seed: -part["speed"].corr(part["distance"], method="spearman")
@@ -201,9 +172,6 @@ def fading(table: pd.DataFrame) -> pd.Series:
 
 def nearness(table: pd.DataFrame) -> pd.DataFrame:
     """Mean speed-up and nearness of the sources, minus MMD², of every target.
-
-    Args:
-        table: of one modality, start and size, as from `speed_ups`.
 
     Returns:
         By target, ``speed`` and ``near``.
@@ -217,43 +185,20 @@ def speed_ups(
 ) -> pd.DataFrame:
     """log₂ speed-up of an arm over another.
 
-    Args:
-        table: as from `starts`.
-        goal: ``"easy"``, ``"hard"`` or ``"late"``. A run that never reaches it counts as if at
-            the end.
-        account: what counts as cost.
-        arm: a name.
-        rival: a name.
-
     Returns:
         Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``, with `SIDES`,
         of the cells that have such a goal.
     """
-    own, other = (table[table["arm"] == name] for name in (arm, rival))
-    pairs = own.merge(other, on=_CELL, suffixes=("", "_rival"))
-    places = pairs[["modality", "size", "target"]].itertuples(index=False, name=None)
-    pairs = pairs[[goal in goals_for(*map(str, place)) for place in places]]
-    if pairs.empty:
+    places = table[["modality", "size", "target"]].itertuples(index=False, name=None)
+    table = table[[goal in goals_for(*map(str, place)) for place in places]]
+    if table.empty:
         return pd.DataFrame(columns=[*_CELL, "speed", *SIDES])
-    speeds = []
-    for row in pairs.to_dict("records"):
-        costs, rivals = (Costs(*(row[name + end] for name in _FLOPS)) for end in ("", "_rival"))
-        own_steps, rival_steps = (
-            torch.tensor(row[goal + end]).nan_to_num(nan=row[f"last{end}"])
-            for end in ("", "_rival")
-        )
-        speed = speed_up(rival_steps, rivals, own_steps, costs, account, least=EVERY)
-        speeds.append(float(speed))
-    sides = reached(pairs[goal], pairs[f"{goal}_rival"], EVERY)
-    return pairs[_CELL].assign(speed=speeds, **sides).reset_index(drop=True)
+    own, other = (table[table["arm"] == name] for name in (arm, rival))
+    return reached.speed_ups(own, other, _CELL, goal, account, EVERY)
 
 
 def accounts(table: pd.DataFrame, goal: str) -> pd.DataFrame:
     """`speed_ups` over scratch by all accounts, the fastest arm by account B first.
-
-    Args:
-        table: as from `starts`.
-        goal: as of `speed_ups`.
 
     Returns:
         The same rows, with ``arm`` and ``account``.

@@ -18,18 +18,17 @@ from mergebook.sail.measure.diffusion import (
     ALONE,
     EVERY,
     GROWN,
+    RATES,
     REPA,
     Arm,
     Parts,
-    Plan,
     arms,
     trained,
 )
-from mergebook.sail.measure.latents import World, by_rows, drawn, quality
+from mergebook.sail.measure.latents import Plan, World, by_rows, quality
 from mergebook.sail.networks.diffusion.flow import draw, on_the_way
 from mergebook.sail.networks.diffusion.networks import SiT
 from mergelib.messages.brief import Brief
-from mergelib.sail.divergences import frechet_distance, kernel_distance
 from mergelib.training import make_optimiser, shuffled, train
 
 FILE = "vision8-diffusion-vit_small"
@@ -38,11 +37,7 @@ LONGER = f"{REPA}, equal cost"
 
 
 def judged(name: str = FILE) -> pd.DataFrame:
-    """Table ``quality`` of a result of the study, with ``log``, the logarithm of ``frechet``.
-
-    REPA's cost is what others are compared at, so its rows stand for all accounts; and where steps
-    cost what REPA's do, equal steps are account A.
-    """
+    """Table ``quality`` of a result of the study, with ``log``, the logarithm of ``frechet``."""
     table = load_table(name, "quality")
     unit = table[table["arm"] == REPA].assign(account="cost")
     other = table.loc[table["account"] == "A", "arm"].unique()
@@ -69,32 +64,16 @@ def _with_log(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True, repr=False)
 class Compared(Brief):
-    """The arms of the study, trained.
+    """The arms of the study, trained."""
 
-    Attributes:
-        networks: by arm, with averaged weights; further `LONGER`, REPA after as many steps as cost
-            what REPA + J did, all told.
-        losses: rows of ``arm``, ``step`` and ``velocity``, a mean over the steps since the last.
-        judged: by arm, ``frechet``, ``kernel`` and ``accuracy`` of what it draws in the end.
-        costs: by arm, FLOPs of a ``step``, and of all steps by account: ``A`` (training alone),
-            ``B`` (and what the start takes), ``C`` (and the source's training); in steps of REPA.
-    """
-
-    networks: Mapping[str, SiT]
+    networks: Mapping[str, SiT]  # by arm, with averaged weights
     losses: pd.DataFrame
-    judged: pd.DataFrame
-    costs: pd.DataFrame
+    judged: pd.DataFrame  # by arm, `frechet`, `kernel` and `accuracy` of what it draws in the end
+    costs: pd.DataFrame  # by arm, FLOPs of a `step`, and of all steps by account
 
 
-def compare(world: World, plan: Plan, *, samples: int, euler: int) -> Compared:
-    """Train all arms, and judge what they draw after the last step.
-
-    Args:
-        world: what they share.
-        plan: how to train.
-        samples: pictures to draw.
-        euler: steps of drawing.
-    """
+def compare(world: World, plan: Plan) -> Compared:
+    """Train all arms, and judge what they draw after the last step."""
     made = {arm.name: arm for arm in arms(world, plan)}
     unit = made[REPA].step
     costs = pd.DataFrame({name: _costs(arm, plan.steps) for name, arm in made.items()}).T / unit
@@ -110,7 +89,7 @@ def compare(world: World, plan: Plan, *, samples: int, euler: int) -> Compared:
         for name, step in ends.items():
             network = networks[name] = copy.deepcopy(arm.parts.network)
             network.load_state_dict(kept[step])
-            judged[name] = quality(world, network, samples, euler)
+            judged[name] = quality(world, network, plan)
         for step in range(EVERY, length + 1, EVERY):
             mean = sum(velocities[step - EVERY : step]) / EVERY
             losses.append({"arm": arm.name, "step": step, "velocity": mean})
@@ -126,11 +105,6 @@ def _costs(arm: Arm, steps: int) -> dict[str, float]:
     return {"step": arm.step, **told}
 
 
-def one_of_each(world: World, network: SiT, euler: int) -> Tensor:
-    """One drawn picture of each class, ``(classes, 3, 32, 32)``."""
-    return drawn(world, network, torch.arange(len(world.names)), euler)
-
-
 class Paths(NamedTuple):
     """Pictures at times 0, ¼, ½, ¾ and 1, ``(5, 3, 32, 32)``: to a noise, and back from it."""
 
@@ -139,15 +113,7 @@ class Paths(NamedTuple):
 
 
 def paths(world: World, network: SiT, row: int, *, euler: int = 20, seed: int = 0) -> Paths:
-    """A latent's straight line to a noise, and the curve that a network takes from there.
-
-    Args:
-        world: of the latents.
-        network: gives the velocities.
-        row: of the latent; its class is asked for.
-        euler: steps of drawing, a multiple of 4.
-        seed: of the noise.
-    """
+    """A latent's straight line to a noise, and the curve that a network takes from there."""
     latent, label = world.latents[row : row + 1], world.labels[row : row + 1]
     seen: list[Tensor] = []
 
@@ -165,10 +131,7 @@ def paths(world: World, network: SiT, row: int, *, euler: int = 20, seed: int = 
 
 
 def explained(world: World, times: Sequence[float], *, rows: int = 300) -> pd.Series:
-    """Share of the variance of the backbone's tokens that f_P explains from z_t, by t.
-
-    1 is all of it, 0 as much as their mean does, and less is worse than that.
-    """
+    """Share of the variance of the backbone's tokens that f_P explains from z_t, by t."""
     x, wanted = world.latents[:rows], world.wanted[:rows]
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(world.seed))
     shares = {}
@@ -181,10 +144,6 @@ def explained(world: World, times: Sequence[float], *, rows: int = 300) -> pd.Se
 
 def collapse(world: World, plan: Plan) -> pd.DataFrame:
     """Alignment alone (Eq. 14), with f_P frozen, and with f_P trained as well.
-
-    Args:
-        world: of the latents; f_P begins as it is there.
-        plan: how to train.
 
     Returns:
         Rows of ``f_P`` (``"frozen"``, ``"trained"``), ``step``, the ``loss``, and ``spread``, the
@@ -214,16 +173,6 @@ def _aligned(world: World, plan: Plan, kind: str) -> list[dict[str, object]]:
             found.append({"f_P": kind, "step": step, "loss": value, "spread": spread})
 
     batches = shuffled(len(world.latents), plan.batch_size, generator, steps=plan.steps)
-    optimiser = make_optimiser(both, "adamw", plan.rates[ALONE], weight_decay=0.0)
+    optimiser = make_optimiser(both, "adamw", {**RATES, **plan.rates}[ALONE], weight_decay=0.0)
     train(both, batches, loss, optimiser, on_step=keep)
     return found
-
-
-def floors(world: World, counts: Sequence[int]) -> pd.DataFrame:
-    """Distances of two parts of the test pictures, of so many each: the floor of any drawing."""
-    rows = []
-    for count in counts:
-        first, second = world.real[:count], world.real[count : 2 * count]
-        frechet, kernel = frechet_distance(first, second), kernel_distance(first, second)
-        rows.append({"count": count, "frechet": frechet, "kernel": kernel})
-    return pd.DataFrame(rows)

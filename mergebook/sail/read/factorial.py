@@ -9,8 +9,7 @@ import torch
 
 from mergebook.lab.results import load_table
 from mergebook.sail.costs import ENOUGH, Costs, smoothed, speed_up, steps_to
-from mergebook.sail.measure.arms import EVERY
-from mergebook.sail.measure.factorial import KINDS, SCRATCH, Cell
+from mergebook.sail.measure.arms import EVERY, KINDS, SCRATCH, Cell
 from mergebook.sail.theory import steps_saved
 
 RESULTS = {  # by modality
@@ -32,16 +31,7 @@ _Curve = tuple[np.ndarray, np.ndarray]
 
 
 def quadratic(curvatures: Sequence[float], share: float, steps: int) -> np.ndarray:
-    """J − J* after 0, 1, … steps of gradient descent on a quadratic, at η = 1/L.
-
-    Every direction has the same part in the start's excess, and loses it by the factor
-    (1 − ηh)² a step, where h is its curvature.
-
-    Args:
-        curvatures: h of every direction; the largest is L.
-        share: J − J* of the start.
-        steps: the last one.
-    """
+    """J − J* after 0, 1, … steps of gradient descent on a quadratic, at η = 1/L."""
     kept = 1 - np.asarray(curvatures, dtype=float) / max(curvatures)
     excess: np.ndarray = share * (kept[:, None] ** (2 * np.arange(steps + 1))).mean(0)
     return excess
@@ -49,10 +39,6 @@ def quadratic(curvatures: Sequence[float], share: float, steps: int) -> np.ndarr
 
 def halved(curvatures: Mapping[str, Sequence[float]], goals: Sequence[float]) -> pd.DataFrame:
     """A start with half of another's excess, on quadratics: what it saves, see `quadratic`.
-
-    Args:
-        curvatures: by name of the loss.
-        goals: excess aimed at; the other start has 1.
 
     Returns:
         A row per ``loss`` and ``goal``: ``scratch`` and ``warm``, the steps of both to it,
@@ -74,11 +60,6 @@ def halved(curvatures: Mapping[str, Sequence[float]], goals: Sequence[float]) ->
 
 def curves() -> pd.DataFrame:
     """All losses on the way, with costs.
-
-    Of GPTs ``scratch`` is at its best rate and scale, from the result `SCALES`, as are random
-    weights of the grown network's scale (`ALIKE`); the factorial's own scratch is `USUAL`. Maps
-    that are learned jointly are for one source those that are learned alone, and stand here as
-    both.
 
     Returns:
         A row per ``modality``, seed, cell (``sources``, ``start``, ``maps``) and ``step``:
@@ -137,7 +118,8 @@ def saved() -> pd.DataFrame:
         A row per modality, seed, cell but scratch, and ``goal`` (nats): ``saved`` (steps), and
         log₂ of scratch's FLOPs over one's own by account, ``A``, ``B`` and ``C``, where less than
         the steps to the first reading count as these. NaN where one of both never gets there.
-        ``begun`` says whether a start is at the goal by then.
+        ``begun`` says whether a start is at the goal by then, ``often`` whether both sides get
+        there in enough seeds (`ENOUGH`), and in this one.
     """
     table = curves()
     rows = []
@@ -158,7 +140,10 @@ def saved() -> pd.DataFrame:
                     columns[account] = speed_up(*sides, account, least=EVERY).numpy()
                 where = pd.concat([run[_KEYS].head(1)] * GOALS, ignore_index=True)
                 rows.append(where.assign(**columns))
-    return pd.concat(rows, ignore_index=True)
+    found = pd.concat(rows, ignore_index=True)
+    there, keys = found["saved"].notna(), ["modality", *_CELL, "goal"]
+    often = there.groupby([found[key] for key in keys]).transform("mean") >= ENOUGH
+    return found.assign(often=there & often)
 
 
 def leads() -> pd.DataFrame:
@@ -200,23 +185,8 @@ def _read(run: pd.DataFrame) -> tuple[_Curve, Costs]:
     return (steps, losses), Costs(*(float(run[name].iloc[0]) for name in _FLOPS))
 
 
-def often_reached(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of cells and goals that enough seeds reach, on both sides.
-
-    Args:
-        table: as from `saved`.
-    """
-    keys = [*[key for key in _KEYS if key != "seed"], "goal"]
-    there = table["saved"].notna()
-    share = there.groupby([table[key] for key in keys]).transform("mean")
-    return table[there & (share >= ENOUGH)]
-
-
 def effects(account: str = "B") -> pd.DataFrame:
     """What each factor does to the loss at equal cost, with the others averaged over.
-
-    Args:
-        account: of `ends`.
 
     Returns:
         A row per modality, seed and ``effect``, with ``factor`` (``merging``, ``maps`` or

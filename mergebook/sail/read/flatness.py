@@ -9,17 +9,7 @@ from mergebook.lab.statistics import interval
 
 
 def flat(curves: pd.DataFrame, keys: Sequence[str], column: str = "judge") -> "pd.Series[bool]":
-    """Whether a curve's range is below what seeds differ by, in each cell.
-
-    The range of a seed is its loss at the γ at which the mean of the other seeds is highest, less
-    that at which this is lowest; its expectation is 0 where γ makes no difference. A curve is flat
-    unless the 95 % interval of the ranges is above 0.
-
-    Args:
-        curves: a row per cell, seed and ``gamma``.
-        keys: columns that tell the cells.
-        column: the loss.
-    """
+    """Whether a curve's range is below what seeds differ by, in each cell."""
     columns = ["seed", "gamma", column]
     rows = curves.groupby(list(keys))[columns]
     found: pd.Series[bool] = rows.apply(

@@ -12,7 +12,6 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mergebook.lab.results import load_result, load_table
 from mergebook.sail.measure.kept import Build, picture_networks, ways
 from mergebook.suites import models
 from mergelib.evaluation.tasks import Task, cross_entropy
@@ -23,7 +22,6 @@ from mergelib.structure import structure_of
 from mergelib.training import make_optimiser, shuffled, train
 
 SYMBOLS = 12
-FILES = ("glyphs8-kept", "tinyshakespeare-kept")
 PARTED = ("copies", "copies with noise", "mean padding", "zero padding")  # starts of `parting`
 TARGET = 0.1  # nats below the source, to which its steps are counted
 Examples = tuple[Tensor, Tensor]  # inputs of the model, labels
@@ -31,19 +29,12 @@ Examples = tuple[Tensor, Tensor]  # inputs of the model, labels
 
 @dataclass(frozen=True, repr=False)
 class Case(Brief):
-    """A family of networks.
+    """A family of networks."""
 
-    Attributes:
-        source: the small network, trained.
-        build: a larger one at its random start; takes whether it is wider, and whether deeper.
-        train: examples that the source was trained on.
-        test: examples for the losses.
-    """
-
-    source: nn.Module
-    build: Build
-    train: Examples
-    test: Examples
+    source: nn.Module  # the small network, trained
+    build: Build  # a larger one at its random start; takes whether it is wider, and whether deeper
+    train: Examples  # examples that the source was trained on
+    test: Examples  # examples for the losses
 
     @torch.no_grad()
     def logits(self, model: nn.Module) -> Tensor:
@@ -62,13 +53,7 @@ class Case(Brief):
 
 
 def cases(task: Task, *, steps: int, seed: int = 0) -> dict[str, Case]:
-    """The three families, each with a source trained for some steps (the GPT for four times that).
-
-    Args:
-        task: of pictures, for the MLP and the ResNet; the first 200 of its test pictures judge.
-        steps: of 64 examples.
-        seed: draws the starts, the texts and the order of examples.
-    """
+    """The three families, each with a source trained for these steps (the GPT for four times)."""
     networks = picture_networks(len(task.class_names), (2, 4))
     pictures = [
         (task.transform(split.inputs[:count]), split.labels[:count])
@@ -102,13 +87,7 @@ def gpt(width: int, depth: int, heads: int) -> nn.Module:
 
 
 def markov_texts(count: int, *, seed: int, text_seed: int = 0) -> Examples:
-    """Texts of a random chain in which two symbols decide on the next: ``(count, 32)``, and labels.
-
-    Args:
-        count: how many.
-        seed: draws the chain.
-        text_seed: draws the texts.
-    """
+    """Texts of a random chain in which two symbols decide on the next, ``(count, 32)``; labels."""
     generator = torch.Generator().manual_seed(seed)
     shape = torch.full((SYMBOLS, SYMBOLS, SYMBOLS), 0.1)
     chain = torch._standard_gamma(shape, generator=generator)
@@ -160,33 +139,8 @@ def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["grown", "scheme", "change", "loss", "kept"])
 
 
-def measured(part: str) -> pd.DataFrame:
-    """A table of the study ``kept``, of pictures and text together.
-
-    Args:
-        part: ``"starts"`` or ``"trained"``; the latter gets ``gain``, the loss of as many FLOPs
-            of training less that of the learned start, and ``price``, what learning costs over
-            ``further`` steps of training.
-    """
-    tables = []
-    for name in FILES:
-        table = load_table(name, part)
-        if part == "trained":
-            further = load_result(name)["provenance"]["settings"]["further"]
-            gain, price = table["plain"] - table["after"], table["extra"] / further
-            table = table.assign(gain=gain, price=price)
-        tables.append(table)
-    return pd.concat(tables, ignore_index=True)
-
-
 def traps(case: Case) -> pd.Series:
-    """What forgetting one thing costs when a GPT is made wider by copies.
-
-    Returns:
-        The largest change of a logit over the largest logit: with all care, without the factor of
-        queries and keys, with the norm before the tied table treated as any other (all three twice
-        as wide), and one and a half times as wide.
-    """
+    """What forgetting one thing costs when a GPT is made wider by copies."""
     source = case.source
     double, uneven = gpt(64, 2, 4), gpt(48, 2, 4)
     careful = grow(source, double)
@@ -212,12 +166,6 @@ def traps(case: Case) -> pd.Series:
 
 def parting(seeds: Iterable[int], *, trained: int, steps: int = 40, every: int = 2) -> pd.DataFrame:
     """A GPT twice as wide, trained on from the starts of `PARTED`, on fresh texts of its chain.
-
-    Args:
-        seeds: each draws a chain, its texts, the source and what is new in the larger network.
-        trained: steps of the source.
-        steps: of training.
-        every: steps between readings; the first is before the first step.
 
     Returns:
         Rows of ``seed``, ``start``, ``step``, ``change`` (the largest of a logit from the source's,
@@ -286,13 +234,7 @@ def _parted(case: Case, start: str, seed: int) -> nn.Module:
 
 
 def zero_padded(source: nn.Module, target: nn.Module) -> dict[str, Tensor]:
-    """A pre-norm transformer made wider with zeros, with no regard to its norms.
-
-    Zero is whatever writes a new dimension of the stream: tables, projections and their biases; so
-    are the outputs of new heads and hidden units. What reads these is random as in the target, and
-    a norm's new gains and biases are as there, 1 and 0. Old entries stay as they are. `grow` pads
-    with the mean instead: the rest is the same.
-    """
+    """A pre-norm transformer made wider with zeros, with no regard to its norms."""
     sizes = {name: group.size for name, group in structure_of(source).groups.items()}
     structure, weights = structure_of(target), source.state_dict()
     zeros = {
@@ -306,22 +248,6 @@ def zero_padded(source: nn.Module, target: nn.Module) -> dict[str, Tensor]:
         key: torch.where(widening.new(key), start, widening.apply(key, weights[key]))
         for key, start in target.state_dict().items()
     }
-
-
-def parted(table: pd.DataFrame, goal: float = TARGET) -> pd.DataFrame:
-    """What each start of `parting` comes to.
-
-    Returns:
-        By ``seed`` and ``start``, ``change`` before the first step, and ``steps`` to a gain of
-        ``goal`` nats, by the first reading there (the last one where that never happens).
-    """
-    runs = table.groupby(["seed", "start"], sort=False)
-
-    def steps(gains: "pd.Series[float]") -> int:
-        at = table.loc[gains.index, "step"]
-        return int(at[gains >= goal].min() if (gains >= goal).any() else at.max())
-
-    return pd.DataFrame({"change": runs["change"].first(), "steps": runs["gain"].agg(steps)})
 
 
 @torch.no_grad()

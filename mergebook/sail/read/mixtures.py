@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.align import git_rebasin
 from mergelib.evaluation.loops import evaluate_many
 from mergelib.sail.divergences import empirical_variation, mmd_table, total_variation
@@ -42,11 +40,7 @@ def drawn_from(share: float, count: int, generator: torch.Generator) -> Tensor:
 
 
 def estimated_shares(shares: Sequence[float], seeds: int, *, count: int = 400) -> pd.DataFrame:
-    """γ_1 by Eq. 11 from samples of D_1, D_2 and D*: a row per ρ, seed and kind of distance.
-
-    Kinds are MMD² (V- and U-statistic), total variation of bins along the line through both means,
-    and that of the samples' atoms, as in the paper's appendix D.
-    """
+    """γ_1 by Eq. 11 from samples of D_1, D_2 and D*: a row per ρ, seed and kind of distance."""
     rows = []
     for seed in range(seeds):
         generator = torch.Generator().manual_seed(seed)
@@ -86,11 +80,7 @@ def _variation(first: Tensor, second: Tensor) -> float:
 def least_squares_shares(
     shares: Sequence[float], *, same_inputs: bool, seed: int = 0
 ) -> pd.DataFrame:
-    """Best γ_1 for least squares: nearest to θ*(ρ) (``parameters``), and of least J_ρ (``loss``).
-
-    Labels of D_1 and D_2 are linear in x with different weights, without noise. Inputs have the
-    variances (4, 1) in D_1 and (1, 4) in D_2, or (4, 1) in both.
-    """
+    """Best γ_1 for least squares: nearest to θ*(ρ) (``parameters``), of least J_ρ (``loss``)."""
     generator = torch.Generator().manual_seed(seed)
     moments = [torch.diag(torch.tensor(v, dtype=torch.float64)) for v in ((4.0, 1), (1.0, 4))]
     first, second = moments[0], moments[0 if same_inputs else 1]
@@ -113,23 +103,11 @@ def perceptron_shares(
 ) -> pd.DataFrame:
     """The chain for small perceptrons trained on D_1, on D_2, and on every D* of ``shares``.
 
-    Args:
-        shares: ρ.
-        seed: of data and initial weights.
-        start: one initial network for all (``shared``), one for each (``own``), or one for each and
-            then all networks reordered to match θ_1 by Git Re-Basin (``re-basin``), optima and
-            random ones included: which order hidden units have is chance.
-        steps: of Adam on all examples.
-        retrained: steps from θ^P, on D*.
-
     Returns:
         Per ρ, beside ``start`` and ``seed``, the best γ_1 in ``parameters`` (nearest to θ*,
         affine), in ``loss`` and ``trained`` (of `GAMMAS`, of least J_ρ before and after
         retraining), and squared distances from θ*: ``nearest_source`` of both sources, ``random``
         of the initial network of a further draw, ``normal`` of weights from N(0, 1), in the mean.
-
-    Raises:
-        ValueError: an unknown start.
     """
     if start not in STARTS:
         raise ValueError(f"start is {start!r}, expected one of: {', '.join(STARTS)}")
@@ -171,12 +149,6 @@ def pair_shares(
     zoo: Zoo, pairs: Sequence[tuple[str, str]], shares: Sequence[float], positions: Sequence[float]
 ) -> pd.DataFrame:
     """Best γ_1 on the line through two experts for their tasks in the shares ρ and 1 − ρ.
-
-    Args:
-        zoo: experts of one pretrained model.
-        pairs: names of two tasks each.
-        shares: ρ.
-        positions: values of γ_1; 0 and 1 among them.
 
     Returns:
         Columns ``pair``, ``share``, ``loss``: the γ_1 among ``positions`` of least test loss, and

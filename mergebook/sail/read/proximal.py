@@ -21,10 +21,6 @@ PENALTY = 0.005  # λ of the logistic regression, its μ
 def saturated(distances: Tensor, scales: Sequence[float]) -> pd.DataFrame:
     """γ_1 for Gaussians of one covariance, by Mahalanobis distances and by their total variation.
 
-    Args:
-        distances: of D_1 and D*, D_2 and D*, and D_1 and D_2, ``(3,)``.
-        scales: factors of all three.
-
     Returns:
         A row per scale: ``distance`` (the same for all), ``variation`` and the largest ``TV``.
     """
@@ -45,10 +41,6 @@ def _first(squares: Tensor) -> float:
 
 def thirds() -> pd.DataFrame:
     """γ_1 for a text cut as the paper cuts its own: D_1, D_2 and D* by rising mean token value.
-
-    The text is the language help that comes with Python. Tokens are characters by their code, or
-    words by rank of frequency, as in byte-pair vocabularies. Blocks of 1,024 are described by
-    their mean, by a histogram of 50 bins, or by all their values.
 
     Returns:
         A row per kind of token and feature: ``equation_11`` and the ``printed`` formula of MMD.
@@ -81,12 +73,7 @@ def thirds() -> pd.DataFrame:
 def nearer_than_random(
     dimensions: Sequence[int], *, spread: float = 0.1, draws: int = 20_000, seed: int = 0
 ) -> pd.DataFrame:
-    """Theorem 1 in an LDA world with Σ = I: P(X ≤ αY) and its bounds at α = ½, per d.
-
-    Class means of a source are those of the target, ±m with ‖2m‖ = 1, plus N(0, τ²) in every
-    coordinate, so that X is 2τ² χ²_d and E[X] is 2τ² d. ``literal`` is Theorem 1 with the paper's
-    τ², which forgets d.
-    """
+    """Theorem 1 in an LDA world with Σ = I: P(X ≤ αY) and its bounds at α = ½, per d."""
     generator = np.random.default_rng(seed)
     rows = []
     for size in dimensions:
@@ -104,8 +91,6 @@ def nearer_than_random(
 
 def descents(steps: int, *, seed: int = 0) -> tuple[pd.DataFrame, dict[str, float]]:
     """Gradient descent at η = 1/L from three starts, for logistic regression with a penalty.
-
-    D* is the even mixture of D_1 and D_2, which have other labels; sources are their minimisers.
 
     Returns:
         A row per step and start (``proximal``, ``nearest source``, ``random``): the ``excess`` loss

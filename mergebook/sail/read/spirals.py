@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from mergebook.lab.results import load_table
-from mergebook.sail.costs import Account, Costs, mmd_flops, perceptron_flops, speed_up
+from mergebook.sail.costs import Account, Costs, mmd_flops, perceptron_flops
 from mergebook.sail.measure.spirals import (
     EPOCHS,
     EVERY,
@@ -22,7 +22,7 @@ from mergebook.sail.measure.spirals import (
     sources_of,
     trained_on,
 )
-from mergebook.sail.read.reached import reached
+from mergebook.sail.read import reached
 from mergebook.sail.two_spirals import (
     SHARE,
     SIZES,
@@ -56,23 +56,15 @@ COSTS = {
 
 
 def curves(
-    seed: int,
-    reading: str,
-    start: str,
+    seed: int,  # of points and initial weights
+    reading: str,  # of D_1 and D_2
+    start: str,  # `"shared"`, `"own"` or `"re-basin"`
     *,
-    gammas: Sequence[float] = GAMMAS,
-    epochs: int = EPOCHS,
-    points: int = 41,
+    gammas: Sequence[float] = GAMMAS,  # weights of the first source; ½ is one of them
+    epochs: int = EPOCHS,  # of sources and of retraining
+    points: int = 41,  # on each of the two parts of the way
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One run of all weights, and the losses on the way from random weights to an optimum.
-
-    Args:
-        seed: of points and initial weights.
-        reading: of D_1 and D_2.
-        start: ``"shared"``, ``"own"`` or ``"re-basin"``.
-        gammas: weights of the first source; ½ is one of them.
-        epochs: of sources and of retraining.
-        points: on each of the two parts of the way.
 
     Returns:
         Rows of ``gamma`` (NaN for scratch), ``step``, and on validation points ``loss``,
@@ -133,25 +125,14 @@ def compared() -> pd.DataFrame:
 
 
 def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> pd.DataFrame:
-    """log₂ speed-up of a start over scratch, of each seed, reading and start.
-
-    Args:
-        table: as from `compared`.
-        goal: ``"easy"`` or ``"hard"``. A run that never reaches it counts as if at the end.
-        account: what counts as cost.
-        method: one of `MERGED`.
-
-    Returns:
-        Rows of ``seed``, ``reading``, ``start`` and ``speed``, with those of `reached`.
-    """
-    sides = [
-        table[table["method"] == name].set_index(_KEYS)[goal].sort_index()
-        for name in ("scratch", method)
-    ]
-    rival, own = (torch.tensor(side.to_numpy(dtype=float)) for side in sides)
-    speed = speed_up(rival, SCRATCH, own, COSTS[method], account, least=EVERY, last=EPOCHS)
-    found = reached(sides[1], sides[0], EVERY)
-    return pd.DataFrame({"speed": speed.numpy(), **found}, index=sides[0].index).reset_index()
+    """log₂ speed-up of a start of `compared` over scratch, as `reached.speed_ups` gives it."""
+    sides = []
+    for name in (method, "scratch"):
+        own = table[table["method"] == name].sort_values(_KEYS)
+        costs = COSTS.get(name, SCRATCH)
+        flops = dict(zip(reached.FLOPS, (costs.step, costs.added, costs.sources), strict=True))
+        sides.append(own.assign(last=EPOCHS, **flops))
+    return reached.speed_ups(sides[0], sides[1], _KEYS, goal, account, EVERY)
 
 
 def barriers() -> pd.DataFrame:
@@ -185,12 +166,7 @@ def nearness() -> pd.DataFrame:
 
 
 def logs_of(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Logs of the squared distances of a table ``sources``, in long form: see `nearness`.
-
-    Args:
-        table: columns ``source``, ``parameters`` and ``random``, and the keys.
-        keys: what rows differ in beside the source.
-    """
+    """Logs of the squared distances of a table ``sources``, in long form: see `nearness`."""
     distances = table.rename(columns={"parameters": "source", "source": "number"})
     long = distances.melt([*keys, "number"], ["source", "random"], "point", "log")
     long["log"] = np.log(long["log"])
@@ -199,10 +175,6 @@ def logs_of(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 def best_weights(table: pd.DataFrame, column: str = "loss_50") -> pd.DataFrame:
     """The γ of least loss of each seed, reading and start, and whether it is near 0 or 1.
-
-    Args:
-        table: as from `sweep`.
-        column: the loss.
 
     Returns:
         Rows of ``seed``, ``reading``, ``start``, ``gamma`` and ``near``.
@@ -243,14 +215,7 @@ LINKS = ["data", "parameters", "before", "after"]
 def differences(
     table: pd.DataFrame, reading: str, start: str, links: Sequence[str]
 ) -> pd.DataFrame:
-    """Return what the first source of a reading has above the second one, by seed and link.
-
-    Args:
-        table: as from `chain`.
-        reading: of D_1 and D_2.
-        start: as in the table.
-        links: two of `LINKS`, the columns.
-    """
+    """Return what the first source of a reading has above the second one, by seed and link."""
     cells = [f"{reading} {number}" for number in (1, 2)]
     own = table[table["start"] == start]
     wide = own.pivot(index="seed", columns=["cell", "link"], values="value")

@@ -6,13 +6,13 @@ chooses it, after the last step.
 
 import numpy as np
 import pandas as pd
-import torch
 
 from mergebook.lab.results import load_table
-from mergebook.sail.costs import Account, Costs, speed_up, steps_to
+from mergebook.sail.costs import Account
 from mergebook.sail.measure.text import EVERY, GOALS
+from mergebook.sail.read import reached
 from mergebook.sail.read.flatness import flat
-from mergebook.sail.read.reached import reached
+from mergebook.sail.read.reached import steps_of
 from mergebook.sail.read.text import best, last
 
 MIXTURES = {  # by what is mixed: two texts, or the outer thirds of one
@@ -50,20 +50,6 @@ def curved() -> pd.DataFrame:
     keys = ["parts", "start", "share"]
     level = flat(curves[curves["method"] == "sweep"], keys)
     return level[~level].reset_index()[keys]
-
-
-def weights_by_kernel() -> pd.DataFrame:
-    """Theorem 3's γ for the mixtures of two texts, by ``features`` and ``kernel``.
-
-    Returns:
-        A column for every share, its mean over seeds, and ``off``, how far γ is from the share at
-        most, in any seed.
-    """
-    table = load_table(MEASURED, "weights")
-    keys = ["features", "kernel"]
-    means = table.pivot_table("gamma", keys, "share", sort=False)
-    off = table.assign(off=(table["gamma"] - table["share"]).abs()).groupby(keys)["off"].max()
-    return means.join(off)
 
 
 def slopes(table: pd.DataFrame, start: str, parts: str = "texts") -> pd.Series:
@@ -127,13 +113,6 @@ def overlapping() -> pd.DataFrame:
 def falls(table: pd.DataFrame, start: str, step: int) -> pd.DataFrame:
     """How asymmetry falls with each overlap, in each seed: minus its slopes in a plane, α < 1.
 
-    At α = 1 both sources have the same data, and a curve is flat by construction.
-
-    Args:
-        table: as from `asymmetries`.
-        start: of the second source.
-        step: of retraining.
-
     Returns:
         Columns ``alpha`` and ``beta``, indexed by seed.
     """
@@ -153,45 +132,25 @@ def crossed() -> pd.DataFrame:
 
     Returns:
         A row per seed, ``source``, ``target``, start and ``method`` (those of `MERGED`, and
-        ``scratch``), with steps to each goal by its name, NaN where it was never reached, and the
-        ``last`` of all steps.
+        ``scratch``), with steps to each goal by its name, NaN where it was never reached, the
+        ``last`` of all steps, and FLOPs of a step, of the start and of its sources.
     """
     keys = [*_DIRECTION, "method"]
     rows = []
     for names, arm in _crossing("arms").groupby(keys):
-        losses = arm.sort_values("step")
         cell = dict(zip(keys, names, strict=True))
-        steps, values = losses["step"].tolist(), torch.tensor(losses["judge"].to_numpy())
-        goals = GOALS[str(cell["target"])].items()
-        found = {goal: float(steps_to(steps, values, nats)) for goal, nats in goals}
-        rows.append(cell | {"last": steps[-1], **found})
-    return pd.DataFrame(rows)
+        rows.append(cell | steps_of(arm, GOALS[str(cell["target"])]))
+    table = pd.DataFrame(rows).merge(_crossing("costs"), on=_DIRECTION)
+    sources = table["method"].map({"scratch": 0, "nearest source": 1}).fillna(2)
+    measured = table["method"].isin(["theorem", "nearest source"])
+    table["added_flops"] = table.pop("distance_flops") * measured
+    return table.assign(source_flops=table["source_flops"] * sources)
 
 
 def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> pd.DataFrame:
-    """log₂ speed-up of a start over scratch.
-
-    Args:
-        table: as from `crossed`.
-        goal: ``"easy"`` or ``"hard"``. A run that never reaches it counts as if at the end.
-        account: what counts as cost.
-        method: one of `MERGED`.
-
-    Returns:
-        Rows of ``seed``, ``source``, ``target``, ``start`` and ``speed``, with those of `reached`.
-    """
-    wide = table.pivot(index=[*_DIRECTION, "last"], columns="method", values=goal)
-    steps = wide.reset_index()
-    sides = reached(steps[method], steps["scratch"], EVERY)
-    speeds = []
-    for row in steps.merge(_crossing("costs"), on=_DIRECTION).to_dict("records"):
-        added = 0 if method == "uniform" else row["distance_flops"]
-        trained = row["source_flops"] * (1 if method == "nearest source" else 2)
-        rival, own = (torch.tensor(row[name]) for name in ("scratch", method))
-        costs, last = Costs(row["step_flops"], added, trained), int(row["last"])
-        rivals = Costs(row["step_flops"])
-        speeds.append(float(speed_up(rival, rivals, own, costs, account, least=EVERY, last=last)))
-    return steps[_DIRECTION].assign(speed=speeds, **sides)
+    """log₂ speed-up of a start of `crossed` over scratch, as `reached.speed_ups` gives it."""
+    own, scratch = (table[table["method"] == name] for name in (method, "scratch"))
+    return reached.speed_ups(own, scratch, _DIRECTION, goal, account, EVERY)
 
 
 def interiors() -> pd.DataFrame:

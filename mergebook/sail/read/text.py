@@ -3,25 +3,14 @@
 Curves are those of `gamma_sweep`, one table for characters and byte pairs.
 """
 
-import argparse
-import inspect
 import math
-import statistics
-import tarfile
-import typing
 from collections.abc import Sequence
 from pydoc_data.topics import topics
 
 import pandas as pd
-import torch
-from torch import Tensor
 
 from mergebook.lab.results import load_table
-from mergebook.lab.statistics import over_seeds
-from mergebook.sail.measure.clusters import BLOCK
 from mergebook.sail.read.spirals import logs_of
-from mergebook.sail.thirds import cut_blocks
-from mergebook.suites.data.texts import encode
 
 SWEEPS = {
     "characters": "tinyshakespeare-gamma_sweep",
@@ -56,16 +45,6 @@ def help_text() -> str:
     return "\n".join(topics[name] for name in sorted(topics))
 
 
-def code_text() -> str:
-    """The code of some modules that come with Python."""
-    return "\n".join(map(inspect.getsource, (argparse, statistics, tarfile, typing)))
-
-
-def help_blocks() -> Tensor:
-    """Its blocks, ``(n, 1024)``, in its order."""
-    return cut_blocks(encode(help_text()), BLOCK)
-
-
 def swept(part: str = "curves") -> pd.DataFrame:
     """A table of `gamma_sweep`, of characters and byte pairs, told apart by ``tokens``."""
     tables = [load_table(name, part).assign(tokens=tokens) for tokens, name in SWEEPS.items()]
@@ -84,10 +63,7 @@ def separations() -> pd.DataFrame:
 
 
 def weights_of_kernels() -> pd.DataFrame:
-    """γ_1 of thirds by features, tokens and bandwidth, by Eq. 11 and by the ``printed`` formula.
-
-    The paper's formula for γ* has D_1 and D_2 exchanged, so that it gives what Eq. 11 leaves of 1.
-    """
+    """γ_1 of thirds by features, tokens and bandwidth, by Eq. 11 and by the ``printed`` formula."""
     tables = [load_table(name, "distances").assign(text=text) for text, name in KERNELS.items()]
     found = pd.concat(tables, ignore_index=True)
     excess = found["first"] + found["between"] - found["second"]
@@ -104,21 +80,11 @@ def nearness_in_text() -> pd.DataFrame:
 
 
 def heights(curves: pd.DataFrame, by: Sequence[str] = ("tokens",)) -> pd.DataFrame:
-    """ℓ(½) − ½(ℓ(0) + ℓ(1)), the ``height`` of a barrier, by start, step and seed.
-
-    Args:
-        curves: losses ``judge`` by ``gamma``.
-        by: further columns that identify a curve.
-    """
+    """ℓ(½) − ½(ℓ(0) + ℓ(1)), the ``height`` of a barrier, by start, step and seed."""
     keys = [*by, "start", "step", "seed"]
     table = curves.pivot(index=keys, columns="gamma", values="judge")
     rows = table[0.5] - (table[0.0] + table[1.0]) / 2
     return rows.rename("height").reset_index()
-
-
-def barriers(curves: pd.DataFrame) -> pd.DataFrame:
-    """`heights` by tokens, start and step: mean and half width of the interval over seeds."""
-    return over_seeds(heights(curves), ["tokens", "start", "step"], "height")
 
 
 def last(curves: pd.DataFrame) -> pd.DataFrame:
@@ -153,18 +119,8 @@ def chosen(curves: pd.DataFrame) -> pd.DataFrame:
     return table[["gamma"]].assign(**gains).reset_index()
 
 
-def paper_grid() -> Tensor:
-    """The 30 equally spaced values in −1..2 of the paper's experiments on overlap."""
-    return torch.linspace(-1, 2, 30, dtype=torch.float64)
-
-
 def paper_rate(step: int, steps: int) -> float:
-    """The rate of the paper's Table 1: linear warm-up to `PEAK`, then a half cosine, to 0.
-
-    Args:
-        step: from 0, at most ``steps``.
-        steps: of the whole training, which the paper does not say; nor where the cosine ends.
-    """
+    """The rate of the paper's Table 1: linear warm-up to `PEAK`, then a half cosine, to 0."""
     if step < WARMUP:
         return PEAK * step / WARMUP
     return PEAK * (1 + math.cos(math.pi * (step - WARMUP) / (steps - WARMUP))) / 2

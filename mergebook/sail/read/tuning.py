@@ -52,10 +52,7 @@ def tuned() -> pd.DataFrame:
 
 
 def grid(curves: pd.DataFrame, size: str, arm: str) -> pd.Series:
-    """Mean ``choose`` loss of a GPT's arm by the fields of its `Rates`.
-
-    Of random weights after the steps `CHOSEN_AT`, of trained ones after the last.
-    """
+    """Mean ``choose`` loss of a GPT's arm by the fields of its `Rates`."""
     own = curves[(curves["modality"] == "GPT") & (curves["size"] == size) & (curves["arm"] == arm)]
     steps = CHOSEN_AT if arm in RANDOM else (own["step"].max(),)
     return own[own["step"].isin(steps)].groupby(_RATES)["choose"].mean()
@@ -69,11 +66,7 @@ def best_rates(curves: pd.DataFrame, size: str, arm: str) -> Rates:
 
 @cache
 def goals() -> dict[tuple[str, str, str], dict[str, float]]:
-    """Goals in nats by modality, size and target: medians over tuning seeds, see `goals_of`.
-
-    ``easy`` and ``hard`` are from scratch, of GPTs at its best rate and scale; ``late`` (GPTs) is
-    what the nearest source has half-way. Pictures have only an ``easy`` one, see `EARLIER`.
-    """
+    """Goals in nats by modality, size and target: medians over tuning seeds, see `goals_of`."""
     curves = tuned()
     found = {cell: {"easy": loss} for cell, loss in EARLIER.items()}
     for cell, part in curves.groupby(["modality", "size", "target"]):
@@ -94,8 +87,5 @@ def goals() -> dict[tuple[str, str, str], dict[str, float]]:
 
 
 def goals_for(modality: str, size: str, target: str = "") -> dict[str, float]:
-    """Losses that arms must reach, in nats, by their names.
-
-    A cell whose scratch was not trained on tuning seeds has none.
-    """
+    """Losses that arms must reach, in nats, by their names."""
     return goals().get((modality, size, target), {})

@@ -20,12 +20,7 @@ class Projector(nn.Sequential):
 
 
 class LatentToRepresentation(nn.Module):
-    """f_P of appendix J: latents ``(B, 4, 8, 8)`` to a representation of each patch of 2x2.
-
-    Args:
-        size: of a representation.
-        hidden: channels between.
-    """
+    """f_P of appendix J: latents ``(B, 4, 8, 8)`` to a representation of each patch of 2x2."""
 
     def __init__(self, size: int, hidden: int = 32) -> None:
         super().__init__()
@@ -43,22 +38,10 @@ class LatentToRepresentation(nn.Module):
 
 
 def repa_loss(projected: Tensor, wanted: Tensor) -> Tensor:
-    """Mean of −cos over tokens, in -1..1 (REPA, Yu et al., 2024).
-
-    Args:
-        projected: what a projector makes of a SiT's tokens, ``(B, 16, size)``.
-        wanted: the representations of the clean pictures.
-    """
+    """Mean of −cos over tokens, in -1..1 (REPA, Yu et al., 2024)."""
     return -F.cosine_similarity(projected, wanted, dim=-1).mean()
 
 
 def align_loss(projected: Tensor, wanted: Tensor) -> Tensor:
-    """Mean over tokens of ‖f_P(z) − f_A(h)‖² (SAIL, Eq. 16), over the size of a representation.
-
-    If f_P learns too, a constant f_P = f_A lowers it to 0: here it is always frozen.
-
-    Args:
-        projected: f_A(h), as in `repa_loss`.
-        wanted: f_P(z), which gets no gradient.
-    """
+    """Mean over tokens of ‖f_P(z) − f_A(h)‖² (SAIL, Eq. 16), over the size of a representation."""
     return F.mse_loss(projected, wanted.detach())

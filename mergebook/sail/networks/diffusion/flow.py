@@ -29,15 +29,7 @@ def velocity_loss(velocities: Tensor, latents: Tensor, noise: Tensor) -> Tensor:
 def draw(
     network: Velocity, labels: Tensor, shape: tuple[int, ...], *, steps: int, generator: Generator
 ) -> Tensor:
-    """Latents of the classes ``labels``, by Euler's method from noise at t = 1 to t = 0.
-
-    Args:
-        network: gives velocities ``(B, *shape)``.
-        labels: ``(B,)``.
-        shape: of one latent.
-        steps: of equal length.
-        generator: draws the noise, on the CPU.
-    """
+    """Latents of the classes ``labels``, by Euler's method from noise at t = 1 to t = 0."""
     x = torch.randn(len(labels), *shape, generator=generator).to(labels.device)
     for step in range(steps, 0, -1):
         times = torch.full((len(x),), step / steps, device=x.device)

@@ -20,11 +20,7 @@ TIMES = 64  # sines and cosines of a moment
 
 
 class AutoEncoder(nn.Module):
-    """Pictures ``(B, 3, 32, 32)`` in -1..1 to latents ``(B, 4, 8, 8)`` and back, by convolutions.
-
-    Args:
-        width: channels of the first layer.
-    """
+    """Images ``(B, 3, 32, 32)`` in -1..1 to latents ``(B, 4, 8, 8)`` and back, convolutional."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -78,18 +74,7 @@ class GatedBlock(nn.Module):
 
 
 class SiT(nn.Module):
-    """A transformer over the 16 patches of 2x2 of a latent, told time and class.
-
-    Args:
-        width: size of the tokens; four times a whole number.
-        depth: number of blocks.
-        heads: attention heads; ``width`` must be divisible by it.
-        mlp_ratio: hidden size of a block's MLP over ``width``.
-        classes: the classes; one more label, ``classes`` itself, stands for none.
-
-    Forward: latents ``(B, 4, 8, 8)``, times ``(B,)`` in 0..1 and labels ``(B,)`` to velocities
-    shaped as the latents.
-    """
+    """A transformer over the 16 patches of 2x2 of a latent, told time and class."""
 
     pos_embed: Tensor
 

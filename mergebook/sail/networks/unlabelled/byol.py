@@ -29,27 +29,16 @@ class BYOL(nn.Module):
 
     In training mode either network normalises by its own batch, each view apart. The running
     statistics of a target are its own, too: only its weights follow the online network's.
-
-    Args:
-        body: pictures ``(B, ...)`` to features ``(B, width)``; it is trained in place.
-        width: of its features.
-        hidden: units of projector's and predictor's hidden layer; the paper has 4,096.
-        projection: size of a projection and of its prediction; the paper has 256.
-        momentum: τ at the start of the training, 0..1. With fewer than about 1/(1 − τ) steps the
-            target hardly leaves its start.
-
-    Raises:
-        ValueError: a size below 1, or a momentum outside 0..1.
     """
 
     def __init__(
         self,
-        body: nn.Module,
-        width: int,
+        body: nn.Module,  # pictures `(B, ...)` to features `(B, width)`; it is trained in place
+        width: int,  # of its features
         *,
-        hidden: int = 128,
-        projection: int = 32,
-        momentum: float = 0.996,
+        hidden: int = 128,  # units of projector's and predictor's hidden layer; the paper has 4,096
+        projection: int = 32,  # size of a projection and of its prediction; the paper has 256
+        momentum: float = 0.996,  # τ at the start of the training, 0..1
     ) -> None:
         super().__init__()
         for name, size in {"width": width, "hidden": hidden, "projection": projection}.items():
@@ -63,15 +52,7 @@ class BYOL(nn.Module):
         self.momentum = momentum
 
     def loss(self, first: Tensor, second: Tensor) -> Tensor:
-        """Equation 2 in both directions: the sum of two means of 2 − 2 cos, 0..8.
-
-        Args:
-            first: a view of every picture of a batch, ``(B, ...)`` with B ≥ 2.
-            second: another view of the same pictures.
-
-        Raises:
-            ValueError: views of a single picture, which no batch norm can tell from its mean.
-        """
+        """Equation 2 in both directions: the sum of two means of 2 − 2 cos, 0..8."""
         if len(first) < 2:
             raise ValueError("a batch of one picture: batch norm needs two and more")
         views = (first, second)
@@ -88,11 +69,7 @@ class BYOL(nn.Module):
 
     @torch.no_grad()
     def update(self, share_of_training: float) -> None:
-        """Let the target follow, after a step of the optimiser: ξ ← τξ + (1 − τ)θ.
-
-        Args:
-            share_of_training: s = k/K, steps before this one over all steps, 0..1.
-        """
+        """Let the target follow, after a step of the optimiser: ξ ← τξ + (1 − τ)θ."""
         momentum = self.momentum_at(share_of_training)
         for slow, fast in zip(self.target.parameters(), self.online.parameters(), strict=True):
             slow.mul_(momentum).add_(fast, alpha=1 - momentum)
@@ -107,61 +84,27 @@ def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 def two_views(
     images: Tensor, generator: torch.Generator, *, mirror: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Two random views of every picture, each drawn by `augment`.
-
-    Args:
-        images: float pictures ``(B, 3, 32, 32)`` in -1..1.
-        generator: draws everything; on the pictures' device.
-        mirror: whether pictures may be mirrored (photographs, not letters).
-
-    Raises:
-        TypeError, ValueError: pictures that are not floats, or of another size.
-    """
+    """Two random views of every picture, each drawn by `augment`."""
     _check_pictures(images)
     flips = torch.full((len(images),), mirror, device=images.device)
     return augment(images, flips, generator), augment(images, flips, generator)
 
 
 def train_byol(
-    body: nn.Module,
-    inputs: Tensor,
+    body: nn.Module,  # float pictures to features `(B, width)`; it is left as it is
+    inputs: Tensor,  # float pictures `(N, 3, 32, 32)` in -1..1
     *,
-    steps: int,
-    batch_size: int,
-    learning_rate: float,
+    steps: int,  # of the whole training
+    batch_size: int,  # pictures of a step, at least 2
+    learning_rate: float,  # of every step
     kept_at: Collection[int],
-    seed: int,
-    mirror: bool = False,
-    hidden: int = 128,
-    projection: int = 32,
-    momentum: float = 0.996,
+    seed: int,  # draws whatever is random
+    mirror: bool = False,  # as for `two_views`
+    hidden: int = 128,  # as for `BYOL`
+    projection: int = 32,  # as for `BYOL`
+    momentum: float = 0.996,  # as for `BYOL`
 ) -> dict[int, dict[str, Tensor]]:
-    """Train a copy of a body by BYOL, with Adam at a constant rate; its state dicts on the way.
-
-    Order and views are drawn from the seed alone, whatever the body. The target's momentum depends
-    on ``steps``, so what is kept on the way is not what a shorter training would end with.
-
-    Args:
-        body: float pictures to features ``(B, width)``; it is left as it is.
-        inputs: float pictures ``(N, 3, 32, 32)`` in -1..1.
-        steps: of the whole training.
-        batch_size: pictures of a step, at least 2; the last one of an epoch may have fewer, not 1.
-        learning_rate: of every step.
-        kept_at: numbers of steps, 1 to ``steps``, after which the body's state dict is kept.
-        seed: draws whatever is random.
-        mirror: as for `two_views`.
-        hidden: as for `BYOL`.
-        projection: as for `BYOL`.
-        momentum: as for `BYOL`.
-
-    Raises:
-        TypeError: pictures that are not floats.
-        ValueError: pictures of another size, steps to keep that are never taken, a batch of one.
-        FloatingPointError: if the loss stops being finite.
-
-    Returns:
-        Number of steps to the body's state dict after it.
-    """
+    """Train a copy of a body by BYOL, with Adam at a constant rate; its state dicts on the way."""
     _check_pictures(inputs)
     if batch_size < 2 or len(inputs) % batch_size == 1:
         raise ValueError(

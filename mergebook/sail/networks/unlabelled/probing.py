@@ -10,19 +10,7 @@ from mergelib.evaluation.tasks import Split
 
 
 def linear_probe(train: Split, *tests: Split, C: float = 0.1) -> list[tuple[float, float]]:
-    """Loss (nats) and accuracy (0..1) on test rows of a linear classifier of features.
-
-    Multinomial logistic regression by scikit-learn, on features that are standardised by the
-    training rows: it lowers C · Σ cross-entropy + ½‖W‖². A constant feature counts for nothing.
-
-    Args:
-        train: features ``(N, width)`` and int64 labels ``(N,)`` of at least two classes.
-        tests: likewise, of classes that are among the training rows'; each is judged apart.
-        C: scikit-learn's inverse strength of regularisation, above 0.
-
-    Raises:
-        ValueError: a class of test rows that no training row has.
-    """
+    """Loss (nats) and accuracy (0..1) on test rows of a linear classifier of features."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -41,18 +29,7 @@ def linear_probe(train: Split, *tests: Split, C: float = 0.1) -> list[tuple[floa
 
 
 def neighbours_accuracy(train: Split, test: Split, *, k: int = 20) -> float:
-    """Accuracy (0..1) on test rows of a vote of the k training rows of the largest cosine.
-
-    All votes count alike; among classes of equally many the lowest label wins.
-
-    Args:
-        train: features ``(N, width)`` and int64 labels ``(N,)``.
-        test: likewise.
-        k: how many vote, 1..N.
-
-    Raises:
-        ValueError: more neighbours than training rows, or none.
-    """
+    """Accuracy (0..1) on test rows of a vote of the k training rows of the largest cosine."""
     from sklearn.neighbors import KNeighborsClassifier
 
     if not 1 <= k <= len(train):

@@ -18,21 +18,16 @@ from mergebook.lab.catalogue import loaded_for
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import REGISTERED, Loaded, Run
 from mergebook.sail.measure import arms as module
-from mergebook.sail.measure import grounds, transfers
-from mergebook.sail.measure.arms import ARMS, EVERY, Sources, arms
+from mergebook.sail.measure import grounds, sources, transfers
+from mergebook.sail.measure.arms import EVERY, arms, starts_tuning
 from mergebook.sail.measure.grounds import picture_transfer, text_transfer, transfer_of
 from mergebook.sail.measure.rates import EARLIER, NOT_TUNED, TABLE, TUNED, Rates, usual_rates
+from mergebook.sail.measure.sources import ARMS, Sources
 from mergebook.sail.measure.training import Texts
 from mergebook.sail.measure.transfers import TARGET, Schedule, Transfer
-from mergebook.sail.measure.tuning import starts_tuning
 from mergebook.suites.models import GPT
-from mergebook.suites.types import (
-    PretrainingSet,
-)
-from mergelib.evaluation.tasks import (
-    Split,
-    Task,
-)
+from mergebook.suites.types import PretrainingSet
+from mergelib.evaluation.tasks import Split, Task
 from mergelib.statedict import lerp
 from tests.book.sail.measure.test_text import words
 
@@ -41,7 +36,7 @@ FAMILY = "mergebook.suites.families.pictures"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LEARNING", 2)
+    monkeypatch.setattr(sources, "LEARNING", 2)
     monkeypatch.setattr(module, "EVERY", 2)
 
 
@@ -54,7 +49,7 @@ def text() -> Transfer:
 @pytest.fixture(scope="module")
 def tables(text: Transfer) -> Tables:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "LEARNING", 2)
+        patch.setattr(sources, "LEARNING", 2)
         patch.setattr(module, "EVERY", 2)
         return arms(text, start="own", size="twice", steps=2)
 

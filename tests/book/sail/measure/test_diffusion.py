@@ -19,12 +19,11 @@ from mergebook.sail.measure.diffusion import (
     TRAININGS,
     Arm,
     Parts,
-    Plan,
     arms,
     step_flops,
     trained,
 )
-from mergebook.sail.measure.latents import World, drawn, quality
+from mergebook.sail.measure.latents import Plan, World, drawn, quality
 from mergebook.sail.networks.diffusion.networks import SiT
 
 PLAN = Plan(32, 2, (16, 1), steps=4, aligned=3, batch_size=8, rates=dict.fromkeys(TRAININGS, 1e-2))
@@ -102,7 +101,7 @@ def test_costs_count_the_start(world: World) -> None:
 
 
 def test_an_arm_by_itself_is_as_among_all(world: World) -> None:
-    (alone,) = arms(world, PLAN, [ALIGNED])
+    (alone,) = arms(world, replace(PLAN, only=[ALIGNED]))
     (among,) = (arm for arm in arms(world, PLAN) if arm.name == ALIGNED)
     assert torch.equal(weights(alone.parts), weights(among.parts))
     assert alone._replace(parts=among.parts) == among
@@ -115,8 +114,9 @@ def test_an_arm_by_itself_is_as_among_all(world: World) -> None:
 def test_rates_are_those_of_each_training(world: World) -> None:
     """An arm that does not move keeps its start; its source and its alignment have their own."""
     for still, name in ((SOURCE, GROWN), (ALONE, ALIGNED)):
+        plan = replace(PLAN, only=[name])
         starts = [
-            weights(next(arms(world, replace(PLAN, rates={**PLAN.rates, **rates}), [name])).parts)
+            weights(next(arms(world, replace(plan, rates={**PLAN.rates, **rates}))).parts)
             for rates in ({}, {name: 0.0}, {still: 0.0})
         ]
         assert torch.equal(starts[0], starts[1])
@@ -129,7 +129,7 @@ def test_equal_cost_buys_fewer_steps(world: World, monkeypatch: pytest.MonkeyPat
     costs = {PLAIN: {"step": 8, "before": 0}, REPA: shared}
     costs[ALIGNED] = {"step": 12, "before": 30}
 
-    def made(world: World, plan: Plan, only: Any) -> Any:
+    def made(world: World, plan: Plan) -> Any:
         return (
             Arm(name, Parts(world, plan.width, plan.depth), **cost) for name, cost in costs.items()
         )
@@ -164,7 +164,7 @@ def test_a_start_without_velocities_draws_its_noise(world: World) -> None:
     pictures = [drawn(world, network, labels, 3) for network in networks]
     assert torch.equal(*pictures)
     assert all(network.training for network in networks)
-    found = quality(world, networks[0], 40, 2)
+    found = quality(world, networks[0], replace(PLAN, samples=40, euler=2))
     exact = drawn(world, networks[0], torch.arange(40) % 2, 2)
     right = ((exact[:, 0].mean((1, 2)) > 0).long() == torch.arange(40) % 2).float().mean()
     assert found["accuracy"] == pytest.approx(float(right))

@@ -11,14 +11,8 @@ import torch
 from mergebook.lab.results import Tables
 from mergebook.sail.measure.encoder import WAYS, encoder, grown, pairwise_cosines
 from mergebook.suites.families.sentences import SentenceEncoder
-from mergebook.suites.types import (
-    Zoo,
-)
-from mergelib.evaluation.tasks import (
-    Split,
-    Suite,
-    Task,
-)
+from mergebook.suites.types import Zoo
+from mergelib.evaluation.tasks import Split, Suite, Task
 from mergelib.training import seeded
 from tests.library.sail.families import perturbed
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from mergebook.lab.results import Tables
-from mergebook.sail.measure import arms as starts
-from mergebook.sail.measure import factorial as module
-from mergebook.sail.measure.arms import Sources
-from mergebook.sail.measure.factorial import CELLS, MAPS, SCRATCH, Cell, factorial
+from mergebook.sail.measure import arms as module
+from mergebook.sail.measure import sources
+from mergebook.sail.measure.arms import CELLS, MAPS, SCRATCH, Cell, factorial
 from mergebook.sail.measure.grounds import picture_transfer, text_transfer
+from mergebook.sail.measure.sources import Sources
 from mergebook.sail.measure.training import Texts
 from mergebook.sail.measure.transfers import TARGET, Schedule, Transfer
 from mergelib.align import git_rebasin
@@ -34,7 +34,7 @@ FEW = {cell: arm for cell, arm in CELLS.items() if not arm.mode or cell in LEARN
 @pytest.fixture(autouse=True, scope="module")
 def quick() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(starts, "LEARNING", 2)
+        patch.setattr(sources, "LEARNING", 2)
         patch.setattr(module, "EVERY", 2)
         patch.setattr(module, "CELLS", FEW)
         yield
@@ -135,8 +135,7 @@ def test_cells_of_pictures(pictures: Transfer) -> None:
         more = added[cell] - added[cell._replace(maps="mean")]
         assert more > 2 * step, "two steps of learning maps"
         assert first[cell] != first[cell._replace(maps="mean")]
-    deeper = {kind: Sources(pictures, kind, "deeper") for kind in ("shared", "own")}
-    assert {*module._chosen(deeper, ())} == {*FEW} - {alone, joint}
+    assert {*begun(factorial(pictures, size="deeper", **SETTINGS)).index} == {*FEW} - {alone, joint}
 
 
 def test_learned_maps_of_pictures_are_of_width_alone(pictures: Transfer) -> None:

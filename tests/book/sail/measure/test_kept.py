@@ -15,8 +15,7 @@ from mergebook.lab.results import Tables
 from mergebook.lab.runner import REGISTERED, Run
 from mergebook.sail.costs import perceptron_flops
 from mergebook.sail.measure import kept as module
-from mergebook.sail.measure.kept import Ground, kept, picture_ground, text_ground
-from mergebook.sail.measure.kept_scratch import kept_scratch
+from mergebook.sail.measure.kept import Ground, kept, kept_scratch, picture_ground, text_ground
 from mergebook.sail.measure.training import Texts, by_adam
 from mergelib.evaluation.tasks import Split, Task
 from mergelib.hashing import stable_seed

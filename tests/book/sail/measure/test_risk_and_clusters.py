@@ -10,14 +10,15 @@ import torch
 from mergebook.lab.runner import REGISTERED, Run
 from mergebook.sail.measure.clusters import (
     BLOCK,
+    MAP,
     clusters,
     described,
+    silhouettes,
     split_blocks,
     split_texts,
     text_map,
 )
 from mergebook.sail.measure.risk import risk
-from mergebook.sail.measure.silhouettes import MAP, silhouettes
 from mergebook.sail.measure.training import Texts
 from mergebook.sail.thirds import cut_blocks, held_stretch
 from mergebook.suites.data.texts import encode

@@ -11,7 +11,6 @@ import torch
 from mergebook.lab.runner import REGISTERED, Run
 from mergebook.sail.measure import text as studies
 from mergebook.sail.measure.kernels import VARIATION, mixture_weights, text_kernels
-from mergebook.sail.measure.nearness import text_nearness
 from mergebook.sail.measure.training import Corpus, Texts, load_corpus, planned
 from mergebook.sail.thirds import mean_thirds
 from mergebook.suites.data.texts import encode, encode_pairs
@@ -312,10 +311,10 @@ def test_total_variation_of_thirds_by_hand() -> None:
 
 def test_distances_from_an_optimum_by_hand(corpus: Corpus) -> None:
     texts = {"a": words(0), "b": words(1)}
-    tables = text_nearness(Texts(4, texts), plan=SMALL)
+    tables = studies.text_nearness(Texts(4, texts), plan=SMALL)
     assert json.loads(json.dumps(tables, allow_nan=False)) == tables
-    assert text_nearness(Texts(4, texts), plan=SMALL) == tables
-    assert text_nearness(Texts(4, texts), starts=["own"], plan=SMALL)["sources"] == [
+    assert studies.text_nearness(Texts(4, texts), plan=SMALL) == tables
+    assert studies.text_nearness(Texts(4, texts), starts=["own"], plan=SMALL)["sources"] == [
         row for row in tables["sources"] if row["start"] == "own"
     ]
     parts = [corpus.parted(rows).train for rows in mean_thirds(corpus.blocks)]
@@ -331,12 +330,14 @@ def test_distances_from_an_optimum_by_hand(corpus: Corpus) -> None:
             squares = (((state[key] - optimum[key]) ** 2).sum().item() for key in optimum)
             assert row[name] == pytest.approx(sum(squares), rel=1e-5)
     with pytest.raises(ValueError, match="start is 're-basin', expected 'shared' or 'own'"):
-        text_nearness(Texts(4, texts), starts=["re-basin"], plan=SMALL)
+        studies.text_nearness(Texts(4, texts), starts=["re-basin"], plan=SMALL)
 
 
 def test_without_training_a_shared_start_is_the_optimum_and_others_are_random() -> None:
     source = Texts(0, {"a": words(0)})
-    table = pd.DataFrame(text_nearness(source, plan={**SMALL, "source_rate": 1e-9})["sources"])
+    table = pd.DataFrame(
+        studies.text_nearness(source, plan={**SMALL, "source_rate": 1e-9})["sources"]
+    )
     rows = table.set_index(["start", "source"])
     shared = rows.loc["shared"]
     assert (shared["parameters"] < 1e-6 * shared["random"]).all()

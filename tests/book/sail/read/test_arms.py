@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mergebook.sail.draw import starts as figures
+from mergebook.sail import draw
 from mergebook.sail.read import arms
 
 GOAL = {("GPT", "twice", ""): {"easy": 2.5}}
@@ -84,9 +84,9 @@ def test_speeds_by_account_come_fastest_first() -> None:
     assert (2 ** found["speed"]).tolist() == pytest.approx(factors)
     assert found["reached"].all()
     fig, ax = plt.subplots()
-    figures.accounts(pd.concat([found, found.assign(seed=1)]), ax)
+    draw.accounts(pd.concat([found, found.assign(seed=1)]), ax)
     assert [text.get_text() for text in ax.get_yticklabels()] == ["nearest source", "SAIL"]
-    drawn = [np.asarray(container[0].get_xdata()) for container in ax.containers]
+    drawn = [np.asarray(container.lines[0].get_xdata()) for container in ax.containers]
     expected = found.pivot(index="account", columns="arm", values="speed")
     for row, (_, speeds) in zip(drawn, expected.iterrows(), strict=True):
         assert row.tolist() == pytest.approx(speeds[["nearest source", "SAIL"]].tolist())

@@ -3,23 +3,13 @@
 import math
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
 
-from mergebook.sail.draw import diffusion as figures
-from mergebook.sail.measure.diffusion import (
-    ALIGNED,
-    ARMS,
-    GROWN,
-    PLAIN,
-    REPA,
-    TRAININGS,
-    Plan,
-)
-from mergebook.sail.measure.latents import World
+from mergebook.sail.measure.diffusion import ALIGNED, ARMS, GROWN, PLAIN, REPA, TRAININGS
+from mergebook.sail.measure.latents import Plan, World
 from mergebook.sail.networks.diffusion.alignment import LatentToRepresentation
 from mergebook.sail.read import diffusion as analysis
 
@@ -69,19 +59,8 @@ def test_alignment_collapses_where_f_p_is_trained(world: World) -> None:
     assert spread["trained", 100] < 0.5 * spread["frozen", 0]
 
 
-def test_the_floor_falls_with_the_number_of_pictures(world: World) -> None:
-    """Unbiased, the kernel distance does not; two halves that are the same are at no distance."""
-    real = torch.randn(400, 4, generator=torch.Generator().manual_seed(1))
-    found = analysis.floors(replace(world, real=real), (20, 200)).set_index("count")
-    frechet, kernel = (found[name].to_dict() for name in ("frechet", "kernel"))
-    assert frechet[20] > 3 * frechet[200] > 0
-    assert abs(kernel[200]) < 0.1
-    twice = analysis.floors(replace(world, real=torch.cat([real, real])), (400,))
-    assert twice["frechet"].item() == pytest.approx(0, abs=1e-6)
-
-
 def test_arms_are_compared(world: World) -> None:
-    compared = analysis.compare(world, PLAN, samples=8, euler=2)
+    compared = analysis.compare(world, replace(PLAN, samples=8, euler=2))
     assert {*compared.networks} == {*compared.judged.index} == {*ARMS, analysis.LONGER}
     costs = compared.costs
     assert costs.loc[REPA].to_dict() == {"step": 1, "A": 10, "B": 10, "C": 10}
@@ -96,8 +75,6 @@ def test_arms_are_compared(world: World) -> None:
     assert not torch.equal(early.out.weight, late.out.weight)
     step = costs["step"].to_dict()
     assert step[PLAIN] < 1 < step[ALIGNED]
-    pictures = analysis.one_of_each(world, compared.networks[PLAIN], 2)
-    assert len(pictures) == 2
 
 
 def test_against_repa_of_the_same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +97,3 @@ def test_against_repa_of_the_same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found[PLAIN, "steps", seed] == pytest.approx(-1)
         assert found[ALIGNED, "steps", seed] == pytest.approx(1)
         assert found[ALIGNED, "cost", seed] == pytest.approx(-2)
-    fig, ax = plt.subplots()
-    figures.nearer(table[table["account"] == "steps"], ax)
-    assert [text.get_text() for text in ax.get_xticklabels()] == [PLAIN, ALIGNED]
-    assert ax.lines[1].get_ydata() == pytest.approx([-math.log(2)])
-    plt.close(fig)

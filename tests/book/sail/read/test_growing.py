@@ -1,11 +1,8 @@
 """Chapter 50: schemes that keep the function keep every loss, and copies stay copies."""
 
-import matplotlib.pyplot as plt
-import pandas as pd
 import pytest
 import torch
 
-from mergebook.sail.draw import growing as figures
 from mergebook.sail.read import growing
 from mergelib.evaluation.tasks import Split, Task
 
@@ -72,35 +69,9 @@ def test_zero_padding_pads_with_zeros(cases: dict[str, growing.Case]) -> None:
     assert growing.stream_rank(wide, case.test[0])[1] <= 32
 
 
-def test_steps_to_a_gain() -> None:
-    """One start gets there at step 4, one never does; a change is that before the first step."""
-    starts = {"early": (0.0, 0.05, 0.1, 0.09), "never": (-1.0, -0.5, 0.0, 0.05)}
-    rows = [
-        {"seed": 0, "start": start, "step": 2 * i, "gain": gain, "change": i + 0.5}
-        for start, gains in starts.items()
-        for i, gain in enumerate(gains)
-    ]
-    found = growing.parted(pd.DataFrame(rows), 0.1)
-    assert found["steps"].tolist() == [4, 6]
-    assert found["change"].tolist() == [0.5, 0.5]
-
-
 def test_texts_follow_the_chain() -> None:
     inputs, labels = growing.markov_texts(50, seed=3)
     assert torch.equal(inputs[:, 1:], labels[:, :-1])
     same = growing.markov_texts(50, seed=3)[0]
     assert torch.equal(inputs, same)
     assert not torch.equal(inputs, growing.markov_texts(50, seed=3, text_seed=1)[0])
-
-
-def test_no_share_lies_above_its_panel() -> None:
-    """Panels share an axis, and the one with the smaller shares is drawn last."""
-    tall = pd.DataFrame({"family": ["MLP", "GPT"], "scheme": "mean", "kept": [2.7, 1.0]})
-    _, axes = plt.subplots(1, 2, sharey=True)
-    for ax, table in zip(axes, (tall, tall.assign(kept=0.4)), strict=True):
-        figures.kept(table, ax)
-    for ax in axes:
-        low, high = ax.get_ylim()
-        for line in ax.lines:
-            assert all(low < y < high for y in line.get_ydata())
-    plt.close()

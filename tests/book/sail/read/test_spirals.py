@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from mergebook.sail.costs import Account
-from mergebook.sail.draw import spirals as figures
 from mergebook.sail.read import spirals
 
 CELL = {"seed": 0, "reading": "random", "start": "own"}
@@ -110,20 +109,3 @@ def test_curves_begin_at_the_sources_and_the_way_leads_through_the_average() -> 
     assert losses[0] == pytest.approx(scratch[0], rel=1e-5)
     assert losses[1] == pytest.approx(middle[0], rel=1e-5)
     assert losses[2] == pytest.approx(middle[20], rel=1e-5)
-
-
-def test_figures_draw_every_run() -> None:
-    import matplotlib.pyplot as plt
-
-    run = pd.DataFrame({"gamma": [math.nan, 0.0, 1.0], "step": 0, "loss": [1.0, 2.0, 3.0]})
-    run["accuracy"] = [0.5, 0.25, 1.0]
-    fig, axes = plt.subplots(1, 3)
-    figures.by_weight(run, "loss", axes[0])
-    assert [list(line.get_ydata()) for line in axes[0].lines] == [[2.0], [3.0], [1.0]]
-    figures.by_weight(run, "accuracy", axes[2])
-    assert [list(line.get_ydata()) for line in axes[2].lines] == [[0.25], [1.0], [0.5]]
-    assert [ax.get_yscale() for ax in axes[[0, 2]]] == ["log", "linear"]
-    rows = pd.DataFrame({"reading": ["a", "a", "b", "b"], "speed": [1.0, 3.0, -1.0, -1.0]})
-    figures.gains({"theorem": rows}, axes[1])
-    assert list(axes[1].containers[0].lines[0].get_xdata()) == [2.0, -1.0]
-    plt.close(fig)

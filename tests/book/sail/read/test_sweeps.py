@@ -31,21 +31,6 @@ def curve(losses: Sequence[tuple[float, float, float]], **cell: Any) -> list[dic
     ]
 
 
-def test_weights_of_mixtures_by_kernel(tables: dict[str, pd.DataFrame]) -> None:
-    rows = [
-        {"seed": seed, "share": share, "features": name, "kernel": "1", "gamma": share + error}
-        for name, errors in (("tokens", (0.1, -0.3)), ("mean", (0.0, 0.2)))
-        for seed, error in enumerate(errors)
-        for share in (0.0, 0.5)
-    ]
-    tables[f"{sweeps.MEASURED} weights"] = pd.DataFrame(rows)
-    found = sweeps.weights_by_kernel()
-    assert found.index.tolist() == [("tokens", "1"), ("mean", "1")]
-    assert found.columns.tolist() == [0.0, 0.5, "off"]
-    for row, expected in zip(found.to_numpy(), ([-0.1, 0.4, 0.3], [0.1, 0.6, 0.2]), strict=True):
-        assert row.tolist() == pytest.approx(expected)
-
-
 def test_mixtures(tables: dict[str, pd.DataFrame]) -> None:
     rows, distances = [], []
     for share, least in ((0.0, 0.0), (0.5, 0.5), (1.0, 0.5)):

@@ -22,12 +22,6 @@ def curves() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).assign(tokens="characters")
 
 
-def test_barriers(curves: pd.DataFrame) -> None:
-    found = text.barriers(curves)
-    assert found["mean"].tolist() == [3.5, 0.5], "1 + scale − ½(1 + 2); a slope adds none"
-    assert found["half_width"].tolist() == [0, 0]
-
-
 def test_the_choice_is_made_on_one_half_and_judged_on_the_other(curves: pd.DataFrame) -> None:
     found = text.chosen(curves)
     assert found["gamma"].tolist() == [0.5, 0.5], "least on the half that chooses"

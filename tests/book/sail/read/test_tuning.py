@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from mergebook.sail.measure.arms import TUNING
 from mergebook.sail.measure.rates import TABLE, TUNED, Rates
-from mergebook.sail.measure.tuning import FIRST
 from mergebook.sail.read import tuning as module
 
 
@@ -65,7 +65,7 @@ def test_random_weights_are_compared_where_the_goals_are(made: None) -> None:
 def test_tuned_rates_are_those_of_the_result() -> None:
     """The rows of the table that name the result as their origin are the best of its grids."""
     curves = module.tuned()
-    assert curves["seed"].min() >= FIRST
+    assert curves["seed"].min() >= TUNING
     rows = [row for row in TABLE if row.origin == TUNED]
     assert {arm for row in rows for arm in row.arms} == {*module.RANDOM}
     for row in rows:
