@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from mergelib.messages.extras import needs
 from mergelib.structure import Axis, Structure
 
 # An axis, and tensors of A and B that have it first.
@@ -82,7 +83,8 @@ def _rows(part: Tensor, shape: list[int], dims: list[int]) -> Tensor:
 
 def _assign(gain: Tensor) -> Tensor:
     """For every row the column that the assignment of the largest sum gives it."""
-    from scipy.optimize import linear_sum_assignment
+    with needs("align"):
+        from scipy.optimize import linear_sum_assignment
 
     return torch.as_tensor(linear_sum_assignment(gain.numpy(), maximize=True)[1])
 

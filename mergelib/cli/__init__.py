@@ -34,8 +34,9 @@ def run(app: typer.Typer, program: str) -> None:
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] in ("mergelib", "mergebook"):
                 raise
-            extra = {"ray": "cluster"}.get(error.name, "hub")
-            say(f"this needs the package {error.name}: pip install 'mergelib[{extra}]'")
+            align = {"scipy": "align", "sklearn": "align"}
+            extra = {"ray": "cluster", **align}.get(error.name, "hub")
+            say(f"this needs the package {error.name}: pip install 'mergelib-book[{extra}]'")
             sys.exit(1)
         except (ValueError, TypeError, OSError, FloatingPointError) as error:
             say(str(error) or type(error).__name__)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
+from mergelib.messages.extras import needs
 from mergelib.problems.checks import check_finite
 
 KINDS = ("geometric", "arithmetic", "medoid", "kmeans", "batch")
@@ -126,8 +127,9 @@ def _cluster(points: Tensor, count: int, seed: int) -> list[Tensor]:
     """Rows of each of at most ``count`` k-means clusters of points ``(N, …)``."""
     if count == 1:
         return [torch.arange(len(points))]
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
+    with needs("align"):
+        from sklearn.cluster import KMeans
+        from sklearn.exceptions import ConvergenceWarning
 
     flat = points.detach().reshape(len(points), -1).double().cpu().numpy()
     with warnings.catch_warnings():  # it warns of fewer different points than clusters

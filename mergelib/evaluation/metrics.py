@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mergelib.evaluation.tasks import Metric
+from mergelib.messages.extras import needs
 
 
 def squared_error(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
@@ -22,14 +23,16 @@ def squared_error(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -
 
 def matthews(outputs: Tensor, labels: Tensor) -> float:
     """Matthews' correlation of the predicted classes with the labels, -1..1."""
-    from sklearn.metrics import matthews_corrcoef
+    with needs("align"):
+        from sklearn.metrics import matthews_corrcoef
 
     return float(matthews_corrcoef(labels.numpy(), outputs.argmax(1).numpy()))
 
 
 def correlation(outputs: Tensor, labels: Tensor) -> float:
     """The mean of Pearson's and Spearman's correlation of outputs ``(N, 1)`` with labels, -1..1."""
-    from scipy.stats import pearsonr, spearmanr
+    with needs("align"):
+        from scipy.stats import pearsonr, spearmanr
 
     pair = outputs.flatten().numpy(), labels.numpy()
     return float((pearsonr(*pair).statistic + spearmanr(*pair).statistic) / 2)

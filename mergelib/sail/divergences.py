@@ -18,6 +18,8 @@ Kernel = Callable[[Tensor, Tensor], Tensor]
 
 SUBSAMPLE = 1000  # points of each sample at most that the median distance is taken over
 
+from mergelib.messages.extras import needs
+
 
 def total_variation(first: Tensor, second: Tensor) -> Tensor:
     """½ Σ |p − q| of two histograms, in 0..1.
@@ -248,11 +250,12 @@ def classifier_auc(
             what is left in one fold would lean against the others.
         folds: at least 2.
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import roc_auc_score
-    from sklearn.model_selection import KFold
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    with needs("align"):
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.metrics import roc_auc_score
+        from sklearn.model_selection import KFold
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
 
     samples = [rows.numpy() for rows in _checked([first, second])]
     scores = []

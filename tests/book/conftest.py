@@ -80,7 +80,7 @@ def text_folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def two_nodes(own_cache: Path) -> Iterator[Any]:
     """Ray, connected to two local nodes with a CPU each; its workers have the test's cache."""
-    ray = pytest.importorskip("ray", reason="ray is not installed: mergelib[cluster]")
+    ray = pytest.importorskip("ray", reason="ray is not installed: mergelib-book[cluster]")
     from ray.cluster_utils import Cluster
 
     size: dict[str, Any] = {"num_cpus": 1, "object_store_memory": OBJECT_STORE}

@@ -245,4 +245,4 @@ def test_a_package_that_is_not_there(
 
     monkeypatch.setattr(builtins, "__import__", lacking)
     message = fail(run, "zoo", "build", "--suite", "glue8", "--model", tmp_path)
-    assert "pip install 'mergelib[hub]'" in message
+    assert "pip install 'mergelib-book[hub]'" in message

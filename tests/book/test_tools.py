@@ -52,7 +52,7 @@ def test_the_address_reaches_source_and_notebook_alike(tmp_path: Path) -> None:
     source.parent.mkdir(parents=True)
     source.write_text(f"# %%\n{BOOTSTRAP}\n")
     nbformat.write(new_notebook(cells=[new_code_cell(BOOTSTRAP)]), notebook)
-    address = "mergelib @ git+https://example.org/some/where@v1"
+    address = "mergelib-book[lab] @ git+https://example.org/some/where@v1"
     assert stage.fill_address(address, tmp_path) == 2
     expected = BOOTSTRAP.replace('""', f'"{address}"', 1)
     assert nbformat.read(notebook, as_version=4).cells[0].source == expected

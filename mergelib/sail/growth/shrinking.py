@@ -17,6 +17,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from mergelib.activations import layer_inputs
 from mergelib.io import Model
+from mergelib.messages.extras import needs
 from mergelib.problems.calling import evaluating, tied_names
 from mergelib.problems.checks import check_finite
 from mergelib.sail.growth.depth import kept_lists
@@ -191,7 +192,8 @@ def _mixed(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 def _selected(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """E that selects units and R that estimates all from these, both (size, units)."""
-    from scipy.linalg import qr
+    with needs("align"):
+        from scipy.linalg import qr
 
     triangle = torch.linalg.qr(rows).R
     _, order = qr(triangle.numpy(), mode="r", pivoting=True)
