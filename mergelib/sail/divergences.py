@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mergelib.messages.extras import needs
+
 Kernel = Callable[[Tensor, Tensor], Tensor]
 
 SUBSAMPLE = 1000  # points of each sample at most that the median distance is taken over
-
-from mergelib.messages.extras import needs
 
 
 def total_variation(first: Tensor, second: Tensor) -> Tensor:
