@@ -252,10 +252,7 @@ def _bytes(size: int | str) -> int:
 
 
 def provenance(
-    method: str,
-    hyperparameters: Mapping[str, Any],
-    parts: Parts,
-    inputs: Mapping[str, Checkpoint],
+    method: str, hyperparameters: Mapping[str, Any], parts: Parts, inputs: Mapping[str, Checkpoint]
 ) -> dict[str, str]:
     """What made a file, as metadata."""
     files = [file for checkpoint in inputs.values() for file in checkpoint.shards]

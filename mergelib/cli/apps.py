@@ -42,10 +42,7 @@ def usable(device: str) -> str:
     return device
 
 
-Device = Annotated[
-    str,
-    typer.Option(help="Where to compute: cpu, cuda, cuda:1 …", callback=usable),
-]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …", callback=usable)]
 
 Settings = Annotated[
     list[str] | None,

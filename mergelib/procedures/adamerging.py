@@ -210,13 +210,7 @@ def adamerging(problem: Problem, settings: AdaMergingSettings) -> Adapted:
         with torch.no_grad():
             merged = basis.at(weights.expand(-1, len(keys)))
         losses, gradients = loss_gradients(
-            problem.model,
-            merged,
-            keys,
-            pretrained,
-            problem.heads,
-            next(stream),
-            problem.transform,
+            problem.model, merged, keys, pretrained, problem.heads, next(stream), problem.transform
         )
         history.append({"step": step, **losses})
         pulled = basis.pull(list(gradients.values()))

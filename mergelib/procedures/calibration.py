@@ -7,13 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.messages.brief import Brief
-from mergelib.problems.calling import (
-    Transforms,
-    call_with,
-    evaluating,
-    transform_of,
-    transformed,
-)
+from mergelib.problems.calling import Transforms, call_with, evaluating, transform_of, transformed
 from mergelib.problems.examples import Examples, Part, as_examples
 from mergelib.procedures.objectives import prediction_loss
 

@@ -77,12 +77,7 @@ def frank_wolfe(problem: Problem, settings: FrankWolfeSettings) -> Adapted:
     begin = {key: precise(first[key]) for key in keys}
     fixed = {key: tensor for key, tensor in first.items() if key not in begin}
     objective = CalibrationLoss(
-        problem.model,
-        fixed,
-        problem.heads,
-        problem.data,
-        settings.batch_size,
-        problem.transform,
+        problem.model, fixed, problem.heads, problem.data, settings.batch_size, problem.transform
     )
     theta, table, history = minimise(objective, begin, experts, settings)
     buffers = _mixed_buffers(fixed, table.mean(axis=1).tolist(), experts)
