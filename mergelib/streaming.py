@@ -1,7 +1,7 @@
-"""Merging checkpoints that need not fit into memory.
+"""Merge checkpoints that need not fit into memory.
 
-The output's header follows from the inputs' headers, so one tensor at a time is read from every
-input, merged by the same loop that merges in memory, written and forgotten.
+The output's header follows from the inputs' headers. Tensors are then read from every input, merged
+by the same loop as in memory, and written one at a time.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ _HASH = re.compile(r"hash|sha_?\d|md5|crc|checksum", re.IGNORECASE)
 def _in_files(
     experts: Mapping[str, Checkpoint], pretrained: Checkpoint | None, parts: Parts
 ) -> Source:
-    """Checkpoints as a `Source`: compared by their headers, read tensor by tensor."""
+    """Compare checkpoints by their headers and return them as a `Source`."""
     if pretrained is not None and "pretrained" in experts:
         raise ValueError("an expert is named 'pretrained', as the model that experts grew from is")
     layouts = {name: checkpoint.layout for name, checkpoint in experts.items()}
@@ -84,52 +84,49 @@ def merge_files(
 ) -> Path:
     """Merge checkpoints that need not fit into memory, one tensor at a time.
 
-    The result is bit for bit what `mergelib.merging.merge` makes of the same inputs. At most
-    (experts + 3) copies of the largest tensor, in the precision of the computation, are in memory
-    at once. Methods that factorise need on top of three copies of a matrix about four squares of
-    its smaller side, which counts where a matrix, and not an embedding, is the largest tensor.
-    Pickles in PyTorch's old format are read whole.
+    The result equals that of `mergelib.merge` bit for bit. At most (experts + 3) copies of the
+    largest tensor, in the precision of the computation, are in memory at once. Methods that
+    factorise need about four squares of a matrix's smaller side in addition to three copies of the
+    matrix. Pickles in PyTorch's old format are read whole.
+
+    >>> ml.merge_files("ties", ["a.safetensors", "b.safetensors"], "merged.safetensors",
+    ...                pretrained="base.safetensors", density=0.2)  # doctest: +SKIP
 
     Args:
-        method: a name from `mergelib.registry.methods`.
-        experts: at least one, as a list or with names; files or folders that `Checkpoint` reads.
-        output: a ``.safetensors`` file, or a folder, which also gets what a model is loaded with
-            (configuration, tokenizer, modules of Sentence-Transformers) and the licence from the
-            pretrained model's folder, or where it has none from the first expert's that has one.
-        pretrained: file or folder of the model the experts were fine-tuned from; needed by all but
-            a few methods.
-        include: patterns of keys to merge; this and the four below mean what they mean in
-            `mergelib.merging.merge`.
+        method: a name from `mergelib.methods`.
+        experts: at least one file or folder that `Checkpoint` reads, as a list or with names.
+        output: a ``.safetensors`` file, or a folder. A folder also receives configuration,
+            tokenizer, modules of Sentence-Transformers and licence from the pretrained model's
+            folder, or from the first expert's that has one.
+        pretrained: file or folder of the base model; most methods need it.
+        include: patterns of keys to merge; this and the next four options are those of
+            `mergelib.merge`.
         exclude: patterns of keys not to merge.
-        missing: what happens with keys that models do not share.
+        missing: what happens to keys that models do not share.
         device: where to compute.
-        is_matrix: tells what low-rank methods take for a matrix.
-        max_shard_size: bytes, or text like ``"5GB"``, that a file of an output folder may hold;
-            by default the folder is sharded as the pretrained model is.
-        overwrite: replace an output that exists; a folder only if a merge wrote it.
+        is_matrix: predicate (key, tensor) of what low-rank methods treat as a matrix.
+        max_shard_size: bytes, or text like ``"5GB"``, per file of an output folder; by default the
+            folder is sharded like the reference.
+        overwrite: replace an existing output; a folder only if a merge wrote it.
         **hyperparameters: the method's own.
 
     Returns:
-        The output's path. The file keeps the pretrained file's metadata, but for hashes and what an
-        earlier merge noted. ``mergelib.method``, ``.hyperparameters``, ``.parts`` (where not all is
-        merged), ``.inputs`` (name to SHA-256; for shards that of the lines ``sha256sum`` prints for
-        them), ``.files`` (name to the file's or folder's name) and ``.version`` are added. Names
-        that are tied, in a pickle or by ``mergelib.tied``, are merged once and stored each, with
-        the same note.
+        The output's path. The file keeps the reference's metadata, without hashes, and adds
+        ``mergelib.method``, ``.hyperparameters``, ``.parts``, ``.inputs`` (name to SHA-256; for
+        shards the hash of the lines that ``sha256sum`` prints), ``.files`` and ``.version``. Tied
+        tensors are merged once and stored under every name.
 
     Raises:
-        FileNotFoundError: an input that does not exist.
-        OSError: an output that cannot be written; it names the output.
-        ValueError: what `mergelib.merging.merge` refuses; an input that is truncated, corrupt or
-            a pickle of more than tensors, or changes while it is merged; an output that is in the
-            way, is an input, would be read in place of one, or has another format. Nothing is
-            written then.
-        TypeError: a hyperparameter that the method does not have.
+        FileNotFoundError: if an input does not exist.
+        OSError: if the output cannot be written; the error names it.
+        ValueError: for everything that `mergelib.merge` refuses, for an input that is damaged,
+            needs code or changes meanwhile, and for an output that exists, is an input, or would be
+            read in place of one. Nothing is written then.
+        TypeError: if the method lacks a hyperparameter.
 
     Warns:
-        UserWarning: of what `mergelib.merging.merge` warns of; of a chat template, tokens or
-            modules on which the experts agree and the folder that is copied does not; of a
-            configuration that is changed because an output layer is no longer tied.
+        UserWarning: as `mergelib.merge`; also if the experts agree on a chat template, tokens or
+            modules and the copied folder differs, or if an output layer is no longer tied.
     """
     check_device(device)
     chosen = get_method(method)
@@ -178,7 +175,7 @@ def merge_files(
 def check_output(
     output: Path, inputs: Mapping[str, Checkpoint], *, folder: bool, overwrite: bool
 ) -> None:
-    """Refuse, before anything is computed, an output that must not or cannot be written."""
+    """Raise ``ValueError`` for an output that must not be written, before anything is computed."""
     if output.suffix in _PICKLES:
         raise ValueError(f"{output}: merged weights are written as safetensors only")
     target = resolved(output)
@@ -224,7 +221,7 @@ def _is_merged(folder: Path) -> bool:
 def _split(
     reference: Checkpoint, layout: StateDict, max_shard_size: int | str | None
 ) -> list[list[str]]:
-    """The keys of every output shard, in order."""
+    """Return the keys of every output shard, in order."""
     if max_shard_size is None:
         kept = [[key for key in keys if key in layout] for keys in reference.shards.values()]
         return [keys for keys in kept if keys]
@@ -241,7 +238,7 @@ def _split(
 
 
 def _bytes(size: int | str) -> int:
-    """``"5GB"`` is 5e9 and ``"5GiB"`` 5 · 2**30, as Hugging Face counts."""
+    """Return a size in bytes; ``"5GB"`` is 5e9 and ``"5GiB"`` 5 · 2**30."""
     units = {"": 1, "B": 1}
     for power, letter in enumerate("KMGT", 1):
         units |= {f"{letter}B": 1000**power, f"{letter}IB": 1024**power}
@@ -254,7 +251,7 @@ def _bytes(size: int | str) -> int:
 def provenance(
     method: str, hyperparameters: Mapping[str, Any], parts: Parts, inputs: Mapping[str, Checkpoint]
 ) -> dict[str, str]:
-    """What made a file, as metadata."""
+    """Return metadata that record how a file was made."""
     files = [file for checkpoint in inputs.values() for file in checkpoint.shards]
     with ThreadPoolExecutor() as pool:
         hashing = progress(pool.map(sha256_of, files), "hashing", len(files), leave=False)
@@ -277,17 +274,17 @@ def provenance(
 
 
 def _plain(value: Any) -> Any:
-    """Arrays and tensors as lists, anything else as text, for JSON."""
+    """Return arrays and tensors as lists, and other values as text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _is_kept(key: str) -> bool:
-    """Whether an entry of the reference's metadata is true of the merged file, too."""
+    """Whether a metadata entry of the reference is also true of the merged file."""
     return not (key.startswith("mergelib.") or _HASH.search(key))
 
 
 def _with_first_pass(method: Method, layout: StateDict) -> Method:
-    """A method that shows how far its first pass over the tensors is, if it has one."""
+    """Return the method with a progress bar on its first pass, if it has one."""
     prepare = method.prepare
     if prepare is None:
         return method
@@ -325,7 +322,7 @@ def _write_shards(
     merged: Iterator[tuple[str, Tensor]],
     metadata: Mapping[str, str],
 ) -> None:
-    """Write the weights of a model folder as Hugging Face names them, with an index if sharded."""
+    """Write a model folder's weights with Hugging Face's file names, and an index if sharded."""
     weight_map: dict[str, str] = {}
     for number, keys in enumerate(shards, 1):
         sharded = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
@@ -340,7 +337,7 @@ def _write_shards(
 
 
 def _settle_ties(folder: Path) -> None:
-    """Let the configuration not tie an output layer that was written with values of its own."""
+    """Untie the configuration's output layer if the written values differ from the table's."""
     file = folder / "config.json"
     config = read_json(file)
     if config.get("tie_word_embeddings", True) is False or not config:

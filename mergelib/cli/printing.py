@@ -1,4 +1,4 @@
-"""What commands print and draw."""
+"""Print tables in the terminal."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ console = Console()
 
 
 def print_frame(frame: "pd.DataFrame") -> None:
-    """A table as it is, numbers to the right."""
+    """Print a table, numbers aligned to the right."""
     table = Table(show_edge=False, header_style="bold")
     for column in frame.columns:
         numeric = frame[column].dtype.kind in "if"

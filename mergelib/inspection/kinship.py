@@ -1,9 +1,8 @@
-"""Models without a common origin merge, and most likely should not have: said once, and no error.
+"""Detect models without a common origin, which should not be merged.
 
-Weights of one training run and of those fine-tuned from it point in one direction: their cosine is
-0.9 and more, and stays well above 0.1 after training that moves a model far. The cosine of two
-unrelated initialisations is 0, whatever they have learned, as neurons stand in another order; their
-task vectors are as long as the weights. The average of such models has learned nothing.
+The cosine between weights of one training run and its fine-tuned descendants is usually above 0.9,
+and stays well above 0.1 after long training. The cosine between two separate initialisations is 0,
+because their neurons stand in another order; the average of such models has learned nothing.
 """
 
 from collections.abc import Sequence
@@ -22,12 +21,7 @@ SHORT = 0.3  # times the pretrained model's length, below which it is a differen
 
 
 class Kinship:
-    """Whether models have a common origin, judged by a sample of their weights.
-
-    Args:
-        names: of the models.
-        pretrained: whether the last of them is what the others were fine-tuned from.
-    """
+    """Whether models have a common origin; the last is the base if ``pretrained``."""
 
     def __init__(self, names: Sequence[str], *, pretrained: bool) -> None:
         self.names, self.pretrained = list(names), pretrained
@@ -37,24 +31,20 @@ class Kinship:
         self.squares = torch.zeros(0)  # each model's sampled entries, squared and summed
 
     def add(self, tensors: Sequence[Tensor]) -> None:
-        """One weight of every model, of one shape; vectors are passed over.
+        """Add one weight of every model, if it is not a vector: gains start at one in every model.
 
-        Vectors say little: the gains of a normalisation begin at one in every model. Each tensor
-        counts by its sampled entries and not by its length, lest a large one speak for all.
+        Tensors count by their sampled entries, so that a single large one does not decide.
         """
         if tensors[0].dim() > 1:
             self.add_samples([self.sample(tensor) for tensor in tensors])
 
     def sample(self, tensor: Tensor) -> Tensor:
-        """A copy of at most so many entries as are looked at now.
-
-        They lie an odd step apart, so that all columns of a matrix are met.
-        """
+        """Return a copy of some entries; an odd step reaches all columns of a matrix."""
         flat = tensor.reshape(-1)
         return flat[:: -(-len(flat) // SAMPLE[self.seen >= FIRST]) | 1].clone()
 
     def add_samples(self, samples: Sequence[Tensor]) -> None:
-        """The samples of one weight of every model."""
+        """Add the samples of one weight of every model."""
         if len(samples) < 2 or not samples[0].numel():
             return
         where = samples[0].device
@@ -71,10 +61,7 @@ class Kinship:
         self.entries = self.entries + sampled.shape[1] * torch.outer(known, known)
 
     def unrelated(self) -> tuple[str, str, float] | None:
-        """Two models that have nothing in common, and their cosine; None where all have.
-
-        With a pretrained model every expert is compared with it, else every two experts.
-        """
+        """Return two unrelated models, one the base if there is one, and their cosine, or None."""
         if self.products is None:
             return None
         cosines, entries = (self.products / self.entries).cpu(), self.entries.cpu()
@@ -86,7 +73,7 @@ class Kinship:
         return None
 
     def tell(self) -> None:
-        """Warn of two models that are unrelated."""
+        """Warn about two unrelated models."""
         if (found := self.unrelated()) is not None:
             one, other, cosine = found
             lengths = dict(zip(self.names, self.squares.sqrt().tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""One kind of model, written down in two ways: a mixture's experts, and a head that is tied."""
+"""Compare two ways of storing one model: fused or separate experts, tied or separate heads."""
 
 import re
 from collections.abc import Mapping, Set
@@ -16,20 +16,10 @@ _ALONE = re.compile(r"(^|\.)experts\.\d+\.")
 def check_layouts(
     models: Mapping[str, StateDict], selected: Set[str], tied: Mapping[str, str], *, refuse: bool
 ) -> None:
-    """Compare how models that differ in keys write down experts and heads.
+    """Compare how models with different keys store mixture experts and output heads.
 
-    Args:
-        models: by name; only keys and shapes are looked at.
-        selected: the keys to be merged.
-        tied: names that share a tensor in the reference, which others may lack.
-        refuse: whether differing keys are an error, or else left out.
-
-    Raises:
-        Misfit: for experts in one tensor here and apart there, where keys may not differ; a head
-            that only some models have while others tie theirs to a table, always.
-
-    Warns:
-        UserWarning: of such experts, where keys may differ.
+    Experts that are fused in one model and separate in another are refused with ``refuse``, else a
+    warning. A head that only some models have is refused if the others tie theirs to a table.
     """
     every = {key for model in models.values() for key in model if key in selected}
     known = {*tied, *tied.values()}
@@ -58,12 +48,12 @@ def _check_experts(models: Mapping[str, StateDict], keys: Set[str], refuse: bool
 
 
 def is_fused(key: str, model: StateDict) -> bool:
-    """Whether a key holds all experts of a mixture."""
+    """Whether a key holds all experts of a mixture in one tensor."""
     return "experts" in key and is_stack(key, model[key])
 
 
 def _check_head(models: Mapping[str, StateDict], key: str) -> None:
-    """Refuse a head that only some models have, if others have a table of its shape to tie to."""
+    """Refuse a head that only some models have, if another model has a table of its shape."""
     owner = next(name for name, model in models.items() if key in model)
     shape = models[owner][key].shape
     if not HEAD.search(key):

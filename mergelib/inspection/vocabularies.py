@@ -1,4 +1,4 @@
-"""What gives rows their meaning: the token of a row of a table, the label of a row of a head."""
+"""Compare the tokens of table rows and the labels of head rows between models."""
 
 import json
 import re
@@ -19,18 +19,14 @@ _PLACEHOLDER = re.compile(r"^LABEL_\d+$")
 
 
 def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> None:
-    """Compare the tokens of tables that are merged, row by row, over all files of a tokenizer.
-
-    Args:
-        folders: of the models, by name.
-        shapes: of the tensors that are merged.
+    """Compare the tokens of merged tables row by row, over all files of a tokenizer.
 
     Raises:
-        ValueError: for a token in another row, or tables of other tokens, naming the files and the
-            first token.
+        ValueError: if a token moved to another row, or most tokens differ.
 
     Warns:
-        UserWarning: of a few rows with other tokens, and of files that cut texts otherwise.
+        UserWarning: about a few rows with other tokens, and about files that split text
+            differently.
     """
     longest = max(
         (s[0] for key, s in shapes.items() if len(s) == 2 and names_table(key)), default=0
@@ -73,7 +69,7 @@ def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> No
 
 
 def _rows(folder: Path) -> dict[int, tuple[str, str]]:
-    """Row to token, and to the file that says so."""
+    """Map rows to their token and the file that defines it."""
     rows: dict[int, tuple[str, str]] = {}
     for file in sorted(folder.iterdir(), key=lambda file: (file.name not in _CONTENT, file.name)):
         for row, token in _read(file).items():
@@ -82,7 +78,7 @@ def _rows(folder: Path) -> dict[int, tuple[str, str]]:
 
 
 def _read(file: Path) -> Rows:
-    """Row to token of one file, nothing for a file that lists none."""
+    """Map rows to tokens for one file; empty if it lists none."""
     if not file.is_file() or file.suffix not in (".json", ".txt"):
         return {}
     if file.suffix == ".txt":
@@ -114,7 +110,7 @@ def _fast(content: Mapping[str, Any]) -> Rows:
 
 
 def _numbered(content: Mapping[str, Any]) -> Rows:
-    """A mapping of every token to a number of its own, turned round."""
+    """Invert a mapping of tokens to numbers."""
     rows = {number: token for token, number in content.items() if type(number) is int}
     return rows if 0 < len(rows) == len(content) else {}
 
@@ -128,7 +124,7 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _wholes(folder: Path) -> dict[str, bytes]:
-    """Files that rule how texts are cut, in a form that does not depend on how they are written."""
+    """Return the files that define how text is split, in a normal form."""
     files = {f.name: f.read_bytes() for f in folder.iterdir() if _WHOLE.search(f.name)}
     model = _json(folder / "tokenizer.json").get("model")
     if isinstance(model, dict) and model.get("merges"):
@@ -138,14 +134,7 @@ def _wholes(folder: Path) -> dict[str, bytes]:
 
 
 def check_labels(configurations: Mapping[str, Mapping[str, Any]], shapes: Shapes) -> None:
-    """Compare the labels of heads that are merged.
-
-    Raises:
-        ValueError: for the same labels in another order, naming the first that differs.
-
-    Warns:
-        UserWarning: of other labels.
-    """
+    """Compare the labels of merged heads: another order is a ValueError, other labels a warning."""
     first: tuple[str, dict[str, str]] | None = None
     for name, config in configurations.items():
         labels = config.get("id2label")

@@ -1,4 +1,4 @@
-"""Models that merge, and most likely should not have: said once, after the last tensor."""
+"""Warn once, after the last tensor, about models that are copies or unrelated."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,15 +10,7 @@ from mergelib.messages.warned import warn
 
 
 class Copies:
-    """Which models are one and the same in all that is merged.
-
-    Models that were equal in every tensor so far are compared further, others are not, so that
-    telling different models apart costs a look at a few tensors.
-
-    Args:
-        names: of the models.
-        pretrained: whether the last of them is what the others were fine-tuned from.
-    """
+    """Groups of models that were equal in every merged tensor so far."""
 
     def __init__(self, names: Sequence[str], *, pretrained: bool) -> None:
         self.names, self.pretrained = list(names), pretrained
@@ -26,17 +18,12 @@ class Copies:
         self.groups = [list(range(len(self.names)))]
 
     def add(self, samples: Sequence[Tensor], read: Callable[[int], Tensor]) -> None:
-        """One tensor of every model, of one shape.
-
-        Args:
-            samples: some entries of each, at the same places.
-            read: the whole tensor of a model, by its number; asked for where samples are equal.
-        """
+        """Compare one tensor of every model: samples first, then whole tensors from ``read``."""
         self.seen = self.seen or samples[0].numel() > 0
         self.groups = [part for group in self.groups for part in _split(group, samples, read)]
 
     def tell(self) -> None:
-        """Warn of experts that are the pretrained model, or one another."""
+        """Warn about experts that equal the pretrained model or one another."""
         for group in self.groups if self.seen else []:
             names = " and ".join(self.names[i] for i in group)
             experts = [self.names[i] for i in group if not self._is_base(i)]
@@ -59,7 +46,7 @@ class Copies:
 def _split(
     group: list[int], samples: Sequence[Tensor], read: Callable[[int], Tensor]
 ) -> list[list[int]]:
-    """The parts of a group that hold equal tensors, of two models or more."""
+    """Split a group into subgroups of at least two equal tensors."""
     parts: list[list[int]] = []
     for i in group:
         for part in parts:
@@ -73,7 +60,7 @@ def _split(
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same, at the precision of the coarser one."""
+    """Whether two tensors are equal at the precision of the coarser one."""
     if one.dtype != other.dtype:
         kind = min(one.dtype, other.dtype, key=lambda dtype: (dtype.itemsize, str(dtype)))
         one, other = one.to(kind), other.to(kind)
@@ -81,12 +68,7 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 class Watch:
-    """All that is looked at in the weights of models while they are merged.
-
-    Args:
-        names: of the experts.
-        pretrained: whether there is a pretrained model.
-    """
+    """Everything that is checked in the weights while models are merged."""
 
     def __init__(self, names: Sequence[str], *, pretrained: bool) -> None:
         everyone = [*names, "pretrained"] if pretrained else names
@@ -94,30 +76,24 @@ class Watch:
         self._copies = Copies(everyone, pretrained=pretrained)
 
     def add(self, experts: Sequence[Tensor], pretrained: Tensor | None) -> None:
-        """One weight of every model."""
+        """Check one weight of every model."""
         tensors = [*experts, *([] if pretrained is None else [pretrained])]
         samples = [self.sample(tensor) for tensor in tensors]
         self.add_samples(samples, tensors[0].dim(), tensors.__getitem__)
 
     def sample(self, tensor: Tensor) -> Tensor:
-        """Some entries of a tensor, as `add_samples` takes them; a copy."""
+        """Return a copy of some entries, for `add_samples`."""
         return self._kinship.sample(tensor)
 
     def add_samples(
         self, samples: Sequence[Tensor], dimensions: int, read: Callable[[int], Tensor]
     ) -> None:
-        """One weight of every model, where not all of them are to be in memory.
-
-        Args:
-            samples: of each, the pretrained one last.
-            dimensions: of the weight; vectors tell little of kinship.
-            read: the whole tensor of a model, by its number.
-        """
+        """Check one weight by samples, the base's last; ``read`` returns whole tensors."""
         self._copies.add(samples, read)
         if dimensions > 1:
             self._kinship.add_samples(samples)
 
     def tell(self) -> None:
-        """Warn of models that are unrelated, or one and the same."""
+        """Warn about models that are unrelated or equal."""
         self._kinship.tell()
         self._copies.tell()

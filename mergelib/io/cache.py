@@ -1,14 +1,14 @@
-"""Where experts, downloads and prepared sets are kept."""
+"""The folder for trained experts, downloads and prepared data sets."""
 
 import os
 from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """``MERGELIB_CACHE`` if it is set, else ``~/.cache/mergelib``.
+    """Return ``MERGELIB_CACHE`` if it is set, else ``~/.cache/mergelib``.
 
     Raises:
-        ValueError: where there is no home folder, and the variable does not help.
+        ValueError: if there is no home folder and the variable is not an absolute path.
     """
     chosen = os.environ.get("MERGELIB_CACHE")
     try:

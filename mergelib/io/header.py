@@ -1,8 +1,8 @@
-"""The header of a safetensors file, read and checked.
+"""Read and check the header of a safetensors file.
 
-The file is the length of its header (8 bytes, little-endian), a JSON header that gives dtype, shape
-and place of every tensor, and the raw tensors, without gaps. What is checked here is what the
-format's own library checks; it maps the file to do so, which a file cut short does not survive.
+The file holds the header's length (8 bytes, little-endian), a JSON header with every tensor's
+dtype, shape and offsets, and the raw tensors without gaps. The checks are those of the format's own
+library, which maps the file into memory and so does not survive one that is cut short.
 """
 
 import json
@@ -38,11 +38,10 @@ _LONGEST = 100_000_000  # bytes of a header, as the format's library has it
 
 
 def read_header(file: InputFile) -> tuple[dict[str, Place], dict[str, str]]:
-    """Places, in the order of the file, and metadata of a safetensors file.
+    """Return the places of all tensors, in file order, and the metadata.
 
     Raises:
-        ValueError: naming the file: truncated, not safetensors, changed, or of a dtype that
-            PyTorch has not.
+        ValueError: if the file is truncated, changed, not safetensors, or of a dtype PyTorch lacks.
     """
     damaged = f"{file.path} is truncated or not safetensors"
     if file.size < 8:
@@ -70,7 +69,7 @@ def read_header(file: InputFile) -> tuple[dict[str, Place], dict[str, str]]:
 
 
 class _Unsupported(Exception):
-    """A dtype that PyTorch has not."""
+    """A dtype that PyTorch lacks."""
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One tensor through a rule: cast, checked, moved, and in pieces where the rule may be fed so."""
+"""Apply a rule to one tensor: cast, check, move, and split into pieces if the rule allows it."""
 
 import hashlib
 import inspect
@@ -17,14 +17,11 @@ LONG = 2**20  # entries where a cache is no help: for rules that pass over their
 
 
 class NotFinite(Exception):
-    """A NaN or an infinity was met."""
+    """An input or the result holds NaN or infinity."""
 
 
 class _Computable(Sequence[Tensor]):
-    """Tensors as a rule computes with them: each is cast, moved and checked when it is taken.
-
-    So a rule that takes one expert at a time holds one cast copy, not one of every expert.
-    """
+    """Tensors that are cast, moved and checked on access, so that only one cast copy is held."""
 
     def __init__(
         self, tensors: Sequence[Tensor], dtype: torch.dtype, device: torch.device, checked: bool
@@ -51,12 +48,12 @@ class _Computable(Sequence[Tensor]):
 
 
 def precision(experts: Sequence[Tensor], pretrained: Tensor | None) -> torch.dtype:
-    """The dtype to compute in: float32, or the widest of the inputs' if that is wider."""
+    """Return the dtype to compute in: float32, or the widest input dtype if that is wider."""
     return reduce(torch.promote_types, dtypes(experts, pretrained), torch.float32)
 
 
 def dtypes(experts: Sequence[Tensor], pretrained: Tensor | None) -> set[torch.dtype]:
-    """The dtypes of one parameter in all models."""
+    """Return the dtypes of one parameter in all models."""
     return {tensor.dtype for tensor in (*experts, pretrained) if tensor is not None}
 
 
@@ -68,7 +65,7 @@ def apply_rule(
     arguments: dict[str, Any],
     device: torch.device,
 ) -> Tensor:
-    """One tensor through the rule where it ``applies``, or through what takes its place."""
+    """Apply the rule to one tensor, or its substitute for non-matrices unless it ``applies``."""
     function, elementwise = method.function, method.elementwise
     if not applies:
         assert method.elsewhere is not None
@@ -107,7 +104,7 @@ def _in_pieces(
     reference: Tensor,
     device: torch.device,
 ) -> Tensor:
-    """One tensor through a rule in flat chunks, or in some rows at a time."""
+    """Apply a rule in flat chunks, or to some rows at a time."""
     out = torch.empty(reference.shape, dtype=reference.dtype, device=reference.device)
     if not out.numel():
         return out
@@ -128,7 +125,7 @@ def _in_pieces(
 
 
 def _chunk_size(method: Method, entries: int, device: torch.device) -> int:
-    """How many entries of a tensor an element-wise rule is fed at a time."""
+    """Return how many entries an element-wise rule receives at a time."""
     if method.linear and device.type == "cpu":
         return LONG
     if method.draws or device.type == "cpu":  # what is drawn shall not depend on the device
@@ -139,7 +136,7 @@ def _chunk_size(method: Method, entries: int, device: torch.device) -> int:
 def explain_not_finite(
     key: str, names: Sequence[str], experts: Sequence[Tensor], pretrained: Tensor | None
 ) -> str:
-    """What to say when merging ``key`` met something that is not finite."""
+    """Return the error message for a merge that met a value that is not finite."""
     inputs = dict(zip(names, experts, strict=True))
     if pretrained is not None:
         inputs["pretrained"] = pretrained
@@ -152,6 +149,6 @@ def explain_not_finite(
 
 
 def own_seed(seed: int, key: str | int) -> int:
-    """A seed for one part of the work, whose draws then do not depend on the parts before it."""
+    """Return a seed for one part of the work, so that its draws do not depend on earlier parts."""
     digest = hashlib.sha256(f"{seed}/{key}".encode()).digest()
     return int.from_bytes(digest[:7], "big")

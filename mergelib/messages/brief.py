@@ -1,4 +1,4 @@
-"""Long records in short: a ``repr`` that names what there is, and prints no tensor."""
+"""A short ``repr`` for large records, without tensors."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ SHOWN = 3  # names of a mapping
 
 
 class Brief:
-    """A dataclass whose ``repr`` is one line: use it with ``@dataclass(repr=False)``."""
+    """A dataclass with a one-line ``repr``; use it with ``@dataclass(repr=False)``."""
 
     def __repr__(self) -> str:
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
@@ -20,11 +20,7 @@ class Brief:
 
 
 def brief(value: Any) -> str:
-    """A value in a few words.
-
-    A tensor by dtype and shape, a state dict by its tensors and bytes, a table by its shape, other
-    mappings and long sequences by their first names and their length, a record by its name.
-    """
+    """Return a short text for a value: shapes, sizes and first names, but no tensors or tables."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, nn.Module):

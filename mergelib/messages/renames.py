@@ -1,4 +1,4 @@
-"""Keys that differ by a prefix, or by the names of an older version: what to say of them."""
+"""Explain keys that differ by a prefix or by the names of an older version."""
 
 import re
 from collections import Counter
@@ -11,14 +11,7 @@ _FEW, _ENOUGH = 4, 0.5  # keys, and a share of them, that have to match
 
 
 def explain_names(name: str, actual: Iterable[str], what: str, expected: Iterable[str]) -> str:
-    """How the keys of a model would match those of another, or an empty text.
-
-    Args:
-        name: of the model, for the message.
-        actual: its keys.
-        what: the name of the other one.
-        expected: its keys.
-    """
+    """Return how the keys of model ``name`` would match those of ``what``, or an empty text."""
     wanted, keys = set(expected), list(actual)
     best, changes = sum(key in wanted for key in keys), ""
     for names, words in ((keys, ""), ([_renewed(key) for key in keys], _OLD_WORDS)):
@@ -47,7 +40,7 @@ def _words(old: str, new: str) -> str:
 
 
 def _prefixes(keys: Sequence[str], wanted: set[str]) -> list[tuple[str, str]]:
-    """Prefixes of keys, each with the one to put in its place, the most frequent first."""
+    """Return pairs of prefixes (old, new), the most frequent first."""
     endings: dict[str, str] = {}
     for key in wanted:
         parts = key.split(".")

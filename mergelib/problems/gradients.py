@@ -21,13 +21,10 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, repr=False)
 class ExampleLoss(Brief):
-    """The loss of one example, from parameters by name, its inputs and its label.
+    """The loss of one example as a function of parameters, inputs and label.
 
-    Attributes:
-        model: the architecture; its mode is the caller's.
-        head: from its output to logits.
-        constants: what of the state is no parameter, as the statistics of BatchNorm.
-        criterion: from logits ``(M, C)`` and labels ``(M,)`` of one example to a scalar.
+    The ``criterion`` maps logits ``(M, C)`` and labels ``(M,)`` of one example to a scalar;
+    ``constants`` are tensors that are not parameters, such as BatchNorm's statistics.
     """
 
     model: nn.Module
@@ -36,7 +33,7 @@ class ExampleLoss(Brief):
     criterion: Criterion
 
     def logits(self, parameters: Tensors, inputs: Inputs) -> Tensor:
-        """What model and head give for a batch of inputs."""
+        """Return the logits of a batch of inputs."""
         logits: Tensor = self.head(call_with(self.model, {**self.constants, **parameters}, inputs))
         return logits
 
@@ -48,14 +45,7 @@ class ExampleLoss(Brief):
 def example_loss(
     model: nn.Module, state: StateDict, head: nn.Module, criterion: Criterion
 ) -> tuple[Tensors, ExampleLoss]:
-    """The parameters that a state holds, in float32 on the model's device, and an example's loss.
-
-    Args:
-        model: the architecture.
-        state: its weights.
-        head: from its output to logits.
-        criterion: see `ExampleLoss`.
-    """
+    """Return a state's parameters, in float32 on the model's device, and the `ExampleLoss`."""
     device = next(model.parameters()).device
     names = [name for name, _ in model.named_parameters()]
     parameters = {name: state[name].detach().float().to(device) for name in names}
@@ -67,14 +57,9 @@ def example_loss(
 def example_losses(
     loss: LossOfOne, parameters: Tensors, x: Inputs, y: Tensor, *, own: bool = False
 ) -> Tensor:
-    """The loss of each example of a batch, ``(B,)``: vectorised, or one by one if that fails.
+    """Return the loss of each example, ``(B,)``: vectorised, or one by one if that fails.
 
-    Args:
-        loss: of one example.
-        parameters: by name.
-        x: inputs, examples first.
-        y: labels.
-        own: parameters are of each example, examples first.
+    With ``own`` every example has parameters of its own, stacked in the first dimension.
     """
     try:
         losses: Tensor = vmap(loss, in_dims=(0 if own else None, 0, 0))(parameters, x, y)
@@ -87,18 +72,16 @@ def example_losses(
 
 
 class ExampleGradients:
-    """Gradients of single examples: vectorised, or one by one once that has failed."""
+    """Gradients of single examples: vectorised, or one by one after that has failed."""
 
     def __init__(self) -> None:
         self._one_by_one = False
 
     def __call__(self, loss: LossOfOne, parameters: Tensors, x: Inputs, y: Tensor) -> Tensors:
-        """The gradient of each example of a batch, by parameter, examples first.
+        """Return the gradients of a batch by parameter; the first dimension counts examples.
 
-        Fused attention has no rule for this: call it under ``sdpa_kernel(SDPBackend.MATH)``.
-
-        Warns:
-            UserWarning: if PyTorch cannot vectorise the model, so that examples go one by one.
+        Fused attention cannot be vectorised: use ``sdpa_kernel(SDPBackend.MATH)``. A warning tells
+        if PyTorch cannot vectorise the model.
         """
         if not self._one_by_one:
             try:
@@ -127,14 +110,14 @@ def _row(inputs: Inputs, row: int) -> Inputs: ...
 
 
 def _row(inputs: Inputs, row: int) -> Inputs:
-    """One example, without the dimension that counts them."""
+    """Return one example, without the dimension that counts examples."""
     if isinstance(inputs, Tensor):
         return inputs[row]
     return {name: x[row] for name, x in inputs.items()}
 
 
 def _alone(example: Inputs) -> Inputs:
-    """One example as a batch."""
+    """Return one example as a batch."""
     if isinstance(example, Tensor):
         return example[None]
     return {name: x[None] for name, x in example.items()}

@@ -1,4 +1,4 @@
-"""The problem that every procedure is given: experts and data, validated once."""
+"""The input of every procedure: experts and data, validated once."""
 
 import copy
 import os
@@ -44,23 +44,22 @@ from mergelib.statedict import (
 
 @dataclass(frozen=True, repr=False)
 class Problem(Brief):
-    """What a procedure works on. What it does not need is empty, and it does not look at it.
+    """The input of a procedure; what it does not need is empty.
 
-    `mergelib.adapt` makes one from what users have, and checks it; whoever makes one otherwise
-    vouches for it.
+    `mergelib.adapt` makes and checks one; code that makes one itself must ensure that it is valid.
 
     Attributes:
         experts: name to state dict, at least one.
-        pretrained: the state dict they were fine-tuned from; it gives the order of keys.
-        model: the architecture; its own weights are left alone.
-        data: task to examples, with labels where the procedure reads them.
-        heads: task to what turns the model's output into logits.
-        transform: from a batch of inputs to the model's; one for all tasks, or task to its own.
-        start: where a procedure begins, if a user says.
-        statistics: expert to what was computed from its data elsewhere.
-        is_matrix: tells from key and tensor what is a matrix for low-rank methods.
-        parts: what of the models is merged; the experts have the base's tensors elsewhere.
-        selection: the keys that this comes to.
+        pretrained: the base model's state dict, which sets the order of keys.
+        model: the architecture; its own weights are not used.
+        data: task to examples, with labels if the procedure reads them.
+        heads: task to a module that maps the model's output to logits.
+        transform: maps a batch of inputs to the model's; one for all tasks, or one per task.
+        start: the initial weights, if given.
+        statistics: expert to precomputed statistics of its data.
+        is_matrix: predicate (key, tensor) of what low-rank methods treat as a matrix.
+        parts: which parts of the models are merged; elsewhere the experts equal the base.
+        selection: the corresponding keys.
     """
 
     experts: Mapping[str, StateDict]
@@ -77,11 +76,11 @@ class Problem(Brief):
 
     @property
     def first(self) -> StateDict:
-        """The point to begin with: ``start``, or the pretrained model."""
+        """The initial weights: ``start``, or the pretrained model."""
         return self.pretrained if self.start is None else self.start
 
     def to(self, device: torch.device | str) -> "Problem":
-        """The problem on a device, but for its data, which follow batch by batch."""
+        """Return the problem on a device; data follow batch by batch."""
         return replace(
             self,
             experts={name: state_to(state, device) for name, state in self.experts.items()},
@@ -96,19 +95,7 @@ class Problem(Brief):
 def check_needs(
     method: str, needs: Needs, given: Mapping[str, Any], *, running: bool, parts: bool
 ) -> None:
-    """Compare what a procedure needs with the arguments of `mergelib.adapt` that it was given.
-
-    Args:
-        method: the procedure's name, for messages.
-        needs: what it needs.
-        given: argument to value, None where there is none.
-        running: whether it will run the model, as not all do who have statistics.
-        parts: whether only parts of the models are to be merged.
-
-    Raises:
-        ValueError: an argument that is missing.
-        TypeError: an argument that the procedure has no use for.
-    """
+    """Raise ValueError for a missing argument of `mergelib.adapt`, TypeError for a useless one."""
     for name in ("start", "statistics"):
         if given[name] is not None and name not in needs.accepts:
             raise TypeError(f"{method} takes no {name}=")
@@ -121,7 +108,7 @@ def check_needs(
 
 
 def read_experts(experts: Models) -> dict[str, StateDict]:
-    """Experts by name; files are read tensor by tensor, when they are needed."""
+    """Return experts by name; files are read tensor by tensor, on access."""
 
     def read(model: Model) -> StateDict:
         if isinstance(model, str | os.PathLike):
@@ -134,7 +121,7 @@ def read_experts(experts: Models) -> dict[str, StateDict]:
 def read_statistics(
     statistics: Mapping[str, Model], experts: Mapping[str, StateDict]
 ) -> dict[str, StateDict]:
-    """Statistics by expert, each of which there is."""
+    """Return statistics by expert; ValueError for a name that is not an expert."""
     for name in statistics:
         if name not in experts:
             raise ValueError(
@@ -144,7 +131,7 @@ def read_statistics(
 
 
 def checked_states(problem: Problem) -> Problem:
-    """Ties as in the model, keys, shapes and dtypes alike, everything finite."""
+    """Return the problem with tied, compatible and finite state dicts."""
     ties = tied_names(problem.model)
     experts = {name: _tied(name, state, ties) for name, state in problem.experts.items()}
     base = problem.pretrained and _tied("pretrained", problem.pretrained, ties)
@@ -169,10 +156,7 @@ def checked_states(problem: Problem) -> Problem:
 def check_models(
     problem: Problem, experts: Mapping[str, object], pretrained: object | None = None
 ) -> None:
-    """Compare the files beside weights, of a checked problem's models as the caller gave them.
-
-    See `mergelib.inspection.companions.check_companions`.
-    """
+    """Compare the files beside the weights of a checked problem's models."""
     assert problem.selection is not None
     base = {"pretrained": pretrained} if problem.pretrained else {}
     reference = problem.pretrained or next(iter(problem.experts.values()))
@@ -181,7 +165,7 @@ def check_models(
 
 
 def _selected(expert: StateDict, reference: StateDict, selection: Selection) -> StateDict:
-    """An expert with the reference's tensors where it is not merged, in the reference's dtypes."""
+    """Return an expert in the reference's dtypes, with its tensors where nothing is merged."""
     kinds = {key: tensor.dtype for key, tensor in layout_of(expert).items()}
     alike = all(kinds.get(key) == t.dtype for key, t in layout_of(reference).items())
     if alike and expert.keys() == reference.keys() == selection.merged:
@@ -196,10 +180,7 @@ def _selected(expert: StateDict, reference: StateDict, selection: Selection) -> 
 
 
 def _tied(name: str, state: StateDict, ties: Mapping[str, str]) -> StateDict:
-    """A state dict in which keys that the model ties are one tensor.
-
-    Files often hold it under one of its keys only.
-    """
+    """Return a state dict in which keys that the model ties are one tensor."""
     check_mapping(state, name)
     known = {key: first for key, first in ties.items() if key in state or first in state}
     if not known:
@@ -231,7 +212,7 @@ def _check_fits(model: nn.Module, name: str, state: StateDict) -> None:
 
 
 def _look_through(experts: Mapping[str, StateDict], base: StateDict, selection: Selection) -> None:
-    """Refuse what is not finite, and warn of unrelated models and copies; one tensor at a time."""
+    """Refuse values that are not finite, and warn about unrelated models, one tensor at a time."""
     watch = Watch([*experts], pretrained=bool(base))
     models = {**experts, **({"pretrained": base} if base else {})}
     states = list(models.values())
@@ -265,7 +246,7 @@ def with_data(
     data: Mapping[str, Any],
     heads: Mapping[str, nn.Module] | None,
 ) -> Problem:
-    """The problem with its data and heads, which fit each other, the model and the experts."""
+    """Return the problem with its data and heads, checked against model and experts."""
     given = dict.fromkeys(data, nn.Identity()) if heads is None else heads
     check_tasks(data, given if needs.heads else data, "head")
     if needs.every_task:
@@ -288,7 +269,7 @@ def with_data(
 
 
 def _check_logits(problem: Problem) -> None:
-    """Refuse a model that gives features for a head, where there is no head."""
+    """Refuse a model that returns features instead of logits, if there is no head."""
     task, examples = next(iter(problem.data.items()))
     model = problem.model
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
