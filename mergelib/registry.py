@@ -10,7 +10,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mergelib.messages.brief import brief
@@ -20,8 +20,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Rule = Callable[..., Any]
-SomeRule = TypeVar("SomeRule", bound=Rule)
-Procedure = TypeVar("Procedure", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Rule)
+
+
+@cache
+def parameters_of(function: Rule) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function by name."""
+    return inspect.signature(function).parameters
 
 
 @dataclass(frozen=True)
@@ -89,9 +94,9 @@ class Method:
     settings: type[Any] | None = None
     requires: Needs | Callable[[Any], Needs] | None = None
 
-    @cached_property
+    @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        return inspect.signature(self.function).parameters
+        return parameters_of(self.function)
 
     @cached_property
     def annotations(self) -> Mapping[str, Any]:
@@ -136,7 +141,7 @@ class Method:
         return (inspect.getdoc(self.function) or "").split("\n")[0]
 
     def settings_from(self, hyperparameters: Mapping[str, Any]) -> Any:
-        """Return a procedure's settings; TypeError for an unknown one, ValueError for a bad value."""
+        """Return a procedure's settings; TypeError for unknown ones, ValueError for bad values."""
         assert self.settings is not None
         self._check_hyperparameters(hyperparameters)
         return self.settings(**hyperparameters)
@@ -188,55 +193,33 @@ def _register(method: Method) -> None:
     _METHODS[method.name] = method
 
 
-def rule(*, paper: str, **traits: Any) -> Callable[[SomeRule], SomeRule]:
+def _registering(family: str, paper: str, **traits: Any) -> Callable[[Function], Function]:
+    def register(function: Function) -> Function:
+        _register(Method(function.__name__, function, paper, family=family, **traits))
+        return function
+
+    return register
+
+
+def rule(*, paper: str, **traits: Any) -> Callable[[Function], Function]:
     """Register a function as the merging rule of its own name; the traits are `Method`'s.
 
     Raises:
         ValueError: if another method has the name already.
     """
+    return _registering("rule", paper, **traits)
 
-    def register(function: SomeRule) -> SomeRule:
-        _register(Method(function.__name__, function, paper, **traits))
-        return function
 
-    return register
+def compression(*, paper: str, **traits: Any) -> Callable[[Function], Function]:
+    """Register a function as the compression of its own name, as `rule` does."""
+    return _registering("compression", paper, **traits)
 
 
 def procedure(
     *, paper: str, data: str, settings: type[Any], needs: Needs | Callable[[Any], Needs]
-) -> Callable[[Procedure], Procedure]:
-    """Register a function of a problem and settings as the procedure of its own name.
-
-    Raises:
-        ValueError: if another method has the name already.
-    """
-
-    def register(function: Procedure) -> Procedure:
-        name = function.__name__
-        _register(
-            Method(
-                name,
-                function,
-                paper,
-                family="procedure",
-                data=data,
-                settings=settings,
-                requires=needs,
-            )
-        )
-        return function
-
-    return register
-
-
-def compression(*, paper: str, **traits: Any) -> Callable[[Any], Any]:
-    """Register a function as the compression of its own name; the traits are `Method`'s."""
-
-    def register(function: Any) -> Any:
-        _register(Method(function.__name__, function, paper, family="compression", **traits))
-        return function
-
-    return register
+) -> Callable[[Function], Function]:
+    """Register a function of a problem and settings as the procedure of its own name."""
+    return _registering("procedure", paper, data=data, settings=settings, requires=needs)
 
 
 def method_names(family: str = "rule") -> list[str]:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,10 +25,10 @@ from mergelib.inspection.companions import (
     check_modules,
     copy_needed,
     folder_of,
-    read_json,
     tell_of_companions,
 )
 from mergelib.inspection.layouts import HEAD
+from mergelib.inspection.vocabularies import read_json
 from mergelib.io import (
     AnyPath,
     Checkpoint,
@@ -48,6 +48,7 @@ from mergelib.registry import Method, get_method
 from mergelib.statedict import StateDict, is_matrix, named, names_table
 from mergelib.version import __version__
 
+T = TypeVar("T")
 _PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 # What another program noted of the weights' bytes, which is true of the base and not of the result.
 _HASH = re.compile(r"hash|sha_?\d|md5|crc|checksum", re.IGNORECASE)
@@ -57,8 +58,6 @@ def _in_files(
     experts: Mapping[str, Checkpoint], pretrained: Checkpoint | None, parts: Parts
 ) -> Source:
     """Compare checkpoints by their headers and return them as a `Source`."""
-    if pretrained is not None and "pretrained" in experts:
-        raise ValueError("an expert is named 'pretrained', as the model that experts grew from is")
     layouts = {name: checkpoint.layout for name, checkpoint in experts.items()}
     reference = next(iter(experts.values())) if pretrained is None else pretrained
     base = None if pretrained is None else pretrained.layout
@@ -158,7 +157,7 @@ def merge_files(
         tell_of_companions(origin, checkpoints)
     shown = _with_first_pass(chosen, layout)
     merged = merge_tensors(shown, source, hyperparameters, device=device, matrices=is_matrix)
-    merged = _with_progress(merged, method, layout)
+    merged = _with_progress(merged, method, layout, sum(map(size_of, layout.values())))
     with staged(output, folder=not single) as target:
         if single:
             write_tensors(target, layout, merged, metadata)
@@ -291,27 +290,20 @@ def _with_first_pass(method: Method, layout: StateDict) -> Method:
     total = sum(size_of(tensor) for tensor in layout.values() if tensor.is_floating_point())
 
     def shown(read: Callable[[], Iterator[tuple[str, Group]]], **options: Any) -> Any:
-        def watched() -> Iterator[tuple[str, Group]]:
-            label = f"{method.name}, first pass"
-            with progress(desc=label, total=total, unit="B", unit_scale=True) as bar:
-                for key, group in read():
-                    yield key, group
-                    del group  # else it would outlive the next one
-                    bar.update(size_of(layout[key]))
-
-        return prepare(watched, **options)
+        label = f"{method.name}, first pass"
+        return prepare(lambda: _with_progress(read(), label, layout, total), **options)
 
     return replace(method, prepare=shown)
 
 
 def _with_progress(
-    merged: Iterator[tuple[str, Tensor]], method: str, layout: StateDict
-) -> Iterator[tuple[str, Tensor]]:
-    total = sum(map(size_of, layout.values()))
-    with progress(desc=method, total=total, unit="B", unit_scale=True) as bar:
-        for key, tensor in merged:
-            yield key, tensor
-            del tensor  # else it would live on while the next one is made
+    items: Iterator[tuple[str, T]], label: str, layout: StateDict, total: int
+) -> Iterator[tuple[str, T]]:
+    """Show a progress bar, in bytes, while items are taken."""
+    with progress(desc=label, total=total, unit="B", unit_scale=True) as bar:
+        for key, item in items:
+            yield key, item
+            del item  # else it would live on while the next one is made
             bar.update(size_of(layout[key]))
 
 

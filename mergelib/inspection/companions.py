@@ -14,7 +14,7 @@ from torch import nn
 
 from mergelib.hashing import sha256_of
 from mergelib.inspection.configurations import check_configurations, check_dropped
-from mergelib.inspection.vocabularies import check_labels, check_vocabularies
+from mergelib.inspection.vocabularies import check_labels, check_vocabularies, read_json
 from mergelib.messages.warned import warn
 from mergelib.statedict import StateDict
 
@@ -75,15 +75,6 @@ def _documents(model: object) -> dict[str, dict[str, Any]]:
     return {name: content for name, content in files.items() if content}
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, or an empty one if it cannot be read."""
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def module_folders(folder: Path) -> list[str]:
     """Return the folders inside a model's folder that it is loaded with (Sentence-Transformers)."""
     try:
@@ -116,17 +107,15 @@ def check_modules(models: Mapping[str, object]) -> None:
 
 def copy_needed(origin: Path, folder: Path, *, modules: bool) -> None:
     """Copy configuration, tokenizer and licence; with ``modules`` also module folders."""
-    for file in origin.iterdir():
-        needed = _NEEDED.search(file.name) and not _NEEDLESS.search(file.name)
-        if needed and file.is_file() and not WEIGHTS.search(file.name):
-            (folder / file.name).write_bytes(file.read_bytes())
+    files = [f for f in origin.iterdir() if _NEEDED.search(f.name) and not WEIGHTS.search(f.name)]
     for part in module_folders(origin) if modules else []:
-        for file in (origin / part).rglob("*"):
-            relative = file.relative_to(origin)
-            if file.is_file() and not _NEEDLESS.search(file.name):
-                (folder / relative).parent.mkdir(parents=True, exist_ok=True)
-                (folder / relative).write_bytes(file.read_bytes())
         (folder / part).mkdir(parents=True, exist_ok=True)
+        files += (origin / part).rglob("*")
+    for file in files:
+        if file.is_file() and not _NEEDLESS.search(file.name):
+            copy = folder / file.relative_to(origin)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
 
 
 def tell_of_companions(origin: Path, experts: Mapping[str, object]) -> None:

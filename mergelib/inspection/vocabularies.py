@@ -85,7 +85,7 @@ def _read(file: Path) -> Rows:
         if not _LISTS.search(file.name):
             return {}
         return dict(enumerate(file.read_text("utf-8", "replace").splitlines()))
-    content = _json(file)
+    content = read_json(file)
     if file.name == "tokenizer.json":
         return _fast(content)
     if file.name == "tokenizer_config.json":
@@ -115,7 +115,8 @@ def _numbered(content: Mapping[str, Any]) -> Rows:
     return rows if 0 < len(rows) == len(content) else {}
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, or an empty one if it cannot be read."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -126,7 +127,7 @@ def _json(file: Path) -> dict[str, Any]:
 def _wholes(folder: Path) -> dict[str, bytes]:
     """Return the files that define how text is split, in a normal form."""
     files = {f.name: f.read_bytes() for f in folder.iterdir() if _WHOLE.search(f.name)}
-    model = _json(folder / "tokenizer.json").get("model")
+    model = read_json(folder / "tokenizer.json").get("model")
     if isinstance(model, dict) and model.get("merges"):
         pairs = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
         files["tokenizer.json: merges"] = json.dumps(pairs).encode()

@@ -1,7 +1,6 @@
 """Apply a rule to one tensor: cast, check, move, and split into pieces if the rule allows it."""
 
 import hashlib
-import inspect
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, overload
@@ -9,7 +8,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from mergelib.registry import Method
+from mergelib.registry import Method, parameters_of
 from mergelib.statedict import is_finite
 
 CHUNK = 2**14  # entries that an element-wise rule sees at a time: T of them fit a core's cache
@@ -70,7 +69,7 @@ def apply_rule(
     if not applies:
         assert method.elsewhere is not None
         function, elementwise = method.elsewhere, True
-    accepted = inspect.signature(function).parameters
+    accepted = parameters_of(function)
     arguments = {name: value for name, value in arguments.items() if name in accepted}
     reference = experts[0] if pretrained is None else pretrained
     base = [] if pretrained is None else [pretrained]
@@ -141,11 +140,16 @@ def explain_not_finite(
     if pretrained is not None:
         inputs["pretrained"] = pretrained
     for name, tensor in inputs.items():
-        bad = ~torch.isfinite(tensor)
-        if bad.any():
-            kind = "NaN" if tensor[bad].isnan().any() else "Inf"
-            return f"{name}[{key!r}] holds {kind} in {int(bad.sum())} of {bad.numel()} entries"
+        if not torch.isfinite(tensor).all():
+            return not_finite(f"{name}[{key!r}]", tensor)
     return f"merging {key!r} overflowed: its inputs are finite, the result is not"
+
+
+def not_finite(what: str, tensor: Tensor) -> str:
+    """Return the error message for a tensor with values that are not finite."""
+    kind = "NaN" if tensor.isnan().any() else "Inf"
+    count = int((~torch.isfinite(tensor)).sum())
+    return f"{what} holds {kind} in {count} of {tensor.numel()} entries"
 
 
 def own_seed(seed: int, key: str | int) -> int:

@@ -49,11 +49,6 @@ def call_with(model: nn.Module, state: StateDict, inputs: Inputs) -> Tensor:
     return output_of(run_with(model, state, inputs))
 
 
-def call(model: nn.Module, inputs: Inputs) -> Tensor:
-    """The output of a model with its own weights, as one tensor; see `output_of`."""
-    return output_of(model(inputs) if isinstance(inputs, Tensor) else model(**inputs))
-
-
 def output_of(output: Any) -> Tensor:
     """Return a model's output as one tensor.
 

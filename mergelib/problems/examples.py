@@ -4,7 +4,7 @@ Inputs are a tensor, or a dictionary of tensors as for Hugging Face models. `rea
 tensors, pairs, dictionaries and loaders once; every procedure then sees the same small class.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +31,13 @@ class Examples(Brief):
 
     def __getitem__(self, rows: Tensor | slice) -> "Examples":
         """Return some examples, by a slice or by row numbers on any device."""
-        labels = None if self.labels is None else _take(self.labels, rows)
+        return self._each(lambda x: x[rows.to(x.device) if isinstance(rows, Tensor) else rows])
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> "Examples":
+        labels = None if self.labels is None else function(self.labels)
         if isinstance(self.inputs, Tensor):
-            return Examples(_take(self.inputs, rows), labels)
-        return Examples({name: _take(x, rows) for name, x in self.inputs.items()}, labels)
+            return Examples(function(self.inputs), labels)
+        return Examples({name: function(x) for name, x in self.inputs.items()}, labels)
 
     @property
     def _tensors(self) -> list[Tensor]:
@@ -55,10 +58,7 @@ class Examples(Brief):
 
     def to(self, device: torch.device | str) -> "Examples":
         """Return the examples on a device."""
-        labels = None if self.labels is None else self.labels.to(device)
-        if isinstance(self.inputs, Tensor):
-            return Examples(self.inputs.to(device), labels)
-        return Examples({name: x.to(device) for name, x in self.inputs.items()}, labels)
+        return self._each(lambda x: x.to(device))
 
     def batches(self, size: int) -> Iterator["Examples"]:
         """Yield all examples in order, ``size`` at a time."""
@@ -220,10 +220,6 @@ def _next_token(examples: Examples) -> Examples:
 
 def _mask_of(inputs: Inputs) -> Tensor | None:
     return None if isinstance(inputs, Tensor) else inputs.get(MASK)
-
-
-def _take(tensor: Tensor, rows: Tensor | slice) -> Tensor:
-    return tensor[rows.to(tensor.device) if isinstance(rows, Tensor) else rows]
 
 
 def _with_mask(inputs: Inputs, parts: Sequence[Examples]) -> dict[str, Tensor]:

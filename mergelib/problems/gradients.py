@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,23 +101,13 @@ class ExampleGradients:
         return {name: torch.stack([row[name].detach() for row in rows]) for name in parameters}
 
 
-@overload
-def _row(inputs: Tensors, row: int) -> Tensors: ...
-
-
-@overload
-def _row(inputs: Inputs, row: int) -> Inputs: ...
-
-
-def _row(inputs: Inputs, row: int) -> Inputs:
+def _row(inputs: Any, row: int) -> Any:
     """Return one example, without the dimension that counts examples."""
-    if isinstance(inputs, Tensor):
-        return inputs[row]
-    return {name: x[row] for name, x in inputs.items()}
+    return inputs[row] if isinstance(inputs, Tensor) else {n: x[row] for n, x in inputs.items()}
 
 
-def _alone(example: Inputs) -> Inputs:
+def _alone(example: Any) -> Any:
     """Return one example as a batch."""
-    if isinstance(example, Tensor):
-        return example[None]
-    return {name: x[None] for name, x in example.items()}
+    return (
+        example[None] if isinstance(example, Tensor) else {n: x[None] for n, x in example.items()}
+    )

@@ -15,6 +15,7 @@ from mergelib.inspection.kinds import IsMatrix as IsMatrix
 from mergelib.inspection.watch import Watch
 from mergelib.io import Checkpoint, Model, Models, as_state
 from mergelib.merging import check_agreement, is_weight, tied_keys
+from mergelib.merging.applying import not_finite
 from mergelib.messages.brief import Brief
 from mergelib.parts import Parts, Selection, select
 from mergelib.problems.calling import (
@@ -234,9 +235,7 @@ def _tensor_of(states: Sequence[StateDict], key: str, number: int) -> Tensor:
 
 def _check_finite(name: str, key: str, tensor: Tensor) -> None:
     if is_weight(key, tensor) and not is_finite(tensor):
-        kind = "NaN" if tensor.isnan().any() else "Inf"
-        count = int((~torch.isfinite(tensor)).sum())
-        raise ValueError(f"{name}[{key!r}] holds {kind} in {count} of {tensor.numel()} entries")
+        raise ValueError(not_finite(f"{name}[{key!r}]", tensor))
 
 
 def with_data(

@@ -9,27 +9,12 @@ from torch import Tensor, nn
 
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
-from mergelib.problems.calling import Transform, Transforms
-from mergelib.problems.checks import check_tasks
 from mergelib.problems.examples import Examples
 from mergelib.rules.arithmetic import average
 from mergelib.statedict import StateDict
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = [
-    "Adapted",
-    "Labelled",
-    "Transform",
-    "Transforms",
-    "averaged",
-    "check_tasks",
-    "complete",
-    "labelled",
-    "precise",
-    "unlabelled",
-]
 
 Labelled = tuple[Tensor | Examples, Tensor]
 

@@ -79,15 +79,17 @@ def fisher(problem: Problem, settings: FisherSettings) -> Adapted:
         if name in problem.statistics:
             information = problem.statistics[name]
         else:
-            information = _squares(
-                gradients,
+            data = problem.data[name]
+            information = diagonal_fisher(
                 problem.model,
                 expert,
                 problem.heads[name],
-                problem.data[name],
+                data.inputs,
+                data.labels,
                 batch_size=settings.batch_size,
                 generator=generator,
                 transform=transform_of(problem.transform, name),
+                gradients=gradients,
             )
         what = f"the Fisher information of {name!r}"
         check_keys(sums or information, information, what, "those before")
@@ -120,6 +122,7 @@ def diagonal_fisher(
     batch_size: int = 32,
     generator: torch.Generator | None = None,
     transform: Transform | None = None,
+    gradients: ExampleGradients | None = None,
 ) -> dict[str, Tensor]:
     """Return the mean squared gradient of the log-likelihood over examples, for every parameter.
 
@@ -135,35 +138,14 @@ def diagonal_fisher(
         batch_size: examples at once.
         generator: draws labels, on the CPU.
         transform: maps a batch of inputs to the model's.
+        gradients: computes them; shared by several calls, it warns once.
 
     Warns:
         UserWarning: if PyTorch cannot vectorise the model, so that examples run one by one.
     """
     examples = Examples(as_examples(inputs).inputs, targets)
-    return _squares(
-        ExampleGradients(),
-        model,
-        state,
-        nn.Identity() if head is None else head,
-        examples,
-        batch_size=batch_size,
-        generator=generator,
-        transform=transform,
-    )
-
-
-def _squares(
-    gradients: ExampleGradients,
-    model: nn.Module,
-    state: StateDict,
-    head: nn.Module,
-    examples: Examples,
-    *,
-    batch_size: int,
-    generator: torch.Generator | None,
-    transform: Transform | None,
-) -> dict[str, Tensor]:
-    """Average the squared gradients; see `diagonal_fisher`."""
+    head = nn.Identity() if head is None else head
+    gradients = ExampleGradients() if gradients is None else gradients
     summed = partial(F.cross_entropy, reduction="sum")
     parameters, loss = example_loss(model, state, head, summed)
     device = next(model.parameters()).device

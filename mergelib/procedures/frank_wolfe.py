@@ -12,11 +12,9 @@ from mergelib.problems.checks import check_choice, check_positive
 from mergelib.problems.problem import Problem
 from mergelib.procedures.calibration import CalibrationLoss, Tensors
 from mergelib.procedures.common import Adapted, complete, precise
-from mergelib.procedures.walk import START, Walk, combination, minimise
+from mergelib.procedures.walk import Walk, combination, minimise
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict, is_statistic, proportions
-
-__all__ = ["START", "FrankWolfeSettings", "Walk", "frank_wolfe", "minimise"]
 
 
 @dataclass(frozen=True)

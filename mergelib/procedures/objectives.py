@@ -18,8 +18,6 @@ from mergelib.problems.examples import IGNORED, Examples, Inputs, as_examples, j
 from mergelib.procedures.common import complete
 from mergelib.statedict import StateDict
 
-__all__ = ["batch_rows", "batches", "entropy", "loss_gradients", "prediction_loss", "task_losses"]
-
 
 def entropy(logits: Tensor) -> Tensor:
     """Return the mean Shannon entropy of the softmax of logits ``(B, C)``, in nats."""
