@@ -145,8 +145,8 @@ def _tell_of_skipped(keys: Set[str], total: int) -> None:
     warn(
         f"missing='skip' leaves {len(keys)} of {total} keys out of the merged model, as some model "
         f"lacks them or has them in another shape ({names}): layers that are loaded without them "
-        "begin at random; exclude= keeps the tensors of the pretrained model, else of the first "
-        "expert"
+        "are initialised randomly; exclude= keeps the tensors of the pretrained model, else of "
+        "the first expert"
     )
 
 

@@ -225,8 +225,8 @@ def proportions(weights: Sequence[float]) -> list[float]:
     total = math.fsum(positive)
     if not total > 0:
         raise ValueError(
-            f"weights is {list(weights)}, expected a positive one: the running statistics of "
-            "BatchNorm are averaged by those"
+            f"weights is {list(weights)}, expected at least one positive weight, because the "
+            "running statistics of BatchNorm are averaged with them"
         )
     if abs(total - 1) < 1e-9:
         return positive  # bit for bit as given

@@ -344,7 +344,7 @@ def _settle_ties(folder: Path) -> None:
             if not torch.equal(written[head], written[table]):
                 file.write_text(json.dumps({**config, "tie_word_embeddings": False}, indent=2))
                 warn(
-                    f"{head!r} and {table!r} differ in the merged model, and config.json tied "
-                    "them: the copy in the result says tie_word_embeddings = false"
+                    f"{head!r} and {table!r} differ in the merged model, but config.json tied "
+                    "them: the result's config.json says tie_word_embeddings = false"
                 )
                 return

@@ -58,7 +58,7 @@ def read_settings(texts: Sequence[str] | None, option: str = "--set") -> dict[st
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise ValueError(f"{option} takes name=value, got {text!r}")
+            raise ValueError(f"{option} expects name=value, got {text!r}")
         settings[name] = _read_value(value)
     return settings
 

@@ -49,8 +49,8 @@ def check_configurations(models: Mapping[str, Mapping[str, Configuration]]) -> N
                     for entry, (old, new) in differing.items()
                 )
                 warn(
-                    f"{file} disagrees: {listed}; the merged weights are right for one setting at "
-                    f"most, and the result is to be used with that of {what}"
+                    f"{file} disagrees: {listed}; the merged weights fit at most one setting, so "
+                    f"use the result with that of {what}"
                 )
 
 
@@ -96,12 +96,12 @@ def check_dropped(files: Mapping[str, Configuration], dropped: Set[str]) -> None
             if number and int(number[1]) < count:
                 raise ValueError(
                     f"missing='skip' would leave out {key!r}, and config.json says {entry} = "
-                    f"{count}, so the layer would begin at random: leave it out of the merge with "
+                    f"{count}, so the layer would be random: leave it out of the merge with "
                     "exclude=, which keeps the tensors of the pretrained model, else of the first "
                     "expert"
                 )
         if HEAD.search(key) and config.get("tie_word_embeddings") is False:
             raise ValueError(
                 f"missing='skip' would leave out {key!r}, and config.json says tie_word_embeddings "
-                "= False, so it would begin at random: leave it out of the merge with exclude="
+                "= False, so it would be random: leave it out of the merge with exclude="
             )

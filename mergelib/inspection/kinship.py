@@ -79,15 +79,14 @@ class Kinship:
             lengths = dict(zip(self.names, self.squares.sqrt().tolist(), strict=True))
             if self.pretrained and lengths[one] < SHORT * lengths[other]:
                 warn(
-                    f"{one} is no fine-tuned model by all appearance, but a difference from one: "
-                    f"its weights are {lengths[one] / lengths[other]:.2g} times as long as those "
-                    f"of {other} and have another direction; add it to {other} first "
-                    "(mergelib.add)"
+                    f"{one} appears to be a task vector and not a fine-tuned model: its weights "
+                    f"are {lengths[one] / lengths[other]:.2g} times as long as those of {other} "
+                    f"and have another direction; add it to {other} first (mergelib.add)"
                 )
                 return
             warn(
                 f"unrelated models: {one} and {other} have nothing in common (the cosine of their "
                 f"weights is {cosine:.2f}), so they do not come from one pretrained model. Merged "
-                "weights of unrelated training runs are worth nothing, unless their neurons are "
-                "matched first (mergelib.align)"
+                "weights of unrelated training runs are useless unless their neurons are matched "
+                "first (mergelib.align)"
             )

@@ -64,8 +64,8 @@ def _check_head(models: Mapping[str, StateDict], key: str) -> None:
         )
         if key not in model and table is not None:
             raise Misfit(
-                f"{name} lacks {key!r}, which {owner} has, and ties it to {table!r} by all "
-                "appearance: a merge would lose a trained head, so give every model a tensor of "
+                f"{name} lacks {key!r}, which {owner} has, and apparently ties it to {table!r}: a "
+                "merge would lose a trained head, so give every model a tensor of "
                 f"its own under {key!r} (there a clone of {table!r}), and let the merged model's "
                 "configuration not tie them (tie_word_embeddings: false)"
             )

@@ -30,7 +30,7 @@ def check_integers(
         for name, model in others:
             if not _same_bytes(expected, model[key]):
                 raise ValueError(
-                    f"{name}[{key!r}] holds other values than that of {what}, but {kind.dtype} "
+                    f"{name}[{key!r}] differs from that of {what}, but {kind.dtype} "
                     "cannot be merged: if these are quantised weights, dequantise the models first"
                     + (_LEAVE_OUT if parts else "")
                 )

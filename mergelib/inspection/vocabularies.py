@@ -54,7 +54,7 @@ def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> No
                     f"{text}: rows of different tokens would be averaged, so bring the models to "
                     "one vocabulary, or leave the tables out with exclude="
                 )
-            warn(f"{text}: the merged tables mix both there")
+            warn(f"{text}: the merged tables mix both tokens in this row")
         for row, (token, file) in rows.items():
             first.setdefault(row, (token, name, file))
             places.setdefault(token, row)
@@ -62,8 +62,8 @@ def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> No
             what, expected = wholes.setdefault(file, (name, content))
             if content != expected:
                 warn(
-                    f"{file} of {name} differs from that of {what}: the models cut texts into "
-                    "other tokens, so the merged model sees other tokens than one of them was "
+                    f"{file} of {name} differs from that of {what}: the models split text "
+                    "differently, so the merged model sees tokens that one of them was not "
                     "trained with"
                 )
 

@@ -35,7 +35,7 @@ class Copies:
                 )
             else:
                 warn(
-                    f"{names} are one model, equal in every merged tensor, which so counts "
+                    f"{names} are one model, equal in every merged tensor, which therefore counts "
                     f"{len(group)} times: pass each expert once"
                 )
 

@@ -15,5 +15,5 @@ def cache_folder() -> Path:
         return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "mergelib"
     except RuntimeError:
         raise ValueError(
-            "there is no home folder to keep a cache in: set MERGELIB_CACHE to a folder"
+            "there is no home folder for a cache: set MERGELIB_CACHE to a folder"
         ) from None

@@ -202,8 +202,8 @@ def _check_format(path: Path) -> None:
         kind = {b"GGUF": _OTHERS[".gguf"], b"\x89HDF": _OTHERS[".h5"]}.get(start)
     if kind is not None:
         raise ValueError(
-            f"{path} is a file of {kind}, which cannot be merged: take the model's safetensors or "
-            "PyTorch files, from before it was converted"
+            f"{path} is a file of {kind}, which cannot be merged: use the safetensors or PyTorch "
+            "files from which it was converted"
         )
 
 
@@ -225,9 +225,9 @@ def _read_index(index: Path) -> dict[Path, list[str]]:
         weight_map = json.loads(index.read_bytes())["weight_map"]
         pairs = [(key, str(name)) for key, name in weight_map.items()]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{index} is no index of shards: {error!r}") from None
+        raise ValueError(f"{index} is not an index of shards: {error!r}") from None
     if not pairs:
-        raise ValueError(f"{index} is no index of shards: it names none")
+        raise ValueError(f"{index} is not an index of shards: it lists no shard")
     shards: dict[Path, list[str]] = {}
     for key, name in pairs:
         file = index.parent / name

@@ -112,7 +112,10 @@ class InputFile:
 
     def changed(self) -> ValueError:
         """Return the error for a file that changed."""
-        return ValueError(f"{self.path} changed while merging: nothing that was read of it counts")
+        return ValueError(
+            f"{self.path} changed while merging, so the data read from it are not valid: merge "
+            "again"
+        )
 
     def _compare(self, stream: FileIO) -> None:
         if _stamp(stream) != self.stamp:

@@ -53,14 +53,14 @@ def read_header(file: InputFile) -> tuple[dict[str, Place], dict[str, str]]:
     try:
         header = json.loads(text.decode(), object_pairs_hook=_without_repeats)
         if not isinstance(header, dict):
-            raise ValueError("its header is no object")
+            raise ValueError("its header is not a JSON object")
         metadata = _metadata(header.pop(METADATA, None))
         places = {key: _place(file, 8 + length, key, entry) for key, entry in header.items()}
         ordered = dict(sorted(places.items(), key=lambda item: (item[1].start, item[1].end)))
         bounds = [(8 + length, 8 + length), *((p.start, p.end) for p in ordered.values())]
         gaps = any(start != end for (_, end), (start, _) in pairwise(bounds))
         if gaps or bounds[-1][1] != file.size:
-            raise ValueError("its tensors do not fill it")
+            raise ValueError("its tensors do not fill the file")
     except _Unsupported as error:
         raise ValueError(f"{file.path}: {error}") from None
     except (ValueError, RecursionError) as error:  # the former also for what is no JSON, no UTF-8
@@ -82,7 +82,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _metadata(found: object) -> dict[str, str]:
     found = {} if found is None else found
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
-        raise ValueError("its metadata are no texts")
+        raise ValueError("its metadata are not texts")
     return found
 
 
@@ -93,16 +93,16 @@ def _place(file: InputFile, origin: int, key: str, entry: object) -> Place:
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     for numbers in (shape, offsets):
         if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
-            raise ValueError(f"{key!r} has a shape or offsets that are no whole numbers")
+            raise ValueError(f"{key!r} has a shape or offsets that are not whole numbers")
     if not isinstance(code, str) or len(offsets) != 2:
-        raise ValueError(f"{key!r} has no dtype or no two offsets")
+        raise ValueError(f"{key!r} lacks a dtype or a pair of offsets")
     if code not in DTYPES:
         raise _Unsupported(
             f"{key!r} has the unsupported dtype {code}: if it is quantised, dequantise the model"
         )
     dtype, (start, end) = DTYPES[code], offsets
     if math.prod(filter(None, shape)) * dtype.itemsize >= 2**63:
-        raise ValueError(f"{key!r} has the shape {shape}, which is beyond all memory")
+        raise ValueError(f"{key!r} has the shape {shape}, which is too large for any memory")
     if end - start != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{key!r} has {end - start} bytes, which do not fit its shape {shape}")
     return Place(file, dtype, tuple(shape), origin + start, origin + end)

@@ -62,7 +62,7 @@ def read_pickle(file: InputFile) -> dict[str, Entry]:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a seek to nowhere
             raise
         reason = str(error).strip().split("\n")[0]
-        raise ValueError(f"{path} is truncated or no pickled state dict: {reason}") from None
+        raise ValueError(f"{path} is truncated or not a pickled state dict: {reason}") from None
 
 
 def _explain_code(error: pickle.UnpicklingError) -> str:
@@ -138,13 +138,13 @@ class _Archive:
         path = self._file.path
         found = [m for name, m in self._members.items() if name.partition("/")[2] == "data.pkl"]
         if len(found) != 1:
-            raise _Refused(f"{path} is truncated or no pickled state dict: it holds no data.pkl")
+            raise _Refused(f"{path} is truncated or not a pickled state dict: it holds no data.pkl")
         if found[0].file_size > self._file.size + _SLACK:
             raise _Refused(f"{path} is refused: its data.pkl inflates far beyond the file's size")
         root = found[0].filename.removesuffix("data.pkl")
         order = self._members.get(f"{root}byteorder")
         if order is not None and archive.open(order).read(9) != sys.byteorder.encode():
-            raise _Refused(f"{path} is refused: it is of a machine with another order of bytes")
+            raise _Refused(f"{path} is refused: it was written with another byte order")
         return root, archive.read(found[0])
 
     def _load(self, saved: tuple[Any, ...]) -> TypedStorage:
@@ -153,7 +153,9 @@ class _Archive:
         dtype = torch.uint8 if storage is UntypedStorage else storage.dtype
         size = numel * dtype.itemsize
         if kind != "storage" or self._member(key).file_size != size:
-            raise _Refused(f"{self._file.path} is damaged: storage {key!r} has not {size} bytes")
+            raise _Refused(
+                f"{self._file.path} is damaged: storage {key!r} does not have {size} bytes"
+            )
         if key not in self._storages:
             self._starts[key] = self._start(self._member(key))
             self._storages[key] = UntypedStorage(size, device="meta")

@@ -267,4 +267,4 @@ def _remove(path: Path) -> None:
         if os.path.lexists(path):
             shutil.rmtree(path, ignore_errors=True)
     except OSError as error:
-        warnings.warn(f"{path} is left behind: {error.strerror or error}", stacklevel=2)
+        warnings.warn(f"{path} could not be removed: {error.strerror or error}", stacklevel=2)

@@ -33,7 +33,9 @@ def save_state_dict(
     """
     for key, tensor in state.items():
         if not (isinstance(key, str) and isinstance(tensor, Tensor)):
-            raise TypeError(f"state[{key!r}] is a {type(tensor).__name__}, expected text to tensor")
+            raise TypeError(
+                f"state[{key!r}] is a {type(tensor).__name__}, expected a tensor under a text key"
+            )
     check_values("state", state)
     keys = sorted(state, key=lambda key: -state[key].dtype.itemsize)  # keeps tensors aligned
     layout = {key: state[key] for key in keys}
@@ -61,7 +63,7 @@ def write_tensors(
     end = 0
     for key, tensor in layout.items():
         if key == METADATA:
-            raise ValueError(f"{key!r} is no name for a tensor: safetensors has taken it")
+            raise ValueError(f"{key!r} cannot name a tensor: safetensors reserves this name")
         if tensor.dtype not in _CODES:
             raise ValueError(f"{key!r} has dtype {tensor.dtype}, which safetensors cannot hold")
         start, end = end, end + size_of(tensor)

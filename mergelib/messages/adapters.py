@@ -86,7 +86,7 @@ def _scaled(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
 
 
 def _paired(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Return all matrices if they form pairs with a small inner dimension and there are no biases."""
+    """Return all matrices if they form pairs of small inner dimension and there is no bias."""
     layers: dict[str, list[str]] = defaultdict(list)
     for key, shape in shapes.items():
         if len(shape) > 1:

@@ -65,7 +65,7 @@ def refuse_adapter_folder(name: str, path: str | os.PathLike[str]) -> None:
     if (folder / "adapter_config.json").is_file() and not any(folder.glob("*model*.index.json")):
         whole = (folder / file for file in ("model.safetensors", "pytorch_model.bin"))
         if not any(file.is_file() for file in whole):
-            raise ValueError(f"{name}: {folder} holds an adapter and no model: {_MERGED_FIRST}")
+            raise ValueError(f"{name}: {folder} holds an adapter but no model: {_MERGED_FIRST}")
 
 
 def check_device(device: torch.device | str | None) -> None:

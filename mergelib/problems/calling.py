@@ -62,8 +62,8 @@ def output_of(output: Any) -> Tensor:
         if isinstance(value, Tensor):
             return value
     raise TypeError(
-        f"the model gives a {type(output).__name__}, expected a tensor, or an output with logits, "
-        "pooler_output or last_hidden_state"
+        f"the model returns a {type(output).__name__}, expected a tensor, or an output with "
+        "logits, pooler_output or last_hidden_state"
     )
 
 

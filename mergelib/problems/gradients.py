@@ -95,7 +95,7 @@ class ExampleGradients:
         if not self._one_by_one:  # after the loop, which meets errors of the model itself as well
             self._one_by_one = True
             warnings.warn(
-                f"the model's examples cannot be vectorised, so they go one by one: {reason}",
+                f"the model's examples cannot be vectorised, so they run one by one: {reason}",
                 stacklevel=2,
             )
         return {name: torch.stack([row[name].detach() for row in rows]) for name in parameters}

@@ -99,9 +99,9 @@ def check_needs(
     """Raise ValueError for a missing argument of `mergelib.adapt`, TypeError for a useless one."""
     for name in ("start", "statistics"):
         if given[name] is not None and name not in needs.accepts:
-            raise TypeError(f"{method} takes no {name}=")
+            raise TypeError(f"{method} does not accept {name}=")
     if parts and not needs.parts:
-        raise TypeError(f"{method} takes no parts of models: it trains the whole one")
+        raise TypeError(f"{method} cannot merge parts of models, because it trains the whole model")
     for name, needed in (("pretrained", needs.pretrained), ("model", running), ("data", running)):
         if needed and given[name] is None:
             article = "the pretrained model" if name == "pretrained" else name
@@ -126,7 +126,7 @@ def read_statistics(
     for name in statistics:
         if name not in experts:
             raise ValueError(
-                f"statistics name {name!r}, which is no expert; there are: {', '.join(experts)}"
+                f"statistics name {name!r}, which is not an expert; there are: {', '.join(experts)}"
             )
     return {name: as_state(given) for name, given in statistics.items()}
 
@@ -276,4 +276,4 @@ def _check_logits(problem: Problem) -> None:
     with torch.no_grad(), evaluating(model):
         output = run_with(model, {}, inputs)
     if not isinstance(output, Tensor) and getattr(output, "logits", None) is None:
-        raise ValueError("the model gives features and no logits: pass heads=")
+        raise ValueError("the model returns features instead of logits: pass heads=")
