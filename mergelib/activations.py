@@ -25,11 +25,11 @@ def layer_inputs(
     runs in its own mode, with ``state`` in place of its weights if given; a dictionary of inputs is
     passed by name.
     """
-    own = {} if state is None else dict(state)
+    weights = {} if state is None else dict(state)
     if isinstance(inputs, Tensor):
-        return watched_inputs(model, lambda: functional_call(model, own, (inputs,)))
+        return watched_inputs(model, lambda: functional_call(model, weights, (inputs,)))
     mask = inputs.get(MASK)
-    return watched_inputs(model, lambda: functional_call(model, own, (), dict(inputs)), mask)
+    return watched_inputs(model, lambda: functional_call(model, weights, (), dict(inputs)), mask)
 
 
 @torch.no_grad()

@@ -153,10 +153,10 @@ class Method:
             raise ValueError(f"{self.name} needs the pretrained model: pass pretrained=")
 
     def _check_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
-        known = self.hyperparameters
+        defaults = self.hyperparameters
         for name, value in hyperparameters.items():
-            if name not in known:
-                names = ", ".join(known) or "none"
+            if name not in defaults:
+                names = ", ".join(defaults) or "none"
                 raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {names}")
             kind = self.annotations.get(name)
             if name in self.annotations and not fits(kind, value):
@@ -184,11 +184,11 @@ def _register(method: Method) -> None:
             f"{method.name} is declared affine in {method.affine_in!r}, which is not one of its "
             f"hyperparameters: {', '.join(method.hyperparameters) or 'none'}"
         )
-    known = _METHODS.get(method.name)
-    if known is not None and known.function.__module__ != method.function.__module__:
+    registered = _METHODS.get(method.name)
+    if registered is not None and registered.function.__module__ != method.function.__module__:
         raise ValueError(
-            f"a {known.family} named {method.name!r} is registered already, "
-            f"by {known.function.__module__}"
+            f"a {registered.family} named {method.name!r} is registered already, "
+            f"by {registered.function.__module__}"
         )
     _METHODS[method.name] = method
 
@@ -231,8 +231,8 @@ def get_method(name: str, family: str = "rule") -> Method:
     """Return the method of this name; ValueError, with the nearest names, if there is none."""
     names = method_names(family)
     if name not in names:
-        known, options = _ELSEWHERE.get(name, ("", ""))
-        near = [known] if known in names else difflib.get_close_matches(name, names)
+        alternative, options = _ELSEWHERE.get(name, ("", ""))
+        near = [alternative] if alternative in names else difflib.get_close_matches(name, names)
         hint = f"did you mean {near[0]!r}{options}?" if near else f"known: {', '.join(names)}"
         if name in _METHODS:
             hint = f"it is a {_METHODS[name].family}; {hint}"

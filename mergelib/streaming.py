@@ -155,8 +155,8 @@ def merge_files(
     if origin is not None:
         check_modules(inputs)
         tell_of_companions(origin, checkpoints)
-    shown = _with_first_pass(chosen, layout)
-    merged = merge_tensors(shown, source, hyperparameters, device=device, matrices=is_matrix)
+    with_bar = _with_first_pass(chosen, layout)
+    merged = merge_tensors(with_bar, source, hyperparameters, device=device, matrices=is_matrix)
     merged = _with_progress(merged, method, layout, sum(map(size_of, layout.values())))
     with staged(output, folder=not single) as target:
         if single:
@@ -208,10 +208,10 @@ def _is_merged(folder: Path) -> bool:
     before = None
     while True:
         try:
-            found = folder.stat()
+            status = folder.stat()
         except FileNotFoundError:
             return True  # in nobody's way any more
-        if before == (before := (found.st_ino, found.st_ctime_ns)):
+        if before == (before := (status.st_ino, status.st_ctime_ns)):
             return False
         with contextlib.suppress(ValueError, OSError):
             return "mergelib.method" in Checkpoint(folder).metadata
@@ -222,8 +222,10 @@ def _split(
 ) -> list[list[str]]:
     """Return the keys of every output shard, in order."""
     if max_shard_size is None:
-        kept = [[key for key in keys if key in layout] for keys in reference.shards.values()]
-        return [keys for keys in kept if keys]
+        shards_of_reference = [
+            [key for key in keys if key in layout] for keys in reference.shards.values()
+        ]
+        return [keys for keys in shards_of_reference if keys]
     limit = _bytes(max_shard_size)
     shards: list[list[str]] = [[]]
     filled = 0

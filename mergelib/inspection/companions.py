@@ -53,11 +53,11 @@ def check_companions(
             rows, or a layer is left out that the configuration requires. The message names file and
             key.
     """
-    known = {name: _documents(model) for name, model in models.items()}
-    check_configurations(known)
-    check_dropped(next(iter(known.values())), layout.keys() - kept)
+    documents = {name: _documents(model) for name, model in models.items()}
+    check_configurations(documents)
+    check_dropped(next(iter(documents.values())), layout.keys() - kept)
     shapes = {key: tuple(layout[key].shape) for key in merged if key in layout}
-    check_labels({name: files.get("config.json", {}) for name, files in known.items()}, shapes)
+    check_labels({name: files.get("config.json", {}) for name, files in documents.items()}, shapes)
     check_vocabularies({name: folder_of(model) for name, model in models.items()}, shapes)
 
 
@@ -89,14 +89,14 @@ def module_folders(folder: Path) -> list[str]:
 
 def check_modules(models: Mapping[str, object]) -> None:
     """Raise ``ValueError`` if weights in module folders differ, because they are not merged."""
-    found: dict[str, tuple[str, str]] = {}
+    digests: dict[str, tuple[str, str]] = {}
     for name, model in models.items():
         folder = folder_of(model)
         for part in module_folders(folder) if folder else []:
             assert folder is not None
             for file in sorted(f for f in (folder / part).rglob("*") if WEIGHTS.search(f.name)):
                 relative, digest = str(file.relative_to(folder)), sha256_of(file)
-                first = found.setdefault(relative, (name, digest))
+                first = digests.setdefault(relative, (name, digest))
                 if first[1] != digest:
                     raise ValueError(
                         f"{name} and {first[0]} hold different weights in {relative}, and weights "

@@ -50,7 +50,7 @@ class Kinship:
         where = samples[0].device
         sampled = torch.stack([sample.to(where, torch.float32) for sample in samples])
         self.seen += sampled.shape[1]
-        known = sampled.any(1).float()  # zeros have no direction
+        nonzero = sampled.any(1).float()  # zeros have no direction
         squares = sampled.square().sum(1)
         sampled = normalize(sampled)
         if self.products is None:
@@ -58,7 +58,7 @@ class Kinship:
             self.squares = torch.zeros(len(samples), device=where)
         self.squares = self.squares + squares
         self.products = self.products + sampled.shape[1] * (sampled @ sampled.T)
-        self.entries = self.entries + sampled.shape[1] * torch.outer(known, known)
+        self.entries = self.entries + sampled.shape[1] * torch.outer(nonzero, nonzero)
 
     def unrelated(self) -> tuple[str, str, float] | None:
         """Return two unrelated models, one the base if there is one, and their cosine, or None."""
@@ -74,8 +74,8 @@ class Kinship:
 
     def tell(self) -> None:
         """Warn about two unrelated models."""
-        if (found := self.unrelated()) is not None:
-            one, other, cosine = found
+        if (pair := self.unrelated()) is not None:
+            one, other, cosine = pair
             lengths = dict(zip(self.names, self.squares.sqrt().tolist(), strict=True))
             if self.pretrained and lengths[one] < SHORT * lengths[other]:
                 warn(

@@ -22,8 +22,10 @@ def check_layouts(
     warning. A head that only some models have is refused if the others tie theirs to a table.
     """
     every = {key for model in models.values() for key in model if key in selected}
-    known = {*tied, *tied.values()}
-    partly = {key for key in every - known if not all(key in model for model in models.values())}
+    tied_names = {*tied, *tied.values()}
+    partly = {
+        key for key in every - tied_names if not all(key in model for model in models.values())
+    }
     if partly:
         _check_experts(models, partly, refuse)
         for key in sorted(partly):

@@ -46,13 +46,13 @@ def check_ties(
     models: Mapping[str, StateDict], ties: Mapping[str, Mapping[str, str]], merged: Set[str]
 ) -> None:
     """Raise ``ValueError`` for names that some models tie and others give two different tensors."""
-    for name, own in ties.items():
-        for key, first in own.items():
+    for name, ties_here in ties.items():
+        for key, first in ties_here.items():
             if not {key, first} <= merged:
                 continue
             for other, state in models.items():
-                known = ties[other]
-                if known.get(key, key) == known.get(first, first) or not (
+                ties_there = ties[other]
+                if ties_there.get(key, key) == ties_there.get(first, first) or not (
                     key in state and first in state
                 ):
                     continue

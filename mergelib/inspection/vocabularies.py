@@ -141,19 +141,21 @@ def check_labels(configurations: Mapping[str, Mapping[str, Any]], shapes: Shapes
         labels = config.get("id2label")
         if not isinstance(labels, dict) or not labels:
             continue
-        own = {str(row): str(label) for row, label in labels.items()}
-        heads = [key for key, s in shapes.items() if s[:1] == (len(own),) and not names_table(key)]
-        if not heads or all(_PLACEHOLDER.search(label) for label in own.values()):
+        row_labels = {str(row): str(label) for row, label in labels.items()}
+        heads = [
+            key for key, s in shapes.items() if s[:1] == (len(row_labels),) and not names_table(key)
+        ]
+        if not heads or all(_PLACEHOLDER.search(label) for label in row_labels.values()):
             continue
-        what, expected = first = first or (name, own)
-        row = next((r for r in own if own[r] != expected.get(r)), None)
-        if row is None or len(own) != len(expected):
+        what, expected = first = first or (name, row_labels)
+        row = next((r for r in row_labels if row_labels[r] != expected.get(r)), None)
+        if row is None or len(row_labels) != len(expected):
             continue
         text = (
-            f"config.json: id2label says that row {row} of {heads[0]!r} is {own[row]!r} in {name} "
-            f"and {expected.get(row)!r} in {what}"
+            f"config.json: id2label says that row {row} of {heads[0]!r} is {row_labels[row]!r} in "
+            f"{name} and {expected.get(row)!r} in {what}"
         )
-        if {*own.values()} == {*expected.values()}:
+        if {*row_labels.values()} == {*expected.values()}:
             raise ValueError(
                 f"{text}: rows of different labels would be averaged, so bring the heads to one "
                 "order, or leave them out with exclude="

@@ -141,12 +141,12 @@ def _open(path: Path) -> FileIO:
     return stream
 
 
-def _check_regular(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
         raise ValueError(f"{path} is {kind}, expected a regular file")
 
 
 def _stamp(stream: FileIO) -> tuple[int, ...]:
-    found = os.fstat(stream.fileno())
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    status = os.fstat(stream.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

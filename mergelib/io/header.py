@@ -79,11 +79,13 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _metadata(found: object) -> dict[str, str]:
-    found = {} if found is None else found
-    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+def _metadata(metadata: object) -> dict[str, str]:
+    metadata = {} if metadata is None else metadata
+    if not isinstance(metadata, dict) or not all(
+        isinstance(text, str) for text in metadata.values()
+    ):
         raise ValueError("its metadata are not texts")
-    return found
+    return metadata
 
 
 def _place(file: InputFile, origin: int, key: str, entry: object) -> Place:

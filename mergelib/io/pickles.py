@@ -79,10 +79,10 @@ def _explain_code(error: pickle.UnpicklingError) -> str:
 
 def _foreign_names(description: bytes) -> list[str]:
     """Return the names in a pickle that PyTorch's restricted unpickler does not allow."""
-    known = _weights_only_unpickler._get_allowed_globals()
+    allowed = _weights_only_unpickler._get_allowed_globals()
     with contextlib.suppress(pickle.UnpicklingError, ValueError, IndexError):
-        found = _weights_only_unpickler.get_globals_in_pkl(io.BytesIO(description))
-        return sorted(name for name in found if name not in known)
+        names = _weights_only_unpickler.get_globals_in_pkl(io.BytesIO(description))
+        return sorted(name for name in names if name not in allowed)
     return []
 
 
@@ -136,16 +136,18 @@ class _Archive:
     def _describe(self, archive: zipfile.ZipFile) -> tuple[str, bytes]:
         """Return the name of the archive's one folder, and the pickle in it."""
         path = self._file.path
-        found = [m for name, m in self._members.items() if name.partition("/")[2] == "data.pkl"]
-        if len(found) != 1:
+        descriptions = [
+            m for name, m in self._members.items() if name.partition("/")[2] == "data.pkl"
+        ]
+        if len(descriptions) != 1:
             raise _Refused(f"{path} is truncated or not a pickled state dict: it holds no data.pkl")
-        if found[0].file_size > self._file.size + _SLACK:
+        if descriptions[0].file_size > self._file.size + _SLACK:
             raise _Refused(f"{path} is refused: its data.pkl inflates far beyond the file's size")
-        root = found[0].filename.removesuffix("data.pkl")
+        root = descriptions[0].filename.removesuffix("data.pkl")
         order = self._members.get(f"{root}byteorder")
         if order is not None and archive.open(order).read(9) != sys.byteorder.encode():
             raise _Refused(f"{path} is refused: it was written with another byte order")
-        return root, archive.read(found[0])
+        return root, archive.read(descriptions[0])
 
     def _load(self, saved: tuple[Any, ...]) -> TypedStorage:
         """Return a storage that the pickle refers to, with its size but without memory."""
@@ -217,8 +219,8 @@ def _checked(
     """Return the one state dict in the loaded object, if it needs no more bytes than declared."""
     path = file.path
     inner = [loaded.get(k) for k in ("state_dict", "model")] if isinstance(loaded, Mapping) else []
-    found: list[object] = [loaded, *inner]
-    states = [state for state in found if _is_state_dict(state)]
+    candidates: list[object] = [loaded, *inner]
+    states = [state for state in candidates if _is_state_dict(state)]
     sets = _sets_of_weights(loaded)
     if len(states) != 1:
         there = f" ({', '.join(map(repr, sets))})" if sets else ""

@@ -104,9 +104,9 @@ def _take_modes(output: Path, partial: Path, folder: bool) -> None:
         pairs += [(output / new.name, new) for new in partial.iterdir()]
     for old, new in pairs:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            found = old.lstat()
-            if stat.S_IFMT(found.st_mode) == stat.S_IFMT(new.lstat().st_mode):
-                os.chmod(new, stat.S_IMODE(found.st_mode))
+            status = old.lstat()
+            if stat.S_IFMT(status.st_mode) == stat.S_IFMT(new.lstat().st_mode):
+                os.chmod(new, stat.S_IMODE(status.st_mode))
 
 
 def _flush(path: Path) -> None:

@@ -247,17 +247,17 @@ def merge_tensors(
     done: dict[str, Tensor] = {}
     tied = set(source.aliases.values())
     watch = Watch(source.names, pretrained=source.pretrained is not None)
-    sorted_out = Matrices(matrices, layout_of(source.reference), source.kinds)
+    predicate = Matrices(matrices, layout_of(source.reference), source.kinds)
     for key in source:
         if key in source.aliases:
             merged = done[source.aliases[key]]
         elif key in source.selection.merged:
             group = source.load(key)
             arguments = {**options, **further.get(key, {})}
-            merged = _merge_one(method, source, key, group, arguments, device, sorted_out)
+            merged = _merge_one(method, source, key, group, arguments, device, predicate)
             if merged.is_floating_point() and not quiet:
                 watch.add(*group)
-                sorted_out.note(key, merged)
+                predicate.note(key, merged)
             del group  # else it would outlive the next load
         else:
             merged = source.reference[key].clone()
@@ -266,7 +266,7 @@ def merge_tensors(
         if key == source.selection.keys[-1]:  # not after the loop, which may be left at its end
             watch.tell()
             if method.elsewhere is not None:
-                sorted_out.tell(method.name, f"leaves to {method.elsewhere.__name__}")
+                predicate.tell(method.name, f"leaves to {method.elsewhere.__name__}")
         yield key, merged
         del merged
 

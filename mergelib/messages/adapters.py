@@ -40,18 +40,18 @@ def factors_of(model: Model, base: Model, selected: Set[str]) -> list[str]:
 def _below_leaves(keys: list[str], model: Model, base: Model) -> list[str]:
     """Return tensors inside a single layer of ``base``: modules in it, or several matrices."""
     leaves = {key.rpartition(".")[0] for key in base}
-    found: dict[str, list[str]] = defaultdict(list)
+    by_layer: dict[str, list[str]] = defaultdict(list)
     inner = set()
     for key in keys:
         parts = key.split(".")
         for i in range(1, len(parts)):
             layer, rest = ".".join(parts[:i]), parts[i:]
             if layer in leaves and _is_foreign(rest[0]) and (rest[1:] or model[key].dim() > 1):
-                found[layer].append(key)
+                by_layer[layer].append(key)
                 inner |= {layer} if rest[1:] else set()
                 break
-    several = {layer for layer, tensors in found.items() if len(tensors) > 1}
-    return [key for layer in found if layer in inner | several for key in found[layer]]
+    several = {layer for layer, tensors in by_layer.items() if len(tensors) > 1}
+    return [key for layer in by_layer if layer in inner | several for key in by_layer[layer]]
 
 
 def _is_foreign(name: str) -> bool:

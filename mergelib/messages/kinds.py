@@ -22,15 +22,15 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     A parameter without annotation counts as a number if its default is one.
     """
     try:
-        known = get_type_hints(function)
+        annotations = get_type_hints(function)
     except NameError:  # of a name that is only known where the function was written
-        known = {}
+        annotations = {}
     numbers = {
         name: float
         for name, parameter in inspect.signature(function).parameters.items()
         if isinstance(parameter.default, float)
     }
-    return {**numbers, **known}
+    return {**numbers, **annotations}
 
 
 def fits(kind: Any, value: Any) -> bool:

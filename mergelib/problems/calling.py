@@ -38,10 +38,10 @@ def run_with(model: nn.Module, state: StateDict, inputs: Inputs) -> Any:
     Tied weights are passed under their first name; PyTorch ties the other names again.
     """
     ties = tied_names(model)
-    own = {key: value for key, value in state.items() if ties.get(key) not in state}
+    weights = {key: value for key, value in state.items() if ties.get(key) not in state}
     if isinstance(inputs, Tensor):
-        return functional_call(model, own, (inputs,))
-    return functional_call(model, own, (), dict(inputs))
+        return functional_call(model, weights, (inputs,))
+    return functional_call(model, weights, (), dict(inputs))
 
 
 def call_with(model: nn.Module, state: StateDict, inputs: Inputs) -> Tensor:

@@ -34,9 +34,11 @@ def check_labels(
         examples = as_examples(part)
         if examples.labels is None:
             continue
-        own = transform_of(transform, task)
+        task_transform = transform_of(transform, task)
         with evaluating(heads[task]):
-            shape = heads[task](features(model, state, examples[:1], transform=own)).shape
+            shape = heads[task](
+                features(model, state, examples[:1], transform=task_transform)
+            ).shape
         labels = examples.labels
         if labels[:1].numel() != shape[:-1].numel():
             raise ValueError(

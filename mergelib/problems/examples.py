@@ -76,18 +76,18 @@ class Examples(Brief):
 
         Positions of a sequence are rows; padding, where the attention mask is 0, is left out.
         """
-        kept = self._kept(outputs)
-        if kept is None:
+        positions = self._positions(outputs)
+        if positions is None:
             return outputs.flatten(0, -2), None if self.labels is None else self.labels.flatten()
-        labels = None if self.labels is None else self.labels[kept.to(self.labels.device)]
-        return outputs[kept], labels
+        labels = None if self.labels is None else self.labels[positions.to(self.labels.device)]
+        return outputs[positions], labels
 
     def without_padding(self, outputs: Tensor) -> Tensor:
         """Return outputs ``(N, …)``, as rows ``(M, width)`` without padding if there is a mask."""
-        kept = self._kept(outputs)
-        return outputs if kept is None else outputs[kept]
+        positions = self._positions(outputs)
+        return outputs if positions is None else outputs[positions]
 
-    def _kept(self, outputs: Tensor) -> Tensor | None:
+    def _positions(self, outputs: Tensor) -> Tensor | None:
         """Return which positions of outputs ``(N, L, width)`` are not padding, if known."""
         mask = _mask_of(self.inputs)
         if mask is None or outputs.dim() != 3 or outputs.shape[:2] != mask.shape:
@@ -212,8 +212,8 @@ def _next_token(examples: Examples) -> Examples:
         return examples
     if MASK in inputs:
         labels = labels.masked_fill(inputs[MASK] == 0, IGNORED)
-    judged = labels != IGNORED
-    if torch.equal(labels[judged], tokens[judged]):
+    counted = labels != IGNORED
+    if torch.equal(labels[counted], tokens[counted]):
         labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
     return Examples(inputs, labels)
 

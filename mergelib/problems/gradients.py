@@ -49,8 +49,10 @@ def example_loss(
     device = next(model.parameters()).device
     names = [name for name, _ in model.named_parameters()]
     parameters = {name: state[name].detach().float().to(device) for name in names}
-    known = {*parameters, *tied_names(model)}
-    constants = {key: value.to(device) for key, value in state.items() if key not in known}
+    parameter_names = {*parameters, *tied_names(model)}
+    constants = {
+        key: value.to(device) for key, value in state.items() if key not in parameter_names
+    }
     return parameters, ExampleLoss(model, head, constants, criterion)
 
 

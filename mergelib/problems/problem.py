@@ -94,16 +94,16 @@ class Problem(Brief):
 
 
 def check_needs(
-    method: str, needs: Needs, given: Mapping[str, Any], *, running: bool, parts: bool
+    method: str, needs: Needs, arguments: Mapping[str, Any], *, running: bool, parts: bool
 ) -> None:
     """Raise ValueError for a missing argument of `mergelib.adapt`, TypeError for a useless one."""
     for name in ("start", "statistics"):
-        if given[name] is not None and name not in needs.accepts:
+        if arguments[name] is not None and name not in needs.accepts:
             raise TypeError(f"{method} does not accept {name}=")
     if parts and not needs.parts:
         raise TypeError(f"{method} cannot merge parts of models, because it trains the whole model")
     for name, needed in (("pretrained", needs.pretrained), ("model", running), ("data", running)):
-        if needed and given[name] is None:
+        if needed and arguments[name] is None:
             article = "the pretrained model" if name == "pretrained" else name
             raise ValueError(f"{method} needs {article}: pass {name}=")
 
@@ -168,8 +168,8 @@ def check_models(
 def _selected(expert: StateDict, reference: StateDict, selection: Selection) -> StateDict:
     """Return an expert in the reference's dtypes, with its tensors where nothing is merged."""
     kinds = {key: tensor.dtype for key, tensor in layout_of(expert).items()}
-    alike = all(kinds.get(key) == t.dtype for key, t in layout_of(reference).items())
-    if alike and expert.keys() == reference.keys() == selection.merged:
+    same_dtypes = all(kinds.get(key) == t.dtype for key, t in layout_of(reference).items())
+    if same_dtypes and expert.keys() == reference.keys() == selection.merged:
         return expert
     if is_lazy(expert):
         parts = {key: (expert if key in selection.merged else reference, key) for key in reference}
@@ -183,11 +183,11 @@ def _selected(expert: StateDict, reference: StateDict, selection: Selection) -> 
 def _tied(name: str, state: StateDict, ties: Mapping[str, str]) -> StateDict:
     """Return a state dict in which keys that the model ties are one tensor."""
     check_mapping(state, name)
-    known = {key: first for key, first in ties.items() if key in state or first in state}
-    if not known:
+    model_ties = {key: first for key, first in ties.items() if key in state or first in state}
+    if not model_ties:
         return state
     names = {key: key for key in state}  # and by which of its own keys each is to be read
-    for key, first in known.items():
+    for key, first in model_ties.items():
         held = names.setdefault(first, key)
         if key in state and held != key:
             tensor, other = state[key], state[held]
@@ -202,9 +202,9 @@ def _tied(name: str, state: StateDict, ties: Mapping[str, str]) -> StateDict:
 
 def _check_fits(model: nn.Module, name: str, state: StateDict) -> None:
     """Refuse a state dict without the model's keys and shapes."""
-    own = model.state_dict()
-    check_keys(own, state, name, "the model")
-    for key, tensor in own.items():
+    expected = model.state_dict()
+    check_keys(expected, state, name, "the model")
+    for key, tensor in expected.items():
         if tensor.shape != state[key].shape:
             raise ValueError(
                 f"{name}[{key!r}] has shape {tuple(state[key].shape)}, "
@@ -246,8 +246,8 @@ def with_data(
     heads: Mapping[str, nn.Module] | None,
 ) -> Problem:
     """Return the problem with its data and heads, checked against model and experts."""
-    given = dict.fromkeys(data, nn.Identity()) if heads is None else heads
-    check_tasks(data, given if needs.heads else data, "head")
+    task_heads = dict.fromkeys(data, nn.Identity()) if heads is None else heads
+    check_tasks(data, task_heads if needs.heads else data, "head")
     if needs.every_task:
         check_tasks(data, problem.experts, "expert")
     if needs.every_expert:
@@ -259,11 +259,11 @@ def with_data(
         if needs.labels and part.labels is None:
             who = f"{method} with {needs.setting}" if needs.setting else method
             raise ValueError(f"{who} needs labels: pass (inputs, labels) for task {task!r}")
-    problem = replace(problem, data=examples, heads=given if needs.heads else {})
+    problem = replace(problem, data=examples, heads=task_heads if needs.heads else {})
     if needs.heads and heads is None:
         _check_logits(problem)
     if needs.labels == "classes":
-        check_labels(examples, problem.model, problem.first, given, problem.transform)
+        check_labels(examples, problem.model, problem.first, task_heads, problem.transform)
     return problem
 
 

@@ -102,9 +102,9 @@ def adapt(
     states = read_experts(models)
     complete = states.keys() <= (statistics or {}).keys()
     running = needs.model and not (needs.every_expert and complete)
-    given = {"pretrained": pretrained, "model": model, "data": data}
-    given |= {"start": start, "statistics": statistics}
-    check_needs(method, needs, given, running=running, parts=not everything)
+    arguments = {"pretrained": pretrained, "model": model, "data": data}
+    arguments |= {"start": start, "statistics": statistics}
+    check_needs(method, needs, arguments, running=running, parts=not everything)
     unused = everything and not needs.pretrained
     problem = Problem(
         states,

@@ -168,8 +168,8 @@ def _draw(logits: Tensor, generator: torch.Generator | None) -> Tensor:
     flat = logits.detach().float().flatten(0, -2).softmax(1).cpu()
     if not torch.isfinite(flat).all():
         raise ValueError("the predictions hold NaN or Inf: look at the inputs")
-    drawn = torch.multinomial(flat, 1, generator=generator)[:, 0]
-    return drawn.view(logits.shape[:-1]).to(logits.device)
+    labels = torch.multinomial(flat, 1, generator=generator)[:, 0]
+    return labels.view(logits.shape[:-1]).to(logits.device)
 
 
 def _judged(labels: Tensor, inputs: Inputs) -> Tensor:

@@ -150,16 +150,16 @@ def descend(
 
 
 def _loss(targets: Mapping[str, Tensor | Examples], task: str, outputs: Tensor) -> Tensor:
-    wanted = targets[task]
-    assert isinstance(wanted, Tensor)
-    if wanted.is_floating_point():
-        if wanted.numel() != outputs.numel():
+    labels = targets[task]
+    assert isinstance(labels, Tensor)
+    if labels.is_floating_point():
+        if labels.numel() != outputs.numel():
             raise ValueError(
-                f"task {task!r} has floating labels of shape {tuple(wanted.shape)} for outputs of "
+                f"task {task!r} has floating labels of shape {tuple(labels.shape)} for outputs of "
                 f"shape {tuple(outputs.shape)}; classes must be integers"
             )
-        return F.mse_loss(outputs, wanted.reshape(outputs.shape))
-    return F.cross_entropy(outputs.flatten(0, -2), wanted.flatten())
+        return F.mse_loss(outputs, labels.reshape(outputs.shape))
+    return F.cross_entropy(outputs.flatten(0, -2), labels.flatten())
 
 
 def _adamw(

@@ -83,12 +83,12 @@ def regmean(problem: Problem, settings: RegMeanSettings) -> Adapted:
             products[key] = products.get(key, 0) + weight.to(gram) @ gram
     merged = {}
     for key, total in totals.items():
-        own = _weight_key(key)
+        weight_key = _weight_key(key)
         ridge = settings.ridge * total.diagonal().mean().clamp(min=1e-30)
         total += ridge * torch.eye(len(total)).to(total)
         solved = torch.linalg.solve(total, products[key].T).T  # total is symmetric
-        solved = solved if own == key else solved.T
-        merged[own] = solved.to(pretrained[own].dtype).contiguous()
+        solved = solved if weight_key == key else solved.T
+        merged[weight_key] = solved.to(pretrained[weight_key].dtype).contiguous()
     plain = averaged(problem.experts, pretrained, merged)
     return Adapted(complete({**plain, **merged}, pretrained))
 
@@ -112,13 +112,13 @@ def _weight_key(key: str) -> str:
 
 def _matrix(name: str, expert: StateDict, key: str, gram: Tensor) -> Tensor:
     """Return the weight ``(out, in)`` of a Gram matrix ``(in, in)``."""
-    own = _weight_key(key)
-    if own not in expert:
-        raise ValueError(f"there is a Gram matrix of {own!r}, which expert {name!r} lacks")
-    weight = expert[own] if own == key else expert[own].T
+    weight_key = _weight_key(key)
+    if weight_key not in expert:
+        raise ValueError(f"there is a Gram matrix of {weight_key!r}, which expert {name!r} lacks")
+    weight = expert[weight_key] if weight_key == key else expert[weight_key].T
     if gram.shape != (weight.shape[-1], weight.shape[-1]):
         raise ValueError(
-            f"the Gram matrix of {own!r} has shape {tuple(gram.shape)}, "
+            f"the Gram matrix of {weight_key!r} has shape {tuple(gram.shape)}, "
             f"expected {(weight.shape[-1], weight.shape[-1])} for expert {name!r}"
         )
     return weight

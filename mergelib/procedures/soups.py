@@ -126,14 +126,16 @@ def _mean_score(problem: Problem, state: StateDict, score: Score, batch_size: in
     """Return the mean score over tasks."""
     scores = []
     for task, examples in problem.data.items():
-        own = transform_of(problem.transform, task)
-        outputs = features(problem.model, state, examples, batch_size=batch_size, transform=own)
+        transform = transform_of(problem.transform, task)
+        outputs = features(
+            problem.model, state, examples, batch_size=batch_size, transform=transform
+        )
         with evaluating(head := problem.heads[task]):
             logits, labels = examples.rows_of(head(outputs))
         assert labels is not None
         labels = labels.to(logits.device)
-        judged = labels != IGNORED
-        scores.append(float(score(logits[judged], labels[judged])))
+        counted = labels != IGNORED
+        scores.append(float(score(logits[counted], labels[counted])))
         if not math.isfinite(scores[-1]):
             raise ValueError(f"the score on task {task!r} is {scores[-1]}, expected a finite one")
     return sum(scores) / len(scores)

@@ -90,8 +90,8 @@ def surgery(problem: Problem, settings: SurgerySettings) -> Adapted:
     distances: dict[str, list[float]] = {}
     for task in progress(problem.data, desc="surgery", leave=False):
         merged = _features(problem, task, state, "the merged model")
-        wanted = _features(problem, task, problem.experts[task], "the expert")
-        module, distances[task] = _mend(task, merged, wanted, settings)
+        target = _features(problem, task, problem.experts[task], "the expert")
+        module, distances[task] = _mend(task, merged, target, settings)
         heads[task] = nn.Sequential(module, problem.heads[task])
     history = pd.DataFrame(distances).rename_axis("step").reset_index()
     return Adapted(dict(state), history=history, heads=heads)
@@ -99,14 +99,14 @@ def surgery(problem: Problem, settings: SurgerySettings) -> Adapted:
 
 def _features(problem: Problem, task: str, state: StateDict, what: str) -> Tensor:
     """Return a model's features on a task's inputs, without padding."""
-    own = transform_of(problem.transform, task)
-    values = features(problem.model, state, problem.data[task], transform=own)
+    transform = transform_of(problem.transform, task)
+    values = features(problem.model, state, problem.data[task], transform=transform)
     check_finite(f"the features of task {task!r} in {what}", values)
     return problem.data[task].without_padding(values)
 
 
 def _mend(
-    task: str, merged: Tensor, wanted: Tensor, settings: SurgerySettings
+    task: str, merged: Tensor, target: Tensor, settings: SurgerySettings
 ) -> tuple[Surgery, list[float]]:
     """Train a module that maps merged features to the expert's; return it and its losses."""
     with seeded(settings.seed):
@@ -116,7 +116,7 @@ def _mend(
     distances = []
     for _ in range(settings.steps):
         rows = next(batches)[task].to(merged.device)
-        loss = F.l1_loss(module(merged[rows]), wanted[rows])
+        loss = F.l1_loss(module(merged[rows]), target[rows])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
