@@ -147,7 +147,11 @@ def merge_files(
     shards = _split(reference, layout, max_shard_size)
     metadata = {
         "format": "pt",
-        **{key: text for key, text in reference.metadata.items() if _is_kept(key)},
+        **{
+            key: text
+            for key, text in reference.metadata.items()
+            if not (key.startswith("mergelib.") or _HASH.search(key))
+        },
         **note_ties({key: first for key, first in source.aliases.items() if key in layout}),
         **provenance(method, {**chosen.hyperparameters, **hyperparameters}, parts, inputs),
     }
@@ -277,11 +281,6 @@ def provenance(
 def _plain(value: Any) -> Any:
     """Return arrays and tensors as lists, and other values as text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-def _is_kept(key: str) -> bool:
-    """Whether a metadata entry of the reference is also true of the merged file."""
-    return not (key.startswith("mergelib.") or _HASH.search(key))
 
 
 def _with_first_pass(method: Method, layout: StateDict) -> Method:

@@ -42,12 +42,12 @@ def kinds_of(models: Iterable[object]) -> dict[str, bool]:
 
 def _with_bias(layout: StateDict) -> dict[str, bool]:
     """Return the keys of weights that have a bias; all of them are matrices."""
-    kinds = {}
+    kinds: dict[str, bool] = {}
     for key, tensor in layout.items():
         bias = layout.get(key.removesuffix("weight") + "bias")
         if key.endswith("weight") and bias is not None and bias.dim() == 1 and tensor.dim() == 2:
-            kinds[key] = len(bias) in tensor.shape
-    return {key: True for key, fits in kinds.items() if fits}
+            kinds |= {key: True} if len(bias) in tensor.shape else {}
+    return kinds
 
 
 class Matrices:

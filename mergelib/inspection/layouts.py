@@ -33,10 +33,10 @@ def check_layouts(
 
 
 def _check_experts(models: Mapping[str, StateDict], keys: Set[str], refuse: bool) -> None:
-    fused, alone = (
-        next(((n, k) for n, m in models.items() for k in m if k in keys and test(k, m)), None)
-        for test in (is_fused, lambda key, _: _ALONE.search(key) is not None)
-    )
+    held = [(name, key) for name, model in models.items() for key in model if key in keys]
+    stacks = [(n, k) for n, k in held if "experts" in k and is_stack(k, models[n][k])]
+    fused = next(iter(stacks), None)
+    alone = next(((name, key) for name, key in held if _ALONE.search(key)), None)
     if fused is None or alone is None:
         return
     text = (
@@ -47,11 +47,6 @@ def _check_experts(models: Mapping[str, StateDict], keys: Set[str], refuse: bool
     if refuse:
         raise Misfit(text)
     warn(f"{text}, as these keys are left unmerged")
-
-
-def is_fused(key: str, model: StateDict) -> bool:
-    """Whether a key holds all experts of a mixture in one tensor."""
-    return "experts" in key and is_stack(key, model[key])
 
 
 def _check_head(models: Mapping[str, StateDict], key: str) -> None:

@@ -26,7 +26,9 @@ class Copies:
         """Warn about experts that equal the pretrained model or one another."""
         for group in self.groups if self.seen else []:
             names = " and ".join(self.names[i] for i in group)
-            experts = [self.names[i] for i in group if not self._is_base(i)]
+            experts = [
+                self.names[i] for i in group if not (self.pretrained and i == len(self.names) - 1)
+            ]
             if len(experts) < len(group):
                 are = "is" if len(experts) == 1 else "are"
                 warn(
@@ -38,9 +40,6 @@ class Copies:
                     f"{names} are one model, equal in every merged tensor, which therefore counts "
                     f"{len(group)} times: pass each expert once"
                 )
-
-    def _is_base(self, number: int) -> bool:
-        return self.pretrained and number == len(self.names) - 1
 
 
 def _split(

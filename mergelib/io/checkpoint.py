@@ -58,13 +58,13 @@ class Checkpoint(Mapping[str, Tensor]):
         self.shards: dict[Path, list[str]] = {}  # file -> its keys
         self._files: list[InputFile] = []
         self._entries: dict[str, Entry] = {}
-        index = _find_index(self.path)
-        if index is None:
-            self._add(_find_file(self.path))
-            return
-        for file, keys in _read_index(index).items():
+        file = _find_weights(self.path)
+        if file == self.path or file.suffix != ".json":
             self._add(file)
-            check_keys(keys, self.shards[file], file.name, index.name)
+            return
+        for shard, keys in _read_index(file).items():
+            self._add(shard)
+            check_keys(keys, self.shards[shard], shard.name, file.name)
 
     def _add(self, path: Path) -> None:
         file = input_file(path, self._memory)
@@ -108,7 +108,11 @@ class Checkpoint(Mapping[str, Tensor]):
         because other programs keep the metadata when they change tensors.
         """
         noted = _read_ties(self.metadata)
-        names = {key: identity(entry) for key, entry in self._entries.items() if _holds(entry)}
+        names = {
+            key: identity(entry)
+            for key, entry in self._entries.items()
+            if 0 not in entry.shape  # empty tensors share an address by chance
+        }
         names |= {key: noted.get(key, key) for key in {*noted, *noted.values()} & names.keys()}
         return {
             key: first
@@ -164,24 +168,17 @@ def as_states(experts: Models) -> dict[str, StateDict]:
     return name_experts({name: as_state(model) for name, model in named(experts).items()})
 
 
-def _find_index(path: Path) -> Path | None:
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        if (path / name).is_file():
-            return None
-        if (path / f"{name}.index.json").is_file():
-            return path / f"{name}.index.json"
-    return None
-
-
-def _find_file(path: Path) -> Path:
+def _find_weights(path: Path) -> Path:
+    """Return the weight file, or the index of shards, at a path."""
     if not path.exists():
         raise FileNotFoundError(f"no such file or folder: {path}{_hub_hint(path)}")
     if not path.is_dir():
         _check_format(path)
         return path
     for name in ("model.safetensors", "pytorch_model.bin"):
-        if (path / name).is_file():
-            return path / name
+        for file in (path / name, path / f"{name}.index.json"):
+            if file.is_file():
+                return file
     files = sorted(f for f in (*path.glob("*"), *path.glob("*/*")) if f.suffix in _SUFFIXES)
     for file in files[:1]:
         _check_format(file)
@@ -235,11 +232,6 @@ def _read_index(index: Path) -> dict[Path, list[str]]:
             raise ValueError(f"{index} names the shard {name!r}, which is not in that folder")
         shards.setdefault(file, []).append(key)
     return shards
-
-
-def _holds(entry: Entry) -> bool:
-    """Whether a tensor has entries; empty tensors share an address by chance."""
-    return 0 not in entry.shape
 
 
 def _read_ties(metadata: Mapping[str, str]) -> dict[str, str]:

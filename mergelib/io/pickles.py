@@ -52,7 +52,13 @@ def read_pickle(file: InputFile) -> dict[str, Entry]:
             with file.opened() as stream:
                 archive = _Archive(file, stream)
             return _checked(file, archive.content, archive.declared, archive)
-        return _checked(file, _read_whole(file), file.size)
+        with file.opened() as stream:
+            buffered = io.BufferedReader(stream)
+            try:
+                content = torch.load(buffered, map_location="cpu", weights_only=True)
+            finally:
+                buffered.detach()  # which would close the file with it
+        return _checked(file, content, file.size)
     except pickle.UnpicklingError as error:
         raise ValueError(f"{path} is refused: {_explain_code(error)}") from None
     except _Refused:
@@ -201,16 +207,6 @@ class _Archive:
             packed, origin = Packed(origin, member.compress_size, member.CRC), 0
         strides = None if tensor.is_contiguous() else stride
         return Place(self._file, tensor.dtype, shape, origin + start, origin + end, strides, packed)
-
-
-def _read_whole(file: InputFile) -> object:
-    """Load a file in PyTorch's old format."""
-    with file.opened() as stream:
-        buffered = io.BufferedReader(stream)
-        try:
-            return torch.load(buffered, map_location="cpu", weights_only=True)
-        finally:
-            buffered.detach()  # which would close the file with it
 
 
 def _checked(

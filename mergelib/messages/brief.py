@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 LONGEST = 60  # characters of a plain value
 SHOWN = 3  # names of a mapping
+_PLAIN = (bool, int, float, str, type(None))
 
 
 class Brief:
@@ -47,15 +48,11 @@ def _mapping(value: Mapping[Any, Any]) -> str:
     if value and all(isinstance(part, Tensor) for part in value.values()):
         size = sum(part.numel() * part.element_size() for part in value.values())
         return f"<{len(value)} tensors, {_bytes(size)}>"
-    text = repr(value) if all(map(_is_plain, value.values())) else ""
+    text = repr(value) if all(isinstance(v, _PLAIN) for v in value.values()) else ""
     if not value or 0 < len(text) <= LONGEST:
         return text or "{}"
     names = [str(name) for name in value][:SHOWN]
     return f"<{len(value)}: {', '.join(names)}{', …' if len(value) > SHOWN else ''}>"
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _bytes(size: float) -> str:

@@ -89,7 +89,7 @@ class Examples(Brief):
 
     def _positions(self, outputs: Tensor) -> Tensor | None:
         """Return which positions of outputs ``(N, L, width)`` are not padding, if known."""
-        mask = _mask_of(self.inputs)
+        mask = None if isinstance(self.inputs, Tensor) else self.inputs.get(MASK)
         if mask is None or outputs.dim() != 3 or outputs.shape[:2] != mask.shape:
             return None
         return mask.bool().to(outputs.device)
@@ -216,10 +216,6 @@ def _next_token(examples: Examples) -> Examples:
     if torch.equal(labels[counted], tokens[counted]):
         labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
     return Examples(inputs, labels)
-
-
-def _mask_of(inputs: Inputs) -> Tensor | None:
-    return None if isinstance(inputs, Tensor) else inputs.get(MASK)
 
 
 def _with_mask(inputs: Inputs, parts: Sequence[Examples]) -> dict[str, Tensor]:

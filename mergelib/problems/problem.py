@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -217,6 +217,10 @@ def _look_through(experts: Mapping[str, StateDict], base: StateDict, selection: 
     watch = Watch([*experts], pretrained=bool(base))
     models = {**experts, **({"pretrained": base} if base else {})}
     states = list(models.values())
+
+    def whole(key: str, number: int) -> Tensor:
+        return states[number][key]
+
     for key, kind in layout_of(states[-1]).items():
         samples = []
         for name, state in models.items():
@@ -225,12 +229,8 @@ def _look_through(experts: Mapping[str, StateDict], base: StateDict, selection: 
             samples.append(watch.sample(tensor))
             del tensor
         if key in selection.merged and kind.is_floating_point():
-            watch.add_samples(samples, kind.dim(), partial(_tensor_of, states, key))
+            watch.add_samples(samples, kind.dim(), partial(whole, key))
     watch.tell()
-
-
-def _tensor_of(states: Sequence[StateDict], key: str, number: int) -> Tensor:
-    return states[number][key]
 
 
 def _check_finite(name: str, key: str, tensor: Tensor) -> None:

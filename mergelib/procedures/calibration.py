@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mergelib.messages.brief import Brief
 from mergelib.problems.calling import Transforms, call_with, evaluating, transform_of, transformed
-from mergelib.problems.examples import Examples, Part, as_examples
+from mergelib.problems.examples import Part, as_examples
 from mergelib.procedures.objectives import prediction_loss
 
 Tensors = dict[str, Tensor]
@@ -51,15 +51,12 @@ class CalibrationLoss(Brief):
             for task, part in self.data.items():
                 examples = as_examples(part)
                 for batch in examples.batches(self.batch_size):
-                    loss = self._batch(task, batch.to(device), parameters)
+                    batch = batch.to(device)
+                    inputs = transformed(batch.inputs, transform_of(self.transform, task))
+                    output = call_with(self.model, {**self.fixed, **parameters}, inputs)
+                    loss = prediction_loss(*batch.rows_of(self.heads[task](output)))
                     if not torch.isfinite(loss):
                         raise ValueError(
                             f"the loss of task {task!r} is {loss.item()}: look at its inputs"
                         )
                     yield loss * (len(batch) / len(examples) / len(self.data))
-
-    def _batch(self, task: str, batch: Examples, parameters: Tensors) -> Tensor:
-        """Return the mean loss of a task's batch."""
-        inputs = transformed(batch.inputs, transform_of(self.transform, task))
-        output = call_with(self.model, {**self.fixed, **parameters}, inputs)
-        return prediction_loss(*batch.rows_of(self.heads[task](output)))

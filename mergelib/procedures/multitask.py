@@ -74,14 +74,19 @@ def multitask(problem: Problem, settings: MultitaskSettings) -> Adapted:
 
     sizes = {task: len(examples) for task, examples in problem.data.items()}
     batches = batch_rows(sizes, settings.batch_size, settings.seed)
-    rates = settings.learning_rate, settings.weight_decay, settings.steps
+
+    def optimise(network: nn.Module) -> tuple[Optimizer, LRScheduler]:
+        decay = settings.weight_decay
+        optimiser = make_optimiser(network, "adamw", settings.learning_rate, weight_decay=decay)
+        return optimiser, CosineAnnealingLR(optimiser, max(1, settings.steps))
+
     state, losses = descend(
         problem.pretrained,
         model=problem.model,
         heads=problem.heads,
         data={task: examples.pair for task, examples in problem.data.items()},
         rows=list(islice(batches, settings.steps)),
-        optimise=partial(_adamw, *rates),
+        optimise=optimise,
         seed=settings.seed,
         transform=problem.transform,
     )
@@ -160,10 +165,3 @@ def _loss(targets: Mapping[str, Tensor | Examples], task: str, outputs: Tensor) 
             )
         return F.mse_loss(outputs, labels.reshape(outputs.shape))
     return F.cross_entropy(outputs.flatten(0, -2), labels.flatten())
-
-
-def _adamw(
-    learning_rate: float, weight_decay: float, steps: int, network: nn.Module
-) -> tuple[Optimizer, LRScheduler]:
-    optimiser = make_optimiser(network, "adamw", learning_rate, weight_decay=weight_decay)
-    return optimiser, CosineAnnealingLR(optimiser, max(1, steps))

@@ -69,11 +69,21 @@ def regmean(problem: Problem, settings: RegMeanSettings) -> Adapted:
     Raises:
         ValueError: if a layer's inputs are not finite, or statistics do not fit the expert.
     """
+    grams: StateDict
     totals: dict[str, Tensor] = {}
     products: dict[str, Tensor] = {}
     pretrained, share = problem.pretrained, settings.off_diagonal
     for name, expert in progress(problem.experts.items(), desc="regmean", leave=False):
-        grams = _grams(problem, name, settings.batch_size)
+        if name in problem.statistics:
+            grams = problem.statistics[name]
+        else:
+            grams = layer_grams(
+                problem.model,
+                expert,
+                problem.data[name],
+                batch_size=settings.batch_size,
+                transform=transform_of(problem.transform, name),
+            )
         check_keys(totals or grams, grams, f"the Gram matrices of {name!r}", "those before")
         for key, gram in grams.items():
             weight = _matrix(name, expert, key, gram)
@@ -91,19 +101,6 @@ def regmean(problem: Problem, settings: RegMeanSettings) -> Adapted:
         merged[weight_key] = solved.to(pretrained[weight_key].dtype).contiguous()
     plain = averaged(problem.experts, pretrained, merged)
     return Adapted(complete({**plain, **merged}, pretrained))
-
-
-def _grams(problem: Problem, name: str, batch_size: int) -> StateDict:
-    """Return an expert's Gram matrices, computed or given."""
-    if name in problem.statistics:
-        return problem.statistics[name]
-    return layer_grams(
-        problem.model,
-        problem.experts[name],
-        problem.data[name],
-        batch_size=batch_size,
-        transform=transform_of(problem.transform, name),
-    )
 
 
 def _weight_key(key: str) -> str:
