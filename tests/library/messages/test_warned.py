@@ -16,7 +16,7 @@ from mergebook.suites.backbones import build_model, shipped_backbone
 from mergebook.suites.types import (
     Zoo,
 )
-from mergelib.inspection.kinship import ENOUGH, Kinship
+from mergelib.inspection.watch import ENOUGH, Kinship
 
 State = dict[str, Tensor]
 
