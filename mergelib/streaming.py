@@ -88,8 +88,10 @@ def merge_files(
     factorise need about four squares of a matrix's smaller side in addition to three copies of the
     matrix. Pickles in PyTorch's old format are read whole.
 
-    >>> ml.merge_files("ties", ["a.safetensors", "b.safetensors"], "merged.safetensors",
-    ...                pretrained="base.safetensors", density=0.2)  # doctest: +SKIP
+    >>> for name in ("a", "b"):
+    ...     save_state_dict({"w": torch.rand(2, 3)}, f"{name}.safetensors")
+    >>> merge_files("average", ["a.safetensors", "b.safetensors"], "merged.safetensors").name
+    'merged.safetensors'
 
     Args:
         method: a name from `mergelib.methods`.

@@ -146,8 +146,9 @@ def merge(
 ) -> dict[str, Tensor]:
     """Merge experts into one state dict.
 
-    >>> merged = ml.merge("cart", {"mnist": a, "svhn": b}, pretrained=base,
-    ...                   rank_ratio=0.08)  # doctest: +SKIP
+    >>> experts = {"digits": {"w": torch.tensor([1.0])}, "letters": {"w": torch.tensor([3.0])}}
+    >>> merge("task_arithmetic", experts, pretrained={"w": torch.zeros(1)}, scale=0.5)
+    {'w': tensor([2.])}
 
     Args:
         method: a name from `methods`.

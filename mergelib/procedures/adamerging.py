@@ -188,9 +188,6 @@ def adamerging(problem: Problem, settings: AdaMergingSettings) -> Adapted:
     Returns:
         The merged state; ``coefficients``, one row per expert and one column per tensor;
         ``history``, one row per step with each task's loss before it (nats).
-
-    Raises:
-        ValueError: as `span`, or if a loss is not finite; the message names the task.
     """
     import pandas as pd
 

@@ -50,8 +50,10 @@ def adapt(
 
     Arguments that a procedure does not need are ignored; `mergelib.methods` lists what each needs.
 
-    >>> result = ml.adapt("adamerging", experts, pretrained=base, model=net,
-    ...                   heads=heads, data={"mnist": images}, steps=100)  # doctest: +SKIP
+    >>> base, expert = nn.Linear(3, 2), nn.Linear(3, 2)
+    >>> data = {"digits": torch.rand(8, 3)}
+    >>> adapt("adamerging", {"digits": expert}, pretrained=base, data=data, steps=2).history.shape
+    (2, 2)
 
     Args:
         method: a procedure of `mergelib.methods`.
@@ -84,8 +86,8 @@ def adapt(
 
     Raises:
         ValueError: for an unknown method, a missing argument, experts, data, heads or labels that
-            do not fit or are not finite, a hyperparameter out of range, and whatever `merge`
-            refuses.
+            do not fit or are not finite, a loss that is not finite, a hyperparameter out of range,
+            and whatever `merge` refuses.
         TypeError: for a hyperparameter or argument that the method does not have.
 
     Warns:

@@ -62,9 +62,6 @@ def concrete(problem: Problem, settings: ConcreteSettings) -> Adapted:
 
     Returns:
         The merged state, and ``history`` with one row per step and each task's entropy (nats).
-
-    Raises:
-        ValueError: if a loss is not finite; the message names the task.
     """
     import pandas as pd
 

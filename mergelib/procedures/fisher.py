@@ -66,9 +66,6 @@ def fisher(problem: Problem, settings: FisherSettings) -> Adapted:
 
     Buffers such as running means are averaged, counters copied. The information comes from each
     expert's examples (a few hundred suffice) or from ``problem.statistics``; see `diagonal_fisher`.
-
-    Raises:
-        ValueError: if Fisher information is not finite or does not fit the expert.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     sums: dict[str, Tensor] = {}

@@ -54,9 +54,6 @@ def frank_wolfe(problem: Problem, settings: FrankWolfeSettings) -> Adapted:
         ``"none"`` they are not negative, which proves that θ lies in the hull. ``history``, one row
         per step: ``step``, ``loss`` before it, ``gap``, ``vertex`` (with layers, the most frequent)
         and ``moved``, one minus the weight of the current point.
-
-    Raises:
-        ValueError: if a loss is not finite; the message names the task.
     """
     first, pretrained, experts = problem.first, problem.pretrained, problem.experts
     keys = [key for key, _ in problem.model.named_parameters()]

@@ -66,9 +66,6 @@ def multitask(problem: Problem, settings: MultitaskSettings) -> Adapted:
     Returns:
         The trained state, and ``history`` with one row per step and each task's cross-entropy
         (nats).
-
-    Raises:
-        ValueError: if a label is not a class or a loss is not finite; the message names the task.
     """
     import pandas as pd
 
@@ -123,9 +120,6 @@ def descend(
 
     Returns:
         The trained state, and for each step task to loss.
-
-    Raises:
-        ValueError: if a loss is not finite or labels do not fit; the message names the task.
     """
     classes = {task: pair for task, pair in data.items() if not pair[1].is_floating_point()}
     check_labels(classes, model, state, heads, transform)

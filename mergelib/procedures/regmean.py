@@ -65,9 +65,6 @@ def regmean(problem: Problem, settings: RegMeanSettings) -> Adapted:
 
     The Gram matrices come from each expert's inputs, or from ``problem.statistics``; see
     `layer_grams`.
-
-    Raises:
-        ValueError: if a layer's inputs are not finite, or statistics do not fit the expert.
     """
     grams: StateDict
     totals: dict[str, Tensor] = {}

@@ -85,9 +85,6 @@ def greedy_soup(problem: Problem, settings: GreedySoupSettings) -> Adapted:
         The soup; ``coefficients`` with every model's ``weight``; ``history``, one row per model in
         the order of trial: ``expert``, its ``accuracy`` (mean over tasks, 0..1) or ``score``, that
         of the ``soup`` with it, and whether it was ``added``.
-
-    Raises:
-        ValueError: if a score is not finite.
     """
     import pandas as pd
 

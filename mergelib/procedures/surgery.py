@@ -77,9 +77,6 @@ def surgery(problem: Problem, settings: SurgerySettings) -> Adapted:
     Returns:
         The unchanged merged state; ``heads``, task to the module followed by the given head;
         ``history``, one row per step with each task's mean L1 distance.
-
-    Raises:
-        ValueError: if features are not finite; the message names the task.
     """
     import pandas as pd
 

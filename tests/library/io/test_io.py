@@ -184,7 +184,7 @@ def test_damaged_folders_are_refused(sharded: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="outside"):
         Checkpoint(sharded)
     index.write_text('{"weight_map"')
-    with pytest.raises(ValueError, match=r"index\.json is no index"):
+    with pytest.raises(ValueError, match=r"index\.json is not an index"):
         Checkpoint(sharded)
     with pytest.raises(ValueError, match="holds no weights"):
         Checkpoint(tmp_path)
