@@ -216,7 +216,7 @@ def _is_merged(folder: Path) -> bool:
         try:
             status = folder.stat()
         except FileNotFoundError:
-            return True  # in nobody's way any more
+            return True  # it no longer stands in the way
         if before == (before := (status.st_ino, status.st_ctime_ns)):
             return False
         with contextlib.suppress(ValueError, OSError):
@@ -306,7 +306,7 @@ def _with_progress(
     with progress(desc=label, total=total, unit="B", unit_scale=True) as bar:
         for key, item in items:
             yield key, item
-            del item  # else it would live on while the next one is made
+            del item  # so that it is freed before the next one is made
             bar.update(size_of(layout[key]))
 
 

@@ -30,21 +30,13 @@ class Kinship:
         self.entries = torch.zeros(0)  # and how many entries these are
         self.squares = torch.zeros(0)  # each model's sampled entries, squared and summed
 
-    def add(self, tensors: Sequence[Tensor]) -> None:
-        """Add one weight of every model, if it is not a vector: gains start at one in every model.
-
-        Tensors count by their sampled entries, so that a single large one does not decide.
-        """
-        if tensors[0].dim() > 1:
-            self.add_samples([self.sample(tensor) for tensor in tensors])
-
     def sample(self, tensor: Tensor) -> Tensor:
         """Return a copy of some entries; an odd step reaches all columns of a matrix."""
         flat = tensor.reshape(-1)
         return flat[:: -(-len(flat) // SAMPLE[self.seen >= FIRST]) | 1].clone()
 
     def add_samples(self, samples: Sequence[Tensor]) -> None:
-        """Add the samples of one weight of every model."""
+        """Add the samples of one weight of every model; each tensor counts by its samples."""
         if len(samples) < 2 or not samples[0].numel():
             return
         where = samples[0].device
@@ -172,7 +164,7 @@ class Watch:
     ) -> None:
         """Check one weight by samples, the base's last; ``read`` returns whole tensors."""
         self._copies.add(samples, read)
-        if dimensions > 1:
+        if dimensions > 1:  # the gains of a normalisation start at one in every model
             self._kinship.add_samples(samples)
 
     def tell(self) -> None:

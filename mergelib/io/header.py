@@ -63,7 +63,7 @@ def read_header(file: InputFile) -> tuple[dict[str, Place], dict[str, str]]:
             raise ValueError("its tensors do not fill the file")
     except _Unsupported as error:
         raise ValueError(f"{file.path}: {error}") from None
-    except (ValueError, RecursionError) as error:  # the former also for what is no JSON, no UTF-8
+    except (ValueError, RecursionError) as error:  # also for invalid JSON and UTF-8
         raise ValueError(f"{damaged}: {error}") from None
     return ordered, metadata
 

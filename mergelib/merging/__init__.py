@@ -259,7 +259,7 @@ def merge_tensors(
             if merged.is_floating_point() and not quiet:
                 watch.add(*group)
                 predicate.note(key, merged)
-            del group  # else it would outlive the next load
+            del group  # so that it is freed before the next load
         else:
             merged = source.reference[key].clone()
         if key in tied:

@@ -12,7 +12,7 @@ from mergelib.registry import Method, parameters_of
 from mergelib.statedict import is_finite
 
 CHUNK = 2**14  # entries that an element-wise rule sees at a time: T of them fit a core's cache
-LONG = 2**20  # entries where a cache is no help: for rules that pass over their inputs once
+LONG = 2**20  # entries at a time for rules that read their inputs once, where a cache does not help
 
 
 class NotFinite(Exception):
@@ -89,7 +89,7 @@ def apply_rule(
 
     if elementwise or method.rowwise:
         return _in_pieces(method, elementwise, call, (experts, base), arguments, reference, device)
-    if method.elsewhere is not None and reference.dim() > 2:  # a convolution, told to be one
+    if method.elsewhere is not None and reference.dim() > 2:  # an accepted convolution
         experts, base = ([tensor.flatten(1) for tensor in group] for group in (experts, base))
     return call(experts, base, **arguments).to(reference.device).view(reference.shape)
 
@@ -127,7 +127,7 @@ def _chunk_size(method: Method, entries: int, device: torch.device) -> int:
     """Return how many entries an element-wise rule receives at a time."""
     if method.linear and device.type == "cpu":
         return LONG
-    if method.draws or device.type == "cpu":  # what is drawn shall not depend on the device
+    if method.draws or device.type == "cpu":  # draws must not depend on the device
         return CHUNK
     return max(1, entries)
 

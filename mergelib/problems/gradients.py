@@ -82,8 +82,8 @@ class ExampleGradients:
     def __call__(self, loss: LossOfOne, parameters: Tensors, x: Inputs, y: Tensor) -> Tensors:
         """Return the gradients of a batch by parameter; the first dimension counts examples.
 
-        Fused attention cannot be vectorised: use ``sdpa_kernel(SDPBackend.MATH)``. A warning tells
-        if PyTorch cannot vectorise the model.
+        Fused attention cannot be vectorised: use ``sdpa_kernel(SDPBackend.MATH)``. A
+        UserWarning reports a model that cannot be vectorised either way.
         """
         if not self._one_by_one:
             try:

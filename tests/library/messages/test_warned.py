@@ -96,7 +96,8 @@ def test_kinship_by_hand(dtype: torch.dtype) -> None:
     kinship = Kinship(["one", "same", "other"], pretrained=False)
     while kinship.seen < ENOUGH:
         assert kinship.unrelated() is None, "too few to judge by"
-        kinship.add([part.to(dtype) for part in (100 * ones, ones, signs)])
+        parts = [part.to(dtype) for part in (100 * ones, ones, signs)]
+        kinship.add_samples([kinship.sample(part) for part in parts])
     found = kinship.unrelated()
     assert found is not None
     assert found[:2] == ("one", "other")
