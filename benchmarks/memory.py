@@ -19,7 +19,7 @@ from mergebook.lab.results import write_result
 from mergebook.suites.provenance import provenance
 from mergelib.evaluation.cost import measured
 from mergelib.io import Checkpoint, save_state_dict
-from mergelib.procedures.frank_wolfe import minimise
+from mergelib.procedures.walk import minimise
 from mergelib.progress import progress
 
 State = dict[str, Tensor]

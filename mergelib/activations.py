@@ -1,4 +1,4 @@
-"""What the layers of a network are given: inputs of linear layers, statistics of BatchNorm."""
+"""Inputs of linear layers, and statistics of BatchNorm."""
 
 import copy
 import sys
@@ -19,28 +19,24 @@ MASK = "attention_mask"
 def layer_inputs(
     model: nn.Module, inputs: Tensor | Mapping[str, Tensor], state: StateDict | None = None
 ) -> dict[str, Tensor]:
-    """What the linear layers of a model are given: key of the weight to rows ``(count, n)``.
+    """Return the inputs of every linear layer: key of the weight to rows ``(count, n)``.
 
-    Positions of a sequence count as rows of their own; those that are padding, where an
-    ``attention_mask`` among the inputs is 0, are left out.
-
-    Args:
-        model: run as it is, in its own mode.
-        inputs: what it takes; a dictionary is passed by name.
-        state: weights in place of the model's own.
+    Positions of a sequence are rows; padding, where ``attention_mask`` is 0, is left out. The model
+    runs in its own mode, with ``state`` in place of its weights if given; a dictionary of inputs is
+    passed by name.
     """
-    own = {} if state is None else dict(state)
+    weights = {} if state is None else dict(state)
     if isinstance(inputs, Tensor):
-        return watched_inputs(model, lambda: functional_call(model, own, (inputs,)))
+        return watched_inputs(model, lambda: functional_call(model, weights, (inputs,)))
     mask = inputs.get(MASK)
-    return watched_inputs(model, lambda: functional_call(model, own, (), dict(inputs)), mask)
+    return watched_inputs(model, lambda: functional_call(model, weights, (), dict(inputs)), mask)
 
 
 @torch.no_grad()
 def watched_inputs(
     model: nn.Module, run: Callable[[], object], mask: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """`layer_inputs` of whatever run of the model, with the attention mask of its inputs."""
+    """Return the `layer_inputs` of any run of the model, with its attention mask."""
     seen: dict[str, Tensor] = {}
 
     def keep(key: str, x: Tensor) -> None:
@@ -65,7 +61,7 @@ def watched_inputs(
 
 @contextmanager
 def normalising_by_batch(model: nn.Module) -> Iterator[None]:
-    """BatchNorm takes the statistics of each batch, and its running ones stay as they are."""
+    """Let BatchNorm use each batch's statistics; the running ones stay unchanged."""
     norms = _running(model)
     modes = [norm.training for norm in norms]
     for norm in norms:
@@ -81,19 +77,19 @@ def normalising_by_batch(model: nn.Module) -> Iterator[None]:
 def recalibrate(
     model: nn.Module, state: StateDict, batches: Iterable[Tensor | Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """The state with BatchNorm's statistics measured anew, on inputs that need no labels.
+    """Return the state with BatchNorm's statistics measured again, on unlabelled inputs.
 
-    A merged network's activations have other means and variances than its experts', and smaller
-    variances (Jordan et al., 2023, "REPAIR"); the average of their statistics is neither.
+    A merged network's activations have other means and smaller variances than its experts' (Jordan
+    et al., 2023, "REPAIR"), so averaged statistics are wrong.
 
     Args:
-        model: the architecture; it is left as it is.
+        model: the architecture; it is not changed.
         state: the merged weights.
-        batches: what the model takes (a dictionary is passed by name), e.g. a few batches that mix
-            all tasks; each counts alike.
+        batches: model inputs (a dictionary is passed by name), e.g. a few batches that mix all
+            tasks; each batch has the same weight.
 
     Raises:
-        ValueError: for a model without BatchNorm's statistics, or no batch.
+        ValueError: if the model has no BatchNorm statistics, or there is no batch.
     """
     network = copy.deepcopy(model).eval()
     network.load_state_dict(dict(state))
@@ -114,12 +110,12 @@ def recalibrate(
 
 
 def _running(model: nn.Module) -> list[_BatchNorm]:
-    """The modules of BatchNorm that keep running statistics."""
+    """Return the BatchNorm modules that keep running statistics."""
     norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
     return [norm for norm in norms if norm.track_running_stats]
 
 
 def transposed_linear() -> tuple[type[nn.Module], ...]:
-    """Linear layers that keep their weight as ``(in, out)``: GPT-2's Conv1D, if it is loaded."""
+    """Return linear layers that store their weight as ``(in, out)``: GPT-2's Conv1D, if loaded."""
     loaded = sys.modules.get("transformers.pytorch_utils")
     return () if loaded is None else (loaded.Conv1D,)

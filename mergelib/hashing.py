@@ -1,7 +1,7 @@
-"""Hashes: of files and tensors, of settings as keys of a cache, and seeds made from names.
+"""Hashes of files, tensors and settings, and seeds derived from names.
 
-What a cache or a result file is keyed by has to be the same in every process, version and machine,
-so everything goes through SHA-256 of bytes or of JSON with sorted keys.
+Keys of caches and results must be the same in every process, version and machine, so everything is
+a SHA-256 of bytes or of JSON with sorted keys.
 """
 
 import dataclasses
@@ -16,13 +16,13 @@ from torch import Tensor
 
 
 def sha256_of(file: Path) -> str:
-    """Hexadecimal SHA-256 of a file."""
+    """Return the hexadecimal SHA-256 of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def digest(tensors: Iterable[Tensor]) -> str:
-    """Hexadecimal SHA-256 of the bytes of tensors of any dtype and device, in their order."""
+    """Return the hexadecimal SHA-256 of tensors' bytes, in order, for any dtype and device."""
     state = hashlib.sha256()
     for tensor in tensors:
         state.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().data)
@@ -30,7 +30,7 @@ def digest(tensors: Iterable[Tensor]) -> str:
 
 
 def digest_of_state(state: Mapping[str, Tensor]) -> str:
-    """Hexadecimal SHA-256 of a state dict: names, dtypes, shapes and bytes, in whatever order."""
+    """Return the hexadecimal SHA-256 of a state dict (names, dtypes, shapes, bytes)."""
     keys = sorted(state)
     layout = [[key, str(state[key].dtype), list(state[key].shape)] for key in keys]
     return hashlib.sha256(
@@ -39,27 +39,22 @@ def digest_of_state(state: Mapping[str, Tensor]) -> str:
 
 
 def stable_seed(*parts: object) -> int:
-    """A seed in [0, 2^63) from the text of its parts: the same in every process and version."""
+    """Return a seed in [0, 2^63) from the text of its parts, equal in every process and version."""
     hashed = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(hashed[:8], "big") >> 1
 
 
 def fingerprint(value: Any) -> str:
-    """Hash of settings, 16 hexadecimal digits: a key of a cache.
+    """Return a hash of settings, 16 hexadecimal digits, as a cache key.
 
-    Args:
-        value: a text, which is hashed as it is; or what JSON can hold (mappings in any order,
-            sequences, numbers, None), dataclasses included.
-
-    Raises:
-        TypeError: for a value that JSON cannot hold.
+    A text is hashed as it is; other values, dataclasses included, must be what JSON can hold.
     """
     text = value if isinstance(value, str) else json.dumps(plain(value), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON holds it: dataclasses as mappings, tuples as lists."""
+    """Return a value as JSON holds it: dataclasses as mappings, tuples as lists."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)

@@ -1,16 +1,12 @@
-"""Parts of models: which tensors are merged, and what becomes of the others.
+"""Select which tensors are merged, and what happens to the others.
 
-Models fine-tuned from one backbone may differ in their heads: in the number of classes, or in
-having one at all. Only keys, shapes and dtypes are looked at here, so a model may be a state dict
-or the header of a checkpoint (`mergelib.io.Checkpoint.layout`), and no tensor is read.
+Only keys, shapes and dtypes are read, so a model may be a state dict or the layout of a
+`mergelib.io.Checkpoint`. The *reference* is the pretrained model, or the first expert if there is
+none. The merged model has no key that the reference lacks:
 
-The *reference* is the pretrained model, or the first expert where there is none. The merged model
-never has a key that the reference lacks:
-
-* A key that ``include`` and ``exclude`` do not select is the reference's, whatever the experts
-  hold there; it is neither computed with nor checked.
-* A selected key that every model has, in one shape, is merged.
-* Any other selected key, also one that only experts have, is an error, or what ``missing`` says.
+* A key that ``include`` and ``exclude`` do not select is copied from the reference, unchecked.
+* A selected key that every model has in one shape is merged.
+* Any other selected key is an error, or is treated as ``missing`` says.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -36,18 +32,11 @@ SHOWN = 5  # keys that a message names
 
 @dataclass(frozen=True)
 class Parts:
-    """Which parts of models are merged.
-
-    Attributes:
-        include: one pattern or several (`fnmatch`, case counts) of keys to merge; None for all.
-        exclude: patterns of keys that are not merged, though included.
-        missing: what happens with a selected key that some model lacks or has in another shape:
-            ``"error"``, ``"base"`` (the merged model has the pretrained model's tensor) or
-            ``"skip"`` (the merged model does not have it).
+    """Which parts of models are merged; `mergelib.merge` explains the three options.
 
     Raises:
         ValueError: for another ``missing``.
-        TypeError: for patterns that are not text.
+        TypeError: if patterns are not text.
     """
 
     include: Patterns | None = None
@@ -64,11 +53,7 @@ class Parts:
                 raise TypeError(f"{name} is {value!r}, expected a pattern or a list of patterns")
 
     def selected(self, keys: Iterable[str]) -> set[str]:
-        """The keys that are included and not excluded.
-
-        Raises:
-            ValueError: for a pattern that matches no key.
-        """
+        """Return the keys that are included and not excluded; ValueError for a useless pattern."""
         keys = list(keys)
         included = set(keys) if self.include is None else _matching("include", self.include, keys)
         return included - _matching("exclude", self.exclude or (), keys)
@@ -76,12 +61,7 @@ class Parts:
 
 @dataclass(frozen=True, repr=False)
 class Selection(Brief):
-    """What becomes of every key.
-
-    Attributes:
-        keys: those of the merged model, in the order of the reference.
-        merged: those of them that are merged; the others are the reference's.
-    """
+    """The merged model's keys, in the order of the reference, and which of them are merged."""
 
     keys: tuple[str, ...]
     merged: frozenset[str]
@@ -94,24 +74,18 @@ def select(
     *,
     tied: Mapping[str, str] | None = None,
 ) -> Selection:
-    """Compare models by keys, shapes and dtypes, and say what is merged.
+    """Compare models by keys, shapes and dtypes, and return what is merged.
 
-    Floating dtypes may differ; an integer and a floating tensor under one key are an error always.
-
-    Args:
-        experts: at least one, by name.
-        pretrained: the model they were fine-tuned from.
-        parts: which of their parts to merge; by default all, which must agree, and messages do not
-            speak of ``include=``, ``exclude=`` and ``missing=``.
-        tied: names of one tensor in the reference, each further name to the first. They are
-            selected together and share one fate; where ``missing`` is not ``"error"``, an expert
-            may lack the further names, as files often do.
+    Floating dtypes may differ; an integer and a floating tensor under one key are always an error.
+    Names in ``tied`` are selected together; unless ``missing`` is ``"error"``, an expert may lack
+    the further names, as files often do. Without ``parts`` everything must agree, and messages do
+    not suggest ``include=``, ``exclude=`` or ``missing=``.
 
     Raises:
-        ValueError: naming the expert and key that do not fit and what was expected; a pattern that
-            matches nothing; tied names of which only some are selected; nothing left to merge; low
-            rank adapters or quantised weights among what is selected.
-        TypeError: for a model that is no mapping.
+        ValueError: if an expert's key does not fit, a pattern matches nothing, only some names of a
+            tied tensor are selected, nothing is left to merge, or adapters or quantised weights are
+            selected.
+        TypeError: if a model is not a mapping.
     """
     hint = "" if parts is None else _HINT
     parts, tied = parts or Parts(), tied or {}
@@ -160,19 +134,19 @@ def select(
 
 
 def _rename(experts: Mapping[str, StateDict], what: str, reference: StateDict) -> str:
-    """What to say if the keys of an expert match the reference's under other names."""
+    """Explain if an expert's keys match the reference's under other names."""
     texts = (explain_names(name, expert, what, reference) for name, expert in experts.items())
     return next(filter(None, texts), "")
 
 
 def _tell_of_skipped(keys: Set[str], total: int) -> None:
-    """Warn of keys that the merged model lacks."""
+    """Warn about keys that the merged model lacks."""
     names = ", ".join(map(repr, sorted(keys)[:SHOWN])) + (", …" if len(keys) > SHOWN else "")
     warn(
         f"missing='skip' leaves {len(keys)} of {total} keys out of the merged model, as some model "
         f"lacks them or has them in another shape ({names}): layers that are loaded without them "
-        "begin at random; exclude= keeps the tensors of the pretrained model, else of the first "
-        "expert"
+        "are initialised randomly; exclude= keeps the tensors of the pretrained model, else of "
+        "the first expert"
     )
 
 
@@ -199,7 +173,7 @@ def _agreeing(
     experts: Mapping[str, StateDict],
     tied: Mapping[str, str],
 ) -> set[str]:
-    """The selected keys that every expert has in the shape of the reference."""
+    """Return the selected keys that every expert has in the reference's shape."""
 
     def agrees(key: str, expert: StateDict) -> bool:
         if key not in expert:
@@ -214,7 +188,7 @@ def _agreeing(
 def _check_base(
     selected: Set[str], experts: Mapping[str, StateDict], pretrained: StateDict | None
 ) -> None:
-    """Raise ``ValueError`` where ``missing="base"`` has no tensor to take."""
+    """Refuse ``missing="base"`` if there is no pretrained tensor to take."""
     if pretrained is None:
         raise ValueError("missing='base' takes tensors of the pretrained model: pass pretrained=")
     for name, expert in experts.items():

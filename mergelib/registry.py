@@ -1,8 +1,8 @@
-"""The registry of merging methods: what each is called, needs and takes.
+"""The registry of merging methods: names, requirements and hyperparameters.
 
-A data-free method is a *rule*: a plain function on one parameter tensor of all experts. The
-decorator only records how the rule wants to be called; `mergelib.merging` does the rest for every
-method alike. Procedures and compressions are registered beside the rules, as they are.
+A data-free method is a *rule*: a plain function on one parameter tensor of all experts. Its
+decorator only records how `mergelib.merging` must call it. Procedures and compressions are
+registered too.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mergelib.messages.brief import brief
@@ -20,8 +20,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Rule = Callable[..., Any]
-SomeRule = TypeVar("SomeRule", bound=Rule)
-Procedure = TypeVar("Procedure", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Rule)
+
+
+@cache
+def parameters_of(function: Rule) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function by name."""
+    return inspect.signature(function).parameters
 
 
 @dataclass(frozen=True)
@@ -29,18 +34,15 @@ class Needs:
     """What a procedure needs besides the experts.
 
     Attributes:
-        pretrained: the state dict that the experts were fine-tuned from.
-        model: the architecture, and inputs of tasks to run it on.
-        heads: what turns its outputs into logits, for every task of the data; where a user gives
-            none, the model's own outputs are the logits.
-        labels: ``"classes"`` for labels that are classes of the heads, ``"targets"`` for any that
-            the procedure checks itself, empty where they are not used.
-        setting: that asks for labels, for messages.
-        every_expert: each expert has data, or statistics, under its name.
+        pretrained: the base model.
+        model: the architecture and inputs of every task.
+        heads: a head per task; without heads the model's own outputs are the logits.
+        labels: ``"classes"`` of the heads, ``"targets"`` that the procedure checks itself, or none.
+        setting: the setting that requires labels, for messages.
+        every_expert: each expert has data or statistics under its name.
         every_task: each task of the data has an expert of its name.
-        parts: whether it can merge parts of models only.
-        accepts: further arguments of `mergelib.adapt` that it has a use for: ``"start"`` and
-            ``"statistics"``.
+        parts: whether it can merge parts of models.
+        accepts: optional arguments of `mergelib.adapt`: ``"start"``, ``"statistics"``.
     """
 
     pretrained: bool = True
@@ -56,27 +58,24 @@ class Needs:
 
 @dataclass(frozen=True)
 class Method:
-    """A registered rule and how it wants to be called.
+    """A registered method and how it must be called.
 
     Attributes:
-        name: what `merge` calls it.
-        function: the rule itself.
         paper: bibliography key of its source.
-        elementwise: entries do not interact, so the rule may be fed flat chunks of a tensor.
-        rowwise: rows do not interact, so it may be fed some of them, shape ``(rows, n)``; a row is
-            what lies under one index of the first dimension, and a vector is one row.
-        linear: a NaN or Inf in an input it takes always shows in the output, which is checked.
-        affine_in: the hyperparameter, if any, in which every entry of the result is affine, so that
-            the merges at two of its values give those at all values.
-        elsewhere: the rule is for matrices, and this rule takes every other tensor.
-        prepare: a first pass over all tensors; gives each key further keyword arguments.
-        prepared: the names of these and other arguments that are no hyperparameters.
-        draws: has a ``seed``, from which every tensor gets one of its own.
-        family: ``"rule"``, ``"compression"`` or ``"procedure"``: whether `merge`,
-            `mergelib.compression` or `mergelib.procedures` calls it.
-        data: what data a procedure needs, in words.
+        elementwise: entries do not interact, so the rule accepts flat chunks of a tensor.
+        rowwise: rows do not interact, so it accepts some of them, shape ``(rows, n)``; a row is one
+            index of the first dimension, and a vector is one row.
+        linear: a NaN or Inf in an input always reaches the output, which is checked.
+        affine_in: a hyperparameter in which every result entry is affine, so that the merges at two
+            values determine all others.
+        elsewhere: for a method of matrices, the rule for all other tensors.
+        prepare: a first pass over all tensors that returns further keyword arguments per key.
+        prepared: names of these and other arguments that are not hyperparameters.
+        draws: has a ``seed``, from which every tensor's own seed is derived.
+        family: ``"rule"``, ``"compression"`` or ``"procedure"``.
+        data: the data that a procedure needs, in words.
         settings: a procedure's hyperparameters, a frozen dataclass that checks itself.
-        requires: what a procedure needs, the same always or from its settings.
+        requires: what a procedure needs, fixed or as a function of its settings.
     """
 
     name: str
@@ -95,17 +94,17 @@ class Method:
     settings: type[Any] | None = None
     requires: Needs | Callable[[Any], Needs] | None = None
 
-    @cached_property
+    @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        return inspect.signature(self.function).parameters
+        return parameters_of(self.function)
 
     @cached_property
     def annotations(self) -> Mapping[str, Any]:
-        """What kind each hyperparameter is of, as far as that is known."""
+        """The known annotations of the hyperparameters."""
         return annotations_of(self.function if self.settings is None else self.settings)
 
     def needs_with(self, settings: Any) -> Needs:
-        """What a procedure needs with these settings."""
+        """Return what a procedure needs with these settings."""
         assert self.requires is not None
         return self.requires if isinstance(self.requires, Needs) else self.requires(settings)
 
@@ -117,7 +116,7 @@ class Method:
 
     @property
     def needs(self) -> str:
-        """What it takes, in words."""
+        """What the method needs, in words."""
         parts = ["experts", "pretrained" if self.needs_pretrained else "", self.data]
         if self.settings is not None:
             usual = self.needs_with(self.settings())
@@ -142,27 +141,22 @@ class Method:
         return (inspect.getdoc(self.function) or "").split("\n")[0]
 
     def settings_from(self, hyperparameters: Mapping[str, Any]) -> Any:
-        """A procedure's settings from keywords.
-
-        Raises:
-            TypeError: a hyperparameter that it does not have, naming those that it has.
-            ValueError: one out of range.
-        """
+        """Return a procedure's settings; TypeError for unknown ones, ValueError for bad values."""
         assert self.settings is not None
         self._check_hyperparameters(hyperparameters)
         return self.settings(**hyperparameters)
 
     def check(self, hyperparameters: Mapping[str, Any], *, pretrained: bool) -> None:
-        """Raise for a hyperparameter unknown or of another kind, or a missing pretrained model."""
+        """Refuse an unknown or unfit hyperparameter, and a missing pretrained model."""
         self._check_hyperparameters(hyperparameters)
         if self.needs_pretrained and not pretrained:
             raise ValueError(f"{self.name} needs the pretrained model: pass pretrained=")
 
     def _check_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
-        known = self.hyperparameters
+        defaults = self.hyperparameters
         for name, value in hyperparameters.items():
-            if name not in known:
-                names = ", ".join(known) or "none"
+            if name not in defaults:
+                names = ", ".join(defaults) or "none"
                 raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {names}")
             kind = self.annotations.get(name)
             if name in self.annotations and not fits(kind, value):
@@ -184,102 +178,61 @@ _METHODS: dict[str, Method] = {}
 
 
 def _register(method: Method) -> None:
-    """Add a method to those that there are; a name is taken once.
-
-    Raises:
-        ValueError: if another function has the name already, or ``affine_in`` names nothing.
-    """
+    """Add a method; ValueError if its name is taken or ``affine_in`` is not a hyperparameter."""
     if method.affine_in and method.affine_in not in method.hyperparameters:
         raise ValueError(
             f"{method.name} is declared affine in {method.affine_in!r}, which is not one of its "
             f"hyperparameters: {', '.join(method.hyperparameters) or 'none'}"
         )
-    known = _METHODS.get(method.name)
-    if known is not None and known.function.__module__ != method.function.__module__:
+    registered = _METHODS.get(method.name)
+    if registered is not None and registered.function.__module__ != method.function.__module__:
         raise ValueError(
-            f"a {known.family} named {method.name!r} is registered already, "
-            f"by {known.function.__module__}"
+            f"a {registered.family} named {method.name!r} is registered already, "
+            f"by {registered.function.__module__}"
         )
     _METHODS[method.name] = method
 
 
-def rule(*, paper: str, **traits: Any) -> Callable[[SomeRule], SomeRule]:
+def _registering(family: str, paper: str, **traits: Any) -> Callable[[Function], Function]:
+    def register(function: Function) -> Function:
+        _register(Method(function.__name__, function, paper, family=family, **traits))
+        return function
+
+    return register
+
+
+def rule(*, paper: str, **traits: Any) -> Callable[[Function], Function]:
     """Register a function as the merging rule of its own name; the traits are `Method`'s.
 
     Raises:
         ValueError: if another method has the name already.
     """
+    return _registering("rule", paper, **traits)
 
-    def register(function: SomeRule) -> SomeRule:
-        _register(Method(function.__name__, function, paper, **traits))
-        return function
 
-    return register
+def compression(*, paper: str, **traits: Any) -> Callable[[Function], Function]:
+    """Register a function as the compression of its own name, as `rule` does."""
+    return _registering("compression", paper, **traits)
 
 
 def procedure(
     *, paper: str, data: str, settings: type[Any], needs: Needs | Callable[[Any], Needs]
-) -> Callable[[Procedure], Procedure]:
-    """Register a function of a problem and settings as the procedure of its own name.
-
-    Args:
-        paper: bibliography key of its source.
-        data: what data it needs, in words.
-        settings: its hyperparameters, a frozen dataclass with a default for each, which raises
-            ValueError for those out of range.
-        needs: what it needs besides, always or from the settings.
-
-    Raises:
-        ValueError: if another method has the name already.
-    """
-
-    def register(function: Procedure) -> Procedure:
-        name = function.__name__
-        _register(
-            Method(
-                name,
-                function,
-                paper,
-                family="procedure",
-                data=data,
-                settings=settings,
-                requires=needs,
-            )
-        )
-        return function
-
-    return register
-
-
-def compression(*, paper: str, **traits: Any) -> Callable[[Any], Any]:
-    """Register a function as the compression of its own name; the traits are `Method`'s.
-
-    Raises:
-        ValueError: if another method has the name already.
-    """
-
-    def register(function: Any) -> Any:
-        _register(Method(function.__name__, function, paper, family="compression", **traits))
-        return function
-
-    return register
+) -> Callable[[Function], Function]:
+    """Register a function of a problem and settings as the procedure of its own name."""
+    return _registering("procedure", paper, data=data, settings=settings, requires=needs)
 
 
 def method_names(family: str = "rule") -> list[str]:
-    """The names of a family's methods, in the order of registration."""
+    """Return the names of a family's methods, in the order of registration."""
     return [name for name, method in _METHODS.items() if method.family == family]
 
 
 def get_method(name: str, family: str = "rule") -> Method:
-    """The method of that name.
-
-    Raises:
-        ValueError: if there is none in the family; the message names the nearest ones.
-    """
+    """Return the method of this name; ValueError, with the nearest names, if there is none."""
     names = method_names(family)
     if name not in names:
-        known, options = _ELSEWHERE.get(name, ("", ""))
-        near = [known] if known in names else difflib.get_close_matches(name, names)
+        alternative, options = _ELSEWHERE.get(name, ("", ""))
+        near = [alternative] if alternative in names else difflib.get_close_matches(name, names)
         hint = f"did you mean {near[0]!r}{options}?" if near else f"known: {', '.join(names)}"
         if name in _METHODS:
             hint = f"it is a {_METHODS[name].family}; {hint}"
@@ -288,7 +241,7 @@ def get_method(name: str, family: str = "rule") -> Method:
 
 
 def methods() -> "pd.DataFrame":
-    """A table of all methods: what each does and needs, its hyperparameters, its paper."""
+    """Return a table of all methods: what each does and needs, hyperparameters, paper."""
     import pandas as pd
 
     rows = [

@@ -1,10 +1,8 @@
-"""Algebra on state dicts.
+"""Algebra on state dicts, and the checks that every method relies on.
 
-A model is its state dict: a mapping from parameter names to tensors. This module holds the
-checks that every method relies on and the vector-space operations (subtract, add, scale,
-interpolate) that task arithmetic is made of. Non-floating entries, such as BatchNorm's
-``num_batches_tracked``, are counters and no part of the vector space: every operation copies
-them from its first argument.
+A model is its state dict: a mapping from parameter names to tensors. Task arithmetic consists of
+subtract, add, scale and interpolate. Entries that are not floating, such as BatchNorm's
+``num_batches_tracked``, are counters; every operation copies them from its first argument.
 """
 
 import math
@@ -42,11 +40,11 @@ class Misfit(ValueError):
 
 
 def named(experts: Mapping[str, T] | Iterable[T]) -> dict[str, T]:
-    """Give experts their names: a mapping keeps its keys, a list is numbered ``expert 0`` on.
+    """Return experts by name: a mapping keeps its keys, a list is numbered from ``expert 0``.
 
     Raises:
-        ValueError: if there is no expert, or one is the folder of an adapter.
-        TypeError: for a single path or module.
+        ValueError: if there is no expert, or one is an adapter's folder.
+        TypeError: if ``experts`` is a single path or module.
     """
     if isinstance(experts, str | os.PathLike | nn.Module):
         kind = type(experts).__name__
@@ -62,12 +60,7 @@ def named(experts: Mapping[str, T] | Iterable[T]) -> dict[str, T]:
 
 
 def name_experts(experts: Experts) -> dict[str, StateDict]:
-    """State dicts by name, as `named` names them.
-
-    Raises:
-        ValueError: if there is no expert.
-        TypeError: if an expert is not a mapping of keys to tensors.
-    """
+    """Return state dicts by name, as `named` does; TypeError if an expert is not a mapping."""
     states = named(experts)
     for name, expert in states.items():
         if not isinstance(expert, Mapping):
@@ -82,7 +75,7 @@ def name_experts(experts: Experts) -> dict[str, StateDict]:
 
 
 def repeated(names: Mapping[str, Hashable]) -> dict[str, str]:
-    """Keys whose value an earlier key has already: each with the first key of that value."""
+    """Map every key whose value an earlier key has to the first key of that value."""
     first: dict[Hashable, str] = {}
     return {
         key: first[value] for key, value in names.items() if first.setdefault(value, key) != key
@@ -90,10 +83,7 @@ def repeated(names: Mapping[str, Hashable]) -> dict[str, str]:
 
 
 def memory_aliases(state: StateDict) -> dict[str, str]:
-    """Keys whose tensors are one and the same memory as an earlier key's, in a state in memory.
-
-    What a file ties lies apart in memory: `mergelib.merging.tied_keys` knows both.
-    """
+    """Map keys whose tensor shares its memory with an earlier key's to that key."""
     held = {
         key: tensor
         for key, tensor in state.items()  # at once, as memory that is freed is used again
@@ -103,13 +93,13 @@ def memory_aliases(state: StateDict) -> dict[str, str]:
 
 
 def layout_of(state: StateDict) -> StateDict:
-    """A state dict to compare by shapes and dtypes: of a file the header, not the tensors."""
+    """Return a state dict to read shapes and dtypes from: for a file its header."""
     layout: StateDict = getattr(state, "layout", state)
     return layout
 
 
 def check_values(name: str, state: StateDict) -> None:
-    """Raise ``ValueError`` for tensors that rules cannot compute with: they name model and key."""
+    """Raise ``ValueError`` for sparse, nested or meta tensors, naming model and key."""
     for key, tensor in state.items():
         if not isinstance(tensor, Tensor):
             continue  # which is refused where models are compared
@@ -125,14 +115,14 @@ def check_compatible(
     """Check that every state dict has the keys, shapes and dtypes of the reference.
 
     Args:
-        reference: the state dict that sets the standard.
-        others: named state dicts to compare with it.
-        what: the name of the reference in messages, e.g. ``"pretrained"``.
-        mixed: allow one of `FLOATS` where the reference has another.
+        reference: the state dict that the others must match.
+        others: name to state dict.
+        what: the reference's name in messages, e.g. ``"pretrained"``.
+        mixed: whether the dtypes in `FLOATS` may replace each other.
 
     Raises:
-        ValueError: naming the expert, the first offending key and what was expected.
-        TypeError: for what is no mapping at all.
+        ValueError: naming the expert, the first unfit key and what was expected.
+        TypeError: if a state dict is not a mapping.
     """
     for name, other in {what: reference, **others}.items():
         check_mapping(other, name)
@@ -142,7 +132,7 @@ def check_compatible(
 
 
 def check_mapping(model: object, name: str) -> None:
-    """Raise ``TypeError`` for what is no mapping of keys to tensors."""
+    """Raise ``TypeError`` unless the model is a mapping."""
     if not isinstance(model, Mapping):
         raise TypeError(f"{name} is a {type(model).__name__}, expected a state dict")
 
@@ -161,10 +151,7 @@ def check_keys(expected: Iterable[str], actual: Iterable[str], name: str, what: 
 def check_tensor(
     key: str, expected: Tensor, actual: object, name: str, what: str, *, mixed: bool = False
 ) -> None:
-    """Raise ``ValueError`` unless ``actual`` is a tensor of the expected shape and dtype.
-
-    Where ``mixed``, one of `FLOATS` will do for another.
-    """
+    """Raise ``ValueError`` unless ``actual`` is a tensor of the expected shape and dtype."""
     if not isinstance(actual, Tensor):
         raise ValueError(f"{name}[{key!r}] is a {type(actual).__name__}, expected a tensor")
     if actual.shape != expected.shape:
@@ -181,12 +168,12 @@ def check_tensor(
 
 
 def is_matrix(key: str, tensor: Tensor) -> bool:
-    """Whether low-rank methods treat this parameter as a matrix.
+    """Whether low-rank methods treat this parameter as a matrix, by shape and name.
 
-    True for floating tensors of exactly two dimensions, both above 1, whose name does not mark
-    an embedding or a position table. A fused ``qkv`` weight is one matrix. As the default of
-    `merge` it is asked only where structure does not decide: a weight with a bias is a linear
-    layer's, whatever its name, and a module shows its layers.
+    True for floating tensors of exactly two dimensions, both above 1, whose name is not that of an
+    embedding or position table. A fused ``qkv`` weight is one matrix. `merge` asks only if
+    structure does not decide: a module shows its layers, and a weight with a bias belongs to a
+    linear layer.
     """
     return (
         tensor.is_floating_point()
@@ -198,14 +185,14 @@ def is_matrix(key: str, tensor: Tensor) -> bool:
 
 
 def names_table(key: str) -> bool:
-    """Whether a name marks an embedding or a position table in the usual model families."""
+    """Whether a name is that of an embedding or position table in the usual model families."""
     return _TABLE.search(key.lower()) is not None
 
 
 def is_stack(key: str, tensor: Tensor) -> bool:
-    """Whether a tensor holds one matrix, or bias, of each expert of a mixture-of-experts layer.
+    """Whether a tensor stacks the matrices, or biases, of a mixture's experts.
 
-    By its name, or in three dimensions by the last two, which are longer than kernels.
+    Decided by the name, or in three dimensions by last two dimensions longer than kernels.
     """
     if _FUSED.search(key):
         return tensor.dim() in (2, 3)
@@ -213,10 +200,10 @@ def is_stack(key: str, tensor: Tensor) -> bool:
 
 
 def is_kernel(key: str, tensor: Tensor) -> bool:
-    """`is_matrix`, or whether a parameter is a convolution: folded, one row per filter, it is one.
+    """`is_matrix`, or whether a parameter is a convolution, which folds to one row per filter.
 
-    For ``is_matrix=`` of `merge`; a transposed convolution folds by its inputs instead. A stack of
-    matrices is none: folded, its experts would be mixed.
+    Pass it as ``is_matrix=`` of `merge`. Stacks of matrices are excluded, because folding mixes
+    their experts. A transposed convolution folds by its inputs instead.
     """
     return not is_stack(key, tensor) and is_matrix(
         key, tensor if tensor.dim() < 3 else tensor.flatten(1)
@@ -224,26 +211,22 @@ def is_kernel(key: str, tensor: Tensor) -> bool:
 
 
 def is_statistic(key: str) -> bool:
-    """Whether this is a running mean or variance, by PyTorch's names for them.
+    """Whether the key is a running mean or variance, by PyTorch's names.
 
-    These are no direction in weight space: a task vector that is scaled up can take a variance
-    below zero, and the network's output is NaN then.
+    These are not directions in weight space: a scaled task vector can make a variance negative, and
+    then the output is NaN.
     """
     return key.rpartition(".")[2] in ("running_mean", "running_var")
 
 
 def proportions(weights: Sequence[float]) -> list[float]:
-    """Weights for running statistics: none below zero, and of sum 1.
-
-    Raises:
-        ValueError: if none is positive.
-    """
+    """Return weights for running statistics, not negative and of sum 1; ValueError if all are 0."""
     positive = [max(float(weight), 0.0) for weight in weights]
     total = math.fsum(positive)
     if not total > 0:
         raise ValueError(
-            f"weights is {list(weights)}, expected a positive one: the running statistics of "
-            "BatchNorm are averaged by those"
+            f"weights is {list(weights)}, expected at least one positive weight, because the "
+            "running statistics of BatchNorm are averaged with them"
         )
     if abs(total - 1) < 1e-9:
         return positive  # bit for bit as given
@@ -273,35 +256,35 @@ def _map(
 
 
 def subtract(a: StateDict, b: StateDict) -> dict[str, Tensor]:
-    """``a - b``; with a fine-tuned and a pretrained model, the task vector of Ilharco et al."""
+    """Return ``a - b``; for a fine-tuned and a pretrained model this is the task vector."""
     return _map(torch.sub, a, b)
 
 
 def add(a: StateDict, b: StateDict, alpha: float = 1.0) -> dict[str, Tensor]:
-    """``a + alpha · b``."""
+    """Return ``a + alpha · b``."""
     return _map(lambda x, y: x + alpha * y, a, b)
 
 
 def scale(a: StateDict, factor: float) -> dict[str, Tensor]:
-    """``factor · a``."""
+    """Return ``factor · a``."""
     return _map(lambda x: factor * x, a)
 
 
 def lerp(a: StateDict, b: StateDict, weight: float) -> dict[str, Tensor]:
-    """``(1 - weight) · a + weight · b``: the straight path from ``a`` (0) to ``b`` (1)."""
+    """Return ``(1 - weight) · a + weight · b``, the straight path from ``a`` (0) to ``b`` (1)."""
     return _map(lambda x, y: torch.lerp(x, y, weight), a, b)
 
 
 def flatten(a: StateDict) -> Tensor:
-    """All floating entries as one vector of shape ``(n,)``, in the order of the keys."""
+    """Return all floating entries as one vector of shape ``(n,)``, in the order of the keys."""
     return torch.cat([tensor.reshape(-1) for tensor in a.values() if tensor.is_floating_point()])
 
 
 def unflatten(vector: Tensor, like: StateDict) -> dict[str, Tensor]:
-    """The state dict of which `flatten` gives ``vector``; what does not float is copied.
+    """Invert `flatten`: a vector as a state dict like ``like``, whose other tensors are copied.
 
     Raises:
-        ValueError: if the vector has not as many entries as ``like``.
+        ValueError: if the vector does not have as many entries as ``like``.
     """
     sizes = [tensor.numel() for tensor in like.values() if tensor.is_floating_point()]
     if vector.shape != (sum(sizes),):
@@ -316,10 +299,9 @@ def unflatten(vector: Tensor, like: StateDict) -> dict[str, Tensor]:
 
 
 def nbytes(a: StateDict) -> int:
-    """Bytes of all entries, those of tied tensors counted once.
+    """Return the bytes of all entries, tied tensors once; a `Checkpoint` is not read.
 
-    Of a `mergelib.Checkpoint` only the header is read. Views that differ in shape, strides or dtype
-    count each, also where they share memory, as they do in a file.
+    Views that differ in shape, strides or dtype count separately, as in a file.
     """
     layout = layout_of(a)
     aliases = getattr(a, "tied", None)

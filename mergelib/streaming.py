@@ -1,7 +1,7 @@
-"""Merging checkpoints that need not fit into memory.
+"""Merge checkpoints that need not fit into memory.
 
-The output's header follows from the inputs' headers, so one tensor at a time is read from every
-input, merged by the same loop that merges in memory, written and forgotten.
+The output's header follows from the inputs' headers. Tensors are then read from every input, merged
+by the same loop as in memory, and written one at a time.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,10 +25,10 @@ from mergelib.inspection.companions import (
     check_modules,
     copy_needed,
     folder_of,
-    read_json,
     tell_of_companions,
 )
 from mergelib.inspection.layouts import HEAD
+from mergelib.inspection.vocabularies import read_json
 from mergelib.io import (
     AnyPath,
     Checkpoint,
@@ -48,6 +48,7 @@ from mergelib.registry import Method, get_method
 from mergelib.statedict import StateDict, is_matrix, named, names_table
 from mergelib.version import __version__
 
+T = TypeVar("T")
 _PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 # What another program noted of the weights' bytes, which is true of the base and not of the result.
 _HASH = re.compile(r"hash|sha_?\d|md5|crc|checksum", re.IGNORECASE)
@@ -56,9 +57,7 @@ _HASH = re.compile(r"hash|sha_?\d|md5|crc|checksum", re.IGNORECASE)
 def _in_files(
     experts: Mapping[str, Checkpoint], pretrained: Checkpoint | None, parts: Parts
 ) -> Source:
-    """Checkpoints as a `Source`: compared by their headers, read tensor by tensor."""
-    if pretrained is not None and "pretrained" in experts:
-        raise ValueError("an expert is named 'pretrained', as the model that experts grew from is")
+    """Compare checkpoints by their headers and return them as a `Source`."""
     layouts = {name: checkpoint.layout for name, checkpoint in experts.items()}
     reference = next(iter(experts.values())) if pretrained is None else pretrained
     base = None if pretrained is None else pretrained.layout
@@ -84,52 +83,51 @@ def merge_files(
 ) -> Path:
     """Merge checkpoints that need not fit into memory, one tensor at a time.
 
-    The result is bit for bit what `mergelib.merging.merge` makes of the same inputs. At most
-    (experts + 3) copies of the largest tensor, in the precision of the computation, are in memory
-    at once. Methods that factorise need on top of three copies of a matrix about four squares of
-    its smaller side, which counts where a matrix, and not an embedding, is the largest tensor.
-    Pickles in PyTorch's old format are read whole.
+    The result equals that of `mergelib.merge` bit for bit. At most (experts + 3) copies of the
+    largest tensor, in the precision of the computation, are in memory at once. Methods that
+    factorise need about four squares of a matrix's smaller side in addition to three copies of the
+    matrix. Pickles in PyTorch's old format are read whole.
+
+    >>> for name in ("a", "b"):
+    ...     save_state_dict({"w": torch.rand(2, 3)}, f"{name}.safetensors")
+    >>> merge_files("average", ["a.safetensors", "b.safetensors"], "merged.safetensors").name
+    'merged.safetensors'
 
     Args:
-        method: a name from `mergelib.registry.methods`.
-        experts: at least one, as a list or with names; files or folders that `Checkpoint` reads.
-        output: a ``.safetensors`` file, or a folder, which also gets what a model is loaded with
-            (configuration, tokenizer, modules of Sentence-Transformers) and the licence from the
-            pretrained model's folder, or where it has none from the first expert's that has one.
-        pretrained: file or folder of the model the experts were fine-tuned from; needed by all but
-            a few methods.
-        include: patterns of keys to merge; this and the four below mean what they mean in
-            `mergelib.merging.merge`.
+        method: a name from `mergelib.methods`.
+        experts: at least one file or folder that `Checkpoint` reads, as a list or with names.
+        output: a ``.safetensors`` file, or a folder. A folder also receives configuration,
+            tokenizer, modules of Sentence-Transformers and licence from the pretrained model's
+            folder, or from the first expert's that has one.
+        pretrained: file or folder of the base model; most methods need it.
+        include: patterns of keys to merge; this and the next four options are those of
+            `mergelib.merge`.
         exclude: patterns of keys not to merge.
-        missing: what happens with keys that models do not share.
+        missing: what happens to keys that models do not share.
         device: where to compute.
-        is_matrix: tells what low-rank methods take for a matrix.
-        max_shard_size: bytes, or text like ``"5GB"``, that a file of an output folder may hold;
-            by default the folder is sharded as the pretrained model is.
-        overwrite: replace an output that exists; a folder only if a merge wrote it.
+        is_matrix: predicate (key, tensor) of what low-rank methods treat as a matrix.
+        max_shard_size: bytes, or text like ``"5GB"``, per file of an output folder; by default the
+            folder is sharded like the reference.
+        overwrite: replace an existing output; a folder only if a merge wrote it.
         **hyperparameters: the method's own.
 
     Returns:
-        The output's path. The file keeps the pretrained file's metadata, but for hashes and what an
-        earlier merge noted. ``mergelib.method``, ``.hyperparameters``, ``.parts`` (where not all is
-        merged), ``.inputs`` (name to SHA-256; for shards that of the lines ``sha256sum`` prints for
-        them), ``.files`` (name to the file's or folder's name) and ``.version`` are added. Names
-        that are tied, in a pickle or by ``mergelib.tied``, are merged once and stored each, with
-        the same note.
+        The output's path. The file keeps the reference's metadata, without hashes, and adds
+        ``mergelib.method``, ``.hyperparameters``, ``.parts``, ``.inputs`` (name to SHA-256; for
+        shards the hash of the lines that ``sha256sum`` prints), ``.files`` and ``.version``. Tied
+        tensors are merged once and stored under every name.
 
     Raises:
-        FileNotFoundError: an input that does not exist.
-        OSError: an output that cannot be written; it names the output.
-        ValueError: what `mergelib.merging.merge` refuses; an input that is truncated, corrupt or
-            a pickle of more than tensors, or changes while it is merged; an output that is in the
-            way, is an input, would be read in place of one, or has another format. Nothing is
-            written then.
-        TypeError: a hyperparameter that the method does not have.
+        FileNotFoundError: if an input does not exist.
+        OSError: if the output cannot be written; the error names it.
+        ValueError: for everything that `mergelib.merge` refuses, for an input that is damaged,
+            needs code or changes meanwhile, and for an output that exists, is an input, or would be
+            read in place of one. Nothing is written then.
+        TypeError: if the method lacks a hyperparameter.
 
     Warns:
-        UserWarning: of what `mergelib.merging.merge` warns of; of a chat template, tokens or
-            modules on which the experts agree and the folder that is copied does not; of a
-            configuration that is changed because an output layer is no longer tied.
+        UserWarning: as `mergelib.merge`; also if the experts agree on a chat template, tokens or
+            modules and the copied folder differs, or if an output layer is no longer tied.
     """
     check_device(device)
     chosen = get_method(method)
@@ -151,7 +149,11 @@ def merge_files(
     shards = _split(reference, layout, max_shard_size)
     metadata = {
         "format": "pt",
-        **{key: text for key, text in reference.metadata.items() if _is_kept(key)},
+        **{
+            key: text
+            for key, text in reference.metadata.items()
+            if not (key.startswith("mergelib.") or _HASH.search(key))
+        },
         **note_ties({key: first for key, first in source.aliases.items() if key in layout}),
         **provenance(method, {**chosen.hyperparameters, **hyperparameters}, parts, inputs),
     }
@@ -159,9 +161,9 @@ def merge_files(
     if origin is not None:
         check_modules(inputs)
         tell_of_companions(origin, checkpoints)
-    shown = _with_first_pass(chosen, layout)
-    merged = merge_tensors(shown, source, hyperparameters, device=device, matrices=is_matrix)
-    merged = _with_progress(merged, method, layout)
+    with_bar = _with_first_pass(chosen, layout)
+    merged = merge_tensors(with_bar, source, hyperparameters, device=device, matrices=is_matrix)
+    merged = _with_progress(merged, method, layout, sum(map(size_of, layout.values())))
     with staged(output, folder=not single) as target:
         if single:
             write_tensors(target, layout, merged, metadata)
@@ -178,7 +180,7 @@ def merge_files(
 def check_output(
     output: Path, inputs: Mapping[str, Checkpoint], *, folder: bool, overwrite: bool
 ) -> None:
-    """Refuse, before anything is computed, an output that must not or cannot be written."""
+    """Raise ``ValueError`` for an output that must not be written, before anything is computed."""
     if output.suffix in _PICKLES:
         raise ValueError(f"{output}: merged weights are written as safetensors only")
     target = resolved(output)
@@ -212,10 +214,10 @@ def _is_merged(folder: Path) -> bool:
     before = None
     while True:
         try:
-            found = folder.stat()
+            status = folder.stat()
         except FileNotFoundError:
-            return True  # in nobody's way any more
-        if before == (before := (found.st_ino, found.st_ctime_ns)):
+            return True  # it no longer stands in the way
+        if before == (before := (status.st_ino, status.st_ctime_ns)):
             return False
         with contextlib.suppress(ValueError, OSError):
             return "mergelib.method" in Checkpoint(folder).metadata
@@ -224,10 +226,12 @@ def _is_merged(folder: Path) -> bool:
 def _split(
     reference: Checkpoint, layout: StateDict, max_shard_size: int | str | None
 ) -> list[list[str]]:
-    """The keys of every output shard, in order."""
+    """Return the keys of every output shard, in order."""
     if max_shard_size is None:
-        kept = [[key for key in keys if key in layout] for keys in reference.shards.values()]
-        return [keys for keys in kept if keys]
+        shards_of_reference = [
+            [key for key in keys if key in layout] for keys in reference.shards.values()
+        ]
+        return [keys for keys in shards_of_reference if keys]
     limit = _bytes(max_shard_size)
     shards: list[list[str]] = [[]]
     filled = 0
@@ -241,7 +245,7 @@ def _split(
 
 
 def _bytes(size: int | str) -> int:
-    """``"5GB"`` is 5e9 and ``"5GiB"`` 5 · 2**30, as Hugging Face counts."""
+    """Return a size in bytes; ``"5GB"`` is 5e9 and ``"5GiB"`` 5 · 2**30."""
     units = {"": 1, "B": 1}
     for power, letter in enumerate("KMGT", 1):
         units |= {f"{letter}B": 1000**power, f"{letter}IB": 1024**power}
@@ -252,12 +256,9 @@ def _bytes(size: int | str) -> int:
 
 
 def provenance(
-    method: str,
-    hyperparameters: Mapping[str, Any],
-    parts: Parts,
-    inputs: Mapping[str, Checkpoint],
+    method: str, hyperparameters: Mapping[str, Any], parts: Parts, inputs: Mapping[str, Checkpoint]
 ) -> dict[str, str]:
-    """What made a file, as metadata."""
+    """Return metadata that record how a file was made."""
     files = [file for checkpoint in inputs.values() for file in checkpoint.shards]
     with ThreadPoolExecutor() as pool:
         hashing = progress(pool.map(sha256_of, files), "hashing", len(files), leave=False)
@@ -280,44 +281,32 @@ def provenance(
 
 
 def _plain(value: Any) -> Any:
-    """Arrays and tensors as lists, anything else as text, for JSON."""
+    """Return arrays and tensors as lists, and other values as text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def _is_kept(key: str) -> bool:
-    """Whether an entry of the reference's metadata is true of the merged file, too."""
-    return not (key.startswith("mergelib.") or _HASH.search(key))
-
-
 def _with_first_pass(method: Method, layout: StateDict) -> Method:
-    """A method that shows how far its first pass over the tensors is, if it has one."""
+    """Return the method with a progress bar on its first pass, if it has one."""
     prepare = method.prepare
     if prepare is None:
         return method
     total = sum(size_of(tensor) for tensor in layout.values() if tensor.is_floating_point())
 
     def shown(read: Callable[[], Iterator[tuple[str, Group]]], **options: Any) -> Any:
-        def watched() -> Iterator[tuple[str, Group]]:
-            label = f"{method.name}, first pass"
-            with progress(desc=label, total=total, unit="B", unit_scale=True) as bar:
-                for key, group in read():
-                    yield key, group
-                    del group  # else it would outlive the next one
-                    bar.update(size_of(layout[key]))
-
-        return prepare(watched, **options)
+        label = f"{method.name}, first pass"
+        return prepare(lambda: _with_progress(read(), label, layout, total), **options)
 
     return replace(method, prepare=shown)
 
 
 def _with_progress(
-    merged: Iterator[tuple[str, Tensor]], method: str, layout: StateDict
-) -> Iterator[tuple[str, Tensor]]:
-    total = sum(map(size_of, layout.values()))
-    with progress(desc=method, total=total, unit="B", unit_scale=True) as bar:
-        for key, tensor in merged:
-            yield key, tensor
-            del tensor  # else it would live on while the next one is made
+    items: Iterator[tuple[str, T]], label: str, layout: StateDict, total: int
+) -> Iterator[tuple[str, T]]:
+    """Show a progress bar, in bytes, while items are taken."""
+    with progress(desc=label, total=total, unit="B", unit_scale=True) as bar:
+        for key, item in items:
+            yield key, item
+            del item  # so that it is freed before the next one is made
             bar.update(size_of(layout[key]))
 
 
@@ -328,7 +317,7 @@ def _write_shards(
     merged: Iterator[tuple[str, Tensor]],
     metadata: Mapping[str, str],
 ) -> None:
-    """Write the weights of a model folder as Hugging Face names them, with an index if sharded."""
+    """Write a model folder's weights with Hugging Face's file names, and an index if sharded."""
     weight_map: dict[str, str] = {}
     for number, keys in enumerate(shards, 1):
         sharded = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
@@ -343,7 +332,7 @@ def _write_shards(
 
 
 def _settle_ties(folder: Path) -> None:
-    """Let the configuration not tie an output layer that was written with values of its own."""
+    """Untie the configuration's output layer if the written values differ from the table's."""
     file = folder / "config.json"
     config = read_json(file)
     if config.get("tie_word_embeddings", True) is False or not config:
@@ -358,7 +347,7 @@ def _settle_ties(folder: Path) -> None:
             if not torch.equal(written[head], written[table]):
                 file.write_text(json.dumps({**config, "tie_word_embeddings": False}, indent=2))
                 warn(
-                    f"{head!r} and {table!r} differ in the merged model, and config.json tied "
-                    "them: the copy in the result says tie_word_embeddings = false"
+                    f"{head!r} and {table!r} differ in the merged model, but config.json tied "
+                    "them: the result's config.json says tie_word_embeddings = false"
                 )
                 return

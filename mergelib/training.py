@@ -1,8 +1,7 @@
-"""The one training loop, and what it is made of: optimisers, schedules, batches.
+"""The one training loop, with its optimisers, schedules and batches.
 
-Whoever trains says what a batch is and what its loss is; `train` descends it. Fine-tuning,
-pretraining, multi-task training and CoGraM's kickoff differ in nothing else. The length is that of
-the batches, which `shuffled` gives by epochs or by steps; a rate without a schedule is constant.
+Fine-tuning, pretraining, multi-task training and CoGraM's kickoff differ only in their batches and
+losses. `shuffled` sets the length in epochs or steps; without a schedule the rate is constant.
 """
 
 import math
@@ -23,7 +22,7 @@ TINY = 1e-12  # beside the length of a gradient
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside, PyTorch draws from this seed on the CPU, as for a module's start; not outside."""
+    """Let PyTorch draw from this seed on the CPU inside the block only."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -41,28 +40,26 @@ def train(
     clip: float | None = None,
     on_step: Callable[[int, float], object] | None = None,
 ) -> list[float]:
-    """Train a model in place: one step of the optimiser for every batch.
+    """Train a model in place, with one optimiser step per batch.
 
     Args:
-        model: whose parameters are trained; its mode is the caller's.
-        batches: one for each step, taken as they are needed.
-        loss: from a batch to a scalar with a graph, usually by a pass through the model.
-        optimiser: over the parameters that are to move.
-        schedule: of the rate, advanced by one each step; the rate is constant without.
-        penalty: from the model to a scalar that is added to the loss, e.g. a squared distance from
-            where training started.
-        radius: ρ of sharpness-aware training (Foret et al., 2021): each step's gradient is that at
-            θ + ρ g/‖g‖, where g is the gradient at θ. It takes two passes; 0 is plain training.
-        clip: the largest Euclidean norm of a step's whole gradient; longer ones are scaled to it.
-        on_step: called after each step with its number, from 0, and its loss: for learning curves,
-            checkpoints (the model is at hand) and progress bars.
+        model: whose parameters are trained; the caller sets its mode.
+        batches: one per step.
+        loss: maps a batch to a scalar with a graph.
+        optimiser: over the parameters to train.
+        schedule: of the learning rate, advanced once per step.
+        penalty: maps the model to a scalar that is added to the loss.
+        radius: ρ of sharpness-aware training (Foret et al., 2021): the gradient is taken at θ + ρ
+            g/‖g‖, with g the gradient at θ. This needs two passes; 0 is plain training.
+        clip: the largest Euclidean norm of a step's whole gradient.
+        on_step: called after each step with its number, from 0, and its loss.
 
     Returns:
-        The loss of every step, penalty included, taken just before the step.
+        The loss of every step, penalty included, before the step.
 
     Raises:
-        FloatingPointError: a loss that is not finite; the step is not taken.
-        ValueError: a negative radius.
+        FloatingPointError: if the loss is not finite; the step is not taken.
+        ValueError: if the radius is negative.
     """
     if not radius >= 0:
         raise ValueError(f"radius is {radius}, expected at least 0")
@@ -94,7 +91,7 @@ def train(
 
 
 def _look_around(model: nn.Module, loss: Callable[[], Tensor], radius: float) -> None:
-    """Put the gradient at the steepest point within a radius in the place of that at hand."""
+    """Replace the gradient by that at the steepest point within the radius."""
     moving = [parameter for parameter in model.parameters() if parameter.grad is not None]
     start = [parameter.detach().clone() for parameter in moving]
     length = nn.utils.get_total_norm([p.grad for p in moving if p.grad is not None])
@@ -117,14 +114,14 @@ def shuffled(
     epochs: int | None = None,
     steps: int | None = None,
 ) -> Iterator[Tensor]:
-    """Batches of row numbers, int64 on the generator's device; every epoch in an order of its own.
+    """Yield batches of row numbers (int64); every epoch has an order of its own.
 
     Args:
-        examples: how many rows there are.
-        batch_size: rows of a batch; the last one of an epoch may have fewer.
-        generator: draws the orders, each when its epoch begins.
+        examples: number of rows.
+        batch_size: rows per batch; the last batch of an epoch may be smaller.
+        generator: draws each order when its epoch begins.
         epochs: passes over all rows.
-        steps: batches, where the length is not given in epochs.
+        steps: number of batches, in place of ``epochs``.
 
     Raises:
         ValueError: unless exactly one of the two lengths is given.
@@ -148,19 +145,16 @@ def make_optimiser(
     momentum: float = 0.9,
     fused: bool | None = None,
 ) -> Optimizer:
-    """An optimiser over all parameters of a model that require gradients.
+    """Return an optimiser over all parameters of a model that require gradients.
 
     Args:
-        model: it may be a stack of several.
-        name: ``"adamw"``, ``"adam"`` or ``"sgd"``.
-        learning_rate: the peak, where a schedule follows.
-        weight_decay: of parameters with two dimensions and more, so that norms and biases are not
-            decayed; decoupled for AdamW, L2 for the others.
+        model: may be a stack of several.
+        name: ``"adamw"``, ``"adam"`` or ``"sgd"``; ValueError otherwise.
+        learning_rate: the peak, if a schedule follows.
+        weight_decay: of parameters with two or more dimensions, so not of norms and biases;
+            decoupled for AdamW, L2 for the others.
         momentum: of SGD.
-        fused: AdamW's and Adam's implementation; PyTorch chooses where it is None.
-
-    Raises:
-        ValueError: for another name.
+        fused: implementation of Adam and AdamW; None lets PyTorch choose.
     """
     moving = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
@@ -177,7 +171,7 @@ def make_optimiser(
 
 
 def warmup_cosine(optimiser: Optimizer, steps: int, warmup: float) -> LambdaLR:
-    """Linear warm-up over a share of the steps (0..1), then a cosine to zero."""
+    """Return a linear warm-up over a fraction of the steps (0..1), then a cosine to zero."""
     first = max(1, round(warmup * steps))
 
     def factor(step: int) -> float:

@@ -12,6 +12,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def print_frame(frame: "pd.DataFrame") -> None:
+    """Print a table, numbers aligned to the right."""
+    table = Table(show_edge=False, header_style="bold")
+    for column in frame.columns:
+        numeric = frame[column].dtype.kind in "if"
+        table.add_column(str(column), justify="right" if numeric else "left", overflow="fold")
+    for row in frame.itertuples(index=False):
+        table.add_row(*(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row))
+    printing.console.print(table)
+
+
 def print_comparison(table: "pd.DataFrame", settings: dict[str, dict[str, Any]]) -> None:
     """A column a method: accuracy per task in per cent, the means, and what merging cost."""
     from mergebook.plots import label

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from mergebook.cli.apps import Model, Seed, SuiteName, app, load_suite_shown
-from mergebook.cli.printing import print_comparison, save_figure
-from mergelib.cli import printing
+from mergebook.cli.printing import print_comparison, print_frame, save_figure
 from mergelib.cli.apps import Device, Settings, read_settings, split_commas, split_settings
 
 DEMO = ("average", "task_arithmetic", "ties", "cart")
@@ -70,7 +69,7 @@ def evaluate_command(
     table = evaluate(backbone, state, heads, loaded)
     means, totals = table[["accuracy", "loss"]].mean(), table[["correct", "n"]].sum()
     table.loc[len(table)] = {"task": "mean", **means, **totals}
-    printing.print_frame(table)
+    print_frame(table)
 
 
 @app.command()

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mergebook.cli.apps import Model, Seed, SuiteName, data_app, load_suite_shown, zoo_app
-from mergelib.cli import printing
+from mergebook.cli.printing import print_frame
 from mergelib.cli.apps import Device
 
 
@@ -60,7 +60,7 @@ def data_list() -> None:
         }
         for entry in CATALOGUE.values()
     ]
-    printing.print_frame(pd.DataFrame(rows))
+    print_frame(pd.DataFrame(rows))
 
 
 @data_app.command("prepare")

@@ -19,7 +19,7 @@ def main() -> None:
 
 
 def run(app: typer.Typer, program: str) -> None:
-    """Run a command line: errors that a user can mend are one line and status 1, no traceback."""
+    """Run a command line; errors that users can fix print one line and exit with status 1."""
 
     def say(text: str) -> None:
         print(f"{program}: {in_shell_words(text)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The tree of commands, and the options that several of them take."""
+"""The tree of commands, and options that several commands share."""
 
 import json
 import re
@@ -31,21 +31,18 @@ def root(
         typer.Option("--version", help="Show the version.", callback=tell_version, is_eager=True),
     ] = False,
 ) -> None:
-    """What stands before a command's name."""
+    """Options before a command's name."""
 
 
 def usable(device: str) -> str:
-    """The device, if PyTorch can compute on it."""
+    """Return the device if PyTorch can compute on it."""
     from mergelib.messages.refusals import check_device
 
     check_device(device)
     return device
 
 
-Device = Annotated[
-    str,
-    typer.Option(help="Where to compute: cpu, cuda, cuda:1 …", callback=usable),
-]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …", callback=usable)]
 
 Settings = Annotated[
     list[str] | None,
@@ -56,18 +53,18 @@ Settings = Annotated[
 
 
 def read_settings(texts: Sequence[str] | None, option: str = "--set") -> dict[str, Any]:
-    """``name=value`` of each text: JSON where it is JSON, a list where it has commas, else text."""
+    """Parse ``name=value`` texts: values are JSON, lists with commas, or text."""
     settings: dict[str, Any] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise ValueError(f"{option} takes name=value, got {text!r}")
+            raise ValueError(f"{option} expects name=value, got {text!r}")
         settings[name] = _read_value(value)
     return settings
 
 
 def split_settings(text: str) -> list[str]:
-    """Several ``name=value`` in one text; a value may hold blanks."""
+    """Split several ``name=value`` in one text; a value may hold blanks."""
     return re.split(r"\s+(?=\w+=)", text.strip()) if text.strip() else []
 
 
@@ -79,7 +76,7 @@ def _read_value(text: str) -> Any:
 
 
 def split_commas(texts: Sequence[str] | None) -> list[str] | None:
-    """The parts of an option that is repeated, or takes several separated by commas."""
+    """Return the parts of an option that may be repeated or hold commas."""
     return [
         part.strip() for text in texts or () for part in text.split(",") if part.strip()
     ] or None

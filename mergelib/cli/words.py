@@ -1,4 +1,4 @@
-"""Messages in the words of the command line: ``--pretrained`` for ``pretrained=``."""
+"""Translate messages to the command line: ``--pretrained`` for ``pretrained=``."""
 
 import re
 
@@ -13,7 +13,7 @@ _PHRASES = {
 
 
 def in_shell_words(message: str) -> str:
-    """A message in one line, with options in place of Python's keyword arguments."""
+    """Return a message in one line, with options in place of Python's keyword arguments."""
     text = " ".join(message.split())
     for phrase, option in _PHRASES.items():
         text = text.replace(phrase, option)

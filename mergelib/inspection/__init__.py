@@ -1,1 +1,1 @@
-"""What is looked at in models before and while they are merged, and what users are told of it."""
+"""Checks of models before and while they are merged, and the warnings that follow."""

@@ -1,8 +1,7 @@
-"""The files beside weights: whether models mean the same by them, and which of them a result needs.
+"""Compare the files beside weights, and copy those that a merged model needs.
 
-Two models of equal keys and shapes may still differ in what their weights mean: in the number of
-attention heads, in the base of rotary positions, or in the token that a row of a table belongs to.
-Only the files beside the weights say so. They are read here, and never executed.
+Models of equal keys and shapes may differ in the number of attention heads, the base of rotary
+positions, or the token of each table row. Only these files say so. They are read, never executed.
 """
 
 import json
@@ -15,7 +14,7 @@ from torch import nn
 
 from mergelib.hashing import sha256_of
 from mergelib.inspection.configurations import check_configurations, check_dropped
-from mergelib.inspection.vocabularies import check_labels, check_vocabularies
+from mergelib.inspection.vocabularies import check_labels, check_vocabularies, read_json
 from mergelib.messages.warned import warn
 from mergelib.statedict import StateDict
 
@@ -30,7 +29,7 @@ _NEEDLESS = re.compile(r"^\.|^readme|^trainer_state|_results\.(json|txt)$|^adapt
 
 
 def folder_of(model: object) -> Path | None:
-    """The model folder that a model is, or is the one weight file of; None for all others."""
+    """Return the model folder that a model is, or whose only weight file it is; else None."""
     path = getattr(model, "path", model)
     if not isinstance(path, str | Path):
         return None
@@ -44,32 +43,26 @@ def folder_of(model: object) -> Path | None:
 def check_companions(
     models: Mapping[str, object], layout: StateDict, merged: Set[str], kept: Set[str]
 ) -> None:
-    """Compare what models mean by their weights, as far as files or modules say so.
+    """Refuse or warn about models whose files or modules give weights different meanings.
 
-    Args:
-        models: by name, the reference first, as the caller was given them: paths, checkpoints,
-            modules with a ``config`` of transformers, or state dicts, which say nothing.
-        layout: of the reference; only keys and shapes are looked at.
-        merged: the keys that are merged.
-        kept: the keys of the merged model.
+    The models are named as the caller was given them, the reference first; ``layout`` holds the
+    reference's shapes and ``kept`` the keys of the result.
 
     Raises:
-        ValueError: another architecture or number of heads; tokens or labels in other rows; a
-            layer left out that the configuration says exists. It names file and key.
-
-    Warns:
-        UserWarning: of other disagreements, naming file and key.
+        ValueError: if architectures or numbers of heads differ, tokens or labels stand in other
+            rows, or a layer is left out that the configuration requires. The message names file and
+            key.
     """
-    known = {name: _documents(model) for name, model in models.items()}
-    check_configurations(known)
-    check_dropped(next(iter(known.values())), layout.keys() - kept)
+    documents = {name: _documents(model) for name, model in models.items()}
+    check_configurations(documents)
+    check_dropped(next(iter(documents.values())), layout.keys() - kept)
     shapes = {key: tuple(layout[key].shape) for key in merged if key in layout}
-    check_labels({name: files.get("config.json", {}) for name, files in known.items()}, shapes)
+    check_labels({name: files.get("config.json", {}) for name, files in documents.items()}, shapes)
     check_vocabularies({name: folder_of(model) for name, model in models.items()}, shapes)
 
 
 def _documents(model: object) -> dict[str, dict[str, Any]]:
-    """File name to content of a model's configurations; of a module, what its file would hold."""
+    """Return a model's configurations by file name; for a module, what its file would hold."""
     config = getattr(model, "config", None) if isinstance(model, nn.Module) else None
     if config is not None and hasattr(config, "to_dict"):
         content = config.to_dict()
@@ -82,17 +75,8 @@ def _documents(model: object) -> dict[str, dict[str, Any]]:
     return {name: content for name, content in files.items() if content}
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object, or an empty one where there is none that can be read."""
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def module_folders(folder: Path) -> list[str]:
-    """Folders inside a model's folder that it is loaded with, as Sentence-Transformers lists."""
+    """Return the folders inside a model's folder that it is loaded with (Sentence-Transformers)."""
     try:
         modules = json.loads((folder / "modules.json").read_bytes())
         names = [str(module.get("path", "")) for module in modules]
@@ -104,19 +88,15 @@ def module_folders(folder: Path) -> list[str]:
 
 
 def check_modules(models: Mapping[str, object]) -> None:
-    """Refuse weights in folders inside a model's folder, unless they are the same in all models.
-
-    Raises:
-        ValueError: naming the file, as such weights are not merged.
-    """
-    found: dict[str, tuple[str, str]] = {}
+    """Raise ``ValueError`` if weights in module folders differ, because they are not merged."""
+    digests: dict[str, tuple[str, str]] = {}
     for name, model in models.items():
         folder = folder_of(model)
         for part in module_folders(folder) if folder else []:
             assert folder is not None
             for file in sorted(f for f in (folder / part).rglob("*") if WEIGHTS.search(f.name)):
                 relative, digest = str(file.relative_to(folder)), sha256_of(file)
-                first = found.setdefault(relative, (name, digest))
+                first = digests.setdefault(relative, (name, digest))
                 if first[1] != digest:
                     raise ValueError(
                         f"{name} and {first[0]} hold different weights in {relative}, and weights "
@@ -126,28 +106,20 @@ def check_modules(models: Mapping[str, object]) -> None:
 
 
 def copy_needed(origin: Path, folder: Path, *, modules: bool) -> None:
-    """Copy what a model is loaded with besides its weights: configuration, tokenizer, licence.
-
-    Args:
-        origin: the model's folder.
-        folder: to copy to.
-        modules: also the folders that it is loaded with, with the weights in them.
-    """
-    for file in origin.iterdir():
-        needed = _NEEDED.search(file.name) and not _NEEDLESS.search(file.name)
-        if needed and file.is_file() and not WEIGHTS.search(file.name):
-            (folder / file.name).write_bytes(file.read_bytes())
+    """Copy configuration, tokenizer and licence; with ``modules`` also module folders."""
+    files = [f for f in origin.iterdir() if _NEEDED.search(f.name) and not WEIGHTS.search(f.name)]
     for part in module_folders(origin) if modules else []:
-        for file in (origin / part).rglob("*"):
-            relative = file.relative_to(origin)
-            if file.is_file() and not _NEEDLESS.search(file.name):
-                (folder / relative).parent.mkdir(parents=True, exist_ok=True)
-                (folder / relative).write_bytes(file.read_bytes())
         (folder / part).mkdir(parents=True, exist_ok=True)
+        files += (origin / part).rglob("*")
+    for file in files:
+        if file.is_file() and not _NEEDLESS.search(file.name):
+            copy = folder / file.relative_to(origin)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
 
 
 def tell_of_companions(origin: Path, experts: Mapping[str, object]) -> None:
-    """Warn where experts agree on how to be used, and the folder that is copied says otherwise."""
+    """Warn if the experts agree on how to be used and the copied folder differs from them."""
     folders = [folder for folder in map(folder_of, experts.values()) if folder is not None]
     if not folders:
         return
@@ -167,7 +139,7 @@ def tell_of_companions(origin: Path, experts: Mapping[str, object]) -> None:
 
 
 def _usage(folder: Path) -> dict[str, Any]:
-    """How a model's folder says that the model is used, by file and entry."""
+    """Return how a model's folder says that the model is used, by file and entry."""
     tokenizer = read_json(folder / "tokenizer_config.json")
     template = folder / "chat_template.jinja"
     chat: Any = template.read_text("utf-8", "replace") if template.is_file() else None

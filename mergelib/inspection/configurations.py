@@ -1,4 +1,4 @@
-"""Configurations that disagree although keys and shapes are equal."""
+"""Find configurations that disagree although keys and shapes are equal."""
 
 import re
 from collections.abc import Mapping, Set
@@ -24,19 +24,11 @@ _LAYERS = re.compile(r"^(num_hidden_layers|n_layers?|num_layers|(num_)?(en|de)co
 
 
 def check_configurations(models: Mapping[str, Mapping[str, Configuration]]) -> None:
-    """Compare the configurations of models, each with the first one that has the file.
+    """Compare every model's configuration files with the first model that has each file.
 
-    An entry that only one of two files has is compared where one version of transformers wrote
-    both, and else for rotary positions alone, as versions differ in what they write.
-
-    Args:
-        models: name to file to content.
-
-    Raises:
-        ValueError: another architecture or number of heads.
-
-    Warns:
-        UserWarning: of entries that differ otherwise, and change what a model computes.
+    Another architecture or number of heads is a ValueError, any other difference a warning. An
+    entry that only one file has counts if one version of transformers wrote both files, or if it
+    concerns rotary positions; versions differ in the entries they write.
     """
     first: dict[str, tuple[str, Configuration]] = {}
     for name, files in models.items():
@@ -57,13 +49,13 @@ def check_configurations(models: Mapping[str, Mapping[str, Configuration]]) -> N
                     for entry, (old, new) in differing.items()
                 )
                 warn(
-                    f"{file} disagrees: {listed}; the merged weights are right for one setting at "
-                    f"most, and the result is to be used with that of {what}"
+                    f"{file} disagrees: {listed}; the merged weights fit at most one setting, so "
+                    f"use the result with that of {what}"
                 )
 
 
 def _differing(one: Configuration, other: Configuration) -> dict[str, tuple[Any, Any]]:
-    """Entries of other values, each with both."""
+    """Return the entries that differ, each with both values."""
     same = one.get("transformers_version") == other.get("transformers_version")
     flat = [_flat(content) for content in (one, other)]
     differing = {}
@@ -77,7 +69,7 @@ def _differing(one: Configuration, other: Configuration) -> dict[str, tuple[Any,
 
 
 def _flat(content: Configuration, before: str = "") -> dict[str, Any]:
-    """Entries by their path; None, and the usual rotary positions, are as if absent."""
+    """Return entries by path, without None and default rotary positions."""
     flat: dict[str, Any] = {}
     for entry, value in content.items():
         if isinstance(value, Mapping) and not _HARMLESS.search(f"{before}{entry}"):
@@ -89,17 +81,13 @@ def _flat(content: Configuration, before: str = "") -> dict[str, Any]:
 
 
 def _wrapped(entry: str, old: object, new: object) -> bool:
-    """Whether one name of an architecture begins with the other, as clip and clip_vision_model."""
+    """Whether one architecture's name extends the other, as ``clip`` and ``clip_vision_model``."""
     one, other = sorted((str(old), str(new)), key=len)
     return _KIND.search(entry) is not None and other.startswith(f"{one}_")
 
 
 def check_dropped(files: Mapping[str, Configuration], dropped: Set[str]) -> None:
-    """Refuse to leave out layers of the reference that its configuration says exist.
-
-    Raises:
-        ValueError: naming layer and entry.
-    """
+    """Raise ``ValueError`` if layers are left out that the reference's configuration requires."""
     config = files.get("config.json", {})
     counts = {e: n for e, n in config.items() if _LAYERS.search(e) and isinstance(n, int)}
     for key in sorted(dropped):
@@ -108,12 +96,12 @@ def check_dropped(files: Mapping[str, Configuration], dropped: Set[str]) -> None
             if number and int(number[1]) < count:
                 raise ValueError(
                     f"missing='skip' would leave out {key!r}, and config.json says {entry} = "
-                    f"{count}, so the layer would begin at random: leave it out of the merge with "
+                    f"{count}, so the layer would be random: leave it out of the merge with "
                     "exclude=, which keeps the tensors of the pretrained model, else of the first "
                     "expert"
                 )
         if HEAD.search(key) and config.get("tie_word_embeddings") is False:
             raise ValueError(
                 f"missing='skip' would leave out {key!r}, and config.json says tie_word_embeddings "
-                "= False, so it would begin at random: leave it out of the merge with exclude="
+                "= False, so it would be random: leave it out of the merge with exclude="
             )

@@ -1,7 +1,7 @@
-"""Which weights are matrices, to a method for matrices, and what it leaves although it may be one.
+"""Decide which weights are matrices for low-rank methods, and warn about doubtful ones.
 
-Structure decides where it is known: a module shows its layers, and in a state dict a weight with a
-bias of its own belongs to a linear layer, as no table has one. Elsewhere names decide.
+Structure decides first: a module shows its layers, and a weight with a bias belongs to a linear
+layer, because tables have none. Otherwise names decide.
 """
 
 import re
@@ -22,9 +22,9 @@ _USUAL = re.compile(
 
 
 def layer_kinds(module: nn.Module) -> dict[str, bool]:
-    """Keys of the weights of linear layers and of tables, and whether each is a matrix.
+    """Map the keys of linear layers and tables to whether they are matrices.
 
-    A weight that a linear layer shares with a table is the table's.
+    A weight that a linear layer shares with a table counts as a table.
     """
     tables = [m.weight for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     kinds = {}
@@ -36,27 +36,25 @@ def layer_kinds(module: nn.Module) -> dict[str, bool]:
 
 
 def kinds_of(models: Iterable[object]) -> dict[str, bool]:
-    """The `layer_kinds` of the first module there is."""
+    """Return the `layer_kinds` of the first module among the models."""
     return next((layer_kinds(model) for model in models if isinstance(model, nn.Module)), {})
 
 
 def _with_bias(layout: StateDict) -> dict[str, bool]:
-    """Keys of the weights that have a bias, all of them matrices."""
-    found = {}
+    """Return the keys of weights that have a bias; all of them are matrices."""
+    kinds: dict[str, bool] = {}
     for key, tensor in layout.items():
         bias = layout.get(key.removesuffix("weight") + "bias")
         if key.endswith("weight") and bias is not None and bias.dim() == 1 and tensor.dim() == 2:
-            found[key] = len(bias) in tensor.shape
-    return {key: True for key, fits in found.items() if fits}
+            kinds |= {key: True} if len(bias) in tensor.shape else {}
+    return kinds
 
 
 class Matrices:
-    """Whether a tensor is a matrix, as a function of key and tensor; it notes what is not.
+    """A predicate (key, tensor) that decides what is a matrix, and records what is not.
 
-    Args:
-        decide: the user's function, which is followed as it is, or one of the library's two.
-        layout: the model's shapes.
-        known: of `layer_kinds`, where there is a module.
+    It follows a user's predicate; the library's two are overruled by ``known`` layers and by
+    biases.
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class Matrices:
         return self._known[key] and tensor.is_floating_point() and min(tensor.shape) > 1
 
     def note(self, key: str, tensor: Tensor) -> None:
-        """Note a tensor that the method took or left."""
+        """Record a tensor if the method left it although it may be made of matrices."""
         if not self._ours or tensor.dim() < 2 or min(tensor.flatten(1).shape) < 2:
             return
         if self(key, tensor):
@@ -86,12 +84,7 @@ class Matrices:
             self._left["tables"].append(key)
 
     def tell(self, method: str, fate: str) -> None:
-        """Warn, in one line, of what was left that may be made of matrices.
-
-        Args:
-            method: its name.
-            fate: what became of it, after "it".
-        """
+        """Warn in one line about the recorded tensors, and what becomes of them (``fate``)."""
         advice = {
             "kernels": ("convolutions", "pass is_matrix=mergelib.is_kernel to fold them, one row "
                         "per filter"),
@@ -111,12 +104,12 @@ class Matrices:
 
 
 def _is_doubtful(key: str) -> bool:
-    """Whether a name looks like a table's, but not like a usual one."""
+    """Whether a name resembles a table's, but not a usual one."""
     owner = key.lower().removesuffix(".weight").rpartition(".")[2]
     return names_table(key) and not _USUAL.match(owner)
 
 
 def named(keys: Sequence[str], most: int = 3) -> str:
-    """The first keys, and how many more there are."""
+    """Return the first keys, and how many more there are."""
     more = f" and {len(keys) - most} more" if len(keys) > most else ""
     return ", ".join(map(repr, keys[:most])) + more

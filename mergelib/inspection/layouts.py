@@ -1,4 +1,4 @@
-"""One kind of model, written down in two ways: a mixture's experts, and a head that is tied."""
+"""Compare two ways of storing one model: fused or separate experts, tied or separate heads."""
 
 import re
 from collections.abc import Mapping, Set
@@ -16,24 +16,16 @@ _ALONE = re.compile(r"(^|\.)experts\.\d+\.")
 def check_layouts(
     models: Mapping[str, StateDict], selected: Set[str], tied: Mapping[str, str], *, refuse: bool
 ) -> None:
-    """Compare how models that differ in keys write down experts and heads.
+    """Compare how models with different keys store mixture experts and output heads.
 
-    Args:
-        models: by name; only keys and shapes are looked at.
-        selected: the keys to be merged.
-        tied: names that share a tensor in the reference, which others may lack.
-        refuse: whether differing keys are an error, or else left out.
-
-    Raises:
-        Misfit: for experts in one tensor here and apart there, where keys may not differ; a head
-            that only some models have while others tie theirs to a table, always.
-
-    Warns:
-        UserWarning: of such experts, where keys may differ.
+    Experts that are fused in one model and separate in another are refused with ``refuse``, else a
+    warning. A head that only some models have is refused if the others tie theirs to a table.
     """
     every = {key for model in models.values() for key in model if key in selected}
-    known = {*tied, *tied.values()}
-    partly = {key for key in every - known if not all(key in model for model in models.values())}
+    tied_names = {*tied, *tied.values()}
+    partly = {
+        key for key in every - tied_names if not all(key in model for model in models.values())
+    }
     if partly:
         _check_experts(models, partly, refuse)
         for key in sorted(partly):
@@ -41,10 +33,10 @@ def check_layouts(
 
 
 def _check_experts(models: Mapping[str, StateDict], keys: Set[str], refuse: bool) -> None:
-    fused, alone = (
-        next(((n, k) for n, m in models.items() for k in m if k in keys and test(k, m)), None)
-        for test in (is_fused, lambda key, _: _ALONE.search(key) is not None)
-    )
+    held = [(name, key) for name, model in models.items() for key in model if key in keys]
+    stacks = [(n, k) for n, k in held if "experts" in k and is_stack(k, models[n][k])]
+    fused = next(iter(stacks), None)
+    alone = next(((name, key) for name, key in held if _ALONE.search(key)), None)
     if fused is None or alone is None:
         return
     text = (
@@ -57,13 +49,8 @@ def _check_experts(models: Mapping[str, StateDict], keys: Set[str], refuse: bool
     warn(f"{text}, as these keys are left unmerged")
 
 
-def is_fused(key: str, model: StateDict) -> bool:
-    """Whether a key holds all experts of a mixture."""
-    return "experts" in key and is_stack(key, model[key])
-
-
 def _check_head(models: Mapping[str, StateDict], key: str) -> None:
-    """Refuse a head that only some models have, if others have a table of its shape to tie to."""
+    """Refuse a head that only some models have, if another model has a table of its shape."""
     owner = next(name for name, model in models.items() if key in model)
     shape = models[owner][key].shape
     if not HEAD.search(key):
@@ -74,8 +61,8 @@ def _check_head(models: Mapping[str, StateDict], key: str) -> None:
         )
         if key not in model and table is not None:
             raise Misfit(
-                f"{name} lacks {key!r}, which {owner} has, and ties it to {table!r} by all "
-                "appearance: a merge would lose a trained head, so give every model a tensor of "
+                f"{name} lacks {key!r}, which {owner} has, and apparently ties it to {table!r}: a "
+                "merge would lose a trained head, so give every model a tensor of "
                 f"its own under {key!r} (there a clone of {table!r}), and let the merged model's "
                 "configuration not tie them (tie_word_embeddings: false)"
             )

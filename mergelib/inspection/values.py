@@ -1,4 +1,4 @@
-"""What must agree between models beyond keys, shapes and dtypes: integers, and ties."""
+"""Check that integers and ties agree between models."""
 
 from collections.abc import Mapping, Set
 
@@ -15,19 +15,10 @@ _LEAVE_OUT = "; if they are none, leave them out with exclude="
 def check_integers(
     models: Mapping[str, StateDict], keys: Set[str], aliases: Set[str], *, parts: bool
 ) -> None:
-    """Refuse integers and booleans that differ between models, as they cannot be merged.
+    """Raise ``ValueError`` for integers that differ between models, except counters.
 
-    They were copied from the first model, as counters are: right for counters alone. Only these
-    tensors are read.
-
-    Args:
-        models: by name; the first one is what the others are compared with.
-        keys: those that are merged.
-        aliases: those of them that are further names of others.
-        parts: whether the caller has an ``exclude=`` to speak of.
-
-    Raises:
-        ValueError: naming model and key.
+    Integers are copied from the first model, which is right only for counters. No other tensor is
+    read. With ``parts`` the message may suggest ``exclude=``.
     """
     (what, reference), *others = models.items()
     for key, kind in layout_of(reference).items():
@@ -39,14 +30,14 @@ def check_integers(
         for name, model in others:
             if not _same_bytes(expected, model[key]):
                 raise ValueError(
-                    f"{name}[{key!r}] holds other values than that of {what}, but {kind.dtype} "
+                    f"{name}[{key!r}] differs from that of {what}, but {kind.dtype} "
                     "cannot be merged: if these are quantised weights, dequantise the models first"
                     + (_LEAVE_OUT if parts else "")
                 )
 
 
 def _same_bytes(one: Tensor, other: Tensor) -> bool:
-    """Whether tensors of one dtype are equal, also in dtypes that PyTorch cannot compare."""
+    """Whether tensors of one dtype hold the same bytes; some dtypes have no comparison."""
     raw = (t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
     return torch.equal(*raw)
 
@@ -54,23 +45,14 @@ def _same_bytes(one: Tensor, other: Tensor) -> bool:
 def check_ties(
     models: Mapping[str, StateDict], ties: Mapping[str, Mapping[str, str]], merged: Set[str]
 ) -> None:
-    """Refuse models of which some tie two names and others hold two tensors under them.
-
-    Args:
-        models: by name.
-        ties: model to its further names, each with the first.
-        merged: the keys that are merged.
-
-    Raises:
-        ValueError: naming models and keys, and what to do.
-    """
-    for name, own in ties.items():
-        for key, first in own.items():
+    """Raise ``ValueError`` for names that some models tie and others give two different tensors."""
+    for name, ties_here in ties.items():
+        for key, first in ties_here.items():
             if not {key, first} <= merged:
                 continue
             for other, state in models.items():
-                known = ties[other]
-                if known.get(key, key) == known.get(first, first) or not (
+                ties_there = ties[other]
+                if ties_there.get(key, key) == ties_there.get(first, first) or not (
                     key in state and first in state
                 ):
                     continue

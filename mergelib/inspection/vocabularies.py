@@ -1,4 +1,4 @@
-"""What gives rows their meaning: the token of a row of a table, the label of a row of a head."""
+"""Compare the tokens of table rows and the labels of head rows between models."""
 
 import json
 import re
@@ -19,18 +19,14 @@ _PLACEHOLDER = re.compile(r"^LABEL_\d+$")
 
 
 def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> None:
-    """Compare the tokens of tables that are merged, row by row, over all files of a tokenizer.
-
-    Args:
-        folders: of the models, by name.
-        shapes: of the tensors that are merged.
+    """Compare the tokens of merged tables row by row, over all files of a tokenizer.
 
     Raises:
-        ValueError: for a token in another row, or tables of other tokens, naming the files and the
-            first token.
+        ValueError: if a token moved to another row, or most tokens differ.
 
     Warns:
-        UserWarning: of a few rows with other tokens, and of files that cut texts otherwise.
+        UserWarning: about a few rows with other tokens, and about files that split text
+            differently.
     """
     longest = max(
         (s[0] for key, s in shapes.items() if len(s) == 2 and names_table(key)), default=0
@@ -58,7 +54,7 @@ def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> No
                     f"{text}: rows of different tokens would be averaged, so bring the models to "
                     "one vocabulary, or leave the tables out with exclude="
                 )
-            warn(f"{text}: the merged tables mix both there")
+            warn(f"{text}: the merged tables mix both tokens in this row")
         for row, (token, file) in rows.items():
             first.setdefault(row, (token, name, file))
             places.setdefault(token, row)
@@ -66,14 +62,14 @@ def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> No
             what, expected = wholes.setdefault(file, (name, content))
             if content != expected:
                 warn(
-                    f"{file} of {name} differs from that of {what}: the models cut texts into "
-                    "other tokens, so the merged model sees other tokens than one of them was "
+                    f"{file} of {name} differs from that of {what}: the models split text "
+                    "differently, so the merged model sees tokens that one of them was not "
                     "trained with"
                 )
 
 
 def _rows(folder: Path) -> dict[int, tuple[str, str]]:
-    """Row to token, and to the file that says so."""
+    """Map rows to their token and the file that defines it."""
     rows: dict[int, tuple[str, str]] = {}
     for file in sorted(folder.iterdir(), key=lambda file: (file.name not in _CONTENT, file.name)):
         for row, token in _read(file).items():
@@ -82,14 +78,14 @@ def _rows(folder: Path) -> dict[int, tuple[str, str]]:
 
 
 def _read(file: Path) -> Rows:
-    """Row to token of one file, nothing for a file that lists none."""
+    """Map rows to tokens for one file; empty if it lists none."""
     if not file.is_file() or file.suffix not in (".json", ".txt"):
         return {}
     if file.suffix == ".txt":
         if not _LISTS.search(file.name):
             return {}
         return dict(enumerate(file.read_text("utf-8", "replace").splitlines()))
-    content = _json(file)
+    content = read_json(file)
     if file.name == "tokenizer.json":
         return _fast(content)
     if file.name == "tokenizer_config.json":
@@ -114,12 +110,13 @@ def _fast(content: Mapping[str, Any]) -> Rows:
 
 
 def _numbered(content: Mapping[str, Any]) -> Rows:
-    """A mapping of every token to a number of its own, turned round."""
+    """Invert a mapping of tokens to numbers."""
     rows = {number: token for token, number in content.items() if type(number) is int}
     return rows if 0 < len(rows) == len(content) else {}
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, or an empty one if it cannot be read."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -128,9 +125,9 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _wholes(folder: Path) -> dict[str, bytes]:
-    """Files that rule how texts are cut, in a form that does not depend on how they are written."""
+    """Return the files that define how text is split, in a normal form."""
     files = {f.name: f.read_bytes() for f in folder.iterdir() if _WHOLE.search(f.name)}
-    model = _json(folder / "tokenizer.json").get("model")
+    model = read_json(folder / "tokenizer.json").get("model")
     if isinstance(model, dict) and model.get("merges"):
         pairs = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
         files["tokenizer.json: merges"] = json.dumps(pairs).encode()
@@ -138,32 +135,27 @@ def _wholes(folder: Path) -> dict[str, bytes]:
 
 
 def check_labels(configurations: Mapping[str, Mapping[str, Any]], shapes: Shapes) -> None:
-    """Compare the labels of heads that are merged.
-
-    Raises:
-        ValueError: for the same labels in another order, naming the first that differs.
-
-    Warns:
-        UserWarning: of other labels.
-    """
+    """Compare the labels of merged heads: another order is a ValueError, other labels a warning."""
     first: tuple[str, dict[str, str]] | None = None
     for name, config in configurations.items():
         labels = config.get("id2label")
         if not isinstance(labels, dict) or not labels:
             continue
-        own = {str(row): str(label) for row, label in labels.items()}
-        heads = [key for key, s in shapes.items() if s[:1] == (len(own),) and not names_table(key)]
-        if not heads or all(_PLACEHOLDER.search(label) for label in own.values()):
+        row_labels = {str(row): str(label) for row, label in labels.items()}
+        heads = [
+            key for key, s in shapes.items() if s[:1] == (len(row_labels),) and not names_table(key)
+        ]
+        if not heads or all(_PLACEHOLDER.search(label) for label in row_labels.values()):
             continue
-        what, expected = first = first or (name, own)
-        row = next((r for r in own if own[r] != expected.get(r)), None)
-        if row is None or len(own) != len(expected):
+        what, expected = first = first or (name, row_labels)
+        row = next((r for r in row_labels if row_labels[r] != expected.get(r)), None)
+        if row is None or len(row_labels) != len(expected):
             continue
         text = (
-            f"config.json: id2label says that row {row} of {heads[0]!r} is {own[row]!r} in {name} "
-            f"and {expected.get(row)!r} in {what}"
+            f"config.json: id2label says that row {row} of {heads[0]!r} is {row_labels[row]!r} in "
+            f"{name} and {expected.get(row)!r} in {what}"
         )
-        if {*own.values()} == {*expected.values()}:
+        if {*row_labels.values()} == {*expected.values()}:
             raise ValueError(
                 f"{text}: rows of different labels would be averaged, so bring the heads to one "
                 "order, or leave them out with exclude="

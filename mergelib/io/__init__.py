@@ -1,4 +1,4 @@
-"""Weights in files: `checkpoint` reads them lazily, `staging` has them whole or not at all."""
+"""Read weights lazily (`checkpoint`), and write files completely or not at all (`staging`)."""
 
 from mergelib.io.cache import cache_folder
 from mergelib.io.checkpoint import (

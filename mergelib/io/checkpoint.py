@@ -1,4 +1,4 @@
-"""Checkpoints, read lazily: safetensors, Hugging Face folders and pickles."""
+"""Lazy access to checkpoints: safetensors files, Hugging Face folders and pickles."""
 
 import json
 import os
@@ -34,21 +34,21 @@ TIED = "mergelib.tied"  # in metadata: names of one tensor, each further name to
 
 
 class Checkpoint(Mapping[str, Tensor]):
-    """The state dict in a file or folder; headers are read at once, tensors when asked for.
+    """A state dict in a file or folder: headers are read at once, tensors on access.
 
-    Every access reads the tensor anew. A file that is replaced, rewritten or cut short meanwhile is
-    refused, by device, inode, size and times of change; `check` tells at the end. (What is written
-    in the very tick of the clock in which the header was read, 4 ms on older systems, passes.)
+    Every access reads the tensor again. A file that was replaced, rewritten or cut short since its
+    header was read is refused; device, inode, size and modification times identify it. A change
+    within one tick of the file system's clock (up to 4 ms) is not noticed.
 
     Args:
         path: a ``.safetensors`` file, a pickled state dict (``.pt``, ``.pth``, ``.bin``), or a
-            Hugging Face folder of either, in one file or sharded with an index.
-        memory: to read large tensors into; shared by checkpoints that are read side by side.
+            Hugging Face folder of either, sharded or not.
+        memory: buffers for large tensors, shared by checkpoints that are read side by side.
 
     Raises:
-        FileNotFoundError: if there is no such path.
-        ValueError: a file truncated, corrupt or refused, a shard missing, what is no regular file;
-            later a file that changed. It names the file.
+        FileNotFoundError: if the path does not exist.
+        ValueError: if a file is truncated, corrupt, refused or not a regular file, if a shard is
+            missing, or, on access, if a file changed. The message names the file.
     """
 
     def __init__(self, path: AnyPath, *, memory: Memory | None = None) -> None:
@@ -58,13 +58,13 @@ class Checkpoint(Mapping[str, Tensor]):
         self.shards: dict[Path, list[str]] = {}  # file -> its keys
         self._files: list[InputFile] = []
         self._entries: dict[str, Entry] = {}
-        index = _find_index(self.path)
-        if index is None:
-            self._add(_find_file(self.path))
-            return
-        for file, keys in _read_index(index).items():
+        file = _find_weights(self.path)
+        if file == self.path or file.suffix != ".json":
             self._add(file)
-            check_keys(keys, self.shards[file], file.name, index.name)
+            return
+        for shard, keys in _read_index(file).items():
+            self._add(shard)
+            check_keys(keys, self.shards[shard], shard.name, file.name)
 
     def _add(self, path: Path) -> None:
         file = input_file(path, self._memory)
@@ -93,7 +93,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def layout(self) -> dict[str, Tensor]:
-        """Shapes and dtypes, by tensors without memory: nothing is read."""
+        """Shapes and dtypes as tensors on the meta device; reads nothing."""
         return {
             key: torch.empty(entry.shape, dtype=entry.dtype, device="meta")
             for key, entry in self._entries.items()
@@ -101,14 +101,18 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @cached_property
     def tied(self) -> dict[str, str]:
-        """Names of tensors that have an earlier name, which they are mapped to.
+        """Map every further name of a tied tensor to its first name.
 
-        A pickle knows them. In safetensors they are stored once for each name, and
-        `mergelib.save_state_dict` notes them in the metadata; they are compared here, as
-        metadata outlive what other programs do to tensors.
+        Pickles store ties. Safetensors files hold a copy for each name, and
+        `mergelib.save_state_dict` records the ties in the metadata; the copies are compared here
+        because other programs keep the metadata when they change tensors.
         """
         noted = _read_ties(self.metadata)
-        names = {key: identity(entry) for key, entry in self._entries.items() if _holds(entry)}
+        names = {
+            key: identity(entry)
+            for key, entry in self._entries.items()
+            if 0 not in entry.shape  # empty tensors share an address by chance
+        }
         names |= {key: noted.get(key, key) for key in {*noted, *noted.values()} & names.keys()}
         return {
             key: first
@@ -124,29 +128,33 @@ class Checkpoint(Mapping[str, Tensor]):
         )
 
     def load(self) -> dict[str, Tensor]:
-        """All of it, read into memory; tied tensors are one."""
+        """Read everything into memory; tied tensors share memory."""
         state = {key: self[key] for key in self if key not in self.tied}
         self.check()
         return {key: state[self.tied.get(key, key)] for key in self}
 
     def check(self) -> None:
-        """Raise ``ValueError`` if a file is not what it was when its header was read."""
+        """Raise ``ValueError`` if a file has changed since its header was read."""
         for file in self._files:
             file.check()
 
 
 def load_state_dict(path: AnyPath) -> dict[str, Tensor]:
-    """Read a state dict into memory, whatever `Checkpoint` understands; errors are its own.
+    """Read the state dict in any file or folder that `Checkpoint` accepts, and raise its errors.
 
-    Names of one tensor, as in a pickle or a file of `mergelib.save_state_dict`, are one again.
+    Tied tensors, in a pickle or in a file of `mergelib.save_state_dict`, share memory again.
+
+    >>> save_state_dict({"head.weight": torch.ones(10, 64)}, "expert.safetensors")
+    >>> load_state_dict("expert.safetensors")["head.weight"].shape
+    torch.Size([10, 64])
     """
     return Checkpoint(path).load()
 
 
 def as_state(model: Model) -> StateDict:
-    """The state dict of a model: itself, a module's own (not a copy), or read from a path.
+    """Return a model's state dict: the mapping itself, a module's own tensors, or a file's.
 
-    Anything else is given back as it is, for the checks of who called to name it.
+    Any other object is returned unchanged, so that the caller's own check can name it.
     """
     if isinstance(model, nn.Module):
         state: dict[str, Tensor] = model.state_dict()
@@ -157,33 +165,21 @@ def as_state(model: Model) -> StateDict:
 
 
 def as_states(experts: Models) -> dict[str, StateDict]:
-    """The experts' state dicts by name, as `mergelib.statedict.name_experts` names them.
-
-    Raises:
-        ValueError: if there is no expert; what `load_state_dict` refuses.
-        TypeError: for a single model in place of several, or an expert that is no model.
-    """
+    """Return the experts' state dicts by name; raises what `named` and `load_state_dict` raise."""
     return name_experts({name: as_state(model) for name, model in named(experts).items()})
 
 
-def _find_index(path: Path) -> Path | None:
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        if (path / name).is_file():
-            return None
-        if (path / f"{name}.index.json").is_file():
-            return path / f"{name}.index.json"
-    return None
-
-
-def _find_file(path: Path) -> Path:
+def _find_weights(path: Path) -> Path:
+    """Return the weight file, or the index of shards, at a path."""
     if not path.exists():
         raise FileNotFoundError(f"no such file or folder: {path}{_hub_hint(path)}")
     if not path.is_dir():
         _check_format(path)
         return path
     for name in ("model.safetensors", "pytorch_model.bin"):
-        if (path / name).is_file():
-            return path / name
+        for file in (path / name, path / f"{name}.index.json"):
+            if file.is_file():
+                return file
     files = sorted(f for f in (*path.glob("*"), *path.glob("*/*")) if f.suffix in _SUFFIXES)
     for file in files[:1]:
         _check_format(file)
@@ -196,7 +192,7 @@ def _find_file(path: Path) -> Path:
 
 
 def _check_format(path: Path) -> None:
-    """Raise ``ValueError`` for weights of other programs, by the file's first bytes or name."""
+    """Refuse weights of other programs, recognised by the first bytes or the suffix."""
     kind = _OTHERS.get(path.suffix.lower())
     if path.is_file() and kind is None:
         with path.open("rb") as stream:
@@ -204,13 +200,13 @@ def _check_format(path: Path) -> None:
         kind = {b"GGUF": _OTHERS[".gguf"], b"\x89HDF": _OTHERS[".h5"]}.get(start)
     if kind is not None:
         raise ValueError(
-            f"{path} is a file of {kind}, which cannot be merged: take the model's safetensors or "
-            "PyTorch files, from before it was converted"
+            f"{path} is a file of {kind}, which cannot be merged: use the safetensors or PyTorch "
+            "files from which it was converted"
         )
 
 
 def _hub_hint(path: Path) -> str:
-    """What to do where a path that does not exist may be a name on the Hugging Face hub."""
+    """Return advice for a missing path that looks like a model's name on the Hugging Face hub."""
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(path)) or path.suffix in _SUFFIXES:
         return ""
     if path.parent != Path() and path.parent.exists():
@@ -222,14 +218,14 @@ def _hub_hint(path: Path) -> str:
 
 
 def _read_index(index: Path) -> dict[Path, list[str]]:
-    """The shards an index names, each with its keys."""
+    """Return the shards that an index lists, each with its keys."""
     try:
         weight_map = json.loads(index.read_bytes())["weight_map"]
         pairs = [(key, str(name)) for key, name in weight_map.items()]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{index} is no index of shards: {error!r}") from None
+        raise ValueError(f"{index} is not an index of shards: {error!r}") from None
     if not pairs:
-        raise ValueError(f"{index} is no index of shards: it names none")
+        raise ValueError(f"{index} is not an index of shards: it lists no shard")
     shards: dict[Path, list[str]] = {}
     for key, name in pairs:
         file = index.parent / name
@@ -239,13 +235,8 @@ def _read_index(index: Path) -> dict[Path, list[str]]:
     return shards
 
 
-def _holds(entry: Entry) -> bool:
-    """Whether a tensor has entries: without, it shares its place with others by chance."""
-    return 0 not in entry.shape
-
-
 def _read_ties(metadata: Mapping[str, str]) -> dict[str, str]:
-    """What `mergelib.save_state_dict` noted, or nothing where another program spoilt it."""
+    """Return the ties that `save_state_dict` recorded, or none if another program damaged them."""
     try:
         noted = json.loads(metadata.get(TIED, "{}"))
     except (ValueError, RecursionError):

@@ -1,9 +1,9 @@
-"""Input files: regular ones only, and refused once they have changed.
+"""Regular input files that are refused once they have changed.
 
-A merge reads a header first and tensors later. In between a file may be replaced, rewritten or cut
-short, and places taken from the old header would then give weights of neither version. So the
-file's identity is kept with its header and compared whenever it is read. Bytes are read and never
-mapped: a mapped page of a file that was cut short kills the process.
+A merge reads headers first and tensors later. If a file changes in between, the old offsets would
+give weights of neither version, so its identity is stored with the header and compared at every
+read. Files are never mapped into memory: touching a mapped page of a truncated file kills the
+process.
 """
 
 import contextlib
@@ -34,20 +34,19 @@ _KINDS = {
 
 
 class Memory:
-    """Memory to read into that is used again, as taking new memory costs more than reading.
+    """Buffers that are reused between reads, because allocating them costs more than reading.
 
-    For readers that hold few tensors at a time: what comes back stays until tensors of another size
-    are read, or this is gone.
+    A returned buffer is kept until a tensor of another size is read.
     """
 
     def __init__(self) -> None:
         self._spare: list[Bytes] = []
 
     def take(self, size: int) -> Bytes:
-        """Memory of a size, from what came back if it was as large.
+        """Return a buffer of ``size`` bytes, reused if one of that size was returned.
 
-        What is handed out is a view that only a tensor holds, so the memory comes back when the
-        tensor and all that share its storage are gone.
+        Only the tensor made from the buffer holds the view that is handed out, so the buffer
+        returns when the tensor and everything that shares its storage are gone.
         """
         if size < _LARGE:
             return np.empty(size, np.uint8)
@@ -63,14 +62,9 @@ class Memory:
 
 @dataclass(frozen=True)
 class InputFile:
-    """A regular file as it is when this is made; opened anew for every read.
+    """A regular file with its ``stamp`` (identity, size and times); every read opens it again.
 
-    Nothing is kept open: models of many shards would run out of descriptors.
-
-    Args:
-        path: of the file.
-        stamp: its device, inode, size, and times of change in nanoseconds; see `input_file`.
-        memory: what large tensors are read into; by default new memory.
+    No descriptor stays open, because a model of many shards would exhaust them.
     """
 
     path: Path
@@ -82,7 +76,7 @@ class InputFile:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return self.stamp[2]
 
     def check(self) -> None:
@@ -92,12 +86,7 @@ class InputFile:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[FileIO]:
-        """The file, open for reading.
-
-        Raises:
-            ValueError: if it is not what it was, before or after what the block does.
-            OSError: if it cannot be read; it names the file.
-        """
+        """Open the file for reading; ValueError if it changed before or after the block."""
         try:
             with _open(self.path) as stream:
                 self._compare(stream)
@@ -109,7 +98,7 @@ class InputFile:
             raise OSError(error.errno, error.strerror or str(error), str(self.path)) from error
 
     def read(self, start: int, size: int) -> Tensor:
-        """``size`` bytes from ``start`` on, as a new tensor of bytes; errors are `opened`'s."""
+        """Return ``size`` bytes from ``start`` as a new byte tensor."""
         content = np.empty(size, np.uint8) if self.memory is None else self.memory.take(size)
         view = content.data
         with self.opened() as stream:
@@ -122,8 +111,11 @@ class InputFile:
         return torch.from_numpy(content)
 
     def changed(self) -> ValueError:
-        """The error that says so."""
-        return ValueError(f"{self.path} changed while merging: nothing that was read of it counts")
+        """Return the error for a file that changed."""
+        return ValueError(
+            f"{self.path} changed while merging, so the data read from it are not valid: merge "
+            "again"
+        )
 
     def _compare(self, stream: FileIO) -> None:
         if _stamp(stream) != self.stamp:
@@ -131,12 +123,7 @@ class InputFile:
 
 
 def input_file(path: Path, memory: Memory | None = None) -> InputFile:
-    """The file at a path.
-
-    Raises:
-        FileNotFoundError: if there is none.
-        ValueError: for what is no regular file: reading a pipe or a device may never end.
-    """
+    """Return the regular file at a path; ValueError for others, as reading a pipe may never end."""
     with _open(path) as stream:
         return InputFile(path, _stamp(stream), memory)
 
@@ -154,12 +141,12 @@ def _open(path: Path) -> FileIO:
     return stream
 
 
-def _check_regular(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
         raise ValueError(f"{path} is {kind}, expected a regular file")
 
 
 def _stamp(stream: FileIO) -> tuple[int, ...]:
-    found = os.fstat(stream.fileno())
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    status = os.fstat(stream.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -1,8 +1,8 @@
-"""The header of a safetensors file, read and checked.
+"""Read and check the header of a safetensors file.
 
-The file is the length of its header (8 bytes, little-endian), a JSON header that gives dtype, shape
-and place of every tensor, and the raw tensors, without gaps. What is checked here is what the
-format's own library checks; it maps the file to do so, which a file cut short does not survive.
+The file holds the header's length (8 bytes, little-endian), a JSON header with every tensor's
+dtype, shape and offsets, and the raw tensors without gaps. The checks are those of the format's own
+library, which maps the file into memory and so does not survive one that is cut short.
 """
 
 import json
@@ -38,11 +38,10 @@ _LONGEST = 100_000_000  # bytes of a header, as the format's library has it
 
 
 def read_header(file: InputFile) -> tuple[dict[str, Place], dict[str, str]]:
-    """Places, in the order of the file, and metadata of a safetensors file.
+    """Return the places of all tensors, in file order, and the metadata.
 
     Raises:
-        ValueError: naming the file: truncated, not safetensors, changed, or of a dtype that
-            PyTorch has not.
+        ValueError: if the file is truncated, changed, not safetensors, or of a dtype PyTorch lacks.
     """
     damaged = f"{file.path} is truncated or not safetensors"
     if file.size < 8:
@@ -54,23 +53,23 @@ def read_header(file: InputFile) -> tuple[dict[str, Place], dict[str, str]]:
     try:
         header = json.loads(text.decode(), object_pairs_hook=_without_repeats)
         if not isinstance(header, dict):
-            raise ValueError("its header is no object")
+            raise ValueError("its header is not a JSON object")
         metadata = _metadata(header.pop(METADATA, None))
         places = {key: _place(file, 8 + length, key, entry) for key, entry in header.items()}
         ordered = dict(sorted(places.items(), key=lambda item: (item[1].start, item[1].end)))
         bounds = [(8 + length, 8 + length), *((p.start, p.end) for p in ordered.values())]
         gaps = any(start != end for (_, end), (start, _) in pairwise(bounds))
         if gaps or bounds[-1][1] != file.size:
-            raise ValueError("its tensors do not fill it")
+            raise ValueError("its tensors do not fill the file")
     except _Unsupported as error:
         raise ValueError(f"{file.path}: {error}") from None
-    except (ValueError, RecursionError) as error:  # the former also for what is no JSON, no UTF-8
+    except (ValueError, RecursionError) as error:  # also for invalid JSON and UTF-8
         raise ValueError(f"{damaged}: {error}") from None
     return ordered, metadata
 
 
 class _Unsupported(Exception):
-    """A dtype that PyTorch has not."""
+    """A dtype that PyTorch lacks."""
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -80,11 +79,13 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _metadata(found: object) -> dict[str, str]:
-    found = {} if found is None else found
-    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
-        raise ValueError("its metadata are no texts")
-    return found
+def _metadata(metadata: object) -> dict[str, str]:
+    metadata = {} if metadata is None else metadata
+    if not isinstance(metadata, dict) or not all(
+        isinstance(text, str) for text in metadata.values()
+    ):
+        raise ValueError("its metadata are not texts")
+    return metadata
 
 
 def _place(file: InputFile, origin: int, key: str, entry: object) -> Place:
@@ -94,16 +95,16 @@ def _place(file: InputFile, origin: int, key: str, entry: object) -> Place:
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     for numbers in (shape, offsets):
         if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
-            raise ValueError(f"{key!r} has a shape or offsets that are no whole numbers")
+            raise ValueError(f"{key!r} has a shape or offsets that are not whole numbers")
     if not isinstance(code, str) or len(offsets) != 2:
-        raise ValueError(f"{key!r} has no dtype or no two offsets")
+        raise ValueError(f"{key!r} lacks a dtype or a pair of offsets")
     if code not in DTYPES:
         raise _Unsupported(
             f"{key!r} has the unsupported dtype {code}: if it is quantised, dequantise the model"
         )
     dtype, (start, end) = DTYPES[code], offsets
     if math.prod(filter(None, shape)) * dtype.itemsize >= 2**63:
-        raise ValueError(f"{key!r} has the shape {shape}, which is beyond all memory")
+        raise ValueError(f"{key!r} has the shape {shape}, which is too large for any memory")
     if end - start != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{key!r} has {end - start} bytes, which do not fit its shape {shape}")
     return Place(file, dtype, tuple(shape), origin + start, origin + end)

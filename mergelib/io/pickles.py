@@ -1,9 +1,10 @@
-"""Pickled state dicts, of tensors alone: nothing that a pickle names is ever run.
+"""Pickled state dicts that hold only tensors; code in a pickle is never run.
 
-Since PyTorch 1.6 the file is a zip archive: a pickle that describes the tensors, and a member with
-the bytes of every storage. So a tensor can be read by itself here too, whether members are stored
-as they are or compressed, as in an archive that was packed again. PyTorch's own restricted
-unpickler reads the description, and is given storages that have a size and no memory.
+Since PyTorch 1.6 the file is a zip archive of a pickle that describes the tensors and one member
+per storage, so single tensors can be read, also from compressed members. PyTorch's restricted
+unpickler reads the description; it receives storages without memory. (`torch.load` with
+``mmap=True`` would need less code, but it maps the file into memory and cannot read compressed
+members.)
 """
 
 import contextlib
@@ -36,16 +37,14 @@ _UNREADABLE = 0x1 | 0x20 | 0x40  # flags of members that are encrypted or patche
 
 
 def read_pickle(file: InputFile) -> dict[str, Entry]:
-    """The state dict in a pickle, plain or under ``state_dict`` or ``model``.
+    """Return the state dict in a pickle, either plain or under ``state_dict`` or ``model``.
 
-    Where the file holds further sets of weights, such as averaged ones, a warning says which set
-    is read. Tensors of an archive are places to be read from; those of PyTorch's old format are
-    read.
+    Tensors of an archive are returned as places, those of PyTorch's old format are read. A warning
+    names the set that is read if the file holds several sets of weights.
 
     Raises:
-        ValueError: naming the file: damaged, in need of code, not one state dict, of tensors
-            without values or under a name that safetensors keeps for itself, or a file that claims
-            far more than it holds (a tensor that was expanded, a member that inflates to a bomb).
+        ValueError: if the file is damaged, needs code, does not hold exactly one state dict, holds
+            tensors without values or a reserved name, or claims far more bytes than it has.
     """
     path = file.path
     try:
@@ -53,7 +52,13 @@ def read_pickle(file: InputFile) -> dict[str, Entry]:
             with file.opened() as stream:
                 archive = _Archive(file, stream)
             return _checked(file, archive.content, archive.declared, archive)
-        return _checked(file, _read_whole(file), file.size)
+        with file.opened() as stream:
+            buffered = io.BufferedReader(stream)
+            try:
+                content = torch.load(buffered, map_location="cpu", weights_only=True)
+            finally:
+                buffered.detach()  # which would close the file with it
+        return _checked(file, content, file.size)
     except pickle.UnpicklingError as error:
         raise ValueError(f"{path} is refused: {_explain_code(error)}") from None
     except _Refused:
@@ -63,11 +68,11 @@ def read_pickle(file: InputFile) -> dict[str, Entry]:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a seek to nowhere
             raise
         reason = str(error).strip().split("\n")[0]
-        raise ValueError(f"{path} is truncated or no pickled state dict: {reason}") from None
+        raise ValueError(f"{path} is truncated or not a pickled state dict: {reason}") from None
 
 
 def _explain_code(error: pickle.UnpicklingError) -> str:
-    """What to say of a pickle that PyTorch refuses to read without running code."""
+    """Explain why PyTorch refuses to read a pickle without running code."""
     names = getattr(error, "names", None) or re.findall(r"GLOBAL (\w+(?:\.\w+)+)", str(error))[:1]
     if not names:
         return "it is damaged or needs arbitrary code; convert it to safetensors"
@@ -79,32 +84,27 @@ def _explain_code(error: pickle.UnpicklingError) -> str:
 
 
 def _foreign_names(description: bytes) -> list[str]:
-    """What a pickle names that PyTorch's restricted unpickler does not know."""
-    known = _weights_only_unpickler._get_allowed_globals()
+    """Return the names in a pickle that PyTorch's restricted unpickler does not allow."""
+    allowed = _weights_only_unpickler._get_allowed_globals()
     with contextlib.suppress(pickle.UnpicklingError, ValueError, IndexError):
-        found = _weights_only_unpickler.get_globals_in_pkl(io.BytesIO(description))
-        return sorted(name for name in found if name not in known)
+        names = _weights_only_unpickler.get_globals_in_pkl(io.BytesIO(description))
+        return sorted(name for name in names if name not in allowed)
     return []
 
 
 def identity(entry: Entry) -> Hashable:
-    """What tied tensors, that is one tensor under several names, have in common."""
+    """Return a value that is equal for all names of one tied tensor."""
     if isinstance(entry, Place):
         return entry
     return entry.data_ptr(), entry.shape, entry.stride(), entry.dtype
 
 
 class _Refused(ValueError):
-    """A pickle that is understood, and not to be used."""
+    """A pickle that is readable but not acceptable."""
 
 
 class _Archive:
-    """The zip archive of a pickle.
-
-    Attributes:
-        content: what is pickled; its tensors are on the meta device.
-        declared: bytes that all members together unpack to.
-    """
+    """The zip archive of a pickle; the tensors in ``content`` are on the meta device."""
 
     def __init__(self, file: InputFile, stream: FileIO) -> None:
         self._file, self._stream = file, stream
@@ -140,26 +140,30 @@ class _Archive:
                 )
 
     def _describe(self, archive: zipfile.ZipFile) -> tuple[str, bytes]:
-        """The name of the archive's one folder, and the pickle in it."""
+        """Return the name of the archive's one folder, and the pickle in it."""
         path = self._file.path
-        found = [m for name, m in self._members.items() if name.partition("/")[2] == "data.pkl"]
-        if len(found) != 1:
-            raise _Refused(f"{path} is truncated or no pickled state dict: it holds no data.pkl")
-        if found[0].file_size > self._file.size + _SLACK:
+        descriptions = [
+            m for name, m in self._members.items() if name.partition("/")[2] == "data.pkl"
+        ]
+        if len(descriptions) != 1:
+            raise _Refused(f"{path} is truncated or not a pickled state dict: it holds no data.pkl")
+        if descriptions[0].file_size > self._file.size + _SLACK:
             raise _Refused(f"{path} is refused: its data.pkl inflates far beyond the file's size")
-        root = found[0].filename.removesuffix("data.pkl")
+        root = descriptions[0].filename.removesuffix("data.pkl")
         order = self._members.get(f"{root}byteorder")
         if order is not None and archive.open(order).read(9) != sys.byteorder.encode():
-            raise _Refused(f"{path} is refused: it is of a machine with another order of bytes")
-        return root, archive.read(found[0])
+            raise _Refused(f"{path} is refused: it was written with another byte order")
+        return root, archive.read(descriptions[0])
 
     def _load(self, saved: tuple[Any, ...]) -> TypedStorage:
-        """A storage that the pickle refers to, of its size and without memory."""
+        """Return a storage that the pickle refers to, with its size but without memory."""
         kind, storage, key, _, numel = saved
         dtype = torch.uint8 if storage is UntypedStorage else storage.dtype
         size = numel * dtype.itemsize
         if kind != "storage" or self._member(key).file_size != size:
-            raise _Refused(f"{self._file.path} is damaged: storage {key!r} has not {size} bytes")
+            raise _Refused(
+                f"{self._file.path} is damaged: storage {key!r} does not have {size} bytes"
+            )
         if key not in self._storages:
             self._starts[key] = self._start(self._member(key))
             self._storages[key] = UntypedStorage(size, device="meta")
@@ -170,7 +174,7 @@ class _Archive:
         return self._members[f"{self._root}data/{key}"]
 
     def _start(self, member: zipfile.ZipInfo) -> int:
-        """Where in the file the bytes of a member start."""
+        """Return the offset in the file at which a member's bytes start."""
         self._stream.seek(member.header_offset)
         magic, name, extra = _LOCAL.unpack(self._stream.read(_LOCAL.size))
         start: int = member.header_offset + _LOCAL.size + name + extra
@@ -185,7 +189,7 @@ class _Archive:
         return start
 
     def locate(self, tensor: Tensor) -> Entry:
-        """Where the values of a tensor of the content are; itself, if it brought its own."""
+        """Return the place of a tensor's values, or the tensor itself if it brought its own."""
         if not tensor.is_meta:
             return tensor.detach()
         key = self._keys.get(tensor.untyped_storage()._cdata)
@@ -205,24 +209,14 @@ class _Archive:
         return Place(self._file, tensor.dtype, shape, origin + start, origin + end, strides, packed)
 
 
-def _read_whole(file: InputFile) -> object:
-    """What PyTorch's old format holds."""
-    with file.opened() as stream:
-        buffered = io.BufferedReader(stream)
-        try:
-            return torch.load(buffered, map_location="cpu", weights_only=True)
-        finally:
-            buffered.detach()  # which would close the file with it
-
-
 def _checked(
     file: InputFile, loaded: object, declared: int, archive: _Archive | None = None
 ) -> dict[str, Entry]:
-    """The one state dict in what was loaded, which takes no more than the file declares."""
+    """Return the one state dict in the loaded object, if it needs no more bytes than declared."""
     path = file.path
     inner = [loaded.get(k) for k in ("state_dict", "model")] if isinstance(loaded, Mapping) else []
-    found: list[object] = [loaded, *inner]
-    states = [state for state in found if _is_state_dict(state)]
+    candidates: list[object] = [loaded, *inner]
+    states = [state for state in candidates if _is_state_dict(state)]
     sets = _sets_of_weights(loaded)
     if len(states) != 1:
         there = f" ({', '.join(map(repr, sets))})" if sets else ""
@@ -255,7 +249,7 @@ def _checked(
 
 
 def _sets_of_weights(loaded: object, before: str = "") -> dict[str, object]:
-    """Everything in a checkpoint that may be a model's weights, down to two levels, by its name."""
+    """Return everything in a checkpoint that may be a model's weights, two levels deep, by name."""
     sets: dict[str, object] = {}
     for name, part in loaded.items() if isinstance(loaded, Mapping) else ():
         if _is_state_dict(part):

@@ -1,4 +1,4 @@
-"""Where tensors lie in files, and how they are read from there."""
+"""Read tensors from their places in files."""
 
 import zlib
 from dataclasses import dataclass
@@ -13,13 +13,7 @@ _AT_ONCE = 2**20  # bytes inflated at a time
 
 @dataclass(frozen=True)
 class Packed:
-    """A compressed member of an archive: ``size`` deflated bytes from ``start`` on.
-
-    Attributes:
-        start: of the first byte.
-        size: in the file.
-        crc: checksum of what it inflates to.
-    """
+    """A compressed archive member: ``size`` deflated bytes from ``start``, with its checksum."""
 
     start: int
     size: int
@@ -28,16 +22,9 @@ class Packed:
 
 @dataclass(frozen=True)
 class Place:
-    """A tensor in a file: bytes ``start`` to ``end`` of it, or of what is packed in it.
+    """A tensor in bytes ``start`` to ``end`` of a file, or of the member ``packed`` in it.
 
-    Attributes:
-        file: the file.
-        dtype: the tensor's.
-        shape: the tensor's.
-        start: of the first byte.
-        end: behind the last byte.
-        stride: in entries, if the tensor is not contiguous.
-        packed: what has to be inflated first.
+    The ``stride`` counts entries and is None for a contiguous tensor.
     """
 
     file: InputFile
@@ -49,12 +36,7 @@ class Place:
     packed: Packed | None = None
 
     def read(self) -> Tensor:
-        """The tensor, in memory of its own.
-
-        Raises:
-            ValueError: a file that changed, or does not inflate to what it should.
-            OSError: naming the file, if it cannot be read.
-        """
+        """Return the tensor in memory of its own; ValueError if the file is damaged or changed."""
         if self.start == self.end:
             return torch.empty(self.shape, dtype=self.dtype)
         size = self.end - self.start
@@ -66,7 +48,7 @@ class Place:
         return tensor.clone() if tensor.numel() * tensor.itemsize < size else tensor
 
     def _inflate(self) -> Tensor:
-        """Bytes ``start`` to ``end`` of the packed member, which is inflated piece by piece."""
+        """Inflate the member piece by piece and return bytes ``start`` to ``end`` of it."""
         assert self.packed is not None
         content, position, crc = bytearray(), 0, 0
         left, machine = self.packed.size, zlib.decompressobj(-zlib.MAX_WBITS)

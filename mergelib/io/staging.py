@@ -1,14 +1,6 @@
-"""Outputs that are whole or absent, also where runs are killed or write to one place at a time.
+"""Write outputs completely or not at all, also if a run is killed or several runs compete.
 
-An output is written under a hidden name beside its target, ``.NAME.<8 hex digits>.partial``,
-flushed to the disk and put in place. A file takes the place of another in one step. So does a
-folder where the system can exchange two names (Linux); elsewhere the old folder is moved to
-``.NAME.<8 hex digits>.replaced`` first, and a run killed between the two steps leaves it there,
-for the next run to bring back.
-
-Who writes a hidden file or folder holds a lock on it for as long as it lives. What can be locked is
-of the dead, and removed: what is partial before the next output is computed, what was replaced only
-when something stands in its place.
+The README of this folder explains the protocol of hidden names, locks and renames.
 """
 
 import contextlib
@@ -38,13 +30,10 @@ _CANNOT = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM}  # that syste
 
 @contextlib.contextmanager
 def staged(output: Path, *, folder: bool = False) -> Iterator[Path]:
-    """A hidden new file or folder that becomes ``output`` if the block succeeds, else vanishes.
+    """Yield a hidden new file or folder that replaces ``output`` if the block succeeds.
 
-    What the output replaces hands its permissions on. An output that is a link stays one: what it
-    points to is replaced.
-
-    Raises:
-        OSError: naming the output, if it cannot be written.
+    The permissions of a replaced output are kept. If the output is a link, its target is replaced.
+    An OSError names the output.
     """
     named, output = output, resolved(output)
     _make_parent(output)
@@ -65,11 +54,7 @@ def staged(output: Path, *, folder: bool = False) -> Iterator[Path]:
 
 
 def resolved(path: Path) -> Path:
-    """The path without links.
-
-    Raises:
-        OSError: for links in a circle.
-    """
+    """Return the path with all links resolved; OSError if they form a circle."""
     try:
         return path.resolve()
     except (RuntimeError, OSError):  # the former before Python 3.13
@@ -86,7 +71,7 @@ def _make_parent(output: Path) -> None:
 
 @contextlib.contextmanager
 def _created(output: Path, folder: bool) -> Iterator[Path]:
-    """A new hidden file or folder, locked and nobody else's, that is removed in the end."""
+    """Create a hidden file or folder, lock it, and remove it at the end."""
     partial, lock = _create(output, folder)
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -113,19 +98,19 @@ def _create(output: Path, folder: bool) -> tuple[Path, int | None]:
 
 
 def _take_modes(output: Path, partial: Path, folder: bool) -> None:
-    """Give the new the permissions of the old, a folder's files those of its files."""
+    """Copy the permissions of the old output, and of a folder's files, to the new one."""
     pairs = [(output, partial)]
     if folder:
         pairs += [(output / new.name, new) for new in partial.iterdir()]
     for old, new in pairs:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            found = old.lstat()
-            if stat.S_IFMT(found.st_mode) == stat.S_IFMT(new.lstat().st_mode):
-                os.chmod(new, stat.S_IMODE(found.st_mode))
+            status = old.lstat()
+            if stat.S_IFMT(status.st_mode) == stat.S_IFMT(new.lstat().st_mode):
+                os.chmod(new, stat.S_IMODE(status.st_mode))
 
 
 def _flush(path: Path) -> None:
-    """Bring a file, or a folder with all that is in it, to the disk."""
+    """Flush a file, or a folder with its content, to the disk."""
     if path.is_dir():
         for inner in path.iterdir():
             if not inner.is_symlink():
@@ -137,7 +122,7 @@ def _flush(path: Path) -> None:
 
 
 def _flush_folder(path: Path) -> None:
-    """Bring a folder's list of names to the disk, where the system lets folders be flushed."""
+    """Flush a folder's list of names to the disk, if the system allows it."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:  # Windows; a folder that may be written and not read
@@ -152,7 +137,7 @@ def _flush_folder(path: Path) -> None:
 
 
 def _put(partial: Path, output: Path) -> None:
-    """Let the new take the old's place, whatever other processes put there meanwhile."""
+    """Move the new output into place, whatever other processes put there meanwhile."""
     for _ in range(_TRIES):
         try:
             if not (output.is_dir() and partial.is_dir()):
@@ -168,7 +153,7 @@ def _put(partial: Path, output: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two names in one step; False where the system cannot."""
+    """Exchange two names in one step; return False if the system cannot."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError, TypeError):  # another system, or an old C library
@@ -182,7 +167,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _replace_folder(partial: Path, output: Path) -> None:
-    """Two renames in place of an exchange; what was there comes back if the second one fails."""
+    """Replace a folder by two renames; the old one returns if the second rename fails."""
     try:
         lock = _lock(output)
     except _Taken:  # another run is replacing it
@@ -203,7 +188,7 @@ def _replace_folder(partial: Path, output: Path) -> None:
 
 
 def _restore(output: Path) -> None:
-    """Bring a replaced folder back where a killed run left nothing in its place."""
+    """Restore a replaced folder if a killed run left nothing in its place."""
     for old in _leftovers(output, _REPLACED):
         if os.path.lexists(output):
             return
@@ -214,7 +199,7 @@ def _restore(output: Path) -> None:
 
 
 def _sweep(output: Path, kind: str) -> None:
-    """Remove what dead runs left."""
+    """Remove what killed runs left."""
     for stale in _leftovers(output, kind):
         with _held(stale) as ours:
             if ours:
@@ -222,7 +207,7 @@ def _sweep(output: Path, kind: str) -> None:
 
 
 def _leftovers(output: Path, kind: str) -> list[Path]:
-    """What has exactly a name that is given here."""
+    """Return the paths whose names `_hidden` may have made."""
     ours = re.compile(rf"\.{re.escape(output.name)}\.[0-9a-f]{{8}}\.{kind}")
     try:
         return sorted(path for path in output.parent.iterdir() if ours.fullmatch(path.name))
@@ -235,12 +220,12 @@ def _hidden(output: Path, kind: str) -> Path:
 
 
 class _Taken(Exception):
-    """Another process holds the lock, or the path has become another file's."""
+    """Another process holds the lock, or the path now names another file."""
 
 
 @contextlib.contextmanager
 def _held(path: Path) -> Iterator[bool]:
-    """Whether this process could lock what a dead one left."""
+    """Try to lock a leftover path; yield whether the lock was free."""
     try:
         lock = _lock(path)
     except (_Taken, OSError):
@@ -253,15 +238,7 @@ def _held(path: Path) -> Iterator[bool]:
 
 
 def _lock(path: Path) -> int | None:
-    """Lock a file or folder for as long as this process lives.
-
-    Returns the descriptor that holds the lock, or None where the file system knows no locks (then
-    what a killed run leaves stays until someone removes it).
-
-    Raises:
-        _Taken: if another process has it, or has put another in its place since.
-        FileNotFoundError: if there is no such path.
-    """
+    """Lock a path for the life of this process; None where the system has no locks."""
     if fcntl is None:
         return None
     descriptor = os.open(path, os.O_RDONLY)
@@ -281,7 +258,7 @@ def _lock(path: Path) -> int | None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or folder; what cannot be removed is left, with a warning."""
+    """Remove a file or folder; warn if that fails."""
     try:
         if not os.path.lexists(path):
             return
@@ -290,4 +267,4 @@ def _remove(path: Path) -> None:
         if os.path.lexists(path):
             shutil.rmtree(path, ignore_errors=True)
     except OSError as error:
-        warnings.warn(f"{path} is left behind: {error.strerror or error}", stacklevel=2)
+        warnings.warn(f"{path} could not be removed: {error.strerror or error}", stacklevel=2)

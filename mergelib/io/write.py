@@ -1,7 +1,4 @@
-"""Weights written as safetensors, and where caches lie.
-
-The format lets a file be written as its tensors arrive, once their shapes are known.
-"""
+"""Write safetensors files, also tensor by tensor once all shapes are known."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -22,21 +19,23 @@ _CODES = {dtype: code for code, dtype in DTYPES.items()}
 def save_state_dict(
     state: StateDict, path: AnyPath, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write a state dict to a safetensors file, all of it or nothing; folders are made.
+    """Write a state dict to a safetensors file, completely or not at all; missing folders are made.
 
-    Tied tensors are stored once for each of their names, so that any reader finds every name. The
-    metadata's ``mergelib.tied`` notes them, and `load_state_dict` and merging of files, whose draws
-    depend on names, take them for one again.
+    Tied tensors are stored under each of their names for other readers. The metadata entry
+    ``mergelib.tied`` records the ties, and `load_state_dict` and `mergelib.merge_files` restore
+    them.
 
     Raises:
-        OSError: naming the path, if it cannot be written.
-        ValueError: a dtype or a name that safetensors cannot hold; a tensor that is sparse, nested
-            or without values.
-        TypeError: what is no tensor, or named by no text.
+        OSError: if the file cannot be written; the error names it.
+        ValueError: if safetensors cannot store a dtype or name, or a tensor is sparse, nested or
+            without values.
+        TypeError: if a value is not a tensor, or a key is not text.
     """
     for key, tensor in state.items():
         if not (isinstance(key, str) and isinstance(tensor, Tensor)):
-            raise TypeError(f"state[{key!r}] is a {type(tensor).__name__}, expected text to tensor")
+            raise TypeError(
+                f"state[{key!r}] is a {type(tensor).__name__}, expected a tensor under a text key"
+            )
     check_values("state", state)
     keys = sorted(state, key=lambda key: -state[key].dtype.itemsize)  # keeps tensors aligned
     layout = {key: state[key] for key in keys}
@@ -46,7 +45,7 @@ def save_state_dict(
 
 
 def note_ties(tied: Mapping[str, str]) -> dict[str, str]:
-    """Metadata that say which tensors are one, each further name with the first."""
+    """Return metadata that map each further name of a tied tensor to its first name."""
     return {TIED: json.dumps(dict(tied))} if tied else {}
 
 
@@ -58,13 +57,13 @@ def write_tensors(
 ) -> None:
     """Write a safetensors file as tensors arrive, in the order and of the kinds of ``layout``.
 
-    Bringing it to the disk is left to `staged`.
+    The caller flushes the file to the disk; see `staged`.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for key, tensor in layout.items():
         if key == METADATA:
-            raise ValueError(f"{key!r} is no name for a tensor: safetensors has taken it")
+            raise ValueError(f"{key!r} cannot name a tensor: safetensors reserves this name")
         if tensor.dtype not in _CODES:
             raise ValueError(f"{key!r} has dtype {tensor.dtype}, which safetensors cannot hold")
         start, end = end, end + size_of(tensor)
@@ -82,5 +81,5 @@ def write_tensors(
 
 
 def size_of(tensor: Tensor) -> int:
-    """Bytes of its entries."""
+    """Return the size of a tensor's entries in bytes."""
     return tensor.numel() * tensor.element_size()

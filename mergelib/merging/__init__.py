@@ -1,8 +1,8 @@
 """The one loop that applies rules.
 
-`merge_tensors` walks the tensors, checks them, computes in float32 at least, keeps dtypes, integer
-buffers and ties, and feeds element-wise rules chunks that stay in cache. `merge` drives it over
-models in memory and `mergelib.streaming.merge_files` over files, so both agree bit for bit.
+`merge_tensors` checks the tensors, computes in float32 or wider, keeps dtypes, integer buffers and
+ties, and passes chunks that fit the cache to element-wise rules. `merge` runs it on models in
+memory and `mergelib.merge_files` on files, so both agree bit for bit.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -47,14 +47,14 @@ Group = tuple[list[Tensor], Tensor | None]  # one parameter: the experts' tensor
 
 @dataclass(frozen=True, repr=False)
 class Source(Brief):
-    """Models to be merged, compared already: in memory, or in files and read as asked for.
+    """Models to be merged, already compared, either in memory or read from files on access.
 
     Attributes:
         experts: by name.
-        pretrained: the model they were fine-tuned from.
+        pretrained: the base model, if any.
         selection: the keys of the merged model, and which of them are merged.
-        aliases: tied key -> the key it shares its memory with.
-        kinds: of `mergelib.inspection.kinds.layer_kinds`, where there is a module.
+        aliases: each further name of a tied tensor, with the first name.
+        kinds: `mergelib.inspection.kinds.layer_kinds` of a module, if there is one.
     """
 
     experts: Mapping[str, StateDict]
@@ -65,17 +65,17 @@ class Source(Brief):
 
     @property
     def names(self) -> list[str]:
-        """The experts' names, for messages."""
+        """The experts' names."""
         return list(self.experts)
 
     @property
     def reference(self) -> StateDict:
-        """The pretrained model, else the first expert."""
+        """The pretrained model, or else the first expert."""
         return next(iter(self.experts.values())) if self.pretrained is None else self.pretrained
 
     @property
     def models(self) -> dict[str, StateDict]:
-        """All of them by name, the reference first."""
+        """All models by name, the reference first."""
         base = {} if self.pretrained is None else {"pretrained": self.pretrained}
         return {**base, **self.experts}
 
@@ -83,26 +83,19 @@ class Source(Brief):
         return iter(self.selection.keys)
 
     def check(self, *, parts: bool = True) -> None:
-        """Raise ``ValueError`` for integers or ties that differ between models.
-
-        Args:
-            parts: whether the caller has an ``exclude=`` to speak of.
-        """
+        """Raise ``ValueError`` for integers or ties that differ between models."""
         check_agreement(self.models, self.selection.merged, self.aliases, parts=parts)
 
     def check_companions(
         self, experts: Mapping[str, object], pretrained: object | None = None
     ) -> None:
-        """Compare the files beside weights, of models as the caller gave them; errors are theirs.
-
-        See `mergelib.inspection.companions.check_companions`.
-        """
+        """Compare the files beside weights, of models as the caller gave them."""
         models = experts if pretrained is None else {"pretrained": pretrained, **experts}
         layout = layout_of(self.reference)
         check_companions(models, layout, self.selection.merged, {*self.selection.keys})
 
     def load(self, key: str) -> Group:
-        """The tensors of a key that is merged."""
+        """Return one key's tensors: the experts' and the pretrained model's."""
         pretrained = None if self.pretrained is None else self.pretrained[key]
         return [expert[key] for expert in self.experts.values()], pretrained
 
@@ -110,7 +103,7 @@ class Source(Brief):
 def in_memory(
     experts: Mapping[str, StateDict], pretrained: StateDict | None, parts: Parts | None = None
 ) -> Source:
-    """State dicts in memory as a `Source`; errors are those of `mergelib.parts.select`."""
+    """Return state dicts in memory as a `Source`; raises what `mergelib.parts.select` raises."""
     reference = next(iter(experts.values())) if pretrained is None else pretrained
     for name, model in {"pretrained": pretrained, **experts}.items():
         if isinstance(model, Mapping):
@@ -127,16 +120,13 @@ def check_agreement(
     *,
     parts: bool = True,
 ) -> None:
-    """Raise ``ValueError`` where models differ in what cannot be merged; arguments of `Source`."""
+    """Raise ``ValueError`` if models differ in integers or ties, which cannot be merged."""
     check_integers(models, merged, aliases.keys(), parts=parts)
     check_ties(models, {name: tied_keys(model) for name, model in models.items()}, merged)
 
 
 def tied_keys(state: StateDict) -> dict[str, str]:
-    """Keys whose tensors are one and the same as an earlier key's, in memory or in files.
-
-    Files say so themselves: what is read from them lies apart in memory.
-    """
+    """Map each further name of a tied tensor to its first name, in memory or in files."""
     tied: dict[str, str] | None = getattr(state, "tied", None)
     return statedict.memory_aliases(state) if tied is None else tied
 
@@ -156,54 +146,53 @@ def merge(
 ) -> dict[str, Tensor]:
     """Merge experts into one state dict.
 
+    >>> experts = {"digits": {"w": torch.tensor([1.0])}, "letters": {"w": torch.tensor([3.0])}}
+    >>> merge("task_arithmetic", experts, pretrained={"w": torch.zeros(1)}, scale=0.5)
+    {'w': tensor([2.])}
+
     Args:
         method: a name from `methods`.
-        experts: mapping of name to model, or a list of models, each a state dict, a module or a
-            path that `load_state_dict` reads. Of one set of keys and shapes, but for what
-            ``include``, ``exclude`` and ``missing`` leave out; floating dtypes may differ.
-        pretrained: the model they were fine-tuned from; needed by all but a few methods.
-        include: pattern or patterns of the keys to merge, e.g. ``"bert.*"``; by default all. Other
-            keys are the pretrained model's (else the first expert's), unchecked.
-        exclude: patterns of keys not to merge, e.g. ``"*classifier*"``; they are the pretrained
-            model's too.
-        missing: what happens with a selected key that some model lacks or has in another shape:
-            ``"error"``, ``"base"`` (the result has the pretrained model's tensor) or ``"skip"``
-            (the result does not have the key). See `mergelib.parts`.
-        device: where to compute; by default where the tensors are, for files on the CPU. The
-            result lies where the inputs lie.
-        is_matrix: tells from a key and the pretrained tensor (else the first expert's) what
-            low-rank methods take for a matrix; by default two-dimensional weights that are no
-            table, by the layers of a module, by a bias of their own, or by their names. A
-            convolution that is accepted is folded, one row per filter: see
-            `mergelib.statedict.is_kernel`.
+        experts: name to model, or a list of models: state dicts, modules, or paths that
+            `load_state_dict` reads. Keys and shapes must agree, except where ``include``,
+            ``exclude`` and ``missing`` allow differences; floating dtypes may differ.
+        pretrained: the base model; most methods need it.
+        include: pattern or patterns (`fnmatch`, case-sensitive) of the keys to merge, e.g.
+            ``"bert.*"``; all if None. Other keys are copied from the pretrained model (else the
+            first expert), unchecked.
+        exclude: patterns of keys that are not merged, e.g. ``"*classifier*"``.
+        missing: what happens to a selected key that some model lacks or has in another shape:
+            ``"error"``, ``"base"`` (the result has the pretrained tensor) or ``"skip"`` (the result
+            lacks it).
+        device: where to compute; by default where the tensors are. The result is on the inputs'
+            device.
+        is_matrix: predicate (key, reference tensor) of what low-rank methods treat as a matrix; by
+            default two-dimensional weights that are not tables, as a module's layers, biases or
+            names show. An accepted convolution is folded, one row per filter: see
+            `mergelib.is_kernel`.
         **hyperparameters: the method's own, see `methods`.
 
     Returns:
         A new state dict with the keys and dtypes of the pretrained model (else the first expert).
-        Floating tensors are merged (in float32 at least, and in the widest dtype of the inputs),
-        running means and variances of BatchNorm are averaged by every method (by ``weights``, where
-        a method has them, without those below zero and scaled to sum 1), integer buffers are copied
-        and must agree but for counters, and tied tensors stay tied. No input is changed. The bits
-        are the same on every run with one number of threads; with another number, or with the
-        experts in another order, the last bits of methods that factorise, or that sum over experts,
-        may differ.
+        Floating tensors are merged in float32 or the widest input dtype. BatchNorm's running
+        statistics are averaged by every method, with the method's ``weights`` if it has any
+        (negative ones as 0, scaled to sum 1). Integer buffers are copied, and must agree unless
+        they are counters. Tied tensors stay tied. No input is changed. Results are bit-identical
+        between runs with one number of threads; another number, or another order of experts, may
+        change the last bits.
 
     Raises:
-        ValueError: an unknown method or device; experts that are none or do not match (naming
-            expert and key); adapters, whose tensors do not merge, and quantised weights;
-            integers that differ and are no counters; names that only some models tie; a pattern
-            that matches no key, or nothing left to merge; a NaN or Inf, or a tensor that is sparse,
-            nested or without values (naming it); a hyperparameter out of range; folders or modules
-            whose configurations say that equal shapes mean different weights (another architecture,
-            number of heads, or order of tokens or labels).
-        TypeError: a hyperparameter that the method does not have; an expert that is no model.
-        FileNotFoundError: a path that does not exist.
+        ValueError: for an unknown method or device; no experts, or experts that do not match;
+            adapters and quantised weights; integers or ties that differ; a pattern without a match,
+            or nothing to merge; NaN, Inf, or a sparse, nested or meta tensor; a hyperparameter out
+            of range; or configurations by which equal shapes mean different weights. The message
+            names expert and key.
+        TypeError: for a hyperparameter that the method lacks, or an expert that is not a model.
+        FileNotFoundError: if a path does not exist.
 
     Warns:
-        UserWarning: once, of models that have nothing in common, or are one and the same; of what
-            a method for matrices leaves to an element-wise rule although it may be made of
-            matrices, such as convolutions; of keys that ``missing="skip"`` leaves out; of
-            configurations and vocabularies that disagree otherwise.
+        UserWarning: about models that are unrelated or equal; possible matrices that a method for
+            matrices merges element by element; keys that ``missing="skip"`` leaves out; and other
+            disagreements between configurations and vocabularies.
     """
     check_device(device)
     chosen = get_method(method)
@@ -223,13 +212,13 @@ def merge_checked(
     pretrained: StateDict | None = None,
     **hyperparameters: Any,
 ) -> dict[str, Tensor]:
-    """`merge` of state dicts that were checked and warned of before, so without a warning."""
+    """Run `merge` without checks and warnings, for state dicts that were checked before."""
     source = in_memory(experts, pretrained)
     return dict(merge_tensors(get_method(method), source, hyperparameters, quiet=True))
 
 
 def watch_in_memory(source: Source) -> None:
-    """Warn of models that are unrelated, or one and the same, where no loop of a rule does."""
+    """Warn about models that are unrelated or equal, for methods outside the loop."""
     watch = Watch(source.names, pretrained=source.pretrained is not None)
     for key in source:
         merged = key in source.selection.merged and key not in source.aliases
@@ -247,10 +236,9 @@ def merge_tensors(
     matrices: IsMatrix = is_matrix,
     quiet: bool = False,
 ) -> Iterator[tuple[str, Tensor]]:
-    """Apply a rule to every tensor of a source; yields ``(key, merged tensor)`` in order.
+    """Yield ``(key, merged tensor)`` for every key of a source, in order.
 
-    The loop behind `merge`; arguments, errors and warnings, which there are none of where
-    ``quiet``, are described there.
+    Arguments, errors and warnings (none if ``quiet``) are those of `merge`.
     """
     source.check()
     options = {**method.hyperparameters, **hyperparameters}
@@ -260,18 +248,18 @@ def merge_tensors(
     done: dict[str, Tensor] = {}
     tied = set(source.aliases.values())
     watch = Watch(source.names, pretrained=source.pretrained is not None)
-    sorted_out = Matrices(matrices, layout_of(source.reference), source.kinds)
+    predicate = Matrices(matrices, layout_of(source.reference), source.kinds)
     for key in source:
         if key in source.aliases:
             merged = done[source.aliases[key]]
         elif key in source.selection.merged:
             group = source.load(key)
             arguments = {**options, **further.get(key, {})}
-            merged = _merge_one(method, source, key, group, arguments, device, sorted_out)
+            merged = _merge_one(method, source, key, group, arguments, device, predicate)
             if merged.is_floating_point() and not quiet:
                 watch.add(*group)
-                sorted_out.note(key, merged)
-            del group  # else it would outlive the next load
+                predicate.note(key, merged)
+            del group  # so that it is freed before the next load
         else:
             merged = source.reference[key].clone()
         if key in tied:
@@ -279,7 +267,7 @@ def merge_tensors(
         if key == source.selection.keys[-1]:  # not after the loop, which may be left at its end
             watch.tell()
             if method.elsewhere is not None:
-                sorted_out.tell(method.name, f"leaves to {method.elsewhere.__name__}")
+                predicate.tell(method.name, f"leaves to {method.elsewhere.__name__}")
         yield key, merged
         del merged
 
@@ -293,7 +281,7 @@ def _merge_one(
     device: torch.device | str | None,
     matrices: IsMatrix,
 ) -> Tensor:
-    """One key's merged tensor: averaged for statistics, copied for counters."""
+    """Merge one key: average statistics, copy counters, apply the rule to weights."""
     experts, pretrained = group
     reference = experts[0] if pretrained is None else pretrained
     if not is_weight(key, reference):
@@ -313,7 +301,7 @@ def _merge_one(
 
 
 def _for_statistics(arguments: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Arguments of `average` for running statistics: the method's own weights, if it has any."""
+    """Return `average`'s arguments for running statistics: the method's own weights, if any."""
     weights = arguments.get("weights")
     if weights is None or len(weights) != count or not all(map(is_finite_number, weights)):
         return {} if weights is None else {"weights": weights}  # which `average` refuses
@@ -321,11 +309,7 @@ def _for_statistics(arguments: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 def is_weight(key: str, tensor: Tensor) -> bool:
-    """Whether a tensor is merged, as floating ones are, and not copied, as counters are.
-
-    Raises:
-        ValueError: for floating and complex dtypes that methods do not compute with.
-    """
+    """Whether a tensor is floating, so that it is merged; ValueError for unsupported dtypes."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return False
     if tensor.dtype not in FLOATS:
@@ -337,7 +321,7 @@ def is_weight(key: str, tensor: Tensor) -> bool:
 
 
 def _floating(source: Source, device: torch.device | str | None) -> Iterator[tuple[str, Group]]:
-    """What a first pass reads: every weight that is merged, where and as it will be merged."""
+    """Yield the weights that a first pass reads, on the device of the merge."""
     for key in source:
         if key in source.selection.merged and key not in source.aliases:
             experts, pretrained = source.load(key)

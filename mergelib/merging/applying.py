@@ -1,7 +1,6 @@
-"""One tensor through a rule: cast, checked, moved, and in pieces where the rule may be fed so."""
+"""Apply a rule to one tensor: cast, check, move, and split into pieces if the rule allows it."""
 
 import hashlib
-import inspect
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, overload
@@ -9,22 +8,19 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from mergelib.registry import Method
+from mergelib.registry import Method, parameters_of
 from mergelib.statedict import is_finite
 
 CHUNK = 2**14  # entries that an element-wise rule sees at a time: T of them fit a core's cache
-LONG = 2**20  # entries where a cache is no help: for rules that pass over their inputs once
+LONG = 2**20  # entries at a time for rules that read their inputs once, where a cache does not help
 
 
 class NotFinite(Exception):
-    """A NaN or an infinity was met."""
+    """An input or the result holds NaN or infinity."""
 
 
 class _Computable(Sequence[Tensor]):
-    """Tensors as a rule computes with them: each is cast, moved and checked when it is taken.
-
-    So a rule that takes one expert at a time holds one cast copy, not one of every expert.
-    """
+    """Tensors that are cast, moved and checked on access, so that only one cast copy is held."""
 
     def __init__(
         self, tensors: Sequence[Tensor], dtype: torch.dtype, device: torch.device, checked: bool
@@ -51,12 +47,12 @@ class _Computable(Sequence[Tensor]):
 
 
 def precision(experts: Sequence[Tensor], pretrained: Tensor | None) -> torch.dtype:
-    """The dtype to compute in: float32, or the widest of the inputs' if that is wider."""
+    """Return the dtype to compute in: float32, or the widest input dtype if that is wider."""
     return reduce(torch.promote_types, dtypes(experts, pretrained), torch.float32)
 
 
 def dtypes(experts: Sequence[Tensor], pretrained: Tensor | None) -> set[torch.dtype]:
-    """The dtypes of one parameter in all models."""
+    """Return the dtypes of one parameter in all models."""
     return {tensor.dtype for tensor in (*experts, pretrained) if tensor is not None}
 
 
@@ -68,12 +64,12 @@ def apply_rule(
     arguments: dict[str, Any],
     device: torch.device,
 ) -> Tensor:
-    """One tensor through the rule where it ``applies``, or through what takes its place."""
+    """Apply the rule to one tensor, or its substitute for non-matrices unless it ``applies``."""
     function, elementwise = method.function, method.elementwise
     if not applies:
         assert method.elsewhere is not None
         function, elementwise = method.elsewhere, True
-    accepted = inspect.signature(function).parameters
+    accepted = parameters_of(function)
     arguments = {name: value for name, value in arguments.items() if name in accepted}
     reference = experts[0] if pretrained is None else pretrained
     base = [] if pretrained is None else [pretrained]
@@ -93,7 +89,7 @@ def apply_rule(
 
     if elementwise or method.rowwise:
         return _in_pieces(method, elementwise, call, (experts, base), arguments, reference, device)
-    if method.elsewhere is not None and reference.dim() > 2:  # a convolution, told to be one
+    if method.elsewhere is not None and reference.dim() > 2:  # an accepted convolution
         experts, base = ([tensor.flatten(1) for tensor in group] for group in (experts, base))
     return call(experts, base, **arguments).to(reference.device).view(reference.shape)
 
@@ -107,7 +103,7 @@ def _in_pieces(
     reference: Tensor,
     device: torch.device,
 ) -> Tensor:
-    """One tensor through a rule in flat chunks, or in some rows at a time."""
+    """Apply a rule in flat chunks, or to some rows at a time."""
     out = torch.empty(reference.shape, dtype=reference.dtype, device=reference.device)
     if not out.numel():
         return out
@@ -128,10 +124,10 @@ def _in_pieces(
 
 
 def _chunk_size(method: Method, entries: int, device: torch.device) -> int:
-    """How many entries of a tensor an element-wise rule is fed at a time."""
+    """Return how many entries an element-wise rule receives at a time."""
     if method.linear and device.type == "cpu":
         return LONG
-    if method.draws or device.type == "cpu":  # what is drawn shall not depend on the device
+    if method.draws or device.type == "cpu":  # draws must not depend on the device
         return CHUNK
     return max(1, entries)
 
@@ -139,19 +135,24 @@ def _chunk_size(method: Method, entries: int, device: torch.device) -> int:
 def explain_not_finite(
     key: str, names: Sequence[str], experts: Sequence[Tensor], pretrained: Tensor | None
 ) -> str:
-    """What to say when merging ``key`` met something that is not finite."""
+    """Return the error message for a merge that met a value that is not finite."""
     inputs = dict(zip(names, experts, strict=True))
     if pretrained is not None:
         inputs["pretrained"] = pretrained
     for name, tensor in inputs.items():
-        bad = ~torch.isfinite(tensor)
-        if bad.any():
-            kind = "NaN" if tensor[bad].isnan().any() else "Inf"
-            return f"{name}[{key!r}] holds {kind} in {int(bad.sum())} of {bad.numel()} entries"
+        if not torch.isfinite(tensor).all():
+            return not_finite(f"{name}[{key!r}]", tensor)
     return f"merging {key!r} overflowed: its inputs are finite, the result is not"
 
 
+def not_finite(what: str, tensor: Tensor) -> str:
+    """Return the error message for a tensor with values that are not finite."""
+    kind = "NaN" if tensor.isnan().any() else "Inf"
+    count = int((~torch.isfinite(tensor)).sum())
+    return f"{what} holds {kind} in {count} of {tensor.numel()} entries"
+
+
 def own_seed(seed: int, key: str | int) -> int:
-    """A seed for one part of the work, whose draws then do not depend on the parts before it."""
+    """Return a seed for one part of the work, so that its draws do not depend on earlier parts."""
     digest = hashlib.sha256(f"{seed}/{key}".encode()).digest()
     return int.from_bytes(digest[:7], "big")

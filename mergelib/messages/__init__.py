@@ -1,1 +1,1 @@
-"""What users are told: what is refused and why, what is warned of, and long records in short."""
+"""Refusals, warnings, and short texts for values."""

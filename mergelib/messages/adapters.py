@@ -1,8 +1,8 @@
-"""Files of adapters in place of models, told by their structure and not by a list of names.
+"""Recognise adapter files by their structure.
 
-An adapter's update of a weight is a product, a rotation or another function of its tensors that is
-not linear, so the average of such tensors is not an adapter of the average. Scales of activations
-(IA³) and single vectors are linear, and pass.
+An adapter's update is a product or another nonlinear function of its tensors, so the average of
+these tensors is not an adapter of the average. Scales of activations (IA³) and single vectors are
+linear and pass.
 """
 
 import re
@@ -25,13 +25,7 @@ Model = Mapping[str, Tensor]
 
 
 def factors_of(model: Model, base: Model, selected: Set[str]) -> list[str]:
-    """Keys of an adapter's tensors that do not merge one by one, among those selected.
-
-    Args:
-        model: only keys and shapes are looked at.
-        base: another model to compare with, or an empty one.
-        selected: the keys to be merged.
-    """
+    """Return the selected keys of an adapter's tensors; only keys and shapes are read."""
     keys = [key for key in model if key in selected and isinstance(model[key], Tensor)]
     named = [key for key in keys if _NAMED.search(key)]
     below = _below_leaves([key for key in keys if key not in base], model, base)
@@ -44,39 +38,30 @@ def factors_of(model: Model, base: Model, selected: Set[str]) -> list[str]:
 
 
 def _below_leaves(keys: list[str], model: Model, base: Model) -> list[str]:
-    """Tensors inside what is a single layer in the other model: modules in it, or several matrices.
-
-    One matrix may be its weight under another name.
-    """
+    """Return tensors inside a single layer of ``base``: modules in it, or several matrices."""
     leaves = {key.rpartition(".")[0] for key in base}
-    found: dict[str, list[str]] = defaultdict(list)
+    by_layer: dict[str, list[str]] = defaultdict(list)
     inner = set()
     for key in keys:
         parts = key.split(".")
         for i in range(1, len(parts)):
             layer, rest = ".".join(parts[:i]), parts[i:]
             if layer in leaves and _is_foreign(rest[0]) and (rest[1:] or model[key].dim() > 1):
-                found[layer].append(key)
+                by_layer[layer].append(key)
                 inner |= {layer} if rest[1:] else set()
                 break
-    several = {layer for layer, tensors in found.items() if len(tensors) > 1}
-    return [key for layer in found if layer in inner | several for key in found[layer]]
+    several = {layer for layer, tensors in by_layer.items() if len(tensors) > 1}
+    return [key for layer in by_layer if layer in inner | several for key in by_layer[layer]]
 
 
 def _is_foreign(name: str) -> bool:
-    """Whether no ordinary layer has this part, be it pruned, quantised or reparametrised."""
+    """Whether no ordinary, pruned, quantised or reparametrised layer has this part."""
     usual = ("weight", "bias", "parametrizations", "in_proj_", "out_proj")
     return not (name.isdigit() or name.startswith(usual))  # a number: of a mixture's expert
 
 
 def _wrapped(shapes: Mapping[str, tuple[int, ...]], *, narrowed: bool) -> list[str]:
-    """What PEFT saved, but for one vector per layer, or the weight and bias of a normalisation.
-
-    Args:
-        shapes: by key.
-        narrowed: whether the caller chose among the keys: then whole layers that an adapter stores
-            beside its factors may be merged.
-    """
+    """Return what PEFT saved, except single vectors and, if ``narrowed``, whole layers."""
     layers: dict[str, list[str]] = defaultdict(list)
     for key in shapes:
         layers[_OWN.sub("", key) if _OWN.search(key) else key.rpartition(".")[0]].append(key)
@@ -92,7 +77,7 @@ def _wrapped(shapes: Mapping[str, tuple[int, ...]], *, narrowed: bool) -> list[s
 
 
 def _scaled(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """All keys, if every layer has a single number ``alpha``, as kohya and LyCORIS save."""
+    """Return all keys if every layer has a number ``alpha``, as kohya and LyCORIS save."""
     layers = {key.rpartition(".")[0] for key in shapes if key.endswith(".alpha")}
     numbers = all(prod(shapes[f"{layer}.alpha"]) == 1 for layer in layers)
     inside = all(any(key.startswith(f"{layer}.") for layer in layers) for key in shapes)
@@ -101,7 +86,7 @@ def _scaled(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
 
 
 def _paired(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """All matrices, if they come in pairs of one small inner dimension, and there are no biases."""
+    """Return all matrices if they form pairs of small inner dimension and there is no bias."""
     layers: dict[str, list[str]] = defaultdict(list)
     for key, shape in shapes.items():
         if len(shape) > 1:

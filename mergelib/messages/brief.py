@@ -1,4 +1,4 @@
-"""Long records in short: a ``repr`` that names what there is, and prints no tensor."""
+"""A short ``repr`` for large records, without tensors."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 LONGEST = 60  # characters of a plain value
 SHOWN = 3  # names of a mapping
+_PLAIN = (bool, int, float, str, type(None))
 
 
 class Brief:
-    """A dataclass whose ``repr`` is one line: use it with ``@dataclass(repr=False)``."""
+    """A dataclass with a one-line ``repr``; use it with ``@dataclass(repr=False)``."""
 
     def __repr__(self) -> str:
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
@@ -20,11 +21,7 @@ class Brief:
 
 
 def brief(value: Any) -> str:
-    """A value in a few words.
-
-    A tensor by dtype and shape, a state dict by its tensors and bytes, a table by its shape, other
-    mappings and long sequences by their first names and their length, a record by its name.
-    """
+    """Return a short text for a value: shapes, sizes and first names, but no tensors or tables."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, nn.Module):
@@ -51,15 +48,11 @@ def _mapping(value: Mapping[Any, Any]) -> str:
     if value and all(isinstance(part, Tensor) for part in value.values()):
         size = sum(part.numel() * part.element_size() for part in value.values())
         return f"<{len(value)} tensors, {_bytes(size)}>"
-    text = repr(value) if all(map(_is_plain, value.values())) else ""
+    text = repr(value) if all(isinstance(v, _PLAIN) for v in value.values()) else ""
     if not value or 0 < len(text) <= LONGEST:
         return text or "{}"
     names = [str(name) for name in value][:SHOWN]
     return f"<{len(value)}: {', '.join(names)}{', …' if len(value) > SHOWN else ''}>"
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _bytes(size: float) -> str:

@@ -1,4 +1,4 @@
-"""Whether a value is of the kind that an annotation names, and that kind in words."""
+"""Check whether a value fits an annotation, and describe the annotation in words."""
 
 import inspect
 import math
@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 def is_finite_number(value: object) -> bool:
-    """Whether a value is a number, and neither NaN nor infinite."""
+    """Whether a value is a number that is neither NaN nor infinite."""
     try:
         return math.isfinite(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):  # the latter of tensors of several entries
@@ -17,27 +17,26 @@ def is_finite_number(value: object) -> bool:
 
 
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function's or dataclass's parameters, without those it cannot resolve.
+    """Return the annotations of a function's or dataclass's parameters, without unresolvable ones.
 
-    A parameter that has none is taken for a number if its default is one.
+    A parameter without annotation counts as a number if its default is one.
     """
     try:
-        known = get_type_hints(function)
+        annotations = get_type_hints(function)
     except NameError:  # of a name that is only known where the function was written
-        known = {}
+        annotations = {}
     numbers = {
         name: float
         for name, parameter in inspect.signature(function).parameters.items()
         if isinstance(parameter.default, float)
     }
-    return {**numbers, **known}
+    return {**numbers, **annotations}
 
 
 def fits(kind: Any, value: Any) -> bool:
-    """Whether a value is of a kind, as far as that can be told; any text is for a choice of texts.
+    """Whether a value fits an annotation; any text fits a ``Literal``.
 
-    Which of the texts there are, how long a list must be, and what is in range is left to the
-    method, which says so in its own words.
+    Methods check choices, lengths and ranges themselves, with messages of their own.
     """
     origin, inner = get_origin(kind), get_args(kind)
     if kind in (None, NoneType):
@@ -63,7 +62,7 @@ def fits(kind: Any, value: Any) -> bool:
 
 
 def in_words(kind: Any) -> str:
-    """What a value must be."""
+    """Describe an annotation in words."""
     origin, inner = get_origin(kind), get_args(kind)
     simple = {float: "a finite number", int: "an integer", bool: "True or False", str: "a text"}
     if kind in (None, NoneType):

@@ -1,9 +1,8 @@
-"""Inputs that would merge without an error into something wrong, and devices that there are not.
+"""Refuse inputs that would merge into wrong weights without an error, and unusable devices.
 
-Factors of adapters: with LoRA a model's update is the product ``B A``, and the average of such
-products is not the product of the averages. Quantised weights: integers whose meaning lies in a
-scale that stands elsewhere; to a merge they look like counters, which are copied. Both are refused
-by name.
+With LoRA the update is a product ``B A``, and the average of products is not the product of
+averages. Quantised weights are integers whose scale is stored elsewhere; a merge would copy them
+like counters.
 """
 
 import os
@@ -26,15 +25,9 @@ _LEAVE_OUT = "; or leave them out with exclude="
 def check_mergeable(
     models: Mapping[str, Mapping[str, Tensor]], selected: Set[str], *, parts: bool
 ) -> None:
-    """Refuse adapters and quantised weights among the keys that are to be merged.
+    """Raise ``ValueError`` for adapters and quantised weights among the selected keys.
 
-    Args:
-        models: by name; only keys and dtypes are looked at.
-        selected: the keys to be merged.
-        parts: whether the caller has an ``exclude=`` to speak of.
-
-    Raises:
-        ValueError: naming model and key, and what to do.
+    With ``parts`` the message may suggest ``exclude=``.
     """
     otherwise = _LEAVE_OUT if parts else ""
     first = next(iter(models.values()))
@@ -55,11 +48,7 @@ def check_mergeable(
 
 
 def is_quantised(key: str, tensor: Tensor) -> bool:
-    """Whether integers are weights, by dtype and name, and not a counter, an index or a mask.
-
-    True for PyTorch's quantised dtypes, for int8 in two dimensions or more, and for integers under
-    a name such as ``weight``, ``qweight``, ``qzeros`` or ``weight_packed``.
-    """
+    """Whether integers are weights, judged by dtype and name, not counters, indices or masks."""
     if tensor.is_quantized:
         return True
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
@@ -71,16 +60,16 @@ def is_quantised(key: str, tensor: Tensor) -> bool:
 
 
 def refuse_adapter_folder(name: str, path: str | os.PathLike[str]) -> None:
-    """Raise ``ValueError`` for a folder that PEFT saved an adapter to, and no model beside it."""
+    """Raise ``ValueError`` for a folder that holds a PEFT adapter but no model."""
     folder = Path(path)
     if (folder / "adapter_config.json").is_file() and not any(folder.glob("*model*.index.json")):
         whole = (folder / file for file in ("model.safetensors", "pytorch_model.bin"))
         if not any(file.is_file() for file in whole):
-            raise ValueError(f"{name}: {folder} holds an adapter and no model: {_MERGED_FIRST}")
+            raise ValueError(f"{name}: {folder} holds an adapter but no model: {_MERGED_FIRST}")
 
 
 def check_device(device: torch.device | str | None) -> None:
-    """Raise ``ValueError``, of one line, unless PyTorch can compute on the device."""
+    """Raise a one-line ``ValueError`` unless PyTorch can compute on the device."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # the latter where PyTorch has no CUDA

@@ -1,4 +1,4 @@
-"""Keys that differ by a prefix, or by the names of an older version: what to say of them."""
+"""Explain keys that differ by a prefix or by the names of an older version."""
 
 import re
 from collections import Counter
@@ -11,23 +11,16 @@ _FEW, _ENOUGH = 4, 0.5  # keys, and a share of them, that have to match
 
 
 def explain_names(name: str, actual: Iterable[str], what: str, expected: Iterable[str]) -> str:
-    """How the keys of a model would match those of another, or an empty text.
-
-    Args:
-        name: of the model, for the message.
-        actual: its keys.
-        what: the name of the other one.
-        expected: its keys.
-    """
-    wanted, keys = set(expected), list(actual)
-    best, changes = sum(key in wanted for key in keys), ""
+    """Return how the keys of model ``name`` would match those of ``what``, or an empty text."""
+    expected_keys, keys = set(expected), list(actual)
+    best, changes = sum(key in expected_keys for key in keys), ""
     for names, words in ((keys, ""), ([_renewed(key) for key in keys], _OLD_WORDS)):
-        for old, new in [("", ""), *_prefixes(names, wanted)]:
+        for old, new in [("", ""), *_prefixes(names, expected_keys)]:
             moved = (new + key[len(old) :] for key in names if key.startswith(old))
-            count = len({*moved} & wanted)
+            count = len({*moved} & expected_keys)
             if count > best:
                 best, changes = count, " and ".join(filter(None, (_words(old, new), words)))
-    few = best < max(_FEW, _ENOUGH * min(len(keys), len(wanted))) and best < len(keys)
+    few = best < max(_FEW, _ENOUGH * min(len(keys), len(expected_keys))) and best < len(keys)
     if not changes or few:
         return ""
     share = f"all {best}" if best == len(keys) else f"{best} of its {len(keys)}"
@@ -46,21 +39,21 @@ def _words(old: str, new: str) -> str:
     return f"{new!r} in place of the prefix {old!r}" if new else f"the prefix {old!r} removed"
 
 
-def _prefixes(keys: Sequence[str], wanted: set[str]) -> list[tuple[str, str]]:
-    """Prefixes of keys, each with the one to put in its place, the most frequent first."""
+def _prefixes(keys: Sequence[str], expected_keys: set[str]) -> list[tuple[str, str]]:
+    """Return pairs of prefixes (old, new), the most frequent first."""
     endings: dict[str, str] = {}
-    for key in wanted:
+    for key in expected_keys:
         parts = key.split(".")
         for i in range(len(parts)):
             endings.setdefault(".".join(parts[i:]), key)
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     step = -(-len(keys) // _TRIED) or 1
-    for key in [key for key in keys[::step] if key not in wanted]:
+    for key in [key for key in keys[::step] if key not in expected_keys]:
         parts = key.split(".")
         for i in range(len(parts)):
             ending = ".".join(parts[i:])
             if ending in endings:
                 old, new = key.removesuffix(ending), endings[ending].removesuffix(ending)
-                found[old, new] += 1
+                counts[old, new] += 1
                 break
-    return [pair for pair, _ in found.most_common(8)]
+    return [pair for pair, _ in counts.most_common(8)]

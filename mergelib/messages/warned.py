@@ -1,4 +1,4 @@
-"""Warnings: as if from the line that called the package, and in one line."""
+"""One-line warnings that point to the caller of the package."""
 
 import sys
 import warnings
@@ -7,7 +7,7 @@ _OWN = {"mergelib", "torch"}
 
 
 def warn(text: str) -> None:
-    """Warn, as if from the line that called this package, where it is shown once."""
+    """Warn at the line that called this package; Python shows each line's warning once."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _OWN:
         level, frame = level + 1, frame.f_back

@@ -1,7 +1,7 @@
-"""How a model is called with other weights, whatever it takes and gives.
+"""Call a model with other weights.
 
-Tied weights, dictionaries of inputs and the outputs of Hugging Face models are understood here,
-and nowhere else.
+Only this module knows about tied weights, dictionaries of inputs and outputs of Hugging Face
+models.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ Transforms = Transform | Mapping[str, Transform] | None
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
-    """Names of parameters and buffers that are one and the same as an earlier one's."""
+    """Map names of shared parameters and buffers to the first name of each."""
     first: dict[Tensor, str] = {}
     ties = {}
     for named in (model.named_parameters, model.named_buffers):
@@ -33,36 +33,27 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 
 def run_with(model: nn.Module, state: StateDict, inputs: Inputs) -> Any:
-    """What a model gives with other weights, as it gives it.
+    """Return a model's raw output with other weights.
 
-    Tied weights are passed under their first name, from which PyTorch ties the others again.
+    Tied weights are passed under their first name; PyTorch ties the other names again.
     """
     ties = tied_names(model)
-    own = {key: value for key, value in state.items() if ties.get(key) not in state}
+    weights = {key: value for key, value in state.items() if ties.get(key) not in state}
     if isinstance(inputs, Tensor):
-        return functional_call(model, own, (inputs,))
-    return functional_call(model, own, (), dict(inputs))
+        return functional_call(model, weights, (inputs,))
+    return functional_call(model, weights, (), dict(inputs))
 
 
 def call_with(model: nn.Module, state: StateDict, inputs: Inputs) -> Tensor:
-    """The output of a model with other weights, as one tensor; see `output_of`."""
+    """Return a model's output with other weights as one tensor; see `output_of`."""
     return output_of(run_with(model, state, inputs))
 
 
-def call(model: nn.Module, inputs: Inputs) -> Tensor:
-    """The output of a model with its own weights, as one tensor; see `output_of`."""
-    return output_of(model(inputs) if isinstance(inputs, Tensor) else model(**inputs))
-
-
 def output_of(output: Any) -> Tensor:
-    """A model's output as one tensor.
+    """Return a model's output as one tensor.
 
-    Of what Hugging Face models give it is the ``logits``, where the model classifies itself; else
-    what a head goes on with: ``pooler_output`` ``(B, width)``, or ``last_hidden_state``
-    ``(B, N, width)``.
-
-    Raises:
-        TypeError: for an output without any of them.
+    For outputs of Hugging Face models this is ``logits``, else ``pooler_output`` ``(B, width)``,
+    else ``last_hidden_state`` ``(B, N, width)``; TypeError if there is none of them.
     """
     if isinstance(output, Tensor):
         return output
@@ -71,28 +62,25 @@ def output_of(output: Any) -> Tensor:
         if isinstance(value, Tensor):
             return value
     raise TypeError(
-        f"the model gives a {type(output).__name__}, expected a tensor, or an output with logits, "
-        "pooler_output or last_hidden_state"
+        f"the model returns a {type(output).__name__}, expected a tensor, or an output with "
+        "logits, pooler_output or last_hidden_state"
     )
 
 
 def transform_of(transform: Transforms, task: str) -> Transform | None:
-    """A task's transform, where there is one for all or, by task, its own."""
+    """Return a task's transform, from one for all tasks or one per task."""
     return transform.get(task) if isinstance(transform, Mapping) else transform
 
 
 def transformed(inputs: Inputs, transform: Transform | None) -> Inputs:
-    """Inputs as the model takes them."""
+    """Return inputs as the model takes them."""
     ready: Inputs = inputs if transform is None else transform(inputs)
     return ready
 
 
 @contextmanager
 def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Put models and heads into evaluation mode, then every submodule back into its own mode.
-
-    Also after an error, and for a submodule that several of them share.
-    """
+    """Put models into evaluation mode, and every submodule back into its own mode afterwards."""
     modes = [(module, module.training) for model in models for module in model.modules()]
     try:
         for model in models:
@@ -112,7 +100,7 @@ def features(
     batch_size: int = 500,
     transform: Transform | None = None,
 ) -> Tensor:
-    """What a model gives its head, in evaluation mode: inputs to features ``(N, …, width)``."""
+    """Return the features ``(N, …, width)`` that a model passes to its head, in evaluation mode."""
     device = next(model.parameters()).device
     moved = {key: value.to(device) for key, value in state.items()}
     parts = []

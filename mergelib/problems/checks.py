@@ -1,4 +1,4 @@
-"""Checks of what procedures are given; each raises ValueError and names the culprit."""
+"""Checks of a procedure's inputs; each raises ValueError and names the cause."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from mergelib.statedict import StateDict
 
 
 def check_tasks(data: Mapping[str, object], known: Mapping[str, object], what: str) -> None:
-    """Raise ValueError for no data, or for a task that lacks its head or expert (``what``)."""
+    """Refuse empty data, and a task without its head or expert (``what``)."""
     if not data:
         raise ValueError("no data: pass inputs of at least one task")
     for task in data:
@@ -26,21 +26,19 @@ def check_labels(
     heads: Mapping[str, nn.Module],
     transform: Transforms,
 ) -> None:
-    """Refuse labels that are no classes of their task's head; tasks without labels are passed over.
+    """Refuse labels that are not classes of their task's head; unlabelled tasks are skipped.
 
-    One example of each task goes through the model with ``state``, to see what its head gives.
-
-    Raises:
-        ValueError: labels of another shape than the predictions or no int64, a class out of range;
-            it names the task.
+    One example of each task passes through the model with ``state`` to obtain the head's shape.
     """
     for task, part in data.items():
         examples = as_examples(part)
         if examples.labels is None:
             continue
-        own = transform_of(transform, task)
+        task_transform = transform_of(transform, task)
         with evaluating(heads[task]):
-            shape = heads[task](features(model, state, examples[:1], transform=own)).shape
+            shape = heads[task](
+                features(model, state, examples[:1], transform=task_transform)
+            ).shape
         labels = examples.labels
         if labels[:1].numel() != shape[:-1].numel():
             raise ValueError(
@@ -51,10 +49,7 @@ def check_labels(
 
 
 def check_classes(task: str, labels: Tensor, classes: int, *, ignoring: bool = False) -> None:
-    """Raise ValueError, naming the task, for labels that are not int64 from 0 to classes - 1.
-
-    Where ``ignoring``, the label `IGNORED` is one of them.
-    """
+    """Refuse labels that are not int64 in 0 to classes - 1, or `IGNORED` if ``ignoring``."""
     if labels.dtype != torch.int64:
         raise ValueError(f"labels of task {task!r} are {labels.dtype}, expected torch.int64")
     wrong = (labels < 0) | (labels >= classes)
@@ -68,19 +63,19 @@ def check_classes(task: str, labels: Tensor, classes: int, *, ignoring: bool = F
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:
-    """Raise ValueError for a setting that is none of the known ones."""
+    """Refuse a setting that is not one of the known values."""
     if value not in known:
         raise ValueError(f"{name} is {value!r}, expected {' or '.join(map(repr, known))}")
 
 
 def check_finite(what: str, tensor: Tensor) -> None:
-    """Raise ValueError, naming ``what``, for a tensor with NaN or Inf in it."""
+    """Refuse a tensor with NaN or Inf."""
     if not torch.isfinite(tensor).all():
         raise ValueError(f"{what} holds NaN or Inf: look at the inputs")
 
 
 def check_steps(steps: int, batch_size: int) -> None:
-    """Raise ValueError for fewer than no steps, or an empty batch."""
+    """Refuse a negative number of steps, or an empty batch."""
     if steps < 0:
         raise ValueError(f"steps is {steps}, expected at least 0")
     if batch_size < 1:
@@ -88,6 +83,6 @@ def check_steps(steps: int, batch_size: int) -> None:
 
 
 def check_positive(name: str, value: float) -> None:
-    """Raise ValueError for a setting that is not above 0."""
+    """Refuse a setting that is not above 0."""
     if not value > 0:
         raise ValueError(f"{name} is {value}, expected a positive number")

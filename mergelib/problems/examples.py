@@ -1,11 +1,10 @@
-"""Examples of a task: inputs as the model takes them, with labels or without.
+"""Examples of a task: inputs as the model takes them, with or without labels.
 
-Inputs are one tensor, or a dictionary of tensors as Hugging Face models take them. What users have
-(tensors, pairs, dictionaries, loaders of these) is read once by `read_examples`; from there on
-every procedure sees the same small class.
+Inputs are a tensor, or a dictionary of tensors as for Hugging Face models. `read_examples` reads
+tensors, pairs, dictionaries and loaders once; every procedure then sees the same small class.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +21,7 @@ MASK = "attention_mask"
 
 @dataclass(frozen=True, repr=False)
 class Examples(Brief):
-    """Examples of one task, in memory.
-
-    Attributes:
-        inputs: a tensor, or name to tensor; the first dimension counts examples.
-        labels: classes ``(N, …)`` or other targets, None where there are none.
-    """
+    """Examples of one task in memory; the first dimension of inputs and labels counts them."""
 
     inputs: Inputs
     labels: Tensor | None = None
@@ -36,11 +30,14 @@ class Examples(Brief):
         return len(self._tensors[0])
 
     def __getitem__(self, rows: Tensor | slice) -> "Examples":
-        """Some examples: a slice, or row numbers on any device."""
-        labels = None if self.labels is None else _take(self.labels, rows)
+        """Return some examples, by a slice or by row numbers on any device."""
+        return self._each(lambda x: x[rows.to(x.device) if isinstance(rows, Tensor) else rows])
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> "Examples":
+        labels = None if self.labels is None else function(self.labels)
         if isinstance(self.inputs, Tensor):
-            return Examples(_take(self.inputs, rows), labels)
-        return Examples({name: _take(x, rows) for name, x in self.inputs.items()}, labels)
+            return Examples(function(self.inputs), labels)
+        return Examples({name: function(x) for name, x in self.inputs.items()}, labels)
 
     @property
     def _tensors(self) -> list[Tensor]:
@@ -48,59 +45,51 @@ class Examples(Brief):
 
     @property
     def unlabelled(self) -> "Examples":
-        """The same without labels."""
+        """The same examples without labels."""
         return Examples(self.inputs)
 
     @property
     def pair(self) -> "tuple[Tensor | Examples, Tensor]":
-        """Inputs and labels; both can be indexed by rows and moved to a device.
-
-        Raises:
-            ValueError: if there are no labels.
-        """
+        """Inputs and labels, which can be indexed by rows and moved; ValueError without labels."""
         if self.labels is None:
             raise ValueError("these examples have no labels")
         inputs = self.inputs if isinstance(self.inputs, Tensor) else self.unlabelled
         return inputs, self.labels
 
     def to(self, device: torch.device | str) -> "Examples":
-        """The same on a device."""
-        labels = None if self.labels is None else self.labels.to(device)
-        if isinstance(self.inputs, Tensor):
-            return Examples(self.inputs.to(device), labels)
-        return Examples({name: x.to(device) for name, x in self.inputs.items()}, labels)
+        """Return the examples on a device."""
+        return self._each(lambda x: x.to(device))
 
     def batches(self, size: int) -> Iterator["Examples"]:
-        """All examples in their order, so many at once."""
+        """Yield all examples in order, ``size`` at a time."""
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
     def own_positions(self, outputs: Tensor) -> Tensor:
-        """Outputs ``(N, L, …)`` for these examples padded with others, cut to their own length."""
+        """Cut outputs ``(N, L, …)`` of a jointly padded batch to these examples' own length."""
         if isinstance(self.inputs, Tensor) or "input_ids" not in self.inputs or outputs.dim() < 3:
             return outputs
         return outputs[:, : self.inputs["input_ids"].shape[1]]
 
     def rows_of(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Outputs ``(N, …, C)`` of these examples as rows ``(M, C)``, and their labels ``(M,)``.
+        """Return outputs ``(N, …, C)`` as rows ``(M, C)``, and their labels ``(M,)``.
 
-        Positions of a sequence are rows of their own; padding, where the attention mask is 0, is
-        left out.
+        Positions of a sequence are rows; padding, where the attention mask is 0, is left out.
         """
-        kept = self._kept(outputs)
-        if kept is None:
+        positions = self._positions(outputs)
+        if positions is None:
             return outputs.flatten(0, -2), None if self.labels is None else self.labels.flatten()
-        labels = None if self.labels is None else self.labels[kept.to(self.labels.device)]
-        return outputs[kept], labels
+        labels = None if self.labels is None else self.labels[positions.to(self.labels.device)]
+        return outputs[positions], labels
 
     def without_padding(self, outputs: Tensor) -> Tensor:
-        """Outputs ``(N, …)`` as they are, but ``(M, width)`` where some are those of padding."""
-        kept = self._kept(outputs)
-        return outputs if kept is None else outputs[kept]
+        """Return outputs ``(N, …)``, as rows ``(M, width)`` without padding if there is a mask."""
+        positions = self._positions(outputs)
+        return outputs if positions is None else outputs[positions]
 
-    def _kept(self, outputs: Tensor) -> Tensor | None:
-        """Which positions of outputs ``(N, L, width)`` are no padding, if there is a mask."""
-        mask = _mask_of(self.inputs)
+    def _positions(self, outputs: Tensor) -> Tensor | None:
+        """Return which positions of outputs ``(N, L, width)`` are not padding, if known."""
+        mask = None if isinstance(self.inputs, Tensor) else self.inputs.get(MASK)
         if mask is None or outputs.dim() != 3 or outputs.shape[:2] != mask.shape:
             return None
         return mask.bool().to(outputs.device)
@@ -110,17 +99,16 @@ Part = Examples | Inputs | tuple[Inputs | Examples, Tensor | None]
 
 
 def as_examples(part: Part) -> Examples:
-    """Inputs, or a pair of inputs and labels, as examples."""
+    """Return inputs, or a pair of inputs and labels, as examples."""
     if isinstance(part, tuple):
         return Examples(as_examples(part[0]).inputs, part[1])
     return part if isinstance(part, Examples) else Examples(part)
 
 
 def join(parts: Sequence[Examples]) -> Examples:
-    """Examples of several tasks or batches as one, dictionaries padded to the longest.
+    """Concatenate examples; sequences are padded to the longest.
 
-    Where sequences differ in length there is an attention mask afterwards, 0 on what is added;
-    labels there are `IGNORED`.
+    If lengths differ, the result has an attention mask, 0 on padding, where labels are `IGNORED`.
     """
     if len(parts) == 1:
         return parts[0]
@@ -142,16 +130,16 @@ def join(parts: Sequence[Examples]) -> Examples:
 
 
 def read_examples(task: str, data: Any) -> Examples:
-    """What a user gives as the data of a task, checked and in memory.
+    """Read a user's data of one task into memory and check them.
 
     Args:
         task: its name, for messages.
-        data: a tensor; a dictionary of tensors, whose ``labels`` are taken out; a pair of either
+        data: a tensor; a dictionary of tensors, from which ``labels`` are removed; a pair of either
             and labels; or an iterable of such batches, e.g. a `DataLoader`, which is read once.
 
     Raises:
-        TypeError: for anything else.
-        ValueError: no examples, not one label for each, inputs that are not finite.
+        TypeError: for other data.
+        ValueError: if there are no examples, numbers of labels differ, or inputs are not finite.
     """
     if isinstance(data, Examples):
         examples = data
@@ -168,7 +156,7 @@ def read_examples(task: str, data: Any) -> Examples:
 
 
 def _one(task: str, batch: Any) -> Examples:
-    """One batch of any kind."""
+    """Return one batch of any kind as examples."""
     if isinstance(batch, tuple):
         if len(batch) not in (1, 2):
             raise ValueError(f"task {task!r} has batches of {len(batch)} parts, expected 1 or 2")
@@ -198,7 +186,7 @@ def _unreadable(task: str, data: object) -> TypeError:
 
 
 def _checked(task: str, examples: Examples) -> Examples:
-    """Refuse examples that are none, of different numbers, or not finite."""
+    """Refuse examples that are empty, differ in number or are not finite."""
     inputs = examples.inputs
     tensors = {"inputs": inputs} if isinstance(inputs, Tensor) else inputs
     count = len(examples)
@@ -215,11 +203,7 @@ def _checked(task: str, examples: Examples) -> Examples:
 
 
 def _next_token(examples: Examples) -> Examples:
-    """Labels that repeat ``input_ids`` moved to where they are predicted.
-
-    Hugging Face's causal language models take such labels and compare each with the prediction of
-    the position before it; here every label lies at its own prediction. Padding is not judged.
-    """
+    """Shift labels that repeat ``input_ids`` to the position that predicts them; ignore padding."""
     inputs, labels = examples.inputs, examples.labels
     if isinstance(inputs, Tensor) or labels is None or "input_ids" not in inputs:
         return examples
@@ -228,22 +212,14 @@ def _next_token(examples: Examples) -> Examples:
         return examples
     if MASK in inputs:
         labels = labels.masked_fill(inputs[MASK] == 0, IGNORED)
-    judged = labels != IGNORED
-    if torch.equal(labels[judged], tokens[judged]):
+    counted = labels != IGNORED
+    if torch.equal(labels[counted], tokens[counted]):
         labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
     return Examples(inputs, labels)
 
 
-def _mask_of(inputs: Inputs) -> Tensor | None:
-    return None if isinstance(inputs, Tensor) else inputs.get(MASK)
-
-
-def _take(tensor: Tensor, rows: Tensor | slice) -> Tensor:
-    return tensor[rows.to(tensor.device) if isinstance(rows, Tensor) else rows]
-
-
 def _with_mask(inputs: Inputs, parts: Sequence[Examples]) -> dict[str, Tensor]:
-    """Inputs by name, with an attention mask if any part has one or lengths differ."""
+    """Return inputs by name, with an attention mask if any part has one or lengths differ."""
     if isinstance(inputs, Tensor):
         raise ValueError("some batches are tensors and others dictionaries: expected one kind")
     named = dict(inputs)
@@ -256,7 +232,7 @@ def _with_mask(inputs: Inputs, parts: Sequence[Examples]) -> dict[str, Tensor]:
 
 
 def _padded(tensors: Sequence[Tensor], value: int) -> Tensor:
-    """Concatenated along the first dimension, the second one padded to the longest."""
+    """Concatenate tensors; the second dimension is padded to the longest."""
     if tensors[0].dim() < 2:
         return torch.cat(list(tensors))
     longest = max(tensor.shape[1] for tensor in tensors)

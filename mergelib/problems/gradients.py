@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +21,10 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, repr=False)
 class ExampleLoss(Brief):
-    """The loss of one example, from parameters by name, its inputs and its label.
+    """The loss of one example as a function of parameters, inputs and label.
 
-    Attributes:
-        model: the architecture; its mode is the caller's.
-        head: from its output to logits.
-        constants: what of the state is no parameter, as the statistics of BatchNorm.
-        criterion: from logits ``(M, C)`` and labels ``(M,)`` of one example to a scalar.
+    The ``criterion`` maps logits ``(M, C)`` and labels ``(M,)`` of one example to a scalar;
+    ``constants`` are tensors that are not parameters, such as BatchNorm's statistics.
     """
 
     model: nn.Module
@@ -36,7 +33,7 @@ class ExampleLoss(Brief):
     criterion: Criterion
 
     def logits(self, parameters: Tensors, inputs: Inputs) -> Tensor:
-        """What model and head give for a batch of inputs."""
+        """Return the logits of a batch of inputs."""
         logits: Tensor = self.head(call_with(self.model, {**self.constants, **parameters}, inputs))
         return logits
 
@@ -48,33 +45,23 @@ class ExampleLoss(Brief):
 def example_loss(
     model: nn.Module, state: StateDict, head: nn.Module, criterion: Criterion
 ) -> tuple[Tensors, ExampleLoss]:
-    """The parameters that a state holds, in float32 on the model's device, and an example's loss.
-
-    Args:
-        model: the architecture.
-        state: its weights.
-        head: from its output to logits.
-        criterion: see `ExampleLoss`.
-    """
+    """Return a state's parameters, in float32 on the model's device, and the `ExampleLoss`."""
     device = next(model.parameters()).device
     names = [name for name, _ in model.named_parameters()]
     parameters = {name: state[name].detach().float().to(device) for name in names}
-    known = {*parameters, *tied_names(model)}
-    constants = {key: value.to(device) for key, value in state.items() if key not in known}
+    parameter_names = {*parameters, *tied_names(model)}
+    constants = {
+        key: value.to(device) for key, value in state.items() if key not in parameter_names
+    }
     return parameters, ExampleLoss(model, head, constants, criterion)
 
 
 def example_losses(
     loss: LossOfOne, parameters: Tensors, x: Inputs, y: Tensor, *, own: bool = False
 ) -> Tensor:
-    """The loss of each example of a batch, ``(B,)``: vectorised, or one by one if that fails.
+    """Return the loss of each example, ``(B,)``: vectorised, or one by one if that fails.
 
-    Args:
-        loss: of one example.
-        parameters: by name.
-        x: inputs, examples first.
-        y: labels.
-        own: parameters are of each example, examples first.
+    With ``own`` every example has parameters of its own, stacked in the first dimension.
     """
     try:
         losses: Tensor = vmap(loss, in_dims=(0 if own else None, 0, 0))(parameters, x, y)
@@ -87,18 +74,16 @@ def example_losses(
 
 
 class ExampleGradients:
-    """Gradients of single examples: vectorised, or one by one once that has failed."""
+    """Gradients of single examples: vectorised, or one by one after that has failed."""
 
     def __init__(self) -> None:
         self._one_by_one = False
 
     def __call__(self, loss: LossOfOne, parameters: Tensors, x: Inputs, y: Tensor) -> Tensors:
-        """The gradient of each example of a batch, by parameter, examples first.
+        """Return the gradients of a batch by parameter; the first dimension counts examples.
 
-        Fused attention has no rule for this: call it under ``sdpa_kernel(SDPBackend.MATH)``.
-
-        Warns:
-            UserWarning: if PyTorch cannot vectorise the model, so that examples go one by one.
+        Fused attention cannot be vectorised: use ``sdpa_kernel(SDPBackend.MATH)``. A
+        UserWarning reports a model that cannot be vectorised either way.
         """
         if not self._one_by_one:
             try:
@@ -112,29 +97,19 @@ class ExampleGradients:
         if not self._one_by_one:  # after the loop, which meets errors of the model itself as well
             self._one_by_one = True
             warnings.warn(
-                f"the model's examples cannot be vectorised, so they go one by one: {reason}",
+                f"the model's examples cannot be vectorised, so they run one by one: {reason}",
                 stacklevel=2,
             )
         return {name: torch.stack([row[name].detach() for row in rows]) for name in parameters}
 
 
-@overload
-def _row(inputs: Tensors, row: int) -> Tensors: ...
+def _row(inputs: Any, row: int) -> Any:
+    """Return one example, without the dimension that counts examples."""
+    return inputs[row] if isinstance(inputs, Tensor) else {n: x[row] for n, x in inputs.items()}
 
 
-@overload
-def _row(inputs: Inputs, row: int) -> Inputs: ...
-
-
-def _row(inputs: Inputs, row: int) -> Inputs:
-    """One example, without the dimension that counts them."""
-    if isinstance(inputs, Tensor):
-        return inputs[row]
-    return {name: x[row] for name, x in inputs.items()}
-
-
-def _alone(example: Inputs) -> Inputs:
-    """One example as a batch."""
-    if isinstance(example, Tensor):
-        return example[None]
-    return {name: x[None] for name, x in example.items()}
+def _alone(example: Any) -> Any:
+    """Return one example as a batch."""
+    return (
+        example[None] if isinstance(example, Tensor) else {n: x[None] for n, x in example.items()}
+    )

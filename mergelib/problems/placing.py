@@ -1,4 +1,4 @@
-"""State dicts on a device, ties kept; those in files stay there until a tensor is asked for."""
+"""Move state dicts to a device and keep ties; tensors in files are read and moved on access."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,13 +10,9 @@ from mergelib.statedict import StateDict, layout_of, repeated
 
 
 class LazyState(Mapping[str, Tensor]):
-    """A state dict whose tensors are read, cast and moved whenever they are asked for.
+    """A state dict whose tensors are read, cast and moved on access.
 
-    Args:
-        parts: key to the state dict that has its tensor, such as a `mergelib.Checkpoint`, and the
-            key there.
-        layout: shapes, and the dtypes to cast to, by tensors without memory.
-        device: where to move them; by default they stay where they are read.
+    Every key has a state dict and the key there in ``parts``; ``layout`` holds shapes and dtypes.
     """
 
     def __init__(
@@ -42,7 +38,7 @@ class LazyState(Mapping[str, Tensor]):
 
     @property
     def tied(self) -> dict[str, str]:
-        """Keys of tensors that have an earlier key, to which they are mapped."""
+        """Map each further name of a tied tensor to its first name."""
         states = {id(state): state for state, _ in self._parts.values()}
         ties = {name: tied_keys(state) for name, state in states.items()}
         return repeated(
@@ -51,12 +47,12 @@ class LazyState(Mapping[str, Tensor]):
 
 
 def is_lazy(state: StateDict) -> bool:
-    """Whether every access reads a tensor anew, as of a `mergelib.Checkpoint`."""
+    """Whether every access reads a tensor again, as for a `mergelib.Checkpoint`."""
     return hasattr(state, "layout")
 
 
 def state_to(state: StateDict, device: torch.device | str) -> StateDict:
-    """The state dict on a device; tied tensors stay tied, and lazily read ones lazily read."""
+    """Return the state dict on a device; ties and lazy reading are kept."""
     device = torch.empty(0, device=device).device  # "cuda" is the current one, say cuda:0
     if is_lazy(state):
         here = all(state[key].device == device for key in list(state)[:1])

@@ -1,8 +1,8 @@
-"""The problem that every procedure is given: experts and data, validated once."""
+"""The input of every procedure: experts and data, validated once."""
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from mergelib.inspection.kinds import IsMatrix as IsMatrix
 from mergelib.inspection.watch import Watch
 from mergelib.io import Checkpoint, Model, Models, as_state
 from mergelib.merging import check_agreement, is_weight, tied_keys
+from mergelib.merging.applying import not_finite
 from mergelib.messages.brief import Brief
 from mergelib.parts import Parts, Selection, select
 from mergelib.problems.calling import (
@@ -44,23 +45,22 @@ from mergelib.statedict import (
 
 @dataclass(frozen=True, repr=False)
 class Problem(Brief):
-    """What a procedure works on. What it does not need is empty, and it does not look at it.
+    """The input of a procedure; what it does not need is empty.
 
-    `mergelib.adapt` makes one from what users have, and checks it; whoever makes one otherwise
-    vouches for it.
+    `mergelib.adapt` makes and checks one; code that makes one itself must ensure that it is valid.
 
     Attributes:
         experts: name to state dict, at least one.
-        pretrained: the state dict they were fine-tuned from; it gives the order of keys.
-        model: the architecture; its own weights are left alone.
-        data: task to examples, with labels where the procedure reads them.
-        heads: task to what turns the model's output into logits.
-        transform: from a batch of inputs to the model's; one for all tasks, or task to its own.
-        start: where a procedure begins, if a user says.
-        statistics: expert to what was computed from its data elsewhere.
-        is_matrix: tells from key and tensor what is a matrix for low-rank methods.
-        parts: what of the models is merged; the experts have the base's tensors elsewhere.
-        selection: the keys that this comes to.
+        pretrained: the base model's state dict, which sets the order of keys.
+        model: the architecture; its own weights are not used.
+        data: task to examples, with labels if the procedure reads them.
+        heads: task to a module that maps the model's output to logits.
+        transform: maps a batch of inputs to the model's; one for all tasks, or one per task.
+        start: the initial weights, if given.
+        statistics: expert to precomputed statistics of its data.
+        is_matrix: predicate (key, tensor) of what low-rank methods treat as a matrix.
+        parts: which parts of the models are merged; elsewhere the experts equal the base.
+        selection: the corresponding keys.
     """
 
     experts: Mapping[str, StateDict]
@@ -77,11 +77,11 @@ class Problem(Brief):
 
     @property
     def first(self) -> StateDict:
-        """The point to begin with: ``start``, or the pretrained model."""
+        """The initial weights: ``start``, or the pretrained model."""
         return self.pretrained if self.start is None else self.start
 
     def to(self, device: torch.device | str) -> "Problem":
-        """The problem on a device, but for its data, which follow batch by batch."""
+        """Return the problem on a device; data follow batch by batch."""
         return replace(
             self,
             experts={name: state_to(state, device) for name, state in self.experts.items()},
@@ -94,34 +94,22 @@ class Problem(Brief):
 
 
 def check_needs(
-    method: str, needs: Needs, given: Mapping[str, Any], *, running: bool, parts: bool
+    method: str, needs: Needs, arguments: Mapping[str, Any], *, running: bool, parts: bool
 ) -> None:
-    """Compare what a procedure needs with the arguments of `mergelib.adapt` that it was given.
-
-    Args:
-        method: the procedure's name, for messages.
-        needs: what it needs.
-        given: argument to value, None where there is none.
-        running: whether it will run the model, as not all do who have statistics.
-        parts: whether only parts of the models are to be merged.
-
-    Raises:
-        ValueError: an argument that is missing.
-        TypeError: an argument that the procedure has no use for.
-    """
+    """Raise ValueError for a missing argument of `mergelib.adapt`, TypeError for a useless one."""
     for name in ("start", "statistics"):
-        if given[name] is not None and name not in needs.accepts:
-            raise TypeError(f"{method} takes no {name}=")
+        if arguments[name] is not None and name not in needs.accepts:
+            raise TypeError(f"{method} does not accept {name}=")
     if parts and not needs.parts:
-        raise TypeError(f"{method} takes no parts of models: it trains the whole one")
+        raise TypeError(f"{method} cannot merge parts of models, because it trains the whole model")
     for name, needed in (("pretrained", needs.pretrained), ("model", running), ("data", running)):
-        if needed and given[name] is None:
+        if needed and arguments[name] is None:
             article = "the pretrained model" if name == "pretrained" else name
             raise ValueError(f"{method} needs {article}: pass {name}=")
 
 
 def read_experts(experts: Models) -> dict[str, StateDict]:
-    """Experts by name; files are read tensor by tensor, when they are needed."""
+    """Return experts by name; files are read tensor by tensor, on access."""
 
     def read(model: Model) -> StateDict:
         if isinstance(model, str | os.PathLike):
@@ -134,17 +122,17 @@ def read_experts(experts: Models) -> dict[str, StateDict]:
 def read_statistics(
     statistics: Mapping[str, Model], experts: Mapping[str, StateDict]
 ) -> dict[str, StateDict]:
-    """Statistics by expert, each of which there is."""
+    """Return statistics by expert; ValueError for a name that is not an expert."""
     for name in statistics:
         if name not in experts:
             raise ValueError(
-                f"statistics name {name!r}, which is no expert; there are: {', '.join(experts)}"
+                f"statistics name {name!r}, which is not an expert; there are: {', '.join(experts)}"
             )
     return {name: as_state(given) for name, given in statistics.items()}
 
 
 def checked_states(problem: Problem) -> Problem:
-    """Ties as in the model, keys, shapes and dtypes alike, everything finite."""
+    """Return the problem with tied, compatible and finite state dicts."""
     ties = tied_names(problem.model)
     experts = {name: _tied(name, state, ties) for name, state in problem.experts.items()}
     base = problem.pretrained and _tied("pretrained", problem.pretrained, ties)
@@ -169,10 +157,7 @@ def checked_states(problem: Problem) -> Problem:
 def check_models(
     problem: Problem, experts: Mapping[str, object], pretrained: object | None = None
 ) -> None:
-    """Compare the files beside weights, of a checked problem's models as the caller gave them.
-
-    See `mergelib.inspection.companions.check_companions`.
-    """
+    """Compare the files beside the weights of a checked problem's models."""
     assert problem.selection is not None
     base = {"pretrained": pretrained} if problem.pretrained else {}
     reference = problem.pretrained or next(iter(problem.experts.values()))
@@ -181,10 +166,10 @@ def check_models(
 
 
 def _selected(expert: StateDict, reference: StateDict, selection: Selection) -> StateDict:
-    """An expert with the reference's tensors where it is not merged, in the reference's dtypes."""
+    """Return an expert in the reference's dtypes, with its tensors where nothing is merged."""
     kinds = {key: tensor.dtype for key, tensor in layout_of(expert).items()}
-    alike = all(kinds.get(key) == t.dtype for key, t in layout_of(reference).items())
-    if alike and expert.keys() == reference.keys() == selection.merged:
+    same_dtypes = all(kinds.get(key) == t.dtype for key, t in layout_of(reference).items())
+    if same_dtypes and expert.keys() == reference.keys() == selection.merged:
         return expert
     if is_lazy(expert):
         parts = {key: (expert if key in selection.merged else reference, key) for key in reference}
@@ -196,16 +181,13 @@ def _selected(expert: StateDict, reference: StateDict, selection: Selection) -> 
 
 
 def _tied(name: str, state: StateDict, ties: Mapping[str, str]) -> StateDict:
-    """A state dict in which keys that the model ties are one tensor.
-
-    Files often hold it under one of its keys only.
-    """
+    """Return a state dict in which keys that the model ties are one tensor."""
     check_mapping(state, name)
-    known = {key: first for key, first in ties.items() if key in state or first in state}
-    if not known:
+    model_ties = {key: first for key, first in ties.items() if key in state or first in state}
+    if not model_ties:
         return state
     names = {key: key for key in state}  # and by which of its own keys each is to be read
-    for key, first in known.items():
+    for key, first in model_ties.items():
         held = names.setdefault(first, key)
         if key in state and held != key:
             tensor, other = state[key], state[held]
@@ -220,9 +202,9 @@ def _tied(name: str, state: StateDict, ties: Mapping[str, str]) -> StateDict:
 
 def _check_fits(model: nn.Module, name: str, state: StateDict) -> None:
     """Refuse a state dict without the model's keys and shapes."""
-    own = model.state_dict()
-    check_keys(own, state, name, "the model")
-    for key, tensor in own.items():
+    expected = model.state_dict()
+    check_keys(expected, state, name, "the model")
+    for key, tensor in expected.items():
         if tensor.shape != state[key].shape:
             raise ValueError(
                 f"{name}[{key!r}] has shape {tuple(state[key].shape)}, "
@@ -231,10 +213,14 @@ def _check_fits(model: nn.Module, name: str, state: StateDict) -> None:
 
 
 def _look_through(experts: Mapping[str, StateDict], base: StateDict, selection: Selection) -> None:
-    """Refuse what is not finite, and warn of unrelated models and copies; one tensor at a time."""
+    """Refuse values that are not finite, and warn about unrelated models, one tensor at a time."""
     watch = Watch([*experts], pretrained=bool(base))
     models = {**experts, **({"pretrained": base} if base else {})}
     states = list(models.values())
+
+    def whole(key: str, number: int) -> Tensor:
+        return states[number][key]
+
     for key, kind in layout_of(states[-1]).items():
         samples = []
         for name, state in models.items():
@@ -243,19 +229,13 @@ def _look_through(experts: Mapping[str, StateDict], base: StateDict, selection: 
             samples.append(watch.sample(tensor))
             del tensor
         if key in selection.merged and kind.is_floating_point():
-            watch.add_samples(samples, kind.dim(), partial(_tensor_of, states, key))
+            watch.add_samples(samples, kind.dim(), partial(whole, key))
     watch.tell()
-
-
-def _tensor_of(states: Sequence[StateDict], key: str, number: int) -> Tensor:
-    return states[number][key]
 
 
 def _check_finite(name: str, key: str, tensor: Tensor) -> None:
     if is_weight(key, tensor) and not is_finite(tensor):
-        kind = "NaN" if tensor.isnan().any() else "Inf"
-        count = int((~torch.isfinite(tensor)).sum())
-        raise ValueError(f"{name}[{key!r}] holds {kind} in {count} of {tensor.numel()} entries")
+        raise ValueError(not_finite(f"{name}[{key!r}]", tensor))
 
 
 def with_data(
@@ -265,9 +245,9 @@ def with_data(
     data: Mapping[str, Any],
     heads: Mapping[str, nn.Module] | None,
 ) -> Problem:
-    """The problem with its data and heads, which fit each other, the model and the experts."""
-    given = dict.fromkeys(data, nn.Identity()) if heads is None else heads
-    check_tasks(data, given if needs.heads else data, "head")
+    """Return the problem with its data and heads, checked against model and experts."""
+    task_heads = dict.fromkeys(data, nn.Identity()) if heads is None else heads
+    check_tasks(data, task_heads if needs.heads else data, "head")
     if needs.every_task:
         check_tasks(data, problem.experts, "expert")
     if needs.every_expert:
@@ -279,16 +259,16 @@ def with_data(
         if needs.labels and part.labels is None:
             who = f"{method} with {needs.setting}" if needs.setting else method
             raise ValueError(f"{who} needs labels: pass (inputs, labels) for task {task!r}")
-    problem = replace(problem, data=examples, heads=given if needs.heads else {})
+    problem = replace(problem, data=examples, heads=task_heads if needs.heads else {})
     if needs.heads and heads is None:
         _check_logits(problem)
     if needs.labels == "classes":
-        check_labels(examples, problem.model, problem.first, given, problem.transform)
+        check_labels(examples, problem.model, problem.first, task_heads, problem.transform)
     return problem
 
 
 def _check_logits(problem: Problem) -> None:
-    """Refuse a model that gives features for a head, where there is no head."""
+    """Refuse a model that returns features instead of logits, if there is no head."""
     task, examples = next(iter(problem.data.items()))
     model = problem.model
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -296,4 +276,4 @@ def _check_logits(problem: Problem) -> None:
     with torch.no_grad(), evaluating(model):
         output = run_with(model, {}, inputs)
     if not isinstance(output, Tensor) and getattr(output, "logits", None) is None:
-        raise ValueError("the model gives features and no logits: pass heads=")
+        raise ValueError("the model returns features instead of logits: pass heads=")

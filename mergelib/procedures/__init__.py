@@ -1,8 +1,7 @@
-"""Procedures: merging methods that look at data.
+"""Procedures: merging methods that use data.
 
-They take the model and what turns its output into predictions besides the experts. What data each
-needs, and how much of it, stands in `mergelib.methods`. CoGraM is called here, too, and has its
-own package, `mergelib.cogram`.
+Besides experts they take the model and its heads. `mergelib.methods` lists the data that each
+needs. CoGraM has a package of its own, `mergelib.cogram`.
 """
 
 from mergelib.procedures import (  # each registers its methods, in the order `methods` lists them

@@ -1,12 +1,12 @@
 """AdaMerging: merging coefficients learned by entropy (Yang et al., 2024).
 
-The merged weights are θ_l = o_l + Σ_t λ_{t,l} v_{t,l} in every tensor l, with an origin o and basis
-vectors v that a data-free method defines: θ_0 and task vectors, TIES' trimmed ones that agree with
-the election, or CART's average and centred low-rank ones. The coefficients λ minimise the
-entropy of predictions on unlabelled inputs.
+The merged weights are θ_l = o_l + Σ_t λ_{t,l} v_{t,l} in every tensor l. A data-free method defines
+the origin o and basis vectors v: θ_0 and task vectors, TIES' trimmed ones that agree with the
+elected sign, or CART's average and centred low-rank ones. The coefficients λ minimise the entropy
+of predictions on unlabelled inputs.
 
-No graph goes through the mixing: one ordinary backward pass gives the gradient with respect to the
-merged weights, g_l = ∂ℓ/∂θ_l, and ∂ℓ/∂λ_{t,l} = ⟨g_l, v_{t,l}⟩ is an inner product.
+The mixing needs no graph: one backward pass gives the gradient with respect to the merged weights,
+g_l = ∂ℓ/∂θ_l, and ∂ℓ/∂λ_{t,l} = ⟨g_l, v_{t,l}⟩ is an inner product.
 """
 
 import math
@@ -40,13 +40,13 @@ STARTS = {"task_arithmetic": 0.3, "ties": 0.3, "cart": 1.0}
 
 @dataclass(frozen=True, repr=False)
 class Span(Brief):
-    """Origin and basis vectors, shape ``(T, …)``, of every tensor that coefficients move."""
+    """Origin and basis vectors, shape ``(T, …)``, of every tensor."""
 
     origin: dict[str, Tensor]
     vectors: dict[str, Tensor]
 
     def at(self, coefficients: Tensor) -> dict[str, Tensor]:
-        """The merged tensors at coefficients of shape ``(T, tensors)``."""
+        """Return the merged tensors at coefficients of shape ``(T, tensors)``."""
         merged = dict(self.origin)
         for column, (key, vectors) in enumerate(self.vectors.items()):
             weights = coefficients[:, column].to(vectors.dtype)
@@ -54,7 +54,7 @@ class Span(Brief):
         return merged
 
     def pull(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Gradients of the coefficients from those of the tensors with a basis, in their order."""
+        """Return the coefficients' gradients, from those of the tensors with a basis, in order."""
         pulled = [
             (vectors.flatten(1) @ gradient.flatten()).float()
             for vectors, gradient in zip(self.vectors.values(), gradients, strict=True)
@@ -72,14 +72,13 @@ def span(
     density: float = 0.2,
     is_matrix: IsMatrix = is_matrix,
 ) -> Span:
-    """Origin and basis of a data-free method.
+    """Return the origin and basis of a data-free method.
 
-    With all coefficients λ, its point is `merge` of that method at scale λ: ``task_arithmetic``;
-    ``ties`` with ``reduce="sum"``; ``cart``, where only matrices have a basis, as elsewhere centred
-    vectors of full rank are no part of the method.
+    With all coefficients λ the point equals `merge` of the method at scale λ: ``task_arithmetic``;
+    ``ties`` with ``reduce="sum"``; or ``cart``, where only matrices have a basis.
 
     Raises:
-        ValueError: another base, experts that do not match, NaN or Inf.
+        ValueError: for another base, experts that do not match, NaN or Inf.
     """
     if base not in STARTS:
         raise ValueError(f"base is {base!r}, expected one of {', '.join(STARTS)}")
@@ -129,18 +128,17 @@ class AdaMergingSettings:
     """Hyperparameters of `adamerging`.
 
     Attributes:
-        base: what the coefficients weight; see `span`. CART's Eq. 8 is ``"cart"``.
-        granularity: a coefficient for each expert and tensor (``"layer"``), or for each expert.
-        init: the coefficients' start; 0.3, and 1.0 for CART, when left out.
+        base: the method that defines origin and basis; ``"cart"`` is CART's Eq. 8.
+        granularity: one coefficient per expert and tensor (``"layer"``), or per expert.
+        init: initial coefficient; None for 0.3, or 1.0 with CART.
         learning_rate: of Adam.
-        steps: how many.
-        batch_size: inputs of each task in a step.
-        loss: ``"cross_entropy"`` learns from labels, which is not AdaMerging; it tells how much
-            the coefficients could give.
+        steps: number of steps.
+        batch_size: inputs of each task per step.
+        loss: ``"cross_entropy"`` learns from labels, as an upper bound; it is not AdaMerging.
         clamp: keep coefficients in 0..1.
         seed: of the batches.
-        rank_ratio: for CART.
-        density: for TIES.
+        rank_ratio: of CART.
+        density: of TIES.
     """
 
     base: Base = "task_arithmetic"
@@ -165,7 +163,7 @@ class AdaMergingSettings:
 
     @property
     def start(self) -> float:
-        """What all coefficients begin with."""
+        """The initial value of all coefficients."""
         return STARTS[self.base] if self.init is None else self.init
 
 
@@ -184,16 +182,12 @@ def _needs(settings: AdaMergingSettings) -> Needs:
 def adamerging(problem: Problem, settings: AdaMergingSettings) -> Adapted:
     """AdaMerging: learn coefficients by the entropy of predictions on unlabelled inputs.
 
-    A step takes a batch of every task through the merged model together, adds up the tasks' mean
-    entropies, and moves the coefficients by Adam. In the paper the inputs are the test inputs
-    themselves, so it adapts to what it is judged on, though not to its labels.
+    Each step passes a batch of every task through the merged model, sums the tasks' mean entropies,
+    and moves the coefficients by Adam. The paper uses the test inputs, without their labels.
 
     Returns:
-        The merged state; ``coefficients`` with one row per expert and one column per tensor;
-        ``history`` with one row per step and each task's loss before it (nats).
-
-    Raises:
-        ValueError: what `span` refuses; a loss that is not finite, naming the task.
+        The merged state; ``coefficients``, one row per expert and one column per tensor;
+        ``history``, one row per step with each task's loss before it (nats).
     """
     import pandas as pd
 
@@ -210,13 +204,7 @@ def adamerging(problem: Problem, settings: AdaMergingSettings) -> Adapted:
         with torch.no_grad():
             merged = basis.at(weights.expand(-1, len(keys)))
         losses, gradients = loss_gradients(
-            problem.model,
-            merged,
-            keys,
-            pretrained,
-            problem.heads,
-            next(stream),
-            problem.transform,
+            problem.model, merged, keys, pretrained, problem.heads, next(stream), problem.transform
         )
         history.append({"step": step, **losses})
         pulled = basis.pull(list(gradients.values()))
@@ -233,7 +221,7 @@ def adamerging(problem: Problem, settings: AdaMergingSettings) -> Adapted:
 
 
 def _basis(problem: Problem, settings: AdaMergingSettings) -> Span:
-    """Origin and basis of the tensors that coefficients move, which are the model's parameters."""
+    """Return origin and basis of the tensors that coefficients move: the model's parameters."""
     basis = span(
         problem.experts,
         problem.pretrained,
@@ -253,7 +241,7 @@ def _basis(problem: Problem, settings: AdaMergingSettings) -> Span:
 
 
 def _of_parameters(basis: Span, model: nn.Module, start: float) -> Span:
-    """The basis of what takes gradients; buffers such as running means stay where they start."""
+    """Restrict the basis to parameters; buffers keep their initial values."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     fixed = {
         key: basis.origin[key] + start * vectors.sum(0)

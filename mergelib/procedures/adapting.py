@@ -48,47 +48,50 @@ def adapt(
 ) -> Adapted:
     """Merge experts with the help of data.
 
-    What a procedure does not need is not looked at; `mergelib.methods` tells what each needs.
+    Arguments that a procedure does not need are ignored; `mergelib.methods` lists what each needs.
+
+    >>> base, expert = nn.Linear(3, 2), nn.Linear(3, 2)
+    >>> data = {"digits": torch.rand(8, 3)}
+    >>> adapt("adamerging", {"digits": expert}, pretrained=base, data=data, steps=2).history.shape
+    (2, 2)
 
     Args:
         method: a procedure of `mergelib.methods`.
-        experts: mapping of name to state dict, or a list of them. Here and below a module or the
-            path of a file may take the place of a state dict.
-        pretrained: the state dict they were fine-tuned from.
-        model: the architecture; its own weights are left alone. ``pretrained`` if that is a module.
-            Models of Hugging Face are understood: of their output it is the logits that count, or
-            without any what a head goes on with, ``pooler_output`` or ``last_hidden_state``.
-        data: task to examples: the model's inputs, the first dimension counts them; a dictionary
-            of inputs, with ``labels`` in it or not; a pair of inputs and labels; or a `DataLoader`
-            of these, which is read once, shorter sequences padded where an attention mask is 0.
-            Labels that repeat ``input_ids`` are those of a causal language model.
-        heads: task to what turns the model's output into logits; when left out, the output itself.
-        transform: from a batch of inputs to the model's, e.g. `Task.transform` of the testbed; one
-            for all tasks, or a mapping of task to its own.
-        start: the merged weights to begin with, for procedures that begin somewhere.
-        statistics: expert to what was computed from its data elsewhere, for `fisher` and `regmean`;
-            an expert with statistics needs no data.
-        is_matrix: tells from key and tensor what low-rank methods take for a matrix, as in `merge`.
-        device: where to compute; by default where model and state dicts are. The result lies where
-            the inputs lie.
-        include: patterns of the keys to merge, as in `merge`; all by default. Elsewhere the experts
-            count as equal to the base, the pretrained model, and so does the result.
+        experts: name to state dict, or a list; here and below a module or path may replace a state
+            dict.
+        pretrained: the base model.
+        model: the architecture; its own weights are not used. Defaults to ``pretrained`` if that is
+            a module. Of the outputs of Hugging Face models ``logits`` are used, else
+            ``pooler_output``, else ``last_hidden_state``.
+        data: task to examples: a tensor or dictionary of inputs, examples in the first dimension,
+            with or without ``labels``; a pair of inputs and labels; or a `DataLoader` of these,
+            which is read once. Shorter sequences are padded. Labels that repeat ``input_ids`` are
+            those of a causal language model.
+        heads: task to a module that maps outputs to logits; None if the outputs are logits.
+        transform: maps a batch of inputs to the model's; one for all tasks, or task to its own.
+        start: the initial merged weights, for some procedures.
+        statistics: expert to statistics computed elsewhere, for `fisher` and `regmean`; such an
+            expert needs no data.
+        is_matrix: predicate (key, tensor) of what low-rank methods treat as a matrix.
+        device: where to compute; by default where the model is. Results return to the inputs'
+            device.
+        include: patterns of the keys to merge, as in `merge`. Elsewhere the result equals the base.
         exclude: patterns of keys that are not merged, though included.
-        missing: what becomes of other keys that some model lacks or has in another shape:
-            ``"error"``, ``"base"``, or ``"skip"``, which leaves them out of the result.
+        missing: what happens to keys that some model lacks or has in another shape: ``"error"``,
+            ``"base"``, or ``"skip"``, which leaves them out of the result.
         **hyperparameters: the procedure's own.
 
     Returns:
-        The merged state dict and what else the procedure tells; see `Adapted`.
+        The merged state dict, coefficients, history and heads; see `Adapted`.
 
     Raises:
-        ValueError: an unknown method; what the procedure needs and is missing; experts, data or
-            heads that do not fit, are empty or not finite; labels that are no classes; a
-            hyperparameter out of range; what else `merge` refuses. The message names the culprit.
-        TypeError: a hyperparameter, or an argument, that the method does not have.
+        ValueError: for an unknown method, a missing argument, experts, data, heads or labels that
+            do not fit or are not finite, a loss that is not finite, a hyperparameter out of range,
+            and whatever `merge` refuses.
+        TypeError: for a hyperparameter or argument that the method does not have.
 
     Warns:
-        UserWarning: of what `merge` warns of.
+        UserWarning: as `merge`.
     """
     check_device(device)
     chosen = get_method(method, "procedure")
@@ -101,9 +104,9 @@ def adapt(
     states = read_experts(models)
     complete = states.keys() <= (statistics or {}).keys()
     running = needs.model and not (needs.every_expert and complete)
-    given = {"pretrained": pretrained, "model": model, "data": data}
-    given |= {"start": start, "statistics": statistics}
-    check_needs(method, needs, given, running=running, parts=not everything)
+    arguments = {"pretrained": pretrained, "model": model, "data": data}
+    arguments |= {"start": start, "statistics": statistics}
+    check_needs(method, needs, arguments, running=running, parts=not everything)
     unused = everything and not needs.pretrained
     problem = Problem(
         states,
@@ -125,7 +128,7 @@ def adapt(
 
 
 def _finished(result: Adapted, problem: Problem, *, moved: bool) -> Adapted:
-    """A result where the problem's tensors lie, with the base's tensors where nothing is merged."""
+    """Return the result on the inputs' device, with the base's tensors where nothing is merged."""
     reference = problem.pretrained or next(iter(problem.experts.values()))
     if moved:
         home = next(iter(reference.values())).device

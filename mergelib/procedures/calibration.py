@@ -7,14 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.messages.brief import Brief
-from mergelib.problems.calling import (
-    Transforms,
-    call_with,
-    evaluating,
-    transform_of,
-    transformed,
-)
-from mergelib.problems.examples import Examples, Part, as_examples
+from mergelib.problems.calling import Transforms, call_with, evaluating, transform_of, transformed
+from mergelib.problems.examples import Part, as_examples
 from mergelib.procedures.objectives import prediction_loss
 
 Tensors = dict[str, Tensor]
@@ -24,14 +18,7 @@ Tensors = dict[str, Tensor]
 class CalibrationLoss(Brief):
     """The mean over tasks of a loss on calibration data, as a function of the model's parameters.
 
-    Attributes:
-        model: the architecture.
-        fixed: its buffers.
-        heads: task to head.
-        data: task to examples, or to a pair of inputs and labels; without labels the loss is the
-            entropy.
-        batch_size: inputs at once.
-        transform: from a batch of inputs to the model's; one for all tasks, or task to its own.
+    Without labels the loss is the entropy; ``fixed`` are the model's buffers.
     """
 
     model: nn.Module
@@ -58,21 +45,18 @@ class CalibrationLoss(Brief):
         return loss, total
 
     def _parts(self, parameters: Tensors) -> Iterator[Tensor]:
-        """The loss in parts that add up to it, one per batch."""
+        """Yield the loss in parts that sum to it, one per batch."""
         device = next(iter(parameters.values())).device
         with evaluating(self.model, *self.heads.values()):
             for task, part in self.data.items():
                 examples = as_examples(part)
                 for batch in examples.batches(self.batch_size):
-                    loss = self._batch(task, batch.to(device), parameters)
+                    batch = batch.to(device)
+                    inputs = transformed(batch.inputs, transform_of(self.transform, task))
+                    output = call_with(self.model, {**self.fixed, **parameters}, inputs)
+                    loss = prediction_loss(*batch.rows_of(self.heads[task](output)))
                     if not torch.isfinite(loss):
                         raise ValueError(
                             f"the loss of task {task!r} is {loss.item()}: look at its inputs"
                         )
                     yield loss * (len(batch) / len(examples) / len(self.data))
-
-    def _batch(self, task: str, batch: Examples, parameters: Tensors) -> Tensor:
-        """The mean loss of a batch of a task."""
-        inputs = transformed(batch.inputs, transform_of(self.transform, task))
-        output = call_with(self.model, {**self.fixed, **parameters}, inputs)
-        return prediction_loss(*batch.rows_of(self.heads[task](output)))

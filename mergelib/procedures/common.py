@@ -1,4 +1,4 @@
-"""What all procedures share: their result, and the checks of what they are given."""
+"""The result of every procedure, and steps that several procedures share."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -9,27 +9,13 @@ from torch import Tensor, nn
 
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
-from mergelib.problems.calling import Transform, Transforms
-from mergelib.problems.checks import check_tasks
+from mergelib.problems.calling import Transform as Transform
 from mergelib.problems.examples import Examples
 from mergelib.rules.arithmetic import average
 from mergelib.statedict import StateDict
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = [
-    "Adapted",
-    "Labelled",
-    "Transform",
-    "Transforms",
-    "averaged",
-    "check_tasks",
-    "complete",
-    "labelled",
-    "precise",
-    "unlabelled",
-]
 
 Labelled = tuple[Tensor | Examples, Tensor]
 
@@ -42,14 +28,14 @@ def _empty() -> "pd.DataFrame":
 
 @dataclass(frozen=True, repr=False)
 class Adapted(Brief):
-    """What a procedure gives back.
+    """The result of a procedure.
 
     Attributes:
         state: the merged state dict.
-        coefficients: one row per expert; for AdaMerging one column per tensor of the state dict,
-            for soups the column ``weight``. Empty where a procedure has none.
-        history: one row per step, as each procedure describes it.
-        heads: task to a head that takes the place of the given one, where a procedure makes some.
+        coefficients: one row per expert; AdaMerging has one column per tensor, soups have
+            ``weight``.
+        history: one row per step; each procedure describes its columns.
+        heads: task to a new head, if the procedure makes any.
     """
 
     state: dict[str, Tensor]
@@ -59,7 +45,7 @@ class Adapted(Brief):
 
 
 def complete(merged: Mapping[str, Tensor], pretrained: StateDict) -> dict[str, Tensor]:
-    """Merged tensors with counters copied and ties kept, in the order of the pretrained model."""
+    """Return merged tensors with counters copied and ties kept, in the pretrained model's order."""
     aliases = tied_keys(pretrained)
     state: dict[str, Tensor] = {}
     for key, tensor in pretrained.items():
@@ -73,7 +59,7 @@ def complete(merged: Mapping[str, Tensor], pretrained: StateDict) -> dict[str, T
 def averaged(
     experts: Mapping[str, StateDict], pretrained: StateDict, done: Collection[str]
 ) -> dict[str, Tensor]:
-    """The plain average of every floating tensor that a procedure has not ``done``."""
+    """Return the average of every floating tensor that is not in ``done``."""
     return {
         key: average([expert[key].float() for expert in experts.values()]).to(tensor.dtype)
         for key, tensor in pretrained.items()
@@ -82,11 +68,7 @@ def averaged(
 
 
 def labelled(data: Mapping[str, object], method: str) -> dict[str, Labelled]:
-    """Data of a method that needs labels, checked: task to inputs and labels, of one length.
-
-    Raises:
-        ValueError: inputs without labels, or not one for each; it names the task.
-    """
+    """Return task to inputs and labels; ValueError unless these match in number."""
     checked = {}
     for task, part in data.items():
         if not (isinstance(part, tuple) and len(part) == 2):
@@ -101,10 +83,10 @@ def labelled(data: Mapping[str, object], method: str) -> dict[str, Labelled]:
 
 
 def unlabelled(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of every task alone, where data come as pairs with labels or without."""
+    """Return the inputs of every task alone."""
     return {task: part[0] if isinstance(part, tuple) else part for task, part in data.items()}
 
 
 def precise(tensor: Tensor) -> Tensor:
-    """The tensor in float32 at least, to compute with."""
+    """Return the tensor in float32 or wider."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

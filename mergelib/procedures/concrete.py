@@ -1,12 +1,9 @@
 """Concrete task arithmetic: one mask for all tasks, learned by entropy (Tang et al., 2023).
 
-The merged weights are θ = θ_0 + m ∘ v, where v = λ Σ_t τ_t is what task arithmetic adds and m a
-mask with one entry per parameter, to leave out what tasks spoil for each other. While it is
-learned, an entry is a relaxed Bernoulli variable s = σ((x + ε) / temperature) with a logit x and
-logistic noise ε. In every tensor m = s / mean(s), as the authors' code in FusionBench has it.
-
-Experts enter by their sum alone, so memory does not depend on their number. One backward pass gives
-g = ∂ℓ/∂θ, and the rest of the chain rule is two lines; see `pull`.
+The merged weights are θ = θ_0 + m ∘ v, with v = λ Σ_t τ_t as in task arithmetic and a mask m of one
+entry per parameter. During learning an entry is a relaxed Bernoulli variable s = σ((x + ε) /
+temperature) with logit x and logistic noise ε, and m = s / mean(s) in every tensor, as in the
+authors' code in FusionBench. Memory does not depend on the number of experts.
 """
 
 from collections.abc import Mapping
@@ -31,11 +28,10 @@ class ConcreteSettings:
 
     Attributes:
         scale: λ of task arithmetic.
-        temperature: of the relaxed variables, above 0; the lower, the closer to 0 and 1.
-        learning_rate: of Adam. Logits move by about as much in a step, so fewer steps want a larger
-            one.
-        steps: how many.
-        batch_size: inputs of each task in a step.
+        temperature: of the relaxed variables, above 0; a lower one gives values closer to 0 and 1.
+        learning_rate: of Adam, and about the change of a logit per step.
+        steps: number of steps.
+        batch_size: inputs of each task per step.
         seed: of the batches and the noise.
     """
 
@@ -60,16 +56,12 @@ class ConcreteSettings:
 def concrete(problem: Problem, settings: ConcreteSettings) -> Adapted:
     """Concrete task arithmetic: learn a mask, shared by all tasks, by the entropy of predictions.
 
-    Logits start at 0, and Adam moves them by the sum of the tasks' mean entropies. The model's
-    parameters are masked, its buffers are those of task arithmetic. The final mask is without
-    noise, the median of the relaxed one; at no step it is one everywhere, and the result is task
-    arithmetic's.
+    Logits start at 0, and Adam minimises the sum of the tasks' mean entropies. Only parameters are
+    masked; buffers are those of task arithmetic. The final mask is the median of the relaxed one,
+    so with no steps the result is task arithmetic's.
 
     Returns:
         The merged state, and ``history`` with one row per step and each task's entropy (nats).
-
-    Raises:
-        ValueError: a loss that is not finite, naming the task.
     """
     import pandas as pd
 
@@ -110,7 +102,7 @@ def concrete(problem: Problem, settings: ConcreteSettings) -> Adapted:
 
 
 def pull(gradient: Tensor, relaxed: Tensor, temperature: float) -> Tensor:
-    """The gradient of the logits from that of the mask m = s / mean(s), for relaxed entries s.
+    """Return the logits' gradient from that of the mask m = s / mean(s), for relaxed entries s.
 
     ∂ℓ/∂s = (∂ℓ/∂m − mean(∂ℓ/∂m ∘ m)) / mean(s), and ∂s/∂x = s (1 − s) / temperature.
     """
@@ -129,5 +121,5 @@ def _masked(
 
 
 def _noise(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Logistic noise; drawn on the CPU, so that it does not depend on the device."""
+    """Draw logistic noise on the CPU, so that it does not depend on the device."""
     return torch.rand(like.shape, generator=generator).logit(eps=1e-6).to(like)

@@ -1,8 +1,8 @@
-"""Fisher merging: a mean of the experts weighted by how much each parameter matters to each.
+"""Fisher merging: a mean of the experts weighted by each parameter's importance.
 
-The weights are the diagonal of the Fisher information of every expert on its own task (Matena and
-Raffel, 2022, Eq. 4): F = E_x E_{y ~ p(y|x)} [(∂ log p(y|x) / ∂θ)²]. The square is taken for every
-example by itself; squaring the gradient of a batch would be another, much noisier quantity.
+The weights are the diagonal Fisher information of every expert on its own task (Matena and Raffel,
+2022, Eq. 4): F = E_x E_{y ~ p(y|x)} [(∂ log p(y|x) / ∂θ)²]. The gradient of each example is
+squared; squaring a batch's gradient would give a different, much noisier quantity.
 """
 
 from dataclasses import dataclass, replace
@@ -30,10 +30,10 @@ class FisherSettings:
     """Hyperparameters of `fisher`.
 
     Attributes:
-        labels: ``"model"`` draws one label per example from the expert's own predictions, which is
-            the Fisher information; ``"true"`` takes the given ones (the *empirical* Fisher).
-        floor: the least that a parameter weighs in each expert, above 0.
-        batch_size: examples at once; each takes the memory of one gradient.
+        labels: ``"model"`` draws labels from the expert's predictions, which is the Fisher
+            information; ``"true"`` uses the given labels (the *empirical* Fisher).
+        floor: the smallest weight of a parameter in each expert, above 0.
+        batch_size: examples at once; each needs the memory of one gradient.
         seed: of the drawn labels.
     """
 
@@ -64,12 +64,8 @@ def _needs(settings: FisherSettings) -> Needs:
 def fisher(problem: Problem, settings: FisherSettings) -> Adapted:
     """Fisher merging: Σ F_t θ_t / Σ F_t in every parameter, with diagonal Fisher information F_t.
 
-    Buffers such as running means are averaged, counters copied. Each expert's Fisher information
-    comes from its examples, of which a few hundred are usual, or from ``problem.statistics``, if it
-    was computed elsewhere by `diagonal_fisher`.
-
-    Raises:
-        ValueError: Fisher information that is not finite, or does not fit the expert.
+    Buffers such as running means are averaged, counters copied. The information comes from each
+    expert's examples (a few hundred suffice) or from ``problem.statistics``; see `diagonal_fisher`.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     sums: dict[str, Tensor] = {}
@@ -80,15 +76,17 @@ def fisher(problem: Problem, settings: FisherSettings) -> Adapted:
         if name in problem.statistics:
             information = problem.statistics[name]
         else:
-            information = _squares(
-                gradients,
+            data = problem.data[name]
+            information = diagonal_fisher(
                 problem.model,
                 expert,
                 problem.heads[name],
-                problem.data[name],
+                data.inputs,
+                data.labels,
                 batch_size=settings.batch_size,
                 generator=generator,
                 transform=transform_of(problem.transform, name),
+                gradients=gradients,
             )
         what = f"the Fisher information of {name!r}"
         check_keys(sums or information, information, what, "those before")
@@ -121,50 +119,30 @@ def diagonal_fisher(
     batch_size: int = 32,
     generator: torch.Generator | None = None,
     transform: Transform | None = None,
+    gradients: ExampleGradients | None = None,
 ) -> dict[str, Tensor]:
-    """Mean over the examples of the squared gradient of the log-likelihood, for every parameter.
+    """Return the mean squared gradient of the log-likelihood over examples, for every parameter.
 
-    Saved with `mergelib.save_state_dict`, it serves `fisher` where the data are not at hand.
+    Save it with `mergelib.save_state_dict` to use `fisher` where the data are not available.
 
     Args:
         model: the architecture.
         state: its weights.
-        head: from its output to logits, ``(B, C)``, or ``(B, N, C)`` for texts, which count as one
-            example each; None where the model gives logits itself.
+        head: maps outputs to logits, ``(B, C)``, or ``(B, N, C)`` for texts, each of which counts
+            as one example; None if the model returns logits.
         inputs: the first dimension counts the examples.
-        targets: labels; drawn from the predictions when left out.
+        targets: labels; drawn from the predictions if None.
         batch_size: examples at once.
         generator: draws labels, on the CPU.
-        transform: from a batch of inputs to the model's.
+        transform: maps a batch of inputs to the model's.
+        gradients: computes them; shared by several calls, it warns once.
 
     Warns:
-        UserWarning: if PyTorch cannot vectorise the model, so that examples go one by one.
+        UserWarning: if PyTorch cannot vectorise the model, so that examples run one by one.
     """
     examples = Examples(as_examples(inputs).inputs, targets)
-    return _squares(
-        ExampleGradients(),
-        model,
-        state,
-        nn.Identity() if head is None else head,
-        examples,
-        batch_size=batch_size,
-        generator=generator,
-        transform=transform,
-    )
-
-
-def _squares(
-    gradients: ExampleGradients,
-    model: nn.Module,
-    state: StateDict,
-    head: nn.Module,
-    examples: Examples,
-    *,
-    batch_size: int,
-    generator: torch.Generator | None,
-    transform: Transform | None,
-) -> dict[str, Tensor]:
-    """The squared gradients, averaged; see `diagonal_fisher`."""
+    head = nn.Identity() if head is None else head
+    gradients = ExampleGradients() if gradients is None else gradients
     summed = partial(F.cross_entropy, reduction="sum")
     parameters, loss = example_loss(model, state, head, summed)
     device = next(model.parameters()).device
@@ -183,16 +161,16 @@ def _squares(
 
 @torch.no_grad()
 def _draw(logits: Tensor, generator: torch.Generator | None) -> Tensor:
-    """A label for each example, from the predictions."""
+    """Draw a label for each example from the predictions."""
     flat = logits.detach().float().flatten(0, -2).softmax(1).cpu()
     if not torch.isfinite(flat).all():
         raise ValueError("the predictions hold NaN or Inf: look at the inputs")
-    drawn = torch.multinomial(flat, 1, generator=generator)[:, 0]
-    return drawn.view(logits.shape[:-1]).to(logits.device)
+    labels = torch.multinomial(flat, 1, generator=generator)[:, 0]
+    return labels.view(logits.shape[:-1]).to(logits.device)
 
 
 def _judged(labels: Tensor, inputs: Inputs) -> Tensor:
-    """Labels of positions, `IGNORED` where these are padding."""
+    """Return labels of positions, `IGNORED` on padding."""
     mask = None if isinstance(inputs, Tensor) else inputs.get(MASK)
     if mask is None or mask.shape != labels.shape:
         return labels

@@ -1,13 +1,7 @@
 """Frank-Wolfe merging: minimise a loss over the convex hull of the experts (Chen et al., 2025).
 
-The merged weights θ move towards vertices of the hull, which are the experts' weights. The linear
-minimisation oracle (LMO) names the vertex that a linear model of the loss ℓ likes best,
-s = argmin_i ⟨∇ℓ(θ), θ_i⟩, and the gap g = ⟨∇ℓ(θ), θ − s⟩ bounds how much a convex ℓ can still fall.
-The *hard* variant goes a part γ of the way to s. The *soft* one takes the k best vertices and looks
-for the best convex combination of them. Either by whole models or tensor by tensor ("layer"), where
-the hull is the product of the tensors' hulls.
-
-Experts are read tensor by tensor, so they may be `mergelib.io.Checkpoint`s larger than memory.
+`mergelib.procedures.walk` explains the algorithm. Experts are read tensor by tensor, so they may be
+`mergelib.Checkpoint`s larger than memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,21 +12,14 @@ from mergelib.problems.checks import check_choice, check_positive
 from mergelib.problems.problem import Problem
 from mergelib.procedures.calibration import CalibrationLoss, Tensors
 from mergelib.procedures.common import Adapted, complete, precise
-from mergelib.procedures.walk import START, Walk, combination, minimise
+from mergelib.procedures.walk import Walk, combination, minimise
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict, is_statistic, proportions
-
-__all__ = ["START", "FrankWolfeSettings", "Walk", "frank_wolfe", "minimise"]
 
 
 @dataclass(frozen=True)
 class FrankWolfeSettings(Walk):
-    """Hyperparameters of `frank_wolfe`: those of a `Walk`, and its objective.
-
-    Attributes:
-        loss: on the calibration data.
-        batch_size: inputs at once.
-    """
+    """Hyperparameters of `frank_wolfe`: those of a `Walk`, and the ``loss`` on calibration data."""
 
     loss: Literal["cross_entropy", "entropy"] = "cross_entropy"
     batch_size: int = 200
@@ -58,31 +45,22 @@ def _needs(settings: FrankWolfeSettings) -> Needs:
 def frank_wolfe(problem: Problem, settings: FrankWolfeSettings) -> Adapted:
     """Frank-Wolfe merging: go towards the expert, or the best mixture of a few, that lowers a loss.
 
-    The experts are the vertices of the hull. The first point is ``problem.start``, which keeps a
-    share of its own in the coefficients, or the pretrained model.
+    The experts are the vertices of the hull. The first point is ``problem.start``, which has a
+    coefficient of its own, or the pretrained model.
 
     Returns:
-        The merged state; ``coefficients`` with one row per vertex, and one for the ``start``, and
-        one column per parameter: they sum to one, and θ = Σ coefficient · vertex. Unless the
-        ``constraint`` is ``"none"`` they are not negative, which proves that θ lies in the hull of
-        vertices and start. ``history``, one row per step: ``step``, the ``loss`` before it, the
-        ``gap``, the chosen ``vertex`` (the most frequent one by layer) and ``moved``, one minus the
-        weight that the current point kept.
-
-    Raises:
-        ValueError: a loss that is not finite, naming the task.
+        The merged state; ``coefficients``, one row per vertex and one for the ``start``, one column
+        per parameter: they sum to one, and θ = Σ coefficient · vertex. Unless ``constraint`` is
+        ``"none"`` they are not negative, which proves that θ lies in the hull. ``history``, one row
+        per step: ``step``, ``loss`` before it, ``gap``, ``vertex`` (with layers, the most frequent)
+        and ``moved``, one minus the weight of the current point.
     """
     first, pretrained, experts = problem.first, problem.pretrained, problem.experts
     keys = [key for key, _ in problem.model.named_parameters()]
     begin = {key: precise(first[key]) for key in keys}
     fixed = {key: tensor for key, tensor in first.items() if key not in begin}
     objective = CalibrationLoss(
-        problem.model,
-        fixed,
-        problem.heads,
-        problem.data,
-        settings.batch_size,
-        problem.transform,
+        problem.model, fixed, problem.heads, problem.data, settings.batch_size, problem.transform
     )
     theta, table, history = minimise(objective, begin, experts, settings)
     buffers = _mixed_buffers(fixed, table.mean(axis=1).tolist(), experts)
@@ -94,10 +72,7 @@ def frank_wolfe(problem: Problem, settings: FrankWolfeSettings) -> Adapted:
 def _mixed_buffers(
     fixed: StateDict, weights: Sequence[float], experts: Mapping[str, StateDict]
 ) -> Tensors:
-    """Floating buffers in the proportions that the parameters have on average.
-
-    Running statistics without negative ones, as `mergelib.merge` has them.
-    """
+    """Mix floating buffers by the parameters' mean coefficients (for statistics positive ones)."""
     return {
         key: combination(
             proportions(weights) if is_statistic(key) else weights, tensor.float(), experts, key

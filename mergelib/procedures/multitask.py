@@ -1,7 +1,7 @@
 """Multi-task training: one model trained on the labelled data of all tasks together.
 
-No merging, but the baseline that it is measured against (Caruana, 1997): the pretrained backbone,
-trained under the same frozen heads as the experts, with the data and steps that it is given.
+This is not merging but its baseline (Caruana, 1997): the pretrained backbone is trained under the
+experts' frozen heads, with the given data and steps.
 """
 
 import copy
@@ -33,11 +33,11 @@ class MultitaskSettings:
     """Hyperparameters of `multitask`.
 
     Attributes:
-        learning_rate: where it starts.
-        steps: how many; with ``batch_size`` it is the budget.
-        batch_size: inputs of each task in a step.
-        weight_decay: of parameters with two dimensions and more.
-        seed: of the batches, and of what the model draws in training.
+        learning_rate: the initial rate.
+        steps: number of steps.
+        batch_size: inputs of each task per step.
+        weight_decay: of parameters with two or more dimensions.
+        seed: of the batches, and of the model's draws in training.
     """
 
     learning_rate: float = 4e-4
@@ -59,29 +59,31 @@ class MultitaskSettings:
 def multitask(problem: Problem, settings: MultitaskSettings) -> Adapted:
     """Multi-task training: the pretrained model, trained on all tasks; experts are not used.
 
-    A step takes a batch of every task through the model together, and descends the mean of the
-    tasks' mean cross-entropies by AdamW, with a rate that falls to zero like a cosine. Experts give
-    names and shapes to check, as for every procedure, and nothing else. Heads are not trained.
+    Each step passes a batch of every task through the model and descends the mean of the tasks'
+    mean cross-entropies by AdamW with a cosine schedule. Experts are only checked. Heads stay
+    frozen.
 
     Returns:
         The trained state, and ``history`` with one row per step and each task's cross-entropy
         (nats).
-
-    Raises:
-        ValueError: a label that is no class, a loss that is not finite, naming the task.
     """
     import pandas as pd
 
     sizes = {task: len(examples) for task, examples in problem.data.items()}
     batches = batch_rows(sizes, settings.batch_size, settings.seed)
-    rates = settings.learning_rate, settings.weight_decay, settings.steps
+
+    def optimise(network: nn.Module) -> tuple[Optimizer, LRScheduler]:
+        decay = settings.weight_decay
+        optimiser = make_optimiser(network, "adamw", settings.learning_rate, weight_decay=decay)
+        return optimiser, CosineAnnealingLR(optimiser, max(1, settings.steps))
+
     state, losses = descend(
         problem.pretrained,
         model=problem.model,
         heads=problem.heads,
         data={task: examples.pair for task, examples in problem.data.items()},
         rows=list(islice(batches, settings.steps)),
-        optimise=partial(_adamw, *rates),
+        optimise=optimise,
         seed=settings.seed,
         transform=problem.transform,
     )
@@ -101,28 +103,23 @@ def descend(
     clip: float | None = None,
     transform: Transforms = None,
 ) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
-    """Train a copy of the model on labelled data of all tasks: a step for each of ``rows``.
+    """Train a copy of the model on labelled data of all tasks: one step for each of ``rows``.
 
     Args:
-        state: where training starts; left as it is.
-        model: the architecture, run in training mode.
-        heads: task to what turns the model's output into logits; not trained, and run in
-            evaluation mode.
-        data: task to inputs and labels. Integer labels are classes, judged by cross-entropy (nats);
-            floating ones are what the head should give, judged by the mean squared error.
-        rows: for each step task to the indices of its batch; a step descends the mean of the loss
-            of the tasks that it names.
-        optimise: from the copy to its optimiser, and to the schedule of the rate or None.
-        seed: of what the model draws in training.
-        clip: the largest Euclidean norm of a step's whole gradient; longer ones are scaled to it.
-        transform: from a batch of inputs to the model's.
+        state: the initial weights, not changed.
+        model: the architecture, in training mode.
+        heads: task to head, frozen and in evaluation mode.
+        data: task to inputs and labels. Integer labels are classes, with cross-entropy (nats);
+            floating labels are outputs of the head, with mean squared error.
+        rows: task to the indices of its batch, for each step, which descends the mean of their
+            losses.
+        optimise: maps the copy to its optimiser and schedule (or None).
+        seed: of the model's draws in training.
+        clip: the largest Euclidean norm of a step's whole gradient.
+        transform: maps a batch of inputs to the model's.
 
     Returns:
         The trained state, and for each step task to loss.
-
-    Raises:
-        ValueError: a loss that is not finite, a label that is no class, or floating labels of
-            another size than the outputs; it names the task.
     """
     classes = {task: pair for task, pair in data.items() if not pair[1].is_floating_point()}
     check_labels(classes, model, state, heads, transform)
@@ -152,20 +149,13 @@ def descend(
 
 
 def _loss(targets: Mapping[str, Tensor | Examples], task: str, outputs: Tensor) -> Tensor:
-    wanted = targets[task]
-    assert isinstance(wanted, Tensor)
-    if wanted.is_floating_point():
-        if wanted.numel() != outputs.numel():
+    labels = targets[task]
+    assert isinstance(labels, Tensor)
+    if labels.is_floating_point():
+        if labels.numel() != outputs.numel():
             raise ValueError(
-                f"task {task!r} has floating labels of shape {tuple(wanted.shape)} for outputs of "
+                f"task {task!r} has floating labels of shape {tuple(labels.shape)} for outputs of "
                 f"shape {tuple(outputs.shape)}; classes must be integers"
             )
-        return F.mse_loss(outputs, wanted.reshape(outputs.shape))
-    return F.cross_entropy(outputs.flatten(0, -2), wanted.flatten())
-
-
-def _adamw(
-    learning_rate: float, weight_decay: float, steps: int, network: nn.Module
-) -> tuple[Optimizer, LRScheduler]:
-    optimiser = make_optimiser(network, "adamw", learning_rate, weight_decay=weight_decay)
-    return optimiser, CosineAnnealingLR(optimiser, max(1, steps))
+        return F.mse_loss(outputs, labels.reshape(outputs.shape))
+    return F.cross_entropy(outputs.flatten(0, -2), labels.flatten())

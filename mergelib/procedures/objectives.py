@@ -1,7 +1,4 @@
-"""Batches of every task, and the losses that a merged model has on them.
-
-What procedures with steps share. Each step takes a batch of every task through the model together.
-"""
+"""Batches of every task, and the losses of a merged model on them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -21,31 +18,22 @@ from mergelib.problems.examples import IGNORED, Examples, Inputs, as_examples, j
 from mergelib.procedures.common import complete
 from mergelib.statedict import StateDict
 
-__all__ = [
-    "batch_rows",
-    "batches",
-    "entropy",
-    "loss_gradients",
-    "prediction_loss",
-    "task_losses",
-]
-
 
 def entropy(logits: Tensor) -> Tensor:
-    """Mean Shannon entropy of the softmax of logits ``(B, C)``, in nats."""
+    """Return the mean Shannon entropy of the softmax of logits ``(B, C)``, in nats."""
     logs = torch.log_softmax(logits, dim=1)
     return -(logs.exp() * logs).sum(1).mean()
 
 
 def prediction_loss(logits: Tensor, labels: Tensor | None) -> Tensor:
-    """The cross-entropy of logits ``(B, C)``, or without labels their `entropy`; mean, in nats."""
+    """Return the mean cross-entropy of logits ``(B, C)``, or without labels the entropy; nats."""
     if labels is None:
         return entropy(logits)
     return functional.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED)
 
 
 def batch_rows(sizes: Mapping[str, int], batch_size: int, seed: int) -> Iterator[dict[str, Tensor]]:
-    """Endless batches: task to indices below its size, each once before any comes again."""
+    """Yield endless batches: task to row indices, each used once before any is used again."""
     generator = torch.Generator().manual_seed(seed)
     queues = {task: torch.empty(0, dtype=torch.long) for task in sizes}
     while True:
@@ -61,7 +49,7 @@ def batch_rows(sizes: Mapping[str, int], batch_size: int, seed: int) -> Iterator
 def batches(
     data: Mapping[str, Examples], batch_size: int, seed: int, device: torch.device
 ) -> Iterator[dict[str, Examples]]:
-    """Endless batches of examples, on the device; see `batch_rows`."""
+    """Yield endless batches of examples on the device; see `batch_rows`."""
     sizes = {task: len(examples) for task, examples in data.items()}
     for batch in batch_rows(sizes, batch_size, seed):
         yield {task: data[task][rows].to(device) for task, rows in batch.items()}
@@ -74,17 +62,10 @@ def task_losses(
     loss: Callable[[str, Tensor], Tensor],
     transform: Transforms,
 ) -> dict[str, Tensor]:
-    """The loss of each task, from one pass of all inputs through the model.
+    """Return the loss of each task, from one pass of all inputs through the model.
 
-    Args:
-        run: the model.
-        heads: task to what turns its output into logits.
-        inputs: task to a batch.
-        loss: from a task and its logits ``(N, …, C)``.
-        transform: from inputs to the model's; one for all tasks, or task to its own.
-
-    Raises:
-        ValueError: a loss that is not finite, naming the task.
+    The ``loss`` maps a task and its logits ``(N, …, C)`` to a scalar; ValueError, naming the task,
+    if that is not finite.
     """
     ready = {
         task: Examples(transformed(as_examples(batch).inputs, transform_of(transform, task)))
@@ -112,19 +93,10 @@ def loss_gradients(
     batch: Mapping[str, Examples],
     transform: Transforms,
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Each task's loss, and the gradients of their sum.
+    """Return each task's loss, and the gradients of their sum by the merged tensors in ``keys``.
 
-    The gradients are with respect to the merged tensors themselves, so no graph goes through
-    what made these.
-
-    Args:
-        model: the architecture; it and the heads run in evaluation mode.
-        merged: its tensors; `complete` adds what they lack.
-        keys: of the tensors whose gradients are wanted.
-        pretrained: see `complete`.
-        heads: task to what turns the model's output into logits.
-        batch: task to examples; without labels a task has the entropy as its loss.
-        transform: from inputs to the model's; one for all tasks, or task to its own.
+    No graph goes through the computation of the merged tensors. Model and heads run in evaluation
+    mode; the loss of a task without labels is the entropy.
     """
     leaves = [merged[key].requires_grad_() for key in keys]
     state = complete(merged, pretrained)

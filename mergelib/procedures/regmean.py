@@ -1,11 +1,9 @@
 """RegMean: linear layers that come closest to every expert's outputs on its own inputs.
 
-For a linear layer with weights W_t (out, in) and inputs X_t (rows), the merged weight minimises
-Σ_t ‖X_t Wᵀ − X_t W_tᵀ‖² (Jin et al., 2023, Eq. 2). It needs no labels, only the Gram
-matrices G_t = X_tᵀ X_t of the inputs that the layers of expert t get on task t.
-
-A linear layer is `torch.nn.Linear`, or GPT-2's Conv1D, which keeps its weight transposed. A weight
-that is tied to an embedding has two uses, of which a Gram matrix tells one; it is averaged.
+For weights W_t (out, in) and inputs X_t (rows) of a linear layer, the merged weight minimises Σ_t
+‖X_t Wᵀ − X_t W_tᵀ‖² (Jin et al., 2023, Eq. 2). It needs no labels, only the Gram matrices G_t =
+X_tᵀ X_t of each expert's layer inputs on its task. Linear layers are `torch.nn.Linear` and GPT-2's
+Conv1D, whose weight is transposed. Weights tied to an embedding have two uses and are averaged.
 """
 
 from dataclasses import dataclass
@@ -38,9 +36,9 @@ class RegMeanSettings:
     """Hyperparameters of `regmean`.
 
     Attributes:
-        off_diagonal: factor on the Gram matrices' entries off the diagonal, in 0..1, which makes up
-            for few inputs; 1 is least squares, 0 a mean weighted by the inputs' squares.
-        ridge: added to the diagonal of Σ G_t, as a share of its mean, so that it can be inverted.
+        off_diagonal: factor on off-diagonal Gram entries, in 0..1, which compensates for few
+            inputs; 1 is least squares, 0 a mean weighted by the inputs' squares.
+        ridge: added to the diagonal of Σ G_t, as a fraction of its mean, to make it invertible.
         batch_size: inputs at once.
     """
 
@@ -65,17 +63,24 @@ class RegMeanSettings:
 def regmean(problem: Problem, settings: RegMeanSettings) -> Adapted:
     """RegMean: (Σ W_t G_t) (Σ G_t)⁻¹ in every linear layer, the average elsewhere.
 
-    Each expert's Gram matrices come from its inputs, or from ``problem.statistics``, if they were
-    computed elsewhere by `layer_grams`.
-
-    Raises:
-        ValueError: layers' inputs that are not finite, statistics that do not fit the expert.
+    The Gram matrices come from each expert's inputs, or from ``problem.statistics``; see
+    `layer_grams`.
     """
+    grams: StateDict
     totals: dict[str, Tensor] = {}
     products: dict[str, Tensor] = {}
     pretrained, share = problem.pretrained, settings.off_diagonal
     for name, expert in progress(problem.experts.items(), desc="regmean", leave=False):
-        grams = _grams(problem, name, settings.batch_size)
+        if name in problem.statistics:
+            grams = problem.statistics[name]
+        else:
+            grams = layer_grams(
+                problem.model,
+                expert,
+                problem.data[name],
+                batch_size=settings.batch_size,
+                transform=transform_of(problem.transform, name),
+            )
         check_keys(totals or grams, grams, f"the Gram matrices of {name!r}", "those before")
         for key, gram in grams.items():
             weight = _matrix(name, expert, key, gram)
@@ -85,27 +90,14 @@ def regmean(problem: Problem, settings: RegMeanSettings) -> Adapted:
             products[key] = products.get(key, 0) + weight.to(gram) @ gram
     merged = {}
     for key, total in totals.items():
-        own = _weight_key(key)
+        weight_key = _weight_key(key)
         ridge = settings.ridge * total.diagonal().mean().clamp(min=1e-30)
         total += ridge * torch.eye(len(total)).to(total)
         solved = torch.linalg.solve(total, products[key].T).T  # total is symmetric
-        solved = solved if own == key else solved.T
-        merged[own] = solved.to(pretrained[own].dtype).contiguous()
+        solved = solved if weight_key == key else solved.T
+        merged[weight_key] = solved.to(pretrained[weight_key].dtype).contiguous()
     plain = averaged(problem.experts, pretrained, merged)
     return Adapted(complete({**plain, **merged}, pretrained))
-
-
-def _grams(problem: Problem, name: str, batch_size: int) -> StateDict:
-    """An expert's Gram matrices, computed or as given."""
-    if name in problem.statistics:
-        return problem.statistics[name]
-    return layer_grams(
-        problem.model,
-        problem.experts[name],
-        problem.data[name],
-        batch_size=batch_size,
-        transform=transform_of(problem.transform, name),
-    )
 
 
 def _weight_key(key: str) -> str:
@@ -113,14 +105,14 @@ def _weight_key(key: str) -> str:
 
 
 def _matrix(name: str, expert: StateDict, key: str, gram: Tensor) -> Tensor:
-    """The weight ``(out, in)`` that a Gram matrix ``(in, in)`` belongs to."""
-    own = _weight_key(key)
-    if own not in expert:
-        raise ValueError(f"there is a Gram matrix of {own!r}, which expert {name!r} lacks")
-    weight = expert[own] if own == key else expert[own].T
+    """Return the weight ``(out, in)`` of a Gram matrix ``(in, in)``."""
+    weight_key = _weight_key(key)
+    if weight_key not in expert:
+        raise ValueError(f"there is a Gram matrix of {weight_key!r}, which expert {name!r} lacks")
+    weight = expert[weight_key] if weight_key == key else expert[weight_key].T
     if gram.shape != (weight.shape[-1], weight.shape[-1]):
         raise ValueError(
-            f"the Gram matrix of {own!r} has shape {tuple(gram.shape)}, "
+            f"the Gram matrix of {weight_key!r} has shape {tuple(gram.shape)}, "
             f"expected {(weight.shape[-1], weight.shape[-1])} for expert {name!r}"
         )
     return weight
@@ -134,12 +126,11 @@ def layer_grams(
     batch_size: int = 100,
     transform: Transform | None = None,
 ) -> dict[str, Tensor]:
-    """G = XᵀX / rows of every linear layer, in float64: key of the weight to ``(in, in)``.
+    """Return G = XᵀX / rows of every linear layer, in float64: key of the weight to ``(in, in)``.
 
-    Divided by the number of rows, so that tasks with more inputs, or longer ones, weigh no more.
-    Where the layer keeps its weight transposed, as GPT-2's do, ``.T`` follows the key; layers whose
-    weight is tied to another one's are left out. Saved with `mergelib.save_state_dict`, they serve
-    `regmean` where the data are not at hand.
+    The division gives tasks with more or longer inputs no more weight. A key ends in ``.T`` if the
+    layer stores its weight transposed; layers with tied weights are left out. Save the matrices
+    with `mergelib.save_state_dict` to use `regmean` where the data are not available.
     """
     device = next(model.parameters()).device
     weights = {key: value.to(device) for key, value in state.items()}

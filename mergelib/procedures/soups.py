@@ -1,7 +1,7 @@
 """Soups: averages of models, of one task or several (Wortsman et al., 2022).
 
-The uniform soup takes all of them. The greedy soup (Recipe 1) tries them in the order of their
-accuracy, or another score; each joins the average if that loses nothing by it.
+The uniform soup averages all models. The greedy soup (Recipe 1) tries them in the order of their
+accuracy and adds each unless the average gets worse.
 """
 
 import math
@@ -56,9 +56,8 @@ class GreedySoupSettings:
 
     Attributes:
         batch_size: inputs at once.
-        score: from logits ``(M, C)`` and labels ``(M,)`` of a task to a number, higher is better,
-            such as minus the cross-entropy; by default accuracy. Positions of sequences are rows of
-            their own, without those that are not judged.
+        score: maps logits ``(M, C)`` and labels ``(M,)`` to a number, higher is better; accuracy if
+            None. Positions of sequences are rows, without ignored ones.
     """
 
     batch_size: int = 500
@@ -79,17 +78,13 @@ class GreedySoupSettings:
 def greedy_soup(problem: Problem, settings: GreedySoupSettings) -> Adapted:
     """Greedy soup: add models in the order of their accuracy, as long as accuracy does not fall.
 
-    In its place ``score`` can tell what is better. It asks for one forward pass of all data for
-    each model, and one for each but the first soup. The data should be held out from training;
-    names of experts need not be those of tasks.
+    A ``score`` can replace accuracy. The cost is one forward pass over all data per model, and one
+    per soup but the first. The data should be held out; experts and tasks may have different names.
 
     Returns:
         The soup; ``coefficients`` with every model's ``weight``; ``history``, one row per model in
-        the order of trial: ``expert``, its own ``accuracy`` (mean over tasks, 0..1) or ``score``,
-        that of the ``soup`` with it, and whether it was ``added``.
-
-    Raises:
-        ValueError: for a score that is not finite.
+        the order of trial: ``expert``, its ``accuracy`` (mean over tasks, 0..1) or ``score``, that
+        of the ``soup`` with it, and whether it was ``added``.
     """
     import pandas as pd
 
@@ -116,7 +111,7 @@ def greedy_soup(problem: Problem, settings: GreedySoupSettings) -> Adapted:
 
 
 def _weights(experts: Mapping[str, StateDict], chosen: Sequence[str]) -> "pd.DataFrame":
-    """Every model's weight in the average of the chosen ones."""
+    """Return every model's weight in the average of the chosen ones."""
     import pandas as pd
 
     weights = [(name in chosen) / len(chosen) for name in experts]
@@ -125,22 +120,24 @@ def _weights(experts: Mapping[str, StateDict], chosen: Sequence[str]) -> "pd.Dat
 
 @torch.no_grad()
 def _mean_score(problem: Problem, state: StateDict, score: Score, batch_size: int) -> float:
-    """The mean over tasks of the score of what is judged."""
+    """Return the mean score over tasks."""
     scores = []
     for task, examples in problem.data.items():
-        own = transform_of(problem.transform, task)
-        outputs = features(problem.model, state, examples, batch_size=batch_size, transform=own)
+        transform = transform_of(problem.transform, task)
+        outputs = features(
+            problem.model, state, examples, batch_size=batch_size, transform=transform
+        )
         with evaluating(head := problem.heads[task]):
             logits, labels = examples.rows_of(head(outputs))
         assert labels is not None
         labels = labels.to(logits.device)
-        judged = labels != IGNORED
-        scores.append(float(score(logits[judged], labels[judged])))
+        counted = labels != IGNORED
+        scores.append(float(score(logits[counted], labels[counted])))
         if not math.isfinite(scores[-1]):
             raise ValueError(f"the score on task {task!r} is {scores[-1]}, expected a finite one")
     return sum(scores) / len(scores)
 
 
 def _accuracy(logits: Tensor, labels: Tensor) -> float:
-    """The share of right answers."""
+    """Return the fraction of correct predictions."""
     return int((logits.argmax(-1) == labels).sum()) / len(labels)

@@ -1,9 +1,9 @@
-"""Representation surgery: a small module per task that mends a merged model's features.
+"""Representation surgery: a small module per task that corrects a merged model's features.
 
-A merged model's features f of a task differ from those of its expert, the *representation bias*
-(Yang et al., 2024). The module f − Up(ReLU(Down f)) of a low rank learns to subtract it,
-by the L1 distance to the expert's features on unlabelled inputs of the task. The merged weights
-stay as they are; who predicts must know the task, as for its head.
+The difference between a merged model's features f and those of a task's expert is the
+*representation bias* (Yang et al., 2024). The module f − Up(ReLU(Down f)) of low rank learns to
+subtract it, by the L1 distance on unlabelled inputs. The merged weights stay unchanged; the task
+must be known at inference, as for its head.
 """
 
 from dataclasses import dataclass
@@ -45,9 +45,9 @@ class SurgerySettings:
     Attributes:
         rank: of the modules.
         learning_rate: of Adam.
-        steps: how many, for each task.
-        batch_size: inputs of each task in a step.
-        seed: of the batches, and of Down's start.
+        steps: number of steps for each task.
+        batch_size: inputs of each task per step.
+        seed: of the batches, and of Down's initial weights.
     """
 
     rank: int = 16
@@ -71,16 +71,12 @@ class SurgerySettings:
 def surgery(problem: Problem, settings: SurgerySettings) -> Adapted:
     """Representation surgery: learn, for each task, a module between the features and the head.
 
-    The weights to mend are ``problem.start``, or the experts' average. No model changes, so all
-    features are computed once, and a step is one of a small network. The model's outputs are
-    features ``(N, …, width)``.
+    The weights are ``problem.start``, or the experts' average, and do not change, so features ``(N,
+    …, width)`` are computed once and each step trains only a small network.
 
     Returns:
-        The merged state as it was; ``heads``, task to the module followed by the given head;
-        ``history``, one row per step with each task's L1 distance, a mean over inputs and features.
-
-    Raises:
-        ValueError: features that are not finite, naming the task.
+        The unchanged merged state; ``heads``, task to the module followed by the given head;
+        ``history``, one row per step with each task's mean L1 distance.
     """
     import pandas as pd
 
@@ -91,25 +87,25 @@ def surgery(problem: Problem, settings: SurgerySettings) -> Adapted:
     distances: dict[str, list[float]] = {}
     for task in progress(problem.data, desc="surgery", leave=False):
         merged = _features(problem, task, state, "the merged model")
-        wanted = _features(problem, task, problem.experts[task], "the expert")
-        module, distances[task] = _mend(task, merged, wanted, settings)
+        target = _features(problem, task, problem.experts[task], "the expert")
+        module, distances[task] = _mend(task, merged, target, settings)
         heads[task] = nn.Sequential(module, problem.heads[task])
     history = pd.DataFrame(distances).rename_axis("step").reset_index()
     return Adapted(dict(state), history=history, heads=heads)
 
 
 def _features(problem: Problem, task: str, state: StateDict, what: str) -> Tensor:
-    """What a model gives on the inputs of a task, padding left out."""
-    own = transform_of(problem.transform, task)
-    values = features(problem.model, state, problem.data[task], transform=own)
+    """Return a model's features on a task's inputs, without padding."""
+    transform = transform_of(problem.transform, task)
+    values = features(problem.model, state, problem.data[task], transform=transform)
     check_finite(f"the features of task {task!r} in {what}", values)
     return problem.data[task].without_padding(values)
 
 
 def _mend(
-    task: str, merged: Tensor, wanted: Tensor, settings: SurgerySettings
+    task: str, merged: Tensor, target: Tensor, settings: SurgerySettings
 ) -> tuple[Surgery, list[float]]:
-    """A module that takes the merged model's features to the expert's, and its distances."""
+    """Train a module that maps merged features to the expert's; return it and its losses."""
     with seeded(settings.seed):
         module = Surgery(merged.shape[-1], settings.rank).to(merged)
     batches = batch_rows({task: len(merged)}, settings.batch_size, settings.seed)
@@ -117,7 +113,7 @@ def _mend(
     distances = []
     for _ in range(settings.steps):
         rows = next(batches)[task].to(merged.device)
-        loss = F.l1_loss(module(merged[rows]), wanted[rows])
+        loss = F.l1_loss(module(merged[rows]), target[rows])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

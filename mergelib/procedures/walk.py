@@ -1,11 +1,10 @@
 """The walk of Frank-Wolfe merging, for any objective over the convex hull of experts.
 
-The weights θ move towards vertices of the hull, which are the experts' weights. The linear
-minimisation oracle (LMO) names the vertex with the least value of a linear model of the loss ℓ,
-s = argmin_i ⟨∇ℓ(θ), θ_i⟩, and the gap g = ⟨∇ℓ(θ), θ − s⟩ bounds how much a convex ℓ can still fall.
-The *hard* variant goes a part γ of the way to s. The *soft* one takes the k best vertices and looks
-for the best convex combination of them. Either by whole models or tensor by tensor ("layer"), where
-the hull is the product of the tensors' hulls. `mergelib.procedures.frank_wolfe` applies it.
+The hull's vertices are the experts' weights. The linear minimisation oracle (LMO) returns the
+vertex with the smallest linear model of the loss ℓ, s = argmin_i ⟨∇ℓ(θ), θ_i⟩, and the gap g =
+⟨∇ℓ(θ), θ − s⟩ bounds how far a convex ℓ can still fall. The *hard* variant moves a fraction γ
+towards s. The *soft* variant seeks the best convex combination of the k best vertices. Both work on
+whole models or tensor by tensor ("layer"), where the hull is the product of the tensors' hulls.
 """
 
 import math
@@ -36,33 +35,31 @@ class Objective(Protocol):
     def value(self, parameters: Tensors) -> float: ...
 
     def gradient(self, parameters: Tensors) -> tuple[float, Tensors]:
-        """The value, and the gradient by name."""
+        """Return the value, and the gradient by name."""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """How the hull is walked.
+    """Settings of the walk.
 
     Attributes:
         variant: ``"hard"``, Algorithm 1, or ``"soft"``, Theorem 1.
-        granularity: one vertex for the whole model, or one for each tensor.
+        granularity: one vertex for the whole model, or one per tensor.
         score: what the LMO minimises: the inner product, or the sum of the tensors' cosines, as in
-            the authors' released code. The gap is of the inner product in both cases.
-        steps: how many, at most.
+            the authors' code. The gap always uses the inner product.
+        steps: the largest number of steps.
         step: of the hard variant: ``"quadratic"``, the minimum of the parabola through ℓ, its slope
-            and ℓ at the vertex, exact where ℓ is quadratic, and halved until ℓ falls; ``"armijo"``,
-            from 1 halved until ℓ falls; ``"diminishing"``, 2/(t+2); or a fixed γ in 0..1. A
-            convex ℓ may rise all the way to a vertex that the cosine chose: then ``"quadratic"``
-            and ``"armijo"`` stay at the current point, which ends the walk (``moved`` is 0).
-        top_k: of the soft variant: vertices to mix, at most as many as there are.
-        keep_current: the current point is one of them, as otherwise it would be forgotten
-            (Proposition 1 with Σ λ = 1).
-        constraint: of the soft variant: ``"simplex"`` keeps the mixture in the hull; ``"none"``
-            lets λ take any value, as the authors' released code does, in θ + Σ λ_j (s_j − θ), so
-            that coefficients still sum to one but may be negative: the model can leave the hull.
-        inner_steps: of projected gradient for the mixture.
-        tolerance: stop at a gap of at most this; not without a constraint, where the gap, which is
-            about the hull, does not tell what is left to gain.
+            and ℓ at the vertex, halved until ℓ falls; ``"armijo"``, from 1 halved until ℓ falls;
+            ``"diminishing"``, 2/(t+2); or a fixed γ in 0..1. If ℓ rises all the way to a vertex
+            that the cosine chose, the first two stay at the current point, which ends the walk
+            (``moved`` is 0).
+        top_k: of the soft variant: the largest number of vertices to mix.
+        keep_current: the current point joins the mixture (Proposition 1 with Σ λ = 1).
+        constraint: of the soft variant: ``"simplex"`` stays in the hull; ``"none"`` allows any λ in
+            θ + Σ λ_j (s_j − θ), as in the authors' code, so coefficients sum to one but may be
+            negative.
+        inner_steps: projected gradient steps for the mixture.
+        tolerance: stop at a gap of at most this; ignored without a constraint.
     """
 
     variant: Literal["soft", "hard"] = "soft"
@@ -100,18 +97,12 @@ def minimise(
     walk: Walk | None = None,
     **settings: Any,
 ) -> tuple[Tensors, "pd.DataFrame", "pd.DataFrame"]:
-    """Walk the hull of experts: last point, coefficients and history.
+    """Walk the hull of experts; return the last point, coefficients and history.
 
-    Args:
-        objective: what to minimise, a function of the tensors that ``start`` has.
-        start: the first point.
-        experts: the vertices; they may have further tensors.
-        walk: how.
-        **settings: of a `Walk`, in its place.
-
-    Returns:
-        The last point; one row per vertex and one for the start, with a column for each tensor,
-        of the coefficients that the point is made with; one row per step.
+    The objective is a function of ``start``'s tensors; the experts, which are the vertices, may
+    have further ones. Pass a `Walk` or its settings. The coefficients that make the last point have
+    one row per vertex and one for the start, and one column per tensor; the history has one row per
+    step.
     """
     import pandas as pd
 
@@ -149,7 +140,7 @@ def minimise(
 
 @dataclass(frozen=True)
 class _Point:
-    """A point, and what is known of the objective there."""
+    """A point, and the objective's value and gradient there."""
 
     objective: Objective
     theta: Tensors
@@ -159,7 +150,7 @@ class _Point:
 
 
 def _hard(at: _Point, scores: Tensor, step: str | float, t: int) -> Tensor:
-    """What the next point is made of: one row per expert, the last one the current point."""
+    """Return the next point's mixture: one row per expert, and a last one for the current point."""
     theta = at.theta
     keys = list(theta)
     vertex = F.one_hot(scores.argmin(0), len(at.experts)).T.double()
@@ -190,11 +181,7 @@ def _hard(at: _Point, scores: Tensor, step: str | float, t: int) -> Tensor:
 
 
 def _soft(at: _Point, scores: Tensor, walk: Walk) -> Tensor:
-    """The best mixture of the best vertices by projected gradient, as for `_hard`.
-
-    The start is the current point, or without it these vertices in equal shares. A step that
-    does not lower the loss is shortened, so a mixture that keeps the current point is never worse.
-    """
+    """Return the best mixture of the best vertices by projected gradient, shaped as `_hard`'s."""
     project = simplex_projection if walk.constraint == "simplex" else _sum_to_one
     theta, value, slope = at.theta, at.value, at.slope
     keys, names = list(theta), list(at.experts)
@@ -240,7 +227,7 @@ def _soft(at: _Point, scores: Tensor, walk: Walk) -> Tensor:
 
 
 def _pull(slope: Tensors, vertices: Mapping[str, Tensor], granularity: str) -> Tensor:
-    """∂ℓ/∂shares, ``(vertices, keys)``; by whole models all columns are the same."""
+    """Return ∂ℓ/∂shares, ``(vertices, keys)``; with whole models all columns are equal."""
     pull = torch.tensor(
         [[float((slope[key] * x).sum()) for x in stack] for key, stack in vertices.items()]
     ).T.double()
@@ -248,12 +235,12 @@ def _pull(slope: Tensors, vertices: Mapping[str, Tensor], granularity: str) -> T
 
 
 def _sum_to_one(values: Tensor) -> Tensor:
-    """The nearest point whose last dimension sums to one: affine coefficients, of any sign."""
+    """Return the nearest point whose last dimension sums to one: affine coefficients."""
     return values + (1 - values.sum(-1, keepdim=True)) / values.shape[-1]
 
 
 def _blend(vertices: Mapping[str, Tensor], shares: Tensor) -> Tensors:
-    """Σ shares · vertices of every parameter, from stacked vertices."""
+    """Return Σ shares · vertices of every parameter, from stacked vertices."""
     return {
         key: torch.tensordot(shares[:, c].to(stack), stack, 1)
         for c, (key, stack) in enumerate(vertices.items())
@@ -261,7 +248,7 @@ def _blend(vertices: Mapping[str, Tensor], shares: Tensor) -> Tensors:
 
 
 def _mixed(theta: Tensors, mixture: Tensor, experts: Mapping[str, StateDict]) -> Tensors:
-    """The point that a mixture of experts and the current point stands for."""
+    """Return the point that a mixture of experts and the current point stands for."""
     columns = mixture.T.tolist()
     return {
         key: combination(column, current, experts, key)
@@ -272,7 +259,7 @@ def _mixed(theta: Tensors, mixture: Tensor, experts: Mapping[str, StateDict]) ->
 def combination(
     weights: Sequence[float], current: Tensor, experts: Mapping[str, StateDict], key: str
 ) -> Tensor:
-    """Σ weight · tensor, the last weight for the current one; what weighs nothing is not read."""
+    """Return Σ weight · tensor, the last for ``current``; experts of weight 0 are not read."""
     total = weights[-1] * current
     for weight, expert in zip(weights[:-1], experts.values(), strict=True):
         if weight:
@@ -283,10 +270,7 @@ def combination(
 def oracle_scores(
     gradient: StateDict, states: Iterable[StateDict]
 ) -> tuple[list[float], list[float]]:
-    """What two oracles minimise: inner products with whole models, and sums of tensors' cosines.
-
-    The first belong to the gap; the second are those of the authors' released code.
-    """
+    """Return what the two oracles minimise: inner products, and sums of the tensors' cosines."""
     slope = {key: tensor.double() for key, tensor in gradient.items()}
     named = {str(i): state for i, state in enumerate(states)}
     products, cosines = _products(named, slope, list(slope))
@@ -296,7 +280,7 @@ def oracle_scores(
 def _products(
     experts: Mapping[str, StateDict], slope: Tensors, keys: Sequence[str]
 ) -> tuple[Tensor, Tensor]:
-    """⟨∇ℓ, θ_i⟩ and its cosine, both ``(experts, keys)``; one tensor of one expert at a time."""
+    """Return ⟨∇ℓ, θ_i⟩ and its cosine, both ``(experts, keys)``, reading one tensor at a time."""
     products = torch.zeros(len(experts), len(keys), dtype=torch.float64)
     cosines = torch.zeros_like(products)
     for i, (name, expert) in enumerate(experts.items()):
@@ -311,7 +295,7 @@ def _products(
 
 
 def _gap(products: Tensor, at_theta: Tensor, granularity: str) -> float:
-    """max_s ⟨∇ℓ, θ − s⟩ over the hull, or over the product of the tensors' hulls."""
+    """Return max_s ⟨∇ℓ, θ − s⟩ over the hull, or over the product of the tensors' hulls."""
     if granularity == "task":
         return float(at_theta.sum() - products.sum(1).min())
     return float((at_theta - products.amin(0)).sum())

@@ -142,7 +142,7 @@ def test_a_study_at_several_points(run: Run, tmp_path: Path) -> None:
     told = {(row["learning_rate"], row["batch_size"], row["steps"]) for row in rows}
     assert told == {(1e-3, 32, 1), (4e-4, 8, 1), (4e-4, 8, 2)}
     refused = fail(run, "study", "scaling", *options, "--at", "wide")
-    assert "--at takes name=value, got 'wide'" in refused
+    assert "--at expects name=value, got 'wide'" in refused
 
 
 def test_data_list_and_prepare(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

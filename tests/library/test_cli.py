@@ -152,8 +152,8 @@ def test_merges_that_are_refused(run: Run, models: tuple[Path, list[Path]], tmp_
     assert refused("ties", a, b, "-p", base, "-s", "density=2").startswith("density is 2, expected")
     assert refused("ties", a, b, "-p", base, "-s", "scale=big").startswith("scale is 'big', expect")
     assert refused("average", a, b, "-s", "weights=0.2,x").startswith("weights is [0.2, 'x']")
-    assert refused("average", a, b, "-s", "weights") == "--set takes name=value, got 'weights'"
-    assert refused("average", a, b, "-s", "=1") == "--set takes name=value, got '=1'"
+    assert refused("average", a, b, "-s", "weights") == "--set expects name=value, got 'weights'"
+    assert refused("average", a, b, "-s", "=1") == "--set expects name=value, got '=1'"
     assert refused("slerp", a, b, c) == "slerp merges exactly 2 experts, got 3"
     missing = tmp_path / "missing.safetensors"
     assert str(missing) in refused("average", a, missing)

@@ -72,7 +72,7 @@ def test_completion_can_be_installed(
         ("by include=, exclude= or missing=", "by --include, --exclude or --missing"),
         ("pass is_matrix=mergelib.is_kernel to", "pass --fold-convolutions to"),
         ("not exist (data= or MERGELIB_DATA)", "not exist (MERGELIB_DATA)"),
-        ("--set takes name=value, got '=1'", "--set takes name=value, got '=1'"),
+        ("--set expects name=value, got '=1'", "--set expects name=value, got '=1'"),
         ("no file 'a/pretrained=1.pt'", "no file 'a/pretrained=1.pt'"),
         ("two\n  lines", "two lines"),
     ],

@@ -20,8 +20,7 @@ from mergebook.frank_wolfe.theory import (
     smoothness,
     soft_bound,
 )
-from mergelib.procedures.frank_wolfe import minimise
-from mergelib.procedures.walk import oracle_scores
+from mergelib.procedures.walk import minimise, oracle_scores
 
 State = dict[str, Tensor]
 

@@ -70,7 +70,7 @@ def test_integers_that_differ_are_refused_by_name(door: str, key: str, tmp_path:
     states = pair(key, integers(dtype, 0), integers(dtype, 1))
     if door == "emr":
         states = [*states[:1], *states]
-    message = f"[{key!r}] holds other values than that of "
+    message = f"[{key!r}] differs from that of "
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         DOORS[door](states, tmp_path)
     assert "dequantise the models first" in str(caught.value)

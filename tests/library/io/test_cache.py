@@ -30,5 +30,5 @@ def test_no_home(monkeypatch: pytest.MonkeyPatch, chosen: str | None) -> None:
     monkeypatch.delenv("MERGELIB_CACHE")
     if chosen is not None:
         monkeypatch.setenv("MERGELIB_CACHE", chosen)
-    with pytest.raises(ValueError, match="no home folder to keep a cache in: set MERGELIB_CACHE"):
+    with pytest.raises(ValueError, match="no home folder for a cache: set MERGELIB_CACHE"):
         cache_folder()

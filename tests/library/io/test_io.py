@@ -184,7 +184,7 @@ def test_damaged_folders_are_refused(sharded: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="outside"):
         Checkpoint(sharded)
     index.write_text('{"weight_map"')
-    with pytest.raises(ValueError, match=r"index\.json is no index"):
+    with pytest.raises(ValueError, match=r"index\.json is not an index"):
         Checkpoint(sharded)
     with pytest.raises(ValueError, match="holds no weights"):
         Checkpoint(tmp_path)
@@ -391,7 +391,7 @@ def test_what_cannot_be_removed_stops_nobody(
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
 
     monkeypatch.setattr(Path, "unlink", refuse)
-    with pytest.warns(UserWarning, match="is left behind: Operation not permitted"):
+    with pytest.warns(UserWarning, match="could not be removed: Operation not permitted"):
         save_state_dict(state, tmp_path / "a.safetensors")
     assert_same(load_state_dict(tmp_path / "a.safetensors"), state)
 

@@ -114,7 +114,7 @@ def test_formats_of_other_programs(tmp_path: Path, name: str) -> None:
     (folder / name).write_bytes(b"something")
     for path in (folder / name, folder):
         with pytest.raises(
-            ValueError, match=rf"{name} is a file of .* which cannot be merged: take"
+            ValueError, match=rf"{name} is a file of .* which cannot be merged: use"
         ):
             Checkpoint(path)
     (folder / "weights.bin").write_bytes(b"GGUF\3\0\0\0")

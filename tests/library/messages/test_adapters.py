@@ -195,7 +195,7 @@ def test_real_adapters(tmp_path: Path) -> None:
             warnings.simplefilter("ignore")
             peft.get_peft_model(nn.Sequential(*layers), config).save_pretrained(tmp_path / kind)
         saved = tmp_path / kind / "adapter_model.safetensors"
-        with pytest.raises(ValueError, match="holds an adapter and no model"):
+        with pytest.raises(ValueError, match="holds an adapter but no model"):
             ml.merge("average", [tmp_path / kind])
         if kind == "ia3":
             ml.merge("average", [saved])

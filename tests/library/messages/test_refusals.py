@@ -108,7 +108,7 @@ def test_an_adapters_folder(door: str, tmp_path: Path) -> None:
         "adapt": lambda: ml.adapt("uniform_soup", [folder], pretrained=BASE),
         "compress": lambda: ml.compress("cart_indexing", [folder]),
     }
-    with pytest.raises(ValueError, match=r"holds an adapter and no model: .*merge_and_unload"):
+    with pytest.raises(ValueError, match=r"holds an adapter but no model: .*merge_and_unload"):
         calls[door]()
     ml.save_state_dict(BASE, folder / "model.safetensors")
     calls[door]()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import mergelib as ml
 from mergebook.suites.models import PICTURE_MODELS, TEXT_MODELS
-from mergelib.inspection.kinship import ENOUGH, Kinship
+from mergelib.inspection.watch import ENOUGH, Kinship
 
 State = dict[str, Tensor]
 
@@ -90,7 +90,8 @@ def test_kinship_by_hand(dtype: torch.dtype) -> None:
     kinship = Kinship(["one", "same", "other"], pretrained=False)
     while kinship.seen < ENOUGH:
         assert kinship.unrelated() is None, "too few to judge by"
-        kinship.add([part.to(dtype) for part in (100 * ones, ones, signs)])
+        parts = [part.to(dtype) for part in (100 * ones, ones, signs)]
+        kinship.add_samples([kinship.sample(part) for part in parts])
     found = kinship.unrelated()
     assert found is not None
     assert found[:2] == ("one", "other")

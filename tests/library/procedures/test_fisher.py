@@ -191,7 +191,7 @@ def test_statistics_that_do_not_fit(case: Any) -> None:
     )
     fewer = {key: value for key, value in good.items() if key != "first.bias"}
     for wrong, message in (
-        ({"z": good}, "statistics name 'z', which is no expert; there are: a, b"),
+        ({"z": good}, "statistics name 'z', which is not an expert; there are: a, b"),
         ({"a": good}, "task 'b' has no data"),
         ({"a": good, "b": fewer}, "information of 'b' lacks key 'first.bias'"),
         ({"a": {**good, "first.bias": torch.ones(2)}, "b": good}, "does not fit expert 'a'"),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import mergelib as ml
 from benchmarks.memory import peak_bytes, write_experts
 from mergelib.io import Checkpoint, save_state_dict
-from mergelib.procedures.frank_wolfe import START, minimise
+from mergelib.procedures.walk import START, minimise
 
 State = dict[str, Tensor]
 

@@ -248,5 +248,5 @@ def test_regmean_solves_gpt2s_transposed_layers_and_averages_tied_ones() -> None
 
 def test_features_without_a_head_are_refused() -> None:
     experts = [bert(2, 1).bert, bert(2, 2).bert]
-    with pytest.raises(ValueError, match="features and no logits: pass heads="):
+    with pytest.raises(ValueError, match="features instead of logits: pass heads="):
         ml.adapt("adamerging", experts, pretrained=bert(2, 0).bert, data={"t": loader(2)})

@@ -77,7 +77,7 @@ def test_bad_calls_are_refused(tmp_path: Path, files: list[Path]) -> None:
         (ValueError, "is a folder", ["average", [first], tmp_path / "folder.safetensors"], {}),
         (ValueError, "is a file", ["average", [first], tmp_path / "file"], again),
         (ValueError, "overwrite=True", ["average", [first], files[0]], {}),
-        (ValueError, "is named 'pret", ["average", {"pretrained": first}, out], base),
+        (ValueError, "be named 'pret", ["average", {"pretrained": first}, out], base),
         (ValueError, "no merge wrote", ["average", [first], tmp_path / "x"], again),
     ]
     before = sorted(os.listdir(tmp_path))
