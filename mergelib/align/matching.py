@@ -1,17 +1,14 @@
 """Git Re-Basin by weight matching (Ainsworth et al., 2023, section 3.2, Algorithm 1).
 
-Two networks trained apart may be the same up to the order of their units, and their average is
-poor until one is reordered. Weight matching looks for the permutations π that bring the weights of
-B as near to those of A as can be, ‖A − π(B)‖² = const − 2⟨A, π(B)⟩. All at once that is a sum of
-bilinear assignment problems, NP-hard; for one group of units, all others held, it is a linear
-assignment problem, which scipy solves exactly. Algorithm 1 takes group after group, in random
-order, until nothing changes. From where it starts decides where it ends: beside the paper's start,
-B as it is, there is one that follows the network from its inputs on, and the better end is kept.
-Without it, known permutations of freshly initialised transformers were missed in a third of draws.
+Weight matching searches permutations π that minimise ‖A − π(B)‖² = const − 2⟨A, π(B)⟩. This is
+NP-hard for all groups at once, but a linear assignment problem for one group with the others fixed.
+Algorithm 1 solves group after group in random order until nothing changes. The result depends on
+the initial permutation. Besides the paper's (the identity) we try one that follows the network from
+its inputs, and keep the better result; without it, known permutations of untrained transformers
+were missed in a third of draws.
 
-Attention heads are one more such group. Here the dimensions inside a head may be in another order
-too, so every pair of heads is matched inside first (queries with keys, and values), and the heads
-then by what the best matches inside are worth: exact for both together.
+For attention heads, every pair of heads is first matched inside (queries with keys, and values),
+and then the heads by the values of these matches, which is exact for both together.
 """
 
 import math
@@ -31,17 +28,15 @@ from mergelib.structure import Structure, structure_of
 
 @dataclass(frozen=True, repr=False)
 class Alignment(Brief):
-    """What matching found.
+    """Result of matching.
 
     Attributes:
         state: B's weights, reordered.
-        permutations: of every permutable group, as `permute` takes them: ``permute(b, …)`` is
-            ``state``.
-        objective: what is maximised. For `git_rebasin` ⟨A, π(B)⟩ over the norms of both (their
-            cosine), from the better of two starts and after every sweep of the descent from there;
-            it never falls. For `activation_matching` the mean correlation of paired units, before
-            and after.
-        converged: whether more sweeps would change nothing.
+        permutations: of every permutable group; ``permute(b, …)`` gives ``state``.
+        objective: for `git_rebasin` the cosine ⟨A, π(B)⟩ / ‖A‖‖B‖ at the better initial permutation
+            and after every sweep, never decreasing; for `activation_matching` the mean correlation
+            of paired units before and after.
+        converged: whether further sweeps would change nothing.
     """
 
     state: dict[str, Tensor]
@@ -61,23 +56,22 @@ def git_rebasin(
     tolerance: float = 1e-9,
     device: torch.device | str | None = None,
 ) -> Alignment:
-    """Reorder the units of B so that its weights are as near to A's as weight matching finds.
+    """Reorder the units of B to bring its weights close to A's by weight matching.
 
     Args:
-        a: the reference, which stays.
+        a: the reference weights.
         b: the weights to reorder, of the same structure.
         model: the model of both, or its `mergelib.structure.Structure`.
-        iterations: sweeps over all groups, at least 1.
-        seed: of the order in which a sweep takes the groups.
-        tolerance: stop when a sweep raises the cosine by no more than that.
-        device: where to compute; by default where A is. Assignments are solved on the CPU.
+        iterations: largest number of sweeps over all groups, at least 1.
+        seed: seed of the order of groups in a sweep.
+        tolerance: stop when a sweep raises the cosine by at most this.
+        device: where to compute, by default where A is; assignments run on the CPU.
 
     Returns:
-        An `Alignment`. Running statistics move with their channels but are not matched.
+        An `Alignment`. Running statistics are permuted but not matched.
 
     Raises:
-        ValueError: if a state dict does not have the structure, or holds NaN or Inf (naming the
-            key); iterations below 1.
+        ValueError: a state dict does not fit or is not finite (naming the key), or iterations < 1.
     """
     if iterations < 1:
         raise ValueError(f"iterations is {iterations}, expected at least 1")
@@ -100,7 +94,7 @@ def git_rebasin(
 
 
 class _Match:
-    """A, B as reordered so far, and the permutations that led there."""
+    """A, the reordered B, and the permutations so far."""
 
     def __init__(
         self, a: StateDict, b: StateDict, structure: Structure, device: torch.device | str | None
@@ -123,7 +117,7 @@ class _Match:
         return sum(self._dots.values()) / self._scale
 
     def descend(self, iterations: int, seed: int, tolerance: float) -> list[float]:
-        """Algorithm 1; returns the cosine at the start and after every sweep."""
+        """Run Algorithm 1; return the cosine at the beginning and after every sweep."""
         generator = torch.Generator().manual_seed(seed)
         objective = [self.cosine()]
         for _ in range(iterations):
@@ -135,10 +129,7 @@ class _Match:
         return objective
 
     def follow(self) -> None:
-        """Match from inputs to outputs, each group by the parameters all else of which is settled.
-
-        A start for the descent in which no group is matched against others still out of order.
-        """
+        """Match groups from inputs to outputs, each by parameters whose other groups are matched."""
         settled = set(self.structure.groups) - set(self.permutations)
         for name in self.groups:
             settled |= {name, *self.structure.inside(name)}
@@ -150,10 +141,10 @@ class _Match:
         return {name for axis in self.structure.axes[key] for f in axis.layout for name in f}
 
     def _improve(self, name: str) -> None:
-        """Solve one group, all others held, and keep the result if the objective rises.
+        """Solve one group with the others fixed, and accept the result if the objective rises.
 
-        It cannot fall, except where a parameter has the group on two axes: there the problem is
-        quadratic, and the assignment solves it with one of the axes held.
+        It can fall only where a parameter has the group on two axes, which makes the problem
+        quadratic.
         """
         change = self._solve(name, list(self.a))
         moved, dots = self._after(change)
@@ -162,7 +153,7 @@ class _Match:
             self._accept(name, change, moved, dots)
 
     def _after(self, change: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """B's tensors that a change moves, as they would be, and their products with A's."""
+        """Return B's tensors that a change moves, and their products with A's."""
         moved = {}
         for key, tensor in self.b.items():
             permuted = permute_tensor(tensor, self.structure.axes[key], self.structure, change)
@@ -171,7 +162,7 @@ class _Match:
         return moved, {key: _dot(self.a[key], tensor) for key, tensor in moved.items()}
 
     def _solve(self, name: str, keys: list[str]) -> dict[str, Tensor]:
-        """The best permutation of a group, and of what lies inside, by these parameters."""
+        """Return the best permutations of a group, by these parameters."""
         pairs = (
             (axis, self.a[key].movedim(number, 0), self.b[key].movedim(number, 0))
             for key in keys
@@ -220,7 +211,7 @@ def align_experts(
 
 
 def check_state(state: StateDict, structure: Structure, name: str) -> None:
-    """Raise ``ValueError`` for weights of another structure, or with NaN or Inf in them."""
+    """Raise ``ValueError`` if weights do not fit the structure or are not finite."""
     structure.check(state, name)
     for key in structure.axes:
         if not is_finite(state[key]):

@@ -1,8 +1,7 @@
-"""The network that CoGraM works on: its layers, and its loss on the data that decide.
+"""The network that CoGraM works on: its layers, and its loss on the data.
 
-Layers are the modules that own tensors, in the order in which they run. Everything is computed in
-double precision: decisions hang on the sixth digit of a loss, and shall not depend on the order of
-summation.
+Losses are computed in double precision, because decisions depend on their sixth digit and must not
+depend on the order of summation.
 """
 
 import copy
@@ -30,10 +29,11 @@ class Layer(Brief):
     """A module that owns tensors.
 
     Attributes:
-        name: its path in the model, empty for the model itself.
-        module: in the working copy of the network.
-        tensors: local name to floating parameter or buffer, the network's own.
-        refinable: it has units: a linear or convolutional layer that runs once and shares nothing.
+        name: its path, empty for the model itself.
+        module: the module in the working copy.
+        tensors: local name to floating parameter or buffer.
+        refinable: whether it has units: it is linear or convolutional, runs once and shares
+            nothing.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Layer(Brief):
     refinable: bool
 
     def part_of(self, state: StateDict) -> Tensors:
-        """This layer's tensors in a state dict of the model, in double precision."""
+        """Return this layer's tensors in a state dict, in double precision."""
         prefix = f"{self.name}." if self.name else ""
         return {
             key: state[prefix + key].to(tensor.device, torch.float64)
@@ -50,19 +50,19 @@ class Layer(Brief):
         }
 
     def write(self, tensors: Tensors) -> None:
-        """Put other values in this layer's place."""
+        """Copy other values into this layer's tensors."""
         for key, tensor in self.tensors.items():
             tensor.copy_(tensors[key])
 
     def matrix(self, tensors: Tensors) -> Tensor:
-        """Weights and bias of a refinable layer, a row a unit: ``(rows, fan_in + 1)``."""
+        """Return weights and bias as ``(rows, fan_in + 1)``, one row per unit."""
         parts = [tensors["weight"].flatten(1)]
         if "bias" in tensors:
             parts.append(tensors["bias"][:, None])
         return torch.cat(parts, 1)
 
     def from_matrix(self, matrix: Tensor) -> Tensors:
-        """The tensors that make such a matrix."""
+        """Return the tensors for such a matrix."""
         weight = self.tensors["weight"]
         count = weight[0].numel()
         tensors = {"weight": matrix[:, :count].view_as(weight)}
@@ -70,15 +70,10 @@ class Layer(Brief):
 
 
 class Network:
-    """A working copy of the model in double precision, with the data on which it is judged.
-
-    Args:
-        problem: its model is copied; its data have targets, and go through the model all at once.
-        state: where it begins.
-        loss: ``"cross_entropy"`` or ``"mse"``; the mean over the tasks of each one's mean.
+    """A working copy of the model in double precision, with the data of all tasks.
 
     Raises:
-        ValueError: targets that do not fit what a task's head gives, naming the task.
+        ValueError: targets do not fit a head's output; the message names the task.
     """
 
     def __init__(self, problem: Problem, state: StateDict, loss: str) -> None:
@@ -105,7 +100,7 @@ class Network:
             ]
 
     def _check(self, shapes: list[torch.Size]) -> None:
-        """Refuse targets that do not fit what the heads give."""
+        """Check that targets fit the outputs of the heads."""
         for task, targets, shape in zip(self.sizes, self.targets, shapes, strict=True):
             expected = shape[:-1] if self.entropy else shape
             if targets.shape != expected:
@@ -117,11 +112,11 @@ class Network:
                 check_classes(task, targets, shape[-1])
 
     def loss(self) -> float:
-        """Of the network as it is."""
+        """Return the loss of the network as it is."""
         return self.losses(self.model(self.inputs)[None]).item()
 
     def losses(self, outputs: Tensor) -> Tensor:
-        """From the model's outputs for every candidate, ``(K, N, ...)``, to losses ``(K,)``."""
+        """Return losses ``(K,)`` from outputs ``(K, N, ...)`` of candidates."""
         parts = outputs.split([*self.sizes.values()], 1) if len(self.sizes) > 1 else [outputs]
         losses = []
         for head, targets, part in zip(self.heads, self.targets, parts, strict=True):
@@ -138,7 +133,7 @@ class Network:
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean(0)
 
     def layers(self) -> list[Layer]:
-        """Those with floating tensors, in the order in which they run; tied tensors count once."""
+        """Return layers with floating tensors in the order of the forward pass; tied tensors count once."""
         calls: dict[nn.Module, int] = {}
 
         def count(module: nn.Module, *_: object) -> None:
@@ -176,5 +171,5 @@ def _own_tensors(module: nn.Module) -> Tensors:
 
 
 def _position(module: nn.Module, order: list[nn.Module]) -> int:
-    """Where a module comes in; one that is never called, only read, goes last."""
+    """Return the module's place in the forward pass; modules that are never called come last."""
     return order.index(module) if module in order else len(order)

@@ -1,8 +1,8 @@
-"""The two orders in which the units of a layer, and their weights, are decided.
+"""The two orders of deciding a layer's units and weights.
 
-*Sequential*: a change that is kept is in force for the next decision. *Simultaneous*: all units are
-judged against the same network, then what helps is put in together and checked once more; the
-paper's *finalization* allows that reading.
+*Sequential*: a change takes effect before the next decision. *Simultaneous*: all units are decided
+against the same network, then improvements are applied together and checked once more, one reading
+of the paper's *finalization*.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,10 @@ from mergelib.cogram.site import BUDGET, Site
 
 
 def sequential(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log: Log) -> None:
-    """Decide the units of a layer one after the other, and the weights of each right after it.
+    """Decide the units of a layer in turn, each followed by its weights.
 
-    Args:
-        site: the layer in its place; it is changed.
-        experts: the layer's matrix in every expert, ``(n, rows, fan_in + 1)``.
-        groups: the rows of each unit, ``(units, rows)``.
-        rules: what decides.
-        log: gets one row per decision.
+    ``experts`` holds the layer's matrices, ``(n, rows, fan_in + 1)``, and ``groups`` the rows of
+    each unit, ``(units, rows)``. The site and the log are updated.
     """
     before = site.network.loss()
     given = _units(site, experts, groups)
@@ -44,7 +40,7 @@ def sequential(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log: L
 
 
 def _units(site: Site, experts: Tensor, groups: Tensor) -> Tensor:
-    """Every unit as each expert makes it, ``(units, n, rows, N, ...)``."""
+    """Return every unit of every expert, ``(units, n, rows, N, ...)``."""
     return torch.stack([site.outputs(expert)[groups] for expert in experts], 1)
 
 
@@ -58,7 +54,7 @@ def _row(
     rules: Rules,
     log: Log,
 ) -> float:
-    """Decide a row's weights one after the other; returns the loss after them."""
+    """Decide a row's weights in turn; return the loss afterwards."""
     losses, present = site.at(row), site.units[row]
     columns = torch.arange(experts.shape[2], device=row.device)
     features = site.features(row.expand_as(columns), columns)
@@ -78,16 +74,7 @@ def _row(
 
 
 class _Series:
-    """Decisions of one level, each of which knows the ones before it.
-
-    Args:
-        rules: what decides.
-        level: of the decisions.
-        last: no finer level follows.
-
-    Attributes:
-        merged: the last part was merged, and not left to a finer level.
-    """
+    """Successive decisions at one level; ``last`` says that no finer level follows."""
 
     def __init__(self, rules: Rules, level: str, last: bool) -> None:
         self.rules, self.level, self.last = rules, level, last
@@ -103,19 +90,11 @@ class _Series:
         unit: int,
         weight: int,
     ) -> tuple[Tensor, Tensor, float] | None:
-        """Judge a part of the network as it stands.
-
-        Args:
-            losses: of candidates ``(K, r, N, ...)``.
-            given: the part's units with each expert's values, ``(n, r, N, ...)``.
-            before: the loss as it is.
-            unit: for the log.
-            weight: for the log.
+        """Decide a part whose units are ``(n, r, N, ...)`` with each expert's values.
 
         Returns:
-            If the mixture is to be kept: the experts' weights, the mixed units ``(r, N, ...)``,
-            and the loss with them. As a unit is linear in its weights, they are the mixture of
-            what is given.
+            If the mixture is accepted: the experts' weights, the mixed units ``(r, N, ...)`` and
+            the new loss. Units are linear in their weights, so mixing units mixes weights.
         """
         values = losses(given)
         self._losses.append(values)
@@ -130,7 +109,7 @@ class _Series:
         return (weights, mixed[0], after) if kept else None
 
     def write(self, log: Log) -> None:
-        """Log the decisions since the last call, in a block."""
+        """Log the decisions since the last call as one block."""
         if self._rows:
             judged = self.rules.judge(self.level, torch.stack(self._losses), last=self.last)
             units, weights, before, after, kept = map(list, zip(*self._rows, strict=True))
@@ -140,9 +119,9 @@ class _Series:
 
 
 def simultaneous(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log: Log) -> None:
-    """Decide all units of a layer against the same network, then all weights of those left.
+    """Decide all units of a layer against the same network, then the weights of undecided units.
 
-    Arguments as in `sequential`.
+    Arguments are as in `sequential`.
     """
     before = site.network.loss()
     left = torch.arange(len(groups), device=groups.device)
@@ -173,7 +152,7 @@ def simultaneous(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log:
 
 
 def _with_weights(site: Site, experts: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Units ``(K, n, 1, N, ...)`` with one entry of the matrix from each expert: (row, column)."""
+    """Return units ``(K, n, 1, N, ...)`` with one matrix entry taken from each expert."""
     moved = (experts[:, rows, columns] - site.matrix[rows, columns]).T
     features = site.features(rows, columns)[:, None]
     given = (
@@ -185,7 +164,7 @@ def _with_weights(site: Site, experts: Tensor, rows: Tensor, columns: Tensor) ->
 def _judge_all(
     site: Site, rules: Rules, level: str, rows: Tensor, given: Tensor, last: bool
 ) -> Judgement:
-    """Judge K proposals against the same network: rows ``(K, r)``, given ``(K, n, r, N, ...)``."""
+    """Evaluate proposals ``(K, n, r, N, ...)`` for rows ``(K, r)`` against the same network."""
     count, experts = given.shape[:2]
     losses = site.losses(rows.repeat_interleave(experts, 0), given.flatten(0, 1))
     judged = rules.judge(level, losses.view(count, experts), last=last)
@@ -204,18 +183,10 @@ def _consolidate(
     judged: Judgement,
     ceiling: float,
 ) -> tuple[Tensor, float]:
-    """Put in together the mixtures that help alone; if that does not help, the better half of them.
-
-    Args:
-        site: the layer in its place; it is committed.
-        experts: the layer's matrix in every expert.
-        rows: of the entries that each part is made of, the first dimension counts the parts.
-        columns: of them.
-        judged: the parts.
-        ceiling: what the loss must stay below, alone and together.
+    """Apply all mixtures that help alone; while that does not help, only the better half of them.
 
     Returns:
-        Which parts are kept, bool ``(K,)``, and the loss with them.
+        Which parts are accepted, bool ``(K,)``, and the loss with them. The site is committed.
     """
     kept = torch.zeros_like(judged.after, dtype=torch.bool)
     chosen = judged.after.argsort()[: int((judged.after < ceiling).sum())]

@@ -1,4 +1,4 @@
-"""A run of the network, kept, so that what comes before a layer need not be run again."""
+"""A stored forward pass, so that modules before a layer need not run again."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,15 +15,9 @@ Prefix = dict[nn.Module, list[Any]]
 
 
 class Trace:
-    """One run of a network: what every module gave, and what had been given when it first began.
+    """One forward pass: every module's output, and how many outputs existed when it first began.
 
-    Args:
-        network: as it stands.
-        watched: a module whose first input is kept too.
-
-    Attributes:
-        output: of the model.
-        input: of the watched module.
+    ``input`` is the first input of the ``watched`` module, ``output`` the model's output.
     """
 
     def __init__(self, network: Network, watched: nn.Module | None = None) -> None:
@@ -53,14 +47,11 @@ class Trace:
         return module in self._begun
 
     def given(self, module: nn.Module) -> Any:
-        """What a module gave when it ran first."""
+        """Return the output of a module's first run."""
         return next(output for other, output in self._given if other is module)
 
     def prefix(self, module: nn.Module) -> Prefix:
-        """All outputs of the modules that had run for the last time when this one began.
-
-        Without those inside of another one. Empty for a module that did not run.
-        """
+        """Return all outputs of outermost modules that had finished when this module first began."""
         before: Prefix = {}
         for other, output in self._given[: self._begun.get(module, 0)]:
             before.setdefault(other, []).append(output)
@@ -71,14 +62,14 @@ class Trace:
         return {other: outputs for other, outputs in finished.items() if other not in inside}
 
     def forget(self, module: nn.Module) -> None:
-        """Drop what was given after a module began; prefixes of modules before it don't hold it."""
+        """Drop outputs after a module began; prefixes of earlier modules do not contain them."""
         del self._given[self._begun.get(module, len(self._given)) :]
 
 
 def answers(
     prefix: Prefix, change: Callable[[Tensor], Tensor]
 ) -> dict[nn.Module, Callable[..., Any]]:
-    """Forward functions that give what the modules gave, one run after the other, changed."""
+    """Return forward functions that return the stored outputs in turn, after ``change``."""
     return {
         module: lambda *_, queue=[*outputs], **__: tree_map_only(Tensor, change, queue.pop(0))
         for module, outputs in prefix.items()
@@ -87,7 +78,7 @@ def answers(
 
 @contextmanager
 def replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Modules that answer otherwise for a while."""
+    """Replace the forward functions of some modules within a ``with`` block."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # which passes by the modules inside an encoder
     for module, forward in forwards.items():

@@ -1,9 +1,7 @@
-"""Compression: one shared model, and small parts that turn it into each expert again.
+"""Compression: a shared model, and small parts per task that restore each expert.
 
-Where the task is known at inference, merging need not serve all tasks at once. A compression keeps
-shared tensors and, for every task, masks of one bit an entry (really packed, eight to a byte) or
-low-rank factors. `compress` makes a `Compressed`, which gives experts back, counts its bytes, and
-goes to a file and back.
+A compression stores shared tensors and, for every task, bit masks (eight to a byte) or low-rank
+factors. `compress` returns a `Compressed`, which restores experts, counts bytes and saves itself.
 """
 
 import json
@@ -34,7 +32,7 @@ class Compressed(Brief):
     """Experts in compressed form.
 
     Attributes:
-        method: the name of the compression.
+        method: name of the compression.
         hyperparameters: all of them, JSON-serialisable.
         shared: part to state dict, e.g. ``shared["average"]``; stored once.
         own: task to part to tensors, e.g. ``own["mnist"]["mask"]``.
@@ -53,15 +51,11 @@ class Compressed(Brief):
 
     @property
     def shared_nbytes(self) -> int:
-        """Bytes of what all tasks use, the pretrained model included where it is needed."""
+        """Bytes of the shared parts, including the pretrained model if it is needed."""
         return sum(nbytes(part) for part in self.shared.values())
 
     def task_nbytes(self, task: str) -> int:
-        """Bytes that one more task adds.
-
-        Raises:
-            ValueError: for a task that there is not.
-        """
+        """Return the bytes of one task's parts; ``ValueError`` if there is no such task."""
         return sum(nbytes(part) for part in self._own(task).values())
 
     @property
@@ -70,16 +64,12 @@ class Compressed(Brief):
         return self.shared_nbytes + sum(map(self.task_nbytes, self.tasks))
 
     def expert(self, task: str) -> dict[str, Tensor]:
-        """The expert of a task, as far as the compression kept it: a complete state dict.
-
-        Raises:
-            ValueError: for a task that there is not.
-        """
+        """Return the restored expert of a task; ``ValueError`` if there is no such task."""
         state = RESTORE[self.method](self.shared, self._own(task))
         return state | {key: state[first] for key, first in self.aliases.items()}
 
     def save(self, path: AnyPath) -> None:
-        """Write everything to one ``.safetensors`` file; `load_compressed` reads it."""
+        """Write everything to one ``.safetensors`` file for `load_compressed`."""
         tensors = {
             f"shared/{part}/{key}": tensor
             for part, state in self.shared.items()
@@ -112,24 +102,29 @@ def compress(
     is_matrix: Callable[[str, Tensor], bool] = is_matrix,
     **hyperparameters: Any,
 ) -> Compressed:
-    """Compress experts into shared tensors and small parts of their own.
+    """Compress experts into shared tensors and small parts per task.
 
     Args:
         method: ``"emr"``, ``"tall_masks"`` or ``"cart_indexing"``; see `mergelib.methods`.
-        experts: mapping of task to model, or a list of models: state dicts, modules or paths.
-        pretrained: the model they were fine-tuned from, where the method needs it.
-        device: where to compute; by default where the tensors are. The result lies where the
-            inputs lie.
-        is_matrix: tells from key and tensor what low-rank methods take for a matrix, as in `merge`.
+        experts: mapping of task to model, or a list: state dicts, modules or paths.
+        pretrained: the model they were fine-tuned from, if the method needs it.
+        device: where to compute; by default where the tensors are. The result is where the inputs
+            are.
+        is_matrix: predicate (key, tensor), whether low-rank methods treat the tensor as a matrix.
         **hyperparameters: the method's own.
 
     Raises:
-        ValueError: an unknown method; experts that are none or do not match; a NaN or Inf, naming
-            the tensor; a hyperparameter out of range; what else `merge` refuses.
-        TypeError: a hyperparameter that the method does not have.
+        ValueError: the method is unknown, experts are missing or do not match, a tensor is not
+            finite, a hyperparameter is out of range, or `merge` would refuse the input.
+        TypeError: the method does not have a hyperparameter.
 
     Warns:
-        UserWarning: of what `merge` warns of.
+        UserWarning: as in `merge`.
+
+        >>> base, experts = {"w": torch.zeros(8)}, {"a": {"w": torch.ones(8)}, "b": {"w":
+            -torch.ones(8)}}
+        >>> compress("emr", experts, pretrained=base).task_nbytes("a")  # 8 bits and one float
+        5
     """
     check_device(device)
     chosen = get_method(method, "compression")
@@ -168,11 +163,11 @@ def compress(
 
 
 def load_compressed(path: AnyPath) -> Compressed:
-    """Read what `Compressed.save` wrote.
+    """Read a file that `Compressed.save` wrote.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: a file that is truncated, corrupt, or was not written by it.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is truncated, corrupt or of another kind.
     """
     checkpoint = Checkpoint(path)
     try:

@@ -1,7 +1,7 @@
 """EMR-Merging, TALL masks and CART-Indexing, tensor by tensor.
 
-Each makes shared parts, and parts of every task's own, from task vectors τ_t = θ_t − θ_0 (CART:
-from centred ones), and each has a function in `RESTORE` that puts a task's expert together again.
+Each returns shared parts and parts per task, made from task vectors τ_t = θ_t − θ_0 (centred ones
+for CART); `RESTORE` holds the functions that rebuild an expert.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,10 +26,7 @@ Result = tuple[Parts, dict[str, Parts]]
 def _weights(
     experts: Mapping[str, StateDict], pretrained: StateDict | None
 ) -> Iterator[tuple[str, list[Tensor], Tensor | None]]:
-    """Every floating tensor, not tied ones twice: key, experts' and pretrained tensor, checked.
-
-    In float32 at least, as rules compute.
-    """
+    """Yield key, experts' and pretrained tensor of every untied floating entry, at least float32."""
     source = in_memory(experts, pretrained)
     for key in source:
         group, base = source.load(key)
@@ -43,20 +40,20 @@ def _weights(
 
 
 def _copies(state: StateDict) -> dict[str, Tensor]:
-    """A state dict of its own memory, without tied tensors' second names."""
+    """Return a copy of a state dict without second names of tied tensors."""
     aliases = tied_keys(state)
     return {key: tensor.clone() for key, tensor in state.items() if key not in aliases}
 
 
 @compression(paper="huang2024emr")
 def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
-    """EMR-Merging: elect one task vector, then mask and rescale it for every task.
+    """EMR-Merging: elect one task vector, then mask and rescale it per task.
 
-    The elected vector has at every coordinate the sign of Σ τ_t and the largest magnitude among
-    the entries that have this sign. Task t masks it where its own entry has the other sign, and
-    rescales it by Σ |τ_t| / Σ |masked|, over the whole model. Kept: θ_0, the elected vector, and
-    for every task one bit an entry and one number. Running statistics of BatchNorm are kept for
-    every task that has others than θ_0, as a rescaled variance can fall below zero.
+    The elected vector has the sign of Σ τ_t at every coordinate and the largest magnitude among
+    entries with this sign. Task t masks entries of the other sign and rescales by Σ |τ_t| / Σ
+    |masked| over the whole model. Stored: θ_0, the elected vector, and one bit per weight and one
+    number per task. BatchNorm statistics that differ from θ_0 are stored per task, because a
+    rescaled variance can be negative.
     """
     shared: Parts = {"pretrained": _copies(pretrained), "elected": {}}
     own: dict[str, Parts] = {task: {"mask": {}} for task in experts}
@@ -103,18 +100,18 @@ def tall_masks(
 ) -> Result:
     """TALL masks: θ_0 plus the merged task vector where the task uses it.
 
-    A task uses a coordinate where |τ_t| > mask_scale · |τ − τ_t| (`mergelib.rules.masks.uses`),
-    with τ the merged task vector. Kept: θ_0, τ, and one bit an entry for every task.
+    A task uses coordinates with |τ_t| > mask_scale · |τ − τ_t| (`mergelib.rules.masks.uses`), where
+    τ is the merged task vector. Stored: θ_0, τ, and one bit per weight and task.
 
     Args:
         experts: task to state dict.
         pretrained: θ_0.
-        mask_scale: one number, or one a task, at least 0; the paper chooses it from 0.2..0.6 on
-            validation data, for every task by itself.
-        base: how τ is merged: the sum of the task vectors, or TIES' elected sum.
+        mask_scale: one number, or one per task, at least 0; the paper chooses it per task from
+            0.2..0.6 on validation data.
+        base: how τ is merged: sum of task vectors, or the elected sum of TIES.
 
     Raises:
-        ValueError: another ``base``, a task without a ``mask_scale``, or a negative one.
+        ValueError: ``base`` is unknown, or a task's ``mask_scale`` is missing or negative.
     """
     scales = mask_scale if isinstance(mask_scale, Mapping) else dict.fromkeys(experts, mask_scale)
     for task in experts:
@@ -155,22 +152,22 @@ def cart_indexing(
 ) -> Result:
     """CART-Indexing: θ_avg + SVD_k(θ_t − θ_avg) on matrices, each task's own tensors elsewhere.
 
-    Appendix C.2 of the paper, and its released code. Kept: θ_avg, and for every task the factors
-    U S and Vᵀ of each matrix, of k (m + n) numbers, and its own ``rest``. A tensor that is the same
-    in all experts is kept once, as it is.
+    Appendix C.2 of the paper, and its released code. Stored: θ_avg, and per task the factors U S
+    and Vᵀ of each matrix, k (m + n) numbers, and its ``rest``. A tensor that is equal in all
+    experts is stored once.
 
     Args:
         experts: task to state dict.
         rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1.
-        rounding: as in `mergelib.rules.cart`.
-        rest: tensors that are no matrices: tables, norms, biases, BatchNorm's statistics and
-            counters. Each task has its own (the released code), where it differs from the shared
-            one, or all have the average, and the first expert's counters.
-        is_matrix: tells from key and tensor what is a matrix; a convolution that is accepted is
-            folded, one filter per row.
+        rounding: as in `mergelib.rules.low_rank.cart`.
+        rest: tables, norms, biases, statistics and counters: ``"own"`` stores each task's where it
+            differs (the released code), ``"average"`` uses the average and the first expert's
+            counters.
+        is_matrix: predicate (key, tensor), whether the tensor is a matrix; a convolution is folded,
+            one filter per row.
 
     Raises:
-        ValueError: another ``rest``.
+        ValueError: ``rest`` is unknown.
     """
     if rest not in ("own", "average"):
         raise ValueError(f"rest is {rest!r}, expected 'own' or 'average'")

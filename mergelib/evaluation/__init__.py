@@ -1,1 +1,1 @@
-"""Evaluating models on the tasks of a suite, and measuring the cost of work."""
+"""Tasks and suites, and the evaluation of models on them."""

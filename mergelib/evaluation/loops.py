@@ -1,8 +1,7 @@
-"""Evaluation loops: one merged model, or a whole grid of candidates, on every task of a suite.
+"""Evaluation loops: one state dict, or a grid of candidates, on every task of a suite.
 
-A task's inputs go to the device as they are stored, its own transform turns them into what the
-model takes, candidates go through one model by `functional_call` (it is never rebuilt), and the
-answer is a table. Each task is judged by its own loss and metric, see `mergelib.evaluation.tasks`.
+Inputs are moved to the device as they are stored and transformed there. Candidates run through one
+model by `functional_call`, which is never rebuilt.
 """
 
 import copy
@@ -35,30 +34,22 @@ def evaluate(
     autocast: bool = False,
     batch_size: int = 500,
 ) -> pd.DataFrame:
-    """Accuracy and loss of one state dict on every task of a suite, and the tasks' own scores.
+    """Return accuracy, loss and the tasks' own scores of one state dict on every task of a suite.
 
     Args:
-        model: the architecture; its own weights and modes are left alone.
-        state: the weights to judge, complete and of the model's shapes.
-        heads: a head for each task, features to logits; run in evaluation mode, as the model.
+        model: the architecture; its weights and modes are not changed.
+        state: complete weights of the model's shapes.
+        heads: task to its head, from features to logits; run in evaluation mode, as is the model.
         suite: the tasks.
-        split: which part of each task.
-        tasks: names of the tasks to judge on; all by default.
-        device: where to run; by default where the model is.
-        autocast: compute in bfloat16 where that is safe, if the processor has instructions for it;
-            emulated it would be slower than float32.
-        batch_size: inputs in one forward pass.
+        **options: as in `evaluate_many`.
 
     Returns:
-        A table with one row per task and the columns ``task``, ``accuracy`` (0..1), ``loss`` (the
-        mean of the task's own, e.g. cross-entropy in nats), ``correct`` and ``n`` (counts of
-        labels: pictures or characters). Accuracy and ``correct`` are NaN for a regression. Where
-        some task of the suite is judged neither by accuracy nor by loss, ``metric`` and ``score``
-        follow: each task's metric and its value, for all tasks.
+        One row per task: ``task``, ``accuracy`` (0..1), ``loss`` (mean of the task's loss, e.g. in
+        nats), ``correct`` and ``n`` (numbers of labels). Accuracy and ``correct`` are NaN for a
+        regression. If any task of the suite has another metric, ``metric`` and ``score`` follow.
 
     Raises:
-        ValueError: a task that the suite does not have or without a head, or a state dict that does
-            not fit the model.
+        ValueError: a task is unknown or has no head, or the state dict does not fit the model.
     """
     table = evaluate_many(
         model,
@@ -86,24 +77,21 @@ def evaluate_many(
     autocast: bool = False,
     batch_size: int = 500,
 ) -> pd.DataFrame:
-    """`evaluate` over a grid of candidates; a generator of them is consumed one at a time.
+    """Return the tables of `evaluate` for many candidates, with their labels in ``candidate``.
 
-    The data of one task at a time are on the device, so the largest task has to fit, not the suite.
+    One task's data and one candidate at a time are on the device.
 
     Args:
-        model: as in `evaluate`, and so are the others.
-        candidates: label to state dict, or an iterable of such pairs.
-        heads: a head for each task.
+        model: as in `evaluate`.
+        candidates: label to state dict, or an iterable of such pairs, consumed one at a time.
+        heads: as in `evaluate`.
         suite: the tasks.
         split: which part of each task.
-        tasks: names of the tasks to judge on; all by default.
-        device: where to run.
-        autocast: compute in bfloat16 where that is safe, if the processor has instructions for it;
-            one that has none would take ten times as long as in float32.
-        batch_size: inputs in one forward pass.
-
-    Returns:
-        The tables of `evaluate`, one below the other, with the label in column ``candidate``.
+        tasks: names of the tasks; all by default.
+        device: where to run; by default where the model is.
+        autocast: compute in bfloat16 where it is safe, if the processor has instructions for it;
+            emulation would be about ten times slower than float32.
+        batch_size: inputs per forward pass.
     """
     names = _names(suite, heads, tasks)
     where = next(model.parameters()).device if device is None else torch.device(device)
@@ -128,13 +116,13 @@ def evaluate_many(
 
 
 def normalised_accuracy(table: pd.DataFrame, individual: pd.DataFrame) -> "pd.Series[float]":
-    """Each row's accuracy as a share of the accuracy that the task's own expert reaches."""
+    """Return each row's accuracy as a fraction of the accuracy of the task's own expert."""
     own = individual.set_index("task")["accuracy"]
     return table["accuracy"] / table["task"].map(own)
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether a device computes in bfloat16 itself; a CPU without its instructions emulates it."""
+    """Whether a device has bfloat16 instructions instead of emulating them."""
     if device.type == "cuda":
         with torch.cuda.device(device):
             return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -155,7 +143,7 @@ def _names(
 
 
 def _placed(head: nn.Module, device: torch.device) -> nn.Module:
-    """The head where it lies there already, else a copy of it, so that the caller's stays."""
+    """Return the head if it is on the device, or a copy that is."""
     tensors = [*head.parameters(), *head.buffers()]
     there = all(tensor.device == device for tensor in tensors)
     return head if there else copy.deepcopy(head).to(device)
@@ -182,7 +170,7 @@ def _judge(
     autocast: bool,
     batch_size: int,
 ) -> dict[str, Any]:
-    """A row of the table on one task, with ``score`` where the metric has its own."""
+    """Return one task's row of the table, with ``score`` if the metric has its own."""
     device = part.labels.device
     correct = torch.zeros((), dtype=torch.long, device=device)
     loss = torch.zeros((), dtype=torch.float64, device=device)

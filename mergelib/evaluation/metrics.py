@@ -1,4 +1,4 @@
-"""Losses and metrics that some tasks have in place of cross-entropy and accuracy."""
+"""Losses and metrics of tasks that do not use cross-entropy and accuracy."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -7,11 +7,7 @@ from mergelib.evaluation.tasks import Metric
 
 
 def squared_error(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
-    """Squared error of one output for each label: outputs ``(N, 1)`` or ``(N,)``, labels ``(N,)``.
-
-    Raises:
-        ValueError: for another number of outputs.
-    """
+    """Return the squared error of one output per label, ``(N, 1)`` or ``(N,)`` and ``(N,)``."""
     if outputs.numel() != labels.numel():
         raise ValueError(
             f"outputs have shape {tuple(outputs.shape)}, expected one for each of the "
@@ -21,14 +17,14 @@ def squared_error(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -
 
 
 def matthews(outputs: Tensor, labels: Tensor) -> float:
-    """Matthews' correlation of the predicted classes with the labels, -1..1."""
+    """Return Matthews' correlation of predicted classes and labels, -1..1."""
     from sklearn.metrics import matthews_corrcoef
 
     return float(matthews_corrcoef(labels.numpy(), outputs.argmax(1).numpy()))
 
 
 def correlation(outputs: Tensor, labels: Tensor) -> float:
-    """The mean of Pearson's and Spearman's correlation of outputs ``(N, 1)`` with labels, -1..1."""
+    """Return the mean of Pearson's and Spearman's correlation of outputs ``(N, 1)`` and labels."""
     from scipy.stats import pearsonr, spearmanr
 
     pair = outputs.flatten().numpy(), labels.numpy()

@@ -1,4 +1,4 @@
-"""Data-free methods. Importing this package registers those of all its modules, found by name."""
+"""Data-free methods. Importing this package registers the rules of all its modules."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,9 +1,8 @@
-"""How far two data distributions are apart, which SAIL turns into weights (Anonymous, 2025).
+"""Distances between data distributions, from which SAIL computes weights (Anonymous, 2025).
 
-The paper's theorems use total variation, its one experiment with a number the maximum mean
-discrepancy (MMD), its appendix D the total variation of two samples. MMD is the distance of the
-mean embeddings of two distributions in a kernel's space (Gretton et al., 2012); the kernel here is
-k(x, y) = exp(−‖x − y‖² / 2h²) with the bandwidth h.
+The paper uses total variation in its theorems and in appendix D, and the maximum mean discrepancy
+(MMD, Gretton et al., 2012) in its experiment. MMD is the distance between mean embeddings under a
+kernel, here k(x, y) = exp(−‖x − y‖² / 2h²) with the bandwidth h.
 """
 
 import math
@@ -20,15 +19,15 @@ SUBSAMPLE = 1000  # points of each sample at most that the median distance is ta
 
 
 def total_variation(first: Tensor, second: Tensor) -> Tensor:
-    """½ Σ |p − q| of two histograms, in 0..1.
+    """Return ½ Σ |p − q| of two histograms, in 0..1.
 
     Args:
-        first: counts or shares over finitely many bins, ``(…, bins)``; normalised here. For tokens
-            that is ``torch.bincount(tokens, minlength=vocabulary)``.
-        second: likewise, over the same bins.
+        first: counts or fractions per bin, ``(…, bins)``; they are normalised. For tokens, use
+            ``torch.bincount(tokens, minlength=vocabulary)``.
+        second: the same for the second distribution.
 
     Raises:
-        ValueError: other bins, a count that is negative or not finite, or no counts at all.
+        ValueError: the bins differ, or a histogram is empty, negative or not finite.
     """
     if first.shape[-1] != second.shape[-1]:
         raise ValueError(f"histograms of {first.shape[-1]} and {second.shape[-1]} bins")
@@ -43,10 +42,10 @@ def total_variation(first: Tensor, second: Tensor) -> Tensor:
 
 
 def empirical_variation(first: Tensor, second: Tensor) -> float:
-    """Total variation of two samples, each distinct row an atom (SAIL's appendix D).
+    """Return the total variation of two samples whose distinct rows are the atoms (appendix D).
 
-    Of two samples of continuous features it is 1, however near their distributions are, as no two
-    rows are equal. For an estimate, put the rows into bins first.
+    Two samples of continuous features share no rows, so the result is 1 however close their
+    distributions are. Bin the rows first if you need an estimate.
 
     Args:
         first: ``(m, …)``.
@@ -60,10 +59,10 @@ def empirical_variation(first: Tensor, second: Tensor) -> float:
 
 
 def mahalanobis(first: Tensor, second: Tensor, covariance: Tensor) -> Tensor:
-    """Δ = √((a − b)ᵀ Σ⁻¹ (a − b)) of two means ``(…, d)``, for Σ ``(d, d)``, positive definite.
+    """Return Δ = √((a − b)ᵀ Σ⁻¹ (a − b)) for means ``(…, d)`` and positive definite Σ ``(d, d)``.
 
     Raises:
-        ValueError: a covariance that is not positive definite.
+        ValueError: the covariance is not positive definite.
     """
     factor, failed = torch.linalg.cholesky_ex(covariance)
     if int(failed):
@@ -74,18 +73,21 @@ def mahalanobis(first: Tensor, second: Tensor, covariance: Tensor) -> Tensor:
 
 
 def gaussian_variation(distance: Tensor | float) -> Tensor:
-    """2Φ(Δ/2) − 1: total variation of two Gaussians of one covariance, at Mahalanobis Δ ≥ 0."""
+    """Return 2Φ(Δ/2) − 1, the total variation of two Gaussians with the same covariance.
+
+    ``distance`` is their Mahalanobis distance Δ ≥ 0.
+    """
     return torch.erf(torch.as_tensor(distance, dtype=torch.float64) / math.sqrt(8))
 
 
 def median_distance(samples: Sequence[Tensor]) -> float:
-    """The usual bandwidth: median distance of two points of the pooled samples.
+    """Return the median distance between two points of the pooled samples, the usual bandwidth.
 
     Args:
-        samples: each ``(count, d)``; of each, evenly spread rows, `SUBSAMPLE` at most.
+        samples: each ``(count, d)``; at most `SUBSAMPLE` evenly spaced rows of each are used.
 
     Raises:
-        ValueError: more than half of all pairs coincide, so that the median is 0.
+        ValueError: more than half of all pairs coincide, so the median is 0.
     """
     pooled = torch.cat([rows[:: -(-len(rows) // SUBSAMPLE)] for rows in _checked(samples)])
     middle = float(torch.pdist(pooled).median())
@@ -128,7 +130,19 @@ def mmd_table(
     unbiased: bool = False,
     batch: int = 2048,
 ) -> Tensor:
-    """MMD² of each sample with each, ``(count, count)``, zero diagonal; see `squared_mmd`."""
+    """Return MMD² between all pairs of samples, ``(count, count)``, with a zero diagonal.
+
+    Args:
+        samples: features, each ``(rows, d)`` with at least two rows.
+        bandwidth: h; by default `median_distance`.
+        unbiased: leave out each point's kernel with itself (the U-statistic, which can be
+            negative). Compute weights from the default, the V-statistic: its tables are squared
+            Euclidean distances.
+        batch: rows per kernel block; affects memory only.
+
+    Raises:
+        ValueError: features do not match or are not finite, or the bandwidth is not positive.
+    """
     rows = _checked(samples)
     width = median_distance(rows) if bandwidth is None else bandwidth
     if not 0 < width < math.inf:
@@ -142,7 +156,7 @@ def _table(
     unbiased: bool,
     batch: int,
 ) -> Tensor:
-    """`mmd_table` in a kernel, from two tables of rows to that of all pairs."""
+    """Return MMD² of all pairs of samples, for any kernel."""
     means = torch.zeros(len(samples), len(samples), dtype=torch.float64)
     for i, own in enumerate(samples):
         for j, other in enumerate(samples[: i + 1]):
@@ -158,13 +172,12 @@ def _table(
 
 
 def frechet_distance(first: Tensor, second: Tensor) -> float:
-    """‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2 (Σ₁ Σ₂)^½), as if both samples were Gaussian.
+    """Return ‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2 (Σ₁ Σ₂)^½) of two samples (Heusel et al., 2017).
 
-    Heusel et al. (2017) take it of features of an Inception network; a number depends on the
-    features and, as it is biased upwards, on the numbers of rows.
+    The value depends on the features and, because it is biased upwards, on the number of rows.
 
     Args:
-        first: features, ``(m, d)``; as many rows as the second, if numbers are to be compared.
+        first: features, ``(m, d)``; use as many rows as in ``second`` to compare values.
         second: ``(n, d)``.
     """
     rows = _checked([first, second])
@@ -177,12 +190,9 @@ def frechet_distance(first: Tensor, second: Tensor) -> float:
 
 
 def kernel_distance(first: Tensor, second: Tensor, *, batch: int = 2048) -> float:
-    """Unbiased MMD² with the kernel (x·y/d + 1)³ (KID, Bińkowski et al., 2018); can be negative.
+    """Return the unbiased MMD² with kernel (x·y/d + 1)³ (KID, Bińkowski et al., 2018).
 
-    Args:
-        first: features, ``(m, d)``.
-        second: ``(n, d)``.
-        batch: rows at a time; changes memory only.
+    It can be negative. The samples are ``(m, d)`` and ``(n, d)``; ``batch`` affects memory only.
     """
     _checked([first, second])
 
@@ -201,17 +211,17 @@ def permutation_p(
     permutations: int = 199,
     seed: int = 0,
 ) -> float:
-    """Probability, if both samples have one distribution, of an MMD² as large as theirs.
+    """Return the p-value of the samples' MMD² under the hypothesis of one common distribution.
 
-    The pooled rows are dealt out anew; the observed deal counts as one of the draws, so that
-    the result is at least 1/(permutations + 1), and rejecting at p ≤ α errs in at most α of cases.
+    The pooled rows are permuted. The observed split counts as one draw, so the result is at least
+    1/(permutations + 1), and rejecting at p ≤ α has an error rate of at most α.
 
     Args:
         first: features, ``(m, d)``.
         second: ``(n, d)``; m + n rows are held as one square matrix.
-        bandwidth: as in `squared_mmd`.
-        permutations: further deals, at least 1.
-        seed: of the deals.
+        bandwidth: as in `mmd_table`.
+        permutations: number of random splits, at least 1.
+        seed: seed of the splits.
     """
     if permutations < 1:
         raise ValueError(f"permutations is {permutations}, expected at least 1")
@@ -234,19 +244,18 @@ def classifier_auc(
     given: tuple[Tensor, Tensor] | None = None,
     folds: int = 5,
 ) -> float:
-    """How well a linear classifier tells two samples apart that it has not seen, 0..1; ½ is chance.
+    """Return the mean test AUC of a linear classifier that separates two samples; ½ is chance.
 
-    A logistic regression on standardised features, cross-validated: the area under the ROC curve of
-    every fold, on average. Folds are stretches of rows in their order, so that neighbours in a
-    text are not parted.
+    A logistic regression on standardised features is cross-validated on contiguous folds, so that
+    neighbouring rows of a text stay together.
 
     Args:
         first: features, ``(m, d)``.
         second: ``(n, d)``.
-        given: a statistic of both, ``(m,)`` and ``(n,)``, that shall not count. Features lose what
-            a cubic regression on it explains, fitted where the classifier is: fitted to all rows,
-            what is left in one fold would lean against the others.
-        folds: at least 2.
+        given: a statistic of each row, ``(m,)`` and ``(n,)``, whose effect is removed: a cubic
+            regression on it is subtracted from the features. It is fitted on the training folds
+            only, since a fit on all rows would bias the test fold.
+        folds: number of folds, at least 2.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
@@ -277,7 +286,7 @@ def _kernel(own: Tensor, other: Tensor, bandwidth: float) -> Tensor:
 
 
 def _checked(samples: Sequence[Tensor]) -> list[Tensor]:
-    """The samples in double precision and around one point, if they can be compared."""
+    """Return the samples in double precision, centred on the mean of the first."""
     for rows in samples:
         if rows.dim() != 2 or len(rows) < 2 or rows.shape[1] != samples[0].shape[1]:
             shapes = [tuple(part.shape) for part in samples]
@@ -289,7 +298,7 @@ def _checked(samples: Sequence[Tensor]) -> list[Tensor]:
 
 
 def residuals(fitted: tuple[Tensor, Tensor], *others: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """`without` of several samples, features and statistic, by the regression of the first."""
+    """Subtract from each (features, statistic) pair the cubic regression fitted on the first pair."""
     features, statistic = (part.double() for part in fitted)
     middle, width = statistic.mean(), statistic.std()
 

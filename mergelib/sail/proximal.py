@@ -1,11 +1,11 @@
 """Weights of the proximal parameter θ^P = Σ γ_i θ_i, from distances (Anonymous, 2025, Theorem 3).
 
-With δ_i = θ_i − θ*, the distance to an optimum θ* is ‖Σ γ_i δ_i‖² = ½ γᵀHγ where Σ γ_i = 1, and
+With δ_i = θ_i − θ* and Σ γ_i = 1, the distance to an optimum θ* is ‖Σ γ_i δ_i‖² = ½ γᵀHγ, where
 
     H_ij = a_i² + a_j² − a_ij² = 2 ⟨δ_i, δ_j⟩
 
-needs squared distances alone: a_i² of source i to the target, a_ij² of two sources. SAIL puts
-distances of *data* in their place. θ^P itself is ``mergelib.merge("average", …, weights=γ)``.
+needs only squared distances: a_i² from source i to the target, a_ij² between two sources. SAIL uses
+distances between *data sets*. Compute θ^P with ``mergelib.merge("average", …, weights=γ)``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,15 +44,15 @@ SAME = "no two sources differ significantly ({} permutations, p > {}): uniform w
 
 @dataclass(frozen=True, repr=False)
 class Proximal(Brief):
-    """Weights, and what is known about them.
+    """Weights and how reliable they are.
 
     Attributes:
         weights: γ, ``(n,)``, float64, of sum 1.
-        squared_distance: ½ γᵀHγ: predicted for θ^P to the target, in the unit of what was given.
-        support: the sources whose weight is not 0.
-        euclidean: whether H is positive semidefinite where weights sum to 0, so that the weights
-            are a minimum and no saddle.
-        notes: in words, what the reader of the weights should know; most often nothing.
+        squared_distance: ½ γᵀHγ, the predicted squared distance of θ^P to the target.
+        support: indices of the sources with a nonzero weight.
+        euclidean: whether H is positive semidefinite on vectors of sum 0, so that the weights are a
+            minimum and not a saddle point.
+        notes: sentences that qualify the weights; usually empty.
     """
 
     weights: Tensor
@@ -63,14 +63,11 @@ class Proximal(Brief):
 
 
 def squared_distances(sources: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared Euclidean distances of points, as `proximal_weights` takes them.
+    """Return squared distances to the target ``(n,)`` and between sources ``(n, n)``, float64.
 
     Args:
-        sources: ``(n, d)``.
+        sources: points, ``(n, d)``.
         target: ``(d,)``.
-
-    Returns:
-        To the target, ``(n,)``, and between sources, ``(n, n)``, float64.
     """
     offsets = sources.double() - target.double()
     gram = offsets @ offsets.T
@@ -79,14 +76,15 @@ def squared_distances(sources: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def interactions(squared_to_target: Tensor, squared_pairwise: Tensor) -> Tensor:
-    """H of SAIL's Eq. 13, ``(n, n)``: a_i² + a_j² − a_ij², float64.
+    """Return H of SAIL's Eq. 13, a_i² + a_j² − a_ij², ``(n, n)``, float64.
 
     Args:
         squared_to_target: a_i², ``(n,)``. An unbiased MMD² may be negative.
-        squared_pairwise: a_ij², ``(n, n)``, symmetric, zero diagonal.
+        squared_pairwise: a_ij², ``(n, n)``, symmetric with zero diagonal.
 
     Raises:
-        ValueError: shapes, NaN or Inf, or a table that is not symmetric or has a diagonal.
+        ValueError: shapes do not match, a value is not finite, or the table is not symmetric or has
+            a nonzero diagonal.
     """
     own, between = squared_to_target.double(), squared_pairwise.double()
     count = len(own) if own.dim() == 1 else 0
@@ -106,24 +104,24 @@ def interactions(squared_to_target: Tensor, squared_pairwise: Tensor) -> Tensor:
 def proximal_weights(
     squared_to_target: Tensor, squared_pairwise: Tensor, constraint: Constraint = "simplex"
 ) -> Proximal:
-    """γ of least ½ γᵀHγ: the paper's Theorem 3, for any number of sources and any H.
+    """Return the γ that minimises ½ γᵀHγ (Theorem 3), for any number of sources and any H.
 
-    For two sources that is Eq. 11, on the simplex clipped to 0..1. Eq. 12, H⁻¹e / eᵀH⁻¹e, agrees
-    where H is positive definite and that is positive; it fails where a source equals the target,
-    and where H is indefinite it is a saddle.
+    For two sources this is Eq. 11, clipped to 0..1 on the simplex. Eq. 12, H⁻¹e / eᵀH⁻¹e, agrees
+    where H is positive definite and the result is positive. Eq. 12 fails where a source equals the
+    target, and is a saddle point where H is indefinite.
+
+    Pass *squared* distances. Plain ones give other weights without an error, because square roots
+    of Euclidean distances are also Euclidean distances (Schoenberg, 1938).
 
     Args:
-        squared_to_target: a_i², ``(n,)``, *squared* distances of sources and target.
-        squared_pairwise: a_ij², ``(n, n)``, of two sources.
+        squared_to_target: a_i², ``(n,)``.
+        squared_pairwise: a_ij², ``(n, n)``.
         constraint: ``"simplex"`` (γ_i ≥ 0, Σ γ_i = 1; exact up to `ENUMERATED` sources) or
             ``"affine"`` (Σ γ_i = 1).
 
-    Plain distances in place of squared ones give other weights, and nothing can tell: the roots of
-    Euclidean distances are Euclidean distances, too (Schoenberg, 1938).
-
     Raises:
-        ValueError: what `interactions` refuses, another constraint, and affine weights where the
-            objective has no minimum, as distances are not Euclidean.
+        ValueError: an unknown constraint, what `interactions` refuses, or affine weights where
+            distances are not Euclidean, so that the objective has no minimum.
     """
     if constraint not in ("simplex", "affine"):
         raise ValueError(f"constraint is {constraint!r}, expected 'simplex' or 'affine'")
@@ -156,16 +154,16 @@ def oracle_gamma(
     optimum: StateDict,
     constraint: Constraint = "simplex",
 ) -> Proximal:
-    """Weights of the sources whose mean lies nearest to a known optimum: SAIL's Eq. 4 and 10.
+    """Return the weights whose mean of sources is nearest to a known optimum (SAIL, Eqs. 4 and 10).
 
     Args:
-        states: sources of the optimum's keys and shapes. All floating tensors count, statistics
-            of BatchNorm too.
-        optimum: θ*. Distances say something only where it was trained from the sources' start.
+        states: sources with the optimum's keys and shapes. All floating tensors count, including
+            running statistics.
+        optimum: θ*. Distances are meaningful only if it shares the sources' initialisation.
         constraint: as in `proximal_weights`.
 
     Raises:
-        ValueError: no sources, or sources that do not match.
+        ValueError: there are no sources, or they do not match.
     """
     sources = name_experts(states)
     check_compatible(optimum, sources, "the optimum")
@@ -183,19 +181,19 @@ def weights_from_samples(
     permutations: int = 199,
     seed: int = 0,
 ) -> Proximal:
-    """SAIL's weights from features of data: `proximal_weights` of MMD² (V-statistics).
+    """Return SAIL's weights from data: `proximal_weights` of MMD² (V-statistics).
 
-    Eq. 11 divides by the distance of the sources. Where that is noise, so are the weights; they are
-    uniform where no two sources differ by a permutation test, at ``level`` over all pairs.
+    Eq. 11 divides by the distance between sources. If that distance is noise, the weights are
+    noise; so they are uniform unless a permutation test finds two sources that differ.
 
     Args:
-        target: features, ``(m, d)``, of data of the target.
-        sources: features, ``(n_i, d)``, of each source's data.
+        target: features of the target's data, ``(m, d)``.
+        sources: features of each source's data, ``(n_i, d)``.
         constraint: as in `proximal_weights`.
         bandwidth: of the kernel; by default the median distance of the pooled samples.
-        level: of all tests together (Bonferroni).
-        permutations: of each test; the p-value is never below 1/(permutations + 1).
-        seed: of the permutations.
+        level: significance level of all tests together (Bonferroni).
+        permutations: number per test; the p-value is at least 1/(permutations + 1).
+        seed: seed of the permutations.
     """
     samples = [target, *sources]
     width = median_distance(samples) if bandwidth is None else bandwidth
@@ -215,7 +213,7 @@ def weights_from_samples(
 
 
 def _curvatures(matrix: Tensor) -> Tensor:
-    """Eigenvalues of H on directions of sum 0, ``(n − 1,)``."""
+    """Return the eigenvalues of H on directions of sum 0, ``(n − 1,)``."""
     count = len(matrix)
     basis = torch.linalg.qr(
         torch.cat([matrix.new_ones(count, 1), torch.eye(count, count - 1, dtype=matrix.dtype)], 1)
@@ -225,7 +223,7 @@ def _curvatures(matrix: Tensor) -> Tensor:
 
 
 def _stationary(matrices: Tensor) -> Tensor:
-    """Shortest γ of sum 1 where γᵀHγ is stationary among those, ``(…, k)``, by least squares."""
+    """Return the shortest γ of sum 1 at which γᵀHγ is stationary, ``(…, k)``, by least squares."""
     count = matrices.shape[-1]
     system = matrices.new_ones(*matrices.shape[:-2], count + 1, count + 1)
     system[..., :-1, :-1] = matrices
@@ -247,11 +245,7 @@ def _affine(matrix: Tensor, euclidean: bool) -> Tensor:
 
 
 def _enumerated(matrix: Tensor) -> Tensor:
-    """The least over the simplex: of the stationary points of all faces, the best that is in it.
-
-    On the face that holds a minimum inside, that is one of them; of equal values the one of the
-    largest support wins.
-    """
+    """Return the best stationary point of all faces of the simplex; ties go to the largest support."""
     count = len(matrix)
     candidates = []
     for size in range(count, 0, -1):
@@ -267,7 +261,7 @@ def _enumerated(matrix: Tensor) -> Tensor:
 
 
 def _descended(matrix: Tensor) -> Tensor:
-    """A least over the simplex by projected gradient, then exactly on the support found."""
+    """Minimise over the simplex by projected gradient, then solve exactly on the support."""
     weights = matrix.new_full((len(matrix),), 1 / len(matrix))
     step = 1 / float(torch.linalg.eigvalsh(matrix).abs().max())
     for _ in range(STEPS):
@@ -285,13 +279,13 @@ def _descended(matrix: Tensor) -> Tensor:
 
 
 def _tidy(weights: Tensor) -> Tensor:
-    """Rounding errors taken for what they are: zeros, and a sum of 1."""
+    """Set negligible weights to zero and rescale to sum 1."""
     kept = torch.where(weights > NEGLIGIBLE, weights, 0)
     return kept / kept.sum(-1, keepdim=True)
 
 
 def _are_squares(to_target: Tensor, between: Tensor) -> bool:
-    """Whether the roots of these numbers are distances, as far as triangles can tell."""
+    """Whether the square roots of these numbers satisfy the triangle inequality."""
     table = torch.zeros(len(between) + 1, len(between) + 1, dtype=torch.float64)
     table[0, 1:] = table[1:, 0] = to_target
     table[1:, 1:] = between

@@ -90,7 +90,7 @@ def _prelu(layer: nn.PReLU, scope: Scope, x: Features | None) -> Features | None
 
 @describes(nn.MultiheadAttention)
 def _attention(layer: nn.MultiheadAttention, scope: Scope, x: Features | None) -> Features:
-    """Self-attention with as many features for keys and values as for queries."""
+    """Self-attention with equal widths of queries, keys and values."""
     query, key, value = scope.attention(layer.num_heads, layer.head_dim)
     scope.declare("in_proj_weight", ("write", query + key + value), ("read", x))
     scope.declare("in_proj_bias", ("write", query + key + value))
@@ -107,7 +107,7 @@ def _sequential(chain: nn.Sequential, scope: Scope, x: Features | None) -> Featu
 
 @describes(nn.ModuleList)
 def _list(chain: nn.ModuleList, scope: Scope, x: Features | None) -> Features | None:
-    """For lists that the owner's ``forward`` walks through in order."""
+    """For lists whose owner's ``forward`` applies the layers in order."""
     return scope.chain(x, *chain._modules)  # a layer that is used twice comes twice
 
 

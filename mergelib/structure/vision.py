@@ -22,7 +22,7 @@ def _bottleneck(block: Any, scope: Scope, x: Features | None) -> Features | None
 
 @describes(f"{RESNET}.ResNet")
 def _resnet(net: Any, scope: Scope, x: Features | None) -> Features | None:
-    """The streams of its four stages are groups apart; the last one leaves."""
+    """The streams of the four stages are separate groups; the last one is returned."""
     stages = ("layer1", "layer2", "layer3", "layer4")
     x = scope.chain(x, "conv1", "bn1", "maxpool", *stages, "avgpool")
     return scope.chain(scope.flatten(x), "fc")

@@ -1,8 +1,8 @@
-"""Which layers a deeper network takes from a shallower one (SAIL, Eq. 9 and appendix F.2).
+"""Which layers of a shallow network fill a deeper one (SAIL, Eq. 9 and appendix F.2).
 
-A list of modules that is longer in the target is grown: its layers of one shape, all but the first
-in most stages of a ResNet, become θ̃^k = Σ_i d_ki θ^i with rows d_k on the simplex. One that is
-shorter keeps some of its layers. Everything else has its counterpart of the same name.
+A list of modules that is longer in the target is grown: its layers of equal shape (all but the
+first in most ResNet stages) become θ̃^k = Σ_i d_ki θ^i with rows d_k on the simplex. A shorter list
+keeps some layers. All other entries come from the entry of the same name.
 """
 
 import math
@@ -27,12 +27,11 @@ Origin = tuple[tuple[str, Tensor], ...]
 
 @dataclass(frozen=True, repr=False)
 class GrownList(Brief):
-    """A list of modules that has another length in the target.
+    """A list of modules whose length changes.
 
     Attributes:
-        first: number of the first layer that has the shapes of all that follow.
-        rows: d_ki, shape (target layers, source layers) from ``first`` on; a row of zeros is a
-            layer that is new.
+        first: index of the first layer that has the shapes of all later ones.
+        rows: d_ki, (target layers, source layers) from ``first`` on; a zero row is a new layer.
     """
 
     first: int
@@ -40,17 +39,16 @@ class GrownList(Brief):
 
 
 def depth_rows(scheme: Depth, source: int, target: int, gap: float = math.inf) -> Tensor:
-    """How much of each source layer goes into each target layer, Eq. 9's d_ki.
+    """Return the weight of each source layer in each target layer, d_ki of Eq. 9.
 
     Args:
-        scheme: ``"stack"`` repeats the whole from its bottom, and so does ``"stack_top"``, but
-            where less than a whole is left to fill it takes the top layers (Chen et al., 2022,
-            Algorithm 1); ``"interlace"`` repeats each layer in its place, ``"interpolate"`` mixes
-            the two nearest; ``"identity"`` puts new layers (rows of zeros) behind the old.
-        source: number of layers there are, at least 1.
-        target: number of layers wanted, at least 1.
-        gap: with a finite one, rows are softmax(gap · pattern), as appendix F.2 has them, since a
-            softmax cannot be 0 or 1.
+        scheme: ``"stack"`` repeats the whole list from its bottom; ``"stack_top"`` does too, but
+            fills an incomplete repetition with the top layers (Chen et al., 2022, Algorithm 1);
+            ``"interlace"`` repeats each layer in place; ``"interpolate"`` mixes the two nearest;
+            ``"identity"`` appends new layers (zero rows).
+        source: number of source layers, at least 1.
+        target: number of target layers, at least 1.
+        gap: if finite, rows are softmax(gap · pattern) as in appendix F.2.
 
     Returns:
         Shape (target, source), float64.
@@ -75,11 +73,11 @@ def depth_rows(scheme: Depth, source: int, target: int, gap: float = math.inf) -
 def grown_lists(
     source: nn.Module, target: nn.Module, depth: Depth | Tensor, gap: float
 ) -> dict[str, GrownList]:
-    """The lists of modules whose length changes, by path; of nested ones the outer.
+    """Return the lists of modules whose length changes, by path; only outermost lists count.
 
     Raises:
-        ValueError: if a list gets shorter and no rows say how, has no layer to repeat, or the rows
-            do not fit.
+        ValueError: a list is shorter without explicit rows, has no layer to repeat, or rows do not
+            fit.
     """
     lists = _uneven_lists(source, target)
     return {path: _grown(path, lengths, depth, gap) for path, lengths in lists.items()}
@@ -88,17 +86,16 @@ def grown_lists(
 def kept_lists(
     source: nn.Module, target: nn.Module, layers: Mapping[str, Sequence[int]]
 ) -> dict[str, GrownList]:
-    """The lists of modules that are shorter in the target, by path; of nested ones the outer.
+    """Return the lists of modules that are shorter in the target, by path; outermost lists only.
 
     Args:
         source: the deeper network.
-        target: the shallower one.
-        layers: by the path of a list, which of the source's layers each of the target's is, counted
-            from 0. What it does not name is spread evenly, as ``"interlace"`` has it.
+        target: the shallower network.
+        layers: list path to the source layer of each target layer, counted from 0; other lists are
+            spread evenly, as in ``"interlace"``.
 
     Raises:
-        ValueError: naming the list, if it gets longer, if numbers do not fit, or if one that is
-            named in ``layers`` keeps its length.
+        ValueError: a list gets longer, the numbers do not fit, or ``layers`` names another list.
     """
     lists = _uneven_lists(source, target)
     for path in layers:
@@ -113,10 +110,10 @@ def kept_lists(
 def origins(
     source: Iterable[str], target: Iterable[str], lists: Mapping[str, GrownList]
 ) -> dict[str, Origin]:
-    """Where every entry of the target comes from.
+    """Return the source entries and weights from which every target entry is made.
 
     Raises:
-        ValueError: naming a key that only one of the networks has.
+        ValueError: only one of the networks has a key; the message names it.
     """
     known = set(source)
     found = {key: _origin(key, lists) for key in target}
@@ -133,11 +130,7 @@ def origins(
 
 
 def next_layers(source: nn.Module) -> dict[str, str]:
-    """The next layer's entry for each entry in a list of layers of one shape.
-
-    As in `grown_lists`, these are the last layers of a list, and of nested lists the outer counts.
-    Entries of the last layer are left out, and so are lists where only one layer has its shape.
-    """
+    """Return the next layer's entry for each entry of a list of equal layers, except the last."""
     found: dict[str, str] = {}
     inside: list[str] = []
     for path, module in source.named_modules():
@@ -156,17 +149,13 @@ def next_layers(source: nn.Module) -> dict[str, str]:
 
 
 def closed_keys(structure: Structure, lists: Mapping[str, GrownList]) -> set[str]:
-    """Entries of new layers that are to be zero, so that the layers change nothing.
+    """Return the entries of new layers to set to zero so that these layers change nothing.
 
-    Where a batch norm ends the residual branch these are its gain and bias; where a gate does, all
-    of the gate; else all that writes the stream.
-
-    Args:
-        structure: of the target.
-        lists: of `grown_lists`.
+    They are gain and bias of a batch norm that ends the residual branch, or a whole gate that ends
+    it, or else all parameters that write the stream.
 
     Raises:
-        ValueError: naming a layer that adds nothing to a stream, or whose norm stands in it.
+        ValueError: a layer adds nothing to a stream, or has its norm in the stream.
     """
     closed: set[str] = set()
     for path, grown in lists.items():
@@ -183,7 +172,7 @@ def closed_keys(structure: Structure, lists: Mapping[str, GrownList]) -> set[str
 
 
 def _branch_ends(structure: Structure, layer: str) -> set[str]:
-    """What ends the residual branches of a layer that stays on one stream; else nothing."""
+    """Return the keys that end a layer's residual branches; empty if it has none."""
     own = {key: axes for key, axes in structure.axes.items() if _inside(key, layer)}
     gates = structure.gates()
     axes = [a for key, row in own.items() for a in row if key not in gates or a.role != "read"]
@@ -197,7 +186,7 @@ def _branch_ends(structure: Structure, layer: str) -> set[str]:
 
 
 def _on_stream(structure: Structure, key: str) -> str | None:
-    """What a parameter does to a residual stream with no norm in it, if it does not read it."""
+    """Return a parameter's role on a residual stream without a norm in it, unless it reads it."""
     for axis in structure.axes[key]:
         groups = [structure.groups[name] for factors in axis.layout for name in factors]
         streams = (group.kind == "stream" and group.norm != "other" for group in groups)
@@ -215,7 +204,7 @@ Lengths = tuple[int, int, int]
 
 
 def _uneven_lists(source: nn.Module, target: nn.Module) -> dict[str, Lengths]:
-    """The lists of modules whose length changes, by path; of nested ones the outer."""
+    """Return the outermost lists of modules whose length changes, by path."""
     known = dict(source.named_modules())
     kinds = (nn.ModuleList, nn.Sequential)
     lists: dict[str, Lengths] = {}
@@ -270,7 +259,7 @@ def _kept(path: str, lengths: Lengths, chosen: Sequence[int] | None) -> GrownLis
 
 
 def _first_alike(layers: list[nn.Module]) -> int:
-    """The first layer from which on all have the shapes of the last."""
+    """Return the first layer from which on all have the shapes of the last."""
     shapes = [[(k, v.shape) for k, v in layer.state_dict().items()] for layer in layers]
     first = len(layers) - 1
     while first > 0 and shapes[first - 1] == shapes[-1]:

@@ -1,4 +1,4 @@
-"""Growing the models of Hugging Face folders: `grow_files`."""
+"""Growth of models in Hugging Face folders."""
 
 import copy
 import math
@@ -41,34 +41,32 @@ def grow_files(
     seed: int = 0,
     overwrite: bool = False,
 ) -> Path:
-    """Grow the model of a Hugging Face folder, as `mergelib.grow` does in memory.
+    """Grow the model in a Hugging Face folder, as `mergelib.grow` does in memory.
 
-    Needs transformers, and no network. Both models are held in memory whole.
+    Needs transformers but no network. Both models are held in memory.
 
     Args:
-        source: a folder with ``config.json`` and weights, of GPT-2 or BERT alone or with a head.
+        source: a folder with ``config.json`` and weights of GPT-2 or BERT, with or without a head.
             The configuration names the class under ``architectures``.
-        target: configuration of the larger model: a ``config.json``, a folder that has one, or one
-            of transformers. It differs from the source's in widths, heads and numbers of layers.
-        output: a folder, which `from_pretrained` reads: weights in the source's precision, the
-            target's configuration, and what else lies beside the source's weights.
-        width: see `mergelib.grow`.
-        depth: see `mergelib.grow`.
-        gap: see `mergelib.grow`.
-        noise: see `mergelib.grow`.
-        seed: draws noise, random directions, and the target's start, of which new layers and what
-            ``"mean"`` leaves free are made.
+        target: configuration of the larger model: a ``config.json``, its folder, or a transformers
+            object. Only widths, heads and numbers of layers may differ from the source's.
+        output: folder to write, readable by `from_pretrained`: weights in the source's precision,
+            the target's configuration, and the source's other files.
+        width: as in `mergelib.grow`, and so are the next three.
+        depth: how longer lists of layers are filled.
+        gap: of the softmax over depth weights.
+        noise: added to copies.
+        seed: seed of noise, random directions and the target's initialisation.
         overwrite: replace an output that mergelib wrote.
 
     Returns:
-        The output's path. The file's metadata say what it was made of, as after `merge_files`.
+        The output's path. The file's metadata record the inputs, as after `merge_files`.
 
     Raises:
-        FileNotFoundError: no source, or no configuration.
-        ValueError: what `mergelib.grow` refuses, as other vocabularies, heads that shrink or
-            families without a description; a configuration of another family, or of another
-            function than the source's; an output in the way. Nothing is written then.
-        ImportError: without transformers.
+        FileNotFoundError: the source or a configuration does not exist.
+        ValueError: `mergelib.grow` refuses the pair, the configurations differ in family or
+            function, or the output exists. Nothing is written then.
+        ImportError: transformers is not installed.
     """
     checkpoint, output = Checkpoint(source), Path(output)
     before, after = _config(source), copy.deepcopy(_config(target))
@@ -97,7 +95,7 @@ def grow_files(
 
 
 def _config(given: "AnyPath | PretrainedConfig") -> "PretrainedConfig":
-    """A configuration, read if it is in a file."""
+    """Return a configuration, read from a file if necessary."""
     from transformers import AutoConfig, PretrainedConfig
 
     if isinstance(given, PretrainedConfig):
@@ -113,7 +111,7 @@ def _config(given: "AnyPath | PretrainedConfig") -> "PretrainedConfig":
 
 
 def _check_configs(before: "PretrainedConfig", after: "PretrainedConfig") -> None:
-    """One family, and one function but for the sizes."""
+    """Check that two configurations differ in sizes only."""
     if before.model_type != after.model_type:
         raise ValueError(f"the source is a {before.model_type}, the target a {after.model_type}")
     for name in _FUNCTION:
@@ -123,7 +121,7 @@ def _check_configs(before: "PretrainedConfig", after: "PretrainedConfig") -> Non
 
 
 def _network(config: "PretrainedConfig") -> nn.Module:
-    """A model of the class that the configuration names, at its start."""
+    """Return an initialised model of the class that the configuration names."""
     import transformers
 
     names = config.architectures or []
@@ -134,7 +132,7 @@ def _network(config: "PretrainedConfig") -> nn.Module:
 
 
 def _complete(weights: StateDict, network: nn.Module) -> StateDict:
-    """Weights with every name of what the network ties; folders often hold it under one."""
+    """Return the weights under every name of tied tensors; folders often store only one."""
     known = dict(weights)
     for key, first in tied_names(network).items():
         for name, other in ((key, first), (first, key)):

@@ -1,11 +1,10 @@
-"""A smaller network that does what a larger one does on given inputs: `shrink`.
+"""Make a smaller network that computes nearly what a larger one does on given inputs: `shrink`.
 
-SAIL's appendix I implies sources larger than the target, and no section describes how they get
-there. The maps are those of growing, W̃ = E_out W R_inᵀ, with fewer rows than columns: what writes
-a group of hidden units or channels is multiplied by E, what reads it by R, and Rᵀ E h should be
-near h for the activations h that there are. A convolution reads a position at a time, so R is the
-same for all of its kernel, and padding by zeros stays what it is. The rows of Eq. 9 choose among
-the layers.
+SAIL's appendix I implies sources larger than the target but does not say how to transform them. The
+maps are those of growing, W̃ = E_out W R_inᵀ, with fewer rows than columns: parameters that write a
+group are multiplied by E, parameters that read it by R, and Rᵀ E h must be close to h for the
+observed activations h. A convolution uses the same R at every position of its kernel, which keeps
+zero padding. Eq. 9 selects among the layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,41 +42,39 @@ def shrink(
     state: Model | None = None,
     layers: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, Tensor]:
-    """Weights for a network with fewer hidden units, channels and layers, made of a larger one's.
+    """Return weights for a network with fewer hidden units, channels and layers.
 
-    Where a group has one writer and one reader, both linear layers, and nothing stands between,
-    units may be mixed: E = R holds the leading principal directions of the activations (not
-    centred, as a map has no offset), and no other E and R leave less of them out. Elsewhere
-    something acts on each unit alone, as batch norms and nonlinearities do, which does not commute
-    with rotations. There E selects units, by QR with pivots on what the readers are given at all
-    positions, and R gives the least-squares estimate of all units from these. Nothing is lost if
-    the activations have no higher rank than the target has units. Groups are treated one by one.
-    Where something is lost, statistics of batch norms are still the source's:
-    `mergelib.activations.recalibrate` measures them anew.
+    If a group has one writer and one reader, both linear, with nothing between them, E = R holds
+    the leading principal directions of the (uncentred) activations, which is the optimal pair.
+    Elsewhere a batch norm or nonlinearity acts on each unit, which does not commute with rotations:
+    E then selects units by QR with pivoting on the readers' inputs, and R is the least-squares
+    estimate of all units from the selected ones. Nothing is lost if the activations' rank is at
+    most the target's width. Batch-norm statistics are the source's;
+    `mergelib.activations.recalibrate` re-estimates them.
 
-    Lists of layers that are shorter in the target keep some layers of the source's. Leaving out
-    layers changes the function, except where growing has added them.
+    Shorter lists of layers keep some of the source's layers. This changes the function unless
+    growing had added the layers that are removed.
 
     Args:
         source: the larger network, run in evaluation mode.
-        target: the smaller one; only its shapes are looked at.
-        inputs: a batch of what the source takes, with more positions than units. Positions of texts
-            and pictures count as rows.
+        target: the smaller network; only its shapes are used.
+        inputs: a batch for the source, with more positions than units. Positions of texts and
+            images count as rows.
         state: the larger network's weights; by default its own.
-        layers: by the path of a list of modules, which of the source's layers each of the target's
-            is, counted from 0: ``{"blocks": [0, 1]}`` takes back two blocks that ``"stack"`` has
-            repeated. By default they are spread evenly, which takes back ``"interlace"``. A first
-            layer of another shape, as in most stages of a ResNet, stays in its place.
+        layers: by the path of a list of modules, the source layer that each target layer comes
+            from, counted from 0. ``{"blocks": [0, 1]}`` undoes ``"stack"`` from two blocks. The
+            default spreads them evenly, which undoes ``"interlace"``. A first layer of another
+            shape, as in most ResNet stages, stays in place.
 
     Returns:
-        A state dict of the target's keys and ties, in the source's dtypes.
+        A state dict with the target's keys and ties, in the source's dtypes.
 
     Raises:
-        ValueError: for networks that differ in more than the numbers of hidden units and layers; a
-            list that is longer in the target, or ``layers`` that do not fit; a group that is wider
-            in the target, has a norm across its units, belongs to a residual stream, to heads or to
-            the output, or is read by other than linear layers and convolutions; what `grow` refuses
-            about weights; activations that are not finite. The message names list, group or key.
+        ValueError: the networks differ in more than hidden units and layers; a list is longer in
+            the target or ``layers`` do not fit; a group is wider in the target, has a norm across
+            its units, belongs to a residual stream, heads or the output, or has readers other than
+            linear layers and convolutions; weights or activations are invalid. The message names
+            the list, group or key.
     """
     plan = plan_of(source, target, state, kept_lists(source, target, layers or {}), "replicate")
     groups = plan.widening.structure.groups
@@ -96,7 +93,7 @@ def shrink(
 
 
 def _check_group(group: Group, before: int) -> None:
-    """A group is of hidden units or channels alone, and gets narrower."""
+    """Check that a group consists of hidden units or channels and gets narrower."""
     if group.size > before:
         raise ValueError(
             f"{group.name!r} has {group.size} units in the target, more than the source's {before}"
@@ -116,7 +113,7 @@ def _check_group(group: Group, before: int) -> None:
 def _given(
     source: nn.Module, inputs: Tensor | Mapping[str, Tensor], weights: StateDict
 ) -> dict[str, Tensor]:
-    """`layer_inputs` in evaluation mode, and those of convolutions too, (…, channels)."""
+    """Return `layer_inputs` in evaluation mode, with those of convolutions as (…, channels)."""
     seen: dict[str, Tensor] = {}
 
     def watch(key: str, channels: int) -> Callable[[nn.Module, tuple[Tensor]], None]:
@@ -141,7 +138,7 @@ def _given(
 
 
 def _activations(plan: Plan, name: str, given: Mapping[str, Tensor]) -> Tensor:
-    """What the readers of a group are given, ``(count, units)``, float64 on the CPU."""
+    """Return the inputs of a group's readers, ``(count, units)``, float64 on the CPU."""
     structure, sizes = plan.widening.structure, plan.widening.sizes
     parts = []
     for member in structure.members(name):
@@ -162,7 +159,7 @@ def _activations(plan: Plan, name: str, given: Mapping[str, Tensor]) -> Tensor:
 
 
 def _handed_on(plan: Plan, name: str, rows: Tensor, given: Mapping[str, Tensor]) -> bool:
-    """Whether readers are given what the group's one writer, a linear layer, writes."""
+    """Whether the readers receive exactly what the group's one writer, a linear layer, returns."""
     structure = plan.widening.structure
     members = structure.members(name)
     writers = [m for m in members if m.role == "write" and len(structure.axes[m.key]) > 1]
@@ -179,18 +176,18 @@ def _handed_on(plan: Plan, name: str, rows: Tensor, given: Mapping[str, Tensor])
 
 
 def _origin(plan: Plan, key: str) -> str:
-    """The source's key of which a key of the target is made."""
+    """Return the source's key from which a key of the target is made."""
     return plan.origins[key][0][0]
 
 
 def _mixed(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """E and R that keep the leading principal directions, both (size, units)."""
+    """Return E and R of the leading principal directions, both (size, units)."""
     leading = torch.linalg.eigh(rows.T @ rows).eigenvectors[:, -size:].flip(1).T
     return leading, leading
 
 
 def _selected(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """E that selects units and R that estimates all from these, both (size, units)."""
+    """Return E that selects units and R that estimates all units from them, both (size, units)."""
     from scipy.linalg import qr
 
     triangle = torch.linalg.qr(rows).R
