@@ -8,18 +8,7 @@ matches units by their weights, `activation_matching` by their activations on a 
 """
 
 from mergelib.align.activations import activation_matching
-from mergelib.align.matching import Alignment, align_experts, git_rebasin
-from mergelib.align.paths import barrier, losses_along
-from mergelib.align.permutations import invert, permute, random_permutations
+from mergelib.align.matching import Alignment, git_rebasin
+from mergelib.align.permutations import permute, random_permutations
 
-__all__ = [
-    "Alignment",
-    "activation_matching",
-    "align_experts",
-    "barrier",
-    "git_rebasin",
-    "invert",
-    "losses_along",
-    "permute",
-    "random_permutations",
-]
+__all__ = ["Alignment", "activation_matching", "git_rebasin", "permute", "random_permutations"]

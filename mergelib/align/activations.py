@@ -51,14 +51,16 @@ def activation_matching(
     structure = structure_of(model)
     for name, state in (("a", a), ("b", b)):
         check_state(state, structure, name)
-    seen_a, seen_b = (_activations(model, state, inputs) for state in (a, b))
-    axes = {site: structure.axes[site[0]][site[1]] for site in seen_a}
-    pairs = [(axis, seen_a[site], seen_b[site]) for site, axis in axes.items()]
+    outputs_a, outputs_b = (_activations(model, state, inputs) for state in (a, b))
+    axes = {site: structure.axes[site[0]][site[1]] for site in outputs_a}
+    pairs = [(axis, outputs_a[site], outputs_b[site]) for site, axis in axes.items()]
     permutations: dict[str, Tensor] = {}
     for group in structure.permutable():
         if structure.groups[group].within is None:
             if not any(group in factors for axis in axes.values() for factors in axis.layout):
-                raise ValueError(f"no layer whose output can be seen writes the group {group!r}")
+                raise ValueError(
+                    f"no linear layer, convolution or embedding writes the group {group!r}"
+                )
             permutations |= solve(structure, group, pairs)
     moved = [(x, a, permute_tensor(b, (x,), structure, permutations)) for x, a, b in pairs]
     objective = tuple(_agreement(structure, paired) for paired in (pairs, moved))
@@ -69,11 +71,11 @@ def _activations(
     model: nn.Module, state: StateDict, inputs: Tensor | Mapping[str, Tensor]
 ) -> dict[tuple[str, int], Tensor]:
     """Return standardised outputs ``(units, inputs · positions)`` by weight key and unit axis."""
-    seen: dict[tuple[str, int], list[Tensor]] = {}
+    outputs: dict[tuple[str, int], list[Tensor]] = {}
 
     def watch(site: tuple[str, int], units: int) -> Callable[[nn.Module, object, Tensor], None]:
-        def keep(_module: nn.Module, _given: object, output: Tensor) -> None:
-            seen.setdefault(site, []).append(output.detach().movedim(units, 0).flatten(1))
+        def keep(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+            outputs.setdefault(site, []).append(output.detach().movedim(units, 0).flatten(1))
 
         return keep
 
@@ -91,7 +93,7 @@ def _activations(
     finally:
         for handle in handles:
             handle.remove()
-    return {site: _standardised(torch.cat(rows, 1)) for site, rows in seen.items()}
+    return {site: _standardised(torch.cat(rows, 1)) for site, rows in outputs.items()}
 
 
 def _axis(module: nn.Module) -> int:
@@ -111,12 +113,12 @@ def _standardised(rows: Tensor) -> Tensor:
 
 def _agreement(structure: Structure, pairs: Pairs) -> float:
     """Return the mean correlation of permutable units that vary."""
-    found = [torch.zeros(0)]
+    correlations = [torch.zeros(0)]
     for axis, a, b in pairs:
         start = 0
         for factors, size in structure.part_sizes(axis):
             x, y = a[start : start + size], b[start : start + size]
             if any(structure.groups[name].permutable for name in factors):
-                found.append((x * y).sum(1)[x.any(1) | y.any(1)].cpu())
+                correlations.append((x * y).sum(1)[x.any(1) | y.any(1)].cpu())
             start += size
-    return float(torch.cat(found).mean())
+    return float(torch.cat(correlations).mean())

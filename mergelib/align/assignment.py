@@ -33,7 +33,7 @@ def solve(structure: Structure, name: str, pairs: Pairs) -> dict[str, Tensor]:
 
 
 def _gains(structure: Structure, name: str, pairs: Pairs) -> dict[str, Tensor]:
-    """Return Σ ⟨A, B⟩ for every pair of units; for heads with inner dimensions, of pairs of these."""
+    """Return Σ ⟨A, B⟩ for every pair of units, or of dimensions inside heads."""
     sizes = {group: structure.groups[group].size for group in structure.groups}
     counts = {group: sizes[name] * sizes[group] for group in structure.inside(name)}
     counts[name] = sizes[name]

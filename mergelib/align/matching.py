@@ -13,7 +13,6 @@ and then the heads by the values of these matches, which is exact for both toget
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ from mergelib.align.assignment import solve
 from mergelib.align.permutations import identity, permute, permute_tensor
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
-from mergelib.statedict import Experts, StateDict, is_finite, is_statistic, name_experts
+from mergelib.statedict import StateDict, is_finite, is_statistic
 from mergelib.structure import Structure, structure_of
 
 
@@ -129,7 +128,7 @@ class _Match:
         return objective
 
     def follow(self) -> None:
-        """Match groups from inputs to outputs, each by parameters whose other groups are matched."""
+        """Match groups from inputs to outputs, by parameters whose other groups are matched."""
         settled = set(self.structure.groups) - set(self.permutations)
         for name in self.groups:
             settled |= {name, *self.structure.inside(name)}
@@ -186,36 +185,12 @@ class _Match:
             self.permutations[group] = earlier.gather(-1, permutation)
 
 
-def align_experts(
-    experts: Experts, reference: StateDict, model: nn.Module | Structure, **options: Any
-) -> dict[str, dict[str, Tensor]]:
-    """Every expert reordered to match one reference, ready for `mergelib.merge`.
-
-    Args:
-        experts: mapping of name to state dict, or a list of state dicts.
-        reference: the state dict that stays; one of the experts, or another.
-        model: the model of all, or its `mergelib.structure.Structure`.
-        **options: those of `git_rebasin`.
-
-    Raises:
-        ValueError: as `git_rebasin`, naming the expert.
-    """
-    structure = model if isinstance(model, Structure) else structure_of(model)
-    named = name_experts(experts)
-    for name, expert in named.items():
-        check_state(expert, structure, name)
-    return {
-        name: git_rebasin(reference, expert, structure, **options).state
-        for name, expert in named.items()
-    }
-
-
 def check_state(state: StateDict, structure: Structure, name: str) -> None:
     """Raise ``ValueError`` if weights do not fit the structure or are not finite."""
     structure.check(state, name)
     for key in structure.axes:
         if not is_finite(state[key]):
-            raise ValueError(f"{name}[{key!r}] holds NaN or Inf")
+            raise ValueError(f"{name}[{key!r}] contains NaN or Inf")
 
 
 def _dot(x: Tensor, y: Tensor) -> float:

@@ -26,11 +26,7 @@ def permute(
         state: the weights; running statistics move with their channels, integers are copied.
         structure: structure of the model, see `mergelib.structure.structure_of`.
         permutations: group to int64 ``(size,)``, or ``(heads, size)`` for dimensions inside heads;
-            other groups stay as they are.
-
-    Raises:
-        ValueError: the state dict does not fit, or a group is unknown, not permutable, or has no
-            valid permutation. The message names it.
+            other groups stay as they are. An invalid one is a ``ValueError`` that names the group.
     """
     structure.check(state, "state")
     check_permutations(structure, permutations)
@@ -78,8 +74,8 @@ def check_permutations(structure: Structure, permutations: Permutations) -> None
         group = structure.group(name)
         if not group.permutable:
             raise ValueError(
-                f"group {name!r} may not be permuted: it is "
-                + ("fixed" if group.kind == "fixed" else "what the model's output shows")
+                f"group {name!r} may not be permuted because it is "
+                + ("fixed" if group.kind == "fixed" else "visible in the model's output")
             )
         shape = table_shape(structure, name)
         if permutation.shape != shape or permutation.dtype != torch.long:
@@ -88,7 +84,7 @@ def check_permutations(structure: Structure, permutations: Permutations) -> None
                 f"{tuple(permutation.shape)}, expected torch.int64 of shape {shape}"
             )
         if not (permutation.cpu().sort(-1).values == torch.arange(group.size)).all():
-            raise ValueError(f"what is given for {name!r} is no permutation of {group.size}")
+            raise ValueError(f"the table for {name!r} is not a permutation of {group.size} indices")
 
 
 def table_shape(structure: Structure, name: str) -> tuple[int, ...]:
@@ -116,13 +112,3 @@ def random_permutations(structure: Structure, *, seed: int = 0) -> dict[str, Ten
         name: torch.rand(table_shape(structure, name), generator=generator).argsort(-1)
         for name in structure.permutable()
     }
-
-
-def invert(structure: Structure, permutations: Permutations) -> dict[str, Tensor]:
-    """Permutations that undo these, one after the other on any state dict."""
-    inverse = {name: permutation.argsort(-1) for name, permutation in permutations.items()}
-    for name in permutations:
-        heads = structure.group(name).within
-        if heads in inverse:  # the row of an old head lies where that head went
-            inverse[name] = inverse[name][inverse[heads]]
-    return inverse

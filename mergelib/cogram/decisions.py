@@ -59,10 +59,10 @@ class Rules:
     rollback: Sequence[str]
 
     def __post_init__(self) -> None:
-        for name, chosen in (("levels", self.levels), ("rollback", self.rollback)):
-            known = [level for level in LEVELS if level in chosen]
-            if isinstance(chosen, str) or known != list(chosen):
-                raise ValueError(f"{name} is {chosen!r}, expected some of {LEVELS} in this order")
+        for name, levels in (("levels", self.levels), ("rollback", self.rollback)):
+            in_order = [level for level in LEVELS if level in levels]
+            if isinstance(levels, str) or in_order != list(levels):
+                raise ValueError(f"{name} is {levels!r}, expected some of {LEVELS} in this order")
         if not self.levels:
             raise ValueError(f"levels is empty, expected some of {LEVELS}")
         for level, ends in self.thresholds.items():
@@ -80,7 +80,7 @@ class Rules:
         return case(max(losses) - min(losses), *self._ends(level)) == MERGE
 
     def judge(self, level: str, losses: Tensor, *, last: bool) -> "Judgement":
-        """Return the judgement of K parts from losses ``(K, n)``; at the last level all parts merge."""
+        """Return the judgement of K parts from losses ``(K, n)``; at the last level all merge."""
         spreads = losses.amax(1) - losses.amin(1)
         cases = [MERGE] * len(spreads)
         if not last:
@@ -98,21 +98,13 @@ class Rules:
 
 @dataclass(repr=False)
 class Judgement(Brief):
-    """Decisions on K parts.
+    """Decisions on K parts."""
 
-    Attributes:
-        losses: loss with each expert's values, ``(K, n)``.
-        spreads: |ΔL|, ``(K,)``.
-        cases: the case of each part.
-        weights: of the experts in the mixture, ``(K, n)``.
-        after: loss with the mixture, ``(K,)``; NaN if decided at a finer level.
-    """
-
-    losses: Tensor
-    spreads: Tensor
+    losses: Tensor  # with each expert's values, ``(K, n)``
+    spreads: Tensor  # |ΔL|, ``(K,)``
     cases: list[str]
-    weights: Tensor
-    after: Tensor
+    weights: Tensor  # of the experts in the mixture, ``(K, n)``
+    after: Tensor  # loss with the mixture, ``(K,)``; NaN if decided at a finer level
 
     @property
     def merging(self) -> list[int]:
@@ -136,16 +128,16 @@ class Log:
     _blocks: list[dict[str, Any]] = field(default_factory=list)
 
     def add(
-        self, level: str, units: Any, weights: Any, judged: Judgement, before: Any, accepted: Any
+        self, level: str, units: Any, weights: Any, judgement: Judgement, before: Any, accepted: Any
     ) -> None:
         """Add a block; each argument has one value per decision or one for all."""
         block = {**self.place, "level": level, "unit": units, "weight": weights}
-        block |= {"case": judged.cases, "spread": judged.spreads.tolist()}
-        for what, values in (("loss", judged.losses), ("alpha", judged.weights)):
+        block |= {"case": judgement.cases, "spread": judgement.spreads.tolist()}
+        for what, values in (("loss", judgement.losses), ("alpha", judgement.weights)):
             for name, column in zip(self.names, values.T.tolist(), strict=True):
                 block[f"{what} {name}"] = column
         self._blocks.append(
-            {**block, "before": before, "after": judged.after.tolist(), "accepted": accepted}
+            {**block, "before": before, "after": judgement.after.tolist(), "accepted": accepted}
         )
 
     def table(self) -> "pd.DataFrame":

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
-from mergelib.problems.checks import check_steps, check_tasks
+from mergelib.problems.checks import check_choice, check_steps, check_tasks
 from mergelib.procedures.common import Adapted, Transform, labelled
 from mergelib.procedures.multitask import descend
 from mergelib.statedict import StateDict, check_compatible
@@ -24,32 +24,21 @@ OPTIMISERS = ("adam", "sgd")
 def kickoff(
     state: StateDict,
     *,
-    model: nn.Module,
-    data: Mapping[str, Any],
-    heads: Mapping[str, nn.Module],
     learning_rate: float,
     factor: float = 2.5,
     epochs: int = 8,
     **options: Any,
 ) -> Adapted:
-    """Gradient kickoff: `fine_tune` for fewer than ten epochs at ``factor`` times its learning rate.
+    """Gradient kickoff: `fine_tune` for fewer than ten epochs at ``factor`` times its rate.
 
     Arguments are as in `fine_tune`; ``learning_rate`` is that of the fine-tuning that follows, and
     the paper uses a factor of 2 to 3 and 8 epochs. Ten epochs or more are a ``ValueError``.
     """
     if epochs >= 10:
-        raise ValueError(f"epochs is {epochs}: a kickoff has fewer than 10, use fine_tune for more")
+        raise ValueError(f"epochs is {epochs}, but a kickoff has fewer than 10; use fine_tune")
     _check_positive("factor", factor)
     _check_positive("learning_rate", learning_rate)
-    return fine_tune(
-        state,
-        model=model,
-        data=data,
-        heads=heads,
-        learning_rate=factor * learning_rate,
-        epochs=epochs,
-        **options,
-    )
+    return fine_tune(state, learning_rate=factor * learning_rate, epochs=epochs, **options)
 
 
 def fine_tune(
@@ -101,7 +90,14 @@ def fine_tune(
     check_tasks(data, heads, "head")
     pairs = labelled(data, "training")
     check_steps(0, batch_size)
-    _check(learning_rate, epochs, optimiser, momentum, clip)
+    _check_positive("learning_rate", learning_rate)
+    if epochs < 0:
+        raise ValueError(f"epochs is {epochs}, expected at least 0")
+    check_choice("optimiser", optimiser, OPTIMISERS)
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum is {momentum}, expected 0 <= momentum < 1")
+    if clip is not None:
+        _check_positive("clip", clip)
 
     def optimise(network: nn.Module) -> tuple[Optimizer, None]:
         return make_optimiser(network, optimiser, learning_rate, momentum=momentum), None
@@ -141,20 +137,6 @@ def _epoch(
     }
     for step in range(steps):
         yield {task: parts[step] for task, parts in shuffled.items() if len(parts[step])}
-
-
-def _check(
-    learning_rate: float, epochs: int, optimiser: str, momentum: float, clip: float | None
-) -> None:
-    _check_positive("learning_rate", learning_rate)
-    if epochs < 0:
-        raise ValueError(f"epochs is {epochs}, expected at least 0")
-    if optimiser not in OPTIMISERS:
-        raise ValueError(f"unknown optimiser {optimiser!r}; known: {', '.join(OPTIMISERS)}")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum is {momentum}, expected 0 <= momentum < 1")
-    if clip is not None:
-        _check_positive("clip", clip)
 
 
 def _check_positive(name: str, value: float) -> None:

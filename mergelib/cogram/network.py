@@ -26,20 +26,12 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, repr=False)
 class Layer(Brief):
-    """A module that owns tensors.
+    """A module that owns tensors."""
 
-    Attributes:
-        name: its path, empty for the model itself.
-        module: the module in the working copy.
-        tensors: local name to floating parameter or buffer.
-        refinable: whether it has units: it is linear or convolutional, runs once and shares
-            nothing.
-    """
-
-    name: str
-    module: nn.Module
-    tensors: Tensors
-    refinable: bool
+    name: str  # its path, empty for the model itself
+    module: nn.Module  # in the working copy of the network
+    tensors: Tensors  # floating parameters and buffers by local name
+    refinable: bool  # it has units: it is linear or convolutional, runs once and shares nothing
 
     def part_of(self, state: StateDict) -> Tensors:
         """Return this layer's tensors in a state dict, in double precision."""
@@ -93,7 +85,7 @@ class Network:
         parts = self.model(self.inputs).split([*self.sizes.values()])
         shapes = [head(part).shape for head, part in zip(self.heads, parts, strict=True)]
         self._check(shapes)
-        if self.entropy:  # what a loss takes of the log-probabilities: -1/N of each right class
+        if self.entropy:  # weights of log-probabilities in the loss: -1/N for each right class
             self.targets = [
                 functional.one_hot(target, shape[-1]).double().flatten() / -target.numel()
                 for target, shape in zip(self.targets, shapes, strict=True)
@@ -133,7 +125,7 @@ class Network:
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean(0)
 
     def layers(self) -> list[Layer]:
-        """Return layers with floating tensors in the order of the forward pass; tied tensors count once."""
+        """Return layers with floating tensors in the order of the forward pass, tied ones once."""
         calls: dict[nn.Module, int] = {}
 
         def count(module: nn.Module, *_: object) -> None:
@@ -144,32 +136,29 @@ class Network:
         for handle in handles:
             handle.remove()
         tied = tied_keys(self.model.state_dict())
-        shared = {*tied, *tied.values()}
-        order = list(calls)
+        names_of_ties = {*tied, *tied.values()}
         layers = []
         for name, module in self.model.named_modules():
             prefix = f"{name}." if name else ""
-            own = {
+            tensors = {
                 key: tensor
-                for key, tensor in _own_tensors(module).items()
+                for key, tensor in _tensors_of(module).items()
                 if tensor.is_floating_point() and prefix + key not in tied
             }
-            if own:
-                alone = calls.get(module) == 1 and not any(prefix + key in shared for key in own)
+            if tensors:
+                untied = not any(prefix + key in names_of_ties for key in tensors)
                 kind = isinstance(module, (nn.Linear, *CONVOLUTIONS))
-                layers.append(Layer(name, module, own, alone and kind))
-        return sorted(layers, key=lambda layer: _position(layer.module, order))
+                refinable = kind and untied and calls.get(module) == 1
+                layers.append(Layer(name, module, tensors, refinable))
+        places = {module: place for place, module in enumerate(calls)}  # the rest come last
+        return sorted(layers, key=lambda layer: places.get(layer.module, len(places)))
 
 
 def _double(x: Tensor) -> Tensor:
     return x.double() if x.is_floating_point() else x
 
 
-def _own_tensors(module: nn.Module) -> Tensors:
-    own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-    return {name: tensor for name, tensor in own if name not in module._non_persistent_buffers_set}
-
-
-def _position(module: nn.Module, order: list[nn.Module]) -> int:
-    """Return the module's place in the forward pass; modules that are never called come last."""
-    return order.index(module) if module in order else len(order)
+def _tensors_of(module: nn.Module) -> Tensors:
+    tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    hidden = module._non_persistent_buffers_set
+    return {name: tensor for name, tensor in tensors if name not in hidden}

@@ -147,31 +147,25 @@ class _Layers:
         self._trace.forget(layer.module)
         if prefix and abs(self._run(prefix) - before) > 1e-9 * max(1.0, before):
             prefix = {}  # some modules work by side effects, as an in-place ReLU on a shortcut
-        kept = {key: tensor.clone() for key, tensor in layer.tensors.items()}
+        previous = {key: tensor.clone() for key, tensor in layer.tensors.items()}
         losses = []
         for part in parts:
             layer.write(part)
             losses.append(self._run(prefix))
         last = self.rules.levels[-1] == "layer" or not layer.refinable
-        judged = self.rules.judge("layer", torch.tensor([losses], dtype=torch.float64), last=last)
+        judgement = self.rules.judge("layer", torch.tensor([losses], dtype=torch.float64), last=last)
         accepted = False
-        if judged.merging:
-            weights = judged.weights[0].tolist()
-            layer.write(
-                {
-                    key: sum(
-                        weight * part[key] for weight, part in zip(weights, parts, strict=True)
-                    )
-                    for key in kept
-                }
-            )
-            judged.after[0] = self._run(prefix)
-            accepted = judged.after.item() < self.rules.ceiling("layer", before)
+        if judgement.merging:
+            weights = judgement.weights[0].tolist()
+            pairs = list(zip(weights, parts, strict=True))
+            layer.write({key: sum(weight * part[key] for weight, part in pairs) for key in previous})
+            judgement.after[0] = self._run(prefix)
+            accepted = judgement.after.item() < self.rules.ceiling("layer", before)
         if not accepted:
-            layer.write(kept)
-        self.loss = judged.after.item() if accepted else before
-        self.log.add("layer", -1, -1, judged, before, accepted)
-        return bool(judged.merging)
+            layer.write(previous)
+        self.loss = judgement.after.item() if accepted else before
+        self.log.add("layer", -1, -1, judgement, before, accepted)
+        return bool(judgement.merging)
 
     def refined(self) -> None:
         """Forget the loss, because a layer was changed elsewhere."""
@@ -192,12 +186,14 @@ def _groups(layers: list[Layer], units: Mapping[str, Tensor]) -> dict[str, Tenso
             rows = units.get(layer.name, torch.arange(len(weight))[:, None]).to(weight.device)
             if rows.dim() != 2 or sorted(rows.flatten().tolist()) != list(range(len(weight))):
                 raise ValueError(
-                    f"units of layer {layer.name!r} must hold each of its {len(weight)} rows once"
+                    f"units[{layer.name!r}] must contain each of its {len(weight)} rows exactly once"
                 )
             groups[layer.name] = rows
     for name in units:
         if name not in groups:
-            raise ValueError(f"units name layer {name!r}; with units are: {', '.join(groups)}")
+            raise ValueError(
+                f"units names {name!r}, which has no units; layers with units: {', '.join(groups)}"
+            )
     return groups
 
 
@@ -219,7 +215,7 @@ def _fisher(problem: Problem) -> StateDict:
         (task,) = data
         data, heads = dict.fromkeys(experts, data[task]), dict.fromkeys(experts, heads[task])
     elif set(experts) - set(data):
-        raise ValueError("cogram needs start=, as the experts are not named after the tasks")
+        raise ValueError("the experts are not named after the tasks; pass start= to cogram")
     unlabelled = {task: examples.unlabelled for task, examples in data.items()}
     first = next(iter(experts.values()))
     return fisher(
@@ -233,14 +229,14 @@ def _check(problem: Problem) -> None:
     for task, examples in problem.data.items():
         inputs = examples.inputs
         if not isinstance(inputs, Tensor):
-            raise TypeError(f"inputs of task {task!r} are a dictionary: cogram takes one tensor")
+            raise TypeError(f"inputs of task {task!r} are a dictionary, expected one tensor")
         if problem.transform is None and inputs.dtype == torch.uint8:
-            raise ValueError(f"inputs of task {task!r} are torch.uint8: pass transform=")
+            raise ValueError(f"inputs of task {task!r} are torch.uint8; pass transform=")
 
 
 def _check_states(problem: Problem, start: StateDict) -> None:
-    own = problem.model.state_dict()
-    check_keys(own, start, "start", "the model")
-    for key, tensor in own.items():
+    weights = problem.model.state_dict()
+    check_keys(weights, start, "start", "the model")
+    for key, tensor in weights.items():
         check_tensor(key, tensor.to(start[key].dtype), start[key], "start", "the model")
     check_compatible(start, problem.experts, "start")

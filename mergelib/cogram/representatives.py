@@ -52,7 +52,7 @@ def prototypes(
             setting is invalid.
     """
     _check(inputs, targets, kind, per_class, epsilon)
-    values, wanted = [], []
+    values, labels = [], []
     generator = Generator().manual_seed(seed)
     for rows in _classes(targets, clusters, seed):
         for part in _groups(inputs[rows], kind, per_class, seed, generator):
@@ -63,8 +63,8 @@ def prototypes(
             else:
                 mean = examples.mean(0)
             values.append(mean.to(inputs.dtype))
-            wanted.append(targets[group].double().mean(0).to(targets.dtype))
-    return torch.stack(values), torch.stack(wanted)
+            labels.append(targets[group].double().mean(0).to(targets.dtype))
+    return torch.stack(values), torch.stack(labels)
 
 
 def _check(inputs: Tensor, targets: Tensor, kind: str, per_class: int, epsilon: float) -> None:
@@ -76,13 +76,12 @@ def _check(inputs: Tensor, targets: Tensor, kind: str, per_class: int, epsilon: 
         raise ValueError(f"epsilon is {epsilon}, expected a positive number")
     if not inputs.is_floating_point():
         raise ValueError(
-            f"inputs are {inputs.dtype}, expected floating ones: "
-            "apply what the model's inputs go through first"
+            f"inputs are {inputs.dtype}, expected a floating dtype; apply the model's transform first"
         )
     if len(inputs) != len(targets):
         raise ValueError(f"there are {len(inputs)} inputs and {len(targets)} targets")
     if not len(inputs):
-        raise ValueError("no examples to represent")
+        raise ValueError("there are no examples; pass at least one")
     most = 2 if targets.is_floating_point() else 1
     if targets.dim() > most:
         raise ValueError(
@@ -101,7 +100,7 @@ def _classes(targets: Tensor, clusters: int | None, seed: int) -> list[Tensor]:
             raise ValueError(f"floating targets need clusters of at least 1, got {clusters}")
         return _cluster(targets, clusters, seed)
     if clusters is not None:
-        raise ValueError(f"clusters is {clusters}, but targets are classes: leave it out")
+        raise ValueError(f"clusters is {clusters}, but integer targets are classes; leave it out")
     return [(targets == label).nonzero()[:, 0].cpu() for label in targets.unique()]
 
 
@@ -126,10 +125,10 @@ def _cluster(points: Tensor, count: int, seed: int) -> list[Tensor]:
     from sklearn.exceptions import ConvergenceWarning
 
     flat = points.detach().reshape(len(points), -1).double().cpu().numpy()
-    with warnings.catch_warnings():  # it warns of fewer different points than clusters
+    with warnings.catch_warnings():  # of fewer distinct points than clusters
         warnings.simplefilter("ignore", ConvergenceWarning)
-        chosen = KMeans(min(count, len(flat)), n_init=10, random_state=seed).fit_predict(flat)
-    labels = torch.from_numpy(chosen)
+        kmeans = KMeans(min(count, len(flat)), n_init=10, random_state=seed)
+        labels = torch.from_numpy(kmeans.fit_predict(flat))
     return [(labels == label).nonzero()[:, 0] for label in labels.unique()]
 
 

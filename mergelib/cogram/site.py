@@ -48,13 +48,13 @@ class Site:
         return self._tail.units
 
     def outputs(self, matrix: Tensor) -> Tensor:
-        """Return the units ``(rows, N, ...)`` for a matrix, which stays in the network until `commit`."""
+        """Return the units for a matrix, which stays in the network until `commit`."""
         self.layer.write(self.layer.from_matrix(matrix))
         output: Tensor = self.layer.module(self.input)
         return output.movedim(_channel(self.layer), 0)
 
     def features(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return the inputs that entries ``(K,)`` of the matrix multiply, ``(K, N, ...)``; ones for a bias."""
+        """Return what entries ``(K,)`` of the matrix multiply, ``(K, N, ...)``; ones for biases."""
         groups = getattr(self.layer.module, "groups", 1)
         if groups == 1:
             return self._group_features(0)[columns]
@@ -83,7 +83,7 @@ class Site:
         return torch.cat([self.network.losses(self._tail.outputs(*part)) for part in parts])
 
     def at(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return `losses` as a function of candidates ``(K, r, N, ...)`` for fixed rows ``(r,)``."""
+        """Return `losses` as a function of units ``(K, r, N, ...)`` for fixed rows ``(r,)``."""
         outputs = self._tail.at(rows)
         return lambda units: self.network.losses(outputs(units))
 
@@ -108,7 +108,7 @@ class _Replay:
         every = torch.arange(len(self.units), device=self.units.device)[None]
         again = self.outputs(every, self.units[None])[0]
         if not torch.allclose(again, trace.output, rtol=1e-9, atol=1e-12):
-            self.finished = {}  # some work by side effects, as an in-place ReLU on a shortcut
+            self.finished = {}  # some have side effects, as an in-place ReLU on a shortcut
 
     def outputs(self, rows: Tensor, units: Tensor) -> Tensor:
         """Return the model's outputs ``(K, N, ...)`` with units of rows ``(K, r)`` changed."""
@@ -194,7 +194,7 @@ def _channel(layer: Layer) -> int:
 def _chain(
     model: nn.Module, layer: nn.Module
 ) -> tuple[list[nn.Module], list[nn.Module], nn.Linear | None, list[nn.Module]] | None:
-    """Split a chain around a linear layer: modules before, elementwise ones, next linear layer, rest."""
+    """Split a chain around a linear layer: before, elementwise modules, next linear layer, rest."""
     if not isinstance(model, nn.Sequential) or not isinstance(layer, nn.Linear):
         return None
     if type(model).forward is not nn.Sequential.forward:

@@ -21,17 +21,17 @@ class Trace:
     """
 
     def __init__(self, network: Network, watched: nn.Module | None = None) -> None:
-        self._given: list[tuple[nn.Module, Any]] = []
-        self._begun: dict[nn.Module, int] = {}
+        self._outputs: list[tuple[nn.Module, Any]] = []
+        self._first: dict[nn.Module, int] = {}
 
         def begin(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if module is watched and module not in self._begun:
+            if module is watched and module not in self._first:
                 self.input = inputs[0].clone()
-            self._begun.setdefault(module, len(self._given))
+            self._first.setdefault(module, len(self._outputs))
 
         def end(module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
-            # a copy, as what follows may change it in place
-            self._given.append((module, tree_map_only(Tensor, torch.clone, output)))
+            # a copy, because later modules may change it in place
+            self._outputs.append((module, tree_map_only(Tensor, torch.clone, output)))
 
         modules = list(network.model.modules())
         handles = [module.register_forward_pre_hook(begin) for module in modules]
@@ -41,29 +41,29 @@ class Trace:
         finally:
             for handle in handles:
                 handle.remove()
-        self._runs = Counter(module for module, _ in self._given)
+        self._runs = Counter(module for module, _ in self._outputs)
 
     def __contains__(self, module: nn.Module) -> bool:
-        return module in self._begun
+        return module in self._first
 
     def given(self, module: nn.Module) -> Any:
         """Return the output of a module's first run."""
-        return next(output for other, output in self._given if other is module)
+        return next(output for other, output in self._outputs if other is module)
 
     def prefix(self, module: nn.Module) -> Prefix:
-        """Return all outputs of outermost modules that had finished when this module first began."""
+        """Return all outputs of the outermost modules that had finished when this one began."""
         before: Prefix = {}
-        for other, output in self._given[: self._begun.get(module, 0)]:
+        for other, output in self._outputs[: self._first.get(module, 0)]:
             before.setdefault(other, []).append(output)
         finished = {
             other: outputs for other, outputs in before.items() if len(outputs) == self._runs[other]
         }
-        inside = {child for other in finished for child in other.modules() if child is not other}
-        return {other: outputs for other, outputs in finished.items() if other not in inside}
+        inner = {child for other in finished for child in other.modules() if child is not other}
+        return {other: outputs for other, outputs in finished.items() if other not in inner}
 
     def forget(self, module: nn.Module) -> None:
         """Drop outputs after a module began; prefixes of earlier modules do not contain them."""
-        del self._given[self._begun.get(module, len(self._given)) :]
+        del self._outputs[self._first.get(module, len(self._outputs)) :]
 
 
 def answers(
@@ -80,7 +80,7 @@ def answers(
 def replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     """Replace the forward functions of some modules within a ``with`` block."""
     fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # which passes by the modules inside an encoder
+    torch.backends.mha.set_fastpath_enabled(False)  # it bypasses an encoder's modules
     for module, forward in forwards.items():
         module.forward = forward  # shadows the class's
     try:

@@ -26,7 +26,7 @@ Result = tuple[Parts, dict[str, Parts]]
 def _weights(
     experts: Mapping[str, StateDict], pretrained: StateDict | None
 ) -> Iterator[tuple[str, list[Tensor], Tensor | None]]:
-    """Yield key, experts' and pretrained tensor of every untied floating entry, at least float32."""
+    """Yield key, experts' and pretrained tensor of each untied floating entry, at least float32."""
     source = in_memory(experts, pretrained)
     for key in source:
         group, base = source.load(key)

@@ -12,15 +12,10 @@ import torch
 
 @dataclass
 class Cost:
-    """Cost of a block of code.
+    """Cost of a block of code."""
 
-    Attributes:
-        seconds: wall-clock time.
-        peak_bytes: peak memory above the memory in use before; ``None`` unless on Linux or CUDA.
-    """
-
-    seconds: float = 0.0
-    peak_bytes: int | None = None
+    seconds: float = 0.0  # wall-clock time
+    peak_bytes: int | None = None  # above the memory in use before; None unless Linux or CUDA
 
 
 @contextmanager

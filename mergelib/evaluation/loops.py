@@ -6,10 +6,9 @@ model by `functional_call`, which is never rebuilt.
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -19,6 +18,9 @@ from mergelib.problems.calling import evaluating
 from mergelib.progress import progress
 from mergelib.statedict import StateDict, check_compatible
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 SplitName = Literal["train", "validation", "test"]
 
 
@@ -27,13 +29,8 @@ def evaluate(
     state: StateDict,
     heads: Mapping[str, nn.Module],
     suite: Suite,
-    *,
-    split: SplitName = "test",
-    tasks: Sequence[str] | None = None,
-    device: torch.device | str | None = None,
-    autocast: bool = False,
-    batch_size: int = 500,
-) -> pd.DataFrame:
+    **options: Any,
+) -> "pd.DataFrame":
     """Return accuracy, loss and the tasks' own scores of one state dict on every task of a suite.
 
     Args:
@@ -51,18 +48,8 @@ def evaluate(
     Raises:
         ValueError: a task is unknown or has no head, or the state dict does not fit the model.
     """
-    table = evaluate_many(
-        model,
-        {"state": state},
-        heads,
-        suite,
-        split=split,
-        tasks=tasks,
-        device=device,
-        autocast=autocast,
-        batch_size=batch_size,
-    )
-    return table.drop(columns="candidate")
+    candidates = {"state": state}
+    return evaluate_many(model, candidates, heads, suite, **options).drop(columns="candidate")
 
 
 def evaluate_many(
@@ -76,7 +63,7 @@ def evaluate_many(
     device: torch.device | str | None = None,
     autocast: bool = False,
     batch_size: int = 500,
-) -> pd.DataFrame:
+) -> "pd.DataFrame":
     """Return the tables of `evaluate` for many candidates, with their labels in ``candidate``.
 
     One task's data and one candidate at a time are on the device.
@@ -93,21 +80,25 @@ def evaluate_many(
             emulation would be about ten times slower than float32.
         batch_size: inputs per forward pass.
     """
+    import pandas as pd
+
     names = _names(suite, heads, tasks)
     where = next(model.parameters()).device if device is None else torch.device(device)
-    moved = {name: _placed(heads[name], where) for name in names}
-    own_scores = any(task.metric.score is not None for task in suite.tasks.values())
+    placed = {name: _placed(heads[name], where) for name in names}
+    scored = any(task.metric.score is not None for task in suite.tasks.values())
     rows = []
-    for label, state in _labelled(candidates):
+    pairs = candidates.items() if isinstance(candidates, Mapping) else candidates
+    for label, state in progress(pairs, desc="evaluating", leave=False):
         check_compatible(model.state_dict(), {f"candidate {label!r}": state}, "the model")
         state = {key: value.to(where) for key, value in state.items()}
         for name in names:
             task = suite.tasks[name]
-            part = _moved(getattr(task, split), where)
-            with evaluating(model, moved[name]):
-                row = _judge(model, state, moved[name], task, part, autocast, batch_size)
-            del part  # else it would be there still when the next one comes
-            if own_scores:
+            stored: Split = getattr(task, split)
+            part = Split(stored.inputs.to(where), stored.labels.to(where))
+            with evaluating(model, placed[name]):
+                row = _evaluated(model, state, placed[name], task, part, autocast, batch_size)
+            del part  # free it before the next one is moved
+            if scored:
                 metric = task.metric
                 score = row["score"] if metric.score else row[metric.name]
                 row |= {"metric": metric.name, "score": score}
@@ -115,10 +106,10 @@ def evaluate_many(
     return pd.DataFrame(rows)
 
 
-def normalised_accuracy(table: pd.DataFrame, individual: pd.DataFrame) -> "pd.Series[float]":
+def normalised_accuracy(table: "pd.DataFrame", individual: "pd.DataFrame") -> "pd.Series[float]":
     """Return each row's accuracy as a fraction of the accuracy of the task's own expert."""
-    own = individual.set_index("task")["accuracy"]
-    return table["accuracy"] / table["task"].map(own)
+    expert_accuracy = individual.set_index("task")["accuracy"]
+    return table["accuracy"] / table["task"].map(expert_accuracy)
 
 
 def has_bfloat16(device: torch.device) -> bool:
@@ -138,30 +129,19 @@ def _names(
         if name not in suite.tasks:
             raise ValueError(f"unknown task {name!r}; {suite.name} has: {', '.join(suite.tasks)}")
         if name not in heads:
-            raise ValueError(f"task {name!r} has no head; there are: {', '.join(heads)}")
+            raise ValueError(f"task {name!r} has no head; heads exist for: {', '.join(heads)}")
     return names
 
 
 def _placed(head: nn.Module, device: torch.device) -> nn.Module:
     """Return the head if it is on the device, or a copy that is."""
     tensors = [*head.parameters(), *head.buffers()]
-    there = all(tensor.device == device for tensor in tensors)
-    return head if there else copy.deepcopy(head).to(device)
-
-
-def _moved(part: Split, device: torch.device) -> Split:
-    return Split(part.inputs.to(device), part.labels.to(device))
-
-
-def _labelled(
-    candidates: Mapping[Any, StateDict] | Iterable[tuple[Any, StateDict]],
-) -> Iterator[tuple[Any, StateDict]]:
-    pairs = candidates.items() if isinstance(candidates, Mapping) else candidates
-    yield from progress(pairs, desc="evaluating", leave=False)
+    in_place = all(tensor.device == device for tensor in tensors)
+    return head if in_place else copy.deepcopy(head).to(device)
 
 
 @torch.no_grad()
-def _judge(
+def _evaluated(
     model: nn.Module,
     state: Mapping[str, Tensor],
     head: nn.Module,
@@ -174,7 +154,7 @@ def _judge(
     device = part.labels.device
     correct = torch.zeros((), dtype=torch.long, device=device)
     loss = torch.zeros((), dtype=torch.float64, device=device)
-    kept: list[Tensor] = []  # outputs, for metrics that need all of them
+    all_outputs: list[Tensor] = []  # for metrics that need all of them
     fast = autocast and has_bfloat16(device)
     batches = zip(part.inputs.split(batch_size), part.labels.split(batch_size), strict=True)
     for inputs, labels in batches:
@@ -185,10 +165,10 @@ def _judge(
             correct += (outputs.flatten(0, -2).argmax(1) == labels.flatten()).sum()
         loss += task.loss(outputs, labels, reduction="sum")
         if task.metric.score is not None:
-            kept.append(outputs.cpu())
+            all_outputs.append(outputs.cpu())
     n = part.labels.numel()
     right = int(correct) if task.metric.of_classes else math.nan
     row = {"accuracy": right / n, "loss": float(loss) / n, "correct": right, "n": n}
     if task.metric.score is not None:
-        row["score"] = task.metric.score(torch.cat(kept), part.labels.cpu())
+        row["score"] = task.metric.score(torch.cat(all_outputs), part.labels.cpu())
     return row

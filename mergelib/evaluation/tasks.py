@@ -32,20 +32,12 @@ def cross_entropy(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -
 
 @dataclass(frozen=True)
 class Metric:
-    """The number by which a task is evaluated.
+    """The number by which a task is evaluated."""
 
-    Attributes:
-        name: ``"accuracy"`` and ``"loss"`` are columns of every evaluation; other metrics need a
-            score.
-        score: function of all outputs and labels, both on the CPU.
-        higher_is_better: whether larger is better.
-        of_classes: whether the largest output is the predicted class; False for regression.
-    """
-
-    name: str
-    score: Callable[[Tensor, Tensor], float] | None = None
+    name: str  # "accuracy" and "loss" are columns of every evaluation; others need a score
+    score: Callable[[Tensor, Tensor], float] | None = None  # of all outputs and labels, on the CPU
     higher_is_better: bool = True
-    of_classes: bool = True
+    of_classes: bool = True  # the largest output is the predicted class; False for regression
 
     @property
     def column(self) -> str:
@@ -78,27 +70,16 @@ class Split(Brief):
 
 @dataclass(frozen=True, repr=False)
 class Task(Brief):
-    """A task; label k means ``class_names[k]``.
-
-    Attributes:
-        name: of the task.
-        class_names: one per class; a single one for a regression.
-        train: labelled data to train on.
-        validation: labelled data to choose hyperparameters by.
-        test: labelled data to evaluate on.
-        transform: from a batch of stored inputs to the model's.
-        loss: what training minimises.
-        metric: what the task is evaluated by.
-    """
+    """A task; label k means ``class_names[k]``."""
 
     name: str
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...]  # a single one for a regression
     train: Split
-    validation: Split
+    validation: Split  # to choose hyperparameters by
     test: Split
-    transform: Transform = as_stored
-    loss: Loss = cross_entropy
-    metric: Metric = ACCURACY
+    transform: Transform = as_stored  # from a batch of stored inputs to the model's
+    loss: Loss = cross_entropy  # what training minimises
+    metric: Metric = ACCURACY  # what the task is evaluated by
 
     def sha256(self) -> str:
         """Return the hexadecimal SHA-256 of all its data."""
@@ -133,6 +114,7 @@ class Suite(Brief):
         if len({metric.higher_is_better for metric in metrics}) > 1:
             names = ", ".join(f"{name}: {task.metric.name}" for name, task in self.tasks.items())
             raise ValueError(
-                f"suite {self.name!r} has no common direction, its tasks' metrics are {names}"
+                f"suite {self.name!r} has no common metric, because larger is better for some of "
+                f"its tasks only: {names}"
             )
         return Metric("score", higher_is_better=metrics.pop().higher_is_better)

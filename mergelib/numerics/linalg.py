@@ -143,7 +143,7 @@ def _well_conditioned(gram: Tensor) -> bool:
 
 
 def _leading_subspace(matrix: Tensor, gram: Tensor, rank: int) -> Tensor:
-    """Return orthonormal columns that nearly span the leading left singular vectors, and some more."""
+    """Return orthonormal columns that nearly span the leading left singular vectors."""
     values, vectors = torch.linalg.eigh(gram)
     blind = RESOLUTION * torch.finfo(matrix.dtype).eps
     if matrix.dtype == torch.float32 and values[-rank] < blind * values[-1]:

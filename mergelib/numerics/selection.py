@@ -72,7 +72,7 @@ def magnitude_thresholds(tensors: Callable[[], Parameters], density: float) -> l
 
 
 class _Search:
-    """The search for the ``rank``-th largest of ``entries`` magnitudes, known to lie in [low, high]."""
+    """Search for the ``rank``-th largest of ``entries`` magnitudes, known to lie in [low, high]."""
 
     def __init__(self, rank: int, entries: int, sample: Tensor) -> None:
         self.rank, self.share, self.sample = rank, rank / entries, sample
@@ -143,7 +143,7 @@ class _Scratch:
         self._mask = torch.empty(self.size, dtype=torch.bool, device=like.device)
 
     def magnitudes(self, expert: Tensor, origin: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return |expert − origin| in one buffer, another buffer, and a mask, all of equal length."""
+        """Return |expert − origin| in one buffer, another buffer, and a mask of equal length."""
         entries = len(expert)
         magnitudes, buffer = (part[:entries] for part in self._buffers)
         return _magnitudes(expert, origin, magnitudes), buffer, self._mask[:entries]
@@ -179,10 +179,7 @@ def _largest(values: Tensor, rank: int) -> float:
 
 
 def _halfway(low: float, high: float, dtype: torch.dtype) -> float:
-    """Return the middle floating-point number of [low, high], 0 ≤ low, rounded down.
-
-    Bit patterns of non-negative numbers, read as integers, are ordered as the numbers.
-    """
+    """Return the middle float of [low, high], 0 ≤ low; bit patterns are ordered as numbers."""
     ends = torch.tensor([low, high], dtype=dtype)
     bits = ends.view(torch.int64 if dtype == torch.float64 else torch.int32)
     first, last = bits.tolist()

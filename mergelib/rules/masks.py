@@ -15,9 +15,10 @@ Bounds = Sequence[tuple[float, float]]  # of every expert: the magnitudes that s
 
 
 def magnitude_bounds(group: Group, density: float, gamma: float) -> Bounds:
-    """Return per expert the magnitudes of the ceil(density · n) entries after the floor(gamma · n) largest.
+    """Return the magnitudes between which each expert's entries are kept, ends included.
 
-    Ties with either end are included, so no task vector becomes empty. A gamma outside [0, 1) is a
+    They bound the ceil(density · n) entries after the floor(gamma · n) largest. Entries that tie
+    with an end are kept, so no task vector becomes empty. A gamma outside [0, 1) is a
     ``ValueError``.
     """
     if not 0 <= gamma < 1:
@@ -117,7 +118,7 @@ def consensus(
 def prune_by_rank(
     rows: Tensor, drop_rate: float, epsilon: float, generator: torch.Generator
 ) -> Tensor:
-    """MagPrune: drop entries of rows ``(rows, n)`` at random, and rescale the others by 1 / (1 − p_i).
+    """MagPrune: drop entries of ``(rows, n)`` at random, and rescale the others by 1 / (1 − p_i).
 
     Within a row p_i falls in equal steps from drop_rate + ε/2 for the smallest magnitude to
     drop_rate − ε/2 for the largest, so expectations stay. Draws are made on the CPU, hence equal on

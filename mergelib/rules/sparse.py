@@ -36,15 +36,10 @@ def drop_and_rescale(task_vector: Tensor, drop_rate: float, generator: torch.Gen
 
 
 def elect_and_reduce(task_vectors: Tensor, reduce: Reduce) -> Tensor:
-    """Elect the sign of the sum per coordinate, then average (or sum) the entries that agree with it.
+    """Elect the sign of the sum per coordinate, then average (or sum) the entries that agree.
 
-    Args:
-        task_vectors: shape ``(T, …)``. Zero entries do not count in the mean; a coordinate whose
-            sum is exactly zero stays zero.
-        reduce: ``"mean"`` over the agreeing entries, or their ``"sum"``.
-
-    Raises:
-        ValueError: ``reduce`` is unknown.
+    Task vectors have shape ``(T, …)``. Zero entries do not count in the ``"mean"``; a coordinate
+    whose sum is exactly zero stays zero. A ``reduce`` other than mean or sum is a ``ValueError``.
     """
     if reduce not in ("mean", "sum"):
         raise ValueError(f"reduce is {reduce!r}, expected 'mean' or 'sum'")

@@ -94,7 +94,7 @@ def iso_cts(
 
 
 def _side_by_side(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Concatenate the factors U, S, Vh of several decompositions; vectors of zero values become zero."""
+    """Concatenate factors U, S, Vh of several decompositions, zeroing vectors of zero values."""
     us, values, vhs = zip(*parts, strict=True)
     kept = torch.cat([s > NEGLIGIBLE * s.amax() if len(s) else s > 0 for s in values])
     return torch.cat(us, dim=1) * kept, torch.cat(values), torch.cat(vhs) * kept[:, None]

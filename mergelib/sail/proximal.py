@@ -27,48 +27,30 @@ ENUMERATED = 12  # sources up to which every support is tried
 NEGLIGIBLE = 1e-10  # of the largest entry of H: what counts as zero
 STEPS = 20_000  # of projected gradient at most
 
-IMPOSSIBLE = (
-    "no distances have these squares: one is negative, or their roots break the triangle inequality"
-)
+IMPOSSIBLE = "these are not squared distances: one is negative or breaks the triangle inequality"
 INDEFINITE = (
-    "no points of a Euclidean space have these distances between sources: H is not positive "
-    "semidefinite where weights sum to 0"
+    "the distances between sources are not Euclidean, because H is not positive semidefinite on "
+    "vectors of sum 0"
 )
-NEGATIVE = "the predicted squared distance is negative: no Euclidean space has such a target"
-NOT_UNIQUE = (
-    "other weights do as well: H is singular where weights sum to 0; of the best, the shortest"
-)
-LOCAL = "more than {} sources and an indefinite H: projected gradient may have missed the minimum"
-SAME = "no two sources differ significantly ({} permutations, p > {}): uniform weights"
+NEGATIVE = "the predicted squared distance is negative, so the distances are not Euclidean"
+NOT_UNIQUE = "H is singular on vectors of sum 0; of equally good weights these are the shortest"
+LOCAL = "with more than {} sources and an indefinite H, the minimum may have been missed"
+SAME = "no two sources differ significantly ({} permutations, p > {}), so weights are uniform"
 
 
 @dataclass(frozen=True, repr=False)
 class Proximal(Brief):
-    """Weights and how reliable they are.
+    """Weights and how reliable they are."""
 
-    Attributes:
-        weights: γ, ``(n,)``, float64, of sum 1.
-        squared_distance: ½ γᵀHγ, the predicted squared distance of θ^P to the target.
-        support: indices of the sources with a nonzero weight.
-        euclidean: whether H is positive semidefinite on vectors of sum 0, so that the weights are a
-            minimum and not a saddle point.
-        notes: sentences that qualify the weights; usually empty.
-    """
-
-    weights: Tensor
-    squared_distance: float
-    support: tuple[int, ...]
-    euclidean: bool
-    notes: tuple[str, ...] = ()
+    weights: Tensor  # γ, ``(n,)``, float64, of sum 1
+    squared_distance: float  # ½ γᵀHγ, the predicted squared distance of θ^P to the target
+    support: tuple[int, ...]  # sources with a nonzero weight
+    euclidean: bool  # H is positive semidefinite on vectors of sum 0: a minimum, not a saddle point
+    notes: tuple[str, ...] = ()  # sentences that qualify the weights
 
 
 def squared_distances(sources: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return squared distances to the target ``(n,)`` and between sources ``(n, n)``, float64.
-
-    Args:
-        sources: points, ``(n, d)``.
-        target: ``(d,)``.
-    """
+    """Return squared distances from ``(n, d)`` to ``(d,)`` and between the n points, float64."""
     offsets = sources.double() - target.double()
     gram = offsets @ offsets.T
     squares = gram.diagonal()
@@ -78,27 +60,23 @@ def squared_distances(sources: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 def interactions(squared_to_target: Tensor, squared_pairwise: Tensor) -> Tensor:
     """Return H of SAIL's Eq. 13, a_i² + a_j² − a_ij², ``(n, n)``, float64.
 
-    Args:
-        squared_to_target: a_i², ``(n,)``. An unbiased MMD² may be negative.
-        squared_pairwise: a_ij², ``(n, n)``, symmetric with zero diagonal.
-
-    Raises:
-        ValueError: shapes do not match, a value is not finite, or the table is not symmetric or has
-            a nonzero diagonal.
+    ``squared_to_target`` is a_i², ``(n,)`` (an unbiased MMD² may be negative), and
+    ``squared_pairwise`` a_ij², ``(n, n)``. Other shapes, values that are not finite, and tables
+    that are not symmetric with zero diagonal are a ``ValueError``.
     """
-    own, between = squared_to_target.double(), squared_pairwise.double()
-    count = len(own) if own.dim() == 1 else 0
+    to_target, between = squared_to_target.double(), squared_pairwise.double()
+    count = len(to_target) if to_target.dim() == 1 else 0
     if count < 1 or between.shape != (count, count):
-        shapes = f"{tuple(own.shape)} and {tuple(between.shape)}"
-        raise ValueError(f"shapes {shapes}, expected (n,) to the target and (n, n) between sources")
-    if not bool(torch.isfinite(own).all() and torch.isfinite(between).all()):
+        shapes = f"{tuple(to_target.shape)} and {tuple(between.shape)}"
+        raise ValueError(f"the distances have shapes {shapes}, expected (n,) and (n, n)")
+    if not bool(torch.isfinite(to_target).all() and torch.isfinite(between).all()):
         raise ValueError("a distance is NaN or Inf")
     slack = 1e-9 * float(between.abs().max())
     if float((between - between.T).abs().max()) > slack:
         raise ValueError("squared_pairwise is not symmetric")
     if float(between.diagonal().abs().max()) > slack:
         raise ValueError("squared_pairwise has a diagonal that is not 0")
-    return own[:, None] + own - (between + between.T) / 2
+    return to_target[:, None] + to_target - (between + between.T) / 2
 
 
 def proximal_weights(
@@ -156,14 +134,9 @@ def oracle_gamma(
 ) -> Proximal:
     """Return the weights whose mean of sources is nearest to a known optimum (SAIL, Eqs. 4 and 10).
 
-    Args:
-        states: sources with the optimum's keys and shapes. All floating tensors count, including
-            running statistics.
-        optimum: θ*. Distances are meaningful only if it shares the sources' initialisation.
-        constraint: as in `proximal_weights`.
-
-    Raises:
-        ValueError: there are no sources, or they do not match.
+    All floating tensors count, including running statistics. Distances to ``optimum`` are
+    meaningful only if it shares the sources' initialisation. Sources that do not match are a
+    ``ValueError``.
     """
     sources = name_experts(states)
     check_compatible(optimum, sources, "the optimum")
@@ -238,22 +211,22 @@ def _affine(matrix: Tensor, euclidean: bool) -> Tensor:
     level = float((slopes - slopes.mean()).abs().max() + (weights.sum() - 1).abs())
     if not euclidean or level > 1e-6:
         raise ValueError(
-            "no affine weights are best: the distances are not Euclidean, and the objective falls "
-            "without end; use constraint='simplex'"
+            "the distances are not Euclidean, so the objective of affine weights falls without "
+            "end; use constraint='simplex'"
         )
     return weights / weights.sum()
 
 
 def _enumerated(matrix: Tensor) -> Tensor:
-    """Return the best stationary point of all faces of the simplex; ties go to the largest support."""
+    """Return the best stationary point of all faces of the simplex; ties go to larger supports."""
     count = len(matrix)
     candidates = []
     for size in range(count, 0, -1):
         rows = torch.tensor(list(combinations(range(count), size)))
-        found = _stationary(matrix[rows[:, :, None], rows[:, None, :]])
-        inside = (found >= -NEGLIGIBLE).all(1) & ((found.sum(1) - 1).abs() < 1e-6)
+        points = _stationary(matrix[rows[:, :, None], rows[:, None, :]])
+        inside = (points >= -NEGLIGIBLE).all(1) & ((points.sum(1) - 1).abs() < 1e-6)
         full = matrix.new_zeros(int(inside.sum()), count)
-        candidates.append(full.scatter(1, rows[inside], _tidy(found[inside])))
+        candidates.append(full.scatter(1, rows[inside], _tidy(points[inside])))
     weights = torch.cat(candidates)
     values = ((weights @ matrix) * weights).sum(1)
     best: Tensor = weights[(values <= values.min() + NEGLIGIBLE).nonzero()[0, 0]]
@@ -269,9 +242,9 @@ def _descended(matrix: Tensor) -> Tensor:
         if float(weights @ slopes - slopes.min()) < 1e-12:
             break
         weights = simplex_projection(weights - step * slopes)
-    chosen = (weights > 1e-6).nonzero().flatten()
+    support = (weights > 1e-6).nonzero().flatten()
     exact = torch.zeros_like(weights)
-    exact[chosen] = _stationary(matrix[chosen[:, None], chosen])
+    exact[support] = _stationary(matrix[support[:, None], support])
     better = bool((exact >= 0).all()) and float(exact @ matrix @ exact) <= float(
         weights @ matrix @ weights
     )
@@ -280,8 +253,8 @@ def _descended(matrix: Tensor) -> Tensor:
 
 def _tidy(weights: Tensor) -> Tensor:
     """Set negligible weights to zero and rescale to sum 1."""
-    kept = torch.where(weights > NEGLIGIBLE, weights, 0)
-    return kept / kept.sum(-1, keepdim=True)
+    positive = torch.where(weights > NEGLIGIBLE, weights, 0)
+    return positive / positive.sum(-1, keepdim=True)
 
 
 def _are_squares(to_target: Tensor, between: Tensor) -> bool:

@@ -71,12 +71,7 @@ class Member:
 
 @dataclass(frozen=True, repr=False)
 class Structure(Brief):
-    """Groups of axes of a model, derived by `structure_of`.
-
-    Attributes:
-        groups: groups by name, in the order of the forward pass.
-        axes: key of every floating entry of the state dict to its axes.
-    """
+    """Groups by name in the order of the forward pass, and the axes of every floating entry."""
 
     groups: Mapping[str, Group]
     axes: Mapping[str, tuple[Axis, ...]]
@@ -124,11 +119,7 @@ class Structure(Brief):
         return tuple(sum(size for _, size in self.part_sizes(axis)) for axis in self.axes[key])
 
     def check(self, state: StateDict, what: str) -> None:
-        """Check that a state dict has this structure; integer entries are ignored.
-
-        Raises:
-            ValueError: a key is missing, unknown or of another shape; the message names the first.
-        """
+        """Raise ``ValueError`` for the first key that is missing, unknown or of another shape."""
         for key in self.axes:
             if key not in state:
                 raise ValueError(f"{what} lacks key {key!r} of the structure")
@@ -142,7 +133,7 @@ class Structure(Brief):
                 )
 
     def is_matrix(self, key: str, tensor: Tensor) -> bool:
-        """Whether a parameter is a linear map with several inputs and outputs, for ``is_matrix=`` of `merge`.
+        """Whether a parameter is a linear map with several inputs and outputs; for ``is_matrix=``.
 
         True for linear layers, folded convolutions and untied output layers; False for tables and
         norms. An unknown floating entry is a ``ValueError``.
@@ -158,11 +149,7 @@ class Structure(Brief):
         return rows > 1 and tensor.numel() > rows
 
     def matrix(self, key: str, tensor: Tensor) -> Tensor:
-        """Return a linear map as a matrix ``(outputs, inputs · kernel)``, however it is stored.
-
-        Raises:
-            ValueError: `is_matrix` is False.
-        """
+        """Return a linear map as a matrix ``(outputs, inputs · kernel)``, however it is stored."""
         if not self.is_matrix(key, tensor):
             raise ValueError(f"{key!r} is no matrix")
         roles = [axis.role for axis in self.axes[key]]

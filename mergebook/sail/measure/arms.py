@@ -30,7 +30,6 @@ from mergelib.procedures import adapt
 from mergelib.sail import grow
 from mergelib.sail.divergences import median_distance, mmd_table, permutation_p
 from mergelib.sail.growth.learning import Mode, learn_growth
-from mergelib.sail.growth.ligo import learn_ligo
 from mergelib.sail.proximal import proximal_weights
 from mergelib.statedict import lerp
 
@@ -51,7 +50,7 @@ class Arm(NamedTuple):
         width: a scheme of `grow`; none for a network as small as the source.
         depth: likewise.
         mode: of `learn_growth`, where maps are learned, of pictures those of width alone, as no
-            stage has two blocks to mix; ``published``: by `learn_ligo`, which has maps of its own.
+            stage has two blocks to mix; ``published``: by LiGO, which has maps of its own.
         noise: see `grow`.
         matched: whether θ_2 is reordered to match θ_1.
         distilled: whether training learns the nearest source's answers as well.
@@ -365,7 +364,8 @@ class Sources:
 
         def learn(steps: int) -> State:
             if arm.mode == "published":
-                return learn_ligo(sources[0], net, examples, steps=steps, **options).state
+                only = sources[:1]
+                return learn_growth(only, net, examples, maps="ligo", steps=steps, **options).state
             return learn_growth(
                 sources,
                 net,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mergebook.lab.results import load_table
 from mergebook.sail.costs import Account, Costs
+from mergebook.sail.distances import frechet_distance, kernel_distance
 from mergebook.sail.measure.diffusion import (
     ALIGNED,
     ALONE,
@@ -29,7 +30,6 @@ from mergebook.sail.measure.latents import World, by_rows, drawn, quality
 from mergebook.sail.networks.diffusion.flow import draw, on_the_way
 from mergebook.sail.networks.diffusion.networks import SiT
 from mergelib.messages.brief import Brief
-from mergelib.sail.divergences import frechet_distance, kernel_distance
 from mergelib.training import make_optimiser, shuffled, train
 
 FILE = "vision8-diffusion-vit_small"

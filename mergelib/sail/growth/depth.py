@@ -27,31 +27,19 @@ Origin = tuple[tuple[str, Tensor], ...]
 
 @dataclass(frozen=True, repr=False)
 class GrownList(Brief):
-    """A list of modules whose length changes.
+    """A list of modules whose length changes."""
 
-    Attributes:
-        first: index of the first layer that has the shapes of all later ones.
-        rows: d_ki, (target layers, source layers) from ``first`` on; a zero row is a new layer.
-    """
-
-    first: int
-    rows: Tensor
+    first: int  # index of the first layer that has the shapes of all later ones
+    rows: Tensor  # d_ki, (target layers, source layers) from there on; a zero row is a new layer
 
 
 def depth_rows(scheme: Depth, source: int, target: int, gap: float = math.inf) -> Tensor:
-    """Return the weight of each source layer in each target layer, d_ki of Eq. 9.
+    """Return the weight of each source layer in each target layer, d_ki of Eq. 9, float64.
 
-    Args:
-        scheme: ``"stack"`` repeats the whole list from its bottom; ``"stack_top"`` does too, but
-            fills an incomplete repetition with the top layers (Chen et al., 2022, Algorithm 1);
-            ``"interlace"`` repeats each layer in place; ``"interpolate"`` mixes the two nearest;
-            ``"identity"`` appends new layers (zero rows).
-        source: number of source layers, at least 1.
-        target: number of target layers, at least 1.
-        gap: if finite, rows are softmax(gap · pattern) as in appendix F.2.
-
-    Returns:
-        Shape (target, source), float64.
+    ``"stack"`` repeats the whole list from its bottom; ``"stack_top"`` does too, but fills an
+    incomplete repetition with the top layers (Chen et al., 2022, Algorithm 1); ``"interlace"``
+    repeats each layer in place; ``"interpolate"`` mixes the two nearest; ``"identity"`` appends new
+    layers (zero rows). With a finite ``gap``, rows are softmax(gap · pattern) as in appendix F.2.
     """
     place = torch.arange(target)
     pattern = torch.zeros(target, source, dtype=torch.float64)
@@ -73,12 +61,7 @@ def depth_rows(scheme: Depth, source: int, target: int, gap: float = math.inf) -
 def grown_lists(
     source: nn.Module, target: nn.Module, depth: Depth | Tensor, gap: float
 ) -> dict[str, GrownList]:
-    """Return the lists of modules whose length changes, by path; only outermost lists count.
-
-    Raises:
-        ValueError: a list is shorter without explicit rows, has no layer to repeat, or rows do not
-            fit.
-    """
+    """Return the outermost lists of modules whose length changes, by path."""
     lists = _uneven_lists(source, target)
     return {path: _grown(path, lengths, depth, gap) for path, lengths in lists.items()}
 
@@ -86,22 +69,15 @@ def grown_lists(
 def kept_lists(
     source: nn.Module, target: nn.Module, layers: Mapping[str, Sequence[int]]
 ) -> dict[str, GrownList]:
-    """Return the lists of modules that are shorter in the target, by path; outermost lists only.
+    """Return the outermost lists of modules that are shorter in the target, by path.
 
-    Args:
-        source: the deeper network.
-        target: the shallower network.
-        layers: list path to the source layer of each target layer, counted from 0; other lists are
-            spread evenly, as in ``"interlace"``.
-
-    Raises:
-        ValueError: a list gets longer, the numbers do not fit, or ``layers`` names another list.
+    ``layers`` is as in `mergelib.shrink`.
     """
     lists = _uneven_lists(source, target)
     for path in layers:
         if path not in lists:
             raise ValueError(
-                f"layers names {path!r}, which is no list that gets shorter; those that do: "
+                f"layers names {path!r}, which is not a list that gets shorter; those that do: "
                 + (", ".join(lists) or "none")
             )
     return {path: _kept(path, lengths, layers.get(path)) for path, lengths in lists.items()}
@@ -110,42 +86,38 @@ def kept_lists(
 def origins(
     source: Iterable[str], target: Iterable[str], lists: Mapping[str, GrownList]
 ) -> dict[str, Origin]:
-    """Return the source entries and weights from which every target entry is made.
-
-    Raises:
-        ValueError: only one of the networks has a key; the message names it.
-    """
-    known = set(source)
-    found = {key: _origin(key, lists) for key in target}
-    missing = [key for key, origin in found.items() if not {k for k, _ in origin} <= known]
-    listed = (key for key in known if not any(_inside(key, path) for path in lists))
-    extra = sorted(key for key in listed if key not in found)
-    for keys, has, lacks in ((missing, "target", "source"), (extra, "source", "target")):
-        if keys:
+    """Return the source entries and weights from which every target entry is made."""
+    keys = set(source)
+    parts = {key: _origin(key, lists) for key in target}
+    missing = [key for key, origin in parts.items() if not {k for k, _ in origin} <= keys]
+    unlisted = (key for key in keys if not any(_inside(key, path) for path in lists))
+    extra = sorted(key for key in unlisted if key not in parts)
+    for unmatched, has, lacks in ((missing, "target", "source"), (extra, "source", "target")):
+        if unmatched:
             raise ValueError(
-                f"the {has} has {keys[0]!r} and the {lacks} nothing like it: only width, and the "
-                "number of layers in a list, may differ"
+                f"the {has} has {unmatched[0]!r} and the {lacks} does not; only widths and "
+                "the numbers of layers in lists may differ"
             )
-    return found
+    return parts
 
 
 def next_layers(source: nn.Module) -> dict[str, str]:
     """Return the next layer's entry for each entry of a list of equal layers, except the last."""
-    found: dict[str, str] = {}
-    inside: list[str] = []
+    following: dict[str, str] = {}
+    outer_lists: list[str] = []
     for path, module in source.named_modules():
         start = f"{path}." if path else ""
-        nested = any(start.startswith(outer) for outer in inside)
+        nested = any(start.startswith(outer) for outer in outer_lists)
         if nested or not isinstance(module, nn.ModuleList | nn.Sequential):
             continue
         layers = list(module)
-        alike = range(_first_alike(layers), len(layers))
-        if len(alike) > 1:
-            inside.append(start)
-        for number in alike[:-1]:
+        equal = range(_first_alike(layers), len(layers))
+        if len(equal) > 1:
+            outer_lists.append(start)
+        for number in equal[:-1]:
             for key in layers[number].state_dict():
-                found[f"{start}{number}.{key}"] = f"{start}{number + 1}.{key}"
-    return found
+                following[f"{start}{number}.{key}"] = f"{start}{number + 1}.{key}"
+    return following
 
 
 def closed_keys(structure: Structure, lists: Mapping[str, GrownList]) -> set[str]:
@@ -153,9 +125,6 @@ def closed_keys(structure: Structure, lists: Mapping[str, GrownList]) -> set[str
 
     They are gain and bias of a batch norm that ends the residual branch, or a whole gate that ends
     it, or else all parameters that write the stream.
-
-    Raises:
-        ValueError: a layer adds nothing to a stream, or has its norm in the stream.
     """
     closed: set[str] = set()
     for path, grown in lists.items():
@@ -164,8 +133,8 @@ def closed_keys(structure: Structure, lists: Mapping[str, GrownList]) -> set[str
             ends = _branch_ends(structure, layer)
             if not ends:
                 raise ValueError(
-                    f"{layer!r} has no residual branch that could be closed: depth 'identity' is "
-                    "for networks that add layers to a stream, with norms inside the branches"
+                    f"{layer!r} has no residual branch that could be closed; depth 'identity' "
+                    "needs layers that add to a stream, with norms inside their branches"
                 )
             closed |= ends
     return closed
@@ -173,13 +142,13 @@ def closed_keys(structure: Structure, lists: Mapping[str, GrownList]) -> set[str
 
 def _branch_ends(structure: Structure, layer: str) -> set[str]:
     """Return the keys that end a layer's residual branches; empty if it has none."""
-    own = {key: axes for key, axes in structure.axes.items() if _inside(key, layer)}
+    axes_of = {key: axes for key, axes in structure.axes.items() if _inside(key, layer)}
     gates = structure.gates()
-    axes = [a for key, row in own.items() for a in row if key not in gates or a.role != "read"]
+    axes = [a for key, row in axes_of.items() for a in row if key not in gates or a.role != "read"]
     names = {name for axis in axes for factors in axis.layout for name in factors}
     if sum(structure.groups[name].kind == "stream" for name in names) != 1:
         return set()
-    roles = {key: _on_stream(structure, key) for key in own}
+    roles = {key: _on_stream(structure, key) for key in axes_of}
     last = {_owner(k) for k, role in roles.items() if role and (is_statistic(k) or k in gates)}
     ends = {key for key in roles if _owner(key) in last and not is_statistic(key)}
     return ends or {key for key, role in roles.items() if role == "write"}
@@ -205,11 +174,11 @@ Lengths = tuple[int, int, int]
 
 def _uneven_lists(source: nn.Module, target: nn.Module) -> dict[str, Lengths]:
     """Return the outermost lists of modules whose length changes, by path."""
-    known = dict(source.named_modules())
+    modules = dict(source.named_modules())
     kinds = (nn.ModuleList, nn.Sequential)
     lists: dict[str, Lengths] = {}
     for path, module in target.named_modules():
-        other = known.get(path)
+        other = modules.get(path)
         if not (isinstance(module, kinds) and isinstance(other, kinds)):
             continue
         if len(module) != len(other) and not any(_inside(path, outer) for outer in lists):
@@ -244,7 +213,7 @@ def _kept(path: str, lengths: Lengths, chosen: Sequence[int] | None) -> GrownLis
         raise ValueError(
             f"{path!r} has {target} layers in the target, more than the source's {source}: use grow"
         )
-    first = min(first, target)  # where no layers are alike, the last are left out
+    first = min(first, target)  # without equal layers, the last ones are dropped
     if chosen is None:
         return GrownList(first, depth_rows("interlace", source - first, target - first))
     alone, free = list(chosen[:first]), list(chosen[first:])

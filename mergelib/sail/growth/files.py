@@ -94,26 +94,28 @@ def grow_files(
     return output
 
 
-def _config(given: "AnyPath | PretrainedConfig") -> "PretrainedConfig":
+def _config(config: "AnyPath | PretrainedConfig") -> "PretrainedConfig":
     """Return a configuration, read from a file if necessary."""
     from transformers import AutoConfig, PretrainedConfig
 
-    if isinstance(given, PretrainedConfig):
-        return given
-    path = Path(given) / "config.json" if Path(given).is_dir() else Path(given)
+    if isinstance(config, PretrainedConfig):
+        return config
+    path = Path(config) / "config.json" if Path(config).is_dir() else Path(config)
     if not path.is_file():
-        raise FileNotFoundError(f"no such configuration: {path}")
+        raise FileNotFoundError(f"there is no configuration at {path}")
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        read: PretrainedConfig = AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{path} is no configuration of transformers: {error}") from error
-    return config
+        raise ValueError(f"{path} is not a configuration of transformers: {error}") from error
+    return read
 
 
 def _check_configs(before: "PretrainedConfig", after: "PretrainedConfig") -> None:
     """Check that two configurations differ in sizes only."""
     if before.model_type != after.model_type:
-        raise ValueError(f"the source is a {before.model_type}, the target a {after.model_type}")
+        raise ValueError(
+            f"the source is a {before.model_type}, but the target is a {after.model_type}"
+        )
     for name in _FUNCTION:
         old, new = getattr(before, name, None), getattr(after, name, None)
         if old != new:
@@ -126,16 +128,18 @@ def _network(config: "PretrainedConfig") -> nn.Module:
 
     names = config.architectures or []
     if len(names) != 1 or not hasattr(transformers, names[0]):
-        raise ValueError(f"the source's architectures are {names}, expected one of transformers")
+        raise ValueError(
+            f"the source's architectures are {names}, expected one class of transformers"
+        )
     network: nn.Module = getattr(transformers, names[0])(config)
     return network
 
 
 def _complete(weights: StateDict, network: nn.Module) -> StateDict:
     """Return the weights under every name of tied tensors; folders often store only one."""
-    known = dict(weights)
+    complete = dict(weights)
     for key, first in tied_names(network).items():
         for name, other in ((key, first), (first, key)):
-            if other in known:
-                known.setdefault(name, known[other])
-    return known
+            if other in complete:
+                complete.setdefault(name, complete[other])
+    return complete

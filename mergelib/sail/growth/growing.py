@@ -26,7 +26,7 @@ from mergelib.statedict import StateDict, is_finite
 from mergelib.structure import Structure, structure_of
 
 FIXED = "fixed (input, vocabulary, position or kernel)"
-SHOWN = "what the model's output shows; put a head behind it"
+SHOWN = "visible in the model's output; put a head behind it"
 
 
 @torch.no_grad()
@@ -92,21 +92,13 @@ def grow(
 
 @dataclass(frozen=True, repr=False)
 class Plan(Brief):
-    """How one network's entries are made from another's (the source's).
+    """How the entries of a network, the target, are made from another's, the source's."""
 
-    Attributes:
-        weights: the source's state dict.
-        fresh: the target's initial state dict.
-        lists: lists of modules whose length changes.
-        widening: the maps of width.
-        next_layers: result of `mergelib.sail.growth.depth.next_layers`, if new units use it.
-    """
-
-    weights: StateDict
-    fresh: StateDict
-    lists: Mapping[str, GrownList]
+    weights: StateDict  # of the source
+    fresh: StateDict  # the target's initial weights
+    lists: Mapping[str, GrownList]  # those whose length changes
     widening: Widening
-    next_layers: Mapping[str, str]
+    next_layers: Mapping[str, str]  # entries that new units come from, if from the next layer
 
     @cached_property
     def origins(self) -> dict[str, Origin]:
@@ -177,17 +169,13 @@ def plan_of(
     lists: Mapping[str, GrownList],
     width: Width,
 ) -> Plan:
-    """Return a plan for given lists of layers.
-
-    Raises:
-        ValueError: the networks or weights do not fit, see `grow`; the message names the key.
-    """
+    """Return a plan for given lists of layers; errors are those of `grow`."""
     before, after = structure_of(source), structure_of(target)
     weights = as_state(source if state is None else state)
     before.check(weights, "state")
     for key, tensor in weights.items():
         if tensor.is_floating_point() and not is_finite(tensor):
-            raise ValueError(f"state[{key!r}] holds values that are not finite")
+            raise ValueError(f"state[{key!r}] contains values that are not finite")
     fresh: StateDict = target.state_dict()
     sizes = group_sizes(before, after, origins(weights, fresh, lists))
     plan = Plan(weights, fresh, lists, Widening(after, sizes, width), _next(source, width))
@@ -195,8 +183,8 @@ def plan_of(
         pair = [mixed(weights, plan.origins[name]) for name in (key, first) if plan.origins[name]]
         if len(pair) == 2 and not torch.equal(*pair):
             raise ValueError(
-                f"{key!r} is tied to {first!r} in the target, but they differ in the source: take "
-                "a target without that tie"
+                f"{key!r} is tied to {first!r} in the target, but they differ in the source; use a "
+                "target without that tie"
             )
     return plan
 
@@ -205,13 +193,13 @@ def _next(source: nn.Module, width: Width) -> dict[str, str]:
     """Return where new units come from, if from the next layer."""
     if width != "aki":
         return {}
-    found = next_layers(source)
-    if not found:
+    layers = next_layers(source)
+    if not layers:
         raise ValueError(
             "width 'aki' takes new units from the next layer, but the source has no list of layers "
             "of one shape; use 'replicate'"
         )
-    return found
+    return layers
 
 
 def _check_choices(width: str, depth: str | Tensor, gap: float) -> None:
@@ -219,13 +207,15 @@ def _check_choices(width: str, depth: str | Tensor, gap: float) -> None:
         if isinstance(choice, str) and choice not in get_args(kind):
             raise ValueError(f"unknown {name} {choice!r}; known: {', '.join(get_args(kind))}")
     if not gap > 0 or (not math.isinf(gap) and (isinstance(depth, Tensor) or depth == "identity")):
-        raise ValueError(f"gap is {gap}, expected a positive number, and depth by a pattern")
+        raise ValueError(f"gap is {gap}, but it must be positive, and needs a named depth scheme")
 
 
 def _check_noise(noise: float, width: str) -> None:
     if not noise >= 0 or (noise and width not in COPYING):
         schemes = ", ".join(map(repr, COPYING))
-        raise ValueError(f"noise is {noise}, expected at least 0, and more only for {schemes}")
+        raise ValueError(
+            f"noise is {noise}, expected at least 0, and exactly 0 except for {schemes}"
+        )
 
 
 def _finished(plan: Plan, key: str, noise: float, generator: torch.Generator | None) -> Tensor:
@@ -265,7 +255,8 @@ def group_sizes(
                     size = before.groups[old].size
                     if sizes.setdefault(name, size) != size:
                         raise ValueError(
-                            f"{name!r} of the target is made of groups of {sizes[name]} and {size}"
+                            f"{name!r} of the target comes from groups of different sizes in the "
+                            f"source: {sizes[name]} and {size}"
                         )
     return {name: sizes.get(name, group.size) for name, group in after.groups.items()}
 
@@ -306,17 +297,17 @@ def _obstacle(widening: Widening, scheme: Width) -> str:
             continue
         if scheme == "replicate" and group.norm != "none" and new % old:
             return (
-                f"{name!r} grows from {old} to {new}, no whole multiple, but a norm looks across "
-                "its units, which must all have as many copies"
+                f"{name!r} grows from {old} to {new}, no whole multiple, but a norm takes "
+                "statistics across its units, which must all have equally many copies"
             )
         if scheme == "mean" and name in gated:
             return (
-                f"{name!r} is multiplied unit by unit by what {gated[name]!r} makes: width 'mean' "
-                "cannot keep the function"
+                f"{name!r} is multiplied unit by unit by the output of {gated[name]!r}, so width "
+                "'mean' cannot keep the function"
             )
         if scheme == "mean" and group.norm == "other":
             return (
-                f"{name!r} is read without a layer norm, or through a norm of another kind: "
+                f"{name!r} is read without a layer norm, or through a norm of another kind, so "
                 "width 'mean' cannot keep the function"
             )
     return ""

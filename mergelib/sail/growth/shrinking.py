@@ -25,11 +25,11 @@ from mergelib.statedict import StateDict
 from mergelib.structure import Group
 from mergelib.structure.groups import Kind
 
-_HELD: dict[Kind, str] = {
+_REASONS: dict[Kind, str] = {
     "fixed": FIXED,
     "stream": "a residual stream, which all of its blocks write and read",
     "heads": "a number of attention heads",
-    "head": "what attention heads compare or hand on",
+    "head": "a dimension of attention heads",
 }
 
 
@@ -81,11 +81,11 @@ def shrink(
     changed = [group for name, group in groups.items() if plan.widening.grows(name)]
     for group in changed:
         _check_group(group, plan.widening.sizes[group.name])
-    given = _given(source, inputs, plan.weights)
+    inputs_of = _layer_inputs(source, inputs, plan.weights)
     maps: dict[tuple[str, Use], Tensor] = {}
     for group in changed:
-        rows = _activations(plan, group.name, given)
-        linear = _handed_on(plan, group.name, rows, given)
+        rows = _activations(plan, group.name, inputs_of)
+        linear = _reads_directly(plan, group.name, rows, inputs_of)
         write, read = (_mixed if linear else _selected)(rows, group.size)
         maps[group.name, "write"], maps[group.name, "read"] = write, read
     narrowing = replace(plan, widening=plan.widening.replaced(maps))
@@ -98,27 +98,27 @@ def _check_group(group: Group, before: int) -> None:
         raise ValueError(
             f"{group.name!r} has {group.size} units in the target, more than the source's {before}"
         )
-    held = _HELD.get(group.kind)
-    if held is None and group.norm != "none":
-        held = "what a norm looks across, which would see fewer units"
-    if held is None and not group.permutable:
-        held = SHOWN
-    if held is not None:
+    reason = _REASONS.get(group.kind)
+    if reason is None and group.norm != "none":
+        reason = "normalised across its units"
+    if reason is None and not group.permutable:
+        reason = SHOWN
+    if reason is not None:
         raise ValueError(
             f"{group.name!r} has {before} entries in the source and {group.size} in the target, "
-            f"but it is {held}: only hidden units and channels can be shrunk"
+            f"but it is {reason}; only hidden units and channels can be shrunk"
         )
 
 
-def _given(
+def _layer_inputs(
     source: nn.Module, inputs: Tensor | Mapping[str, Tensor], weights: StateDict
 ) -> dict[str, Tensor]:
     """Return `layer_inputs` in evaluation mode, with those of convolutions as (…, channels)."""
-    seen: dict[str, Tensor] = {}
+    convolutions: dict[str, Tensor] = {}
 
     def watch(key: str, channels: int) -> Callable[[nn.Module, tuple[Tensor]], None]:
         def keep(_module: nn.Module, args: tuple[Tensor]) -> None:
-            seen[key] = args[0].detach().movedim(channels, -1)
+            convolutions[key] = args[0].detach().movedim(channels, -1)
 
         return keep
 
@@ -128,16 +128,16 @@ def _given(
         if isinstance(module, _ConvNd)
     ]
     ties = tied_names(source)
-    own = {key: value for key, value in weights.items() if ties.get(key) not in weights}
+    untied = {key: value for key, value in weights.items() if ties.get(key) not in weights}
     try:
         with evaluating(source):
-            return {**layer_inputs(source, inputs, own), **seen}
+            return {**layer_inputs(source, inputs, untied), **convolutions}
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _activations(plan: Plan, name: str, given: Mapping[str, Tensor]) -> Tensor:
+def _activations(plan: Plan, name: str, inputs_of: Mapping[str, Tensor]) -> Tensor:
     """Return the inputs of a group's readers, ``(count, units)``, float64 on the CPU."""
     structure, sizes = plan.widening.structure, plan.widening.sizes
     parts = []
@@ -147,18 +147,19 @@ def _activations(plan: Plan, name: str, given: Mapping[str, Tensor]) -> Tensor:
         key, layout = _origin(plan, member.key), structure.axes[member.key][member.axis].layout
         others = {factor for factors in layout for factor in factors} - {name}
         alone = len(layout) == 1 and all(structure.groups[n].kind == "fixed" for n in others)
-        if key not in given or not alone:
+        if key not in inputs_of or not alone:
             raise ValueError(
-                f"{member.key!r} reads {name!r}, and is no linear layer or convolution on it alone"
+                f"{member.key!r} reads {name!r}, but is not a linear layer or convolution that "
+                "reads only this group"
             )
-        places = given[key].unflatten(-1, [sizes[factor] for factor in layout[0]])
+        places = inputs_of[key].unflatten(-1, [sizes[factor] for factor in layout[0]])
         rows = places.movedim(layout[0].index(name) - len(layout[0]), -1).flatten(0, -2)
-        check_finite(f"what {key!r} is given", rows)
+        check_finite(f"the input of {key!r}", rows)
         parts.append(rows.double().cpu())
     return torch.cat(parts)
 
 
-def _handed_on(plan: Plan, name: str, rows: Tensor, given: Mapping[str, Tensor]) -> bool:
+def _reads_directly(plan: Plan, name: str, rows: Tensor, inputs_of: Mapping[str, Tensor]) -> bool:
     """Whether the readers receive exactly what the group's one writer, a linear layer, returns."""
     structure = plan.widening.structure
     members = structure.members(name)
@@ -166,10 +167,10 @@ def _handed_on(plan: Plan, name: str, rows: Tensor, given: Mapping[str, Tensor])
     if {member.role for member in members} != {"write", "read"} or len(writers) != 1:
         return False
     key = _origin(plan, writers[0].key)
-    if key not in given or plan.weights[key].dim() != 2:
+    if key not in inputs_of or plan.weights[key].dim() != 2:
         return False
     matrix = plan.weights[key].movedim(writers[0].axis, 1)
-    written = given[key].double().cpu() @ matrix.double().cpu()
+    written = inputs_of[key].double().cpu() @ matrix.double().cpu()
     bias = plan.weights.get(f"{key.removesuffix('weight')}bias")
     written = written if bias is None else written + bias.double().cpu()
     return written.shape == rows.shape and torch.allclose(written, rows, rtol=1e-3, atol=1e-5)
@@ -192,6 +193,6 @@ def _selected(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
     triangle = torch.linalg.qr(rows).R
     _, order = qr(triangle.numpy(), mode="r", pivoting=True)
-    kept = torch.as_tensor(order[:size].copy()).long().sort().values
-    read = torch.linalg.lstsq(triangle[:, kept], triangle, driver="gelsd").solution
-    return torch.eye(rows.shape[1], dtype=rows.dtype)[kept], read.contiguous()
+    units = torch.as_tensor(order[:size].copy()).long().sort().values
+    read = torch.linalg.lstsq(triangle[:, units], triangle, driver="gelsd").solution
+    return torch.eye(rows.shape[1], dtype=rows.dtype)[units], read.contiguous()

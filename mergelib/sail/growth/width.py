@@ -61,30 +61,23 @@ def orthonormal(matrix: Tensor) -> Tensor:
 
 
 class Widening:
-    """The maps from one network to a wider one.
+    """The maps from one network to a wider one; ``sizes`` are the source's group sizes.
 
     With ``"mean"``, a stream read through layer norms becomes c (x, m, …, m), with m the mean of x
     and c² = d′/d. This keeps the mean and variance, so the norm's old outputs are divided by c
-    again and its new outputs are zero.
-
-    Args:
-        structure: structure of the wider network.
-        sizes: size of each of its groups in the source.
-        scheme: see `expander`.
-
-    Attributes:
-        maps: (group, use) to a map (target, source), float64, filled on first use.
+    again and its new outputs are zero. ``maps`` holds the map (target, source) of each group and
+    use, float64, filled on first use.
     """
 
     def __init__(self, structure: Structure, sizes: Mapping[str, int], scheme: Width) -> None:
         self.structure, self.sizes, self.scheme = structure, sizes, scheme
         self.maps: dict[tuple[str, Use], Tensor] = {}
-        self._known: dict[tuple[Axis, bool], Tensor] = {}
+        self._axis_maps: dict[tuple[Axis, bool], Tensor] = {}
 
     def replaced(self, maps: Mapping[tuple[str, Use], Tensor]) -> "Widening":
         """Return a copy with some maps replaced."""
         other = copy.copy(self)
-        other.maps, other._known = {**self.maps, **maps}, {}
+        other.maps, other._axis_maps = {**self.maps, **maps}, {}
         return other
 
     def grows(self, name: str) -> bool:
@@ -98,14 +91,14 @@ class Widening:
         """
         axis = self.structure.axes[key][number]
         tied = key.rpartition(".")[0] in self._before_tied
-        if (axis, tied) not in self._known:
+        if (axis, tied) not in self._axis_maps:
             parts = [
                 kronecker([self._map(name, axis.role, tied) for name in factors])
                 for factors in axis.layout
             ]
-            self._known[axis, tied] = torch.block_diag(*parts)
-        found = self._known[axis, tied]
-        return found.square() if is_statistic(key) and key.endswith("var") else found
+            self._axis_maps[axis, tied] = torch.block_diag(*parts)
+        matrix = self._axis_maps[axis, tied]
+        return matrix.square() if is_statistic(key) and key.endswith("var") else matrix
 
     def apply(self, key: str, tensor: Tensor) -> Tensor:
         """Map all axes of a source parameter; the result is at least float32."""
@@ -124,8 +117,8 @@ class Widening:
                 read = self.axis(key, number).to(wide)
                 write = torch.linalg.pinv(read).T
                 parts = torch.tensordot(read.T, noise, dims=([1], [number]))
-                seen = torch.tensordot(write, parts, dims=([1], [0])).movedim(0, number)
-                hidden: Tensor = noise - seen
+                visible = torch.tensordot(write, parts, dims=([1], [0])).movedim(0, number)
+                hidden: Tensor = noise - visible
                 return hidden
         return torch.zeros_like(wide)
 
@@ -138,7 +131,7 @@ class Widening:
         return self._mask(key, lambda axis: self._free(key, axis))
 
     def added(self, key: str) -> Tensor:
-        """Return a mask of the outputs of new units that do not belong to a stream; it broadcasts."""
+        """Return a mask of the outputs of new units outside streams; it broadcasts."""
 
         def outputs(axis: Axis) -> Tensor:
             written = axis.role in ("write", "scale", "shift")
@@ -249,10 +242,7 @@ class Widening:
 def shuffled_directions(
     structure: Structure, key: str, tensor: Tensor, wide: Tensor, generator: torch.Generator | None
 ) -> Tensor:
-    """Return W_in Σ W_outᵀ with random orthonormal W and the source's spectrum (appendix F.1).
-
-    ``wide`` supplies the wanted shape, dtype and device.
-    """
+    """Return W_in Σ W_outᵀ, shaped like ``wide``, with random W and the source's spectrum (F.1)."""
     values = torch.linalg.svdvals(structure.matrix(key, tensor).to(wide))
     roles = [axis.role for axis in structure.axes[key]]
     folds = (roles.index("write"), roles.index("read")), (0, 1)
