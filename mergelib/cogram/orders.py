@@ -128,9 +128,13 @@ def simultaneous(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log:
     columns = torch.arange(experts.shape[2], device=groups.device)
     if "neuron" in rules.levels:
         proposals = _units(site, experts, groups)
-        judgement = _judge_all(site, rules, "neuron", groups, proposals, "weight" not in rules.levels)
+        judgement = _judge_all(
+            site, rules, "neuron", groups, proposals, "weight" not in rules.levels
+        )
         ceiling = rules.ceiling("neuron", before)
-        accepted, after = _consolidate(site, experts, groups[..., None], columns, judgement, ceiling)
+        accepted, after = _consolidate(
+            site, experts, groups[..., None], columns, judgement, ceiling
+        )
         log.add("neuron", left.tolist(), -1, judgement, before, accepted.tolist())
         left = left[judgement.after.isnan()]
         if accepted.any() and len(left):
@@ -168,7 +172,9 @@ def _judge_all(
     count, experts = proposals.shape[:2]
     losses = site.losses(rows.repeat_interleave(experts, 0), proposals.flatten(0, 1))
     judgement = rules.judge(level, losses.view(count, experts), last=last)
-    mixed = (judgement.weights.view(count, experts, *[1] * (proposals.dim() - 2)) * proposals).sum(1)
+    mixed = (judgement.weights.view(count, experts, *[1] * (proposals.dim() - 2)) * proposals).sum(
+        1
+    )
     merging = torch.tensor(judgement.merging, dtype=torch.long, device=rows.device)
     if len(merging):
         judgement.after[merging] = site.losses(rows[merging], mixed[merging])

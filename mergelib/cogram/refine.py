@@ -153,12 +153,16 @@ class _Layers:
             layer.write(part)
             losses.append(self._run(prefix))
         last = self.rules.levels[-1] == "layer" or not layer.refinable
-        judgement = self.rules.judge("layer", torch.tensor([losses], dtype=torch.float64), last=last)
+        judgement = self.rules.judge(
+            "layer", torch.tensor([losses], dtype=torch.float64), last=last
+        )
         accepted = False
         if judgement.merging:
             weights = judgement.weights[0].tolist()
             pairs = list(zip(weights, parts, strict=True))
-            layer.write({key: sum(weight * part[key] for weight, part in pairs) for key in previous})
+            layer.write(
+                {key: sum(weight * part[key] for weight, part in pairs) for key in previous}
+            )
             judgement.after[0] = self._run(prefix)
             accepted = judgement.after.item() < self.rules.ceiling("layer", before)
         if not accepted:
@@ -186,7 +190,7 @@ def _groups(layers: list[Layer], units: Mapping[str, Tensor]) -> dict[str, Tenso
             rows = units.get(layer.name, torch.arange(len(weight))[:, None]).to(weight.device)
             if rows.dim() != 2 or sorted(rows.flatten().tolist()) != list(range(len(weight))):
                 raise ValueError(
-                    f"units[{layer.name!r}] must contain each of its {len(weight)} rows exactly once"
+                    f"units[{layer.name!r}] must contain each of its {len(weight)} rows once"
                 )
             groups[layer.name] = rows
     for name in units:

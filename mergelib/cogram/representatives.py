@@ -76,7 +76,7 @@ def _check(inputs: Tensor, targets: Tensor, kind: str, per_class: int, epsilon: 
         raise ValueError(f"epsilon is {epsilon}, expected a positive number")
     if not inputs.is_floating_point():
         raise ValueError(
-            f"inputs are {inputs.dtype}, expected a floating dtype; apply the model's transform first"
+            f"inputs are {inputs.dtype}, expected a floating dtype; apply the transform first"
         )
     if len(inputs) != len(targets):
         raise ValueError(f"there are {len(inputs)} inputs and {len(targets)} targets")

@@ -311,7 +311,7 @@ def test_copies_part_by_noise_alone(width: Width, recwarn: pytest.WarningsRecord
         first, second = learned.state["0.layers.0.weight"].chunk(2)
         assert torch.equal(first, second) is not parts
         told = [str(caught.message) for caught in recwarn]
-        assert any("remain copies" in text for text in told) is not parts
+        assert any("stay copies" in text for text in told) is not parts
         recwarn.clear()
 
 
