@@ -1,10 +1,66 @@
-"""Distances between samples that only SAIL's experiments use: FID, KID and a classifier's AUC."""
+"""Distances between data distributions of which SAIL's text and experiments speak.
+
+The theorems use total variation, appendix D that of two samples; FID, KID and the AUC of a
+classifier are ours. Weights come from `mergelib.sail.divergences.mmd_table`.
+"""
+
+import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mergelib.sail.divergences import checked_samples, kernel_table
+
+
+def total_variation(first: Tensor, second: Tensor) -> Tensor:
+    """Return ½ Σ |p − q|, in 0..1, of two histograms with the same bins.
+
+    Histograms are counts or fractions ``(…, bins)``, normalised here. For tokens, use
+    ``torch.bincount(tokens, minlength=vocabulary)``. Bins that differ, and counts that are all
+    zero, negative or not finite are a ``ValueError``.
+    """
+    if first.shape[-1] != second.shape[-1]:
+        bins = f"{first.shape[-1]} and {second.shape[-1]}"
+        raise ValueError(f"the histograms have {bins} bins, expected equal numbers")
+    fractions = []
+    for counts in (first.double(), second.double()):
+        total = counts.sum(-1, keepdim=True)
+        if not bool(torch.isfinite(counts).all() and (counts >= 0).all() and (total > 0).all()):
+            raise ValueError("a histogram is empty or has a count that is negative or not finite")
+        fractions.append(counts / total)
+    distance: Tensor = ((fractions[0] - fractions[1]).abs().sum(-1) / 2).clamp(max=1)
+    return distance
+
+
+def empirical_variation(first: Tensor, second: Tensor) -> float:
+    """Return the total variation of samples ``(m, …)`` and ``(n, …)`` of atoms (appendix D).
+
+    Two samples of continuous features share no rows, so the result is 1 however close their
+    distributions are. Bin the rows first if you need an estimate.
+    """
+    _, atoms = torch.unique(torch.cat([first, second]), dim=0, return_inverse=True)
+    parts = atoms[: len(first)], atoms[len(first) :]
+    counts = (torch.bincount(part, minlength=int(atoms.max()) + 1) for part in parts)
+    return float(total_variation(*counts))
+
+
+def mahalanobis(first: Tensor, second: Tensor, covariance: Tensor) -> Tensor:
+    """Return Δ = √((a − b)ᵀ Σ⁻¹ (a − b)) for means ``(…, d)`` and covariance Σ ``(d, d)``."""
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if int(failed):
+        raise ValueError("the covariance is not positive definite")
+    white = torch.linalg.solve_triangular(factor, (first - second)[..., None], upper=False)
+    distance: Tensor = white[..., 0].norm(dim=-1)
+    return distance
+
+
+def gaussian_variation(distance: Tensor | float) -> Tensor:
+    """Return 2Φ(Δ/2) − 1, the total variation of two Gaussians with the same covariance.
+
+    ``distance`` is their Mahalanobis distance Δ ≥ 0.
+    """
+    return torch.erf(torch.as_tensor(distance, dtype=torch.float64) / math.sqrt(8))
 
 
 def frechet_distance(first: Tensor, second: Tensor) -> float:

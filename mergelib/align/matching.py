@@ -170,11 +170,7 @@ class _Match:
         return solve(self.structure, name, pairs)
 
     def _accept(
-        self,
-        name: str,
-        change: dict[str, Tensor],
-        moved: dict[str, Tensor],
-        dots: dict[str, float],
+        self, name: str, change: dict[str, Tensor], moved: dict[str, Tensor], dots: dict[str, float]
     ) -> None:
         self.b |= moved
         self._dots |= dots

@@ -22,12 +22,7 @@ OPTIMISERS = ("adam", "sgd")
 
 
 def kickoff(
-    state: StateDict,
-    *,
-    learning_rate: float,
-    factor: float = 2.5,
-    epochs: int = 8,
-    **options: Any,
+    state: StateDict, *, learning_rate: float, factor: float = 2.5, epochs: int = 8, **options: Any
 ) -> Adapted:
     """Gradient kickoff: `fine_tune` for fewer than ten epochs at ``factor`` times its rate.
 

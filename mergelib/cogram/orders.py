@@ -182,12 +182,7 @@ def _judge_all(
 
 
 def _consolidate(
-    site: Site,
-    experts: Tensor,
-    rows: Tensor,
-    columns: Tensor,
-    judgement: Judgement,
-    ceiling: float,
+    site: Site, experts: Tensor, rows: Tensor, columns: Tensor, judgement: Judgement, ceiling: float
 ) -> tuple[Tensor, float]:
     """Apply all mixtures that help alone; while that does not help, only the better half of them.
 

@@ -81,15 +81,6 @@ def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
     return shared, own
 
 
-def _restore_emr(shared: Parts, own: Parts) -> dict[str, Tensor]:
-    state = {key: tensor.clone() for key, tensor in shared["pretrained"].items()}
-    for key, mask in own["mask"].items():
-        elected = shared["elected"][key]
-        masked = unpack(mask, elected.shape) * elected.float() * own["rescale"][""]
-        state[key] = (state[key].float() + masked).to(elected.dtype)
-    return state | {key: tensor.clone() for key, tensor in own.get("statistics", {}).items()}
-
-
 @compression(paper="wang2024localizing")
 def tall_masks(
     experts: Mapping[str, StateDict],
@@ -103,9 +94,7 @@ def tall_masks(
     A task uses coordinates with |τ_t| > mask_scale · |τ − τ_t| (`mergelib.rules.masks.uses`), where
     τ is the merged task vector. Stored: θ_0, τ, and one bit per weight and task.
 
-    Args:
-        experts: task to state dict.
-        pretrained: θ_0.
+    Hyperparameters:
         mask_scale: one number, or one per task, at least 0; the paper chooses it per task from
             0.2..0.6 on validation data.
         base: how τ is merged: sum of task vectors, or the elected sum of TIES.
@@ -132,13 +121,16 @@ def tall_masks(
     return shared, own
 
 
-def _restore_tall(shared: Parts, own: Parts) -> dict[str, Tensor]:
+def _restore_masked(shared: Parts, own: Parts) -> dict[str, Tensor]:
+    """Add the masked and rescaled task vector to the pretrained model (EMR and TALL masks)."""
     state = {key: tensor.clone() for key, tensor in shared["pretrained"].items()}
+    task_vector = shared["elected"] if "elected" in shared else shared.get("merged", {})
     for key, mask in own["mask"].items():
-        merged = shared["merged"][key]
-        masked = unpack(mask, merged.shape) * merged.float()
-        state[key] = (state[key].float() + masked).to(merged.dtype)
-    return state
+        masked = unpack(mask, task_vector[key].shape) * task_vector[key].float()
+        if "rescale" in own:
+            masked = masked * own["rescale"][""]
+        state[key] = (state[key].float() + masked).to(task_vector[key].dtype)
+    return state | {key: tensor.clone() for key, tensor in own.get("statistics", {}).items()}
 
 
 @compression(paper="choi2025revisiting", prepared=("is_matrix",))
@@ -156,8 +148,7 @@ def cart_indexing(
     and Vᵀ of each matrix, k (m + n) numbers, and its ``rest``. A tensor that is equal in all
     experts is stored once.
 
-    Args:
-        experts: task to state dict.
+    Hyperparameters:
         rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1.
         rounding: as in `mergelib.rules.low_rank.cart`.
         rest: tables, norms, biases, statistics and counters: ``"own"`` stores each task's where it
@@ -217,7 +208,7 @@ def _restore_cart(shared: Parts, own: Parts) -> dict[str, Tensor]:
 
 
 RESTORE: dict[str, Callable[[Parts, Parts], dict[str, Tensor]]] = {
-    "emr": _restore_emr,
-    "tall_masks": _restore_tall,
+    "emr": _restore_masked,
+    "tall_masks": _restore_masked,
     "cart_indexing": _restore_cart,
 }

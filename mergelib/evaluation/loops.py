@@ -25,11 +25,7 @@ SplitName = Literal["train", "validation", "test"]
 
 
 def evaluate(
-    model: nn.Module,
-    state: StateDict,
-    heads: Mapping[str, nn.Module],
-    suite: Suite,
-    **options: Any,
+    model: nn.Module, state: StateDict, heads: Mapping[str, nn.Module], suite: Suite, **options: Any
 ) -> "pd.DataFrame":
     """Return accuracy, loss and the tasks' own scores of one state dict on every task of a suite.
 

@@ -17,8 +17,7 @@ from mergelib.registry import rule
 def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None) -> Tensor:
     """Weight averaging: Σ_t w_t θ_t, uniform by default.
 
-    Args:
-        experts: T tensors of one shape.
+    Hyperparameters:
         weights: T finite numbers, used as they are. `merge` averages running statistics by the
             positive ones, scaled to sum 1.
 
@@ -43,9 +42,7 @@ def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None
 def task_arithmetic(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 0.3) -> Tensor:
     """Task arithmetic: θ_0 + scale · Σ_t (θ_t − θ_0).
 
-    Args:
-        experts: T tensors of one shape.
-        pretrained: θ_0, of the same shape.
+    Hyperparameters:
         scale: λ. 0.3 suits about 8 tasks, 1/T is the average, and a negative scale with one expert
             removes its task.
     """
@@ -68,9 +65,7 @@ def fednova(
     Dividing task vectors by their training steps removes the advantage of longer training (FedNova,
     Wang et al., 2020, with equal weights of the tasks).
 
-    Args:
-        experts: T tensors of one shape.
-        pretrained: θ_0, of the same shape.
+    Hyperparameters:
         steps: τ_t, T positive numbers: steps, or their sum weighted by learning rates. Equal ones,
             the default, give the average at scale 1.
         scale: factor of the merged task vector.
@@ -97,8 +92,7 @@ def slerp(experts: Sequence[Tensor], *, t: float = 0.5) -> Tensor:
     With Ω the angle between the flattened tensors: [sin((1−t)Ω) θ_1 + sin(tΩ) θ_2] / sin Ω. It is
     linear if they are nearly parallel or opposite (|cos Ω| > 0.9995) or one is zero.
 
-    Args:
-        experts: exactly two tensors of one shape.
+    Hyperparameters:
         t: position on the path; 0 is the first expert, 1 the second.
 
     Raises:
@@ -154,9 +148,7 @@ def model_stock(
 ) -> Tensor:
     """Model Stock: t · θ_avg + (1 − t) · θ_0 per tensor, with t from the experts' `agreement`.
 
-    Args:
-        experts: T tensors of one shape.
-        pretrained: θ_0, of the same shape.
+    Hyperparameters:
         share: t; computed from these tensors by default.
     """
     if share is None:

@@ -54,8 +54,7 @@ def cart(
 
     Equation 4 and Algorithm 1 of the paper.
 
-    Args:
-        experts: T matrices of shape ``(m, n)``.
+    Hyperparameters:
         rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1.
         scale: λ; the paper searches 1.0..3.0.
         rounding: ``"ceil"`` as in the paper, ``"floor"`` as in its released code.
@@ -82,9 +81,7 @@ def low_rank_task_arithmetic(
 ) -> Tensor:
     """CART's uncentred control: θ_0 + scale · Σ_t SVD_k(θ_t − θ_0); elsewhere task arithmetic.
 
-    Args:
-        experts: T matrices of shape ``(m, n)``.
-        pretrained: θ_0, of the same shape.
+    Hyperparameters:
         rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1; full rank is task arithmetic.
         scale: λ.
         rounding: as in `cart`.

@@ -57,9 +57,7 @@ def breadcrumbs(
 ) -> Tensor:
     """Model Breadcrumbs: θ_0 + scale · Σ_t of task vectors without outliers and small entries.
 
-    Args:
-        experts: T tensors of one shape.
-        pretrained: θ_0, of the same shape.
+    Hyperparameters:
         density: fraction of a tensor's entries to keep, in (0, 1].
         gamma: fraction to drop as outliers, the largest magnitudes, in [0, 1).
         scale: λ; density 1 and gamma 0 give task arithmetic.
@@ -95,9 +93,7 @@ def consensus(
 ) -> Tensor:
     """Consensus task arithmetic: θ_0 + scale · Σ τ on coordinates that enough tasks `uses`.
 
-    Args:
-        experts: T tensors of one shape.
-        pretrained: θ_0, of the same shape.
+    Hyperparameters:
         mask_scale: factor of the other tasks' sum that an entry must exceed, at least 0.
         min_tasks: coordinates used by fewer tasks are reset to θ_0; 0 gives task arithmetic.
         scale: λ.
@@ -144,9 +140,7 @@ def della(
 ) -> Tensor:
     """DELLA: prune by magnitude and chance, elect signs, and merge agreeing entries.
 
-    Args:
-        experts: T matrices of one shape ``(rows, n)``.
-        pretrained: θ_0, of the same shape.
+    Hyperparameters:
         drop_rate: mean drop probability p.
         epsilon: spread of the probabilities; p ± ε/2 must lie in [0, 1).
         scale: λ on the merged task vector, which is added to θ_0.

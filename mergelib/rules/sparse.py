@@ -103,9 +103,7 @@ def ties(
 ) -> Tensor:
     """TIES: trim, elect signs, merge agreeing entries: θ_0 + scale · TIES(τ_1 … τ_T).
 
-    Args:
-        experts: T tensors of one shape.
-        pretrained: θ_0, of the same shape.
+    Hyperparameters:
         density: fraction of each task vector's entries that trimming keeps, in (0, 1]: the
             ceil(density · n) largest magnitudes and ties with the smallest of them.
         scale: λ on the merged task vector; about 1 for ``"mean"``, 0.3 for ``"sum"``.
@@ -135,9 +133,7 @@ def dare(
 ) -> Tensor:
     """DARE: drop random entries of the task vectors, rescale the rest, then combine them.
 
-    Args:
-        experts: T tensors of one shape.
-        pretrained: θ_0, of the same shape.
+    Hyperparameters:
         drop_rate: p in [0, 1); other entries are divided by 1 − p, so expectations stay.
         combine: ``"task_arithmetic"`` adds the sparse vectors up; ``"ties"`` elects signs and
             averages agreeing entries, without trimming.

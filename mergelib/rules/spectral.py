@@ -25,9 +25,7 @@ def tsv(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 1.0) ->
     U, S and V hold max(1, floor(r/T)) singular components per task, without numerically zero ones;
     Û and V̂ are the nearest orthonormal matrices.
 
-    Args:
-        experts: T matrices of shape ``(m, n)``.
-        pretrained: θ_0, of the same shape.
+    Hyperparameters:
         scale: λ on the merged task matrix.
     """
     rank = max(1, min(pretrained.shape) // len(experts))
@@ -42,9 +40,7 @@ def iso_c(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 1.0) 
 
     Directions with a numerically zero singular value stay zero, but count in the mean.
 
-    Args:
-        experts: T matrices of shape ``(m, n)``.
-        pretrained: θ_0, of the same shape.
+    Hyperparameters:
         scale: λ on the merged task matrix.
     """
     total = _total(experts, pretrained)
@@ -67,9 +63,7 @@ def iso_cts(
     without the common left directions, which are the top ones of Σ τ_t and fill the rest of r. All
     are orthogonalised as in `tsv` and get the mean of their singular values.
 
-    Args:
-        experts: T matrices of shape ``(m, n)``.
-        pretrained: θ_0, of the same shape.
+    Hyperparameters:
         common_fraction: fraction of common directions, in 0..1; 1 is Iso-C.
         scale: λ on the merged task matrix.
 

@@ -12,15 +12,6 @@ from mergelib.structure import vision as _vision
 from mergelib.structure.groups import Axis, Group, Member, Structure
 from mergelib.structure.trace import Features, Scope, describes, structure_of
 
-__all__ = [
-    "Axis",
-    "Features",
-    "Group",
-    "Member",
-    "Scope",
-    "Structure",
-    "describes",
-    "structure_of",
-]
+__all__ = ["Axis", "Features", "Group", "Member", "Scope", "Structure", "describes", "structure_of"]
 
 del _language, _layers, _vision

@@ -89,7 +89,7 @@ class Structure(Brief):
     def group(self, name: str) -> Group:
         """Return a group by name; ``ValueError`` if it does not exist."""
         if name not in self.groups:
-            raise ValueError(f"no group {name!r}; there are {', '.join(self.groups)}")
+            raise ValueError(f"there is no group {name!r}; groups are: {', '.join(self.groups)}")
         return self.groups[name]
 
     def permutable(self) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ class Structure(Brief):
         for key, tensor in state.items():
             if key not in self.axes:
                 if tensor.is_floating_point():
-                    raise ValueError(f"{what} has the key {key!r}, which the structure has not")
+                    raise ValueError(f"{what} has the key {key!r}, which the structure lacks")
             elif tuple(tensor.shape) != self.shape(key):
                 raise ValueError(
                     f"{what}[{key!r}] has shape {tuple(tensor.shape)}, expected {self.shape(key)}"
@@ -151,6 +151,6 @@ class Structure(Brief):
     def matrix(self, key: str, tensor: Tensor) -> Tensor:
         """Return a linear map as a matrix ``(outputs, inputs · kernel)``, however it is stored."""
         if not self.is_matrix(key, tensor):
-            raise ValueError(f"{key!r} is no matrix")
+            raise ValueError(f"{key!r} is not a matrix")
         roles = [axis.role for axis in self.axes[key]]
         return tensor.movedim((roles.index("write"), roles.index("read")), (0, 1)).flatten(1)

@@ -90,11 +90,6 @@ def _gpt2(model: Any, scope: Scope, x: Features | None) -> Features | None:
     return scope.chain(x, "h", "ln_f")
 
 
-@describes(f"{GPT2}.GPT2LMHeadModel")
-def _gpt2_language(model: Any, scope: Scope, x: Features | None) -> Features | None:
-    return scope.chain(x, "transformer", "lm_head")
-
-
-@describes(f"{GPT2}.GPT2ForSequenceClassification")
-def _gpt2_classifier(model: Any, scope: Scope, x: Features | None) -> Features | None:
-    return scope.chain(x, "transformer", "score")
+@describes(f"{GPT2}.GPT2LMHeadModel", f"{GPT2}.GPT2ForSequenceClassification")
+def _gpt2_headed(model: Any, scope: Scope, x: Features | None) -> Features | None:
+    return scope.chain(x, "transformer", "lm_head" if hasattr(model, "lm_head") else "score")

@@ -5,6 +5,7 @@ the groups of its input features, declares what each parameter axis writes or re
 groups of its output. Modules that keep features apart and in order need no description of axes.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -63,18 +64,16 @@ class _Trace:
         return number if same_as is None else self.find(same_as)
 
     def size(self, features: Features) -> int:
-        total = 0
-        for factors in features.layout:
-            product = 1
-            for number in factors:
-                product *= self.drafts[number].size
-            total += product
-        return total
+        return sum(math.prod(self.drafts[n].size for n in factors) for factors in features.layout)
+
+    def groups(self, features: Features) -> list[_Draft]:
+        """Return all groups of some features, after unions."""
+        return [self.drafts[self.find(n)] for factors in features.layout for n in factors]
 
     def unite(self, a: Features, b: Features, where: str) -> None:
         shapes = [[len(factors) for factors in features.layout] for features in (a, b)]
         if shapes[0] != shapes[1]:
-            raise ValueError(f"{where}: these features are not made of the same groups")
+            raise ValueError(f"{where} unites features that consist of different groups")
         for left, right in zip(a.layout, b.layout, strict=True):
             for number, other in zip(left, right, strict=True):
                 self._unite(number, other, where)
@@ -85,11 +84,13 @@ class _Trace:
             return
         a, b = self.drafts[first], self.drafts[second]
         if a.size != b.size:
-            raise ValueError(f"{where}: {a.size} features of {a.name!r}, {b.size} of {b.name!r}")
+            raise ValueError(
+                f"{where} unites {a.size} features of {a.name!r} and {b.size} of {b.name!r}"
+            )
         kinds: set[Kind] = {a.kind, b.kind}
         if len(kinds) > 1:
             if kinds & {"heads", "head"}:
-                raise ValueError(f"{where}: {a.name!r} is {a.kind}, {b.name!r} is {b.kind}")
+                raise ValueError(f"{where} unites {a.name!r} ({a.kind}) and {b.name!r} ({b.kind})")
             a.kind = "fixed" if "fixed" in kinds else "stream"
         a.pinned |= b.pinned
         a.norm = max(a.norm, b.norm, key=_NORMS.index)
@@ -110,7 +111,7 @@ class _Trace:
                     for x, role in self.axes[id(tensor)]
                 )
             elif tensor.is_floating_point():
-                raise ValueError(f"{key!r} is not described by the module that owns it")
+                raise ValueError(f"{key!r} is not declared in the description of its module")
         used = {name for row in axes.values() for axis in row for f in axis.layout for name in f}
         groups = {}
         for number, name in names.items():
@@ -123,30 +124,25 @@ class _Trace:
 
     def mark(self, x: Features, norm: Norm) -> None:
         """Record a norm across these features; the strongest of ``_NORMS`` stays."""
-        for factors in x.layout:
-            for number in factors:
-                draft = self.drafts[self.find(number)]
-                draft.norm = max(draft.norm, norm, key=_NORMS.index)
+        for draft in self.groups(x):
+            draft.norm = max(draft.norm, norm, key=_NORMS.index)
 
     def _mark_bare_readers(self) -> None:
         """Mark a group ``"other"`` if only some of its readers are behind a layer norm."""
         for rows in self.axes.values():
             for x, role in rows:
                 bare = role in ("read", "both") and x.behind is None
-                drafts = (self.drafts[self.find(n)] for factors in x.layout for n in factors)
-                if bare and any(draft.norm == "layer" for draft in drafts):
+                if bare and any(draft.norm == "layer" for draft in self.groups(x)):
                     self.mark(x, "other")
 
     def _names(self) -> dict[int, str]:
         names: dict[int, str] = {}
-        taken: set[str] = set()
         for number, draft in enumerate(self.drafts):
             if draft.same_as is None:
                 name, count = draft.name, 1
-                while name in taken:
+                while name in names.values():
                     count += 1
                     name = f"{draft.name} ({count})"
-                taken.add(name)
                 names[number] = name
         return names
 
@@ -186,21 +182,18 @@ class Scope:
     def add(self, x: Features | None, y: Features | None) -> Features | None:
         """Return the stream of a residual addition, whose two sides become one group."""
         if x is None or y is None:
-            known = y if x is None else x
-            return None if known is None else self.pin(self._bare(known))
+            other = y if x is None else x
+            return None if other is None else self.pin(self._bare(other))
         self._trace.unite(x, y, self._path or "model")
         x, _ = self._bare(x), self._bare(y)
-        for factors in x.layout:
-            for number in factors:
-                draft = self._trace.drafts[self._trace.find(number)]
-                draft.kind = "stream" if draft.kind == "units" else draft.kind
+        for draft in self._trace.groups(x):
+            draft.kind = "stream" if draft.kind == "units" else draft.kind
         return x
 
     def pin(self, x: Features) -> Features:
         """Fix the order of these features, e.g. because the output shows them."""
-        for factors in x.layout:
-            for number in factors:
-                self._trace.drafts[self._trace.find(number)].pinned = True
+        for draft in self._trace.groups(x):
+            draft.pinned = True
         return x
 
     def normalise(self, x: Features | None) -> Features | None:
@@ -244,7 +237,7 @@ class Scope:
         if tensor is None:
             return
         if tensor.dim() != len(axes):
-            raise ValueError(f"{key!r} has {tensor.dim()} axes, its description {len(axes)}")
+            raise ValueError(f"{key!r} has {tensor.dim()} axes, but {len(axes)} are declared")
         rows: list[tuple[Features, Role]] = []
         for number, ((role, x), size) in enumerate(zip(axes, tensor.shape, strict=True)):
             rows.append((self._fit(x, size, f"{key}[{number}]"), role))
@@ -257,20 +250,20 @@ class Scope:
         agreed: list[tuple[Features, Role]] = []
         for (x, role), (y, other) in zip(earlier, rows, strict=True):
             self._trace.unite(x, y, key)
-            known = x if y.behind is None else replace(x, behind=y.behind)
-            agreed.append((known, role if role == other else "both"))
+            features = x if y.behind is None else replace(x, behind=y.behind)
+            agreed.append((features, role if role == other else "both"))
         return agreed
 
     def _fit(self, x: Features | None, size: int, axis: str) -> Features:
         """Return features laid out along an axis of this size."""
         if x is None:
             return Features(((self._trace.new(axis, "fixed", size),),))
-        known = self._trace.size(x)
-        if x.flat and known and size != known and size % known == 0:
-            places = self._trace.new(axis, "fixed", size // known)
+        incoming = self._trace.size(x)
+        if x.flat and incoming and size != incoming and size % incoming == 0:
+            places = self._trace.new(axis, "fixed", size // incoming)
             return Features(tuple((*factors, places) for factors in x.layout))
-        if size != known:
-            raise ValueError(f"{axis} has size {size}, but {known} features arrive there")
+        if size != incoming:
+            raise ValueError(f"{axis} has size {size}, but its input has {incoming} features")
         return x
 
     def _join(self, name: str) -> str:

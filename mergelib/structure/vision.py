@@ -8,15 +8,10 @@ RESNET = "torchvision.models.resnet"
 TRANSFORMER = "torchvision.models.vision_transformer"
 
 
-@describes(f"{RESNET}.BasicBlock")
-def _basic_block(block: Any, scope: Scope, x: Features | None) -> Features | None:
-    y = scope.chain(x, "conv1", "bn1", "conv2", "bn2")
-    return scope.add(x if block.downsample is None else scope("downsample", x), y)
-
-
-@describes(f"{RESNET}.Bottleneck")
-def _bottleneck(block: Any, scope: Scope, x: Features | None) -> Features | None:
-    y = scope.chain(x, "conv1", "bn1", "conv2", "bn2", "conv3", "bn3")
+@describes(f"{RESNET}.BasicBlock", f"{RESNET}.Bottleneck")
+def _block(block: Any, scope: Scope, x: Features | None) -> Features | None:
+    third = ("conv3", "bn3") if hasattr(block, "conv3") else ()
+    y = scope.chain(x, "conv1", "bn1", "conv2", "bn2", *third)
     return scope.add(x if block.downsample is None else scope("downsample", x), y)
 
 
