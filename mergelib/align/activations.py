@@ -32,14 +32,8 @@ def activation_matching(
     """Reorder the units of B to correlate best with those of A.
 
     Activations are outputs of linear layers, convolutions and embeddings, standardised per unit
-    over inputs and positions.
-
-    Args:
-        a: the reference weights.
-        b: the weights to reorder, of the same structure.
-        model: the model of both; it runs in evaluation mode and stays as it is.
-        inputs: a batch for the model, as in `mergelib.activations.layer_inputs`; a few hundred
-            suffice.
+    over inputs and positions. The model runs in evaluation mode and stays as it is; ``inputs`` is a
+    batch as in `mergelib.activations.layer_inputs`, and a few hundred examples suffice.
 
     Returns:
         An `Alignment`, with the mean correlation of paired units before and after as its objective.

@@ -22,11 +22,9 @@ def permute(
 ) -> dict[str, Tensor]:
     """Return a state dict with reordered units, which computes the same function.
 
-    Args:
-        state: the weights; running statistics move with their channels, integers are copied.
-        structure: structure of the model, see `mergelib.structure.structure_of`.
-        permutations: group to int64 ``(size,)``, or ``(heads, size)`` for dimensions inside heads;
-            other groups stay as they are. An invalid one is a ``ValueError`` that names the group.
+    Permutations map a group to int64 ``(size,)``, or ``(heads, size)`` for dimensions inside heads;
+    other groups stay as they are. Running statistics move with their channels. A state dict or
+    permutation that does not fit is a ``ValueError`` that names the key or group.
     """
     structure.check(state, "state")
     check_permutations(structure, permutations)

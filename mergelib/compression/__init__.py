@@ -88,7 +88,7 @@ class Compressed(Brief):
 
     def _own(self, task: str) -> dict[str, dict[str, Tensor]]:
         if task not in self.own:
-            raise ValueError(f"no task {task!r}; there are: {', '.join(self.own)}")
+            raise ValueError(f"there is no task {task!r}; tasks are: {', '.join(self.own)}")
         return self.own[task]
 
 
@@ -121,40 +121,39 @@ def compress(
     Warns:
         UserWarning: as in `merge`.
 
-        >>> base, experts = {"w": torch.zeros(8)}, {"a": {"w": torch.ones(8)}, "b": {"w":
-            -torch.ones(8)}}
-        >>> compress("emr", experts, pretrained=base).task_nbytes("a")  # 8 bits and one float
-        5
+    >>> base, experts = {"w": torch.zeros(8)}, [{"w": torch.ones(8)}, {"w": -torch.ones(8)}]
+    >>> compress("emr", experts, pretrained=base).task_nbytes("task 0")  # 8 bits and a float
+    5
     """
     check_device(device)
-    chosen = get_method(method, "compression")
-    chosen.check(hyperparameters, pretrained=pretrained is not None)
+    entry = get_method(method, "compression")
+    entry.check(hyperparameters, pretrained=pretrained is not None)
     models = named_models(experts)
     named = as_states(models)
     base = None if pretrained is None else as_state(pretrained)
-    source = in_memory(named, base if chosen.needs_pretrained else None)
+    source = in_memory(named, base if entry.needs_pretrained else None)
     source.check(parts=False)
-    source.check_companions(models, pretrained if chosen.needs_pretrained else None)
+    source.check_companions(models, pretrained if entry.needs_pretrained else None)
     watch_in_memory(source)
     reference = next(iter(named.values())) if base is None else base
     home = next((tensor.device for tensor in reference.values()), None)
-    given: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     matrices = Matrices(is_matrix, source.reference, kinds_of([pretrained, *models.values()]))
-    if "is_matrix" in chosen.prepared:
-        given["is_matrix"] = matrices
-    if chosen.needs_pretrained and base is not None:
-        given["pretrained"] = base if device is None else state_to(base, device)
+    if "is_matrix" in entry.prepared:
+        inputs["is_matrix"] = matrices
+    if entry.needs_pretrained and base is not None:
+        inputs["pretrained"] = base if device is None else state_to(base, device)
     if device is not None:
         named = {name: state_to(state, device) for name, state in named.items()}
-    options = {**chosen.hyperparameters, **hyperparameters}
-    shared, own = chosen.function(named, **given, **hyperparameters)
+    options = {**entry.hyperparameters, **hyperparameters}
+    shared, own = entry.function(named, **inputs, **hyperparameters)
     if device is not None and home is not None:
         shared = {part: state_to(state, home) for part, state in shared.items()}
         own = {
             task: {part: state_to(state, home) for part, state in parts.items()}
             for task, parts in own.items()
         }
-    if "is_matrix" in chosen.prepared:
+    if "is_matrix" in entry.prepared:
         for key in (key for key in source if key not in source.aliases):
             matrices.note(key, source.reference[key])
         whole = options.get("rest") == "own"
@@ -173,7 +172,7 @@ def load_compressed(path: AnyPath) -> Compressed:
     try:
         header = json.loads(checkpoint.metadata["mergelib.compressed"])
     except KeyError:
-        raise ValueError(f"{Path(path)} holds no compressed experts") from None
+        raise ValueError(f"{Path(path)} does not contain compressed experts") from None
     shared: dict[str, dict[str, Tensor]] = {}
     own: dict[str, dict[str, dict[str, Tensor]]] = {task: {} for task in header["tasks"]}
     for name, tensor in checkpoint.items():

@@ -89,14 +89,11 @@ def low_rank(matrix: Tensor, rank: int, *, exact: bool = False) -> Tensor:
 
 @torch.no_grad()
 def polar_factor(matrix: Tensor, *, tolerance: float = 1e-5) -> Tensor:
-    """Return the matrix with nonzero singular values set to one: U Vᵀ of A = U S Vᵀ.
+    """Return the matrix with nonzero singular values set to one: U Vᵀ of A = U S Vᵀ ``(m, n)``.
 
     It is computed as A (AᵀA)^(−1/2), in A's precision if A is well conditioned and else in double;
     the relative Frobenius error is below 1e-3 for singular values down to 1e-4 of the largest.
-
-    Args:
-        matrix: A, shape ``(m, n)``, float32 or float64.
-        tolerance: singular values below this fraction of the largest count as zero and stay zero.
+    Those below ``tolerance`` times the largest count as zero and stay zero.
     """
     rows, columns = matrix.shape
     if rows > columns:

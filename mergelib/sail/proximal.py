@@ -156,17 +156,10 @@ def weights_from_samples(
 ) -> Proximal:
     """Return SAIL's weights from data: `proximal_weights` of MMD² (V-statistics).
 
-    Eq. 11 divides by the distance between sources. If that distance is noise, the weights are
-    noise; so they are uniform unless a permutation test finds two sources that differ.
-
-    Args:
-        target: features of the target's data, ``(m, d)``.
-        sources: features of each source's data, ``(n_i, d)``.
-        constraint: as in `proximal_weights`.
-        bandwidth: of the kernel; by default the median distance of the pooled samples.
-        level: significance level of all tests together (Bonferroni).
-        permutations: number per test; the p-value is at least 1/(permutations + 1).
-        seed: seed of the permutations.
+    Samples are features ``(rows, d)`` of the target's and each source's data. Eq. 11 divides by the
+    distance between sources. If that distance is noise, the weights are noise; so they are uniform
+    unless a permutation test, at ``level`` over all pairs (Bonferroni), finds two sources that
+    differ. The default ``bandwidth`` is the median distance of the pooled samples.
     """
     samples = [target, *sources]
     width = median_distance(samples) if bandwidth is None else bandwidth

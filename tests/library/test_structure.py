@@ -187,7 +187,10 @@ class Extra(nn.Linear):
     [
         (nn.Sequential(Doubled(3, 4)), "'0' is a .*Doubled"),  # another forward than its parent's
         (nn.Sequential(Extra()), "'0.gate' is not declared"),
-        (nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 2)), r"1.weight\[1\] has size 5, but its input has 4"),
+        (
+            nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 2)),
+            r"1.weight\[1\] has size 5, but its input has 4",
+        ),
         (nn.Sequential(nn.Conv2d(4, 4, 3, groups=2)), "grouped convolutions"),
         (nn.LayerNorm((3, 4)), "'weight' has 2 axes, but 1 are declared"),
     ],

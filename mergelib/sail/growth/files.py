@@ -43,21 +43,13 @@ def grow_files(
 ) -> Path:
     """Grow the model in a Hugging Face folder, as `mergelib.grow` does in memory.
 
-    Needs transformers but no network. Both models are held in memory.
-
-    Args:
-        source: a folder with ``config.json`` and weights of GPT-2 or BERT, with or without a head.
-            The configuration names the class under ``architectures``.
-        target: configuration of the larger model: a ``config.json``, its folder, or a transformers
-            object. Only widths, heads and numbers of layers may differ from the source's.
-        output: folder to write, readable by `from_pretrained`: weights in the source's precision,
-            the target's configuration, and the source's other files.
-        width: as in `mergelib.grow`, and so are the next three.
-        depth: how longer lists of layers are filled.
-        gap: of the softmax over depth weights.
-        noise: added to copies.
-        seed: seed of noise, random directions and the target's initialisation.
-        overwrite: replace an output that mergelib wrote.
+    Needs transformers but no network; both models are held in memory. ``source`` is a folder with
+    ``config.json`` and weights of GPT-2 or BERT, with or without a head; its configuration names
+    the class under ``architectures``. ``target`` is a ``config.json``, its folder, or a
+    configuration of transformers that differs in widths, heads and numbers of layers only.
+    ``output`` is a folder for `from_pretrained`: weights in the source's precision, the target's
+    configuration, and the source's other files. ``seed`` also determines the target's
+    initialisation; the other arguments are as in `mergelib.grow`.
 
     Returns:
         The output's path. The file's metadata record the inputs, as after `merge_files`.
@@ -65,7 +57,7 @@ def grow_files(
     Raises:
         FileNotFoundError: the source or a configuration does not exist.
         ValueError: `mergelib.grow` refuses the pair, the configurations differ in family or
-            function, or the output exists. Nothing is written then.
+            function, or the output exists (without ``overwrite``). Nothing is written then.
         ImportError: transformers is not installed.
     """
     checkpoint, output = Checkpoint(source), Path(output)

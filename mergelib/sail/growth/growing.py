@@ -79,11 +79,11 @@ def grow(
             are not finite, or differ where the target ties them. The message names the module,
             group or key.
 
-        >>> from torch import nn
-        >>> net = lambda hidden: nn.Sequential(nn.Linear(4, hidden), nn.ReLU(), nn.Linear(hidden,
-            3))
-        >>> tuple(grow(net(8), net(16))["0.weight"].shape)
-        (16, 4)
+    >>> small, large = (
+    ...     nn.Sequential(nn.Linear(4, n), nn.ReLU(), nn.Linear(n, 3)) for n in (8, 16)
+    ... )
+    >>> tuple(grow(small, large)["0.weight"].shape)
+    (16, 4)
     """
     _check_noise(noise, width)
     plan = planned(source, target, state=state, width=width, depth=depth, gap=gap)
@@ -169,7 +169,7 @@ def plan_of(
     lists: Mapping[str, GrownList],
     width: Width,
 ) -> Plan:
-    """Return a plan for given lists of layers; errors are those of `grow`."""
+    """Return a plan for these lists of layers; errors are those of `grow`."""
     before, after = structure_of(source), structure_of(target)
     weights = as_state(source if state is None else state)
     before.check(weights, "state")

@@ -216,16 +216,9 @@ class Widening:
     @cached_property
     def _scores(self) -> set[str]:
         """Groups of head dimensions that are only compared: those of queries and keys."""
-        heads = {name for name, group in self.structure.groups.items() if group.kind == "head"}
-        read = {
-            name
-            for axes in self.structure.axes.values()
-            for axis in axes
-            for factors in axis.layout
-            for name in factors
-            if axis.role == "read"
-        }
-        return heads - read
+        heads = [name for name, group in self.structure.groups.items() if group.kind == "head"]
+        roles = {name: {member.role for member in self.structure.members(name)} for name in heads}
+        return {name for name in heads if "read" not in roles[name]}
 
     @cached_property
     def _queries(self) -> set[str]:
