@@ -46,4 +46,8 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 del _cogram, _rules

@@ -122,7 +122,7 @@ def compress(
         UserWarning: as in `merge`.
 
     >>> base, experts = {"w": torch.zeros(8)}, [{"w": torch.ones(8)}, {"w": -torch.ones(8)}]
-    >>> compress("emr", experts, pretrained=base).task_nbytes("task 0")  # 8 bits and a float
+    >>> compress("emr", experts, pretrained=base).task_nbytes("expert 0")  # 8 bits and a float
     5
     """
     check_device(device)

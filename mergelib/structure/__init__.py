@@ -3,7 +3,7 @@
 >>> from torch import nn
 >>> structure = structure_of(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
 >>> [(member.key, member.axis) for member in structure.members("0")]
-    [('0.weight', 0), ('0.bias', 0), ('2.weight', 1)]
+[('0.weight', 0), ('0.bias', 0), ('2.weight', 1)]
 """
 
 from mergelib.structure import language as _language
