@@ -25,11 +25,11 @@ def solve(structure: Structure, name: str, pairs: Pairs) -> dict[str, Tensor]:
     inner: dict[str, Tensor] = {}
     for group, gain in gains.items():
         width = structure.groups[group].size
-        worth, inner[group] = _match_pairs(gain.view(size, width, size, width))
-        total += worth
-    chosen = _assign(total)
+        values, inner[group] = _match_pairs(gain.view(size, width, size, width))
+        total += values
+    order = _assign(total)
     places = torch.arange(size)
-    return {name: chosen, **{group: table[places, chosen] for group, table in inner.items()}}
+    return {name: order, **{group: table[places, order] for group, table in inner.items()}}
 
 
 def _gains(structure: Structure, name: str, pairs: Pairs) -> dict[str, Tensor]:
@@ -83,11 +83,11 @@ def _match_pairs(gain: Tensor) -> tuple[Tensor, Tensor]:
         The values ``(heads, heads)`` and the permutations ``(heads, heads, size)``.
     """
     heads, size = gain.shape[:2]
-    worth, tables = torch.zeros(heads, heads, dtype=gain.dtype), torch.zeros(heads, heads, size)
+    values, tables = torch.zeros(heads, heads, dtype=gain.dtype), torch.zeros(heads, heads, size)
     tables = tables.long()
     for i in range(heads):
         for j in range(heads):
             block = gain[i, :, j]
             tables[i, j] = _assign(block)
-            worth[i, j] = block.gather(1, tables[i, j][:, None]).sum()
-    return worth, tables
+            values[i, j] = block.gather(1, tables[i, j][:, None]).sum()
+    return values, tables

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LEVELS = ("layer", "neuron", "weight")
 MERGE, UNCERTAIN, COARSE = "merge", "uncertain", "coarse"
 INFINITY = float("inf")
-ROUNDING = 1e-12  # a smaller difference of losses, relative to them, is no difference
+ROUNDING = 1e-12  # smaller relative differences of losses are rounding errors
 
 Thresholds = Mapping[str, tuple[float, float]]
 

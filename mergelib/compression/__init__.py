@@ -146,19 +146,19 @@ def compress(
     if device is not None:
         named = {name: state_to(state, device) for name, state in named.items()}
     options = {**entry.hyperparameters, **hyperparameters}
-    shared, own = entry.function(named, **inputs, **hyperparameters)
+    shared, per_task = entry.function(named, **inputs, **hyperparameters)
     if device is not None and home is not None:
         shared = {part: state_to(state, home) for part, state in shared.items()}
-        own = {
+        per_task = {
             task: {part: state_to(state, home) for part, state in parts.items()}
-            for task, parts in own.items()
+            for task, parts in per_task.items()
         }
     if "is_matrix" in entry.prepared:
         for key in (key for key in source if key not in source.aliases):
             matrices.note(key, source.reference[key])
         whole = options.get("rest") == "own"
         matrices.tell(method, "keeps whole for every task" if whole else "leaves to average")
-    return Compressed(method, options, shared, own, tied_keys(reference))
+    return Compressed(method, options, shared, per_task, tied_keys(reference))
 
 
 def load_compressed(path: AnyPath) -> Compressed:
@@ -174,9 +174,11 @@ def load_compressed(path: AnyPath) -> Compressed:
     except KeyError:
         raise ValueError(f"{Path(path)} does not contain compressed experts") from None
     shared: dict[str, dict[str, Tensor]] = {}
-    own: dict[str, dict[str, dict[str, Tensor]]] = {task: {} for task in header["tasks"]}
+    per_task: dict[str, dict[str, dict[str, Tensor]]] = {task: {} for task in header["tasks"]}
     for name, tensor in checkpoint.items():
         owner, part, key = name.split("/", 2)
-        parts = shared if owner == "shared" else own[header["tasks"][int(owner)]]
+        parts = shared if owner == "shared" else per_task[header["tasks"][int(owner)]]
         parts.setdefault(part, {})[key] = tensor.clone()
-    return Compressed(header["method"], header["hyperparameters"], shared, own, header["aliases"])
+    return Compressed(
+        header["method"], header["hyperparameters"], shared, per_task, header["aliases"]
+    )

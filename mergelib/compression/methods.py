@@ -56,7 +56,7 @@ def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
     rescaled variance can be negative.
     """
     shared: Parts = {"pretrained": _copies(pretrained), "elected": {}}
-    own: dict[str, Parts] = {task: {"mask": {}} for task in experts}
+    per_task: dict[str, Parts] = {task: {"mask": {}} for task in experts}
     sizes = dict.fromkeys(experts, (0.0, 0.0))
     for key, tuned, base in _weights(experts, pretrained):
         assert base is not None
@@ -64,7 +64,7 @@ def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
             for task, expert in experts.items():
                 value = expert[key].to(pretrained[key], copy=True)
                 if not torch.equal(value, pretrained[key]):
-                    own[task].setdefault("statistics", {})[key] = value
+                    per_task[task].setdefault("statistics", {})[key] = value
             continue
         task_vectors = torch.stack([tensor - base for tensor in tuned])
         sign = task_vectors.sum(0).sign()
@@ -72,13 +72,13 @@ def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
         shared["elected"][key] = elected.to(pretrained[key].dtype)
         for task, task_vector in zip(experts, task_vectors, strict=True):
             mask = task_vector * elected > 0
-            own[task]["mask"][key] = pack(mask)
+            per_task[task]["mask"][key] = pack(mask)
             before, after = sizes[task]
             masked = float((elected * mask).abs().sum())
             sizes[task] = (before + float(task_vector.abs().sum()), after + masked)
     for task, (before, after) in sizes.items():
-        own[task]["rescale"] = {"": torch.tensor(before / after if after else 0.0)}
-    return shared, own
+        per_task[task]["rescale"] = {"": torch.tensor(before / after if after else 0.0)}
+    return shared, per_task
 
 
 @compression(paper="wang2024localizing")
@@ -111,26 +111,26 @@ def tall_masks(
     options: dict[str, Any] = {"reduce": "sum"} if base == "ties" else {}
     merged = merge_checked(base, experts, pretrained, scale=1.0, **options)
     shared: Parts = {"pretrained": _copies(pretrained), "merged": {}}
-    own: dict[str, Parts] = {task: {"mask": {}} for task in experts}
+    per_task: dict[str, Parts] = {task: {"mask": {}} for task in experts}
     for key, tuned, origin in _weights(experts, pretrained):
         assert origin is not None
         total = merged[key].to(origin.dtype) - origin
         shared["merged"][key] = total.to(pretrained[key].dtype)
         for task, expert in zip(experts, tuned, strict=True):
-            own[task]["mask"][key] = pack(uses(expert - origin, total, scales[task]))
-    return shared, own
+            per_task[task]["mask"][key] = pack(uses(expert - origin, total, scales[task]))
+    return shared, per_task
 
 
-def _restore_masked(shared: Parts, own: Parts) -> dict[str, Tensor]:
+def _restore_masked(shared: Parts, parts: Parts) -> dict[str, Tensor]:
     """Add the masked and rescaled task vector to the pretrained model (EMR and TALL masks)."""
     state = {key: tensor.clone() for key, tensor in shared["pretrained"].items()}
     task_vector = shared["elected"] if "elected" in shared else shared.get("merged", {})
-    for key, mask in own["mask"].items():
+    for key, mask in parts["mask"].items():
         masked = unpack(mask, task_vector[key].shape) * task_vector[key].float()
-        if "rescale" in own:
-            masked = masked * own["rescale"][""]
+        if "rescale" in parts:
+            masked = masked * parts["rescale"][""]
         state[key] = (state[key].float() + masked).to(task_vector[key].dtype)
-    return state | {key: tensor.clone() for key, tensor in own.get("statistics", {}).items()}
+    return state | {key: tensor.clone() for key, tensor in parts.get("statistics", {}).items()}
 
 
 @compression(paper="choi2025revisiting", prepared=("is_matrix",))
@@ -164,7 +164,7 @@ def cart_indexing(
         raise ValueError(f"rest is {rest!r}, expected 'own' or 'average'")
     average = merge_checked("average", experts)
     shared: Parts = {"average": _copies(average)}
-    own: dict[str, Parts] = {task: {"left": {}, "right": {}, "rest": {}} for task in experts}
+    per_task: dict[str, Parts] = {task: {"left": {}, "right": {}, "rest": {}} for task in experts}
     for key, tuned, _ in _weights(experts, None):
         reference = average[key]
         if not is_matrix(key, reference):
@@ -175,9 +175,9 @@ def cart_indexing(
         for task, expert in zip(experts, tuned, strict=True):
             centred = expert - reference.to(expert.dtype)
             u, s, vh = truncated_svd(centred.flatten(1), rank)
-            own[task]["left"][key] = (u * s).to(reference.dtype)
-            own[task]["right"][key] = vh.to(reference.dtype).contiguous()
-    factored = {key for parts in own.values() for key in parts["left"]}
+            per_task[task]["left"][key] = (u * s).to(reference.dtype)
+            per_task[task]["right"][key] = vh.to(reference.dtype).contiguous()
+    factored = {key for parts in per_task.values() for key in parts["left"]}
     for key, common in shared["average"].items():
         if key in factored:
             continue
@@ -187,21 +187,21 @@ def cart_indexing(
         elif rest == "own":
             for task, tensor in zip(experts, tensors, strict=True):
                 if not torch.equal(tensor, common):
-                    own[task]["rest"][key] = tensor.clone()
-    return shared, own
+                    per_task[task]["rest"][key] = tensor.clone()
+    return shared, per_task
 
 
 def _agree(tensors: list[Tensor]) -> bool:
     return all(torch.equal(tensor, tensors[0]) for tensor in tensors[1:])
 
 
-def _restore_cart(shared: Parts, own: Parts) -> dict[str, Tensor]:
+def _restore_cart(shared: Parts, parts: Parts) -> dict[str, Tensor]:
     # A part without tensors leaves no trace in a file.
-    whole = shared["average"] | own.get("rest", {})
+    whole = shared["average"] | parts.get("rest", {})
     state = {key: tensor.clone() for key, tensor in whole.items()}
-    for key, left in own.get("left", {}).items():
+    for key, left in parts.get("left", {}).items():
         dtype = torch.promote_types(left.dtype, torch.float32)
-        update = left.to(dtype) @ own["right"][key].to(dtype)
+        update = left.to(dtype) @ parts["right"][key].to(dtype)
         average = state[key]
         state[key] = (average.to(dtype) + update.view(average.shape)).to(left.dtype)
     return state

@@ -16,7 +16,7 @@ from torch import Tensor
 OVERSAMPLING = 16  # directions beyond the k-th that the Rayleigh–Ritz step may choose from
 SAFE = (1e-20, 1e30)  # where Σ D_ij² may lie for squares to be trusted in float32
 STRIP = 128  # rows of a Gram matrix computed at once
-RESOLUTION = 300.0  # σ_k² must exceed so many machine epsilons of σ_1², else float64 is used
+RESOLUTION = 300.0  # σ_k² must exceed this many machine epsilons times σ_1², else float64 is used
 
 
 @torch.no_grad()

@@ -73,15 +73,17 @@ def fednova(
     Raises:
         ValueError: the number of steps is wrong, or one is not positive.
     """
-    taken = [1.0] * len(experts) if steps is None else list(steps)
-    if len(taken) != len(experts):
-        raise ValueError(f"steps has {len(taken)} entries, expected {len(experts)}, one per expert")
-    if not all(is_finite_number(step) and step > 0 for step in taken):
-        raise ValueError(f"steps is {taken}, expected positive finite numbers")
-    shares = [scale * math.fsum(taken) / len(taken) ** 2 / step for step in taken]
-    merged = pretrained * (1 - math.fsum(shares))
-    for expert, share in zip(experts, shares, strict=True):
-        merged.add_(expert, alpha=share)
+    lengths = [1.0] * len(experts) if steps is None else list(steps)
+    if len(lengths) != len(experts):
+        raise ValueError(
+            f"steps has {len(lengths)} entries, expected {len(experts)}, one per expert"
+        )
+    if not all(is_finite_number(step) and step > 0 for step in lengths):
+        raise ValueError(f"steps is {lengths}, expected positive finite numbers")
+    factors = [scale * math.fsum(lengths) / len(lengths) ** 2 / step for step in lengths]
+    merged = pretrained * (1 - math.fsum(factors))
+    for expert, factor in zip(experts, factors, strict=True):
+        merged.add_(expert, alpha=factor)
     return merged
 
 

@@ -64,7 +64,7 @@ def cart(
     rank = rank_of(centre.shape, rank_ratio, rounding)
     merged = centre.clone()
     if 0 < rank < min(centre.shape):  # at full rank the centred vectors sum to zero
-        for t in range(len(experts)):  # a cast expert shall not outlive its difference
+        for t in range(len(experts)):  # free each cast copy before the next is made
             _add_low_rank(merged, experts[t] - centre, rank, scale, exact)
     return merged
 

@@ -35,7 +35,7 @@ def _bounds(
     tensors: Callable[[], Iterable[tuple[str, Group]]], *, density: float, gamma: float, **_: Any
 ) -> Mapping[str, dict[str, Any]]:
     """First pass of Breadcrumbs: the bounds of every tensor."""
-    kept(density, 1)  # refuses a share out of range even where there is no tensor
+    kept(density, 1)  # refuse a fraction out of range even without tensors
     return {key: {"bounds": magnitude_bounds(group, density, gamma)} for key, group in tensors()}
 
 

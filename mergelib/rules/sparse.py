@@ -31,8 +31,8 @@ def drop_and_rescale(task_vector: Tensor, drop_rate: float, generator: torch.Gen
 
     Draws are made on the CPU, hence equal on all devices.
     """
-    kept = torch.rand(task_vector.shape, generator=generator) >= drop_rate
-    return (task_vector * kept.to(task_vector.device)).div_(1 - drop_rate)
+    mask = torch.rand(task_vector.shape, generator=generator) >= drop_rate
+    return (task_vector * mask.to(task_vector.device)).div_(1 - drop_rate)
 
 
 def elect_and_reduce(task_vectors: Tensor, reduce: Reduce) -> Tensor:

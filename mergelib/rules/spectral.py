@@ -73,16 +73,16 @@ def iso_cts(
     if not 0 <= common_fraction <= 1:
         raise ValueError(f"common_fraction is {common_fraction}, expected 0..1")
     full = min(pretrained.shape)
-    own = round((full - int(common_fraction * full)) / len(experts))
-    own = min(own, full // len(experts))  # rounding up may ask for more than there are
-    if not own:
+    count = round((full - int(common_fraction * full)) / len(experts))
+    count = min(count, full // len(experts))  # rounding up may ask for more than there are
+    if not count:
         return iso_c(experts, pretrained, scale=scale)
-    shared = truncated_svd(_total(experts, pretrained), full - own * len(experts))
-    parts = [shared]
+    common = truncated_svd(_total(experts, pretrained), full - count * len(experts))
+    parts = [common]
     for t in range(len(experts)):
         task_matrix = experts[t] - pretrained
-        task_matrix -= shared[0] @ (shared[0].T @ task_matrix)
-        parts.append(truncated_svd(task_matrix, own))
+        task_matrix -= common[0] @ (common[0].T @ task_matrix)
+        parts.append(truncated_svd(task_matrix, count))
     u, s, vh = _side_by_side(parts)
     return pretrained + scale * s.mean() * polar_factor(u) @ polar_factor(vh)
 
@@ -90,8 +90,8 @@ def iso_cts(
 def _side_by_side(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
     """Concatenate factors U, S, Vh of several decompositions, zeroing vectors of zero values."""
     us, values, vhs = zip(*parts, strict=True)
-    kept = torch.cat([s > NEGLIGIBLE * s.amax() if len(s) else s > 0 for s in values])
-    return torch.cat(us, dim=1) * kept, torch.cat(values), torch.cat(vhs) * kept[:, None]
+    nonzero = torch.cat([s > NEGLIGIBLE * s.amax() if len(s) else s > 0 for s in values])
+    return torch.cat(us, dim=1) * nonzero, torch.cat(values), torch.cat(vhs) * nonzero[:, None]
 
 
 def _total(experts: Sequence[Tensor], pretrained: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ def kept_lists(
                 f"layers names {path!r}, which is not a list that gets shorter; those that do: "
                 + (", ".join(lists) or "none")
             )
-    return {path: _kept(path, lengths, layers.get(path)) for path, lengths in lists.items()}
+    return {path: _shortened(path, lengths, layers.get(path)) for path, lengths in lists.items()}
 
 
 def origins(
@@ -207,21 +207,21 @@ def _grown(path: str, lengths: Lengths, depth: Depth | Tensor, gap: float) -> Gr
     return GrownList(first, depth_rows(depth, max(sizes[1], 0), sizes[0], gap))
 
 
-def _kept(path: str, lengths: Lengths, chosen: Sequence[int] | None) -> GrownList:
+def _shortened(path: str, lengths: Lengths, numbers: Sequence[int] | None) -> GrownList:
     first, source, target = lengths
     if target > source:
         raise ValueError(
             f"{path!r} has {target} layers in the target, more than the source's {source}: use grow"
         )
     first = min(first, target)  # without equal layers, the last ones are dropped
-    if chosen is None:
+    if numbers is None:
         return GrownList(first, depth_rows("interlace", source - first, target - first))
-    alone, free = list(chosen[:first]), list(chosen[first:])
-    fits = alone == list(range(first)) and all(n in range(first, source) for n in free)
-    if not fits or len(chosen) != target:
+    head, free = list(numbers[:first]), list(numbers[first:])
+    fits = head == list(range(first)) and all(n in range(first, source) for n in free)
+    if not fits or len(numbers) != target:
         start = f"{', '.join(map(str, range(first)))}, then " if first else ""
         raise ValueError(
-            f"layers[{path!r}] is {list(chosen)}, expected {start}{target - first} numbers from "
+            f"layers[{path!r}] is {list(numbers)}, expected {start}{target - first} numbers from "
             f"{first} to {source - 1}"
         )
     return GrownList(first, torch.eye(source, dtype=torch.float64)[free, first:])

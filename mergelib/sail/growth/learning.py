@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Mode = Literal["joint", "alone"]
 Criterion = Callable[[Tensor, Tensor], Tensor]
 COUNTER = "num_batches_tracked"  # of a batch norm
-MEASURED = 500  # examples, at most, on which statistics of batch norms are measured anew
+MEASURED = 500  # examples, at most, to re-estimate batch-norm statistics
 
 
 @dataclass(frozen=True, repr=False)

@@ -148,13 +148,13 @@ class Widening:
         groups = [self.structure.groups[name] for name in factors]
         return _all_of([torch.arange(group.size) < self.sizes[group.name] for group in groups])
 
-    def _mask(self, key: str, chosen: Callable[[Axis], Tensor]) -> Tensor:
-        """Return the entries that ``chosen`` selects on at least one axis."""
+    def _mask(self, key: str, selects: Callable[[Axis], Tensor]) -> Tensor:
+        """Return the entries that ``selects`` selects on at least one axis."""
         axes = self.structure.axes[key]
         mask = torch.zeros((1,) * len(axes), dtype=torch.bool)
         for number, axis in enumerate(axes):
             shape = [-1 if n == number else 1 for n in range(len(axes))]
-            mask = mask | chosen(axis).view(shape)
+            mask = mask | selects(axis).view(shape)
         return mask
 
     def _grows(self, axis: Axis) -> bool:
