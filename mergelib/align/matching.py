@@ -5,10 +5,8 @@ NP-hard for all groups at once, but a linear assignment problem for one group wi
 Algorithm 1 solves group after group in random order until nothing changes. The result depends on
 the initial permutation. Besides the paper's (the identity) we try one that follows the network from
 its inputs, and keep the better result; without it, known permutations of untrained transformers
-were missed in a third of draws.
-
-For attention heads, every pair of heads is first matched inside (queries with keys, and values),
-and then the heads by the values of these matches, which is exact for both together.
+were missed in a third of draws. Attention heads are matched by the values of the best matches
+inside every pair of heads (queries with keys, and values), which is exact for both together.
 """
 
 import math
@@ -140,11 +138,7 @@ class _Match:
         return {name for axis in self.structure.axes[key] for f in axis.layout for name in f}
 
     def _improve(self, name: str) -> None:
-        """Solve one group with the others fixed, and accept the result if the objective rises.
-
-        It can fall only where a parameter has the group on two axes, which makes the problem
-        quadratic.
-        """
+        """Solve one group with the others fixed, and accept the result if the objective rises."""
         change = self._solve(name, list(self.a))
         moved, dots = self._after(change)
         rise = sum(dots.values()) - sum(self._dots[key] for key in dots)

@@ -42,13 +42,13 @@ class CogramSettings(Brief):
         steepness: λ of Eq. 4, at least 0.
         shrinkage: 0..1, how far α is drawn towards the plain mean; see `mixing_weights`.
         order: ``"sequential"`` applies each change before the next decision. ``"simultaneous"``
-            decides all units of a layer against the same M and applies them together; if that does
-            not lower the loss, it tries the better half, and so on.
+            decides all units of a layer against the same M and applies them together, then the
+            better half of them until the loss falls.
         iterations: passes over the network, at least 1.
         loss: averaged over each task, then over tasks.
         rollback: levels at which a change must lower the loss. The paper has none for layers.
-        units: layer to rows ``(units, rows)``, int64, that are decided together, such as those of
-            an attention head; by default every row is a unit.
+        units: layer to rows ``(units, rows)``, int64, that are decided together; by default each
+            row.
     """
 
     levels: Sequence[str] = ("layer",)

@@ -29,7 +29,8 @@ def truncated_svd(
     relative Frobenius error of about 3e-4 in float32 and 1e-8 in float64.
 
     Args:
-        matrix: D, shape ``(m, n)``, float32 or float64, on any device.
+        matrix: D, shape ``(m, n)``, float32 or float64, on any device, finite (else
+            ``ValueError``).
         rank: k, at least 0; it is cut at min(m, n).
         exact: compute a full SVD and cut it.
 
@@ -37,9 +38,6 @@ def truncated_svd(
         U ``(m, k)``, S ``(k,)`` in descending order, and Vh ``(k, n)``. Vectors of the smaller side
         are orthonormal; those of the other side are too while S is well above machine epsilon times
         S[0], and are zero where S is.
-
-    Raises:
-        ValueError: the tensor is not such a matrix or not finite, or the rank is negative.
     """
     if matrix.dim() != 2 or matrix.dtype not in (torch.float32, torch.float64):
         kind = f"{matrix.dtype} of shape {tuple(matrix.shape)}"

@@ -4,9 +4,8 @@ The threshold of TIES (Yadav et al., 2023) is an order statistic of perhaps 10�
 be in files. Usually two passes find it: a strided sample suggests a bracket, then one pass counts
 the magnitudes above it and collects those inside. If the bracket misses, a wider one is tried on
 the right side; if too many lie inside, the interval is bisected over floating-point bit patterns.
-The search ends on any data, and its answer does not depend on the sample.
-
-Symbols: T experts, n entries each, k = ceil(density · n).
+The search ends on any data, and its answer does not depend on the sample. Symbols: T experts, n
+entries each, k = ceil(density · n).
 """
 
 import math

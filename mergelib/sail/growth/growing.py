@@ -51,11 +51,10 @@ def grow(
             (Net2Net, Chen et al., 2016). ``"mean"`` adds units that have no readers yet, and the
             mean to the stream of a pre-norm transformer. Both keep the function; ``"replicate"``
             under a layer norm only for whole multiples. ``"svd"`` (appendix F.1 with W = E U and W
-            = E V), ``"svd_random"`` (W random) and ``"interpolate"`` do not. ``"aki"`` (bert2BERT,
-            Chen et al., 2022) is ``"replicate"`` at any width, except that new heads and hidden
-            units in a list of equal layers get the next layer's weights; it does not keep the
-            function. The last layer and the residual stream have copies. Units are copied in turn,
-            where the paper draws them.
+            = E V), ``"svd_random"`` (W random) and ``"interpolate"`` do not. Nor does ``"aki"``
+            (bert2BERT, Chen et al., 2022), which is ``"replicate"`` at any width, except that new
+            heads and hidden units in a list of equal layers get the next layer's weights. The last
+            layer and the residual stream have copies, made in turn, where the paper draws them.
         depth: how longer lists of layers are filled. ``"identity"`` adds layers with closed
             residual branches, which keeps the function; ``"stack"``, ``"stack_top"``,
             ``"interlace"`` and ``"interpolate"`` follow Eq. 9, see
@@ -64,8 +63,8 @@ def grow(
         gap: of the softmax over Eq. 9's rows; by default there is none.
         noise: for ``"replicate"``, ``"svd"`` and the streams of ``"aki"``: standard deviation,
             relative to a weight's root mean square, of noise on copies that cancels in their sum.
-            The function is kept. Without noise copies have equal gradients and stay equal, so use
-            some (such as 0.3) before training.
+            Without noise copies have equal gradients and stay equal, so use some (such as 0.3)
+            before training.
         generator: draws noise and random directions; by default PyTorch's global one.
 
     Returns:
@@ -73,17 +72,12 @@ def grow(
         integer tensors are the source's.
 
     Raises:
-        ValueError: a module has no description; the networks differ in more than widths and list
-            lengths; an axis shrinks or must not grow; copies are uneven under a layer norm;
-            ``"aki"`` has no list of equal layers; new layers cannot be closed; weights do not fit,
-            are not finite, or differ where the target ties them. The message names the module,
-            group or key.
+        ValueError: networks, weights or options do not fit; the message names the module, group or
+            key.
 
-    >>> small, large = (
-    ...     nn.Sequential(nn.Linear(4, n), nn.ReLU(), nn.Linear(n, 3)) for n in (8, 16)
-    ... )
-    >>> tuple(grow(small, large)["0.weight"].shape)
-    (16, 4)
+        >>> net = lambda width: nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
+        >>> tuple(grow(net(8), net(16))["0.weight"].shape)
+        (16, 4)
     """
     _check_noise(noise, width)
     plan = planned(source, target, state=state, width=width, depth=depth, gap=gap)

@@ -145,9 +145,8 @@ def learn_growth(
         mode: ``"joint"`` minimises the loss of Σ γ_i T_i(θ_i), ``"alone"`` each T_i's own loss,
             after which the T_i may lack a common basis for averaging.
         weights: γ, one per source, of sum 1 (possibly negative); uniform by default.
-        width: initial maps, as in `mergelib.grow`, except ``"svd_random"``. Copies get equal
-            gradients, so combine ``"replicate"``, ``"svd"`` and ``"aki"`` with ``noise``; otherwise
-            there is a warning.
+        width: initial maps, as in `mergelib.grow`, except ``"svd_random"``. Combine copies with
+            noise, because they get equal gradients; otherwise there is a warning.
         depth: initial depth weights; ``"identity"`` has none to learn.
         gap: of the softmax over the pattern of other depths, finite.
         noise: as in `mergelib.grow`; drawn once and fixed.
@@ -163,9 +162,7 @@ def learn_growth(
         batch-norm statistics.
 
     Raises:
-        ValueError: `mergelib.grow` or the maps refuse the networks, there are no sources or labels,
-            weights do not fit, a setting is out of range, or (from PyTorch) a batch norm sees a
-            single value per unit.
+        ValueError: networks, data, weights or settings do not fit.
         FloatingPointError: the loss is not finite.
     """
     import pandas as pd

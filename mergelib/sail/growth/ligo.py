@@ -1,19 +1,18 @@
 """LiGO as published (Wang et al., 2023, and the code of VITA-Group/LiGO), ``maps="ligo"``.
 
-SAIL's maps for one source are LiGO's idea. The publication differs from them:
+It differs from SAIL's maps for one source in these points:
 
 * A width map is [I; B] with a learned B of random rows of sum 1, so old units stay as they are.
-* Readers use the same map as writers. Copies are not counted and norms and attention scores are not
-  corrected, so the function is not kept initially.
+* Readers use the same map as writers, without corrections for copies, norms or scores, so the
+  function is not kept initially.
 * One map serves the whole residual stream; each layer has one for queries, keys, values (over heads
   and their dimensions together) and hidden units.
 * Each entry of each layer has its own depth weights without a softmax, initially a stack with noise
   between 0 and 0.03.
-* Only these maps are learned, in 100 steps from one source.
 
 Our deviations: a fused matrix of queries, keys and values is one entry; lists that do not get
-longer stay as they are; tied tables stay tied; batch norms are refused. The learning rate is
-constant, because the published command ends within the warm-up at 2e-6, where the maps hardly move.
+longer stay as they are; tied tables stay tied; batch norms are refused; the learning rate is
+constant, because the published command ends within the warm-up, where the maps hardly move.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -90,12 +89,7 @@ class BlockWidening(Widening):
 
 
 class PublishedLiGO(Maps):
-    """LiGO's maps of one source, with every B and the depth weights as parameters.
-
-    Raises:
-        ValueError: `mergelib.grow` refuses the pair, there is a batch norm, or there is nothing to
-            learn.
-    """
+    """LiGO's maps of one source, with every B and the depth weights as parameters."""
 
     def __init__(
         self, source: nn.Module, target: nn.Module, generator: torch.Generator | None = None

@@ -57,10 +57,7 @@ class Transformation(Maps):
 
     They begin where `grow` does, and take its arguments, except ``"svd_random"`` and an infinite
     ``gap`` with mixed lists. Noise, free entries of ``"mean"`` and closed new layers are fixed.
-
-    Raises:
-        ValueError: `grow` refuses the pair, a running statistic does not belong to a batch norm, or
-            there is nothing to learn.
+    Running statistics other than batch norms' are a ``ValueError``.
     """
 
     def __init__(

@@ -45,12 +45,11 @@ def shrink(
     """Return weights for a network with fewer hidden units, channels and layers.
 
     If a group has one writer and one reader, both linear, with nothing between them, E = R holds
-    the leading principal directions of the (uncentred) activations, which is the optimal pair.
-    Elsewhere a batch norm or nonlinearity acts on each unit, which does not commute with rotations:
-    E then selects units by QR with pivoting on the readers' inputs, and R is the least-squares
-    estimate of all units from the selected ones. Nothing is lost if the activations' rank is at
-    most the target's width. Batch-norm statistics are the source's;
-    `mergelib.activations.recalibrate` re-estimates them.
+    the leading principal directions of the (uncentred) activations, which is the optimal pair. A
+    batch norm or nonlinearity acts on each unit and does not commute with rotations. There E
+    selects units by QR with pivoting on the readers' inputs, and R is the least-squares estimate of
+    all units from them. Nothing is lost if the activations' rank is at most the target's width.
+    Batch-norm statistics are the source's; `mergelib.activations.recalibrate` re-estimates them.
 
     Shorter lists of layers keep some of the source's layers. This changes the function unless
     growing had added the layers that are removed.
@@ -58,23 +57,19 @@ def shrink(
     Args:
         source: the larger network, run in evaluation mode.
         target: the smaller network; only its shapes are used.
-        inputs: a batch for the source, with more positions than units. Positions of texts and
-            images count as rows.
+        inputs: a batch for the source, with more positions (of examples, texts, images) than units.
         state: the larger network's weights; by default its own.
         layers: by the path of a list of modules, the source layer that each target layer comes
-            from, counted from 0. ``{"blocks": [0, 1]}`` undoes ``"stack"`` from two blocks. The
+            from, counted from 0. ``{"blocks": [0, 1]}`` undoes ``"stack"`` from two blocks; the
             default spreads them evenly, which undoes ``"interlace"``. A first layer of another
-            shape, as in most ResNet stages, stays in place.
+            shape stays in place.
 
     Returns:
         A state dict with the target's keys and ties, in the source's dtypes.
 
     Raises:
-        ValueError: the networks differ in more than hidden units and layers; a list is longer in
-            the target or ``layers`` do not fit; a group is wider in the target, has a norm across
-            its units, belongs to a residual stream, heads or the output, or has readers other than
-            linear layers and convolutions; weights or activations are invalid. The message names
-            the list, group or key.
+        ValueError: the networks differ in more than hidden units and layers, or something does not
+            fit or is not finite. The message names the list, group or key.
     """
     plan = plan_of(source, target, state, kept_lists(source, target, layers or {}), "replicate")
     groups = plan.widening.structure.groups

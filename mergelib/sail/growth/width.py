@@ -125,8 +125,8 @@ class Widening:
     def new(self, key: str) -> Tensor:
         """Return a mask of the entries that ``"mean"`` leaves free; it broadcasts.
 
-        These are inputs of new units whose outputs are zero, readers of zeros behind a norm, and
-        new key dimensions of old heads, whose queries are zero.
+        Free are inputs of new units and readers of zeros, which have no effect yet, and new key
+        dimensions of old heads, whose queries are zero.
         """
         return self._mask(key, lambda axis: self._free(key, axis))
 
