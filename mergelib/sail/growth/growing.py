@@ -75,9 +75,9 @@ def grow(
         ValueError: networks, weights or options do not fit; the message names the module, group or
             key.
 
-        >>> net = lambda width: nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
-        >>> tuple(grow(net(8), net(16))["0.weight"].shape)
-        (16, 4)
+    >>> net = lambda width: nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
+    >>> tuple(grow(net(8), net(16))["0.weight"].shape)
+    (16, 4)
     """
     _check_noise(noise, width)
     plan = planned(source, target, state=state, width=width, depth=depth, gap=gap)
@@ -201,7 +201,9 @@ def _check_choices(width: str, depth: str | Tensor, gap: float) -> None:
         if isinstance(choice, str) and choice not in get_args(kind):
             raise ValueError(f"unknown {name} {choice!r}; known: {', '.join(get_args(kind))}")
     if not gap > 0 or (not math.isinf(gap) and (isinstance(depth, Tensor) or depth == "identity")):
-        raise ValueError(f"gap is {gap}, but it must be positive, and needs a named depth scheme")
+        raise ValueError(
+            f"gap is {gap}, expected a positive number, and inf if depth is 'identity' or rows"
+        )
 
 
 def _check_noise(noise: float, width: str) -> None:
@@ -294,14 +296,9 @@ def _obstacle(widening: Widening, scheme: Width) -> str:
                 f"{name!r} grows from {old} to {new}, no whole multiple, but a norm takes "
                 "statistics across its units, which must all have equally many copies"
             )
-        if scheme == "mean" and name in gated:
-            return (
-                f"{name!r} is multiplied unit by unit by the output of {gated[name]!r}, so width "
-                "'mean' cannot keep the function"
-            )
-        if scheme == "mean" and group.norm == "other":
-            return (
-                f"{name!r} is read without a layer norm, or through a norm of another kind, so "
-                "width 'mean' cannot keep the function"
-            )
+        cause = "is read without a layer norm, or through a norm of another kind"
+        if name in gated:
+            cause = f"is multiplied unit by unit by the output of {gated[name]!r}"
+        if scheme == "mean" and (name in gated or group.norm == "other"):
+            return f"{name!r} {cause}, so width 'mean' cannot keep the function"
     return ""

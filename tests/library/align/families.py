@@ -136,6 +136,6 @@ def inverted(structure: Structure, permutations: Mapping[str, Tensor]) -> dict[s
 def barrier(loss: Callable[[StateDict], float], a: StateDict, b: StateDict) -> float:
     """How far the loss rises above the chord between two networks, at eleven points."""
     weights = torch.linspace(0, 1, 11).tolist()
-    losses = [loss(lerp(a, b, weight)) for weight in weights]
+    losses = [float(loss(lerp(a, b, weight))) for weight in weights]
     chord = [losses[0] + (losses[-1] - losses[0]) * weight for weight in weights]
-    return max(value - line for value, line in zip(losses, chord, strict=True))
+    return float(max(value - line for value, line in zip(losses, chord, strict=True)))
