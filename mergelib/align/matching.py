@@ -27,19 +27,15 @@ from mergelib.structure import Structure, structure_of
 class Alignment(Brief):
     """Result of matching.
 
-    Attributes:
-        state: B's weights, reordered.
-        permutations: of every permutable group; ``permute(b, …)`` gives ``state``.
-        objective: for `git_rebasin` the cosine ⟨A, π(B)⟩ / ‖A‖‖B‖ at the better initial permutation
-            and after every sweep, never decreasing; for `activation_matching` the mean correlation
-            of paired units before and after.
-        converged: whether further sweeps would change nothing.
+    ``objective`` is, for `git_rebasin`, the cosine ⟨A, π(B)⟩ / ‖A‖‖B‖ at the better initial
+    permutation and after every sweep, never decreasing; for `activation_matching`, the mean
+    correlation of paired units before and after.
     """
 
-    state: dict[str, Tensor]
-    permutations: dict[str, Tensor]
+    state: dict[str, Tensor]  # B's weights, reordered
+    permutations: dict[str, Tensor]  # of all permutable groups; permute(b, …) gives the state
     objective: tuple[float, ...]
-    converged: bool
+    converged: bool  # further sweeps would change nothing
 
 
 @torch.no_grad()

@@ -28,7 +28,7 @@ def mixing_weights(losses: Tensor, steepness: float, shrinkage: float = 0.0) -> 
     """Return the experts' weights ``(..., n)``, of sum 1, from losses ``(..., n)`` in nats (Eq. 4).
 
     ``steepness`` λ = 0 gives equal weights. ``shrinkage`` interpolates from Eq. 4 (0) to the plain
-    mean (1), so that a much worse expert still contributes, as the paper's outlook suggests.
+    mean (1), as the paper's outlook suggests.
     """
     weights = torch.softmax(-steepness * losses, dim=-1)
     if shrinkage:

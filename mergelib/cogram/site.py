@@ -26,7 +26,7 @@ class Site:
     """A linear or convolutional layer with its inputs, its output units and its matrix.
 
     ``units`` has shape ``(rows, N, ...)`` and ``matrix`` ``(rows, fan_in + 1)``, weights and
-    biases. Change units by `write`, and put the matrix into the network by `commit`.
+    biases. Change units by `write`; `commit` puts the matrix into the network.
     """
 
     def __init__(self, network: Network, layer: Layer) -> None:

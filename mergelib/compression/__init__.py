@@ -29,21 +29,13 @@ __all__ = ["Compressed", "compress", "load_compressed"]
 
 @dataclass(frozen=True, repr=False)
 class Compressed(Brief):
-    """Experts in compressed form.
-
-    Attributes:
-        method: name of the compression.
-        hyperparameters: all of them, JSON-serialisable.
-        shared: part to state dict, e.g. ``shared["average"]``; stored once.
-        own: task to part to tensors, e.g. ``own["mnist"]["mask"]``.
-        aliases: tied key to the key whose tensor it shares.
-    """
+    """Experts in compressed form."""
 
     method: str
-    hyperparameters: dict[str, Any]
-    shared: dict[str, dict[str, Tensor]]
-    own: dict[str, dict[str, dict[str, Tensor]]]
-    aliases: dict[str, str]
+    hyperparameters: dict[str, Any]  # all of them, JSON-serialisable
+    shared: dict[str, dict[str, Tensor]]  # part to state dict, e.g. shared["average"]
+    own: dict[str, dict[str, dict[str, Tensor]]]  # task to part to tensors
+    aliases: dict[str, str]  # tied key to the key whose tensor it shares
 
     @property
     def tasks(self) -> list[str]:

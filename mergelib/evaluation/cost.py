@@ -23,7 +23,7 @@ def measured(device: torch.device | str = "cpu") -> Iterator[Cost]:
     """Measure the body of a ``with`` block; read the yielded `Cost` afterwards.
 
     On the CPU the peak is Linux's resident high-water mark, which misses memory that the allocator
-    already held; on CUDA it is the allocator's peak on that device, which is synchronised.
+    already held; on CUDA it is the allocator's peak on that device.
     """
     where = torch.device(device)
     cuda = where if where.type == "cuda" else None

@@ -18,46 +18,23 @@ Layout = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class Group:
-    """Indices of several axes that belong together.
+    """Indices of several axes that belong together; README.md explains kinds and norms."""
 
-    Attributes:
-        name: the module that first writes the group, or the axis if it is fixed.
-        kind: ``"units"`` (hidden units or channels), ``"stream"`` (a residual stream), ``"heads"``,
-            ``"head"`` (dimensions inside each head) or ``"fixed"`` (inputs, kernels, positions,
-            vocabularies).
-        size: number of indices; for the dimensions of heads, of one head.
-        permutable: whether every permutation keeps the function; False if fixed or visible in the
-            output.
-        within: for the dimensions of heads, the group of heads; each head may have its own
-            permutation.
-        norm: ``"none"``: no norm takes statistics across the units; ``"layer"``: only layer norms
-            do, and every reader is behind one (pre-norm transformers); ``"other"``: everything
-            else.
-    """
-
-    name: str
+    name: str  # the module that first writes the group, or the axis if it is fixed
     kind: Kind
-    size: int
-    permutable: bool
-    within: str | None = None
-    norm: Norm = "none"
+    size: int  # for the dimensions of heads, that of one head
+    permutable: bool  # every permutation keeps the function; False if the output shows the group
+    within: str | None = None  # for the dimensions of heads, the group of heads
+    norm: Norm = "none"  # which norms take statistics across the units
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a parameter.
+    """One axis of a parameter; README.md explains layouts and roles."""
 
-    Attributes:
-        layout: consecutive parts, each a product of groups, the last group varying fastest.
-        role: ``"write"`` (outputs, biases, vectors of a table), ``"read"`` (inputs), ``"both"`` (a
-            tied table), ``"scale"`` (one factor or statistic per unit), ``"shift"`` (biases of
-            norms), ``"index"`` (rows of a table) or ``"kernel"``.
-        behind: the layer norm before a reader, if any.
-    """
-
-    layout: Layout
+    layout: Layout  # consecutive parts, each a product of groups, the last group varying fastest
     role: Role
-    behind: str | None = None
+    behind: str | None = None  # the layer norm before a reader, if any
 
 
 @dataclass(frozen=True)

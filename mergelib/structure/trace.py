@@ -1,9 +1,4 @@
-"""Derive a structure by following features through the tree of modules, without a forward pass.
-
-Each module class has a *description*, a short function that mirrors its ``forward``: it receives
-the groups of its input features, declares what each parameter axis writes or reads, and returns the
-groups of its output. Modules that keep features apart and in order need no description of axes.
-"""
+"""Derive a structure by following features through the modules; see README.md."""
 
 import math
 from collections.abc import Callable
@@ -169,10 +164,7 @@ class Scope:
         return Features(((self._trace.new(self._path or "model", "units", size),),))
 
     def attention(self, heads: int, size: int) -> tuple[Features, Features, Features]:
-        """Return queries, keys and values of new attention heads.
-
-        Queries and keys share the dimensions of a head, because a score is their inner product.
-        """
+        """Return queries, keys and values of new heads; queries and keys share dimensions."""
         whole = self._trace.new(self._join("heads"), "heads", heads)
         keys = self._trace.new(self._join("keys"), "head", size, whole)
         values = self._trace.new(self._join("values"), "head", size, whole)
@@ -271,9 +263,7 @@ class Scope:
 
 
 def describes(*classes: type[nn.Module] | str) -> Callable[[Description], Description]:
-    """Register a description ``(module, scope, x) -> features`` for module classes.
-
-    Classes may be given by full name, so that their package need not be installed.
+    """Register a description ``(module, scope, x) -> features`` for classes or their full names.
 
     >>> @describes(Residual)                                                    # doctest: +SKIP
     ... def _residual(module, scope, x):

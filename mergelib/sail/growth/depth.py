@@ -123,8 +123,7 @@ def next_layers(source: nn.Module) -> dict[str, str]:
 def closed_keys(structure: Structure, lists: Mapping[str, GrownList]) -> set[str]:
     """Return the entries of new layers to set to zero so that these layers change nothing.
 
-    They are gain and bias of a batch norm that ends the residual branch, or a whole gate that ends
-    it, or else all parameters that write the stream.
+    They belong to the batch norm or gate that ends the residual branch, or else write the stream.
     """
     closed: set[str] = set()
     for path, grown in lists.items():

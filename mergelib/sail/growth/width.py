@@ -85,10 +85,7 @@ class Widening:
         return self.sizes[name] != self.structure.groups[name].size
 
     def axis(self, key: str, number: int) -> Tensor:
-        """Return the map of one axis of a parameter, shape (target, source), float64.
-
-        A tied table also writes, so it keeps E; the norm before its reading side gets the read map.
-        """
+        """Return the map of one axis of a parameter, (target, source), float64."""
         axis = self.structure.axes[key][number]
         tied = key.rpartition(".")[0] in self._before_tied
         if (axis, tied) not in self._axis_maps:
@@ -123,11 +120,7 @@ class Widening:
         return torch.zeros_like(wide)
 
     def new(self, key: str) -> Tensor:
-        """Return a mask of the entries that ``"mean"`` leaves free; it broadcasts.
-
-        Free are inputs of new units and readers of zeros, which have no effect yet, and new key
-        dimensions of old heads, whose queries are zero.
-        """
+        """Return a mask of the entries that ``"mean"`` leaves free, as nothing depends on them."""
         return self._mask(key, lambda axis: self._free(key, axis))
 
     def added(self, key: str) -> Tensor:
