@@ -51,7 +51,7 @@ class BlockWidening(Widening):
         for key, axes in self.structure.axes.items():
             for number in range(len(axes)):
                 for block in (block for part in self._parts(key, number) for block in part):
-                    old = self.known(block.groups)
+                    old = self.in_source(block.groups)
                     if block in self.rows or old.all():
                         continue
                     shape = int((~old).sum()), int(old.sum())
@@ -78,7 +78,7 @@ class BlockWidening(Widening):
         return parts
 
     def _map_of(self, block: Block) -> Tensor:
-        old = self.known(block.groups)
+        old = self.in_source(block.groups)
         count = int(old.sum())
         if block not in self.rows:
             return torch.eye(count, dtype=torch.float64)

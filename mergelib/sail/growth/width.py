@@ -131,12 +131,12 @@ class Widening:
             parts = []
             for factors in axis.layout:
                 inside = all(self.structure.groups[name].kind != "stream" for name in factors)
-                parts.append(~self.known(factors) & (inside and written))
+                parts.append(~self.in_source(factors) & (inside and written))
             return torch.cat(parts)
 
         return self._mask(key, outputs)
 
-    def known(self, factors: Sequence[str]) -> Tensor:
+    def in_source(self, factors: Sequence[str]) -> Tensor:
         """Return a mask of the indices of a product of groups that the source has."""
         groups = [self.structure.groups[name] for name in factors]
         return _all_of([torch.arange(group.size) < self.sizes[group.name] for group in groups])
