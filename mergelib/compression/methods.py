@@ -98,9 +98,6 @@ def tall_masks(
         mask_scale: one number, or one per task, at least 0; the paper chooses it per task from
             0.2..0.6 on validation data.
         base: how τ is merged: sum of task vectors, or the elected sum of TIES.
-
-    Raises:
-        ValueError: ``base`` is unknown, or a task's ``mask_scale`` is missing or negative.
     """
     scales = mask_scale if isinstance(mask_scale, Mapping) else dict.fromkeys(experts, mask_scale)
     for task in experts:
@@ -156,9 +153,6 @@ def cart_indexing(
             counters.
         is_matrix: predicate (key, tensor), whether the tensor is a matrix; a convolution is folded,
             one filter per row.
-
-    Raises:
-        ValueError: ``rest`` is unknown.
     """
     if rest not in ("own", "average"):
         raise ValueError(f"rest is {rest!r}, expected 'own' or 'average'")

@@ -43,6 +43,8 @@ def evaluate(
 
     Raises:
         ValueError: a task is unknown or has no head, or the state dict does not fit the model.
+
+    >>> evaluate(model, merge("average", experts), heads, suite)                # doctest: +SKIP
     """
     candidates = {"state": state}
     return evaluate_many(model, candidates, heads, suite, **options).drop(columns="candidate")

@@ -23,7 +23,7 @@ CHUNK = 2**18  # entries at a time on a CPU, where the buffers then stay in the 
 CHUNK_CUDA = 2**24
 
 
-def kept(density: float, entries: int) -> int:
+def count_to_keep(density: float, entries: int) -> int:
     """Return ceil(density · entries), at least 1: the number of entries that trimming keeps.
 
     The product is rounded to six decimals first: 0.07 of 100 is 7, not 7.000000000000001. A density
@@ -51,7 +51,7 @@ def magnitude_thresholds(tensors: Callable[[], Parameters], density: float) -> l
         ValueError: density is out of range, or there are no entries.
     """
     sample, entries = _strided_sample(tensors)
-    k = kept(density, entries)
+    k = count_to_keep(density, entries)
     if not entries:
         raise ValueError("no entries to select the largest from")
     searches = [_Search(k, entries, row[~row.isnan()]) for row in sample]

@@ -2,7 +2,7 @@
 
 A rule is called with ``experts``, T tensors of one shape (matrices in `low_rank` and `spectral`),
 and, if it needs the pretrained model, with θ_0 of that shape as ``pretrained``; its other
-parameters are hyperparameters.
+parameters are hyperparameters. One out of its range raises a ``ValueError`` that names it.
 """
 
 from importlib import import_module

@@ -20,9 +20,6 @@ def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None
     Hyperparameters:
         weights: T finite numbers, used as they are. `merge` averages running statistics by the
             positive ones, scaled to sum 1.
-
-    Raises:
-        ValueError: the number of weights is wrong, or one is not finite.
     """
     if weights is None:
         weights = [1 / len(experts)] * len(experts)
@@ -69,9 +66,6 @@ def fednova(
         steps: τ_t, T positive numbers: steps, or their sum weighted by learning rates. Equal ones,
             the default, give the average at scale 1.
         scale: factor of the merged task vector.
-
-    Raises:
-        ValueError: the number of steps is wrong, or one is not positive.
     """
     lengths = [1.0] * len(experts) if steps is None else list(steps)
     if len(lengths) != len(experts):
@@ -96,9 +90,6 @@ def slerp(experts: Sequence[Tensor], *, t: float = 0.5) -> Tensor:
 
     Hyperparameters:
         t: position on the path; 0 is the first expert, 1 the second.
-
-    Raises:
-        ValueError: there are not exactly two experts.
     """
     if len(experts) != 2:
         raise ValueError(f"slerp merges exactly 2 experts, got {len(experts)}")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import Group
-from mergelib.numerics.selection import kept, magnitude_thresholds
+from mergelib.numerics.selection import count_to_keep, magnitude_thresholds
 from mergelib.registry import rule
 from mergelib.rules.sparse import elect_and_reduce
 
@@ -25,7 +25,7 @@ def magnitude_bounds(group: Group, density: float, gamma: float) -> Bounds:
         raise ValueError(f"gamma is {gamma}, expected at least 0 and below 1")
     entries = group[0][0].numel()
     dropped = int(gamma * entries)
-    last = min(dropped + kept(density, entries), entries)
+    last = min(dropped + count_to_keep(density, entries), entries)
     low = magnitude_thresholds(lambda: [group], last / entries)
     high = magnitude_thresholds(lambda: [group], (dropped + 1) / entries)
     return list(zip(low, high, strict=True))
@@ -35,7 +35,7 @@ def _bounds(
     tensors: Callable[[], Iterable[tuple[str, Group]]], *, density: float, gamma: float, **_: Any
 ) -> Mapping[str, dict[str, Any]]:
     """First pass of Breadcrumbs: the bounds of every tensor."""
-    kept(density, 1)  # refuse a fraction out of range even without tensors
+    count_to_keep(density, 1)  # refuse a fraction out of range even without tensors
     return {key: {"bounds": magnitude_bounds(group, density, gamma)} for key, group in tensors()}
 
 
@@ -97,9 +97,6 @@ def consensus(
         mask_scale: factor of the other tasks' sum that an entry must exceed, at least 0.
         min_tasks: coordinates used by fewer tasks are reset to θ_0; 0 gives task arithmetic.
         scale: λ.
-
-    Raises:
-        ValueError: ``mask_scale`` is negative.
     """
     if mask_scale < 0:
         raise ValueError(f"mask_scale is {mask_scale}, expected at least 0")
@@ -146,9 +143,6 @@ def della(
         scale: λ on the merged task vector, which is added to θ_0.
         reduce: ``"mean"`` or ``"sum"`` of agreeing entries; see `elect_and_reduce`.
         seed: seed of the draws; `merge` derives one per part of a tensor.
-
-    Raises:
-        ValueError: probabilities are out of range.
     """
     if epsilon < 0 or drop_rate - epsilon / 2 < 0 or drop_rate + epsilon / 2 >= 1:
         raise ValueError(

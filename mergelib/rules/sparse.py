@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import Group
-from mergelib.numerics.selection import magnitude_thresholds
+from mergelib.numerics.selection import count_to_keep, magnitude_thresholds
 from mergelib.registry import rule
 
 Reduce = Literal["mean", "sum"]
@@ -51,11 +51,6 @@ def elect_and_reduce(task_vectors: Tensor, reduce: Reduce) -> Tensor:
     return total
 
 
-def _check_density(density: float) -> None:
-    if not 0 < density <= 1:
-        raise ValueError(f"density is {density}, expected above 0 and at most 1")
-
-
 def _thresholds(
     tensors: Callable[[], Iterable[tuple[str, Group]]],
     *,
@@ -64,7 +59,7 @@ def _thresholds(
     **_: Any,
 ) -> Mapping[str, dict[str, Any]]:
     """First pass of TIES: the magnitude that each expert's entries must reach, per key."""
-    _check_density(density)
+    count_to_keep(density, 1)  # refuse a density out of range even without tensors
     if trim == "model":
         keys: dict[str, None] = {}
 
@@ -112,7 +107,6 @@ def ties(
         thresholds: T magnitudes to trim at; computed from these tensors by default.
     """
     if thresholds is None:
-        _check_density(density)
         thresholds = magnitude_thresholds(lambda: [(experts, pretrained)], density)
     trimmed = [
         trim_below(expert - pretrained, threshold)

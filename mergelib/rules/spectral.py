@@ -66,9 +66,6 @@ def iso_cts(
     Hyperparameters:
         common_fraction: fraction of common directions, in 0..1; 1 is Iso-C.
         scale: λ on the merged task matrix.
-
-    Raises:
-        ValueError: the fraction is outside 0..1.
     """
     if not 0 <= common_fraction <= 1:
         raise ValueError(f"common_fraction is {common_fraction}, expected 0..1")
