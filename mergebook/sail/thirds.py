@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mergelib.sail.divergences import residuals
+from mergebook.sail.distances import residuals
 
 LEAST = 3  # blocks of a third
 

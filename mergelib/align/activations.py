@@ -1,11 +1,8 @@
-"""Activation matching: pairing the units of two networks by what they do on the same inputs.
+"""Activation matching: pair the units of two networks by their activations on the same inputs.
 
-Two units play the same role if they are active on the same inputs, wherever in their layers they
-lie. So run both networks on one batch, correlate every unit of A with every unit of B (Li et al.,
-2016, "Convergent learning"), and pair them so that the sum of the correlations is as large as it
-can be, one assignment problem per group of units (Ainsworth et al., 2023, section 3.1). Reordering
-a layer does not change what other units compute, so the groups are solved independently of each
-other, in one pass. Unlike weight matching it needs inputs, but no labels.
+Every unit of A is correlated with every unit of B (Li et al., 2016), and one assignment problem per
+group maximises the sum of correlations (Ainsworth et al., 2023, section 3.1). Reordering one layer
+does not change other units' activations, so the groups are independent.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,36 +29,32 @@ _LAYERS = (nn.Linear, nn.Embedding, *_CONVOLUTIONS)
 def activation_matching(
     a: StateDict, b: StateDict, model: nn.Module, inputs: Tensor | Mapping[str, Tensor]
 ) -> Alignment:
-    """Reorder the units of B to be active where A's are, as far as one assignment per group can.
+    """Reorder the units of B to correlate best with those of A.
 
-    Activations are the outputs of linear layers, convolutions and embeddings, before the
-    nonlinearity that follows; each unit is standardised over inputs and positions.
-
-    Args:
-        a: the reference, which stays.
-        b: the weights to reorder, of the same structure.
-        model: the model of both; it runs in evaluation mode and is left as it is.
-        inputs: a batch of what it takes, as in `mergelib.activations.layer_inputs`; a few hundred
-            will do.
+    Activations are outputs of linear layers, convolutions and embeddings, standardised per unit
+    over inputs and positions. The model runs in evaluation mode and stays as it is; ``inputs`` is a
+    batch as in `mergelib.activations.layer_inputs`, and a few hundred examples suffice.
 
     Returns:
-        An `Alignment`; its objective is the mean correlation of paired units before and after.
+        An `Alignment`, with the mean correlation of paired units before and after as its objective.
 
     Raises:
-        ValueError: if a state dict does not have the model's structure, or holds NaN or Inf (naming
-            the key), or if none of those layers writes a group of units (naming the group).
+        ValueError: a state dict does not fit the model or is not finite, or no visible layer writes
+            a group. The message names the key or group.
     """
     structure = structure_of(model)
     for name, state in (("a", a), ("b", b)):
         check_state(state, structure, name)
-    seen_a, seen_b = (_activations(model, state, inputs) for state in (a, b))
-    axes = {site: structure.axes[site[0]][site[1]] for site in seen_a}
-    pairs = [(axis, seen_a[site], seen_b[site]) for site, axis in axes.items()]
+    outputs_a, outputs_b = (_activations(model, state, inputs) for state in (a, b))
+    axes = {site: structure.axes[site[0]][site[1]] for site in outputs_a}
+    pairs = [(axis, outputs_a[site], outputs_b[site]) for site, axis in axes.items()]
     permutations: dict[str, Tensor] = {}
     for group in structure.permutable():
         if structure.groups[group].within is None:
             if not any(group in factors for axis in axes.values() for factors in axis.layout):
-                raise ValueError(f"no layer whose output can be seen writes the group {group!r}")
+                raise ValueError(
+                    f"no linear layer, convolution or embedding writes the group {group!r}"
+                )
             permutations |= solve(structure, group, pairs)
     moved = [(x, a, permute_tensor(b, (x,), structure, permutations)) for x, a, b in pairs]
     objective = tuple(_agreement(structure, paired) for paired in (pairs, moved))
@@ -71,15 +64,12 @@ def activation_matching(
 def _activations(
     model: nn.Module, state: StateDict, inputs: Tensor | Mapping[str, Tensor]
 ) -> dict[tuple[str, int], Tensor]:
-    """What every layer writes, standardised, ``(units, inputs · positions)``.
-
-    By the key of its weight and the axis of that which the units lie along.
-    """
-    seen: dict[tuple[str, int], list[Tensor]] = {}
+    """Return standardised outputs ``(units, inputs · positions)`` by weight key and unit axis."""
+    outputs: dict[tuple[str, int], list[Tensor]] = {}
 
     def watch(site: tuple[str, int], units: int) -> Callable[[nn.Module, object, Tensor], None]:
-        def keep(_module: nn.Module, _given: object, output: Tensor) -> None:
-            seen.setdefault(site, []).append(output.detach().movedim(units, 0).flatten(1))
+        def keep(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+            outputs.setdefault(site, []).append(output.detach().movedim(units, 0).flatten(1))
 
         return keep
 
@@ -97,17 +87,17 @@ def _activations(
     finally:
         for handle in handles:
             handle.remove()
-    return {site: _standardised(torch.cat(rows, 1)) for site, rows in seen.items()}
+    return {site: _standardised(torch.cat(rows, 1)) for site, rows in outputs.items()}
 
 
 def _axis(module: nn.Module) -> int:
-    """Along which axis of its weight the units lie that a layer writes."""
+    """Return the axis of a layer's weight that its output units lie along."""
     behind = (nn.Embedding, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
     return 1 if isinstance(module, behind + transposed_linear()) else 0
 
 
 def _standardised(rows: Tensor) -> Tensor:
-    """Rows of mean 0 and norm 1, whose inner products are correlations; constant ones become 0."""
+    """Return rows of mean 0 and norm 1; constant rows become 0."""
     rows = rows.double()
     centred = rows - rows.mean(1, keepdim=True)
     norms = centred.norm(dim=1, keepdim=True)
@@ -116,13 +106,13 @@ def _standardised(rows: Tensor) -> Tensor:
 
 
 def _agreement(structure: Structure, pairs: Pairs) -> float:
-    """The mean correlation of units in the same place, of those that may be permuted and vary."""
-    found = [torch.zeros(0)]
+    """Return the mean correlation of permutable units that vary."""
+    correlations = [torch.zeros(0)]
     for axis, a, b in pairs:
         start = 0
         for factors, size in structure.part_sizes(axis):
             x, y = a[start : start + size], b[start : start + size]
             if any(structure.groups[name].permutable for name in factors):
-                found.append((x * y).sum(1)[x.any(1) | y.any(1)].cpu())
+                correlations.append((x * y).sum(1)[x.any(1) | y.any(1)].cpu())
             start += size
-    return float(torch.cat(found).mean())
+    return float(torch.cat(correlations).mean())

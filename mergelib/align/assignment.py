@@ -1,8 +1,6 @@
-"""Which unit of B goes with which of A: one group of units as a linear assignment problem.
+"""Match one group of units by a linear assignment problem, solved exactly by scipy.
 
-Units are compared by rows: of the weights that write or read them, or of their activations. The sum
-of the inner products of paired rows is made as large as it can be, exactly, by scipy's
-`linear_sum_assignment`.
+The rows of paired units (weights or activations) get the largest sum of inner products.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,15 +16,9 @@ Pairs = Iterable[tuple[Axis, Tensor, Tensor]]
 
 
 def solve(structure: Structure, name: str, pairs: Pairs) -> dict[str, Tensor]:
-    """The best permutation of a group, and of what lies inside its units.
+    """Return the best permutations of a group and of the groups inside its units.
 
-    Args:
-        structure: of the network.
-        name: a permutable group that lies in no other.
-        pairs: what to compare by; axes without the group are passed over.
-
-    Returns:
-        Permutations by name of a group, as `mergelib.align.permute` takes them.
+    ``name`` must be permutable and lie in no other group; ``pairs`` without it are ignored.
     """
     size = structure.groups[name].size
     gains = _gains(structure, name, pairs)
@@ -34,18 +26,15 @@ def solve(structure: Structure, name: str, pairs: Pairs) -> dict[str, Tensor]:
     inner: dict[str, Tensor] = {}
     for group, gain in gains.items():
         width = structure.groups[group].size
-        worth, inner[group] = _match_pairs(gain.view(size, width, size, width))
-        total += worth
-    chosen = _assign(total)
+        values, inner[group] = _match_pairs(gain.view(size, width, size, width))
+        total += values
+    order = _assign(total)
     places = torch.arange(size)
-    return {name: chosen, **{group: table[places, chosen] for group, table in inner.items()}}
+    return {name: order, **{group: table[places, order] for group, table in inner.items()}}
 
 
 def _gains(structure: Structure, name: str, pairs: Pairs) -> dict[str, Tensor]:
-    """⟨A, B⟩ for every pair of units (of A, of B), summed over what they are compared by.
-
-    Where heads have dimensions inside, the pairs are of these, under the name of their group.
-    """
+    """Return Σ ⟨A, B⟩ for every pair of units, or of dimensions inside heads."""
     sizes = {group: structure.groups[group].size for group in structure.groups}
     counts = {group: sizes[name] * sizes[group] for group in structure.inside(name)}
     counts[name] = sizes[name]
@@ -64,7 +53,7 @@ def _gains(structure: Structure, name: str, pairs: Pairs) -> dict[str, Tensor]:
 def _parts(
     structure: Structure, name: str, pairs: Pairs
 ) -> Iterator[tuple[tuple[str, ...], Tensor, Tensor]]:
-    """The parts of axes that have a group among their factors: of A and B, that axis first."""
+    """Yield the parts of axes that contain a group: factors, and tensors of A and B."""
     for axis, a, b in pairs:
         if not any(name in factors for factors in axis.layout):
             continue
@@ -76,13 +65,13 @@ def _parts(
 
 
 def _rows(part: Tensor, shape: list[int], dims: list[int]) -> Tensor:
-    """One row for each index of these dimensions of the first axis."""
+    """Return one row per index of these dimensions of the first axis."""
     split = part.reshape(*shape, -1).movedim(dims, list(range(len(dims))))
     return split.flatten(0, len(dims) - 1).flatten(1)
 
 
 def _assign(gain: Tensor) -> Tensor:
-    """For every row the column that the assignment of the largest sum gives it."""
+    """Return for every row the column of the assignment with the largest sum."""
     with needs("align"):
         from scipy.optimize import linear_sum_assignment
 
@@ -90,20 +79,17 @@ def _assign(gain: Tensor) -> Tensor:
 
 
 def _match_pairs(gain: Tensor) -> tuple[Tensor, Tensor]:
-    """The best match inside every pair of heads.
-
-    Args:
-        gain: shape ``(heads, size, heads, size)``.
+    """Match the dimensions of every pair of heads, for gains ``(heads, size, heads, size)``.
 
     Returns:
-        What it is worth, ``(heads, heads)``, and the permutations, ``(heads, heads, size)``.
+        The values ``(heads, heads)`` and the permutations ``(heads, heads, size)``.
     """
     heads, size = gain.shape[:2]
-    worth, tables = torch.zeros(heads, heads, dtype=gain.dtype), torch.zeros(heads, heads, size)
+    values, tables = torch.zeros(heads, heads, dtype=gain.dtype), torch.zeros(heads, heads, size)
     tables = tables.long()
     for i in range(heads):
         for j in range(heads):
             block = gain[i, :, j]
             tables[i, j] = _assign(block)
-            worth[i, j] = block.gather(1, tables[i, j][:, None]).sum()
-    return worth, tables
+            values[i, j] = block.gather(1, tables[i, j][:, None]).sum()
+    return values, tables

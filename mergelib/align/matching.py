@@ -1,22 +1,16 @@
 """Git Re-Basin by weight matching (Ainsworth et al., 2023, section 3.2, Algorithm 1).
 
-Two networks trained apart may be the same up to the order of their units, and their average is
-poor until one is reordered. Weight matching looks for the permutations π that bring the weights of
-B as near to those of A as can be, ‖A − π(B)‖² = const − 2⟨A, π(B)⟩. All at once that is a sum of
-bilinear assignment problems, NP-hard; for one group of units, all others held, it is a linear
-assignment problem, which scipy solves exactly. Algorithm 1 takes group after group, in random
-order, until nothing changes. From where it starts decides where it ends: beside the paper's start,
-B as it is, there is one that follows the network from its inputs on, and the better end is kept.
-Without it, known permutations of freshly initialised transformers were missed in a third of draws.
-
-Attention heads are one more such group. Here the dimensions inside a head may be in another order
-too, so every pair of heads is matched inside first (queries with keys, and values), and the heads
-then by what the best matches inside are worth: exact for both together.
+Weight matching searches permutations π that minimise ‖A − π(B)‖² = const − 2⟨A, π(B)⟩. This is
+NP-hard for all groups at once, but a linear assignment problem for one group with the others fixed.
+Algorithm 1 solves group after group in random order until nothing changes. The result depends on
+the initial permutation. Besides the paper's (the identity) we try one that follows the network from
+its inputs, and keep the better result; without it, known permutations of untrained transformers
+were missed in a third of draws. Attention heads are matched by the values of the best matches
+inside every pair of heads (queries with keys, and values), which is exact for both together.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,29 +19,23 @@ from mergelib.align.assignment import solve
 from mergelib.align.permutations import identity, permute, permute_tensor
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
-from mergelib.statedict import Experts, StateDict, is_finite, is_statistic, name_experts
+from mergelib.statedict import StateDict, is_finite, is_statistic
 from mergelib.structure import Structure, structure_of
 
 
 @dataclass(frozen=True, repr=False)
 class Alignment(Brief):
-    """What matching found.
+    """Result of matching.
 
-    Attributes:
-        state: B's weights, reordered.
-        permutations: of every permutable group, as `permute` takes them: ``permute(b, …)`` is
-            ``state``.
-        objective: what is maximised. For `git_rebasin` ⟨A, π(B)⟩ over the norms of both (their
-            cosine), from the better of two starts and after every sweep of the descent from there;
-            it never falls. For `activation_matching` the mean correlation of paired units, before
-            and after.
-        converged: whether more sweeps would change nothing.
+    ``objective`` is, for `git_rebasin`, the cosine ⟨A, π(B)⟩ / ‖A‖‖B‖ at the better initial
+    permutation and after every sweep, never decreasing; for `activation_matching`, the mean
+    correlation of paired units before and after.
     """
 
-    state: dict[str, Tensor]
-    permutations: dict[str, Tensor]
+    state: dict[str, Tensor]  # B's weights, reordered
+    permutations: dict[str, Tensor]  # of all permutable groups; permute(b, …) gives the state
     objective: tuple[float, ...]
-    converged: bool
+    converged: bool  # further sweeps would change nothing
 
 
 @torch.no_grad()
@@ -61,23 +49,22 @@ def git_rebasin(
     tolerance: float = 1e-9,
     device: torch.device | str | None = None,
 ) -> Alignment:
-    """Reorder the units of B so that its weights are as near to A's as weight matching finds.
+    """Reorder the units of B to bring its weights close to A's by weight matching.
 
     Args:
-        a: the reference, which stays.
+        a: the reference weights.
         b: the weights to reorder, of the same structure.
         model: the model of both, or its `mergelib.structure.Structure`.
-        iterations: sweeps over all groups, at least 1.
-        seed: of the order in which a sweep takes the groups.
-        tolerance: stop when a sweep raises the cosine by no more than that.
-        device: where to compute; by default where A is. Assignments are solved on the CPU.
+        iterations: largest number of sweeps over all groups, at least 1.
+        seed: seed of the order of groups in a sweep.
+        tolerance: stop when a sweep raises the cosine by at most this.
+        device: where to compute, by default where A is; assignments run on the CPU.
 
     Returns:
-        An `Alignment`. Running statistics move with their channels but are not matched.
+        An `Alignment`. Running statistics are permuted but not matched.
 
     Raises:
-        ValueError: if a state dict does not have the structure, or holds NaN or Inf (naming the
-            key); iterations below 1.
+        ValueError: a state dict does not fit or is not finite (naming the key), or iterations < 1.
     """
     if iterations < 1:
         raise ValueError(f"iterations is {iterations}, expected at least 1")
@@ -100,7 +87,7 @@ def git_rebasin(
 
 
 class _Match:
-    """A, B as reordered so far, and the permutations that led there."""
+    """A, the reordered B, and the permutations so far."""
 
     def __init__(
         self, a: StateDict, b: StateDict, structure: Structure, device: torch.device | str | None
@@ -123,7 +110,7 @@ class _Match:
         return sum(self._dots.values()) / self._scale
 
     def descend(self, iterations: int, seed: int, tolerance: float) -> list[float]:
-        """Algorithm 1; returns the cosine at the start and after every sweep."""
+        """Run Algorithm 1; return the cosine at the beginning and after every sweep."""
         generator = torch.Generator().manual_seed(seed)
         objective = [self.cosine()]
         for _ in range(iterations):
@@ -135,10 +122,7 @@ class _Match:
         return objective
 
     def follow(self) -> None:
-        """Match from inputs to outputs, each group by the parameters all else of which is settled.
-
-        A start for the descent in which no group is matched against others still out of order.
-        """
+        """Match groups from inputs to outputs, by parameters whose other groups are matched."""
         settled = set(self.structure.groups) - set(self.permutations)
         for name in self.groups:
             settled |= {name, *self.structure.inside(name)}
@@ -150,11 +134,7 @@ class _Match:
         return {name for axis in self.structure.axes[key] for f in axis.layout for name in f}
 
     def _improve(self, name: str) -> None:
-        """Solve one group, all others held, and keep the result if the objective rises.
-
-        It cannot fall, except where a parameter has the group on two axes: there the problem is
-        quadratic, and the assignment solves it with one of the axes held.
-        """
+        """Solve one group with the others fixed, and accept the result if the objective rises."""
         change = self._solve(name, list(self.a))
         moved, dots = self._after(change)
         rise = sum(dots.values()) - sum(self._dots[key] for key in dots)
@@ -162,7 +142,7 @@ class _Match:
             self._accept(name, change, moved, dots)
 
     def _after(self, change: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """B's tensors that a change moves, as they would be, and their products with A's."""
+        """Return B's tensors that a change moves, and their products with A's."""
         moved = {}
         for key, tensor in self.b.items():
             permuted = permute_tensor(tensor, self.structure.axes[key], self.structure, change)
@@ -171,7 +151,7 @@ class _Match:
         return moved, {key: _dot(self.a[key], tensor) for key, tensor in moved.items()}
 
     def _solve(self, name: str, keys: list[str]) -> dict[str, Tensor]:
-        """The best permutation of a group, and of what lies inside, by these parameters."""
+        """Return the best permutations of a group, by these parameters."""
         pairs = (
             (axis, self.a[key].movedim(number, 0), self.b[key].movedim(number, 0))
             for key in keys
@@ -180,11 +160,7 @@ class _Match:
         return solve(self.structure, name, pairs)
 
     def _accept(
-        self,
-        name: str,
-        change: dict[str, Tensor],
-        moved: dict[str, Tensor],
-        dots: dict[str, float],
+        self, name: str, change: dict[str, Tensor], moved: dict[str, Tensor], dots: dict[str, float]
     ) -> None:
         self.b |= moved
         self._dots |= dots
@@ -195,36 +171,12 @@ class _Match:
             self.permutations[group] = earlier.gather(-1, permutation)
 
 
-def align_experts(
-    experts: Experts, reference: StateDict, model: nn.Module | Structure, **options: Any
-) -> dict[str, dict[str, Tensor]]:
-    """Every expert reordered to match one reference, ready for `mergelib.merge`.
-
-    Args:
-        experts: mapping of name to state dict, or a list of state dicts.
-        reference: the state dict that stays; one of the experts, or another.
-        model: the model of all, or its `mergelib.structure.Structure`.
-        **options: those of `git_rebasin`.
-
-    Raises:
-        ValueError: as `git_rebasin`, naming the expert.
-    """
-    structure = model if isinstance(model, Structure) else structure_of(model)
-    named = name_experts(experts)
-    for name, expert in named.items():
-        check_state(expert, structure, name)
-    return {
-        name: git_rebasin(reference, expert, structure, **options).state
-        for name, expert in named.items()
-    }
-
-
 def check_state(state: StateDict, structure: Structure, name: str) -> None:
-    """Raise ``ValueError`` for weights of another structure, or with NaN or Inf in them."""
+    """Raise ``ValueError`` if weights do not fit the structure or are not finite."""
     structure.check(state, name)
     for key in structure.axes:
         if not is_finite(state[key]):
-            raise ValueError(f"{name}[{key!r}] holds NaN or Inf")
+            raise ValueError(f"{name}[{key!r}] contains NaN or Inf")
 
 
 def _dot(x: Tensor, y: Tensor) -> float:

@@ -1,7 +1,7 @@
-"""Permuting the units of a network: the symmetries that Git Re-Basin searches.
+"""Permutations of a network's units.
 
-A permutation of a group says for each new place which old index comes there, ``new = old[p]``. For
-the dimensions inside heads it has one row for each (new) head, since every head may order its own.
+A permutation lists the old index of each new place, ``new = old[p]``. For the dimensions inside
+heads it has one row per (new) head.
 """
 
 from collections.abc import Mapping
@@ -20,20 +20,11 @@ Permutations = Mapping[str, Tensor]
 def permute(
     state: StateDict, structure: Structure, permutations: Permutations
 ) -> dict[str, Tensor]:
-    """Reorder the units of a network; its function stays the same.
+    """Return a state dict with reordered units, which computes the same function.
 
-    Args:
-        state: the weights; running statistics move with their channels, integers are copied.
-        structure: of the model, see `mergelib.structure.structure_of`.
-        permutations: by name of a group, int64 of shape ``(size,)``, or ``(heads, size)`` for the
-            dimensions inside heads; a group that is left out stays as it is.
-
-    Returns:
-        A new state dict of the same keys, dtypes, devices and ties.
-
-    Raises:
-        ValueError: for a state dict of another structure (naming the key), a group that is unknown
-            or may not be permuted, or what is no permutation of it.
+    Permutations map a group to int64 ``(size,)``, or ``(heads, size)`` for dimensions inside heads;
+    other groups stay as they are. Running statistics move with their channels. A state dict or
+    permutation that does not fit is a ``ValueError`` that names the key or group.
     """
     structure.check(state, "state")
     check_permutations(structure, permutations)
@@ -52,7 +43,7 @@ def permute(
 def permute_tensor(
     tensor: Tensor, axes: tuple[Axis, ...], structure: Structure, permutations: Permutations
 ) -> Tensor:
-    """One parameter with its axes reordered; the parameter itself if nothing moves."""
+    """Return one parameter with its axes reordered, or the parameter itself if nothing moves."""
     for number, axis in enumerate(axes):
         if any(name in permutations for factors in axis.layout for name in factors):
             order = _order(axis, structure, permutations)
@@ -61,7 +52,7 @@ def permute_tensor(
 
 
 def _order(axis: Axis, structure: Structure, permutations: Permutations) -> Tensor:
-    """Which old index comes to each place of an axis."""
+    """Return the old index of each place of an axis."""
     parts: list[Tensor] = []
     start = 0
     for factors, length in structure.part_sizes(axis):
@@ -76,13 +67,13 @@ def _order(axis: Axis, structure: Structure, permutations: Permutations) -> Tens
 
 
 def check_permutations(structure: Structure, permutations: Permutations) -> None:
-    """Raise ``ValueError`` naming the first group that may not be permuted so."""
+    """Raise ``ValueError`` for the first invalid permutation."""
     for name, permutation in permutations.items():
         group = structure.group(name)
         if not group.permutable:
             raise ValueError(
-                f"group {name!r} may not be permuted: it is "
-                + ("fixed" if group.kind == "fixed" else "what the model's output shows")
+                f"group {name!r} may not be permuted because it is "
+                + ("fixed" if group.kind == "fixed" else "visible in the model's output")
             )
         shape = table_shape(structure, name)
         if permutation.shape != shape or permutation.dtype != torch.long:
@@ -91,11 +82,11 @@ def check_permutations(structure: Structure, permutations: Permutations) -> None
                 f"{tuple(permutation.shape)}, expected torch.int64 of shape {shape}"
             )
         if not (permutation.cpu().sort(-1).values == torch.arange(group.size)).all():
-            raise ValueError(f"what is given for {name!r} is no permutation of {group.size}")
+            raise ValueError(f"the table for {name!r} is not a permutation of {group.size} indices")
 
 
 def table_shape(structure: Structure, name: str) -> tuple[int, ...]:
-    """The shape of a group's permutation."""
+    """Return the shape of a group's permutation."""
     group = structure.groups[name]
     if group.within is None:
         return (group.size,)
@@ -103,7 +94,7 @@ def table_shape(structure: Structure, name: str) -> tuple[int, ...]:
 
 
 def identity(structure: Structure) -> dict[str, Tensor]:
-    """The permutations that change nothing, of all permutable groups."""
+    """Return identity permutations of all permutable groups."""
     return {
         name: torch.arange(structure.groups[name].size)
         .expand(table_shape(structure, name))
@@ -113,19 +104,9 @@ def identity(structure: Structure) -> dict[str, Tensor]:
 
 
 def random_permutations(structure: Structure, *, seed: int = 0) -> dict[str, Tensor]:
-    """Uniformly random permutations of all permutable groups."""
+    """Return uniformly random permutations of all permutable groups."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: torch.rand(table_shape(structure, name), generator=generator).argsort(-1)
         for name in structure.permutable()
     }
-
-
-def invert(structure: Structure, permutations: Permutations) -> dict[str, Tensor]:
-    """Permutations that undo these, one after the other on any state dict."""
-    inverse = {name: permutation.argsort(-1) for name, permutation in permutations.items()}
-    for name in permutations:
-        heads = structure.group(name).within
-        if heads in inverse:  # the row of an old head lies where that head went
-            inverse[name] = inverse[name][inverse[heads]]
-    return inverse

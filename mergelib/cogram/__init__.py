@@ -1,7 +1,7 @@
-"""CoGraM: experts merged part by part, by the loss that each part has in its place.
+"""CoGraM: merge experts part by part, by the loss that each part has in place.
 
-The procedure is ``mergelib.adapt("cogram", ...)``; here are the prototypes on which it may judge,
-and the short training that may follow it.
+Call it as ``mergelib.adapt("cogram", ...)``. `prototypes` makes representatives to compare on, and
+`kickoff` and `fine_tune` train the merged network.
 """
 
 from mergelib.cogram.finetuning import fine_tune, kickoff

@@ -1,9 +1,7 @@
-"""CoGraM's decisions: how candidates are weighed, when a part is refined, when a change stays.
+"""CoGraM's decisions: weights of candidates, refinement of parts, and acceptance of changes.
 
-For one part of the network (a layer, a neuron, a weight), L_n is the loss with expert n's values in
-its place. With two experts A and B the weight of A is Eq. 4, α = σ(-λ ΔL) with ΔL = L_A - L_B; with
-more it is the softmax of -λ L_n, of which Eq. 4 is the case of two (Lenz, CoGraM). The log holds a
-row a decision.
+L_n is the loss with expert n's values in a part's place. For two experts the weight of A is α =
+σ(-λ ΔL) with ΔL = L_A - L_B (Eq. 4); for more it is the softmax of -λ L_n (Lenz, CoGraM).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,19 +19,16 @@ if TYPE_CHECKING:
 LEVELS = ("layer", "neuron", "weight")
 MERGE, UNCERTAIN, COARSE = "merge", "uncertain", "coarse"
 INFINITY = float("inf")
-ROUNDING = 1e-12  # a smaller difference of losses, relative to them, is no difference
+ROUNDING = 1e-12  # smaller relative differences of losses are rounding errors
 
 Thresholds = Mapping[str, tuple[float, float]]
 
 
 def mixing_weights(losses: Tensor, steepness: float, shrinkage: float = 0.0) -> Tensor:
-    """Weights of the experts, ``(..., n)`` and summing to 1, from their losses (Eq. 4).
+    """Return the experts' weights ``(..., n)``, of sum 1, from losses ``(..., n)`` in nats (Eq. 4).
 
-    Args:
-        losses: L_n in nats, shape ``(..., n)``.
-        steepness: λ; 0 weighs all alike, a large one takes the best.
-        shrinkage: from 0, Eq. 4, to 1, the plain mean. It keeps a much worse expert from being left
-            out altogether, for which the paper's outlook asks.
+    ``steepness`` λ = 0 gives equal weights. ``shrinkage`` interpolates from Eq. 4 (0) to the plain
+    mean (1), as the paper's outlook suggests.
     """
     weights = torch.softmax(-steepness * losses, dim=-1)
     if shrinkage:
@@ -42,28 +37,20 @@ def mixing_weights(losses: Tensor, steepness: float, shrinkage: float = 0.0) -> 
 
 
 def case(spread: float, low: float, high: float) -> str:
-    """What to do at a spread |ΔL| of losses (the paper's cases 1 to 3).
-
-    ``"uncertain"`` below ``low`` and ``"coarse"`` above ``high`` ask for a finer level; between
-    them, ends included, the part is merged as it is.
-    """
+    """Return the paper's case for a spread |ΔL|: uncertain, coarse, or merge (ends included)."""
     if spread < low:
         return UNCERTAIN
     return COARSE if spread > high else MERGE
 
 
 def bar(before: float) -> float:
-    """The loss that a change must stay below to be kept (Eq. 7): ``before``, less rounding."""
+    """Return the loss that an accepted change must be below (Eq. 7)."""
     return before - ROUNDING * max(1.0, abs(before))
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides at every level; see `mergelib.cogram.refine.CogramSettings`.
-
-    Raises:
-        ValueError: levels out of order, thresholds or numbers out of range.
-    """
+    """The rules of decision; see `mergelib.cogram.refine.CogramSettings`."""
 
     levels: Sequence[str]
     thresholds: Thresholds
@@ -72,10 +59,10 @@ class Rules:
     rollback: Sequence[str]
 
     def __post_init__(self) -> None:
-        for name, chosen in (("levels", self.levels), ("rollback", self.rollback)):
-            known = [level for level in LEVELS if level in chosen]
-            if isinstance(chosen, str) or known != list(chosen):
-                raise ValueError(f"{name} is {chosen!r}, expected some of {LEVELS} in this order")
+        for name, levels in (("levels", self.levels), ("rollback", self.rollback)):
+            in_order = [level for level in LEVELS if level in levels]
+            if isinstance(levels, str) or in_order != list(levels):
+                raise ValueError(f"{name} is {levels!r}, expected some of {LEVELS} in this order")
         if not self.levels:
             raise ValueError(f"levels is empty, expected some of {LEVELS}")
         for level, ends in self.thresholds.items():
@@ -89,14 +76,11 @@ class Rules:
             raise ValueError(f"shrinkage is {self.shrinkage}, expected 0 to 1")
 
     def merges(self, level: str, losses: Sequence[float]) -> bool:
-        """Whether a part with these losses is merged, and not left to a finer level."""
+        """Whether a part with these losses is merged at this level."""
         return case(max(losses) - min(losses), *self._ends(level)) == MERGE
 
     def judge(self, level: str, losses: Tensor, *, last: bool) -> "Judgement":
-        """What K parts come to, from the losses ``(K, n)`` with each expert's values in them.
-
-        At the last level everything merges, as nothing finer follows.
-        """
+        """Return the judgement of K parts from losses ``(K, n)``; at the last level all merge."""
         spreads = losses.amax(1) - losses.amin(1)
         cases = [MERGE] * len(spreads)
         if not last:
@@ -105,40 +89,31 @@ class Rules:
         return Judgement(losses, spreads, cases, weights, torch.full_like(spreads, float("nan")))
 
     def _ends(self, level: str) -> tuple[float, float]:
-        """The thresholds of a level."""
         return self.thresholds.get(level, (0.0, INFINITY))
 
     def ceiling(self, level: str, before: float) -> float:
-        """The loss that a change at this level must stay below."""
+        """Return the loss that an accepted change at this level must be below."""
         return bar(before) if level in self.rollback else INFINITY
 
 
 @dataclass(repr=False)
 class Judgement(Brief):
-    """What K parts come to.
+    """Decisions on K parts."""
 
-    Attributes:
-        losses: with each expert's values in the part's place, ``(K, n)``.
-        spreads: |ΔL| of each, ``(K,)``.
-        cases: of each.
-        weights: of the experts in the mixture, ``(K, n)``.
-        after: loss with the mixture in place, ``(K,)``; NaN where left to a finer level.
-    """
-
-    losses: Tensor
-    spreads: Tensor
+    losses: Tensor  # with each expert's values, ``(K, n)``
+    spreads: Tensor  # |ΔL|, ``(K,)``
     cases: list[str]
-    weights: Tensor
-    after: Tensor
+    weights: Tensor  # of the experts in the mixture, ``(K, n)``
+    after: Tensor  # loss with the mixture, ``(K,)``; NaN if decided at a finer level
 
     @property
     def merging(self) -> list[int]:
-        """The parts that merge."""
+        """Indices of the parts that merge."""
         return [i for i, outcome in enumerate(self.cases) if outcome == MERGE]
 
     @classmethod
     def join(cls, parts: Sequence["Judgement"]) -> "Judgement":
-        """Several as one."""
+        """Return several judgements as one."""
         tensors = ("losses", "spreads", "weights", "after")
         joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in tensors}
         return cls(cases=[outcome for part in parts for outcome in part.cases], **joined)
@@ -146,32 +121,27 @@ class Judgement(Brief):
 
 @dataclass
 class Log:
-    """Decisions in blocks of columns, one table at the end.
-
-    Attributes:
-        names: of the experts.
-        place: the columns that all of the coming blocks share, iteration and layer.
-    """
+    """Blocks of decisions; ``place`` holds the columns that the next blocks share."""
 
     names: Sequence[str]
     place: dict[str, Any] = field(default_factory=dict)
     _blocks: list[dict[str, Any]] = field(default_factory=list)
 
     def add(
-        self, level: str, units: Any, weights: Any, judged: Judgement, before: Any, accepted: Any
+        self, level: str, units: Any, weights: Any, judgement: Judgement, before: Any, accepted: Any
     ) -> None:
-        """A block of decisions: each argument has a value for each of them, or one for all."""
+        """Add a block; each argument has one value per decision or one for all."""
         block = {**self.place, "level": level, "unit": units, "weight": weights}
-        block |= {"case": judged.cases, "spread": judged.spreads.tolist()}
-        for what, values in (("loss", judged.losses), ("alpha", judged.weights)):
+        block |= {"case": judgement.cases, "spread": judgement.spreads.tolist()}
+        for what, values in (("loss", judgement.losses), ("alpha", judgement.weights)):
             for name, column in zip(self.names, values.T.tolist(), strict=True):
                 block[f"{what} {name}"] = column
         self._blocks.append(
-            {**block, "before": before, "after": judged.after.tolist(), "accepted": accepted}
+            {**block, "before": before, "after": judgement.after.tolist(), "accepted": accepted}
         )
 
     def table(self) -> "pd.DataFrame":
-        """All decisions, one per row."""
+        """Return all decisions, one per row."""
         import pandas as pd
 
         columns: dict[str, list[Any]] = {}

@@ -1,8 +1,7 @@
-"""The network that CoGraM works on: its layers, and its loss on the data that decide.
+"""The network that CoGraM works on: its layers, and its loss on the data.
 
-Layers are the modules that own tensors, in the order in which they run. Everything is computed in
-double precision: decisions hang on the sixth digit of a loss, and shall not depend on the order of
-summation.
+Losses are computed in double precision, because decisions depend on their sixth digit and must not
+depend on the order of summation.
 """
 
 import copy
@@ -27,22 +26,15 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, repr=False)
 class Layer(Brief):
-    """A module that owns tensors.
+    """A module that owns tensors."""
 
-    Attributes:
-        name: its path in the model, empty for the model itself.
-        module: in the working copy of the network.
-        tensors: local name to floating parameter or buffer, the network's own.
-        refinable: it has units: a linear or convolutional layer that runs once and shares nothing.
-    """
-
-    name: str
-    module: nn.Module
-    tensors: Tensors
-    refinable: bool
+    name: str  # its path, empty for the model itself
+    module: nn.Module  # in the working copy of the network
+    tensors: Tensors  # floating parameters and buffers by local name
+    refinable: bool  # it has units: it is linear or convolutional, runs once and shares nothing
 
     def part_of(self, state: StateDict) -> Tensors:
-        """This layer's tensors in a state dict of the model, in double precision."""
+        """Return this layer's tensors in a state dict, in double precision."""
         prefix = f"{self.name}." if self.name else ""
         return {
             key: state[prefix + key].to(tensor.device, torch.float64)
@@ -50,19 +42,19 @@ class Layer(Brief):
         }
 
     def write(self, tensors: Tensors) -> None:
-        """Put other values in this layer's place."""
+        """Copy other values into this layer's tensors."""
         for key, tensor in self.tensors.items():
             tensor.copy_(tensors[key])
 
     def matrix(self, tensors: Tensors) -> Tensor:
-        """Weights and bias of a refinable layer, a row a unit: ``(rows, fan_in + 1)``."""
+        """Return weights and bias as ``(rows, fan_in + 1)``, one row per unit."""
         parts = [tensors["weight"].flatten(1)]
         if "bias" in tensors:
             parts.append(tensors["bias"][:, None])
         return torch.cat(parts, 1)
 
     def from_matrix(self, matrix: Tensor) -> Tensors:
-        """The tensors that make such a matrix."""
+        """Return the tensors for such a matrix."""
         weight = self.tensors["weight"]
         count = weight[0].numel()
         tensors = {"weight": matrix[:, :count].view_as(weight)}
@@ -70,15 +62,10 @@ class Layer(Brief):
 
 
 class Network:
-    """A working copy of the model in double precision, with the data on which it is judged.
-
-    Args:
-        problem: its model is copied; its data have targets, and go through the model all at once.
-        state: where it begins.
-        loss: ``"cross_entropy"`` or ``"mse"``; the mean over the tasks of each one's mean.
+    """A working copy of the model in double precision, with the data of all tasks.
 
     Raises:
-        ValueError: targets that do not fit what a task's head gives, naming the task.
+        ValueError: targets do not fit a head's output; the message names the task.
     """
 
     def __init__(self, problem: Problem, state: StateDict, loss: str) -> None:
@@ -98,14 +85,14 @@ class Network:
         parts = self.model(self.inputs).split([*self.sizes.values()])
         shapes = [head(part).shape for head, part in zip(self.heads, parts, strict=True)]
         self._check(shapes)
-        if self.entropy:  # what a loss takes of the log-probabilities: -1/N of each right class
+        if self.entropy:  # weights of log-probabilities in the loss: -1/N for each right class
             self.targets = [
                 functional.one_hot(target, shape[-1]).double().flatten() / -target.numel()
                 for target, shape in zip(self.targets, shapes, strict=True)
             ]
 
     def _check(self, shapes: list[torch.Size]) -> None:
-        """Refuse targets that do not fit what the heads give."""
+        """Check that targets fit the outputs of the heads."""
         for task, targets, shape in zip(self.sizes, self.targets, shapes, strict=True):
             expected = shape[:-1] if self.entropy else shape
             if targets.shape != expected:
@@ -117,11 +104,11 @@ class Network:
                 check_classes(task, targets, shape[-1])
 
     def loss(self) -> float:
-        """Of the network as it is."""
+        """Return the loss of the network as it is."""
         return self.losses(self.model(self.inputs)[None]).item()
 
     def losses(self, outputs: Tensor) -> Tensor:
-        """From the model's outputs for every candidate, ``(K, N, ...)``, to losses ``(K,)``."""
+        """Return losses ``(K,)`` from outputs ``(K, N, ...)`` of candidates."""
         parts = outputs.split([*self.sizes.values()], 1) if len(self.sizes) > 1 else [outputs]
         losses = []
         for head, targets, part in zip(self.heads, self.targets, parts, strict=True):
@@ -138,7 +125,7 @@ class Network:
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean(0)
 
     def layers(self) -> list[Layer]:
-        """Those with floating tensors, in the order in which they run; tied tensors count once."""
+        """Return layers with floating tensors in the order of the forward pass, tied ones once."""
         calls: dict[nn.Module, int] = {}
 
         def count(module: nn.Module, *_: object) -> None:
@@ -149,32 +136,29 @@ class Network:
         for handle in handles:
             handle.remove()
         tied = tied_keys(self.model.state_dict())
-        shared = {*tied, *tied.values()}
-        order = list(calls)
+        names_of_ties = {*tied, *tied.values()}
         layers = []
         for name, module in self.model.named_modules():
             prefix = f"{name}." if name else ""
-            own = {
+            tensors = {
                 key: tensor
-                for key, tensor in _own_tensors(module).items()
+                for key, tensor in _tensors_of(module).items()
                 if tensor.is_floating_point() and prefix + key not in tied
             }
-            if own:
-                alone = calls.get(module) == 1 and not any(prefix + key in shared for key in own)
+            if tensors:
+                untied = not any(prefix + key in names_of_ties for key in tensors)
                 kind = isinstance(module, (nn.Linear, *CONVOLUTIONS))
-                layers.append(Layer(name, module, own, alone and kind))
-        return sorted(layers, key=lambda layer: _position(layer.module, order))
+                refinable = kind and untied and calls.get(module) == 1
+                layers.append(Layer(name, module, tensors, refinable))
+        places = {module: place for place, module in enumerate(calls)}  # the rest come last
+        return sorted(layers, key=lambda layer: places.get(layer.module, len(places)))
 
 
 def _double(x: Tensor) -> Tensor:
     return x.double() if x.is_floating_point() else x
 
 
-def _own_tensors(module: nn.Module) -> Tensors:
-    own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-    return {name: tensor for name, tensor in own if name not in module._non_persistent_buffers_set}
-
-
-def _position(module: nn.Module, order: list[nn.Module]) -> int:
-    """Where a module comes in; one that is never called, only read, goes last."""
-    return order.index(module) if module in order else len(order)
+def _tensors_of(module: nn.Module) -> Tensors:
+    tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    hidden = module._non_persistent_buffers_set
+    return {name: tensor for name, tensor in tensors if name not in hidden}

@@ -1,8 +1,8 @@
-"""The two orders in which the units of a layer, and their weights, are decided.
+"""The two orders of deciding a layer's units and weights.
 
-*Sequential*: a change that is kept is in force for the next decision. *Simultaneous*: all units are
-judged against the same network, then what helps is put in together and checked once more; the
-paper's *finalization* allows that reading.
+*Sequential*: a change takes effect before the next decision. *Simultaneous*: all units are decided
+against the same network, then improvements are applied together and checked once more, one reading
+of the paper's *finalization*.
 """
 
 from collections.abc import Callable
@@ -15,24 +15,20 @@ from mergelib.cogram.site import BUDGET, Site
 
 
 def sequential(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log: Log) -> None:
-    """Decide the units of a layer one after the other, and the weights of each right after it.
+    """Decide the units of a layer in turn, each followed by its weights.
 
-    Args:
-        site: the layer in its place; it is changed.
-        experts: the layer's matrix in every expert, ``(n, rows, fan_in + 1)``.
-        groups: the rows of each unit, ``(units, rows)``.
-        rules: what decides.
-        log: gets one row per decision.
+    ``experts`` holds the layer's matrices, ``(n, rows, fan_in + 1)``, and ``groups`` the rows of
+    each unit, ``(units, rows)``. The site and the log are updated.
     """
     before = site.network.loss()
-    given = _units(site, experts, groups)
+    units = _units(site, experts, groups)
     last = "weight" not in rules.levels
     neurons = _Series(rules, "neuron", last)
-    for unit, (rows, proposals) in enumerate(zip(groups, given, strict=True)):
+    for unit, (rows, proposals) in enumerate(zip(groups, units, strict=True)):
         if "neuron" in rules.levels:
-            kept = neurons.decide(site.at(rows), proposals, before, unit, -1)
-            if kept is not None:
-                weights, mixed, before = kept
+            accepted = neurons.decide(site.at(rows), proposals, before, unit, -1)
+            if accepted is not None:
+                weights, mixed, before = accepted
                 site.write(rows, mixed)
                 site.matrix[rows] = torch.tensordot(weights, experts[:, rows], 1)
         if not (last or neurons.merged):
@@ -44,7 +40,7 @@ def sequential(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log: L
 
 
 def _units(site: Site, experts: Tensor, groups: Tensor) -> Tensor:
-    """Every unit as each expert makes it, ``(units, n, rows, N, ...)``."""
+    """Return every unit of every expert, ``(units, n, rows, N, ...)``."""
     return torch.stack([site.outputs(expert)[groups] for expert in experts], 1)
 
 
@@ -58,7 +54,7 @@ def _row(
     rules: Rules,
     log: Log,
 ) -> float:
-    """Decide a row's weights one after the other; returns the loss after them."""
+    """Decide a row's weights in turn; return the loss afterwards."""
     losses, present = site.at(row), site.units[row]
     columns = torch.arange(experts.shape[2], device=row.device)
     features = site.features(row.expand_as(columns), columns)
@@ -68,9 +64,9 @@ def _row(
     series = _Series(rules, "weight", True)
     for i, (move, feature) in enumerate(zip(moved.unbind(), features.unbind(), strict=True)):
         proposals = torch.addcmul(present, move, feature)
-        kept = series.decide(losses, proposals, before, unit, place * len(columns) + i)
-        if kept is not None:
-            weights, present, before = kept
+        accepted = series.decide(losses, proposals, before, unit, place * len(columns) + i)
+        if accepted is not None:
+            weights, present, before = accepted
             entries[i] = weights @ values[i]
     site.write(row, present)
     series.write(log)
@@ -78,16 +74,7 @@ def _row(
 
 
 class _Series:
-    """Decisions of one level, each of which knows the ones before it.
-
-    Args:
-        rules: what decides.
-        level: of the decisions.
-        last: no finer level follows.
-
-    Attributes:
-        merged: the last part was merged, and not left to a finer level.
-    """
+    """Successive decisions at one level; ``last`` says that no finer level follows."""
 
     def __init__(self, rules: Rules, level: str, last: bool) -> None:
         self.rules, self.level, self.last = rules, level, last
@@ -98,63 +85,59 @@ class _Series:
     def decide(
         self,
         losses: Callable[[Tensor], Tensor],
-        given: Tensor,
+        proposals: Tensor,
         before: float,
         unit: int,
         weight: int,
     ) -> tuple[Tensor, Tensor, float] | None:
-        """Judge a part of the network as it stands.
-
-        Args:
-            losses: of candidates ``(K, r, N, ...)``.
-            given: the part's units with each expert's values, ``(n, r, N, ...)``.
-            before: the loss as it is.
-            unit: for the log.
-            weight: for the log.
+        """Decide a part whose units are ``(n, r, N, ...)`` with each expert's values.
 
         Returns:
-            If the mixture is to be kept: the experts' weights, the mixed units ``(r, N, ...)``,
-            and the loss with them. As a unit is linear in its weights, they are the mixture of
-            what is given.
+            If the mixture is accepted: the experts' weights, the mixed units ``(r, N, ...)`` and
+            the new loss. Units are linear in their weights, so mixing units mixes weights.
         """
-        values = losses(given)
+        values = losses(proposals)
         self._losses.append(values)
         self.merged = self.last or self.rules.merges(self.level, values.tolist())
-        after, kept = float("nan"), False
+        after, accepted = float("nan"), False
         if self.merged:
             weights = mixing_weights(values, self.rules.steepness, self.rules.shrinkage)
-            mixed = (weights @ given.flatten(1)).view(given[:1].shape)
+            mixed = (weights @ proposals.flatten(1)).view(proposals[:1].shape)
             after = losses(mixed).item()
-            kept = after < self.rules.ceiling(self.level, before)
-        self._rows.append((unit, weight, before, after, kept))
-        return (weights, mixed[0], after) if kept else None
+            accepted = after < self.rules.ceiling(self.level, before)
+        self._rows.append((unit, weight, before, after, accepted))
+        return (weights, mixed[0], after) if accepted else None
 
     def write(self, log: Log) -> None:
-        """Log the decisions since the last call, in a block."""
+        """Log the decisions since the last call as one block."""
         if self._rows:
-            judged = self.rules.judge(self.level, torch.stack(self._losses), last=self.last)
-            units, weights, before, after, kept = map(list, zip(*self._rows, strict=True))
-            judged.after = torch.tensor(after, dtype=torch.float64)
-            log.add(self.level, units, weights, judged, before, kept)
+            judgement = self.rules.judge(self.level, torch.stack(self._losses), last=self.last)
+            units, weights, before, after, accepted = map(list, zip(*self._rows, strict=True))
+            judgement.after = torch.tensor(after, dtype=torch.float64)
+            log.add(self.level, units, weights, judgement, before, accepted)
             self._losses, self._rows = [], []
 
 
 def simultaneous(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log: Log) -> None:
-    """Decide all units of a layer against the same network, then all weights of those left.
+    """Decide all units of a layer against the same network, then the weights of undecided units.
 
-    Arguments as in `sequential`.
+    Arguments are as in `sequential`.
     """
     before = site.network.loss()
     left = torch.arange(len(groups), device=groups.device)
     columns = torch.arange(experts.shape[2], device=groups.device)
     if "neuron" in rules.levels:
-        given = _units(site, experts, groups)
-        judged = _judge_all(site, rules, "neuron", groups, given, "weight" not in rules.levels)
+        proposals = _units(site, experts, groups)
+        judgement = _judge_all(
+            site, rules, "neuron", groups, proposals, "weight" not in rules.levels
+        )
         ceiling = rules.ceiling("neuron", before)
-        kept, after = _consolidate(site, experts, groups[..., None], columns, judged, ceiling)
-        log.add("neuron", left.tolist(), -1, judged, before, kept.tolist())
-        left = left[judged.after.isnan()]
-        if kept.any() and len(left):
+        accepted, after = _consolidate(
+            site, experts, groups[..., None], columns, judgement, ceiling
+        )
+        log.add("neuron", left.tolist(), -1, judgement, before, accepted.tolist())
+        left = left[judgement.after.isnan()]
+        if accepted.any() and len(left):
             before, site = after, Site(site.network, site.layer)
     if "weight" in rules.levels and len(left):
         rows = groups[left].flatten().repeat_interleave(len(columns))
@@ -162,77 +145,66 @@ def simultaneous(site: Site, experts: Tensor, groups: Tensor, rules: Rules, log:
         size = max(1, 8 * BUDGET // (len(experts) * site.units[0].numel()))
         parts = []
         for part, places in zip(rows.split(size), columns.split(size), strict=True):
-            given = _with_weights(site, experts, part, places)
-            parts.append(_judge_all(site, rules, "weight", part[:, None], given, True))
-        judged = Judgement.join(parts)
+            proposals = _with_weights(site, experts, part, places)
+            parts.append(_judge_all(site, rules, "weight", part[:, None], proposals, True))
+        judgement = Judgement.join(parts)
         ceiling = rules.ceiling("weight", before)
-        kept, _ = _consolidate(site, experts, rows, columns, judged, ceiling)
+        accepted, _ = _consolidate(site, experts, rows, columns, judgement, ceiling)
         count = len(rows) // len(left)
         units = left.repeat_interleave(count).tolist()
-        log.add("weight", units, [*range(count)] * len(left), judged, before, kept.tolist())
+        log.add("weight", units, [*range(count)] * len(left), judgement, before, accepted.tolist())
 
 
 def _with_weights(site: Site, experts: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Units ``(K, n, 1, N, ...)`` with one entry of the matrix from each expert: (row, column)."""
+    """Return units ``(K, n, 1, N, ...)`` with one matrix entry taken from each expert."""
     moved = (experts[:, rows, columns] - site.matrix[rows, columns]).T
     features = site.features(rows, columns)[:, None]
-    given = (
+    proposals = (
         site.units[rows][:, None] + moved.view(*moved.shape, *[1] * (features.dim() - 2)) * features
     )
-    return given.unsqueeze(2)
+    return proposals.unsqueeze(2)
 
 
 def _judge_all(
-    site: Site, rules: Rules, level: str, rows: Tensor, given: Tensor, last: bool
+    site: Site, rules: Rules, level: str, rows: Tensor, proposals: Tensor, last: bool
 ) -> Judgement:
-    """Judge K proposals against the same network: rows ``(K, r)``, given ``(K, n, r, N, ...)``."""
-    count, experts = given.shape[:2]
-    losses = site.losses(rows.repeat_interleave(experts, 0), given.flatten(0, 1))
-    judged = rules.judge(level, losses.view(count, experts), last=last)
-    mixed = (judged.weights.view(count, experts, *[1] * (given.dim() - 2)) * given).sum(1)
-    merging = torch.tensor(judged.merging, dtype=torch.long, device=rows.device)
+    """Evaluate proposals ``(K, n, r, N, ...)`` for rows ``(K, r)`` against the same network."""
+    count, experts = proposals.shape[:2]
+    losses = site.losses(rows.repeat_interleave(experts, 0), proposals.flatten(0, 1))
+    judgement = rules.judge(level, losses.view(count, experts), last=last)
+    mixed = (judgement.weights.view(count, experts, *[1] * (proposals.dim() - 2)) * proposals).sum(
+        1
+    )
+    merging = torch.tensor(judgement.merging, dtype=torch.long, device=rows.device)
     if len(merging):
-        judged.after[merging] = site.losses(rows[merging], mixed[merging])
-    return judged
+        judgement.after[merging] = site.losses(rows[merging], mixed[merging])
+    return judgement
 
 
 def _consolidate(
-    site: Site,
-    experts: Tensor,
-    rows: Tensor,
-    columns: Tensor,
-    judged: Judgement,
-    ceiling: float,
+    site: Site, experts: Tensor, rows: Tensor, columns: Tensor, judgement: Judgement, ceiling: float
 ) -> tuple[Tensor, float]:
-    """Put in together the mixtures that help alone; if that does not help, the better half of them.
-
-    Args:
-        site: the layer in its place; it is committed.
-        experts: the layer's matrix in every expert.
-        rows: of the entries that each part is made of, the first dimension counts the parts.
-        columns: of them.
-        judged: the parts.
-        ceiling: what the loss must stay below, alone and together.
+    """Apply all mixtures that help alone; while that does not help, only the better half of them.
 
     Returns:
-        Which parts are kept, bool ``(K,)``, and the loss with them.
+        Which parts are accepted, bool ``(K,)``, and the loss with them. The site is committed.
     """
-    kept = torch.zeros_like(judged.after, dtype=torch.bool)
-    chosen = judged.after.argsort()[: int((judged.after < ceiling).sum())]
+    accepted = torch.zeros_like(judgement.after, dtype=torch.bool)
+    applied = judgement.after.argsort()[: int((judgement.after < ceiling).sum())]
     present = site.matrix
-    while len(chosen):
-        where = rows[chosen], columns if rows.dim() > 1 else columns[chosen]
+    while len(applied):
+        where = rows[applied], columns if rows.dim() > 1 else columns[applied]
         values = experts[:, *where]
-        weights = judged.weights[chosen].T
+        weights = judgement.weights[applied].T
         site.matrix = present.clone()
         mixed = (weights.view(*weights.shape, *[1] * (values.dim() - 2)) * values).sum(0)
         site.matrix[where] = mixed
         site.commit()
         loss = site.network.loss()
         if loss < ceiling:
-            kept[chosen] = True
-            return kept, loss
-        chosen = chosen[: len(chosen) // 2]
+            accepted[applied] = True
+            return accepted, loss
+        applied = applied[: len(applied) // 2]
     site.matrix = present
     site.commit()
-    return kept, float("nan")
+    return accepted, float("nan")

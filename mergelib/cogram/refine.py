@@ -1,10 +1,10 @@
-"""CoGraM: merge experts layer by layer, and finer where a layer decides too little or too much.
+"""CoGraM: merge experts layer by layer, and by neuron or weight where a layer is undecided.
 
 From the last layer to the first, every expert's layer is put into the merged network M, and the
-losses decide how they are mixed (Eqs. 3 to 6). Where their spread |ΔL| lies outside the thresholds
-of the level, the layer stays as it is and its neurons are judged instead, and a neuron's weights
-likewise; a neuron or weight that does not lower the loss is rolled back (Eq. 7). The result is
-the M of the next iteration (Eq. 8). Lenz, CoGraM.
+losses set the mixture (Eqs. 3 to 6). If the spread |ΔL| is outside the level's thresholds, the
+layer's neurons are decided instead, and a neuron's weights likewise. A neuron or weight that does
+not lower the loss is rolled back (Eq. 7). The result is M of the next iteration (Eq. 8). Lenz,
+CoGraM.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,19 +36,19 @@ class CogramSettings(Brief):
     """Hyperparameters of `cogram`.
 
     Attributes:
-        levels: some of ``"layer"``, ``"neuron"`` and ``"weight"``.
-        thresholds: level to (τ_min, τ_max) in nats, by default (0, inf). A part whose |ΔL| lies
-            outside of them is left to the next of ``levels``; at the last one all are merged.
+        levels: some of ``"layer"``, ``"neuron"`` and ``"weight"``, in this order.
+        thresholds: level to (τ_min, τ_max) in nats, by default (0, inf). A part with |ΔL| outside
+            them is decided at the next level; at the last level all parts are merged.
         steepness: λ of Eq. 4, at least 0.
-        shrinkage: 0 to 1, how far α is drawn to the plain mean; see `mixing_weights`.
-        order: ``"sequential"``: each change is in force for the next decision;
-            ``"simultaneous"``: all units of a layer are judged against the same M, then put in
-            together. If that does not lower the loss, the better half of them is tried, and so on.
+        shrinkage: 0..1, how far α is drawn towards the plain mean; see `mixing_weights`.
+        order: ``"sequential"`` applies each change before the next decision. ``"simultaneous"``
+            decides all units of a layer against the same M and applies them together, then the
+            better half of them until the loss falls.
         iterations: passes over the network, at least 1.
-        loss: the mean over the tasks of each one's mean.
+        loss: averaged over each task, then over tasks.
         rollback: levels at which a change must lower the loss. The paper has none for layers.
-        units: layer to rows ``(units, rows)``, int64, that are decided together, as those of an
-            attention head; by default every row is a unit.
+        units: layer to rows ``(units, rows)``, int64, that are decided together; by default each
+            row.
     """
 
     levels: Sequence[str] = ("layer",)
@@ -71,7 +71,7 @@ class CogramSettings(Brief):
 
     @property
     def rules(self) -> Rules:
-        """What decides at every level."""
+        """The rules of decision."""
         return Rules(
             self.levels, self.thresholds or {}, self.steepness, self.shrinkage, self.rollback
         )
@@ -84,25 +84,24 @@ class CogramSettings(Brief):
     needs=Needs(pretrained=False, labels="targets", accepts=("start",)),
 )
 def cogram(problem: Problem, settings: CogramSettings) -> Adapted:
-    """CoGraM: experts mixed layer by layer, or finer, by the loss that each part has in place.
+    """CoGraM: mix experts layer by layer, or finer, by the loss that each part has in place.
 
     A layer is a module that owns tensors. A neuron is an output unit of a linear or convolutional
-    layer that runs once, with its incoming weights and bias; other layers are merged at the level
-    of layers only. Losses are computed in double precision, on all examples together; the first
-    dimension of what the model's modules take and give counts these. With ``loss="mse"`` labels are
-    targets of the output's shape; `prototypes` makes few examples of many. Experts are A and B, or
-    more, and need not share a pretrained model. M begins with ``problem.start``, or without it with
-    Fisher merging on the data.
+    layer that runs once; other layers are merged as a whole. Losses use double precision and all
+    examples at once; the first dimension of every module's input and output counts examples. With
+    ``loss="mse"`` labels have the output's shape. `prototypes` reduces many examples to few. The
+    experts, two or more, need not share a pretrained model. M begins with ``problem.start``, or
+    with Fisher merging on the data.
 
     Returns:
-        The merged state, and ``history``, one row per decision: ``iteration``, ``layer``,
-        ``level``, ``unit``, ``weight`` (its place among the unit's, bias last; -1 for none),
-        ``case``, ``spread`` |ΔL|, ``loss NAME`` and ``alpha NAME`` of every expert, ``before``,
-        ``after`` (the loss with the mixture; NaN where left to a finer level) and ``accepted``.
+        The merged state, and ``history`` with one row per decision: ``iteration``, ``layer``,
+        ``level``, ``unit``, ``weight`` (its index in the unit, bias last; -1 for none), ``case``,
+        ``spread`` |ΔL|, ``loss NAME`` and ``alpha NAME`` per expert, ``before``, ``after`` (loss
+        with the mixture; NaN if decided at a finer level) and ``accepted``.
 
     Raises:
-        ValueError: fewer than two experts; experts, data, heads or a start that do not fit; NaN in
-            them. The message names it.
+        ValueError: there are fewer than two experts, or inputs do not fit or are not finite. The
+            message names them.
     """
     experts, rules = problem.experts, settings.rules
     _check(problem)
@@ -132,11 +131,7 @@ def cogram(problem: Problem, settings: CogramSettings) -> Adapted:
 
 
 class _Layers:
-    """Decisions on whole layers, from the last one to the first.
-
-    What comes before a layer does not change as later ones do, so it is run once and kept. Only
-    layers that are never called, but read by others, make a new run necessary; they are the last.
-    """
+    """Decides whole layers from the last to the first; earlier modules run once and are stored."""
 
     def __init__(self, network: Network, rules: Rules, log: Log) -> None:
         self.network, self.rules, self.log = network, rules, log
@@ -144,7 +139,7 @@ class _Layers:
         self._trace: Trace | None = None
 
     def merges(self, layer: Layer, parts: list[Tensors]) -> bool:
-        """Decide a layer as a whole; False where it is left to its neurons."""
+        """Decide a layer as a whole; return False if its neurons must be decided."""
         if self._trace is None or layer.module not in self._trace:
             self._trace = Trace(self.network)
         before = self.network.loss() if self.loss is None else self.loss
@@ -152,44 +147,42 @@ class _Layers:
         self._trace.forget(layer.module)
         if prefix and abs(self._run(prefix) - before) > 1e-9 * max(1.0, before):
             prefix = {}  # some modules work by side effects, as an in-place ReLU on a shortcut
-        kept = {key: tensor.clone() for key, tensor in layer.tensors.items()}
+        previous = {key: tensor.clone() for key, tensor in layer.tensors.items()}
         losses = []
         for part in parts:
             layer.write(part)
             losses.append(self._run(prefix))
         last = self.rules.levels[-1] == "layer" or not layer.refinable
-        judged = self.rules.judge("layer", torch.tensor([losses], dtype=torch.float64), last=last)
+        judgement = self.rules.judge(
+            "layer", torch.tensor([losses], dtype=torch.float64), last=last
+        )
         accepted = False
-        if judged.merging:
-            weights = judged.weights[0].tolist()
+        if judgement.merging:
+            weights = judgement.weights[0].tolist()
+            pairs = list(zip(weights, parts, strict=True))
             layer.write(
-                {
-                    key: sum(
-                        weight * part[key] for weight, part in zip(weights, parts, strict=True)
-                    )
-                    for key in kept
-                }
+                {key: sum(weight * part[key] for weight, part in pairs) for key in previous}
             )
-            judged.after[0] = self._run(prefix)
-            accepted = judged.after.item() < self.rules.ceiling("layer", before)
+            judgement.after[0] = self._run(prefix)
+            accepted = judgement.after.item() < self.rules.ceiling("layer", before)
         if not accepted:
-            layer.write(kept)
-        self.loss = judged.after.item() if accepted else before
-        self.log.add("layer", -1, -1, judged, before, accepted)
-        return bool(judged.merging)
+            layer.write(previous)
+        self.loss = judgement.after.item() if accepted else before
+        self.log.add("layer", -1, -1, judgement, before, accepted)
+        return bool(judgement.merging)
 
     def refined(self) -> None:
-        """A layer was changed elsewhere."""
+        """Forget the loss, because a layer was changed elsewhere."""
         self.loss = None
 
     def _run(self, prefix: Prefix) -> float:
-        """The network's loss, where the modules of the prefix answer from memory."""
+        """Return the loss, with stored outputs for the modules of the prefix."""
         with replaced(answers(prefix, torch.clone)):
             return self.network.loss()
 
 
 def _groups(layers: list[Layer], units: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The rows of each unit of the layers that have units."""
+    """Return the rows of each unit of the layers that have units."""
     groups = {}
     for layer in layers:
         if layer.refinable:
@@ -197,25 +190,22 @@ def _groups(layers: list[Layer], units: Mapping[str, Tensor]) -> dict[str, Tenso
             rows = units.get(layer.name, torch.arange(len(weight))[:, None]).to(weight.device)
             if rows.dim() != 2 or sorted(rows.flatten().tolist()) != list(range(len(weight))):
                 raise ValueError(
-                    f"units of layer {layer.name!r} must hold each of its {len(weight)} rows once"
+                    f"units[{layer.name!r}] must contain each of its {len(weight)} rows once"
                 )
             groups[layer.name] = rows
     for name in units:
         if name not in groups:
-            raise ValueError(f"units name layer {name!r}; with units are: {', '.join(groups)}")
+            raise ValueError(
+                f"units names {name!r}, which has no units; layers with units: {', '.join(groups)}"
+            )
     return groups
 
 
 def attention_heads(heads: int, width: int, parts: int = 3) -> Tensor:
-    """The rows of each head in a fused projection, ``(heads, parts · width / heads)``.
+    """Return the rows of each head in a fused projection, ``(heads, parts · width / heads)``.
 
-    Args:
-        heads: how many.
-        width: of queries, keys and values each, all heads together.
-        parts: how many of these are fused, one below the other.
-
-    Raises:
-        ValueError: if the heads do not divide the width.
+    ``parts`` projections of ``width`` rows each are stacked; a width that heads do not divide is a
+    ``ValueError``.
     """
     if width % heads:
         raise ValueError(f"{heads} heads do not divide a width of {width}")
@@ -223,13 +213,13 @@ def attention_heads(heads: int, width: int, parts: int = 3) -> Tensor:
 
 
 def _fisher(problem: Problem) -> StateDict:
-    """Fisher merging, every expert on its own task, or all of them on the only one."""
+    """Fisher-merge the experts, each on its own task, or all of them on the only one."""
     experts, data, heads = problem.experts, problem.data, problem.heads
     if len(data) == 1:
         (task,) = data
         data, heads = dict.fromkeys(experts, data[task]), dict.fromkeys(experts, heads[task])
     elif set(experts) - set(data):
-        raise ValueError("cogram needs start=, as the experts are not named after the tasks")
+        raise ValueError("the experts are not named after the tasks; pass start= to cogram")
     unlabelled = {task: examples.unlabelled for task, examples in data.items()}
     first = next(iter(experts.values()))
     return fisher(
@@ -243,14 +233,14 @@ def _check(problem: Problem) -> None:
     for task, examples in problem.data.items():
         inputs = examples.inputs
         if not isinstance(inputs, Tensor):
-            raise TypeError(f"inputs of task {task!r} are a dictionary: cogram takes one tensor")
+            raise TypeError(f"inputs of task {task!r} are a dictionary, expected one tensor")
         if problem.transform is None and inputs.dtype == torch.uint8:
-            raise ValueError(f"inputs of task {task!r} are torch.uint8: pass transform=")
+            raise ValueError(f"inputs of task {task!r} are torch.uint8; pass transform=")
 
 
 def _check_states(problem: Problem, start: StateDict) -> None:
-    own = problem.model.state_dict()
-    check_keys(own, start, "start", "the model")
-    for key, tensor in own.items():
+    weights = problem.model.state_dict()
+    check_keys(weights, start, "start", "the model")
+    for key, tensor in weights.items():
         check_tensor(key, tensor.to(start[key].dtype), start[key], "start", "the model")
     check_compatible(start, problem.experts, "start")

@@ -1,9 +1,8 @@
-"""Prototypes: a few representatives of a labelled batch, on which candidates are judged.
+"""Prototypes: a few representatives of a labelled batch on which candidates are compared.
 
-CoGraM's losses are taken on one prototype of each class c instead of all its examples S_c (Lenz,
-Eq. 1): fewer comparisons, and less variance. Its prototype is the geometric mean of magnitudes,
-(∏ (|x| + ε))^(1/|S_c|), which forgets the sign of every feature; the other kinds keep it. The
-paper's outlook names k-means and medoids.
+CoGraM uses one prototype per class c instead of all its examples S_c (Lenz, Eq. 1), the geometric
+mean of magnitudes (∏ (|x| + ε))^(1/|S_c|). It loses the sign of every feature; the other kinds,
+some from the paper's outlook, keep it.
 """
 
 import warnings
@@ -28,36 +27,33 @@ def prototypes(
     clusters: int | None = None,
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Representatives of every class, or of every cluster of targets.
+    """Return representatives of every class, or of every cluster of floating targets.
 
-    The examples of a class are cut by k-means into ``per_class`` groups (of one: all of them; fewer
-    where a class has fewer different examples), and each group gets one representative.
+    k-means splits the examples of a class into ``per_class`` groups (fewer if there are fewer
+    distinct examples), and each group gets one representative.
 
     Args:
         inputs: floating ``(N, …)``, finite.
-        targets: classes, integer ``(N,)``; or what a regression predicts, floating ``(N,)`` or
-            ``(N, D)``, whose k-means clusters take the place of classes.
-        kind: what represents a group. ``"geometric"``: Eq. 1, the geometric mean of magnitudes; no
-            sign survives, so features around zero lose most of what tells classes apart.
-            ``"arithmetic"``: the mean; ``"kmeans"`` is its name for the centres of several groups.
-            ``"medoid"``: the example with the least sum of Euclidean distances to the others.
-            ``"batch"``: no groups, but ``per_class`` examples of the class at random.
-        per_class: representatives of each class, at least 1.
-        epsilon: ε > 0 of the geometric mean, which one zero would otherwise make zero.
-        clusters: of floating targets, at least 1; only for these.
-        seed: of k-means and of random examples.
+        targets: integer classes ``(N,)``, or floating ``(N,)`` or ``(N, D)`` for regression, whose
+            k-means clusters replace classes.
+        kind: ``"geometric"``: Eq. 1; features around zero lose most of their information.
+            ``"arithmetic"`` or ``"kmeans"``: the mean. ``"medoid"``: the example with the smallest
+            sum of distances to the others. ``"batch"``: ``per_class`` random examples, no groups.
+        per_class: representatives per class, at least 1.
+        epsilon: ε > 0 of the geometric mean.
+        clusters: number of clusters of floating targets, at least 1; only for these.
+        seed: seed of k-means and of random examples.
 
     Returns:
-        Prototypes ``(P, …)`` and targets ``(P,)`` or ``(P, D)``, with the dtype and device of what
-        was given, in the order of classes. A floating target is the mean over the group; an example
-        that stands for a group keeps its own.
+        Prototypes ``(P, …)`` and targets ``(P,)`` or ``(P, D)`` in the order of classes, with the
+        inputs' dtypes and devices. A floating target is the mean of its group.
 
     Raises:
-        ValueError: no examples, not one target for each, integer inputs, NaN or Inf, an unknown
-            kind, a number out of range.
+        ValueError: there are no examples, inputs and targets do not fit or are not finite, or a
+            setting is invalid.
     """
     _check(inputs, targets, kind, per_class, epsilon)
-    values, wanted = [], []
+    values, labels = [], []
     generator = Generator().manual_seed(seed)
     for rows in _classes(targets, clusters, seed):
         for part in _groups(inputs[rows], kind, per_class, seed, generator):
@@ -68,8 +64,8 @@ def prototypes(
             else:
                 mean = examples.mean(0)
             values.append(mean.to(inputs.dtype))
-            wanted.append(targets[group].double().mean(0).to(targets.dtype))
-    return torch.stack(values), torch.stack(wanted)
+            labels.append(targets[group].double().mean(0).to(targets.dtype))
+    return torch.stack(values), torch.stack(labels)
 
 
 def _check(inputs: Tensor, targets: Tensor, kind: str, per_class: int, epsilon: float) -> None:
@@ -81,13 +77,12 @@ def _check(inputs: Tensor, targets: Tensor, kind: str, per_class: int, epsilon: 
         raise ValueError(f"epsilon is {epsilon}, expected a positive number")
     if not inputs.is_floating_point():
         raise ValueError(
-            f"inputs are {inputs.dtype}, expected floating ones: "
-            "apply what the model's inputs go through first"
+            f"inputs are {inputs.dtype}, expected a floating dtype; apply the transform first"
         )
     if len(inputs) != len(targets):
         raise ValueError(f"there are {len(inputs)} inputs and {len(targets)} targets")
     if not len(inputs):
-        raise ValueError("no examples to represent")
+        raise ValueError("there are no examples; pass at least one")
     most = 2 if targets.is_floating_point() else 1
     if targets.dim() > most:
         raise ValueError(
@@ -100,20 +95,20 @@ def _check(inputs: Tensor, targets: Tensor, kind: str, per_class: int, epsilon: 
 
 
 def _classes(targets: Tensor, clusters: int | None, seed: int) -> list[Tensor]:
-    """The rows of each class, in order; of each k-means cluster of floating targets."""
+    """Return the rows of each class, or of each cluster of floating targets."""
     if targets.is_floating_point():
         if clusters is None or clusters < 1:
             raise ValueError(f"floating targets need clusters of at least 1, got {clusters}")
         return _cluster(targets, clusters, seed)
     if clusters is not None:
-        raise ValueError(f"clusters is {clusters}, but targets are classes: leave it out")
+        raise ValueError(f"clusters is {clusters}, but integer targets are classes; leave it out")
     return [(targets == label).nonzero()[:, 0].cpu() for label in targets.unique()]
 
 
 def _groups(
     points: Tensor, kind: str, per_class: int, seed: int, generator: Generator
 ) -> Sequence[Tensor]:
-    """The rows behind each representative of one class with points ``(N, …)``."""
+    """Return the rows behind each representative of one class with points ``(N, …)``."""
     if kind == "batch":
         rows = torch.randperm(len(points), generator=generator)[:per_class]
         return [row[None] for row in rows]
@@ -124,7 +119,7 @@ def _groups(
 
 
 def _cluster(points: Tensor, count: int, seed: int) -> list[Tensor]:
-    """Rows of each of at most ``count`` k-means clusters of points ``(N, …)``."""
+    """Return the rows of each of at most ``count`` k-means clusters of points ``(N, …)``."""
     if count == 1:
         return [torch.arange(len(points))]
     with needs("align"):
@@ -132,15 +127,15 @@ def _cluster(points: Tensor, count: int, seed: int) -> list[Tensor]:
         from sklearn.exceptions import ConvergenceWarning
 
     flat = points.detach().reshape(len(points), -1).double().cpu().numpy()
-    with warnings.catch_warnings():  # it warns of fewer different points than clusters
+    with warnings.catch_warnings():  # of fewer distinct points than clusters
         warnings.simplefilter("ignore", ConvergenceWarning)
-        chosen = KMeans(min(count, len(flat)), n_init=10, random_state=seed).fit_predict(flat)
-    labels = torch.from_numpy(chosen)
+        kmeans = KMeans(min(count, len(flat)), n_init=10, random_state=seed)
+        labels = torch.from_numpy(kmeans.fit_predict(flat))
     return [(labels == label).nonzero()[:, 0] for label in labels.unique()]
 
 
 def _medoid(points: Tensor) -> int:
-    """The row of points ``(N, …)`` with the least sum of distances to the others; the first."""
+    """Return the first row with the smallest sum of distances to the others."""
     flat = points.reshape(len(points), -1).double()
     sums = torch.cat([torch.cdist(part, flat).sum(1) for part in flat.split(1024)])
     return int(sums.argmin())

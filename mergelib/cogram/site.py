@@ -1,8 +1,7 @@
-"""A layer in its place: the losses of thousands of candidates for its units, at once.
+"""One layer in a network: the losses of thousands of candidates for its units at once.
 
-A candidate changes some output units of one layer. So what comes before the layer is computed once
-(`Site` keeps what every finished module gave), and what comes after it runs on a batch of
-candidates. In a chain of linear layers the next layer needs only a low-rank update.
+A candidate changes some output units of the layer. Whatever runs before the layer is computed once;
+the rest runs on a batch of candidates, as a low-rank update in a chain of linear layers.
 """
 
 import copy
@@ -24,17 +23,10 @@ BUDGET = 2**17  # numbers in a batch of candidates' outputs; such a batch stays 
 
 
 class Site:
-    """A linear or convolutional layer in its place, with what goes in and what comes of it.
+    """A linear or convolutional layer with its inputs, its output units and its matrix.
 
-    The rest of the network sees only its output units, one per row of its matrix, which are kept
-    with the units first: ``units`` is of shape ``(rows, N, ...)``. ``matrix``, of shape
-    ``(rows, fan_in + 1)``, holds the weights and biases that make them; whoever changes it changes
-    the units by `write`. In the end `commit` puts the matrix into the network, which until then
-    holds any.
-
-    Args:
-        network: as it stands.
-        layer: a refinable one.
+    ``units`` has shape ``(rows, N, ...)`` and ``matrix`` ``(rows, fan_in + 1)``, weights and
+    biases. Change units by `write`; `commit` puts the matrix into the network.
     """
 
     def __init__(self, network: Network, layer: Layer) -> None:
@@ -52,25 +44,17 @@ class Site:
 
     @property
     def units(self) -> Tensor:
-        """What the layer gives, ``(rows, N, ...)``."""
+        """The layer's output, ``(rows, N, ...)``."""
         return self._tail.units
 
     def outputs(self, matrix: Tensor) -> Tensor:
-        """The units ``(rows, N, ...)`` that the layer gives with this matrix.
-
-        It stays in the network until `commit`.
-        """
+        """Return the units for a matrix, which stays in the network until `commit`."""
         self.layer.write(self.layer.from_matrix(matrix))
         output: Tensor = self.layer.module(self.input)
         return output.movedim(_channel(self.layer), 0)
 
     def features(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """What entries of the matrix multiply, ``(K, N, ...)``; ones for a bias.
-
-        Args:
-            rows: int64 ``(K,)``.
-            columns: int64 ``(K,)``.
-        """
+        """Return what entries ``(K,)`` of the matrix multiply, ``(K, N, ...)``; ones for biases."""
         groups = getattr(self.layer.module, "groups", 1)
         if groups == 1:
             return self._group_features(0)[columns]
@@ -79,7 +63,7 @@ class Site:
         return torch.stack([self._group_features(group)[column] for group, column in parts])
 
     def _group_features(self, group: int) -> Tensor:
-        """``(fan_in + 1, N, ...)``, for one group of a convolution's channels."""
+        """Return inputs of one group of channels, ``(fan_in + 1, N, ...)``."""
         module = self.layer.module
         if group not in self._features:
             if isinstance(module, nn.Linear):
@@ -93,23 +77,18 @@ class Site:
         return self._features[group]
 
     def losses(self, rows: Tensor, units: Tensor) -> Tensor:
-        """Losses ``(K,)`` of candidates that each change some units.
-
-        Args:
-            rows: which ones, int64 of shape ``(K, r)``.
-            units: what they become, shape ``(K, r, N, ...)``.
-        """
+        """Return losses ``(K,)`` of candidates with units ``(K, r, N, ...)`` in rows ``(K, r)``."""
         size = max(1, BUDGET // self._tail.size)
         parts = zip(rows.split(size), units.split(size), strict=True)
         return torch.cat([self.network.losses(self._tail.outputs(*part)) for part in parts])
 
     def at(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
-        """`losses` of candidates ``(K, r, N, ...)`` that all change the same units ``(r,)``."""
+        """Return `losses` as a function of units ``(K, r, N, ...)`` for fixed rows ``(r,)``."""
         outputs = self._tail.at(rows)
         return lambda units: self.network.losses(outputs(units))
 
     def write(self, rows: Tensor, units: Tensor) -> None:
-        """Units ``(r, N, ...)`` that the layer gives from now on, for rows ``(r,)``."""
+        """Set units ``(r, N, ...)`` of rows ``(r,)``."""
         self._tail.write(rows, units)
 
     def commit(self) -> None:
@@ -118,12 +97,7 @@ class Site:
 
 
 class _Replay:
-    """What follows a layer of any model: run again, where modules that finished before it answer.
-
-    Args:
-        network: as it stands.
-        layer: a refinable one. Its input and output units are kept.
-    """
+    """The rest of any model after a layer, run again with stored outputs of finished modules."""
 
     def __init__(self, network: Network, layer: Layer) -> None:
         self.network, self.layer = network, layer
@@ -134,24 +108,22 @@ class _Replay:
         every = torch.arange(len(self.units), device=self.units.device)[None]
         again = self.outputs(every, self.units[None])[0]
         if not torch.allclose(again, trace.output, rtol=1e-9, atol=1e-12):
-            self.finished = {}  # some work by side effects, as an in-place ReLU on a shortcut
+            self.finished = {}  # some have side effects, as an in-place ReLU on a shortcut
 
     def outputs(self, rows: Tensor, units: Tensor) -> Tensor:
-        """The model's outputs ``(K, N, ...)`` with units ``(K, r)`` changed."""
+        """Return the model's outputs ``(K, N, ...)`` with units of rows ``(K, r)`` changed."""
         changed = self.units.expand(len(rows), *self.units.shape).clone()
         changed[torch.arange(len(rows), device=rows.device)[:, None], rows] = units
         return self._run(changed.movedim(1, 2 if _channel(self.layer) == 1 else -1))
 
     def at(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
-        """The same for candidates that all change the same units ``(r,)``."""
         return lambda units: self.outputs(rows.expand(len(units), -1), units)
 
     def write(self, rows: Tensor, units: Tensor) -> None:
-        """Units ``(r, N, ...)`` of the layer from now on."""
         self.units[rows] = units
 
     def _run(self, candidates: Tensor) -> Tensor:
-        """The model's outputs ``(K, N, ...)``, given the layer's ``(K, N, ...)``."""
+        """Return the model's outputs ``(K, N, ...)`` for outputs ``(K, N, ...)`` of the layer."""
         count = len(candidates)
 
         def again(x: Tensor) -> Tensor:
@@ -168,10 +140,7 @@ class _Replay:
 
 
 class _LowRank:
-    """What follows a layer of a chain: elementwise modules, a linear layer, the rest.
-
-    A changed unit changes the next layer's output by a matrix of rank one; that is kept up to date.
-    """
+    """The rest of a chain after a layer: elementwise modules, a linear layer, and more modules."""
 
     def __init__(
         self,
@@ -194,12 +163,11 @@ class _LowRank:
         self.size = self.output.numel()
 
     def outputs(self, rows: Tensor, units: Tensor) -> Tensor:
-        """The model's outputs ``(K, N, ...)`` with units ``(K, r)`` changed to ``(K, r, N)``."""
+        """Return the model's outputs ``(K, N, ...)`` for units ``(K, r, N)`` in rows ``(K, r)``."""
         moved = self.elementwise(units) - self.hidden[rows]
         return self._finish(_plus(self.output, moved.mT, self.weight[rows]))
 
     def at(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
-        """The same for candidates that all change the same units ``(r,)``."""
         weight = self.weight[rows]
         others = self.output - self.hidden[rows].T @ weight
         return lambda units: self._finish(_plus(others, self.elementwise(units).mT, weight))
@@ -212,7 +180,6 @@ class _LowRank:
         return candidates
 
     def write(self, rows: Tensor, units: Tensor) -> None:
-        """Units ``(r, N)`` of the layer from now on."""
         hidden = self.elementwise(units)
         self.output = self.output + (hidden - self.hidden[rows]).T @ self.weight[rows]
         self.hidden[rows] = hidden
@@ -220,17 +187,14 @@ class _LowRank:
 
 
 def _channel(layer: Layer) -> int:
-    """The dimension of the layer's output that counts its units."""
+    """Return the unit dimension of the layer's output."""
     return 1 if isinstance(layer.module, CONVOLUTIONS) else -1
 
 
 def _chain(
     model: nn.Module, layer: nn.Module
 ) -> tuple[list[nn.Module], list[nn.Module], nn.Linear | None, list[nn.Module]] | None:
-    """A sequential model around a linear layer of vectors, if a chain of such layers follows.
-
-    What comes before the layer, elementwise modules after it, the next linear layer, the rest.
-    """
+    """Split a chain around a linear layer: before, elementwise modules, next linear layer, rest."""
     if not isinstance(model, nn.Sequential) or not isinstance(layer, nn.Linear):
         return None
     if type(model).forward is not nn.Sequential.forward:
@@ -250,19 +214,18 @@ def _chain(
 
 
 def _plus(x: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """``x + left @ right``; a product of rank one is faster entry by entry."""
+    """Return ``x + left @ right``; rank one is faster entry by entry."""
     return torch.addcmul(x, left, right) if right.shape[-2] == 1 else x + left @ right
 
 
 def _through(modules: list[nn.Module], x: Tensor) -> Tensor:
-    """One module after the other."""
     for module in modules:
         x = module(x)
     return x
 
 
 def _patches(module: Any, x: Tensor) -> Tensor:
-    """What each weight of a filter meets, as channels: a convolution of one group, unit filters."""
+    """Return the inputs of each filter weight as channels, by a convolution with unit filters."""
     single = copy.copy(module)
     single.groups = 1
     shape = module.weight.shape[1:]

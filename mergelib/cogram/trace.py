@@ -1,4 +1,4 @@
-"""A run of the network, kept, so that what comes before a layer need not be run again."""
+"""A stored forward pass, so that modules before a layer need not run again."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,29 +15,23 @@ Prefix = dict[nn.Module, list[Any]]
 
 
 class Trace:
-    """One run of a network: what every module gave, and what had been given when it first began.
+    """One forward pass: every module's output, and how many outputs existed when it first began.
 
-    Args:
-        network: as it stands.
-        watched: a module whose first input is kept too.
-
-    Attributes:
-        output: of the model.
-        input: of the watched module.
+    ``input`` is the first input of the ``watched`` module, ``output`` the model's output.
     """
 
     def __init__(self, network: Network, watched: nn.Module | None = None) -> None:
-        self._given: list[tuple[nn.Module, Any]] = []
-        self._begun: dict[nn.Module, int] = {}
+        self._outputs: list[tuple[nn.Module, Any]] = []
+        self._first: dict[nn.Module, int] = {}
 
         def begin(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if module is watched and module not in self._begun:
+            if module is watched and module not in self._first:
                 self.input = inputs[0].clone()
-            self._begun.setdefault(module, len(self._given))
+            self._first.setdefault(module, len(self._outputs))
 
         def end(module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
-            # a copy, as what follows may change it in place
-            self._given.append((module, tree_map_only(Tensor, torch.clone, output)))
+            # a copy, because later modules may change it in place
+            self._outputs.append((module, tree_map_only(Tensor, torch.clone, output)))
 
         modules = list(network.model.modules())
         handles = [module.register_forward_pre_hook(begin) for module in modules]
@@ -47,38 +41,35 @@ class Trace:
         finally:
             for handle in handles:
                 handle.remove()
-        self._runs = Counter(module for module, _ in self._given)
+        self._runs = Counter(module for module, _ in self._outputs)
 
     def __contains__(self, module: nn.Module) -> bool:
-        return module in self._begun
+        return module in self._first
 
     def given(self, module: nn.Module) -> Any:
-        """What a module gave when it ran first."""
-        return next(output for other, output in self._given if other is module)
+        """Return the output of a module's first run."""
+        return next(output for other, output in self._outputs if other is module)
 
     def prefix(self, module: nn.Module) -> Prefix:
-        """All outputs of the modules that had run for the last time when this one began.
-
-        Without those inside of another one. Empty for a module that did not run.
-        """
+        """Return all outputs of the outermost modules that had finished when this one began."""
         before: Prefix = {}
-        for other, output in self._given[: self._begun.get(module, 0)]:
+        for other, output in self._outputs[: self._first.get(module, 0)]:
             before.setdefault(other, []).append(output)
         finished = {
             other: outputs for other, outputs in before.items() if len(outputs) == self._runs[other]
         }
-        inside = {child for other in finished for child in other.modules() if child is not other}
-        return {other: outputs for other, outputs in finished.items() if other not in inside}
+        inner = {child for other in finished for child in other.modules() if child is not other}
+        return {other: outputs for other, outputs in finished.items() if other not in inner}
 
     def forget(self, module: nn.Module) -> None:
-        """Drop what was given after a module began; prefixes of modules before it don't hold it."""
-        del self._given[self._begun.get(module, len(self._given)) :]
+        """Drop outputs after a module began; prefixes of earlier modules do not contain them."""
+        del self._outputs[self._first.get(module, len(self._outputs)) :]
 
 
 def answers(
     prefix: Prefix, change: Callable[[Tensor], Tensor]
 ) -> dict[nn.Module, Callable[..., Any]]:
-    """Forward functions that give what the modules gave, one run after the other, changed."""
+    """Return forward functions that return the stored outputs in turn, after ``change``."""
     return {
         module: lambda *_, queue=[*outputs], **__: tree_map_only(Tensor, change, queue.pop(0))
         for module, outputs in prefix.items()
@@ -87,9 +78,9 @@ def answers(
 
 @contextmanager
 def replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Modules that answer otherwise for a while."""
+    """Replace the forward functions of some modules within a ``with`` block."""
     fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # which passes by the modules inside an encoder
+    torch.backends.mha.set_fastpath_enabled(False)  # it bypasses an encoder's modules
     for module, forward in forwards.items():
         module.forward = forward  # shadows the class's
     try:

@@ -1,9 +1,7 @@
-"""Compression: one shared model, and small parts that turn it into each expert again.
+"""Compression: a shared model, and small parts per task that restore each expert.
 
-Where the task is known at inference, merging need not serve all tasks at once. A compression keeps
-shared tensors and, for every task, masks of one bit an entry (really packed, eight to a byte) or
-low-rank factors. `compress` makes a `Compressed`, which gives experts back, counts its bytes, and
-goes to a file and back.
+A compression stores shared tensors and, for every task, bit masks (eight to a byte) or low-rank
+factors. `compress` returns a `Compressed`, which restores experts, counts bytes and saves itself.
 """
 
 import json
@@ -31,21 +29,13 @@ __all__ = ["Compressed", "compress", "load_compressed"]
 
 @dataclass(frozen=True, repr=False)
 class Compressed(Brief):
-    """Experts in compressed form.
-
-    Attributes:
-        method: the name of the compression.
-        hyperparameters: all of them, JSON-serialisable.
-        shared: part to state dict, e.g. ``shared["average"]``; stored once.
-        own: task to part to tensors, e.g. ``own["mnist"]["mask"]``.
-        aliases: tied key to the key whose tensor it shares.
-    """
+    """Experts in compressed form."""
 
     method: str
-    hyperparameters: dict[str, Any]
-    shared: dict[str, dict[str, Tensor]]
-    own: dict[str, dict[str, dict[str, Tensor]]]
-    aliases: dict[str, str]
+    hyperparameters: dict[str, Any]  # all of them, JSON-serialisable
+    shared: dict[str, dict[str, Tensor]]  # part to state dict, e.g. shared["average"]
+    own: dict[str, dict[str, dict[str, Tensor]]]  # task to part to tensors
+    aliases: dict[str, str]  # tied key to the key whose tensor it shares
 
     @property
     def tasks(self) -> list[str]:
@@ -53,15 +43,11 @@ class Compressed(Brief):
 
     @property
     def shared_nbytes(self) -> int:
-        """Bytes of what all tasks use, the pretrained model included where it is needed."""
+        """Bytes of the shared parts, including the pretrained model if it is needed."""
         return sum(nbytes(part) for part in self.shared.values())
 
     def task_nbytes(self, task: str) -> int:
-        """Bytes that one more task adds.
-
-        Raises:
-            ValueError: for a task that there is not.
-        """
+        """Return the bytes of one task's parts; ``ValueError`` if there is no such task."""
         return sum(nbytes(part) for part in self._own(task).values())
 
     @property
@@ -70,16 +56,12 @@ class Compressed(Brief):
         return self.shared_nbytes + sum(map(self.task_nbytes, self.tasks))
 
     def expert(self, task: str) -> dict[str, Tensor]:
-        """The expert of a task, as far as the compression kept it: a complete state dict.
-
-        Raises:
-            ValueError: for a task that there is not.
-        """
+        """Return the restored expert of a task; ``ValueError`` if there is no such task."""
         state = RESTORE[self.method](self.shared, self._own(task))
         return state | {key: state[first] for key, first in self.aliases.items()}
 
     def save(self, path: AnyPath) -> None:
-        """Write everything to one ``.safetensors`` file; `load_compressed` reads it."""
+        """Write everything to one ``.safetensors`` file for `load_compressed`."""
         tensors = {
             f"shared/{part}/{key}": tensor
             for part, state in self.shared.items()
@@ -98,7 +80,7 @@ class Compressed(Brief):
 
     def _own(self, task: str) -> dict[str, dict[str, Tensor]]:
         if task not in self.own:
-            raise ValueError(f"no task {task!r}; there are: {', '.join(self.own)}")
+            raise ValueError(f"there is no task {task!r}; tasks are: {', '.join(self.own)}")
         return self.own[task]
 
 
@@ -112,77 +94,83 @@ def compress(
     is_matrix: Callable[[str, Tensor], bool] = is_matrix,
     **hyperparameters: Any,
 ) -> Compressed:
-    """Compress experts into shared tensors and small parts of their own.
+    """Compress experts into shared tensors and small parts per task.
 
     Args:
         method: ``"emr"``, ``"tall_masks"`` or ``"cart_indexing"``; see `mergelib.methods`.
-        experts: mapping of task to model, or a list of models: state dicts, modules or paths.
-        pretrained: the model they were fine-tuned from, where the method needs it.
-        device: where to compute; by default where the tensors are. The result lies where the
-            inputs lie.
-        is_matrix: tells from key and tensor what low-rank methods take for a matrix, as in `merge`.
+        experts: mapping of task to model, or a list: state dicts, modules or paths.
+        pretrained: the model they were fine-tuned from, if the method needs it.
+        device: where to compute; by default where the tensors are. The result is where the inputs
+            are.
+        is_matrix: predicate (key, tensor), whether low-rank methods treat the tensor as a matrix.
         **hyperparameters: the method's own.
 
     Raises:
-        ValueError: an unknown method; experts that are none or do not match; a NaN or Inf, naming
-            the tensor; a hyperparameter out of range; what else `merge` refuses.
-        TypeError: a hyperparameter that the method does not have.
+        ValueError: the method is unknown, experts are missing or do not match, a tensor is not
+            finite, a hyperparameter is out of range, or `merge` would refuse the input.
+        TypeError: the method does not have a hyperparameter.
 
     Warns:
-        UserWarning: of what `merge` warns of.
+        UserWarning: as in `merge`.
+
+    >>> base, experts = {"w": torch.zeros(8)}, [{"w": torch.ones(8)}, {"w": -torch.ones(8)}]
+    >>> compress("emr", experts, pretrained=base).task_nbytes("expert 0")  # 8 bits and a float
+    5
     """
     check_device(device)
-    chosen = get_method(method, "compression")
-    chosen.check(hyperparameters, pretrained=pretrained is not None)
+    entry = get_method(method, "compression")
+    entry.check(hyperparameters, pretrained=pretrained is not None)
     models = named_models(experts)
     named = as_states(models)
     base = None if pretrained is None else as_state(pretrained)
-    source = in_memory(named, base if chosen.needs_pretrained else None)
+    source = in_memory(named, base if entry.needs_pretrained else None)
     source.check(parts=False)
-    source.check_companions(models, pretrained if chosen.needs_pretrained else None)
+    source.check_companions(models, pretrained if entry.needs_pretrained else None)
     watch_in_memory(source)
     reference = next(iter(named.values())) if base is None else base
     home = next((tensor.device for tensor in reference.values()), None)
-    given: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     matrices = Matrices(is_matrix, source.reference, kinds_of([pretrained, *models.values()]))
-    if "is_matrix" in chosen.prepared:
-        given["is_matrix"] = matrices
-    if chosen.needs_pretrained and base is not None:
-        given["pretrained"] = base if device is None else state_to(base, device)
+    if "is_matrix" in entry.prepared:
+        inputs["is_matrix"] = matrices
+    if entry.needs_pretrained and base is not None:
+        inputs["pretrained"] = base if device is None else state_to(base, device)
     if device is not None:
         named = {name: state_to(state, device) for name, state in named.items()}
-    options = {**chosen.hyperparameters, **hyperparameters}
-    shared, own = chosen.function(named, **given, **hyperparameters)
+    options = {**entry.hyperparameters, **hyperparameters}
+    shared, per_task = entry.function(named, **inputs, **hyperparameters)
     if device is not None and home is not None:
         shared = {part: state_to(state, home) for part, state in shared.items()}
-        own = {
+        per_task = {
             task: {part: state_to(state, home) for part, state in parts.items()}
-            for task, parts in own.items()
+            for task, parts in per_task.items()
         }
-    if "is_matrix" in chosen.prepared:
+    if "is_matrix" in entry.prepared:
         for key in (key for key in source if key not in source.aliases):
             matrices.note(key, source.reference[key])
         whole = options.get("rest") == "own"
         matrices.tell(method, "keeps whole for every task" if whole else "leaves to average")
-    return Compressed(method, options, shared, own, tied_keys(reference))
+    return Compressed(method, options, shared, per_task, tied_keys(reference))
 
 
 def load_compressed(path: AnyPath) -> Compressed:
-    """Read what `Compressed.save` wrote.
+    """Read a file that `Compressed.save` wrote.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: a file that is truncated, corrupt, or was not written by it.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is truncated, corrupt or of another kind.
     """
     checkpoint = Checkpoint(path)
     try:
         header = json.loads(checkpoint.metadata["mergelib.compressed"])
     except KeyError:
-        raise ValueError(f"{Path(path)} holds no compressed experts") from None
+        raise ValueError(f"{Path(path)} does not contain compressed experts") from None
     shared: dict[str, dict[str, Tensor]] = {}
-    own: dict[str, dict[str, dict[str, Tensor]]] = {task: {} for task in header["tasks"]}
+    per_task: dict[str, dict[str, dict[str, Tensor]]] = {task: {} for task in header["tasks"]}
     for name, tensor in checkpoint.items():
         owner, part, key = name.split("/", 2)
-        parts = shared if owner == "shared" else own[header["tasks"][int(owner)]]
+        parts = shared if owner == "shared" else per_task[header["tasks"][int(owner)]]
         parts.setdefault(part, {})[key] = tensor.clone()
-    return Compressed(header["method"], header["hyperparameters"], shared, own, header["aliases"])
+    return Compressed(
+        header["method"], header["hyperparameters"], shared, per_task, header["aliases"]
+    )

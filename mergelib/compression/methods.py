@@ -1,7 +1,7 @@
 """EMR-Merging, TALL masks and CART-Indexing, tensor by tensor.
 
-Each makes shared parts, and parts of every task's own, from task vectors τ_t = θ_t − θ_0 (CART:
-from centred ones), and each has a function in `RESTORE` that puts a task's expert together again.
+Each returns shared parts and parts per task, made from task vectors τ_t = θ_t − θ_0 (centred ones
+for CART); `RESTORE` holds the functions that rebuild an expert.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,10 +26,7 @@ Result = tuple[Parts, dict[str, Parts]]
 def _weights(
     experts: Mapping[str, StateDict], pretrained: StateDict | None
 ) -> Iterator[tuple[str, list[Tensor], Tensor | None]]:
-    """Every floating tensor, not tied ones twice: key, experts' and pretrained tensor, checked.
-
-    In float32 at least, as rules compute.
-    """
+    """Yield key, experts' and pretrained tensor of each untied floating entry, at least float32."""
     source = in_memory(experts, pretrained)
     for key in source:
         group, base = source.load(key)
@@ -43,23 +40,23 @@ def _weights(
 
 
 def _copies(state: StateDict) -> dict[str, Tensor]:
-    """A state dict of its own memory, without tied tensors' second names."""
+    """Return a copy of a state dict without second names of tied tensors."""
     aliases = tied_keys(state)
     return {key: tensor.clone() for key, tensor in state.items() if key not in aliases}
 
 
 @compression(paper="huang2024emr")
 def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
-    """EMR-Merging: elect one task vector, then mask and rescale it for every task.
+    """EMR-Merging: elect one task vector, then mask and rescale it per task.
 
-    The elected vector has at every coordinate the sign of Σ τ_t and the largest magnitude among
-    the entries that have this sign. Task t masks it where its own entry has the other sign, and
-    rescales it by Σ |τ_t| / Σ |masked|, over the whole model. Kept: θ_0, the elected vector, and
-    for every task one bit an entry and one number. Running statistics of BatchNorm are kept for
-    every task that has others than θ_0, as a rescaled variance can fall below zero.
+    The elected vector has the sign of Σ τ_t at every coordinate and the largest magnitude among
+    entries with this sign. Task t masks entries of the other sign and rescales by Σ |τ_t| / Σ
+    |masked| over the whole model. Stored: θ_0, the elected vector, and one bit per weight and one
+    number per task. BatchNorm statistics that differ from θ_0 are stored per task, because a
+    rescaled variance can be negative.
     """
     shared: Parts = {"pretrained": _copies(pretrained), "elected": {}}
-    own: dict[str, Parts] = {task: {"mask": {}} for task in experts}
+    per_task: dict[str, Parts] = {task: {"mask": {}} for task in experts}
     sizes = dict.fromkeys(experts, (0.0, 0.0))
     for key, tuned, base in _weights(experts, pretrained):
         assert base is not None
@@ -67,7 +64,7 @@ def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
             for task, expert in experts.items():
                 value = expert[key].to(pretrained[key], copy=True)
                 if not torch.equal(value, pretrained[key]):
-                    own[task].setdefault("statistics", {})[key] = value
+                    per_task[task].setdefault("statistics", {})[key] = value
             continue
         task_vectors = torch.stack([tensor - base for tensor in tuned])
         sign = task_vectors.sum(0).sign()
@@ -75,22 +72,13 @@ def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
         shared["elected"][key] = elected.to(pretrained[key].dtype)
         for task, task_vector in zip(experts, task_vectors, strict=True):
             mask = task_vector * elected > 0
-            own[task]["mask"][key] = pack(mask)
+            per_task[task]["mask"][key] = pack(mask)
             before, after = sizes[task]
             masked = float((elected * mask).abs().sum())
             sizes[task] = (before + float(task_vector.abs().sum()), after + masked)
     for task, (before, after) in sizes.items():
-        own[task]["rescale"] = {"": torch.tensor(before / after if after else 0.0)}
-    return shared, own
-
-
-def _restore_emr(shared: Parts, own: Parts) -> dict[str, Tensor]:
-    state = {key: tensor.clone() for key, tensor in shared["pretrained"].items()}
-    for key, mask in own["mask"].items():
-        elected = shared["elected"][key]
-        masked = unpack(mask, elected.shape) * elected.float() * own["rescale"][""]
-        state[key] = (state[key].float() + masked).to(elected.dtype)
-    return state | {key: tensor.clone() for key, tensor in own.get("statistics", {}).items()}
+        per_task[task]["rescale"] = {"": torch.tensor(before / after if after else 0.0)}
+    return shared, per_task
 
 
 @compression(paper="wang2024localizing")
@@ -103,18 +91,13 @@ def tall_masks(
 ) -> Result:
     """TALL masks: θ_0 plus the merged task vector where the task uses it.
 
-    A task uses a coordinate where |τ_t| > mask_scale · |τ − τ_t| (`mergelib.rules.masks.uses`),
-    with τ the merged task vector. Kept: θ_0, τ, and one bit an entry for every task.
+    A task uses coordinates with |τ_t| > mask_scale · |τ − τ_t| (`mergelib.rules.masks.uses`), where
+    τ is the merged task vector. Stored: θ_0, τ, and one bit per weight and task.
 
-    Args:
-        experts: task to state dict.
-        pretrained: θ_0.
-        mask_scale: one number, or one a task, at least 0; the paper chooses it from 0.2..0.6 on
-            validation data, for every task by itself.
-        base: how τ is merged: the sum of the task vectors, or TIES' elected sum.
-
-    Raises:
-        ValueError: another ``base``, a task without a ``mask_scale``, or a negative one.
+    Hyperparameters:
+        mask_scale: one number, or one per task, at least 0; the paper chooses it per task from
+            0.2..0.6 on validation data.
+        base: how τ is merged: sum of task vectors, or the elected sum of TIES.
     """
     scales = mask_scale if isinstance(mask_scale, Mapping) else dict.fromkeys(experts, mask_scale)
     for task in experts:
@@ -125,23 +108,26 @@ def tall_masks(
     options: dict[str, Any] = {"reduce": "sum"} if base == "ties" else {}
     merged = merge_checked(base, experts, pretrained, scale=1.0, **options)
     shared: Parts = {"pretrained": _copies(pretrained), "merged": {}}
-    own: dict[str, Parts] = {task: {"mask": {}} for task in experts}
+    per_task: dict[str, Parts] = {task: {"mask": {}} for task in experts}
     for key, tuned, origin in _weights(experts, pretrained):
         assert origin is not None
         total = merged[key].to(origin.dtype) - origin
         shared["merged"][key] = total.to(pretrained[key].dtype)
         for task, expert in zip(experts, tuned, strict=True):
-            own[task]["mask"][key] = pack(uses(expert - origin, total, scales[task]))
-    return shared, own
+            per_task[task]["mask"][key] = pack(uses(expert - origin, total, scales[task]))
+    return shared, per_task
 
 
-def _restore_tall(shared: Parts, own: Parts) -> dict[str, Tensor]:
+def _restore_masked(shared: Parts, parts: Parts) -> dict[str, Tensor]:
+    """Add the masked and rescaled task vector to the pretrained model (EMR and TALL masks)."""
     state = {key: tensor.clone() for key, tensor in shared["pretrained"].items()}
-    for key, mask in own["mask"].items():
-        merged = shared["merged"][key]
-        masked = unpack(mask, merged.shape) * merged.float()
-        state[key] = (state[key].float() + masked).to(merged.dtype)
-    return state
+    task_vector = shared["elected"] if "elected" in shared else shared.get("merged", {})
+    for key, mask in parts["mask"].items():
+        masked = unpack(mask, task_vector[key].shape) * task_vector[key].float()
+        if "rescale" in parts:
+            masked = masked * parts["rescale"][""]
+        state[key] = (state[key].float() + masked).to(task_vector[key].dtype)
+    return state | {key: tensor.clone() for key, tensor in parts.get("statistics", {}).items()}
 
 
 @compression(paper="choi2025revisiting", prepared=("is_matrix",))
@@ -155,28 +141,24 @@ def cart_indexing(
 ) -> Result:
     """CART-Indexing: θ_avg + SVD_k(θ_t − θ_avg) on matrices, each task's own tensors elsewhere.
 
-    Appendix C.2 of the paper, and its released code. Kept: θ_avg, and for every task the factors
-    U S and Vᵀ of each matrix, of k (m + n) numbers, and its own ``rest``. A tensor that is the same
-    in all experts is kept once, as it is.
+    Appendix C.2 of the paper, and its released code. Stored: θ_avg, and per task the factors U S
+    and Vᵀ of each matrix, k (m + n) numbers, and its ``rest``. A tensor that is equal in all
+    experts is stored once.
 
-    Args:
-        experts: task to state dict.
+    Hyperparameters:
         rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1.
-        rounding: as in `mergelib.rules.cart`.
-        rest: tensors that are no matrices: tables, norms, biases, BatchNorm's statistics and
-            counters. Each task has its own (the released code), where it differs from the shared
-            one, or all have the average, and the first expert's counters.
-        is_matrix: tells from key and tensor what is a matrix; a convolution that is accepted is
-            folded, one filter per row.
-
-    Raises:
-        ValueError: another ``rest``.
+        rounding: as in `mergelib.rules.low_rank.cart`.
+        rest: tables, norms, biases, statistics and counters: ``"own"`` stores each task's where it
+            differs (the released code), ``"average"`` uses the average and the first expert's
+            counters.
+        is_matrix: predicate (key, tensor), whether the tensor is a matrix; a convolution is folded,
+            one filter per row.
     """
     if rest not in ("own", "average"):
         raise ValueError(f"rest is {rest!r}, expected 'own' or 'average'")
     average = merge_checked("average", experts)
     shared: Parts = {"average": _copies(average)}
-    own: dict[str, Parts] = {task: {"left": {}, "right": {}, "rest": {}} for task in experts}
+    per_task: dict[str, Parts] = {task: {"left": {}, "right": {}, "rest": {}} for task in experts}
     for key, tuned, _ in _weights(experts, None):
         reference = average[key]
         if not is_matrix(key, reference):
@@ -187,9 +169,9 @@ def cart_indexing(
         for task, expert in zip(experts, tuned, strict=True):
             centred = expert - reference.to(expert.dtype)
             u, s, vh = truncated_svd(centred.flatten(1), rank)
-            own[task]["left"][key] = (u * s).to(reference.dtype)
-            own[task]["right"][key] = vh.to(reference.dtype).contiguous()
-    factored = {key for parts in own.values() for key in parts["left"]}
+            per_task[task]["left"][key] = (u * s).to(reference.dtype)
+            per_task[task]["right"][key] = vh.to(reference.dtype).contiguous()
+    factored = {key for parts in per_task.values() for key in parts["left"]}
     for key, common in shared["average"].items():
         if key in factored:
             continue
@@ -199,28 +181,28 @@ def cart_indexing(
         elif rest == "own":
             for task, tensor in zip(experts, tensors, strict=True):
                 if not torch.equal(tensor, common):
-                    own[task]["rest"][key] = tensor.clone()
-    return shared, own
+                    per_task[task]["rest"][key] = tensor.clone()
+    return shared, per_task
 
 
 def _agree(tensors: list[Tensor]) -> bool:
     return all(torch.equal(tensor, tensors[0]) for tensor in tensors[1:])
 
 
-def _restore_cart(shared: Parts, own: Parts) -> dict[str, Tensor]:
+def _restore_cart(shared: Parts, parts: Parts) -> dict[str, Tensor]:
     # A part without tensors leaves no trace in a file.
-    whole = shared["average"] | own.get("rest", {})
+    whole = shared["average"] | parts.get("rest", {})
     state = {key: tensor.clone() for key, tensor in whole.items()}
-    for key, left in own.get("left", {}).items():
+    for key, left in parts.get("left", {}).items():
         dtype = torch.promote_types(left.dtype, torch.float32)
-        update = left.to(dtype) @ own["right"][key].to(dtype)
+        update = left.to(dtype) @ parts["right"][key].to(dtype)
         average = state[key]
         state[key] = (average.to(dtype) + update.view(average.shape)).to(left.dtype)
     return state
 
 
 RESTORE: dict[str, Callable[[Parts, Parts], dict[str, Tensor]]] = {
-    "emr": _restore_emr,
-    "tall_masks": _restore_tall,
+    "emr": _restore_masked,
+    "tall_masks": _restore_masked,
     "cart_indexing": _restore_cart,
 }

@@ -1,4 +1,4 @@
-"""Boolean masks at one bit an entry."""
+"""Boolean masks at one bit per entry."""
 
 from collections.abc import Sequence
 
@@ -11,18 +11,14 @@ def _weights(device: torch.device) -> Tensor:
 
 
 def pack(mask: Tensor) -> Tensor:
-    """Bits of a boolean mask of n entries, eight to a byte: uint8 of shape ``(ceil(n / 8),)``."""
+    """Return the bits of a boolean mask of n entries as uint8 ``(ceil(n / 8),)``."""
     flat = mask.reshape(-1).to(torch.uint8)
     padded = torch.nn.functional.pad(flat, (0, -len(flat) % 8)).view(-1, 8)
     return (padded * _weights(mask.device)).sum(1, dtype=torch.uint8)
 
 
 def unpack(packed: Tensor, shape: Sequence[int]) -> Tensor:
-    """The boolean mask of that shape that `pack` was given.
-
-    Raises:
-        ValueError: if the bytes are not as many as the shape needs.
-    """
+    """Return the boolean mask of this shape; ``ValueError`` if the number of bytes does not fit."""
     entries = torch.Size(shape).numel()
     if len(packed) != -(-entries // 8):
         raise ValueError(f"{len(packed)} bytes of a mask, expected {-(-entries // 8)}")

@@ -1,4 +1,4 @@
-"""Time and peak memory of a piece of work."""
+"""Time and peak memory of a block of code."""
 
 import re
 import time
@@ -12,25 +12,18 @@ import torch
 
 @dataclass
 class Cost:
-    """What a piece of work cost.
+    """Cost of a block of code."""
 
-    Attributes:
-        seconds: wall-clock time.
-        peak_bytes: the most memory held at once above what was held at the start; ``None`` where
-            the system does not tell (it takes Linux, or a CUDA device).
-    """
-
-    seconds: float = 0.0
-    peak_bytes: int | None = None
+    seconds: float = 0.0  # wall-clock time
+    peak_bytes: int | None = None  # above the memory in use before; None unless Linux or CUDA
 
 
 @contextmanager
 def measured(device: torch.device | str = "cpu") -> Iterator[Cost]:
-    """Measure the body of a ``with`` block; read the yielded `Cost` after it.
+    """Measure the body of a ``with`` block; read the yielded `Cost` afterwards.
 
-    On the CPU the peak is the process's resident high-water mark, which Linux can reset; memory
-    that the allocator had kept from before is not seen. On CUDA it is the allocator's own peak on
-    that device, which is waited for before and after.
+    On the CPU the peak is Linux's resident high-water mark, which misses memory that the allocator
+    already held; on CUDA it is the allocator's peak on that device.
     """
     where = torch.device(device)
     cuda = where if where.type == "cuda" else None
@@ -45,7 +38,7 @@ def measured(device: torch.device | str = "cpu") -> Iterator[Cost]:
 
 
 def _wait_for(device: torch.device) -> None:
-    """Wait until a device has done what it was told, as it computes on its own."""
+    """Wait until an asynchronous device has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -53,7 +46,7 @@ def _wait_for(device: torch.device) -> None:
 
 
 def _reset_peak(cuda: torch.device | None) -> int | None:
-    """Forget the high-water mark; the memory in use now."""
+    """Reset the high-water mark and return the memory in use."""
     if cuda is not None:
         _wait_for(cuda)
         torch.cuda.reset_peak_memory_stats(cuda)

@@ -1,16 +1,14 @@
-"""Evaluation loops: one merged model, or a whole grid of candidates, on every task of a suite.
+"""Evaluation loops: one state dict, or a grid of candidates, on every task of a suite.
 
-A task's inputs go to the device as they are stored, its own transform turns them into what the
-model takes, candidates go through one model by `functional_call` (it is never rebuilt), and the
-answer is a table. Each task is judged by its own loss and metric, see `mergelib.evaluation.tasks`.
+Inputs are moved to the device as they are stored and transformed there. Candidates run through one
+model by `functional_call`, which is never rebuilt.
 """
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -20,58 +18,36 @@ from mergelib.problems.calling import evaluating
 from mergelib.progress import progress
 from mergelib.statedict import StateDict, check_compatible
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 SplitName = Literal["train", "validation", "test"]
 
 
 def evaluate(
-    model: nn.Module,
-    state: StateDict,
-    heads: Mapping[str, nn.Module],
-    suite: Suite,
-    *,
-    split: SplitName = "test",
-    tasks: Sequence[str] | None = None,
-    device: torch.device | str | None = None,
-    autocast: bool = False,
-    batch_size: int = 500,
-) -> pd.DataFrame:
-    """Accuracy and loss of one state dict on every task of a suite, and the tasks' own scores.
+    model: nn.Module, state: StateDict, heads: Mapping[str, nn.Module], suite: Suite, **options: Any
+) -> "pd.DataFrame":
+    """Return accuracy, loss and the tasks' own scores of one state dict on every task of a suite.
 
     Args:
-        model: the architecture; its own weights and modes are left alone.
-        state: the weights to judge, complete and of the model's shapes.
-        heads: a head for each task, features to logits; run in evaluation mode, as the model.
+        model: the architecture; its weights and modes are not changed.
+        state: complete weights of the model's shapes.
+        heads: task to its head, from features to logits; run in evaluation mode, as is the model.
         suite: the tasks.
-        split: which part of each task.
-        tasks: names of the tasks to judge on; all by default.
-        device: where to run; by default where the model is.
-        autocast: compute in bfloat16 where that is safe, if the processor has instructions for it;
-            emulated it would be slower than float32.
-        batch_size: inputs in one forward pass.
+        **options: as in `evaluate_many`.
 
     Returns:
-        A table with one row per task and the columns ``task``, ``accuracy`` (0..1), ``loss`` (the
-        mean of the task's own, e.g. cross-entropy in nats), ``correct`` and ``n`` (counts of
-        labels: pictures or characters). Accuracy and ``correct`` are NaN for a regression. Where
-        some task of the suite is judged neither by accuracy nor by loss, ``metric`` and ``score``
-        follow: each task's metric and its value, for all tasks.
+        One row per task: ``task``, ``accuracy`` (0..1), ``loss`` (mean of the task's loss, e.g. in
+        nats), ``correct`` and ``n`` (numbers of labels). Accuracy and ``correct`` are NaN for a
+        regression. If any task of the suite has another metric, ``metric`` and ``score`` follow.
 
     Raises:
-        ValueError: a task that the suite does not have or without a head, or a state dict that does
-            not fit the model.
+        ValueError: a task is unknown or has no head, or the state dict does not fit the model.
+
+    >>> evaluate(model, merge("average", experts), heads, suite)                # doctest: +SKIP
     """
-    table = evaluate_many(
-        model,
-        {"state": state},
-        heads,
-        suite,
-        split=split,
-        tasks=tasks,
-        device=device,
-        autocast=autocast,
-        batch_size=batch_size,
-    )
-    return table.drop(columns="candidate")
+    candidates = {"state": state}
+    return evaluate_many(model, candidates, heads, suite, **options).drop(columns="candidate")
 
 
 def evaluate_many(
@@ -85,41 +61,42 @@ def evaluate_many(
     device: torch.device | str | None = None,
     autocast: bool = False,
     batch_size: int = 500,
-) -> pd.DataFrame:
-    """`evaluate` over a grid of candidates; a generator of them is consumed one at a time.
+) -> "pd.DataFrame":
+    """Return the tables of `evaluate` for many candidates, with their labels in ``candidate``.
 
-    The data of one task at a time are on the device, so the largest task has to fit, not the suite.
+    One task's data and one candidate at a time are on the device.
 
     Args:
-        model: as in `evaluate`, and so are the others.
-        candidates: label to state dict, or an iterable of such pairs.
-        heads: a head for each task.
+        model: as in `evaluate`.
+        candidates: label to state dict, or an iterable of such pairs, consumed one at a time.
+        heads: as in `evaluate`.
         suite: the tasks.
         split: which part of each task.
-        tasks: names of the tasks to judge on; all by default.
-        device: where to run.
-        autocast: compute in bfloat16 where that is safe, if the processor has instructions for it;
-            one that has none would take ten times as long as in float32.
-        batch_size: inputs in one forward pass.
-
-    Returns:
-        The tables of `evaluate`, one below the other, with the label in column ``candidate``.
+        tasks: names of the tasks; all by default.
+        device: where to run; by default where the model is.
+        autocast: compute in bfloat16 where it is safe, if the processor has instructions for it;
+            emulation would be about ten times slower than float32.
+        batch_size: inputs per forward pass.
     """
+    import pandas as pd
+
     names = _names(suite, heads, tasks)
     where = next(model.parameters()).device if device is None else torch.device(device)
-    moved = {name: _placed(heads[name], where) for name in names}
-    own_scores = any(task.metric.score is not None for task in suite.tasks.values())
+    placed = {name: _placed(heads[name], where) for name in names}
+    scored = any(task.metric.score is not None for task in suite.tasks.values())
     rows = []
-    for label, state in _labelled(candidates):
+    pairs = candidates.items() if isinstance(candidates, Mapping) else candidates
+    for label, state in progress(pairs, desc="evaluating", leave=False):
         check_compatible(model.state_dict(), {f"candidate {label!r}": state}, "the model")
         state = {key: value.to(where) for key, value in state.items()}
         for name in names:
             task = suite.tasks[name]
-            part = _moved(getattr(task, split), where)
-            with evaluating(model, moved[name]):
-                row = _judge(model, state, moved[name], task, part, autocast, batch_size)
-            del part  # else it would be there still when the next one comes
-            if own_scores:
+            stored: Split = getattr(task, split)
+            part = Split(stored.inputs.to(where), stored.labels.to(where))
+            with evaluating(model, placed[name]):
+                row = _evaluated(model, state, placed[name], task, part, autocast, batch_size)
+            del part  # free it before the next one is moved
+            if scored:
                 metric = task.metric
                 score = row["score"] if metric.score else row[metric.name]
                 row |= {"metric": metric.name, "score": score}
@@ -127,14 +104,14 @@ def evaluate_many(
     return pd.DataFrame(rows)
 
 
-def normalised_accuracy(table: pd.DataFrame, individual: pd.DataFrame) -> "pd.Series[float]":
-    """Each row's accuracy as a share of the accuracy that the task's own expert reaches."""
-    own = individual.set_index("task")["accuracy"]
-    return table["accuracy"] / table["task"].map(own)
+def normalised_accuracy(table: "pd.DataFrame", individual: "pd.DataFrame") -> "pd.Series[float]":
+    """Return each row's accuracy as a fraction of the accuracy of the task's own expert."""
+    expert_accuracy = individual.set_index("task")["accuracy"]
+    return table["accuracy"] / table["task"].map(expert_accuracy)
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether a device computes in bfloat16 itself; a CPU without its instructions emulates it."""
+    """Whether a device has bfloat16 instructions instead of emulating them."""
     if device.type == "cuda":
         with torch.cuda.device(device):
             return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -150,30 +127,19 @@ def _names(
         if name not in suite.tasks:
             raise ValueError(f"unknown task {name!r}; {suite.name} has: {', '.join(suite.tasks)}")
         if name not in heads:
-            raise ValueError(f"task {name!r} has no head; there are: {', '.join(heads)}")
+            raise ValueError(f"task {name!r} has no head; heads exist for: {', '.join(heads)}")
     return names
 
 
 def _placed(head: nn.Module, device: torch.device) -> nn.Module:
-    """The head where it lies there already, else a copy of it, so that the caller's stays."""
+    """Return the head if it is on the device, or a copy that is."""
     tensors = [*head.parameters(), *head.buffers()]
-    there = all(tensor.device == device for tensor in tensors)
-    return head if there else copy.deepcopy(head).to(device)
-
-
-def _moved(part: Split, device: torch.device) -> Split:
-    return Split(part.inputs.to(device), part.labels.to(device))
-
-
-def _labelled(
-    candidates: Mapping[Any, StateDict] | Iterable[tuple[Any, StateDict]],
-) -> Iterator[tuple[Any, StateDict]]:
-    pairs = candidates.items() if isinstance(candidates, Mapping) else candidates
-    yield from progress(pairs, desc="evaluating", leave=False)
+    in_place = all(tensor.device == device for tensor in tensors)
+    return head if in_place else copy.deepcopy(head).to(device)
 
 
 @torch.no_grad()
-def _judge(
+def _evaluated(
     model: nn.Module,
     state: Mapping[str, Tensor],
     head: nn.Module,
@@ -182,11 +148,11 @@ def _judge(
     autocast: bool,
     batch_size: int,
 ) -> dict[str, Any]:
-    """A row of the table on one task, with ``score`` where the metric has its own."""
+    """Return one task's row of the table, with ``score`` if the metric has its own."""
     device = part.labels.device
     correct = torch.zeros((), dtype=torch.long, device=device)
     loss = torch.zeros((), dtype=torch.float64, device=device)
-    kept: list[Tensor] = []  # outputs, for metrics that need all of them
+    all_outputs: list[Tensor] = []  # for metrics that need all of them
     fast = autocast and has_bfloat16(device)
     batches = zip(part.inputs.split(batch_size), part.labels.split(batch_size), strict=True)
     for inputs, labels in batches:
@@ -197,10 +163,10 @@ def _judge(
             correct += (outputs.flatten(0, -2).argmax(1) == labels.flatten()).sum()
         loss += task.loss(outputs, labels, reduction="sum")
         if task.metric.score is not None:
-            kept.append(outputs.cpu())
+            all_outputs.append(outputs.cpu())
     n = part.labels.numel()
     right = int(correct) if task.metric.of_classes else math.nan
     row = {"accuracy": right / n, "loss": float(loss) / n, "correct": right, "n": n}
     if task.metric.score is not None:
-        row["score"] = task.metric.score(torch.cat(kept), part.labels.cpu())
+        row["score"] = task.metric.score(torch.cat(all_outputs), part.labels.cpu())
     return row

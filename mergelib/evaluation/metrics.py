@@ -1,4 +1,4 @@
-"""Losses and metrics that some tasks have in place of cross-entropy and accuracy."""
+"""Losses and metrics of tasks that do not use cross-entropy and accuracy."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -8,11 +8,7 @@ from mergelib.messages.extras import needs
 
 
 def squared_error(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
-    """Squared error of one output for each label: outputs ``(N, 1)`` or ``(N,)``, labels ``(N,)``.
-
-    Raises:
-        ValueError: for another number of outputs.
-    """
+    """Return the squared error of one output per label, ``(N, 1)`` or ``(N,)`` and ``(N,)``."""
     if outputs.numel() != labels.numel():
         raise ValueError(
             f"outputs have shape {tuple(outputs.shape)}, expected one for each of the "
@@ -22,7 +18,7 @@ def squared_error(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -
 
 
 def matthews(outputs: Tensor, labels: Tensor) -> float:
-    """Matthews' correlation of the predicted classes with the labels, -1..1."""
+    """Return Matthews' correlation of predicted classes and labels, -1..1."""
     with needs("align"):
         from sklearn.metrics import matthews_corrcoef
 
@@ -30,7 +26,7 @@ def matthews(outputs: Tensor, labels: Tensor) -> float:
 
 
 def correlation(outputs: Tensor, labels: Tensor) -> float:
-    """The mean of Pearson's and Spearman's correlation of outputs ``(N, 1)`` with labels, -1..1."""
+    """Return the mean of Pearson's and Spearman's correlation of outputs ``(N, 1)`` and labels."""
     with needs("align"):
         from scipy.stats import pearsonr, spearmanr
 

@@ -1,9 +1,4 @@
-"""Tasks, suites and zoos: what they hold. Types only; nothing here knows where they come from.
-
-A task carries all that judging a model on it takes: its data, the transform from inputs as they are
-stored to what a model takes, its loss and its metric. So nothing is guessed from a tensor's rank or
-dtype.
-"""
+"""Tasks and suites: data, transform, loss and metric, wherever they come from."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,43 +14,34 @@ Transform = Callable[[Tensor], Tensor]
 
 
 class Loss(Protocol):
-    """From outputs and labels to their loss, a scalar with a gradient."""
+    """Loss of outputs and labels: a scalar with a gradient."""
 
     def __call__(self, outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
-        """The ``"mean"`` over all labels, or their ``"sum"``."""
+        """Return the ``"mean"`` over all labels, or their ``"sum"``."""
 
 
 def as_stored(inputs: Tensor) -> Tensor:
-    """No transform: the model takes inputs as they are stored."""
+    """Return inputs unchanged."""
     return inputs
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
-    """Cross-entropy in nats of logits ``(..., classes)`` and int64 labels ``(...)``."""
+    """Return the cross-entropy in nats of logits ``(..., classes)`` and int64 labels ``(...)``."""
     return F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), reduction=reduction)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """The number that judges a task.
+    """The number by which a task is evaluated."""
 
-    Attributes:
-        name: ``"accuracy"`` and ``"loss"`` are columns of every evaluation; any other metric has
-            its own score.
-        score: from the outputs of all examples and their labels, both on the CPU, to the score.
-        higher_is_better: whether good models have high ones.
-        of_classes: whether the largest output is the predicted class, so that accuracy means
-            something; False for regression.
-    """
-
-    name: str
-    score: Callable[[Tensor, Tensor], float] | None = None
+    name: str  # "accuracy" and "loss" are columns of every evaluation; others need a score
+    score: Callable[[Tensor, Tensor], float] | None = None  # of all outputs and labels, on the CPU
     higher_is_better: bool = True
-    of_classes: bool = True
+    of_classes: bool = True  # the largest output is the predicted class; False for regression
 
     @property
     def column(self) -> str:
-        """The column of an evaluation's table in which the metric stands."""
+        """The metric's column in an evaluation table."""
         return self.name if self.score is None else "score"
 
 
@@ -67,8 +53,8 @@ LOSS = Metric("loss", higher_is_better=False)
 class Split(Brief):
     """Labelled data.
 
-    Pictures: `inputs` uint8 (N, 3, side, side), `labels` int64 (N,). Text: `inputs` uint8 (N, 128),
-    `labels` int64 (N, 128), the characters that come next. Other tasks hold what suits them.
+    Images: `inputs` uint8 (N, 3, side, side), `labels` int64 (N,). Text: `inputs` uint8 (N, 128),
+    `labels` int64 (N, 128), the next characters. Other tasks use their own formats.
     """
 
     inputs: Tensor
@@ -78,43 +64,32 @@ class Split(Brief):
         return len(self.labels)
 
     def first(self, count: int) -> "Split":
-        """At most so many examples, the first ones."""
+        """Return at most ``count`` examples, the first ones."""
         return Split(self.inputs[:count], self.labels[:count])
 
 
 @dataclass(frozen=True, repr=False)
 class Task(Brief):
-    """A task; label k means ``class_names[k]``.
-
-    Attributes:
-        name: of the task.
-        class_names: one for each class; a single one for a regression.
-        train: labelled data to train on.
-        validation: labelled data to choose hyperparameters by.
-        test: labelled data to judge by.
-        transform: from inputs as stored, a batch of them, to what the model takes.
-        loss: what training lowers.
-        metric: what the task is judged by.
-    """
+    """A task; label k means ``class_names[k]``."""
 
     name: str
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...]  # a single one for a regression
     train: Split
-    validation: Split
+    validation: Split  # to choose hyperparameters by
     test: Split
-    transform: Transform = as_stored
-    loss: Loss = cross_entropy
-    metric: Metric = ACCURACY
+    transform: Transform = as_stored  # from a batch of stored inputs to the model's
+    loss: Loss = cross_entropy  # what training minimises
+    metric: Metric = ACCURACY  # what the task is evaluated by
 
     def sha256(self) -> str:
-        """Hexadecimal SHA-256 of all its data."""
+        """Return the hexadecimal SHA-256 of all its data."""
         splits = (self.train, self.validation, self.test)
         return digest(tensor for split in splits for tensor in (split.inputs, split.labels))
 
 
 @dataclass(frozen=True, repr=False)
 class Suite(Brief):
-    """Tasks by name. `sources` maps each data file or renderer to a SHA-256 of what it gave."""
+    """Tasks by name. `sources` maps each data file or renderer to a SHA-256 of its output."""
 
     name: str
     seed: int
@@ -123,15 +98,15 @@ class Suite(Brief):
 
     @property
     def transforms(self) -> dict[str, Transform]:
-        """Each task's transform, as `adapt` takes them."""
+        """Each task's transform, as `adapt` accepts them."""
         return {name: task.transform for name, task in self.tasks.items()}
 
     @property
     def metric(self) -> Metric:
-        """What judges the suite as a whole: its tasks' common metric, or their scores.
+        """The suite's metric: the common metric of its tasks, or their scores.
 
         Raises:
-            ValueError: where high is good in some tasks' metrics and low in others'.
+            ValueError: larger is better in some tasks' metrics and worse in others'.
         """
         metrics = {task.metric for task in self.tasks.values()}
         if len(metrics) == 1:
@@ -139,6 +114,7 @@ class Suite(Brief):
         if len({metric.higher_is_better for metric in metrics}) > 1:
             names = ", ".join(f"{name}: {task.metric.name}" for name, task in self.tasks.items())
             raise ValueError(
-                f"suite {self.name!r} has no common direction, its tasks' metrics are {names}"
+                f"suite {self.name!r} has no common metric, because larger is better for some of "
+                f"its tasks only: {names}"
             )
         return Metric("score", higher_is_better=metrics.pop().higher_is_better)

@@ -1,11 +1,9 @@
 """Truncated singular value decompositions, several times faster than full ones.
 
-Low-rank methods such as CART (Choi et al., 2025) need the best rank-k approximation SVD_k(D) of
-many matrices D, with k a small share of the full rank r. It is built from the r × r Gram matrix of
-the smaller side: one product and one symmetric eigendecomposition, which cost a fraction of a full
-SVD and, unlike subspace iteration, do not depend on how fast the spectrum decays. Squaring D costs
-half the digits, which blurs neighbouring singular vectors around the k-th; a Rayleigh–Ritz step on
-a slightly larger subspace, with D itself, separates them again.
+SVD_k(D) is built from the r × r Gram matrix of the smaller side, by one product and one symmetric
+eigendecomposition, which unlike subspace iteration do not depend on the decay of the spectrum.
+Squaring D costs half the digits and blurs singular vectors around the k-th; a Rayleigh–Ritz step
+with D on a slightly larger subspace separates them again.
 
 Symbols: D of shape (m, n), r = min(m, n), SVD_k(D) = U diag(S) Vh.
 """
@@ -18,31 +16,28 @@ from torch import Tensor
 OVERSAMPLING = 16  # directions beyond the k-th that the Rayleigh–Ritz step may choose from
 SAFE = (1e-20, 1e30)  # where Σ D_ij² may lie for squares to be trusted in float32
 STRIP = 128  # rows of a Gram matrix computed at once
-RESOLUTION = 300.0  # σ_k² must exceed so many machine epsilons of σ_1², else float64 is used
+RESOLUTION = 300.0  # σ_k² must exceed this many machine epsilons times σ_1², else float64 is used
 
 
 @torch.no_grad()
 def truncated_svd(
     matrix: Tensor, rank: int, *, exact: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The ``rank`` largest singular values and their vectors.
+    """Return the ``rank`` largest singular values and their vectors.
 
-    SVD_k(D) is the best approximation of rank k in the Frobenius norm (Eckart and Young, 1936).
-    In float32 the product of the factors differs from it by a relative Frobenius error of about
-    3e-4 at most, and in float64 by 1e-8.
+    The product of the factors is the best rank-k approximation (Eckart and Young, 1936), up to a
+    relative Frobenius error of about 3e-4 in float32 and 1e-8 in float64.
 
     Args:
-        matrix: D, shape ``(m, n)``, float32 or float64, on any device.
-        rank: k, at least 0; more than min(m, n) counts as min(m, n).
-        exact: take a full SVD and cut it.
+        matrix: D, shape ``(m, n)``, float32 or float64, on any device, finite (else
+            ``ValueError``).
+        rank: k, at least 0; it is cut at min(m, n).
+        exact: compute a full SVD and cut it.
 
     Returns:
-        U of shape ``(m, k)``, S of shape ``(k,)`` in descending order, and Vh of shape ``(k, n)``.
-        The vectors of the smaller side are orthonormal; those of the other side too, as far as
-        S is well above machine epsilon times S[0], and they are zero where S is.
-
-    Raises:
-        ValueError: for a tensor that is no such matrix, NaN or Inf in it, or a negative rank.
+        U ``(m, k)``, S ``(k,)`` in descending order, and Vh ``(k, n)``. Vectors of the smaller side
+        are orthonormal; those of the other side are too while S is well above machine epsilon times
+        S[0], and are zero where S is.
     """
     if matrix.dim() != 2 or matrix.dtype not in (torch.float32, torch.float64):
         kind = f"{matrix.dtype} of shape {tuple(matrix.shape)}"
@@ -79,9 +74,9 @@ def truncated_svd(
 
 
 def low_rank(matrix: Tensor, rank: int, *, exact: bool = False) -> Tensor:
-    """SVD_k(D): the nearest matrix of rank ``rank``, in the Frobenius norm; see `truncated_svd`.
+    """Return the nearest matrix of rank ``rank`` in the Frobenius norm; see `truncated_svd`.
 
-    From rank min(m, n) on that is a copy of the matrix itself, at rank 0 it is zero.
+    From rank min(m, n) on it is a copy of the matrix; at rank 0 it is zero.
     """
     if rank >= min(matrix.shape):
         return matrix.clone()
@@ -92,17 +87,11 @@ def low_rank(matrix: Tensor, rank: int, *, exact: bool = False) -> Tensor:
 
 @torch.no_grad()
 def polar_factor(matrix: Tensor, *, tolerance: float = 1e-5) -> Tensor:
-    """The matrix with its non-zero singular values set to one: U Vᵀ of A = U S Vᵀ.
+    """Return the matrix with nonzero singular values set to one: U Vᵀ of A = U S Vᵀ ``(m, n)``.
 
-    Of full rank, it is the nearest matrix with orthonormal rows or columns. It is A (AᵀA)^(−1/2),
-    with the Gram matrix of the smaller side in double precision, which is decomposed in A's own
-    precision if A is well conditioned; the relative Frobenius error is below 1e-3 for singular
-    values down to 1e-4 of the largest.
-
-    Args:
-        matrix: A, shape ``(m, n)``, float32 or float64.
-        tolerance: singular values below this share of the largest count as zero, and their
-            directions stay zero.
+    It is computed as A (AᵀA)^(−1/2), in A's precision if A is well conditioned and else in double;
+    the relative Frobenius error is below 1e-3 for singular values down to 1e-4 of the largest.
+    Those below ``tolerance`` times the largest count as zero and stay zero.
     """
     rows, columns = matrix.shape
     if rows > columns:
@@ -118,13 +107,9 @@ def polar_factor(matrix: Tensor, *, tolerance: float = 1e-5) -> Tensor:
 
 
 def simplex_projection(values: Tensor) -> Tensor:
-    """The nearest point of the probability simplex, along the last dimension.
+    """Return the nearest point of the probability simplex, along the last dimension of ``(…, n)``.
 
-    Sort, and subtract the one threshold that makes what stays positive sum to one (Held, Wolfe and
-    Crowder, 1974).
-
-    Args:
-        values: shape ``(…, n)``, finite.
+    Sort, then subtract the threshold at which the positive part sums to one (Held et al., 1974).
     """
     values = values - values.amax(-1, keepdim=True)  # changes nothing, and no 1 drowns in them
     ordered = values.sort(dim=-1, descending=True).values
@@ -135,7 +120,7 @@ def simplex_projection(values: Tensor) -> Tensor:
 
 
 def _gram(matrix: Tensor) -> Tensor:
-    """``matrix @ matrix.T``, its lower half strip by strip and the rest mirrored."""
+    """Return ``matrix @ matrix.T``: the lower half in strips, the rest mirrored."""
     rows = len(matrix)
     gram = matrix.new_empty(rows, rows)
     for low in range(0, rows, STRIP):
@@ -146,14 +131,14 @@ def _gram(matrix: Tensor) -> Tensor:
 
 
 def _well_conditioned(gram: Tensor) -> bool:
-    """Whether the smallest eigenvalue is surely above 1e-3 of the largest, by a cheap test."""
+    """Whether the smallest eigenvalue exceeds 1e-3 of the largest, by a cheap sufficient test."""
     shift = 1e-3 * torch.linalg.matrix_norm(gram)  # not below 1e-3 of the largest
     shifted = gram - shift * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     return not torch.linalg.cholesky_ex(shifted).info.item()
 
 
 def _leading_subspace(matrix: Tensor, gram: Tensor, rank: int) -> Tensor:
-    """Orthonormal columns that nearly span the leading left singular vectors, and some more."""
+    """Return orthonormal columns that nearly span the leading left singular vectors."""
     values, vectors = torch.linalg.eigh(gram)
     blind = RESOLUTION * torch.finfo(matrix.dtype).eps
     if matrix.dtype == torch.float32 and values[-rank] < blind * values[-1]:
@@ -163,7 +148,7 @@ def _leading_subspace(matrix: Tensor, gram: Tensor, rank: int) -> Tensor:
 
 
 def _check_finite(matrix: Tensor) -> float:
-    """The largest magnitude in a matrix, which may hold neither NaN nor Inf."""
+    """Return the largest magnitude of a matrix; raise ``ValueError`` if it is not finite."""
     largest = matrix.abs().max().item()
     if not math.isfinite(largest):
         raise ValueError("the matrix holds NaN or Inf")

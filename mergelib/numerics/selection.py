@@ -1,18 +1,11 @@
-"""Exact selection of the k-th largest magnitude of task vectors, with no sort and no full copy.
+"""Exact k-th largest magnitude of task vectors τ_t = θ_t − θ_0, without a sort or a full copy.
 
-TIES (Yadav et al., 2023) keeps the largest share of each task vector τ_t = θ_t − θ_0. Its threshold
-is one order statistic of some hundred million numbers, which may live in files. It is found
-exactly, as a rule by reading them twice:
-
-1. a strided sample suggests a bracket: two of its own order statistics around the wanted one;
-2. a pass counts the magnitudes above the bracket and collects the few strictly inside; the answer
-   is an order statistic of these, or one of the bracket's ends.
-
-A bracket that misses still tells on which side the answer lies, and a wider one is tried there.
-Should more lie inside than may be kept, the interval is bisected over the bit patterns of
-floating-point numbers. So the search ends on any data, and its answer never depends on the sample.
-
-Symbols: T experts, n entries each, k = ceil(density · n).
+The threshold of TIES (Yadav et al., 2023) is an order statistic of perhaps 10⁸ numbers, which may
+be in files. Usually two passes find it: a strided sample suggests a bracket, then one pass counts
+the magnitudes above it and collects those inside. If the bracket misses, a wider one is tried on
+the right side; if too many lie inside, the interval is bisected over floating-point bit patterns.
+The search ends on any data, and its answer does not depend on the sample. Symbols: T experts, n
+entries each, k = ceil(density · n).
 """
 
 import math
@@ -30,13 +23,11 @@ CHUNK = 2**18  # entries at a time on a CPU, where the buffers then stay in the 
 CHUNK_CUDA = 2**24
 
 
-def kept(density: float, entries: int) -> int:
-    """How many of ``entries`` trimming to ``density`` keeps: ceil(density · entries), at least 1.
+def count_to_keep(density: float, entries: int) -> int:
+    """Return ceil(density · entries), at least 1: the number of entries that trimming keeps.
 
-    The product is first rounded to six decimals: 0.07 of 100 is 7, not 7.000000000000001.
-
-    Raises:
-        ValueError: for a density outside (0, 1].
+    The product is rounded to six decimals first: 0.07 of 100 is 7, not 7.000000000000001. A density
+    outside (0, 1] is a ``ValueError``.
     """
     if not 0 < density <= 1:
         raise ValueError(f"density is {density}, expected above 0 and at most 1")
@@ -45,23 +36,22 @@ def kept(density: float, entries: int) -> int:
 
 @torch.no_grad()
 def magnitude_thresholds(tensors: Callable[[], Parameters], density: float) -> list[float]:
-    """The k-th largest |θ_t − θ_0| of each expert, over all entries of all tensors.
+    """Return the k-th largest |θ_t − θ_0| of each expert over all tensors.
 
-    Trimming to |θ_t − θ_0| ≥ threshold keeps k entries, and more only where some equal it.
-    Differences are taken in float32, or in float64 where the tensors are. NaN ranks below all
-    numbers.
+    Trimming to |θ_t − θ_0| ≥ threshold keeps k entries, or more if some equal it. Differences use
+    float32, or float64 if the tensors do. NaN ranks below all numbers.
 
     Args:
-        tensors: gives, at every call anew, (the T experts' tensors, the pretrained tensor) of each
-            parameter; None for the pretrained one says that the experts' are task vectors.
-            Besides what it holds itself, at most about 20 MB per expert are used.
-        density: k = ceil(density · n), at least 1.
+        tensors: returns an iterator over (T experts' tensors, pretrained tensor) at every call;
+            with None for pretrained the experts' tensors are task vectors. About 20 MB per expert
+            are used.
+        density: k = ceil(density · n), in (0, 1].
 
     Raises:
-        ValueError: for a density outside (0, 1], or without any entries.
+        ValueError: density is out of range, or there are no entries.
     """
     sample, entries = _strided_sample(tensors)
-    k = kept(density, entries)
+    k = count_to_keep(density, entries)
     if not entries:
         raise ValueError("no entries to select the largest from")
     searches = [_Search(k, entries, row[~row.isnan()]) for row in sample]
@@ -81,11 +71,7 @@ def magnitude_thresholds(tensors: Callable[[], Parameters], density: float) -> l
 
 
 class _Search:
-    """The search for one order statistic, the ``rank``-th largest of ``entries`` magnitudes.
-
-    It is known to lie in [low, high]; a pass of `scan` probes [bottom, top] within that, and
-    `conclude` draws the consequence: the answer, or the next bracket.
-    """
+    """Search for the ``rank``-th largest of ``entries`` magnitudes, known to lie in [low, high]."""
 
     def __init__(self, rank: int, entries: int, sample: Tensor) -> None:
         self.rank, self.share, self.sample = rank, rank / entries, sample
@@ -97,7 +83,7 @@ class _Search:
         self._probe()
 
     def scan(self, magnitudes: Tensor, buffer: Tensor, mask: Tensor) -> None:
-        """Account for some magnitudes; ``buffer`` and ``mask`` are scratch of the same shape."""
+        """Count some magnitudes; ``buffer`` and ``mask`` are scratch space of the same shape."""
         # Comparing into a floating buffer and summing it is faster than counting booleans.
         self.above += int(torch.gt(magnitudes, self.top, out=buffer).sum())
         torch.clamp(magnitudes, self.bottom, self.top, out=buffer)
@@ -113,7 +99,7 @@ class _Search:
             self.values.append(inside)
 
     def conclude(self) -> None:
-        """After a pass over everything: the answer, or where to look next."""
+        """Set the answer, or the next bracket, after a full pass."""
         rank = self.rank - self.above
         if rank <= 0:  # the answer lies above the bracket
             self.low = self.top
@@ -132,7 +118,7 @@ class _Search:
         self._probe()
 
     def _probe(self) -> None:
-        """Choose the next bracket, and start counting anew."""
+        """Choose the next bracket and reset the counts."""
         self.bottom, self.top = self.low, self.high
         if self.bisecting:
             self.bottom = _halfway(self.low, self.high, self.sample.dtype)
@@ -148,7 +134,7 @@ class _Search:
 
 
 class _Scratch:
-    """Buffers for the magnitudes of one chunk, allocated once: fresh memory costs page faults."""
+    """Buffers for one chunk, allocated once because fresh memory costs page faults."""
 
     def __init__(self, like: Tensor) -> None:
         self.size = CHUNK if like.device.type == "cpu" else CHUNK_CUDA
@@ -156,7 +142,7 @@ class _Scratch:
         self._mask = torch.empty(self.size, dtype=torch.bool, device=like.device)
 
     def magnitudes(self, expert: Tensor, origin: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """|expert − origin| in one buffer, another buffer, and a mask, all of the same length."""
+        """Return |expert − origin| in one buffer, another buffer, and a mask of equal length."""
         entries = len(expert)
         magnitudes, buffer = (part[:entries] for part in self._buffers)
         return _magnitudes(expert, origin, magnitudes), buffer, self._mask[:entries]
@@ -170,7 +156,7 @@ def _magnitudes(expert: Tensor, origin: Tensor | None, out: Tensor | None = None
 
 
 def _strided_sample(tensors: Callable[[], Parameters]) -> tuple[Tensor, int]:
-    """Magnitudes at evenly spaced positions, shape ``(T, at most SAMPLE)``, and the count n."""
+    """Return magnitudes at evenly spaced positions, ``(T, at most SAMPLE)``, and the count n."""
     parts: list[Tensor] = []
     stride, size, entries = 1, 0, 0
     for experts, pretrained in tensors():
@@ -188,15 +174,11 @@ def _strided_sample(tensors: Callable[[], Parameters]) -> tuple[Tensor, int]:
 
 
 def _largest(values: Tensor, rank: int) -> float:
-    """The ``rank``-th largest of some values, counted from 1."""
     return torch.kthvalue(values, len(values) + 1 - rank).values.item()
 
 
 def _halfway(low: float, high: float, dtype: torch.dtype) -> float:
-    """Of the floating-point numbers in [low, high], 0 ≤ low, the one in the middle, rounded down.
-
-    The bit patterns of non-negative numbers, read as integers, are ordered as the numbers are.
-    """
+    """Return the middle float of [low, high], 0 ≤ low; bit patterns are ordered as numbers."""
     ends = torch.tensor([low, high], dtype=dtype)
     bits = ends.view(torch.int64 if dtype == torch.float64 else torch.int32)
     first, last = bits.tolist()

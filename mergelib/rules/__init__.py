@@ -1,4 +1,9 @@
-"""Data-free methods. Importing this package registers those of all its modules, found by name."""
+"""Data-free methods. Importing this package registers the rules of all its modules.
+
+A rule is called with ``experts``, T tensors of one shape (matrices in `low_rank` and `spectral`),
+and, if it needs the pretrained model, with θ_0 of that shape as ``pretrained``; its other
+parameters are hyperparameters. One out of its range raises a ``ValueError`` that names it.
+"""
 
 from importlib import import_module
 from pkgutil import iter_modules

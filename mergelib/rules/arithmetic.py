@@ -1,9 +1,4 @@
-"""Linear rules: weight averaging and task arithmetic.
-
-Wortsman et al. (2022) average the weights of models fine-tuned from one pretrained model;
-Ilharco et al. (2023) add up task vectors τ_t = θ_t − θ_0, scaled, on top of it; Wang et al. (2020)
-divide them by the steps they took.
-"""
+"""Linear rules: averages of weights, and sums of task vectors τ_t = θ_t − θ_0."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,13 +17,9 @@ from mergelib.registry import rule
 def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None) -> Tensor:
     """Weight averaging: Σ_t w_t θ_t, uniform by default.
 
-    Args:
-        experts: T tensors of one shape.
-        weights: T finite numbers; used as given, so they should sum to 1 for an average. `merge`
-            averages running statistics by the positive ones, scaled to sum 1.
-
-    Raises:
-        ValueError: if there are not as many weights as experts, or one is not finite.
+    Hyperparameters:
+        weights: T finite numbers, used as they are. `merge` averages running statistics by the
+            positive ones, scaled to sum 1.
     """
     if weights is None:
         weights = [1 / len(experts)] * len(experts)
@@ -48,11 +39,9 @@ def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None
 def task_arithmetic(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 0.3) -> Tensor:
     """Task arithmetic: θ_0 + scale · Σ_t (θ_t − θ_0).
 
-    Args:
-        experts: T tensors of one shape.
-        pretrained: θ_0, of the same shape.
-        scale: λ; 0.3 suits about 8 tasks, 1/T gives the average, 0 the pretrained model, and a
-            negative scale with one expert forgets its task.
+    Hyperparameters:
+        scale: λ. 0.3 suits about 8 tasks, 1/T is the average, and a negative scale with one expert
+            removes its task.
     """
     merged = pretrained * (1 - scale * len(experts))
     for expert in experts:
@@ -70,46 +59,37 @@ def fednova(
 ) -> Tensor:
     """Normalised averaging: θ_0 + scale · τ/T · Σ_t (θ_t − θ_0) / τ_t, with τ the mean of the τ_t.
 
-    Every task vector is divided by the steps that it took, so that no task has more say for having
-    trained longer (FedNova, Wang et al., 2020, with equal weights of the tasks).
+    Dividing task vectors by their training steps removes the advantage of longer training (FedNova,
+    Wang et al., 2020, with equal weights of the tasks).
 
-    Args:
-        experts: T tensors of one shape.
-        pretrained: θ_0, of the same shape.
-        steps: τ_t, T positive numbers in any unit: steps, or their sum weighted by learning rates
-            (η ‖a_t‖₁ in `mergebook.stability.theory.steps`). Equal ones, as by default, give the
-            average at scale 1.
-        scale: of the merged task vector; 1 goes as far as the average does.
-
-    Raises:
-        ValueError: if there are not as many steps as experts, or one is not positive.
+    Hyperparameters:
+        steps: τ_t, T positive numbers: steps, or their sum weighted by learning rates. Equal ones,
+            the default, give the average at scale 1.
+        scale: factor of the merged task vector.
     """
-    taken = [1.0] * len(experts) if steps is None else list(steps)
-    if len(taken) != len(experts):
-        raise ValueError(f"steps has {len(taken)} entries, expected {len(experts)}, one per expert")
-    if not all(is_finite_number(step) and step > 0 for step in taken):
-        raise ValueError(f"steps is {taken}, expected positive finite numbers")
-    shares = [scale * math.fsum(taken) / len(taken) ** 2 / step for step in taken]
-    merged = pretrained * (1 - math.fsum(shares))
-    for expert, share in zip(experts, shares, strict=True):
-        merged.add_(expert, alpha=share)
+    lengths = [1.0] * len(experts) if steps is None else list(steps)
+    if len(lengths) != len(experts):
+        raise ValueError(
+            f"steps has {len(lengths)} entries, expected {len(experts)}, one per expert"
+        )
+    if not all(is_finite_number(step) and step > 0 for step in lengths):
+        raise ValueError(f"steps is {lengths}, expected positive finite numbers")
+    factors = [scale * math.fsum(lengths) / len(lengths) ** 2 / step for step in lengths]
+    merged = pretrained * (1 - math.fsum(factors))
+    for expert, factor in zip(experts, factors, strict=True):
+        merged.add_(expert, alpha=factor)
     return merged
 
 
 @rule(paper="shoemake1985animating")
 def slerp(experts: Sequence[Tensor], *, t: float = 0.5) -> Tensor:
-    """Spherical interpolation of two models, tensor by tensor, on the weights themselves.
+    """Spherical interpolation of two models, tensor by tensor.
 
-    With Ω the angle between the flattened tensors: [sin((1−t)Ω) θ_1 + sin(tΩ) θ_2] / sin Ω. Where
-    they are nearly parallel (cos Ω > 0.9995), as two fine-tunes of one model usually are, or one is
-    zero, this is linear interpolation; also where they are nearly opposite and no arc is shortest.
+    With Ω the angle between the flattened tensors: [sin((1−t)Ω) θ_1 + sin(tΩ) θ_2] / sin Ω. It is
+    linear if they are nearly parallel or opposite (|cos Ω| > 0.9995) or one is zero.
 
-    Args:
-        experts: exactly two tensors of one shape.
+    Hyperparameters:
         t: position on the path; 0 is the first expert, 1 the second.
-
-    Raises:
-        ValueError: if there are not exactly two experts.
     """
     if len(experts) != 2:
         raise ValueError(f"slerp merges exactly 2 experts, got {len(experts)}")
@@ -128,7 +108,7 @@ def slerp(experts: Sequence[Tensor], *, t: float = 0.5) -> Tensor:
 def _shares(
     tensors: Callable[[], Iterable[tuple[str, Group]]], **_: Any
 ) -> Mapping[str, dict[str, Any]]:
-    """The first pass of Model Stock: how far to go towards the average, for every tensor."""
+    """First pass of Model Stock: the interpolation ratio of every tensor."""
     return {
         key: {"share": agreement(experts, pretrained)}
         for key, (experts, pretrained) in tensors()
@@ -137,10 +117,9 @@ def _shares(
 
 
 def agreement(experts: Sequence[Tensor], pretrained: Tensor) -> float:
-    """Model Stock's ratio T cos θ / (1 + (T − 1) cos θ), in 0..1.
+    """Return Model Stock's ratio T cos θ / (1 + (T − 1) cos θ), in 0..1.
 
-    cos θ is the mean cosine between two task vectors. Where they are orthogonal or opposed on
-    average, the formula leaves 0..1, and nothing is shared: 0. For one expert it is 1.
+    cos θ is the mean cosine between task vectors, at least 0. For one expert the ratio is 1.
     """
     count = len(experts)
     gram = torch.zeros(count, count, dtype=torch.float64)
@@ -160,14 +139,10 @@ def agreement(experts: Sequence[Tensor], pretrained: Tensor) -> float:
 def model_stock(
     experts: Sequence[Tensor], pretrained: Tensor, *, share: float | None = None
 ) -> Tensor:
-    """Model Stock: between the average and the pretrained model, as far as the experts agree.
+    """Model Stock: t · θ_avg + (1 − t) · θ_0 per tensor, with t from the experts' `agreement`.
 
-    t · θ_avg + (1 − t) · θ_0, tensor by tensor, with t of `agreement`.
-
-    Args:
-        experts: T tensors of one shape.
-        pretrained: θ_0, of the same shape.
-        share: t; found from these tensors when left out.
+    Hyperparameters:
+        share: t; computed from these tensors by default.
     """
     if share is None:
         share = agreement(experts, pretrained)

@@ -1,8 +1,8 @@
 """Low-rank rules: CART (Choi et al., 2025) and its uncentred control.
 
-CART centres the task vectors on the weight average, τ̄_t = θ_t − θ_avg, and keeps the top k
-singular directions of each. At k = 0 and at full rank it *is* the average (the centred vectors
-sum to zero); in between lies the bell curve of the paper's Figure 1.
+CART centres task vectors on the weight average, τ̄_t = θ_t − θ_avg, and keeps the top k singular
+directions of each. At k = 0 and at full rank it *is* the average, because the centred vectors sum
+to zero; between them lies the bell curve of the paper's Figure 1.
 """
 
 import math
@@ -17,13 +17,10 @@ from mergelib.rules.arithmetic import average, task_arithmetic
 
 
 def rank_of(shape: Sequence[int], rank_ratio: float, rounding: Literal["ceil", "floor"]) -> int:
-    """The rank k that a share of the full rank r = min(m, n) stands for.
+    """Return the rank k for a fraction of the full rank r = min(m, n).
 
-    ``"ceil"`` is the paper's Algorithm 1, ceil(ratio · r). ``"floor"`` is the released code's
-    max(1, floor(ratio · r)). A ratio of 0 gives 0 either way.
-
-    Raises:
-        ValueError: for a ratio outside 0..1 or another rounding.
+    ``"ceil"`` is ceil(ratio · r) (Algorithm 1), ``"floor"`` is max(1, floor(ratio · r)) (released
+    code); a ratio of 0 gives 0. Other roundings and ratios outside 0..1 are a ``ValueError``.
     """
     if not 0 <= rank_ratio <= 1:
         raise ValueError(f"rank_ratio is {rank_ratio}, expected 0..1")
@@ -36,7 +33,7 @@ def rank_of(shape: Sequence[int], rank_ratio: float, rounding: Literal["ceil", "
 
 
 def _add_low_rank(total: Tensor, matrix: Tensor, rank: int, scale: float, exact: bool) -> None:
-    """``total += scale · SVD_k(matrix)``, from the factors, so that no other matrix is formed."""
+    """Add scale · SVD_k(matrix) to ``total`` from its factors, without another full matrix."""
     if rank >= min(matrix.shape):
         total.add_(matrix, alpha=scale)
     else:
@@ -57,18 +54,17 @@ def cart(
 
     Equation 4 and Algorithm 1 of the paper.
 
-    Args:
-        experts: T matrices of shape ``(m, n)``.
+    Hyperparameters:
         rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1.
         scale: λ; the paper searches 1.0..3.0.
         rounding: ``"ceil"`` as in the paper, ``"floor"`` as in its released code.
-        exact: use full SVDs in place of the faster truncation, `mergelib.numerics.linalg.low_rank`.
+        exact: use full SVDs instead of the faster `mergelib.numerics.linalg.truncated_svd`.
     """
     centre = average(experts)
     rank = rank_of(centre.shape, rank_ratio, rounding)
     merged = centre.clone()
     if 0 < rank < min(centre.shape):  # at full rank the centred vectors sum to zero
-        for t in range(len(experts)):  # a cast expert shall not outlive its difference
+        for t in range(len(experts)):  # free each cast copy before the next is made
             _add_low_rank(merged, experts[t] - centre, rank, scale, exact)
     return merged
 
@@ -85,11 +81,9 @@ def low_rank_task_arithmetic(
 ) -> Tensor:
     """CART's uncentred control: θ_0 + scale · Σ_t SVD_k(θ_t − θ_0); elsewhere task arithmetic.
 
-    Args:
-        experts: T matrices of shape ``(m, n)``.
-        pretrained: θ_0, of the same shape.
-        rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1.
-        scale: λ, as in task arithmetic, which full rank gives back.
+    Hyperparameters:
+        rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1; full rank is task arithmetic.
+        scale: λ.
         rounding: as in `cart`.
         exact: as in `cart`.
     """

@@ -1,10 +1,4 @@
-"""Rules that choose coordinates: Breadcrumbs, DELLA and Consensus Task Arithmetic.
-
-All act on task vectors τ_t = θ_t − θ_0. Breadcrumbs (Davari and Belilovsky, 2024) drops the largest
-and the smallest entries of each. DELLA (Deep et al., 2024) drops at random, small entries more
-often, and elects signs. Consensus (Wang et al., 2024) asks of each coordinate how many tasks use
-it, and keeps those that several do. `magnitude_bounds`, `prune_by_rank` and `uses` are these steps.
-"""
+"""Rules that select coordinates of task vectors τ_t: Breadcrumbs, DELLA and Consensus."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -13,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import Group
-from mergelib.numerics.selection import kept, magnitude_thresholds
+from mergelib.numerics.selection import count_to_keep, magnitude_thresholds
 from mergelib.registry import rule
 from mergelib.rules.sparse import elect_and_reduce
 
@@ -21,19 +15,17 @@ Bounds = Sequence[tuple[float, float]]  # of every expert: the magnitudes that s
 
 
 def magnitude_bounds(group: Group, density: float, gamma: float) -> Bounds:
-    """The magnitudes of the ceil(density · n) entries after the floor(gamma · n) largest, from to.
+    """Return the magnitudes between which each expert's entries are kept, ends included.
 
-    Both ends are magnitudes of entries, and entries that tie with them stay, so no task vector is
-    emptied. Found by `magnitude_thresholds`, so without a sort.
-
-    Raises:
-        ValueError: for a share out of range.
+    They bound the ceil(density · n) entries after the floor(gamma · n) largest. Entries that tie
+    with an end are kept, so no task vector becomes empty. A gamma outside [0, 1) is a
+    ``ValueError``.
     """
     if not 0 <= gamma < 1:
         raise ValueError(f"gamma is {gamma}, expected at least 0 and below 1")
     entries = group[0][0].numel()
     dropped = int(gamma * entries)
-    last = min(dropped + kept(density, entries), entries)
+    last = min(dropped + count_to_keep(density, entries), entries)
     low = magnitude_thresholds(lambda: [group], last / entries)
     high = magnitude_thresholds(lambda: [group], (dropped + 1) / entries)
     return list(zip(low, high, strict=True))
@@ -42,8 +34,8 @@ def magnitude_bounds(group: Group, density: float, gamma: float) -> Bounds:
 def _bounds(
     tensors: Callable[[], Iterable[tuple[str, Group]]], *, density: float, gamma: float, **_: Any
 ) -> Mapping[str, dict[str, Any]]:
-    """The first pass of Breadcrumbs: every tensor's bounds."""
-    kept(density, 1)  # refuses a share out of range even where there is no tensor
+    """First pass of Breadcrumbs: the bounds of every tensor."""
+    count_to_keep(density, 1)  # refuse a fraction out of range even without tensors
     return {key: {"bounds": magnitude_bounds(group, density, gamma)} for key, group in tensors()}
 
 
@@ -63,15 +55,13 @@ def breadcrumbs(
     scale: float = 0.3,
     bounds: Bounds | None = None,
 ) -> Tensor:
-    """Model Breadcrumbs: drop outliers and small entries, add the rest: θ_0 + scale · Σ.
+    """Model Breadcrumbs: θ_0 + scale · Σ_t of task vectors without outliers and small entries.
 
-    Args:
-        experts: T tensors of one shape.
-        pretrained: θ_0, of the same shape.
-        density: share of a tensor's entries that stays, in (0, 1].
-        gamma: share dropped as outliers, the largest magnitudes, in [0, 1).
-        scale: λ, as in task arithmetic, which density 1 and gamma 0 give back.
-        bounds: T pairs of magnitudes to trim at; found from these tensors when left out.
+    Hyperparameters:
+        density: fraction of a tensor's entries to keep, in (0, 1].
+        gamma: fraction to drop as outliers, the largest magnitudes, in [0, 1).
+        scale: λ; density 1 and gamma 0 give task arithmetic.
+        bounds: T pairs of magnitudes to trim at; computed from these tensors by default.
     """
     if bounds is None:
         bounds = magnitude_bounds((list(experts), pretrained), density, gamma)
@@ -84,10 +74,10 @@ def breadcrumbs(
 
 
 def uses(task_vector: Tensor, total: Tensor, mask_scale: float) -> Tensor:
-    """Where a task uses a coordinate: |τ_t| > mask_scale · |Σ τ − τ_t|, as a boolean mask.
+    """Return the mask of coordinates that a task uses: |τ_t| > mask_scale · |Σ τ − τ_t|.
 
-    The mask minimises the L1 distance between the masked sum and the task vector where
-    ``mask_scale`` is 1 (TALL masks, Wang et al., 2024, Eq. 4); a smaller one keeps more.
+    At ``mask_scale`` 1 the mask makes the merged vector nearest to τ_t (TALL masks, Wang et al.,
+    2024, Eq. 4); a smaller one keeps more.
     """
     return task_vector.abs() > mask_scale * (total - task_vector).abs()
 
@@ -101,20 +91,12 @@ def consensus(
     min_tasks: int = 2,
     scale: float = 0.3,
 ) -> Tensor:
-    """Consensus task arithmetic: θ_0 + scale · Σ τ, on coordinates that enough tasks use.
+    """Consensus task arithmetic: θ_0 + scale · Σ τ on coordinates that enough tasks `uses`.
 
-    Coordinates used by no task are noise, and those used by few are selfish: they help one task
-    at the cost of the others. See `uses` for when a task uses a coordinate.
-
-    Args:
-        experts: T tensors of one shape.
-        pretrained: θ_0, of the same shape.
-        mask_scale: how much of the others' sum an entry must exceed, at least 0.
-        min_tasks: coordinates used by fewer tasks are reset to θ_0.
-        scale: λ, as in task arithmetic, which ``min_tasks=0`` gives back.
-
-    Raises:
-        ValueError: for a negative ``mask_scale``.
+    Hyperparameters:
+        mask_scale: factor of the other tasks' sum that an entry must exceed, at least 0.
+        min_tasks: coordinates used by fewer tasks are reset to θ_0; 0 gives task arithmetic.
+        scale: λ.
     """
     if mask_scale < 0:
         raise ValueError(f"mask_scale is {mask_scale}, expected at least 0")
@@ -129,17 +111,11 @@ def consensus(
 def prune_by_rank(
     rows: Tensor, drop_rate: float, epsilon: float, generator: torch.Generator
 ) -> Tensor:
-    """MagPrune: drop entries at random, the smaller the likelier, and rescale each that stays.
+    """MagPrune: drop entries of ``(rows, n)`` at random, and rescale the others by 1 / (1 − p_i).
 
-    Within a row of n entries the drop probability falls in equal steps from drop_rate + ε/2 for the
-    smallest magnitude to drop_rate − ε/2 for the largest; what stays is divided by 1 − p_i, so
-    expectations stay. Draws are made on the CPU, so they are the same on every device.
-
-    Args:
-        rows: shape ``(rows, n)``.
-        drop_rate: mean of the probabilities.
-        epsilon: their spread.
-        generator: draws the entries.
+    Within a row p_i falls in equal steps from drop_rate + ε/2 for the smallest magnitude to
+    drop_rate − ε/2 for the largest, so expectations stay. Draws are made on the CPU, hence equal on
+    all devices.
     """
     ranks = rows.abs().argsort(dim=1, stable=True).argsort(dim=1)  # 0 is the smallest
     fall = ranks / max(1, rows.shape[1] - 1) - 0.5
@@ -159,19 +135,14 @@ def della(
     reduce: Literal["mean", "sum"] = "mean",
     seed: int = 0,
 ) -> Tensor:
-    """DELLA: prune by magnitude and chance, elect signs, merge who agrees: θ_0 + scale · result.
+    """DELLA: prune by magnitude and chance, elect signs, and merge agreeing entries.
 
-    Args:
-        experts: T matrices of one shape ``(rows, n)``.
-        pretrained: θ_0, of the same shape.
+    Hyperparameters:
         drop_rate: mean drop probability p.
-        epsilon: how far probabilities spread around it; p ± ε/2 must lie in [0, 1).
-        scale: λ on the merged task vector.
-        reduce: ``"mean"`` over agreeing entries, or their ``"sum"``; see `elect_and_reduce`.
-        seed: of the draws; `merge` derives one for each part of a tensor from it.
-
-    Raises:
-        ValueError: for probabilities out of range.
+        epsilon: spread of the probabilities; p ± ε/2 must lie in [0, 1).
+        scale: λ on the merged task vector, which is added to θ_0.
+        reduce: ``"mean"`` or ``"sum"`` of agreeing entries; see `elect_and_reduce`.
+        seed: seed of the draws; `merge` derives one per part of a tensor.
     """
     if epsilon < 0 or drop_rate - epsilon / 2 < 0 or drop_rate + epsilon / 2 >= 1:
         raise ValueError(

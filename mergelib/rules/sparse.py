@@ -1,8 +1,8 @@
-"""Sparse rules: TIES (Yadav et al., 2023) and DARE (Yu et al., 2024), and the steps they share.
+"""Sparse rules: TIES (Yadav et al., 2023) and DARE (Yu et al., 2024), and their steps.
 
 Both act on task vectors τ_t = θ_t − θ_0. TIES trims each to its largest entries, elects one sign
-per coordinate, and averages the entries that agree with it. DARE drops entries at random and
-rescales the rest. `trim_below`, `drop_and_rescale` and `elect_and_reduce` are these steps.
+per coordinate, and averages the entries that agree. DARE drops random entries and rescales the
+rest.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import Group
-from mergelib.numerics.selection import magnitude_thresholds
+from mergelib.numerics.selection import count_to_keep, magnitude_thresholds
 from mergelib.registry import rule
 
 Reduce = Literal["mean", "sum"]
 
 
 def trim_below(task_vector: Tensor, threshold: float) -> Tensor:
-    """Zero the entries of magnitude below the threshold (all else is kept, ties included)."""
+    """Zero the entries with magnitude below the threshold."""
     # hardshrink zeroes what is at most its bound, so the bound is the number just below.
     bound = torch.tensor(threshold, dtype=task_vector.dtype)
     below = torch.nextafter(bound, torch.zeros_like(bound)).item()
@@ -29,22 +29,17 @@ def trim_below(task_vector: Tensor, threshold: float) -> Tensor:
 def drop_and_rescale(task_vector: Tensor, drop_rate: float, generator: torch.Generator) -> Tensor:
     """Drop each entry with probability ``drop_rate`` and divide the rest by 1 − drop_rate.
 
-    The draws are made on the CPU, so they are the same on every device.
+    Draws are made on the CPU, hence equal on all devices.
     """
-    kept = torch.rand(task_vector.shape, generator=generator) >= drop_rate
-    return (task_vector * kept.to(task_vector.device)).div_(1 - drop_rate)
+    mask = torch.rand(task_vector.shape, generator=generator) >= drop_rate
+    return (task_vector * mask.to(task_vector.device)).div_(1 - drop_rate)
 
 
 def elect_and_reduce(task_vectors: Tensor, reduce: Reduce) -> Tensor:
-    """Elect the sign of the sum at every coordinate, then average (or sum) who agrees with it.
+    """Elect the sign of the sum per coordinate, then average (or sum) the entries that agree.
 
-    Args:
-        task_vectors: shape ``(T, …)``. A zero entry has no vote and does not count in the mean; a
-            coordinate whose sum is exactly zero elects nobody and stays zero.
-        reduce: ``"mean"`` over the agreeing entries, or their ``"sum"``.
-
-    Raises:
-        ValueError: for another ``reduce``.
+    Task vectors have shape ``(T, …)``. Zero entries do not count in the ``"mean"``; a coordinate
+    whose sum is exactly zero stays zero. A ``reduce`` other than mean or sum is a ``ValueError``.
     """
     if reduce not in ("mean", "sum"):
         raise ValueError(f"reduce is {reduce!r}, expected 'mean' or 'sum'")
@@ -56,11 +51,6 @@ def elect_and_reduce(task_vectors: Tensor, reduce: Reduce) -> Tensor:
     return total
 
 
-def _check_density(density: float) -> None:
-    if not 0 < density <= 1:
-        raise ValueError(f"density is {density}, expected above 0 and at most 1")
-
-
 def _thresholds(
     tensors: Callable[[], Iterable[tuple[str, Group]]],
     *,
@@ -68,8 +58,8 @@ def _thresholds(
     trim: Literal["model", "tensor"],
     **_: Any,
 ) -> Mapping[str, dict[str, Any]]:
-    """The first pass of TIES: the magnitude each expert's entries must reach, for every key."""
-    _check_density(density)
+    """First pass of TIES: the magnitude that each expert's entries must reach, per key."""
+    count_to_keep(density, 1)  # refuse a density out of range even without tensors
     if trim == "model":
         keys: dict[str, None] = {}
 
@@ -106,20 +96,17 @@ def ties(
     trim: Literal["model", "tensor"] = "model",
     thresholds: Sequence[float] | None = None,
 ) -> Tensor:
-    """TIES: trim, elect signs, merge who agrees: θ_0 + scale · TIES(τ_1 … τ_T).
+    """TIES: trim, elect signs, merge agreeing entries: θ_0 + scale · TIES(τ_1 … τ_T).
 
-    Args:
-        experts: T tensors of one shape.
-        pretrained: θ_0, of the same shape.
-        density: share of each task vector's entries that trimming keeps, the largest magnitudes,
-            in (0, 1]; k = ceil(density · n), and all entries as large as the k-th.
-        scale: λ on the merged task vector; about 1 for ``reduce="mean"``, 0.3 for ``"sum"``.
+    Hyperparameters:
+        density: fraction of each task vector's entries that trimming keeps, in (0, 1]: the
+            ceil(density · n) largest magnitudes and ties with the smallest of them.
+        scale: λ on the merged task vector; about 1 for ``"mean"``, 0.3 for ``"sum"``.
         reduce: ``"mean"`` over agreeing entries (the paper), or ``"sum"`` (AdaMerging's variant).
-        trim: take the largest of the whole ``"model"`` (the paper), or of each ``"tensor"``.
-        thresholds: T magnitudes to trim at; found from these tensors when left out.
+        trim: the largest of the whole ``"model"`` (the paper), or of each ``"tensor"``.
+        thresholds: T magnitudes to trim at; computed from these tensors by default.
     """
     if thresholds is None:
-        _check_density(density)
         thresholds = magnitude_thresholds(lambda: [(experts, pretrained)], density)
     trimmed = [
         trim_below(expert - pretrained, threshold)
@@ -138,16 +125,14 @@ def dare(
     scale: float | None = None,
     seed: int = 0,
 ) -> Tensor:
-    """DARE: drop entries of the task vectors at random, rescale the rest, then combine them.
+    """DARE: drop random entries of the task vectors, rescale the rest, then combine them.
 
-    Args:
-        experts: T tensors of one shape.
-        pretrained: θ_0, of the same shape.
-        drop_rate: p in [0, 1); kept entries are divided by 1 − p, so expectations stay.
-        combine: add the thinned vectors up (``"task_arithmetic"``), or elect signs and average
-            who agrees (``"ties"``; the random drop stands in for its trimming).
-        scale: λ; 0.3 for ``"task_arithmetic"`` and 1.0 for ``"ties"`` when left out.
-        seed: of the draws; `merge` derives one for each part of a tensor from it.
+    Hyperparameters:
+        drop_rate: p in [0, 1); other entries are divided by 1 − p, so expectations stay.
+        combine: ``"task_arithmetic"`` adds the sparse vectors up; ``"ties"`` elects signs and
+            averages agreeing entries, without trimming.
+        scale: λ; by default 0.3 for ``"task_arithmetic"`` and 1.0 for ``"ties"``.
+        seed: seed of the draws; `merge` derives one per part of a tensor.
     """
     if not 0 <= drop_rate < 1:
         raise ValueError(f"drop_rate is {drop_rate}, expected at least 0 and below 1")

@@ -1,8 +1,8 @@
-"""SAIL: start a new model's training from transformed and merged old ones (Anonymous, 2025).
+"""SAIL: initialise a network from transformed and merged smaller ones (Anonymous, 2025).
 
-`grow` brings a trained network to the width and depth of a larger one, `grow_files` does so for a
-folder, and `learn_growth` learns the maps from data; `shrink` goes the other way. `proximal` has
-weights for the average of several, from distances between data sets.
+`grow` makes a network wider and deeper, `grow_files` does so for a folder, `learn_growth` learns
+the maps from data, and `shrink` makes a network smaller. `proximal` computes the weights of an
+average from distances between data sets.
 """
 
 from mergelib.sail.growth.files import grow_files

@@ -1,11 +1,11 @@
 """Weights of the proximal parameter θ^P = Σ γ_i θ_i, from distances (Anonymous, 2025, Theorem 3).
 
-With δ_i = θ_i − θ*, the distance to an optimum θ* is ‖Σ γ_i δ_i‖² = ½ γᵀHγ where Σ γ_i = 1, and
+With δ_i = θ_i − θ* and Σ γ_i = 1, the distance to an optimum θ* is ‖Σ γ_i δ_i‖² = ½ γᵀHγ, where
 
     H_ij = a_i² + a_j² − a_ij² = 2 ⟨δ_i, δ_j⟩
 
-needs squared distances alone: a_i² of source i to the target, a_ij² of two sources. SAIL puts
-distances of *data* in their place. θ^P itself is ``mergelib.merge("average", …, weights=γ)``.
+needs only squared distances: a_i² from source i to the target, a_ij² between two sources. SAIL uses
+distances between *data sets*. Compute θ^P with ``mergelib.merge("average", …, weights=γ)``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,51 +27,30 @@ ENUMERATED = 12  # sources up to which every support is tried
 NEGLIGIBLE = 1e-10  # of the largest entry of H: what counts as zero
 STEPS = 20_000  # of projected gradient at most
 
-IMPOSSIBLE = (
-    "no distances have these squares: one is negative, or their roots break the triangle inequality"
-)
+IMPOSSIBLE = "these are not squared distances: one is negative or breaks the triangle inequality"
 INDEFINITE = (
-    "no points of a Euclidean space have these distances between sources: H is not positive "
-    "semidefinite where weights sum to 0"
+    "the distances between sources are not Euclidean, because H is not positive semidefinite on "
+    "vectors of sum 0"
 )
-NEGATIVE = "the predicted squared distance is negative: no Euclidean space has such a target"
-NOT_UNIQUE = (
-    "other weights do as well: H is singular where weights sum to 0; of the best, the shortest"
-)
-LOCAL = "more than {} sources and an indefinite H: projected gradient may have missed the minimum"
-SAME = "no two sources differ significantly ({} permutations, p > {}): uniform weights"
+NEGATIVE = "the predicted squared distance is negative, so the distances are not Euclidean"
+NOT_UNIQUE = "H is singular on vectors of sum 0; of equally good weights these are the shortest"
+LOCAL = "with more than {} sources and an indefinite H, the minimum may have been missed"
+SAME = "no two sources differ significantly ({} permutations, p > {}), so weights are uniform"
 
 
 @dataclass(frozen=True, repr=False)
 class Proximal(Brief):
-    """Weights, and what is known about them.
+    """Weights and how reliable they are."""
 
-    Attributes:
-        weights: γ, ``(n,)``, float64, of sum 1.
-        squared_distance: ½ γᵀHγ: predicted for θ^P to the target, in the unit of what was given.
-        support: the sources whose weight is not 0.
-        euclidean: whether H is positive semidefinite where weights sum to 0, so that the weights
-            are a minimum and no saddle.
-        notes: in words, what the reader of the weights should know; most often nothing.
-    """
-
-    weights: Tensor
-    squared_distance: float
-    support: tuple[int, ...]
-    euclidean: bool
-    notes: tuple[str, ...] = ()
+    weights: Tensor  # γ, ``(n,)``, float64, of sum 1
+    squared_distance: float  # ½ γᵀHγ, the predicted squared distance of θ^P to the target
+    support: tuple[int, ...]  # sources with a nonzero weight
+    euclidean: bool  # H is positive semidefinite on vectors of sum 0: a minimum, not a saddle point
+    notes: tuple[str, ...] = ()  # sentences that qualify the weights
 
 
 def squared_distances(sources: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared Euclidean distances of points, as `proximal_weights` takes them.
-
-    Args:
-        sources: ``(n, d)``.
-        target: ``(d,)``.
-
-    Returns:
-        To the target, ``(n,)``, and between sources, ``(n, n)``, float64.
-    """
+    """Return squared distances from ``(n, d)`` to ``(d,)`` and between the n points, float64."""
     offsets = sources.double() - target.double()
     gram = offsets @ offsets.T
     squares = gram.diagonal()
@@ -79,51 +58,48 @@ def squared_distances(sources: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def interactions(squared_to_target: Tensor, squared_pairwise: Tensor) -> Tensor:
-    """H of SAIL's Eq. 13, ``(n, n)``: a_i² + a_j² − a_ij², float64.
+    """Return H of SAIL's Eq. 13, a_i² + a_j² − a_ij², ``(n, n)``, float64.
 
-    Args:
-        squared_to_target: a_i², ``(n,)``. An unbiased MMD² may be negative.
-        squared_pairwise: a_ij², ``(n, n)``, symmetric, zero diagonal.
-
-    Raises:
-        ValueError: shapes, NaN or Inf, or a table that is not symmetric or has a diagonal.
+    ``squared_to_target`` is a_i², ``(n,)`` (an unbiased MMD² may be negative), and
+    ``squared_pairwise`` a_ij², ``(n, n)``. Other shapes, values that are not finite, and tables
+    that are not symmetric with zero diagonal are a ``ValueError``.
     """
-    own, between = squared_to_target.double(), squared_pairwise.double()
-    count = len(own) if own.dim() == 1 else 0
+    to_target, between = squared_to_target.double(), squared_pairwise.double()
+    count = len(to_target) if to_target.dim() == 1 else 0
     if count < 1 or between.shape != (count, count):
-        shapes = f"{tuple(own.shape)} and {tuple(between.shape)}"
-        raise ValueError(f"shapes {shapes}, expected (n,) to the target and (n, n) between sources")
-    if not bool(torch.isfinite(own).all() and torch.isfinite(between).all()):
+        shapes = f"{tuple(to_target.shape)} and {tuple(between.shape)}"
+        raise ValueError(f"the distances have shapes {shapes}, expected (n,) and (n, n)")
+    if not bool(torch.isfinite(to_target).all() and torch.isfinite(between).all()):
         raise ValueError("a distance is NaN or Inf")
     slack = 1e-9 * float(between.abs().max())
     if float((between - between.T).abs().max()) > slack:
         raise ValueError("squared_pairwise is not symmetric")
     if float(between.diagonal().abs().max()) > slack:
         raise ValueError("squared_pairwise has a diagonal that is not 0")
-    return own[:, None] + own - (between + between.T) / 2
+    return to_target[:, None] + to_target - (between + between.T) / 2
 
 
 def proximal_weights(
     squared_to_target: Tensor, squared_pairwise: Tensor, constraint: Constraint = "simplex"
 ) -> Proximal:
-    """γ of least ½ γᵀHγ: the paper's Theorem 3, for any number of sources and any H.
+    """Return the γ that minimises ½ γᵀHγ (Theorem 3), for any number of sources and any H.
 
-    For two sources that is Eq. 11, on the simplex clipped to 0..1. Eq. 12, H⁻¹e / eᵀH⁻¹e, agrees
-    where H is positive definite and that is positive; it fails where a source equals the target,
-    and where H is indefinite it is a saddle.
+    For two sources this is Eq. 11, clipped to 0..1 on the simplex. Eq. 12, H⁻¹e / eᵀH⁻¹e, agrees
+    where H is positive definite and the result is positive. Eq. 12 fails where a source equals the
+    target, and is a saddle point where H is indefinite.
+
+    Pass *squared* distances. Plain ones give other weights without an error, because square roots
+    of Euclidean distances are also Euclidean distances (Schoenberg, 1938).
 
     Args:
-        squared_to_target: a_i², ``(n,)``, *squared* distances of sources and target.
-        squared_pairwise: a_ij², ``(n, n)``, of two sources.
+        squared_to_target: a_i², ``(n,)``.
+        squared_pairwise: a_ij², ``(n, n)``.
         constraint: ``"simplex"`` (γ_i ≥ 0, Σ γ_i = 1; exact up to `ENUMERATED` sources) or
             ``"affine"`` (Σ γ_i = 1).
 
-    Plain distances in place of squared ones give other weights, and nothing can tell: the roots of
-    Euclidean distances are Euclidean distances, too (Schoenberg, 1938).
-
     Raises:
-        ValueError: what `interactions` refuses, another constraint, and affine weights where the
-            objective has no minimum, as distances are not Euclidean.
+        ValueError: an unknown constraint, what `interactions` refuses, or affine weights where
+            distances are not Euclidean, so that the objective has no minimum.
     """
     if constraint not in ("simplex", "affine"):
         raise ValueError(f"constraint is {constraint!r}, expected 'simplex' or 'affine'")
@@ -156,16 +132,11 @@ def oracle_gamma(
     optimum: StateDict,
     constraint: Constraint = "simplex",
 ) -> Proximal:
-    """Weights of the sources whose mean lies nearest to a known optimum: SAIL's Eq. 4 and 10.
+    """Return the weights whose mean of sources is nearest to a known optimum (SAIL, Eqs. 4 and 10).
 
-    Args:
-        states: sources of the optimum's keys and shapes. All floating tensors count, statistics
-            of BatchNorm too.
-        optimum: θ*. Distances say something only where it was trained from the sources' start.
-        constraint: as in `proximal_weights`.
-
-    Raises:
-        ValueError: no sources, or sources that do not match.
+    All floating tensors count, including running statistics. Distances to ``optimum`` are
+    meaningful only if it shares the sources' initialisation. Sources that do not match are a
+    ``ValueError``.
     """
     sources = name_experts(states)
     check_compatible(optimum, sources, "the optimum")
@@ -183,19 +154,12 @@ def weights_from_samples(
     permutations: int = 199,
     seed: int = 0,
 ) -> Proximal:
-    """SAIL's weights from features of data: `proximal_weights` of MMD² (V-statistics).
+    """Return SAIL's weights from data: `proximal_weights` of MMD² (V-statistics).
 
-    Eq. 11 divides by the distance of the sources. Where that is noise, so are the weights; they are
-    uniform where no two sources differ by a permutation test, at ``level`` over all pairs.
-
-    Args:
-        target: features, ``(m, d)``, of data of the target.
-        sources: features, ``(n_i, d)``, of each source's data.
-        constraint: as in `proximal_weights`.
-        bandwidth: of the kernel; by default the median distance of the pooled samples.
-        level: of all tests together (Bonferroni).
-        permutations: of each test; the p-value is never below 1/(permutations + 1).
-        seed: of the permutations.
+    Samples are features ``(rows, d)`` of the target's and each source's data. Eq. 11 divides by the
+    distance between sources. If that distance is noise, the weights are noise; so they are uniform
+    unless a permutation test, at ``level`` over all pairs (Bonferroni), finds two sources that
+    differ. The default ``bandwidth`` is the median distance of the pooled samples.
     """
     samples = [target, *sources]
     width = median_distance(samples) if bandwidth is None else bandwidth
@@ -215,7 +179,7 @@ def weights_from_samples(
 
 
 def _curvatures(matrix: Tensor) -> Tensor:
-    """Eigenvalues of H on directions of sum 0, ``(n − 1,)``."""
+    """Return the eigenvalues of H on directions of sum 0, ``(n − 1,)``."""
     count = len(matrix)
     basis = torch.linalg.qr(
         torch.cat([matrix.new_ones(count, 1), torch.eye(count, count - 1, dtype=matrix.dtype)], 1)
@@ -225,7 +189,7 @@ def _curvatures(matrix: Tensor) -> Tensor:
 
 
 def _stationary(matrices: Tensor) -> Tensor:
-    """Shortest γ of sum 1 where γᵀHγ is stationary among those, ``(…, k)``, by least squares."""
+    """Return the shortest γ of sum 1 at which γᵀHγ is stationary, ``(…, k)``, by least squares."""
     count = matrices.shape[-1]
     system = matrices.new_ones(*matrices.shape[:-2], count + 1, count + 1)
     system[..., :-1, :-1] = matrices
@@ -240,26 +204,22 @@ def _affine(matrix: Tensor, euclidean: bool) -> Tensor:
     level = float((slopes - slopes.mean()).abs().max() + (weights.sum() - 1).abs())
     if not euclidean or level > 1e-6:
         raise ValueError(
-            "no affine weights are best: the distances are not Euclidean, and the objective falls "
-            "without end; use constraint='simplex'"
+            "the distances are not Euclidean, so the objective of affine weights falls without "
+            "end; use constraint='simplex'"
         )
     return weights / weights.sum()
 
 
 def _enumerated(matrix: Tensor) -> Tensor:
-    """The least over the simplex: of the stationary points of all faces, the best that is in it.
-
-    On the face that holds a minimum inside, that is one of them; of equal values the one of the
-    largest support wins.
-    """
+    """Return the best stationary point of all faces of the simplex; ties go to larger supports."""
     count = len(matrix)
     candidates = []
     for size in range(count, 0, -1):
         rows = torch.tensor(list(combinations(range(count), size)))
-        found = _stationary(matrix[rows[:, :, None], rows[:, None, :]])
-        inside = (found >= -NEGLIGIBLE).all(1) & ((found.sum(1) - 1).abs() < 1e-6)
+        points = _stationary(matrix[rows[:, :, None], rows[:, None, :]])
+        inside = (points >= -NEGLIGIBLE).all(1) & ((points.sum(1) - 1).abs() < 1e-6)
         full = matrix.new_zeros(int(inside.sum()), count)
-        candidates.append(full.scatter(1, rows[inside], _tidy(found[inside])))
+        candidates.append(full.scatter(1, rows[inside], _tidy(points[inside])))
     weights = torch.cat(candidates)
     values = ((weights @ matrix) * weights).sum(1)
     best: Tensor = weights[(values <= values.min() + NEGLIGIBLE).nonzero()[0, 0]]
@@ -267,7 +227,7 @@ def _enumerated(matrix: Tensor) -> Tensor:
 
 
 def _descended(matrix: Tensor) -> Tensor:
-    """A least over the simplex by projected gradient, then exactly on the support found."""
+    """Minimise over the simplex by projected gradient, then solve exactly on the support."""
     weights = matrix.new_full((len(matrix),), 1 / len(matrix))
     step = 1 / float(torch.linalg.eigvalsh(matrix).abs().max())
     for _ in range(STEPS):
@@ -275,9 +235,9 @@ def _descended(matrix: Tensor) -> Tensor:
         if float(weights @ slopes - slopes.min()) < 1e-12:
             break
         weights = simplex_projection(weights - step * slopes)
-    chosen = (weights > 1e-6).nonzero().flatten()
+    support = (weights > 1e-6).nonzero().flatten()
     exact = torch.zeros_like(weights)
-    exact[chosen] = _stationary(matrix[chosen[:, None], chosen])
+    exact[support] = _stationary(matrix[support[:, None], support])
     better = bool((exact >= 0).all()) and float(exact @ matrix @ exact) <= float(
         weights @ matrix @ weights
     )
@@ -285,13 +245,13 @@ def _descended(matrix: Tensor) -> Tensor:
 
 
 def _tidy(weights: Tensor) -> Tensor:
-    """Rounding errors taken for what they are: zeros, and a sum of 1."""
-    kept = torch.where(weights > NEGLIGIBLE, weights, 0)
-    return kept / kept.sum(-1, keepdim=True)
+    """Set negligible weights to zero and rescale to sum 1."""
+    positive = torch.where(weights > NEGLIGIBLE, weights, 0)
+    return positive / positive.sum(-1, keepdim=True)
 
 
 def _are_squares(to_target: Tensor, between: Tensor) -> bool:
-    """Whether the roots of these numbers are distances, as far as triangles can tell."""
+    """Whether the square roots of these numbers satisfy the triangle inequality."""
     table = torch.zeros(len(between) + 1, len(between) + 1, dtype=torch.float64)
     table[0, 1:] = table[1:, 0] = to_target
     table[1:, 1:] = between

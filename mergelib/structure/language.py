@@ -1,8 +1,4 @@
-"""Descriptions of BERT and GPT-2 as Hugging Face's transformers build them.
-
-Encoders and decoders alone: cross-attention has parameters that no description mentions, and is
-refused by their names.
-"""
+"""Descriptions of BERT and GPT-2 in transformers, without cross-attention."""
 
 from typing import Any
 
@@ -32,7 +28,7 @@ def _bert_attention(attention: Any, scope: Scope, x: Features | None) -> Feature
 
 @describes(f"{BERT}.BertLayer")
 def _bert_layer(layer: Any, scope: Scope, x: Features | None) -> Features | None:
-    """The norms follow the additions, here within the modules called ``output``."""
+    """The norms follow the additions; both belong to the modules called ``output``."""
     mixed = scope.chain(x, "attention.self", "attention.output.dense")
     x = scope("attention.output.LayerNorm", scope.add(x, mixed))
     x = scope.add(x, scope.chain(x, "intermediate.dense", "output.dense"))
@@ -41,7 +37,7 @@ def _bert_layer(layer: Any, scope: Scope, x: Features | None) -> Features | None
 
 @describes(f"{BERT}.BertModel")
 def _bert(bert: Any, scope: Scope, x: Features | None) -> tuple[Features | None, ...]:
-    """The stream of all tokens, and what the pooler makes of the first."""
+    """Return the token stream and, if there is a pooler, the pooled first token."""
     x = scope.chain(x, "embeddings", "encoder.layer")
     return (x,) if bert.pooler is None else (x, scope("pooler.dense", x))
 
@@ -68,7 +64,7 @@ def _bert_masked(model: Any, scope: Scope, x: Features | None) -> Features | Non
 def _transposed_linear(
     layer: Any, scope: Scope, x: Features | None, out: Features | None = None
 ) -> Features:
-    """A linear layer that keeps its weight as (inputs, outputs)."""
+    """A linear layer whose weight is stored as (inputs, outputs)."""
     out = out or scope.units(layer.nf)
     scope.declare("weight", ("read", x), ("write", out))
     scope.declare("bias", ("write", out))
@@ -94,11 +90,6 @@ def _gpt2(model: Any, scope: Scope, x: Features | None) -> Features | None:
     return scope.chain(x, "h", "ln_f")
 
 
-@describes(f"{GPT2}.GPT2LMHeadModel")
-def _gpt2_language(model: Any, scope: Scope, x: Features | None) -> Features | None:
-    return scope.chain(x, "transformer", "lm_head")
-
-
-@describes(f"{GPT2}.GPT2ForSequenceClassification")
-def _gpt2_classifier(model: Any, scope: Scope, x: Features | None) -> Features | None:
-    return scope.chain(x, "transformer", "score")
+@describes(f"{GPT2}.GPT2LMHeadModel", f"{GPT2}.GPT2ForSequenceClassification")
+def _gpt2_headed(model: Any, scope: Scope, x: Features | None) -> Features | None:
+    return scope.chain(x, "transformer", "lm_head" if hasattr(model, "lm_head") else "score")

@@ -19,27 +19,18 @@ def _linear(
 
 
 @describes(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+@describes(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 def _convolution(layer: conv._ConvNd, scope: Scope, x: Features | None) -> Features | None:
     kernel: list[Any] = [("kernel", None)] * len(layer.kernel_size)
-    if layer.groups == layer.in_channels == layer.out_channels > 1:  # depthwise
-        scope.declare("weight", ("scale", x), ("kernel", None), *kernel)
+    if not layer.transposed and layer.groups == layer.in_channels == layer.out_channels > 1:
+        scope.declare("weight", ("scale", x), ("kernel", None), *kernel)  # depthwise
         scope.declare("bias", ("scale", x))
         return x
     if layer.groups > 1:
         raise ValueError(f"grouped convolutions are not supported, as in {layer}")
     out = scope.units(layer.out_channels)
-    scope.declare("weight", ("write", out), ("read", x), *kernel)
-    scope.declare("bias", ("write", out))
-    return out
-
-
-@describes(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-def _transposed(layer: conv._ConvTransposeNd, scope: Scope, x: Features | None) -> Features:
-    if layer.groups > 1:
-        raise ValueError(f"grouped convolutions are not supported, as in {layer}")
-    out = scope.units(layer.out_channels)
-    kernel: list[Any] = [("kernel", None)] * len(layer.kernel_size)
-    scope.declare("weight", ("read", x), ("write", out), *kernel)
+    axes: list[Any] = [("write", out), ("read", x)]
+    scope.declare("weight", *(axes[::-1] if layer.transposed else axes), *kernel)
     scope.declare("bias", ("write", out))
     return out
 
@@ -90,7 +81,7 @@ def _prelu(layer: nn.PReLU, scope: Scope, x: Features | None) -> Features | None
 
 @describes(nn.MultiheadAttention)
 def _attention(layer: nn.MultiheadAttention, scope: Scope, x: Features | None) -> Features:
-    """Self-attention with as many features for keys and values as for queries."""
+    """Self-attention with equal widths of queries, keys and values."""
     query, key, value = scope.attention(layer.num_heads, layer.head_dim)
     scope.declare("in_proj_weight", ("write", query + key + value), ("read", x))
     scope.declare("in_proj_bias", ("write", query + key + value))
@@ -100,14 +91,8 @@ def _attention(layer: nn.MultiheadAttention, scope: Scope, x: Features | None) -
     return out
 
 
-@describes(nn.Sequential)
-def _sequential(chain: nn.Sequential, scope: Scope, x: Features | None) -> Features | None:
-    return scope.chain(x, *chain._modules)  # a layer that is used twice comes twice
-
-
-@describes(nn.ModuleList)
-def _list(chain: nn.ModuleList, scope: Scope, x: Features | None) -> Features | None:
-    """For lists that the owner's ``forward`` walks through in order."""
+@describes(nn.Sequential, nn.ModuleList)  # lists whose owner's forward applies them in order
+def _chain(chain: nn.Module, scope: Scope, x: Features | None) -> Features | None:
     return scope.chain(x, *chain._modules)  # a layer that is used twice comes twice
 
 

@@ -1,12 +1,6 @@
-"""How a structure is derived: features are followed through the tree of modules.
+"""Derive a structure by following features through the modules; see README.md."""
 
-No forward pass is run. Every class of modules has a *description*, a short function that mirrors
-its ``forward``: it takes the groups that the features consist of, declares which of them each axis
-of each parameter writes or reads, and returns the groups that leave. A module's description calls
-those of its children, and a residual addition says that two groups are one. What keeps features
-apart and in place (activations, dropout, pooling) need not be mentioned.
-"""
-
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,11 +16,10 @@ _NORMS: tuple[Norm, ...] = ("none", "layer", "other")  # the later says more
 
 @dataclass(frozen=True)
 class Features:
-    """The feature axis of an activation: parts one after the other, each a product of groups.
+    """The feature axis of an activation: consecutive parts, each a product of groups.
 
-    ``features + other`` concatenates. Groups are numbers until the end, when some turn out to be
-    one. After flattening, a layer may read several places for each feature. What left a layer norm
-    remembers which.
+    ``features + other`` concatenates. ``flat`` marks flattened positions, and ``behind`` names the
+    layer norm that the features come from. Groups are numbers until all unions are known.
     """
 
     layout: tuple[tuple[int, ...], ...]
@@ -39,7 +32,7 @@ class Features:
 
 @dataclass
 class _Draft:
-    """A group in the making; the one it was united with, if any, speaks for it."""
+    """A group before unions are resolved; ``same_as`` is the group it was united with."""
 
     name: str
     kind: Kind
@@ -66,18 +59,16 @@ class _Trace:
         return number if same_as is None else self.find(same_as)
 
     def size(self, features: Features) -> int:
-        total = 0
-        for factors in features.layout:
-            product = 1
-            for number in factors:
-                product *= self.drafts[number].size
-            total += product
-        return total
+        return sum(math.prod(self.drafts[n].size for n in factors) for factors in features.layout)
+
+    def groups(self, features: Features) -> list[_Draft]:
+        """Return all groups of some features, after unions."""
+        return [self.drafts[self.find(n)] for factors in features.layout for n in factors]
 
     def unite(self, a: Features, b: Features, where: str) -> None:
         shapes = [[len(factors) for factors in features.layout] for features in (a, b)]
         if shapes[0] != shapes[1]:
-            raise ValueError(f"{where}: these features are not made of the same groups")
+            raise ValueError(f"{where} unites features that consist of different groups")
         for left, right in zip(a.layout, b.layout, strict=True):
             for number, other in zip(left, right, strict=True):
                 self._unite(number, other, where)
@@ -88,11 +79,13 @@ class _Trace:
             return
         a, b = self.drafts[first], self.drafts[second]
         if a.size != b.size:
-            raise ValueError(f"{where}: {a.size} features of {a.name!r}, {b.size} of {b.name!r}")
+            raise ValueError(
+                f"{where} unites {a.size} features of {a.name!r} and {b.size} of {b.name!r}"
+            )
         kinds: set[Kind] = {a.kind, b.kind}
         if len(kinds) > 1:
             if kinds & {"heads", "head"}:
-                raise ValueError(f"{where}: {a.name!r} is {a.kind}, {b.name!r} is {b.kind}")
+                raise ValueError(f"{where} unites {a.name!r} ({a.kind}) and {b.name!r} ({b.kind})")
             a.kind = "fixed" if "fixed" in kinds else "stream"
         a.pinned |= b.pinned
         a.norm = max(a.norm, b.norm, key=_NORMS.index)
@@ -113,7 +106,7 @@ class _Trace:
                     for x, role in self.axes[id(tensor)]
                 )
             elif tensor.is_floating_point():
-                raise ValueError(f"{key!r} is not described by the module that owns it")
+                raise ValueError(f"{key!r} is not declared in the description of its module")
         used = {name for row in axes.values() for axis in row for f in axis.layout for name in f}
         groups = {}
         for number, name in names.items():
@@ -125,62 +118,53 @@ class _Trace:
         return Structure(groups, axes)
 
     def mark(self, x: Features, norm: Norm) -> None:
-        """Say that statistics are taken across these features; the stronger word stays."""
-        for factors in x.layout:
-            for number in factors:
-                draft = self.drafts[self.find(number)]
-                draft.norm = max(draft.norm, norm, key=_NORMS.index)
+        """Record a norm across these features; the strongest of ``_NORMS`` stays."""
+        for draft in self.groups(x):
+            draft.norm = max(draft.norm, norm, key=_NORMS.index)
 
     def _mark_bare_readers(self) -> None:
-        """Where some readers stand behind a layer norm and others don't, norms are elsewhere."""
+        """Mark a group ``"other"`` if only some of its readers are behind a layer norm."""
         for rows in self.axes.values():
             for x, role in rows:
                 bare = role in ("read", "both") and x.behind is None
-                drafts = (self.drafts[self.find(n)] for factors in x.layout for n in factors)
-                if bare and any(draft.norm == "layer" for draft in drafts):
+                if bare and any(draft.norm == "layer" for draft in self.groups(x)):
                     self.mark(x, "other")
 
     def _names(self) -> dict[int, str]:
         names: dict[int, str] = {}
-        taken: set[str] = set()
         for number, draft in enumerate(self.drafts):
             if draft.same_as is None:
                 name, count = draft.name, 1
-                while name in taken:
+                while name in names.values():
                     count += 1
                     name = f"{draft.name} ({count})"
-                taken.add(name)
                 names[number] = name
         return names
 
 
 class Scope:
-    """What a description works with: the module's place in the tree, and the groups so far."""
+    """What a description works with: its module, the module's path, and the groups so far."""
 
     def __init__(self, trace: _Trace, module: nn.Module, path: str) -> None:
         self._trace, self._module, self._path = trace, module, path
 
     def __call__(self, child: str, x: Features | None, **options: Any) -> Any:
-        """Follow features through a child module; returns what its description returns."""
+        """Follow features through a child module and return its description's result."""
         module = self._module.get_submodule(child)
         return _describe(self._trace, module, self._join(child), x, **options)
 
     def chain(self, x: Features | None, *children: str) -> Features | None:
-        """Follow features through children, one after the other."""
+        """Follow features through several children in order."""
         for child in children:
             x = self(child, x)
         return x
 
     def units(self, size: int) -> Features:
-        """New hidden units or channels."""
+        """Return new hidden units or channels."""
         return Features(((self._trace.new(self._path or "model", "units", size),),))
 
     def attention(self, heads: int, size: int) -> tuple[Features, Features, Features]:
-        """New attention heads: their queries, keys and values.
-
-        Queries and keys of a head share their dimensions, as a score is their inner product; what
-        the heads return has the dimensions of the values.
-        """
+        """Return queries, keys and values of new heads; queries and keys share dimensions."""
         whole = self._trace.new(self._join("heads"), "heads", heads)
         keys = self._trace.new(self._join("keys"), "head", size, whole)
         values = self._trace.new(self._join("values"), "head", size, whole)
@@ -188,58 +172,56 @@ class Scope:
         return query, query, Features(((whole, values),))
 
     def add(self, x: Features | None, y: Features | None) -> Features | None:
-        """A residual addition: both sides are one stream."""
+        """Return the stream of a residual addition, whose two sides become one group."""
         if x is None or y is None:
-            known = y if x is None else x
-            return None if known is None else self.pin(self._bare(known))
+            other = y if x is None else x
+            return None if other is None else self.pin(self._bare(other))
         self._trace.unite(x, y, self._path or "model")
         x, _ = self._bare(x), self._bare(y)
-        for factors in x.layout:
-            for number in factors:
-                draft = self._trace.drafts[self._trace.find(number)]
-                draft.kind = "stream" if draft.kind == "units" else draft.kind
+        for draft in self._trace.groups(x):
+            draft.kind = "stream" if draft.kind == "units" else draft.kind
         return x
 
     def pin(self, x: Features) -> Features:
-        """These features keep their order: the output shows them, or a fixed input is added."""
-        for factors in x.layout:
-            for number in factors:
-                self._trace.drafts[self._trace.find(number)].pinned = True
+        """Fix the order of these features, e.g. because the output shows them."""
+        for draft in self._trace.groups(x):
+            draft.pinned = True
         return x
 
     def normalise(self, x: Features | None) -> Features | None:
-        """A norm takes its statistics across these features."""
+        """Record a norm, other than a layer norm, across these features."""
         if x is not None:
             self._trace.mark(x, "other")
         return x
 
     def behind_layer_norm(self, x: Features | None) -> Features | None:
-        """A layer norm, this module, hands these features on to its readers."""
+        """Record that this module is a layer norm and return its output features."""
         if x is None:
             return None
         self._trace.mark(x, "layer")
         return replace(x, behind=self._path)
 
     def _bare(self, x: Features) -> Features:
-        """Features that are added; if they come from a layer norm, it stands in the stream."""
+        """Return features to add; a layer norm before them is a norm within the stream."""
         if x.behind is not None:
             self._trace.mark(x, "other")
         return replace(x, behind=None)
 
     def flatten(self, x: Features | None) -> Features | None:
-        """Places and features become one axis, the places varying fastest."""
+        """Flatten positions and features into one axis, positions varying fastest."""
         return None if x is None else replace(x, flat=True)
 
     def declare(self, name: str, *axes: tuple[Role, Features | None]) -> None:
-        """Say what each axis of a parameter or buffer of this module consists of.
+        """Declare what each axis of a parameter or buffer of this module consists of.
 
         Args:
-            name: of the parameter, within the module; one that is ``None`` is passed over.
-            *axes: for each axis its role, and its features; ``None`` if they are fixed. A second
-                declaration of a parameter, or of one tied to it, says that they agree.
+            name: attribute name, possibly dotted; an attribute that is ``None`` is skipped.
+            *axes: a role and features per axis; ``None`` for fixed features. A second declaration
+                of the same (or a tied) parameter unites the groups.
 
         Raises:
-            ValueError: naming the parameter, if numbers of axes or sizes do not agree.
+            ValueError: the number of axes or a size does not match; the message names the
+                parameter.
         """
         owner, _, attribute = name.rpartition(".")
         tensor = getattr(self._module.get_submodule(owner), attribute)
@@ -247,7 +229,7 @@ class Scope:
         if tensor is None:
             return
         if tensor.dim() != len(axes):
-            raise ValueError(f"{key!r} has {tensor.dim()} axes, its description {len(axes)}")
+            raise ValueError(f"{key!r} has {tensor.dim()} axes, but {len(axes)} are declared")
         rows: list[tuple[Features, Role]] = []
         for number, ((role, x), size) in enumerate(zip(axes, tensor.shape, strict=True)):
             rows.append((self._fit(x, size, f"{key}[{number}]"), role))
@@ -260,20 +242,20 @@ class Scope:
         agreed: list[tuple[Features, Role]] = []
         for (x, role), (y, other) in zip(earlier, rows, strict=True):
             self._trace.unite(x, y, key)
-            known = x if y.behind is None else replace(x, behind=y.behind)
-            agreed.append((known, role if role == other else "both"))
+            features = x if y.behind is None else replace(x, behind=y.behind)
+            agreed.append((features, role if role == other else "both"))
         return agreed
 
     def _fit(self, x: Features | None, size: int, axis: str) -> Features:
-        """These features, as they lie along an axis of that size."""
+        """Return features laid out along an axis of this size."""
         if x is None:
             return Features(((self._trace.new(axis, "fixed", size),),))
-        known = self._trace.size(x)
-        if x.flat and known and size != known and size % known == 0:
-            places = self._trace.new(axis, "fixed", size // known)
+        incoming = self._trace.size(x)
+        if x.flat and incoming and size != incoming and size % incoming == 0:
+            places = self._trace.new(axis, "fixed", size // incoming)
             return Features(tuple((*factors, places) for factors in x.layout))
-        if size != known:
-            raise ValueError(f"{axis} has size {size}, but {known} features arrive there")
+        if size != incoming:
+            raise ValueError(f"{axis} has size {size}, but its input has {incoming} features")
         return x
 
     def _join(self, name: str) -> str:
@@ -281,10 +263,7 @@ class Scope:
 
 
 def describes(*classes: type[nn.Module] | str) -> Callable[[Description], Description]:
-    """Register a description of module classes: ``(module, scope, x) -> features``.
-
-    Args:
-        *classes: the classes, or their full names for packages that need not be installed.
+    """Register a description ``(module, scope, x) -> features`` for classes or their full names.
 
     >>> @describes(Residual)                                                    # doctest: +SKIP
     ... def _residual(module, scope, x):
@@ -300,14 +279,11 @@ def describes(*classes: type[nn.Module] | str) -> Callable[[Description], Descri
 
 
 def structure_of(model: nn.Module) -> Structure:
-    """The structure of a model; only the shapes of its parameters are looked at.
-
-    Args:
-        model: on any device, ``"meta"`` included.
+    """Return the structure of a model on any device, ``"meta"`` included.
 
     Raises:
-        ValueError: for a module without description (naming it and its class), a parameter that no
-            description mentions, or sizes that do not agree.
+        ValueError: a module has no description, a parameter is not described, or sizes do not
+            match. The message names it.
     """
     trace = _Trace()
     output = _describe(trace, model, "", None)

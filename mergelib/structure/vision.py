@@ -8,21 +8,16 @@ RESNET = "torchvision.models.resnet"
 TRANSFORMER = "torchvision.models.vision_transformer"
 
 
-@describes(f"{RESNET}.BasicBlock")
-def _basic_block(block: Any, scope: Scope, x: Features | None) -> Features | None:
-    y = scope.chain(x, "conv1", "bn1", "conv2", "bn2")
-    return scope.add(x if block.downsample is None else scope("downsample", x), y)
-
-
-@describes(f"{RESNET}.Bottleneck")
-def _bottleneck(block: Any, scope: Scope, x: Features | None) -> Features | None:
-    y = scope.chain(x, "conv1", "bn1", "conv2", "bn2", "conv3", "bn3")
+@describes(f"{RESNET}.BasicBlock", f"{RESNET}.Bottleneck")
+def _block(block: Any, scope: Scope, x: Features | None) -> Features | None:
+    third = ("conv3", "bn3") if hasattr(block, "conv3") else ()
+    y = scope.chain(x, "conv1", "bn1", "conv2", "bn2", *third)
     return scope.add(x if block.downsample is None else scope("downsample", x), y)
 
 
 @describes(f"{RESNET}.ResNet")
 def _resnet(net: Any, scope: Scope, x: Features | None) -> Features | None:
-    """The streams of its four stages are groups apart; the last one leaves."""
+    """The streams of the four stages are separate groups; the last one is returned."""
     stages = ("layer1", "layer2", "layer3", "layer4")
     x = scope.chain(x, "conv1", "bn1", "maxpool", *stages, "avgpool")
     return scope.chain(scope.flatten(x), "fc")

@@ -196,8 +196,8 @@ print(f"star: {star.squared_distance:.4f}", fill(*star.notes, 78), sep="\n")
 # $\theta$ stays, the data do not. **$C$ is no constant** unless $\Sigma \propto I$:
 
 # %% tags=["nbval-check-output"]
+from mergebook.sail.distances import gaussian_variation, mahalanobis
 from mergebook.sail.theory import lda_parameters, lemma_two_constant
-from mergelib.sail.divergences import gaussian_variation, mahalanobis
 
 identity = torch.eye(2, dtype=torch.float64)
 print(f"TV at distance 2: {float(gaussian_variation(2.0)):.2f} instead of 1")

@@ -635,7 +635,7 @@ assert all(place[1:] == (0.0, 0.5) for place in cells.groupby("start").idxmax())
 # sorting, whatever the data are.
 
 # %% tags=["nbval-check-output"]
-from mergelib.sail.divergences import classifier_auc
+from mergebook.sail.distances import classifier_auc
 
 numbers = torch.randn(300, 1, generator=torch.Generator().manual_seed(SEED)).sort(0).values
 print(classifier_auc(numbers[:100], numbers[200:]))

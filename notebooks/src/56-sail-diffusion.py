@@ -479,7 +479,7 @@ print(f"{float(repa_loss(constant, 2 * constant)):.2f}")
 # $d = 96$ the sum is $4848/n$: nearly fifty thousand pictures, if features were like that. FIDs are taken with as many.
 
 # %% tags=["nbval-check-output"]
-from mergelib.sail.divergences import frechet_distance
+from mergebook.sail.distances import frechet_distance
 
 generator = torch.Generator().manual_seed(SEED)
 n, d = 2000, 10

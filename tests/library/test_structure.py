@@ -123,7 +123,7 @@ def test_matrices() -> None:
     chain, structure = build("chain").state_dict(), structure_of(build("chain"))
     up = chain["5.weight"]  # (inputs, outputs, 3, 3)
     assert torch.equal(structure.matrix("5.weight", up), up.transpose(0, 1).flatten(1))
-    with pytest.raises(ValueError, match=r"'3\.weight' is no matrix"):
+    with pytest.raises(ValueError, match=r"'3\.weight' is not a matrix"):
         structure.matrix("3.weight", chain["3.weight"])  # depthwise
     with pytest.raises(ValueError, match="no key 'x'"):
         structure.is_matrix("x", up)
@@ -186,10 +186,13 @@ class Extra(nn.Linear):
     ("model", "message"),
     [
         (nn.Sequential(Doubled(3, 4)), "'0' is a .*Doubled"),  # another forward than its parent's
-        (nn.Sequential(Extra()), "'0.gate' is not described"),
-        (nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 2)), r"1.weight\[1\] has size 5, but 4"),
+        (nn.Sequential(Extra()), "'0.gate' is not declared"),
+        (
+            nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 2)),
+            r"1.weight\[1\] has size 5, but its input has 4",
+        ),
         (nn.Sequential(nn.Conv2d(4, 4, 3, groups=2)), "grouped convolutions"),
-        (nn.LayerNorm((3, 4)), "'weight' has 2 axes, its description 1"),
+        (nn.LayerNorm((3, 4)), "'weight' has 2 axes, but 1 are declared"),
     ],
 )
 def test_what_cannot_be_described_is_refused(model: nn.Module, message: str) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
+from mergebook.sail.distances import classifier_auc
 from mergebook.sail.measure.text import texts_of
 from mergebook.sail.measure.training import Texts
 from mergebook.sail.thirds import (
@@ -20,7 +21,7 @@ from mergebook.sail.thirds import (
     without,
 )
 from mergebook.suites.data.texts import CHARACTERS, encode
-from mergelib.sail.divergences import classifier_auc, permutation_p
+from mergelib.sail.divergences import permutation_p
 
 BLOCK = 1024  # characters
 PARTS = ("D1", "D2", "Dt")

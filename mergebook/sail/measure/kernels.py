@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
+from mergebook.sail.distances import total_variation
 from mergebook.sail.measure.text import (
     FEATURES,
     SHARES,
@@ -24,7 +25,6 @@ from mergebook.sail.measure.text import (
 )
 from mergebook.sail.measure.training import Corpus, Texts, load_corpus, planned
 from mergebook.sail.thirds import mean_thirds
-from mergelib.sail.divergences import total_variation
 
 TOKENS = {"characters": 0, "byte pairs": 512}  # sizes of vocabularies that are learned
 FACTORS = (0.5, 1.0, 2.0, 100.0)  # of the median distance; the last one is nearly a linear kernel

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from mergebook.lab.results import Rows
 from mergebook.sail.costs import count_flops
+from mergebook.sail.distances import frechet_distance, kernel_distance
 from mergebook.sail.networks.diffusion.alignment import LatentToRepresentation
 from mergebook.sail.networks.diffusion.flow import draw
 from mergebook.sail.networks.diffusion.networks import CHANNELS, SIDE, AutoEncoder, SiT
@@ -25,7 +26,6 @@ from mergebook.suites.types import Zoo
 from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
 from mergelib.problems.checks import check_choice
-from mergelib.sail.divergences import frechet_distance, kernel_distance
 from mergelib.training import make_optimiser, seeded, shuffled, train
 
 Judging = Literal["test", "validation"]

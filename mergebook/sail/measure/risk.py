@@ -10,8 +10,8 @@ from torch import Tensor
 from mergebook.lab.comparison import records
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import seed_alone, study
+from mergebook.sail.distances import gaussian_variation
 from mergebook.sail.theory import empirical_rademacher, risk_bound
-from mergelib.sail.divergences import gaussian_variation
 
 RADIUS = 2.0  # B, the longest weights of the class
 

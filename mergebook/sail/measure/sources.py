@@ -25,7 +25,6 @@ from mergelib.procedures import adapt
 from mergelib.sail import grow
 from mergelib.sail.divergences import median_distance, mmd_table, permutation_p
 from mergelib.sail.growth.learning import Mode, learn_growth
-from mergelib.sail.growth.ligo import learn_ligo
 from mergelib.sail.proximal import proximal_weights
 from mergelib.statedict import lerp
 from mergelib.training import seeded
@@ -44,7 +43,7 @@ class Arm(NamedTuple):
     weights: str = ""
     width: str = "mean"  # a scheme of `grow`; none for a network as small as the source
     depth: str = "identity"
-    mode: str = ""  # of `learn_growth`, where maps are learned; `published`: by `learn_ligo`
+    mode: str = ""  # of `learn_growth`, where maps are learned; `published`: by LiGO
     noise: float = 0.0  # see `grow`
     matched: bool = False  # whether θ_2 is reordered to match θ_1
     distilled: bool = False  # whether training learns the nearest source's answers as well
@@ -264,7 +263,8 @@ class Sources:
 
         def learn(steps: int) -> State:
             if arm.mode == "published":
-                return learn_ligo(sources[0], net, examples, steps=steps, **options).state
+                only = sources[:1]
+                return learn_growth(only, net, examples, maps="ligo", steps=steps, **options).state
             return learn_growth(
                 sources,
                 net,

@@ -13,10 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from mergebook.suites.types import Zoo
+from mergebook.sail.distances import empirical_variation, total_variation
+from mergebook.suites.types import (
+    Zoo,
+)
 from mergelib.align import git_rebasin
 from mergelib.evaluation.loops import evaluate_many
-from mergelib.sail.divergences import empirical_variation, mmd_table, total_variation
+from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import oracle_gamma, proximal_weights
 from mergelib.statedict import lerp
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from mergebook.sail.distances import gaussian_variation
 from mergebook.sail.theory import convergence_bound, proximity_bound, start_bound
-from mergelib.sail.divergences import gaussian_variation, mmd_table
+from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import oracle_gamma, proximal_weights
 
 BLOCK = 1024  # tokens

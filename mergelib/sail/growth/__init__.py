@@ -1,1 +1,1 @@
-"""Networks of other sizes, made of trained ones: by fixed maps, learned maps, or fewer units."""
+"""Maps from the weights of one network to those of a larger or smaller one."""

@@ -1,8 +1,8 @@
-"""Which layers a deeper network takes from a shallower one (SAIL, Eq. 9 and appendix F.2).
+"""Which layers of a shallow network fill a deeper one (SAIL, Eq. 9 and appendix F.2).
 
-A list of modules that is longer in the target is grown: its layers of one shape, all but the first
-in most stages of a ResNet, become θ̃^k = Σ_i d_ki θ^i with rows d_k on the simplex. One that is
-shorter keeps some of its layers. Everything else has its counterpart of the same name.
+A list of modules that is longer in the target is grown: its layers of equal shape (all but the
+first in most ResNet stages) become θ̃^k = Σ_i d_ki θ^i with rows d_k on the simplex. A shorter list
+keeps some layers. All other entries come from the entry of the same name.
 """
 
 import math
@@ -27,33 +27,19 @@ Origin = tuple[tuple[str, Tensor], ...]
 
 @dataclass(frozen=True, repr=False)
 class GrownList(Brief):
-    """A list of modules that has another length in the target.
+    """A list of modules whose length changes."""
 
-    Attributes:
-        first: number of the first layer that has the shapes of all that follow.
-        rows: d_ki, shape (target layers, source layers) from ``first`` on; a row of zeros is a
-            layer that is new.
-    """
-
-    first: int
-    rows: Tensor
+    first: int  # index of the first layer that has the shapes of all later ones
+    rows: Tensor  # d_ki, (target layers, source layers) from there on; a zero row is a new layer
 
 
 def depth_rows(scheme: Depth, source: int, target: int, gap: float = math.inf) -> Tensor:
-    """How much of each source layer goes into each target layer, Eq. 9's d_ki.
+    """Return the weight of each source layer in each target layer, d_ki of Eq. 9, float64.
 
-    Args:
-        scheme: ``"stack"`` repeats the whole from its bottom, and so does ``"stack_top"``, but
-            where less than a whole is left to fill it takes the top layers (Chen et al., 2022,
-            Algorithm 1); ``"interlace"`` repeats each layer in its place, ``"interpolate"`` mixes
-            the two nearest; ``"identity"`` puts new layers (rows of zeros) behind the old.
-        source: number of layers there are, at least 1.
-        target: number of layers wanted, at least 1.
-        gap: with a finite one, rows are softmax(gap · pattern), as appendix F.2 has them, since a
-            softmax cannot be 0 or 1.
-
-    Returns:
-        Shape (target, source), float64.
+    ``"stack"`` repeats the whole list from its bottom; ``"stack_top"`` does too, but fills an
+    incomplete repetition with the top layers (Chen et al., 2022, Algorithm 1); ``"interlace"``
+    repeats each layer in place; ``"interpolate"`` mixes the two nearest; ``"identity"`` appends new
+    layers (zero rows). With a finite ``gap``, rows are softmax(gap · pattern) as in appendix F.2.
     """
     place = torch.arange(target)
     pattern = torch.zeros(target, source, dtype=torch.float64)
@@ -75,12 +61,7 @@ def depth_rows(scheme: Depth, source: int, target: int, gap: float = math.inf) -
 def grown_lists(
     source: nn.Module, target: nn.Module, depth: Depth | Tensor, gap: float
 ) -> dict[str, GrownList]:
-    """The lists of modules whose length changes, by path; of nested ones the outer.
-
-    Raises:
-        ValueError: if a list gets shorter and no rows say how, has no layer to repeat, or the rows
-            do not fit.
-    """
+    """Return the outermost lists of modules whose length changes, by path."""
     lists = _uneven_lists(source, target)
     return {path: _grown(path, lengths, depth, gap) for path, lengths in lists.items()}
 
@@ -88,85 +69,61 @@ def grown_lists(
 def kept_lists(
     source: nn.Module, target: nn.Module, layers: Mapping[str, Sequence[int]]
 ) -> dict[str, GrownList]:
-    """The lists of modules that are shorter in the target, by path; of nested ones the outer.
+    """Return the outermost lists of modules that are shorter in the target, by path.
 
-    Args:
-        source: the deeper network.
-        target: the shallower one.
-        layers: by the path of a list, which of the source's layers each of the target's is, counted
-            from 0. What it does not name is spread evenly, as ``"interlace"`` has it.
-
-    Raises:
-        ValueError: naming the list, if it gets longer, if numbers do not fit, or if one that is
-            named in ``layers`` keeps its length.
+    ``layers`` is as in `mergelib.shrink`.
     """
     lists = _uneven_lists(source, target)
     for path in layers:
         if path not in lists:
             raise ValueError(
-                f"layers names {path!r}, which is no list that gets shorter; those that do: "
+                f"layers names {path!r}, which is not a list that gets shorter; those that do: "
                 + (", ".join(lists) or "none")
             )
-    return {path: _kept(path, lengths, layers.get(path)) for path, lengths in lists.items()}
+    return {path: _shortened(path, lengths, layers.get(path)) for path, lengths in lists.items()}
 
 
 def origins(
     source: Iterable[str], target: Iterable[str], lists: Mapping[str, GrownList]
 ) -> dict[str, Origin]:
-    """Where every entry of the target comes from.
-
-    Raises:
-        ValueError: naming a key that only one of the networks has.
-    """
-    known = set(source)
-    found = {key: _origin(key, lists) for key in target}
-    missing = [key for key, origin in found.items() if not {k for k, _ in origin} <= known]
-    listed = (key for key in known if not any(_inside(key, path) for path in lists))
-    extra = sorted(key for key in listed if key not in found)
-    for keys, has, lacks in ((missing, "target", "source"), (extra, "source", "target")):
-        if keys:
+    """Return the source entries and weights from which every target entry is made."""
+    keys = set(source)
+    parts = {key: _origin(key, lists) for key in target}
+    missing = [key for key, origin in parts.items() if not {k for k, _ in origin} <= keys]
+    unlisted = (key for key in keys if not any(_inside(key, path) for path in lists))
+    extra = sorted(key for key in unlisted if key not in parts)
+    for unmatched, has, lacks in ((missing, "target", "source"), (extra, "source", "target")):
+        if unmatched:
             raise ValueError(
-                f"the {has} has {keys[0]!r} and the {lacks} nothing like it: only width, and the "
-                "number of layers in a list, may differ"
+                f"the {has} has {unmatched[0]!r} and the {lacks} does not; only widths and "
+                "the numbers of layers in lists may differ"
             )
-    return found
+    return parts
 
 
 def next_layers(source: nn.Module) -> dict[str, str]:
-    """The next layer's entry for each entry in a list of layers of one shape.
-
-    As in `grown_lists`, these are the last layers of a list, and of nested lists the outer counts.
-    Entries of the last layer are left out, and so are lists where only one layer has its shape.
-    """
-    found: dict[str, str] = {}
-    inside: list[str] = []
+    """Return the next layer's entry for each entry of a list of equal layers, except the last."""
+    following: dict[str, str] = {}
+    outer_lists: list[str] = []
     for path, module in source.named_modules():
         start = f"{path}." if path else ""
-        nested = any(start.startswith(outer) for outer in inside)
+        nested = any(start.startswith(outer) for outer in outer_lists)
         if nested or not isinstance(module, nn.ModuleList | nn.Sequential):
             continue
         layers = list(module)
-        alike = range(_first_alike(layers), len(layers))
-        if len(alike) > 1:
-            inside.append(start)
-        for number in alike[:-1]:
+        equal = range(_first_alike(layers), len(layers))
+        if len(equal) > 1:
+            outer_lists.append(start)
+        for number in equal[:-1]:
             for key in layers[number].state_dict():
-                found[f"{start}{number}.{key}"] = f"{start}{number + 1}.{key}"
-    return found
+                following[f"{start}{number}.{key}"] = f"{start}{number + 1}.{key}"
+    return following
 
 
 def closed_keys(structure: Structure, lists: Mapping[str, GrownList]) -> set[str]:
-    """Entries of new layers that are to be zero, so that the layers change nothing.
+    """Return the entries of new layers to set to zero so that these layers change nothing.
 
-    Where a batch norm ends the residual branch these are its gain and bias; where a gate does, all
-    of the gate; else all that writes the stream.
-
-    Args:
-        structure: of the target.
-        lists: of `grown_lists`.
-
-    Raises:
-        ValueError: naming a layer that adds nothing to a stream, or whose norm stands in it.
+    They belong to the batch norm or gate that ends the residual branch, or else write the stream.
     """
     closed: set[str] = set()
     for path, grown in lists.items():
@@ -175,29 +132,29 @@ def closed_keys(structure: Structure, lists: Mapping[str, GrownList]) -> set[str
             ends = _branch_ends(structure, layer)
             if not ends:
                 raise ValueError(
-                    f"{layer!r} has no residual branch that could be closed: depth 'identity' is "
-                    "for networks that add layers to a stream, with norms inside the branches"
+                    f"{layer!r} has no residual branch that could be closed; depth 'identity' "
+                    "needs layers that add to a stream, with norms inside their branches"
                 )
             closed |= ends
     return closed
 
 
 def _branch_ends(structure: Structure, layer: str) -> set[str]:
-    """What ends the residual branches of a layer that stays on one stream; else nothing."""
-    own = {key: axes for key, axes in structure.axes.items() if _inside(key, layer)}
+    """Return the keys that end a layer's residual branches; empty if it has none."""
+    axes_of = {key: axes for key, axes in structure.axes.items() if _inside(key, layer)}
     gates = structure.gates()
-    axes = [a for key, row in own.items() for a in row if key not in gates or a.role != "read"]
+    axes = [a for key, row in axes_of.items() for a in row if key not in gates or a.role != "read"]
     names = {name for axis in axes for factors in axis.layout for name in factors}
     if sum(structure.groups[name].kind == "stream" for name in names) != 1:
         return set()
-    roles = {key: _on_stream(structure, key) for key in own}
+    roles = {key: _on_stream(structure, key) for key in axes_of}
     last = {_owner(k) for k, role in roles.items() if role and (is_statistic(k) or k in gates)}
     ends = {key for key in roles if _owner(key) in last and not is_statistic(key)}
     return ends or {key for key, role in roles.items() if role == "write"}
 
 
 def _on_stream(structure: Structure, key: str) -> str | None:
-    """What a parameter does to a residual stream with no norm in it, if it does not read it."""
+    """Return a parameter's role on a residual stream without a norm in it, unless it reads it."""
     for axis in structure.axes[key]:
         groups = [structure.groups[name] for factors in axis.layout for name in factors]
         streams = (group.kind == "stream" and group.norm != "other" for group in groups)
@@ -215,12 +172,12 @@ Lengths = tuple[int, int, int]
 
 
 def _uneven_lists(source: nn.Module, target: nn.Module) -> dict[str, Lengths]:
-    """The lists of modules whose length changes, by path; of nested ones the outer."""
-    known = dict(source.named_modules())
+    """Return the outermost lists of modules whose length changes, by path."""
+    modules = dict(source.named_modules())
     kinds = (nn.ModuleList, nn.Sequential)
     lists: dict[str, Lengths] = {}
     for path, module in target.named_modules():
-        other = known.get(path)
+        other = modules.get(path)
         if not (isinstance(module, kinds) and isinstance(other, kinds)):
             continue
         if len(module) != len(other) and not any(_inside(path, outer) for outer in lists):
@@ -249,28 +206,28 @@ def _grown(path: str, lengths: Lengths, depth: Depth | Tensor, gap: float) -> Gr
     return GrownList(first, depth_rows(depth, max(sizes[1], 0), sizes[0], gap))
 
 
-def _kept(path: str, lengths: Lengths, chosen: Sequence[int] | None) -> GrownList:
+def _shortened(path: str, lengths: Lengths, numbers: Sequence[int] | None) -> GrownList:
     first, source, target = lengths
     if target > source:
         raise ValueError(
             f"{path!r} has {target} layers in the target, more than the source's {source}: use grow"
         )
-    first = min(first, target)  # where no layers are alike, the last are left out
-    if chosen is None:
+    first = min(first, target)  # without equal layers, the last ones are dropped
+    if numbers is None:
         return GrownList(first, depth_rows("interlace", source - first, target - first))
-    alone, free = list(chosen[:first]), list(chosen[first:])
-    fits = alone == list(range(first)) and all(n in range(first, source) for n in free)
-    if not fits or len(chosen) != target:
+    head, free = list(numbers[:first]), list(numbers[first:])
+    fits = head == list(range(first)) and all(n in range(first, source) for n in free)
+    if not fits or len(numbers) != target:
         start = f"{', '.join(map(str, range(first)))}, then " if first else ""
         raise ValueError(
-            f"layers[{path!r}] is {list(chosen)}, expected {start}{target - first} numbers from "
+            f"layers[{path!r}] is {list(numbers)}, expected {start}{target - first} numbers from "
             f"{first} to {source - 1}"
         )
     return GrownList(first, torch.eye(source, dtype=torch.float64)[free, first:])
 
 
 def _first_alike(layers: list[nn.Module]) -> int:
-    """The first layer from which on all have the shapes of the last."""
+    """Return the first layer from which on all have the shapes of the last."""
     shapes = [[(k, v.shape) for k, v in layer.state_dict().items()] for layer in layers]
     first = len(layers) - 1
     while first > 0 and shapes[first - 1] == shapes[-1]:

@@ -1,4 +1,4 @@
-"""Growing the models of Hugging Face folders: `grow_files`."""
+"""Growth of models in Hugging Face folders."""
 
 import copy
 import math
@@ -41,34 +41,24 @@ def grow_files(
     seed: int = 0,
     overwrite: bool = False,
 ) -> Path:
-    """Grow the model of a Hugging Face folder, as `mergelib.grow` does in memory.
+    """Grow the model in a Hugging Face folder, as `mergelib.grow` does in memory.
 
-    Needs transformers, and no network. Both models are held in memory whole.
-
-    Args:
-        source: a folder with ``config.json`` and weights, of GPT-2 or BERT alone or with a head.
-            The configuration names the class under ``architectures``.
-        target: configuration of the larger model: a ``config.json``, a folder that has one, or one
-            of transformers. It differs from the source's in widths, heads and numbers of layers.
-        output: a folder, which `from_pretrained` reads: weights in the source's precision, the
-            target's configuration, and what else lies beside the source's weights.
-        width: see `mergelib.grow`.
-        depth: see `mergelib.grow`.
-        gap: see `mergelib.grow`.
-        noise: see `mergelib.grow`.
-        seed: draws noise, random directions, and the target's start, of which new layers and what
-            ``"mean"`` leaves free are made.
-        overwrite: replace an output that mergelib wrote.
+    Needs transformers but no network; both models are held in memory. ``source`` is a folder with
+    ``config.json`` and weights of GPT-2 or BERT, with or without a head; its configuration names
+    the class under ``architectures``. ``target`` is a ``config.json``, its folder, or a
+    configuration of transformers that differs in widths, heads and numbers of layers only.
+    ``output`` is a folder for `from_pretrained`: weights in the source's precision, the target's
+    configuration, and the source's other files. ``seed`` also determines the target's
+    initialisation; the other arguments are as in `mergelib.grow`.
 
     Returns:
-        The output's path. The file's metadata say what it was made of, as after `merge_files`.
+        The output's path. The file's metadata record the inputs, as after `merge_files`.
 
     Raises:
-        FileNotFoundError: no source, or no configuration.
-        ValueError: what `mergelib.grow` refuses, as other vocabularies, heads that shrink or
-            families without a description; a configuration of another family, or of another
-            function than the source's; an output in the way. Nothing is written then.
-        ImportError: without transformers.
+        FileNotFoundError: the source or a configuration does not exist.
+        ValueError: `mergelib.grow` refuses the pair, the configurations differ in family or
+            function, or the output exists (without ``overwrite``). Nothing is written then.
+        ImportError: transformers is not installed.
     """
     checkpoint, output = Checkpoint(source), Path(output)
     before, after = _config(source), copy.deepcopy(_config(target))
@@ -96,26 +86,28 @@ def grow_files(
     return output
 
 
-def _config(given: "AnyPath | PretrainedConfig") -> "PretrainedConfig":
-    """A configuration, read if it is in a file."""
+def _config(config: "AnyPath | PretrainedConfig") -> "PretrainedConfig":
+    """Return a configuration, read from a file if necessary."""
     from transformers import AutoConfig, PretrainedConfig
 
-    if isinstance(given, PretrainedConfig):
-        return given
-    path = Path(given) / "config.json" if Path(given).is_dir() else Path(given)
+    if isinstance(config, PretrainedConfig):
+        return config
+    path = Path(config) / "config.json" if Path(config).is_dir() else Path(config)
     if not path.is_file():
-        raise FileNotFoundError(f"no such configuration: {path}")
+        raise FileNotFoundError(f"there is no configuration at {path}")
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        read: PretrainedConfig = AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{path} is no configuration of transformers: {error}") from error
-    return config
+        raise ValueError(f"{path} is not a configuration of transformers: {error}") from error
+    return read
 
 
 def _check_configs(before: "PretrainedConfig", after: "PretrainedConfig") -> None:
-    """One family, and one function but for the sizes."""
+    """Check that two configurations differ in sizes only."""
     if before.model_type != after.model_type:
-        raise ValueError(f"the source is a {before.model_type}, the target a {after.model_type}")
+        raise ValueError(
+            f"the source is a {before.model_type}, but the target is a {after.model_type}"
+        )
     for name in _FUNCTION:
         old, new = getattr(before, name, None), getattr(after, name, None)
         if old != new:
@@ -123,21 +115,23 @@ def _check_configs(before: "PretrainedConfig", after: "PretrainedConfig") -> Non
 
 
 def _network(config: "PretrainedConfig") -> nn.Module:
-    """A model of the class that the configuration names, at its start."""
+    """Return an initialised model of the class that the configuration names."""
     import transformers
 
     names = config.architectures or []
     if len(names) != 1 or not hasattr(transformers, names[0]):
-        raise ValueError(f"the source's architectures are {names}, expected one of transformers")
+        raise ValueError(
+            f"the source's architectures are {names}, expected one class of transformers"
+        )
     network: nn.Module = getattr(transformers, names[0])(config)
     return network
 
 
 def _complete(weights: StateDict, network: nn.Module) -> StateDict:
-    """Weights with every name of what the network ties; folders often hold it under one."""
-    known = dict(weights)
+    """Return the weights under every name of tied tensors; folders often store only one."""
+    complete = dict(weights)
     for key, first in tied_names(network).items():
         for name, other in ((key, first), (first, key)):
-            if other in known:
-                known.setdefault(name, known[other])
-    return known
+            if other in complete:
+                complete.setdefault(name, complete[other])
+    return complete

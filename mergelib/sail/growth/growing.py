@@ -1,4 +1,4 @@
-"""A larger network that begins where a smaller one has come to: `grow`."""
+"""Grow a network: initialise a larger network from a smaller trained one."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from mergelib.statedict import StateDict, is_finite
 from mergelib.structure import Structure, structure_of
 
 FIXED = "fixed (input, vocabulary, position or kernel)"
-SHOWN = "what the model's output shows; put a head behind it"
+SHOWN = "visible in the model's output; put a head behind it"
 
 
 @torch.no_grad()
@@ -41,47 +41,43 @@ def grow(
     noise: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> dict[str, Tensor]:
-    """Weights for a wider and deeper network, made of those of a smaller one (SAIL, section 4.1).
+    """Return weights for a wider and deeper network, made from a smaller one's (SAIL, section 4.1).
 
     Args:
-        source: the smaller network, of any family that `mergelib.structure` knows.
-        target: the larger one, whose shapes are wanted. Its own weights are left alone; what is new
-            and free begins as they do.
-        state: the smaller network's weights, a state dict, module or path; by default its own.
-        width: ``"replicate"`` copies units and divides what reads them by the number of copies
-            (Net2Net, Chen et al., 2016); ``"mean"`` adds units that nobody reads yet, and to the
-            stream of a pre-norm transformer its mean. Both keep the function, the former only for
-            whole multiples where a layer norm looks across the units. Not so ``"svd"`` (appendix
-            F.1 with W = E U and W = E V), ``"svd_random"`` (with W random) and ``"interpolate"``.
-            ``"aki"`` (bert2BERT's advanced knowledge initialisation, Chen et al., 2022) is
-            ``"replicate"`` at any width, but for new heads and hidden units in a list of equal
-            layers: what writes them is the next layer's, with inputs mapped as usual, and what
-            reads them takes them for copies. So they are none, and the function is not kept. The
-            last layer has copies, and so has the residual stream, which all layers share. Units
-            are taken in turn, where the paper draws them.
-        depth: what becomes of lists of layers that are longer in the target. ``"identity"`` adds
-            layers whose residual branch is closed, which keeps the function. ``"stack"``,
-            ``"stack_top"``, ``"interlace"`` and ``"interpolate"`` fill them by Eq. 9, see
-            `mergelib.sail.growth.depth.depth_rows`; so do rows of your own, of shape (target
-            layers, source layers), by which lists may also get shorter.
+        source: the smaller network, of a family that `mergelib.structure` knows.
+        target: the larger network; it stays as it is, and new free entries keep its initial values.
+        state: the smaller network's weights (state dict, module or path); by default its own.
+        width: ``"replicate"`` copies units and divides their readers by the number of copies
+            (Net2Net, Chen et al., 2016). ``"mean"`` adds units that have no readers yet, and the
+            mean to the stream of a pre-norm transformer. Both keep the function; ``"replicate"``
+            under a layer norm only for whole multiples. ``"svd"`` (appendix F.1 with W = E U and W
+            = E V), ``"svd_random"`` (W random) and ``"interpolate"`` do not. Nor does ``"aki"``
+            (bert2BERT, Chen et al., 2022), which is ``"replicate"`` at any width, except that new
+            heads and hidden units in a list of equal layers get the next layer's weights. The last
+            layer and the residual stream have copies, made in turn, where the paper draws them.
+        depth: how longer lists of layers are filled. ``"identity"`` adds layers with closed
+            residual branches, which keeps the function; ``"stack"``, ``"stack_top"``,
+            ``"interlace"`` and ``"interpolate"`` follow Eq. 9, see
+            `mergelib.sail.growth.depth.depth_rows`. A tensor (target layers, source layers) gives
+            the rows directly; lists may then also get shorter.
         gap: of the softmax over Eq. 9's rows; by default there is none.
-        noise: of ``"replicate"``, ``"svd"`` and, for streams, ``"aki"``, over the root mean square
-            of a weight: added to copies so that it cancels in what they write together. It keeps
-            the function, where copies do, and lets them part. Without it copies get equal gradients
-            and never part, whether weights are trained or maps: give some, say 0.3, where the
-            network will be trained.
-        generator: draws the noise and the random directions; PyTorch's own by default.
+        noise: for ``"replicate"``, ``"svd"`` and the streams of ``"aki"``: standard deviation,
+            relative to a weight's root mean square, of noise on copies that cancels in their sum.
+            Without noise copies have equal gradients and stay equal, so use some (such as 0.3)
+            before training.
+        generator: draws noise and random directions; by default PyTorch's global one.
 
     Returns:
-        A state dict of the target's keys and ties, in the source's dtypes and on its devices;
-        integers are the source's.
+        A state dict with the target's keys and ties, in the source's dtypes and on its devices;
+        integer tensors are the source's.
 
     Raises:
-        ValueError: for a module without a description; networks that differ in more than widths and
-            lengths of lists; an axis that shrinks or must not grow; uneven copies under a layer
-            norm; ``"aki"`` without a list of equal layers; layers that cannot be closed; weights
-            that do not fit or are not finite, or differ where the target ties them. The message
-            names module, group or key.
+        ValueError: networks, weights or options do not fit; the message names the module, group or
+            key.
+
+    >>> net = lambda width: nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
+    >>> tuple(grow(net(8), net(16))["0.weight"].shape)
+    (16, 4)
     """
     _check_noise(noise, width)
     plan = planned(source, target, state=state, width=width, depth=depth, gap=gap)
@@ -90,39 +86,31 @@ def grow(
 
 @dataclass(frozen=True, repr=False)
 class Plan(Brief):
-    """What one network's entries are made of, from those of a smaller or larger one, the source.
+    """How the entries of a network, the target, are made from another's, the source's."""
 
-    Attributes:
-        weights: the source's.
-        fresh: the target's own, at its start.
-        lists: those whose length changes, see `mergelib.sail.growth.depth`.
-        widening: the maps of width.
-        next_layers: of `mergelib.sail.growth.depth.next_layers`, where new units are of these.
-    """
-
-    weights: StateDict
-    fresh: StateDict
-    lists: Mapping[str, GrownList]
+    weights: StateDict  # of the source
+    fresh: StateDict  # the target's initial weights
+    lists: Mapping[str, GrownList]  # those whose length changes
     widening: Widening
-    next_layers: Mapping[str, str]
+    next_layers: Mapping[str, str]  # entries that new units come from, if from the next layer
 
     @cached_property
     def origins(self) -> dict[str, Origin]:
-        """Where every entry comes from."""
+        """The source entries of every target entry."""
         return origins(self.weights, self.fresh, self.lists)
 
     @cached_property
     def closed(self) -> set[str]:
-        """Entries of new layers that are to be zero."""
+        """Entries of new layers that are set to zero."""
         return closed_keys(self.widening.structure, self.lists)
 
     @cached_property
     def ties(self) -> dict[str, str]:
-        """Entries that are one with an earlier one."""
+        """Entries that are tied to an earlier one."""
         return tied_keys(self.fresh)
 
     def mapped(self, key: str) -> Tensor:
-        """A floating entry that has an origin, by Eq. 9 and then Eq. 8; float32 at least."""
+        """Return a floating entry by Eq. 9 and then Eq. 8, at least float32."""
         origin = self.origins[key]
         wide = self.widening.apply(key, mixed(self.weights, origin))
         if not self.next_layers:
@@ -132,10 +120,9 @@ class Plan(Brief):
         return torch.where(added, self.widening.apply(key, mixed(self.weights, later)), wide)
 
     def state(self, made: Callable[[str], Tensor]) -> dict[str, Tensor]:
-        """The target's state dict, in the source's dtypes.
+        """Return the target's state dict in the source's dtypes.
 
-        Args:
-            made: what becomes of a floating entry that has an origin, by its key.
+        ``made`` returns a floating entry that has an origin, by its key.
         """
         state: dict[str, Tensor] = {}
         for key, start in self.fresh.items():
@@ -161,7 +148,7 @@ def planned(
     depth: Depth | Tensor,
     gap: float,
 ) -> Plan:
-    """How `grow` goes about it; arguments and errors are described there."""
+    """Return the plan that `grow` follows; see there for arguments and errors."""
     _check_choices(width, depth, gap)
     lists = grown_lists(source, target, depth, gap)
     plan = plan_of(source, target, state, lists, width)
@@ -176,17 +163,13 @@ def plan_of(
     lists: Mapping[str, GrownList],
     width: Width,
 ) -> Plan:
-    """What the target's entries are made of, with lists of layers given.
-
-    Raises:
-        ValueError: for networks or weights that do not fit, by key; see `grow`.
-    """
+    """Return a plan for these lists of layers; errors are those of `grow`."""
     before, after = structure_of(source), structure_of(target)
     weights = as_state(source if state is None else state)
     before.check(weights, "state")
     for key, tensor in weights.items():
         if tensor.is_floating_point() and not is_finite(tensor):
-            raise ValueError(f"state[{key!r}] holds values that are not finite")
+            raise ValueError(f"state[{key!r}] contains values that are not finite")
     fresh: StateDict = target.state_dict()
     sizes = group_sizes(before, after, origins(weights, fresh, lists))
     plan = Plan(weights, fresh, lists, Widening(after, sizes, width), _next(source, width))
@@ -194,23 +177,23 @@ def plan_of(
         pair = [mixed(weights, plan.origins[name]) for name in (key, first) if plan.origins[name]]
         if len(pair) == 2 and not torch.equal(*pair):
             raise ValueError(
-                f"{key!r} is tied to {first!r} in the target, but they differ in the source: take "
-                "a target without that tie"
+                f"{key!r} is tied to {first!r} in the target, but they differ in the source; use a "
+                "target without that tie"
             )
     return plan
 
 
 def _next(source: nn.Module, width: Width) -> dict[str, str]:
-    """Where new units come from, if from the next layer."""
+    """Return where new units come from, if from the next layer."""
     if width != "aki":
         return {}
-    found = next_layers(source)
-    if not found:
+    layers = next_layers(source)
+    if not layers:
         raise ValueError(
             "width 'aki' takes new units from the next layer, but the source has no list of layers "
             "of one shape; use 'replicate'"
         )
-    return found
+    return layers
 
 
 def _check_choices(width: str, depth: str | Tensor, gap: float) -> None:
@@ -218,17 +201,21 @@ def _check_choices(width: str, depth: str | Tensor, gap: float) -> None:
         if isinstance(choice, str) and choice not in get_args(kind):
             raise ValueError(f"unknown {name} {choice!r}; known: {', '.join(get_args(kind))}")
     if not gap > 0 or (not math.isinf(gap) and (isinstance(depth, Tensor) or depth == "identity")):
-        raise ValueError(f"gap is {gap}, expected a positive number, and depth by a pattern")
+        raise ValueError(
+            f"gap is {gap}, expected a positive number, and inf if depth is 'identity' or rows"
+        )
 
 
 def _check_noise(noise: float, width: str) -> None:
     if not noise >= 0 or (noise and width not in COPYING):
         schemes = ", ".join(map(repr, COPYING))
-        raise ValueError(f"noise is {noise}, expected at least 0, and more only for {schemes}")
+        raise ValueError(
+            f"noise is {noise}, expected at least 0, and exactly 0 except for {schemes}"
+        )
 
 
 def _finished(plan: Plan, key: str, noise: float, generator: torch.Generator | None) -> Tensor:
-    """One mapped parameter with what is free in it, random or noise."""
+    """Return one mapped parameter with its free entries, random directions or noise."""
     widening, start, wide = plan.widening, plan.fresh[key], plan.mapped(key)
     if widening.scheme == "mean":
         return torch.where(widening.new(key).to(wide.device), start.to(wide), wide)
@@ -243,7 +230,7 @@ def _finished(plan: Plan, key: str, noise: float, generator: torch.Generator | N
 
 
 def mixed(weights: StateDict, origin: Origin) -> Tensor:
-    """Eq. 9 for one parameter, in its dtype."""
+    """Return Eq. 9 for one parameter, in its dtype."""
     if len(origin) == 1 and origin[0][1] == 1:
         return weights[origin[0][0]]
     parts = [share * weights[key].double() for key, share in origin]
@@ -253,7 +240,7 @@ def mixed(weights: StateDict, origin: Origin) -> Tensor:
 def group_sizes(
     before: Structure, after: Structure, sources: Mapping[str, Origin]
 ) -> dict[str, int]:
-    """How many units each group of the target had in the source."""
+    """Return the size that each group of the target has in the source."""
     sizes: dict[str, int] = {}
     for key, axes in after.axes.items():
         if not sources[key]:
@@ -264,13 +251,14 @@ def group_sizes(
                     size = before.groups[old].size
                     if sizes.setdefault(name, size) != size:
                         raise ValueError(
-                            f"{name!r} of the target is made of groups of {sizes[name]} and {size}"
+                            f"{name!r} of the target comes from groups of different sizes in the "
+                            f"source: {sizes[name]} and {size}"
                         )
     return {name: sizes.get(name, group.size) for name, group in after.groups.items()}
 
 
 def _check_growth(widening: Widening) -> None:
-    """Raise ValueError unless every group that grows may do so, in this scheme."""
+    """Check that every group that grows may do so under this scheme."""
     groups = widening.structure.groups
     for name in filter(widening.grows, groups):
         old, new, group = widening.sizes[name], groups[name].size, groups[name]
@@ -296,7 +284,7 @@ def _check_growth(widening: Widening) -> None:
 
 
 def _obstacle(widening: Widening, scheme: Width) -> str:
-    """Why a scheme that should keep the function cannot do so for these networks, if it cannot."""
+    """Return why a function-preserving scheme fails for these networks; empty if it does not."""
     gates = widening.structure.gates().items()
     gated = {name: key for key, axis in gates for factors in axis.layout for name in factors}
     for name, group in widening.structure.groups.items():
@@ -305,17 +293,12 @@ def _obstacle(widening: Widening, scheme: Width) -> str:
             continue
         if scheme == "replicate" and group.norm != "none" and new % old:
             return (
-                f"{name!r} grows from {old} to {new}, no whole multiple, but a norm looks across "
-                "its units, which must all have as many copies"
+                f"{name!r} grows from {old} to {new}, no whole multiple, but a norm takes "
+                "statistics across its units, which must all have equally many copies"
             )
-        if scheme == "mean" and name in gated:
-            return (
-                f"{name!r} is multiplied unit by unit by what {gated[name]!r} makes: width 'mean' "
-                "cannot keep the function"
-            )
-        if scheme == "mean" and group.norm == "other":
-            return (
-                f"{name!r} is read without a layer norm, or through a norm of another kind: "
-                "width 'mean' cannot keep the function"
-            )
+        cause = "is read without a layer norm, or through a norm of another kind"
+        if name in gated:
+            cause = f"is multiplied unit by unit by the output of {gated[name]!r}"
+        if scheme == "mean" and (name in gated or group.norm == "other"):
+            return f"{name!r} {cause}, so width 'mean' cannot keep the function"
     return ""

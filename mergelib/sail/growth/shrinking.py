@@ -1,11 +1,10 @@
-"""A smaller network that does what a larger one does on given inputs: `shrink`.
+"""Make a smaller network that computes nearly what a larger one does on given inputs: `shrink`.
 
-SAIL's appendix I implies sources larger than the target, and no section describes how they get
-there. The maps are those of growing, W̃ = E_out W R_inᵀ, with fewer rows than columns: what writes
-a group of hidden units or channels is multiplied by E, what reads it by R, and Rᵀ E h should be
-near h for the activations h that there are. A convolution reads a position at a time, so R is the
-same for all of its kernel, and padding by zeros stays what it is. The rows of Eq. 9 choose among
-the layers.
+SAIL's appendix I implies sources larger than the target but does not say how to transform them. The
+maps are those of growing, W̃ = E_out W R_inᵀ, with fewer rows than columns: parameters that write a
+group are multiplied by E, parameters that read it by R, and Rᵀ E h must be close to h for the
+observed activations h. A convolution uses the same R at every position of its kernel, which keeps
+zero padding. Eq. 9 selects among the layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +26,11 @@ from mergelib.statedict import StateDict
 from mergelib.structure import Group
 from mergelib.structure.groups import Kind
 
-_HELD: dict[Kind, str] = {
+_REASONS: dict[Kind, str] = {
     "fixed": FIXED,
     "stream": "a residual stream, which all of its blocks write and read",
     "heads": "a number of attention heads",
-    "head": "what attention heads compare or hand on",
+    "head": "a dimension of attention heads",
 }
 
 
@@ -44,52 +43,45 @@ def shrink(
     state: Model | None = None,
     layers: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, Tensor]:
-    """Weights for a network with fewer hidden units, channels and layers, made of a larger one's.
+    """Return weights for a network with fewer hidden units, channels and layers.
 
-    Where a group has one writer and one reader, both linear layers, and nothing stands between,
-    units may be mixed: E = R holds the leading principal directions of the activations (not
-    centred, as a map has no offset), and no other E and R leave less of them out. Elsewhere
-    something acts on each unit alone, as batch norms and nonlinearities do, which does not commute
-    with rotations. There E selects units, by QR with pivots on what the readers are given at all
-    positions, and R gives the least-squares estimate of all units from these. Nothing is lost if
-    the activations have no higher rank than the target has units. Groups are treated one by one.
-    Where something is lost, statistics of batch norms are still the source's:
-    `mergelib.activations.recalibrate` measures them anew.
+    If a group has one writer and one reader, both linear, with nothing between them, E = R holds
+    the leading principal directions of the (uncentred) activations, which is the optimal pair. A
+    batch norm or nonlinearity acts on each unit and does not commute with rotations. There E
+    selects units by QR with pivoting on the readers' inputs, and R is the least-squares estimate of
+    all units from them. Nothing is lost if the activations' rank is at most the target's width.
+    Batch-norm statistics are the source's; `mergelib.activations.recalibrate` re-estimates them.
 
-    Lists of layers that are shorter in the target keep some layers of the source's. Leaving out
-    layers changes the function, except where growing has added them.
+    Shorter lists of layers keep some of the source's layers. This changes the function unless
+    growing had added the layers that are removed.
 
     Args:
         source: the larger network, run in evaluation mode.
-        target: the smaller one; only its shapes are looked at.
-        inputs: a batch of what the source takes, with more positions than units. Positions of texts
-            and pictures count as rows.
+        target: the smaller network; only its shapes are used.
+        inputs: a batch for the source, with more positions (of examples, texts, images) than units.
         state: the larger network's weights; by default its own.
-        layers: by the path of a list of modules, which of the source's layers each of the target's
-            is, counted from 0: ``{"blocks": [0, 1]}`` takes back two blocks that ``"stack"`` has
-            repeated. By default they are spread evenly, which takes back ``"interlace"``. A first
-            layer of another shape, as in most stages of a ResNet, stays in its place.
+        layers: by the path of a list of modules, the source layer that each target layer comes
+            from, counted from 0. ``{"blocks": [0, 1]}`` undoes ``"stack"`` from two blocks; the
+            default spreads them evenly, which undoes ``"interlace"``. A first layer of another
+            shape stays in place.
 
     Returns:
-        A state dict of the target's keys and ties, in the source's dtypes.
+        A state dict with the target's keys and ties, in the source's dtypes.
 
     Raises:
-        ValueError: for networks that differ in more than the numbers of hidden units and layers; a
-            list that is longer in the target, or ``layers`` that do not fit; a group that is wider
-            in the target, has a norm across its units, belongs to a residual stream, to heads or to
-            the output, or is read by other than linear layers and convolutions; what `grow` refuses
-            about weights; activations that are not finite. The message names list, group or key.
+        ValueError: the networks differ in more than hidden units and layers, or something does not
+            fit or is not finite. The message names the list, group or key.
     """
     plan = plan_of(source, target, state, kept_lists(source, target, layers or {}), "replicate")
     groups = plan.widening.structure.groups
     changed = [group for name, group in groups.items() if plan.widening.grows(name)]
     for group in changed:
         _check_group(group, plan.widening.sizes[group.name])
-    given = _given(source, inputs, plan.weights)
+    inputs_of = _layer_inputs(source, inputs, plan.weights)
     maps: dict[tuple[str, Use], Tensor] = {}
     for group in changed:
-        rows = _activations(plan, group.name, given)
-        linear = _handed_on(plan, group.name, rows, given)
+        rows = _activations(plan, group.name, inputs_of)
+        linear = _reads_directly(plan, group.name, rows, inputs_of)
         write, read = (_mixed if linear else _selected)(rows, group.size)
         maps[group.name, "write"], maps[group.name, "read"] = write, read
     narrowing = replace(plan, widening=plan.widening.replaced(maps))
@@ -97,32 +89,32 @@ def shrink(
 
 
 def _check_group(group: Group, before: int) -> None:
-    """A group is of hidden units or channels alone, and gets narrower."""
+    """Check that a group consists of hidden units or channels and gets narrower."""
     if group.size > before:
         raise ValueError(
             f"{group.name!r} has {group.size} units in the target, more than the source's {before}"
         )
-    held = _HELD.get(group.kind)
-    if held is None and group.norm != "none":
-        held = "what a norm looks across, which would see fewer units"
-    if held is None and not group.permutable:
-        held = SHOWN
-    if held is not None:
+    reason = _REASONS.get(group.kind)
+    if reason is None and group.norm != "none":
+        reason = "normalised across its units"
+    if reason is None and not group.permutable:
+        reason = SHOWN
+    if reason is not None:
         raise ValueError(
             f"{group.name!r} has {before} entries in the source and {group.size} in the target, "
-            f"but it is {held}: only hidden units and channels can be shrunk"
+            f"but it is {reason}; only hidden units and channels can be shrunk"
         )
 
 
-def _given(
+def _layer_inputs(
     source: nn.Module, inputs: Tensor | Mapping[str, Tensor], weights: StateDict
 ) -> dict[str, Tensor]:
-    """`layer_inputs` in evaluation mode, and those of convolutions too, (…, channels)."""
-    seen: dict[str, Tensor] = {}
+    """Return `layer_inputs` in evaluation mode, with those of convolutions as (…, channels)."""
+    convolutions: dict[str, Tensor] = {}
 
     def watch(key: str, channels: int) -> Callable[[nn.Module, tuple[Tensor]], None]:
         def keep(_module: nn.Module, args: tuple[Tensor]) -> None:
-            seen[key] = args[0].detach().movedim(channels, -1)
+            convolutions[key] = args[0].detach().movedim(channels, -1)
 
         return keep
 
@@ -132,17 +124,17 @@ def _given(
         if isinstance(module, _ConvNd)
     ]
     ties = tied_names(source)
-    own = {key: value for key, value in weights.items() if ties.get(key) not in weights}
+    untied = {key: value for key, value in weights.items() if ties.get(key) not in weights}
     try:
         with evaluating(source):
-            return {**layer_inputs(source, inputs, own), **seen}
+            return {**layer_inputs(source, inputs, untied), **convolutions}
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _activations(plan: Plan, name: str, given: Mapping[str, Tensor]) -> Tensor:
-    """What the readers of a group are given, ``(count, units)``, float64 on the CPU."""
+def _activations(plan: Plan, name: str, inputs_of: Mapping[str, Tensor]) -> Tensor:
+    """Return the inputs of a group's readers, ``(count, units)``, float64 on the CPU."""
     structure, sizes = plan.widening.structure, plan.widening.sizes
     parts = []
     for member in structure.members(name):
@@ -151,52 +143,53 @@ def _activations(plan: Plan, name: str, given: Mapping[str, Tensor]) -> Tensor:
         key, layout = _origin(plan, member.key), structure.axes[member.key][member.axis].layout
         others = {factor for factors in layout for factor in factors} - {name}
         alone = len(layout) == 1 and all(structure.groups[n].kind == "fixed" for n in others)
-        if key not in given or not alone:
+        if key not in inputs_of or not alone:
             raise ValueError(
-                f"{member.key!r} reads {name!r}, and is no linear layer or convolution on it alone"
+                f"{member.key!r} reads {name!r}, but is not a linear layer or convolution that "
+                "reads only this group"
             )
-        places = given[key].unflatten(-1, [sizes[factor] for factor in layout[0]])
+        places = inputs_of[key].unflatten(-1, [sizes[factor] for factor in layout[0]])
         rows = places.movedim(layout[0].index(name) - len(layout[0]), -1).flatten(0, -2)
-        check_finite(f"what {key!r} is given", rows)
+        check_finite(f"the input of {key!r}", rows)
         parts.append(rows.double().cpu())
     return torch.cat(parts)
 
 
-def _handed_on(plan: Plan, name: str, rows: Tensor, given: Mapping[str, Tensor]) -> bool:
-    """Whether readers are given what the group's one writer, a linear layer, writes."""
+def _reads_directly(plan: Plan, name: str, rows: Tensor, inputs_of: Mapping[str, Tensor]) -> bool:
+    """Whether the readers receive exactly what the group's one writer, a linear layer, returns."""
     structure = plan.widening.structure
     members = structure.members(name)
     writers = [m for m in members if m.role == "write" and len(structure.axes[m.key]) > 1]
     if {member.role for member in members} != {"write", "read"} or len(writers) != 1:
         return False
     key = _origin(plan, writers[0].key)
-    if key not in given or plan.weights[key].dim() != 2:
+    if key not in inputs_of or plan.weights[key].dim() != 2:
         return False
     matrix = plan.weights[key].movedim(writers[0].axis, 1)
-    written = given[key].double().cpu() @ matrix.double().cpu()
+    written = inputs_of[key].double().cpu() @ matrix.double().cpu()
     bias = plan.weights.get(f"{key.removesuffix('weight')}bias")
     written = written if bias is None else written + bias.double().cpu()
     return written.shape == rows.shape and torch.allclose(written, rows, rtol=1e-3, atol=1e-5)
 
 
 def _origin(plan: Plan, key: str) -> str:
-    """The source's key of which a key of the target is made."""
+    """Return the source's key from which a key of the target is made."""
     return plan.origins[key][0][0]
 
 
 def _mixed(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """E and R that keep the leading principal directions, both (size, units)."""
+    """Return E and R of the leading principal directions, both (size, units)."""
     leading = torch.linalg.eigh(rows.T @ rows).eigenvectors[:, -size:].flip(1).T
     return leading, leading
 
 
 def _selected(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """E that selects units and R that estimates all from these, both (size, units)."""
+    """Return E that selects units and R that estimates all units from them, both (size, units)."""
     with needs("align"):
         from scipy.linalg import qr
 
     triangle = torch.linalg.qr(rows).R
     _, order = qr(triangle.numpy(), mode="r", pivoting=True)
-    kept = torch.as_tensor(order[:size].copy()).long().sort().values
-    read = torch.linalg.lstsq(triangle[:, kept], triangle, driver="gelsd").solution
-    return torch.eye(rows.shape[1], dtype=rows.dtype)[kept], read.contiguous()
+    units = torch.as_tensor(order[:size].copy()).long().sort().values
+    read = torch.linalg.lstsq(triangle[:, units], triangle, driver="gelsd").solution
+    return torch.eye(rows.shape[1], dtype=rows.dtype)[units], read.contiguous()

@@ -1,15 +1,14 @@
-"""How the parameters of a network become those of a wider one (SAIL, Eq. 8).
+"""Maps from the parameters of a network to those of a wider one (SAIL, Eq. 8).
 
-A group of d units becomes one of d′. Whatever *writes* the group is multiplied by E (d′ × d), so
-that the wider network holds E h where the other held h; whatever *reads* it is multiplied by R, and
-sees the same as before if Rᵀ E = I. A weight, kept as (outputs, inputs), becomes
-E_out W R_inᵀ, and every axis of every parameter gets the map of its group and of its part in it:
-one map for the whole residual stream, one for each head's dimensions.
+A group of d units becomes one of d′. Parameters that *write* the group are multiplied by E (d′ ×
+d), so that the wider network holds E h. Parameters that *read* it are multiplied by R, and the
+function is kept if Rᵀ E = I. A weight (outputs, inputs) becomes E_out W R_inᵀ; every axis uses the
+map of its group, so there is one map for a residual stream and one for the dimensions of heads.
 
-A scheme is a choice of E; R is then E (Eᵀ E)⁻¹. (``"aki"`` has the E of copies and, for units that
-are new, the W of the next layer.) Two parts ask for more. The scores of attention are
-inner products, divided by the root of a head's size: there E is made orthonormal, times (d′/d)^¼.
-And the stream of a pre-norm transformer is read through layer norms, see `mean` in `Widening`.
+A scheme chooses E, and R = E (Eᵀ E)⁻¹. (``"aki"`` has the E of copies and takes W of new units from
+the next layer.) Attention scores are inner products divided by the root of the head size, so E is
+orthonormal there, times (d′/d)^¼. The stream of a pre-norm transformer is read through layer norms;
+see `Widening`.
 """
 
 import copy
@@ -38,10 +37,10 @@ _TIED: dict[Role, Use] = {"scale": "tied scale", "shift": "tied shift"}
 
 
 def expander(scheme: Width, source: int, target: int) -> Tensor:
-    """The write map E of a group that no layer norm looks across, shape (target, source), float64.
+    """Return the write map E of a group without a layer norm, shape (target, source), float64.
 
-    ``"replicate"`` and ``"aki"`` copy unit after unit, ``"svd"`` and ``"svd_random"`` too, but with
-    columns of length 1; ``"mean"`` puts zeros (what is new has weights of its own);
+    ``"replicate"`` and ``"aki"`` copy the units in turn; ``"svd"`` and ``"svd_random"`` also scale
+    columns to length 1; ``"mean"`` pads zeros (new units keep their initial weights);
     ``"interpolate"`` mixes neighbours.
     """
     eye = torch.eye(source, dtype=torch.float64)
@@ -55,64 +54,51 @@ def expander(scheme: Width, source: int, target: int) -> Tensor:
 
 
 def orthonormal(matrix: Tensor) -> Tensor:
-    """The nearest matrix with orthonormal columns, M (Mᵀ M)^−½."""
+    """Return the nearest matrix with orthonormal columns, M (Mᵀ M)^−½."""
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
     product: Tensor = left @ right
     return product
 
 
 class Widening:
-    """The maps of one network to a wider one.
+    """The maps from one network to a wider one; ``sizes`` are the source's group sizes.
 
-    With ``"mean"`` a stream that is read behind layer norms becomes c (x, m, …, m), m being the
-    mean of x and c² = d′/d. The new entries leave mean and variance as they are, so a norm's old
-    outputs only have to be divided by c again, and its new outputs are zero whatever reads them.
-
-    Args:
-        structure: of the wider network.
-        sizes: how many units each of its groups had before.
-        scheme: see `expander`.
-
-    Attributes:
-        maps: the map of each group for each use, shape (target, source), float64; E is that for
-            ``"write"``, also of what norms hold, where they need none of their own. A map is here
-            from its first application on.
+    With ``"mean"``, a stream read through layer norms becomes c (x, m, …, m), with m the mean of x
+    and c² = d′/d. This keeps the mean and variance, so the norm's old outputs are divided by c
+    again and its new outputs are zero. ``maps`` holds the map (target, source) of each group and
+    use, float64, filled on first use.
     """
 
     def __init__(self, structure: Structure, sizes: Mapping[str, int], scheme: Width) -> None:
         self.structure, self.sizes, self.scheme = structure, sizes, scheme
         self.maps: dict[tuple[str, Use], Tensor] = {}
-        self._known: dict[tuple[Axis, bool], Tensor] = {}
+        self._axis_maps: dict[tuple[Axis, bool], Tensor] = {}
 
     def replaced(self, maps: Mapping[tuple[str, Use], Tensor]) -> "Widening":
-        """The same with other maps in the place of its own."""
+        """Return a copy with some maps replaced."""
         other = copy.copy(self)
-        other.maps, other._known = {**self.maps, **maps}, {}
+        other.maps, other._axis_maps = {**self.maps, **maps}, {}
         return other
 
     def grows(self, name: str) -> bool:
-        """Whether a group has another size than before."""
+        """Whether a group's size changes."""
         return self.sizes[name] != self.structure.groups[name].size
 
     def axis(self, key: str, number: int) -> Tensor:
-        """The map of one axis of a parameter, shape (target, source), float64.
-
-        The norm behind which a tied table reads gets the reading map, since the table, which also
-        writes, has to keep E on that axis.
-        """
+        """Return the map of one axis of a parameter, (target, source), float64."""
         axis = self.structure.axes[key][number]
         tied = key.rpartition(".")[0] in self._before_tied
-        if (axis, tied) not in self._known:
+        if (axis, tied) not in self._axis_maps:
             parts = [
                 kronecker([self._map(name, axis.role, tied) for name in factors])
                 for factors in axis.layout
             ]
-            self._known[axis, tied] = torch.block_diag(*parts)
-        found = self._known[axis, tied]
-        return found.square() if is_statistic(key) and key.endswith("var") else found
+            self._axis_maps[axis, tied] = torch.block_diag(*parts)
+        matrix = self._axis_maps[axis, tied]
+        return matrix.square() if is_statistic(key) and key.endswith("var") else matrix
 
     def apply(self, key: str, tensor: Tensor) -> Tensor:
-        """A parameter of the source with all its axes mapped; float32 at least."""
+        """Map all axes of a source parameter; the result is at least float32."""
         wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
         for number, axis in enumerate(self.structure.axes[key]):
             if self._grows(axis):
@@ -121,64 +107,54 @@ class Widening:
         return wide
 
     def spread(self, key: str, wide: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Noise of unit variance that no reader notices: N (I − E Rᵀ), the shape of the parameter.
-
-        Zero for what does not read copies, and for tables that are tied.
-        """
+        """Return unit-variance noise N (I − E Rᵀ) that readers of copies cancel; elsewhere zero."""
         for number, axis in enumerate(self.structure.axes[key]):
             if axis.role == "read" and self._grows(axis) and self._copied(axis):
                 noise = torch.randn(wide.shape, generator=generator).to(wide)
                 read = self.axis(key, number).to(wide)
                 write = torch.linalg.pinv(read).T
                 parts = torch.tensordot(read.T, noise, dims=([1], [number]))
-                seen = torch.tensordot(write, parts, dims=([1], [0])).movedim(0, number)
-                hidden: Tensor = noise - seen
+                visible = torch.tensordot(write, parts, dims=([1], [0])).movedim(0, number)
+                hidden: Tensor = noise - visible
                 return hidden
         return torch.zeros_like(wide)
 
     def new(self, key: str) -> Tensor:
-        """Where ``"mean"`` leaves the choice of an entry free; a mask that broadcasts.
-
-        Free are the inputs of new units, whose outputs are zero, and what reads the zeros behind a
-        norm; in old heads new dimensions of keys, whose queries are zero.
-        """
+        """Return a mask of the entries that ``"mean"`` leaves free, as nothing depends on them."""
         return self._mask(key, lambda axis: self._free(key, axis))
 
     def added(self, key: str) -> Tensor:
-        """Outputs of units that are new inside a layer; a mask that broadcasts.
-
-        Units of a stream are not inside a layer: all layers share them.
-        """
+        """Return a mask of the outputs of new units outside streams; it broadcasts."""
 
         def outputs(axis: Axis) -> Tensor:
             written = axis.role in ("write", "scale", "shift")
             parts = []
             for factors in axis.layout:
                 inside = all(self.structure.groups[name].kind != "stream" for name in factors)
-                parts.append(~self.known(factors) & (inside and written))
+                parts.append(~self.in_source(factors) & (inside and written))
             return torch.cat(parts)
 
         return self._mask(key, outputs)
 
-    def known(self, factors: Sequence[str]) -> Tensor:
-        """Which indices of a product of groups there were before, a mask of its size."""
+    def in_source(self, factors: Sequence[str]) -> Tensor:
+        """Return a mask of the indices of a product of groups that the source has."""
         groups = [self.structure.groups[name] for name in factors]
         return _all_of([torch.arange(group.size) < self.sizes[group.name] for group in groups])
 
-    def _mask(self, key: str, chosen: Callable[[Axis], Tensor]) -> Tensor:
-        """Entries that are chosen on at least one axis."""
+    def _mask(self, key: str, selects: Callable[[Axis], Tensor]) -> Tensor:
+        """Return the entries that ``selects`` selects on at least one axis."""
         axes = self.structure.axes[key]
         mask = torch.zeros((1,) * len(axes), dtype=torch.bool)
         for number, axis in enumerate(axes):
             shape = [-1 if n == number else 1 for n in range(len(axes))]
-            mask = mask | chosen(axis).view(shape)
+            mask = mask | selects(axis).view(shape)
         return mask
 
     def _grows(self, axis: Axis) -> bool:
         return any(self.grows(name) for factors in axis.layout for name in factors)
 
     def _copied(self, axis: Axis) -> bool:
-        """Whether new units are copies in all layers; with ``"aki"`` those of streams are."""
+        """Whether new units are copies in all layers; with ``"aki"`` only those of streams are."""
         names = (name for factors in axis.layout for name in factors)
         return self.scheme != "aki" or any(
             self.structure.groups[name].kind == "stream" for name in names
@@ -200,7 +176,7 @@ class Widening:
         return torch.cat(parts)
 
     def _map(self, name: str, role: Role, tied: bool) -> Tensor:
-        """The map of a group for a parameter of this role."""
+        """Return the map of a group for a parameter of this role."""
         use: Use = "read" if role == "read" or tied else "write"
         if self._mean_padded(name) and (role == "scale" or role == "shift"):
             use = _TIED[role] if tied else role
@@ -232,26 +208,19 @@ class Widening:
 
     @cached_property
     def _scores(self) -> set[str]:
-        """The groups of dimensions that are only compared: those of queries and keys."""
-        heads = {name for name, group in self.structure.groups.items() if group.kind == "head"}
-        read = {
-            name
-            for axes in self.structure.axes.values()
-            for axis in axes
-            for factors in axis.layout
-            for name in factors
-            if axis.role == "read"
-        }
-        return heads - read
+        """Groups of head dimensions that are only compared: those of queries and keys."""
+        heads = [name for name, group in self.structure.groups.items() if group.kind == "head"]
+        roles = {name: {member.role for member in self.structure.members(name)} for name in heads}
+        return {name for name in heads if "read" not in roles[name]}
 
     @cached_property
     def _queries(self) -> set[str]:
-        """The modules that write queries: of those that write a group of `_scores`, the first."""
+        """Modules that write queries: the first writer of each group of `_scores`."""
         return {self.structure.members(name)[0].key.rpartition(".")[0] for name in self._scores}
 
     @cached_property
     def _before_tied(self) -> set[str]:
-        """The norms behind which tied tables read."""
+        """Norms whose outputs tied tables read."""
         axes = (axis for axes in self.structure.axes.values() for axis in axes)
         return {axis.behind for axis in axes if axis.role == "both" and axis.behind is not None}
 
@@ -259,15 +228,7 @@ class Widening:
 def shuffled_directions(
     structure: Structure, key: str, tensor: Tensor, wide: Tensor, generator: torch.Generator | None
 ) -> Tensor:
-    """W_in Σ W_outᵀ with random orthonormal W: appendix F.1's words, the spectrum and no more.
-
-    Args:
-        structure: which tells how the parameter is a matrix.
-        key: of the parameter.
-        tensor: the source's.
-        wide: any tensor of the wanted shape, dtype and device.
-        generator: draws W.
-    """
+    """Return W_in Σ W_outᵀ, shaped like ``wide``, with random W and the source's spectrum (F.1)."""
     values = torch.linalg.svdvals(structure.matrix(key, tensor).to(wide))
     roles = [axis.role for axis in structure.axes[key]]
     folds = (roles.index("write"), roles.index("read")), (0, 1)
@@ -282,12 +243,11 @@ def shuffled_directions(
 
 
 def _all_of(masks: Sequence[Tensor]) -> Tensor:
-    """Masks of groups as one of their product."""
     return kronecker([mask[:, None].double() for mask in masks])[:, 0] != 0
 
 
 def kronecker(factors: Sequence[Tensor]) -> Tensor:
-    """The map of a product of groups, from those of each."""
+    """Return the map of a product of groups from the maps of its factors."""
     result = factors[0]
     for factor in factors[1:]:
         result = torch.kron(result, factor)

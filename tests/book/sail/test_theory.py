@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
+from mergebook.sail.distances import gaussian_variation, mahalanobis
 from mergebook.sail.theory import (
     convergence_bound,
     empirical_rademacher,
@@ -15,7 +16,6 @@ from mergebook.sail.theory import (
     start_bound,
     steps_saved,
 )
-from mergelib.sail.divergences import gaussian_variation, mahalanobis
 
 D = torch.float64
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mergebook.sail import thirds as blocks
-from mergelib.sail.divergences import classifier_auc
+from mergebook.sail.distances import classifier_auc
 
 
 def test_thirds_by_mean_are_in_order_and_disjoint() -> None:

@@ -146,7 +146,7 @@ def test_what_judges_a_suite() -> None:
     assert metric_of(a=plain, b=plain) == ("accuracy", True)
     assert metric_of(a=language) == ("loss", False)
     assert metric_of(a=matthews) == metric_of(a=plain, b=matthews) == ("score", True)
-    with pytest.raises(ValueError, match=r"suite .mine. has no common direction.*a: accuracy, b"):
+    with pytest.raises(ValueError, match=r"suite .mine. has no common metric.*a: accuracy, b"):
         metric_of(a=plain, b=language)
 
 

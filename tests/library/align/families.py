@@ -1,7 +1,7 @@
 """A small model of every family that has a structure, with nothing left at zero or one."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from mergebook.suites import models
+from mergelib.statedict import StateDict, lerp
+from mergelib.structure import Structure
 
 Build = Callable[[], nn.Module]
 
@@ -128,3 +130,21 @@ def outputs(model: nn.Module, state: dict[str, Tensor], family: str) -> Tensor:
     if isinstance(result, Tensor):
         return result.flatten()
     return torch.cat([value.flatten() for value in result.values() if isinstance(value, Tensor)])
+
+
+def inverted(structure: Structure, permutations: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Permutations that undo these on any state dict."""
+    inverse = {name: permutation.argsort(-1) for name, permutation in permutations.items()}
+    for name in permutations:
+        heads = structure.group(name).within
+        if heads in inverse:  # the row of an old head lies where that head went
+            inverse[name] = inverse[name][inverse[heads]]
+    return inverse
+
+
+def barrier(loss: Callable[[StateDict], float], a: StateDict, b: StateDict) -> float:
+    """How far the loss rises above the chord between two networks, at eleven points."""
+    weights = torch.linspace(0, 1, 11).tolist()
+    losses = [float(loss(lerp(a, b, weight))) for weight in weights]
+    chord = [losses[0] + (losses[-1] - losses[0]) * weight for weight in weights]
+    return float(max(value - line for value, line in zip(losses, chord, strict=True)))

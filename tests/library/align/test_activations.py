@@ -6,14 +6,12 @@ from torch import Tensor, nn
 
 from mergelib.align import (
     activation_matching,
-    barrier,
     git_rebasin,
-    invert,
     permute,
     random_permutations,
 )
 from mergelib.structure import structure_of
-from tests.library.align.families import build, outputs, weights
+from tests.library.align.families import barrier, build, inverted, outputs, weights
 from tests.library.align.test_matching import digits, digits_loss, digits_model, equal, trained
 
 # One of each kind: fused and separate attention, convolutions, tied and token-type tables.
@@ -35,7 +33,7 @@ def test_a_known_permutation_is_recovered_exactly(family: str) -> None:
     b = permute(a, structure, drawn)
     result = activation_matching(a, b, model, batch(family))
     assert equal(result.state, a)
-    inverse = invert(structure, drawn)
+    inverse = inverted(structure, drawn)
     assert all(torch.equal(result.permutations[name], inverse[name]) for name in drawn)
     assert result.permutations.keys() == drawn.keys()
     assert result.objective[0] < result.objective[1] == pytest.approx(1.0, abs=1e-5)
@@ -85,7 +83,7 @@ def test_networks_trained_apart_come_nearer() -> None:
 def test_errors_name_what_is_wrong() -> None:
     model = build("torchvision vit")
     a = weights(model)
-    with pytest.raises(ValueError, match="no layer whose output can be seen writes the group"):
+    with pytest.raises(ValueError, match="embedding writes"):
         activation_matching(a, a, model, batch("torchvision vit"))
     model = build("mlp")
     a = weights(model)

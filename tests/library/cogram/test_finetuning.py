@@ -165,12 +165,12 @@ NAN = (torch.full((4, 6), torch.nan), torch.zeros(4, dtype=torch.long))
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"epochs": 10}, "epochs is 10: a kickoff has fewer than 10"),
+        ({"epochs": 10}, "epochs is 10, but a kickoff has fewer than 10"),
         ({"epochs": -1}, "epochs is -1"),
         ({"factor": 0.0}, "factor is 0"),
         ({"learning_rate": -1.0}, "learning_rate is -1.0"),
         ({"learning_rate": torch.nan}, "learning_rate is nan"),
-        ({"optimiser": "lbfgs"}, "unknown optimiser 'lbfgs'; known: adam, sgd"),
+        ({"optimiser": "lbfgs"}, "optimiser is 'lbfgs', expected 'adam' or 'sgd'"),
         ({"momentum": 1.0}, "momentum is 1.0"),
         ({"clip": 0.0}, "clip is 0"),
         ({"batch_size": 0}, "batch_size is 0"),

@@ -306,10 +306,10 @@ BAD: dict[str, tuple[Callable[[Case], dict[str, Any]], str]] = {
     "no iteration": (lambda c: {"iterations": 0}, "iterations is 0"),
     "units that miss a row": (
         lambda c: {"units": {"0": torch.arange(6)[:, None]}},
-        "units of layer '0' must hold each of its 7 rows once",
+        "units\\['0'\\] must contain each of its 7 rows once",
     ),
-    "units of no layer": (lambda c: {"units": {"1": torch.zeros(1, 1)}}, "layer '1'.*0, 2"),
-    "units in one row": (lambda c: {"units": {"0": torch.arange(7)}}, "units of layer '0'"),
+    "units of no layer": (lambda c: {"units": {"1": torch.zeros(1, 1)}}, "names '1'.*0, 2"),
+    "units in one row": (lambda c: {"units": {"0": torch.arange(7)}}, "must contain each of its 7"),
 }
 
 

@@ -162,7 +162,7 @@ def test_dtypes_are_kept_and_seeds_repeat(kind: str, dtype: torch.dtype) -> None
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"inputs": torch.zeros(0, 4), "targets": torch.zeros(0).long()}, "no examples"),
+        ({"inputs": torch.zeros(0, 4), "targets": torch.zeros(0).long()}, "are no examples"),
         ({"targets": torch.zeros(29).long()}, "30 inputs and 29 targets"),
         ({"inputs": torch.zeros(30, 4, dtype=torch.uint8)}, "inputs are torch.uint8"),
         ({"inputs": torch.full((30, 4), torch.nan)}, "the batch holds NaN or Inf"),
@@ -170,7 +170,7 @@ def test_dtypes_are_kept_and_seeds_repeat(kind: str, dtype: torch.dtype) -> None
         ({"targets": torch.zeros(30, 2).long()}, r"shape \(30, 2\)"),
         ({"targets": torch.zeros(30)}, "need clusters of at least 1, got None"),
         ({"targets": torch.zeros(30), "clusters": 0}, "need clusters of at least 1, got 0"),
-        ({"clusters": 2}, "clusters is 2, but targets are classes"),
+        ({"clusters": 2}, "clusters is 2, but integer targets are classes"),
         ({"kind": "mean"}, "unknown kind 'mean'; known: geometric"),
         ({"per_class": 0}, "per_class is 0"),
         ({"epsilon": 0.0}, "epsilon is 0"),

@@ -101,7 +101,7 @@ def test_evaluate_is_the_plain_loop(
     expected = plain_loop(model, state, heads, digits, split)
     assert expected["correct"].between(1, expected["n"] - 1).all(), "a case worth testing"
     for batch_size in (7, 500):
-        table = evaluate(model, state, heads, digits, split=split, batch_size=batch_size)  # type: ignore[arg-type]
+        table = evaluate(model, state, heads, digits, split=split, batch_size=batch_size)
         pd.testing.assert_frame_equal(table, expected, rtol=1e-4)
 
 

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
 from mergelib.numerics import selection
-from mergelib.numerics.selection import kept, magnitude_thresholds
+from mergelib.numerics.selection import count_to_keep, magnitude_thresholds
 
 Parameter = tuple[list[Tensor], Tensor | None]
 
@@ -27,7 +27,7 @@ def by_sorting(parameters: list[Parameter], density: float) -> list[float]:
             for experts, pretrained in parameters
         ]
         magnitudes = torch.cat([difference.abs().flatten() for difference in differences])
-        k = kept(density, magnitudes.numel())
+        k = count_to_keep(density, magnitudes.numel())
         results.append(magnitudes.sort(descending=True).values[k - 1].item())
     return results
 
@@ -51,7 +51,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kept_rounds_up_but_ignores_floating_point_noise(
     density: float, entries: int, expected: int
 ) -> None:
-    assert kept(density, entries) == expected
+    assert count_to_keep(density, entries) == expected
 
 
 @pytest.mark.parametrize("density", [0.0, -0.1, 1.1, math.nan])
@@ -137,7 +137,7 @@ def test_half_precision_is_subtracted_in_float32(dtype: torch.dtype) -> None:
 
 def test_trimming_at_the_threshold_keeps_exactly_k() -> None:
     (threshold,) = magnitude_thresholds(lambda: one(NORMAL), 0.2)
-    assert int((NORMAL.abs() >= threshold).sum()) == kept(0.2, len(NORMAL))
+    assert int((NORMAL.abs() >= threshold).sum()) == count_to_keep(0.2, len(NORMAL))
 
 
 def test_nan_does_not_stall_the_search() -> None:

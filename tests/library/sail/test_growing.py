@@ -430,7 +430,12 @@ def test_a_tie_that_the_source_lacks_is_refused() -> None:
             {},
             "50 entries.*fixed",
         ),
-        (mlp(), mlp(24, 2, 6), {}, "'1' has 5 entries in the source and 6 .*output shows"),
+        (
+            mlp(),
+            mlp(24, 2, 6),
+            {},
+            "'1' has 5 entries in the source and 6 .*visible in",
+        ),
         (mlp(), mlp(24, 4), {}, r"'0.layers.2' has no residual branch"),
         (mlp(24, 1), mlp(24, 3), {"depth": "stack"}, "no layer that depth 'stack' could repeat"),
         (resnet(), resnet(4, (1, 1)), {}, "'0.stages' has 2 layers in the target, fewer"),
@@ -445,7 +450,7 @@ def test_a_tie_that_the_source_lacks_is_refused() -> None:
         (gpt(), gpt(), {"depth": "twice"}, "unknown depth 'twice'"),
         (gpt(), gpt(), {"width": "zero"}, "unknown width 'zero'"),
         (gpt(), gpt(), {"noise": -1.0}, "noise is -1"),
-        (gpt(), gpt(), {"noise": 0.1, "width": "mean"}, "only for 'replicate', 'svd', 'aki'"),
+        (gpt(), gpt(), {"noise": 0.1, "width": "mean"}, "except for 'replicate', 'svd', 'aki'"),
         (gpt(), gpt(48, 3), {"gap": 6.0}, "gap is 6"),
         (gpt(), gpt(), {"state": mlp()}, "state lacks key 'pos_embed'|state lacks key"),
         (nn.LSTM(3, 4), nn.LSTM(3, 5), {}, "LSTM, which has no description"),
@@ -527,5 +532,5 @@ def test_advice_looks_at_all_groups() -> None:
 def test_what_is_not_finite_is_named() -> None:
     state = dict(mlp().state_dict())
     state["1.bias"] = state["1.bias"].index_fill(0, torch.tensor([2]), float("nan"))
-    with pytest.raises(ValueError, match=r"state\['1.bias'\] holds values that are not finite"):
+    with pytest.raises(ValueError, match=r"state\['1.bias'\] contains values that are not finite"):
         ml.grow(mlp(), mlp(30), state=state)

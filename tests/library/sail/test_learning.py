@@ -12,7 +12,7 @@ from mergebook.suites.models import ResNet
 from mergelib.activations import normalising_by_batch
 from mergelib.problems.calling import call_with, evaluating
 from mergelib.sail.growth import learning
-from mergelib.sail.growth.learning import Transformation
+from mergelib.sail.growth.maps import Transformation
 from mergelib.sail.growth.width import Width
 from tests.library.align.families import gpt2
 from tests.library.sail.families import gpt, inputs, mlp, perturbed, resnet
@@ -311,7 +311,7 @@ def test_copies_part_by_noise_alone(width: Width, recwarn: pytest.WarningsRecord
         first, second = learned.state["0.layers.0.weight"].chunk(2)
         assert torch.equal(first, second) is not parts
         told = [str(caught.message) for caught in recwarn]
-        assert any("remain copies" in text for text in told) is not parts
+        assert any("stay copies" in text for text in told) is not parts
         recwarn.clear()
 
 
@@ -354,13 +354,13 @@ def test_ties_and_hugging_face() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": "svd_random"}, "'svd_random' has directions of each weight"),
+        ({"width": "svd_random"}, "'svd_random' has no maps of groups"),
         ({"mode": "both"}, "mode is 'both'"),
         ({"weights": [1.0, 1.0]}, r"weights are \[1.0, 1.0\], expected 1"),
         ({"weights": [0.5]}, "of sum 1"),
         ({"steps": -1}, "steps is -1"),
         ({"learning_rate": 0.0}, "learning_rate is 0"),
-        ({"width": "mean", "noise": 0.1}, "only for 'replicate', 'svd', 'aki'"),
+        ({"width": "mean", "noise": 0.1}, "except for 'replicate', 'svd', 'aki'"),
         ({"depth": "twice"}, "unknown depth 'twice'"),
     ],
 )
@@ -372,15 +372,17 @@ def test_misfits_are_named(options: dict[str, Any], message: str) -> None:
 
 def test_more_misfits() -> None:
     source, data = gpt(), examples(gpt())
-    with pytest.raises(ValueError, match=r"2\.running_mean' is a running statistic, and of no"):
+    with pytest.raises(ValueError, match=r"2\.running_mean' is a running statistic of a module"):
         ml.learn_growth([instance_normed(4)], instance_normed(6), data)
     with pytest.raises(ValueError, match="there are no sources"):
         ml.learn_growth([], gpt(), data)
-    with pytest.raises(ValueError, match="nothing to learn"):
+    with pytest.raises(ValueError, match="there is nothing to learn"):
         ml.learn_growth([source], gpt(), data)
-    with pytest.raises(ValueError, match="nothing to learn"):  # copies of one layer are no mixture
+    with pytest.raises(
+        ValueError, match="there is nothing to learn"
+    ):  # copies of one layer are no mixture
         ml.learn_growth([mlp(24, 2)], mlp(24, 4), examples(mlp(24, 2)), depth="stack")
     with pytest.raises(ValueError, match="needs labels"):
         ml.learn_growth([source], gpt(96, 2, 8), data[0])
-    with pytest.raises(ValueError, match="'blocks' hold a 0, which no softmax gives"):
+    with pytest.raises(ValueError, match="'blocks' contain a 0, which a softmax cannot"):
         ml.learn_growth([source], gpt(48, 3), data, depth="stack", gap=float("inf"))

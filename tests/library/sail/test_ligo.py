@@ -6,12 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mergelib.sail.growth.learning import Descent
-from mergelib.sail.growth.ligo import NOISE, Block, PublishedLiGO, learn_ligo
+from mergelib.sail.growth.learning import Descent, LearnedGrowth, learn_growth
+from mergelib.sail.growth.ligo import NOISE, Block, PublishedLiGO
 from tests.library.sail.families import gpt, mlp, resnet
 from tests.library.sail.test_learning import examples, risk
 
 STREAM = Block(("token_embed",))
+
+
+def learn_ligo(source: nn.Module, target: nn.Module, data: Any, **rest: Any) -> LearnedGrowth:
+    return learn_growth([source], target, data, maps="ligo", **rest)
 
 
 def begun(source: nn.Module, target: nn.Module) -> PublishedLiGO:
@@ -102,7 +106,7 @@ def test_only_new_rows_and_depth_are_learned() -> None:
     assert all(torch.equal(before[k], v) for k, v in source.state_dict().items())
     assert all(torch.equal(fresh[k], v) for k, v in target.state_dict().items())
     learned = learn_ligo(source, target, data, steps=10, batch_size=8, learning_rate=1e-2)
-    assert learned.history["source"].tolist() == losses
+    assert learned.history["joint"].tolist() == losses
     assert (learned.passes, learned.learned) == (10, 24 * 48 * 10 + 3 * 96 * 192 + 36 * 2)
     assert float(risk(target, learned.state, data)) < losses[0]
 
@@ -136,9 +140,7 @@ def test_misfits_are_named() -> None:
             learn_ligo(small, large, what, **rest)
 
     refused("running_mean' is a statistic of a batch norm", resnet(), resnet(6), examples(resnet()))
-    refused(
-        "nothing to learn: no group of the target is wider, no list longer", source, gpt(), data
-    )
+    refused("no wider layer and no longer list", source, gpt(), data)
     refused("needs labels", source, wide, data[0])
     refused("learning_rate is 0", source, wide, data, learning_rate=0.0)
     refused("steps is -1", source, wide, data, steps=-1)

@@ -312,14 +312,19 @@ IDS = torch.zeros(2, 16).long()
         (gpt(48), gpt(24), IDS, "'token_embed' has 48 .* 24 .*is a residual stream, which all"),
         (vit(32), vit(32, 2, 2), pictures(4), "heads' has 4 .* 2 .*a number of attention heads"),
         (gpt(), perturbed(models.GPT(48, 2, 4, 4, 40, 16)), IDS, "50 .* 40 .*is fixed"),
-        (mlp(24, 2, 5), mlp(24, 2, 4), pictures(4), "'1' has 5 .* 4 .*the model's output shows"),
-        (normed(8), normed(4), pictures(4), "'0' has 8 .* 4 .*is what a norm looks across"),
-        (headed(8), headed(4), pictures(4), "'1.weight' reads '0.layers.0', and is no linear"),
-        (Joined(5), Joined(4), torch.ones(9, 3), "'out.weight' reads 'left', and is no linear"),
+        (
+            mlp(24, 2, 5),
+            mlp(24, 2, 4),
+            pictures(4),
+            "'1' has 5 .* 4 .*visible in the",
+        ),
+        (normed(8), normed(4), pictures(4), "'0' has 8 .* 4 .*is normalised across its units"),
+        (headed(8), headed(4), pictures(4), "'1.weight' reads '0.layers.0', but is not a linear"),
+        (Joined(5), Joined(4), torch.ones(9, 3), "'out.weight' reads 'left', but is not a linear"),
         (mlp(24, 1), mlp(24, 2), pictures(4), "'0.layers' has 2 layers .*more than .* 1: use grow"),
-        (resnet(), resnet(4, (1, 1)), pictures(4), "made of groups of .* and"),
+        (resnet(), resnet(4, (1, 1)), pictures(4), "comes from groups of different sizes"),
         (mlp(), resnet(), pictures(4), "the target has '0.stem.0.weight'"),
-        (mlp(24), mlp(12), torch.full((4, 3, 32, 32), torch.nan).double(), "given holds NaN"),
+        (mlp(24), mlp(12), torch.full((4, 3, 32, 32), torch.nan).double(), "'.* holds NaN"),
     ],
 )
 def test_misfits_are_named(
@@ -358,5 +363,5 @@ def test_layers_where_none_are_left_out_are_named() -> None:
 def test_weights_that_are_not_finite_are_named() -> None:
     state = dict(mlp().state_dict())
     state["1.bias"] = state["1.bias"].index_fill(0, torch.tensor([2]), torch.nan)
-    with pytest.raises(ValueError, match=r"state\['1.bias'\] holds values that are not finite"):
+    with pytest.raises(ValueError, match=r"state\['1.bias'\] contains values that are not finite"):
         ml.shrink(mlp(), mlp(12), pictures(4), state=state)

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
+from mergebook.sail.distances import gaussian_variation
 from mergebook.sail.measure import risk
 from mergebook.sail.read import mixtures, proximal
 from mergebook.sail.theory import empirical_rademacher, risk_bound
-from mergelib.sail.divergences import gaussian_variation
 from mergelib.sail.proximal import proximal_weights
 
 SHARES = (0.0, 0.25, 0.5, 1.0)

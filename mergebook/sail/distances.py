@@ -1,0 +1,138 @@
+"""Distances between data distributions of which SAIL's text and experiments speak.
+
+The theorems use total variation, appendix D that of two samples; FID, KID and the AUC of a
+classifier are ours. Weights come from `mergelib.sail.divergences.mmd_table`.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mergelib.sail.divergences import checked_samples, kernel_table
+
+
+def total_variation(first: Tensor, second: Tensor) -> Tensor:
+    """Return ½ Σ |p − q|, in 0..1, of two histograms with the same bins.
+
+    Histograms are counts or fractions ``(…, bins)``, normalised here. For tokens, use
+    ``torch.bincount(tokens, minlength=vocabulary)``. Bins that differ, and counts that are all
+    zero, negative or not finite are a ``ValueError``.
+    """
+    if first.shape[-1] != second.shape[-1]:
+        bins = f"{first.shape[-1]} and {second.shape[-1]}"
+        raise ValueError(f"the histograms have {bins} bins, expected equal numbers")
+    fractions = []
+    for counts in (first.double(), second.double()):
+        total = counts.sum(-1, keepdim=True)
+        if not bool(torch.isfinite(counts).all() and (counts >= 0).all() and (total > 0).all()):
+            raise ValueError("a histogram is empty or has a count that is negative or not finite")
+        fractions.append(counts / total)
+    distance: Tensor = ((fractions[0] - fractions[1]).abs().sum(-1) / 2).clamp(max=1)
+    return distance
+
+
+def empirical_variation(first: Tensor, second: Tensor) -> float:
+    """Return the total variation of samples ``(m, …)`` and ``(n, …)`` of atoms (appendix D).
+
+    Two samples of continuous features share no rows, so the result is 1 however close their
+    distributions are. Bin the rows first if you need an estimate.
+    """
+    _, atoms = torch.unique(torch.cat([first, second]), dim=0, return_inverse=True)
+    parts = atoms[: len(first)], atoms[len(first) :]
+    counts = (torch.bincount(part, minlength=int(atoms.max()) + 1) for part in parts)
+    return float(total_variation(*counts))
+
+
+def mahalanobis(first: Tensor, second: Tensor, covariance: Tensor) -> Tensor:
+    """Return Δ = √((a − b)ᵀ Σ⁻¹ (a − b)) for means ``(…, d)`` and covariance Σ ``(d, d)``."""
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if int(failed):
+        raise ValueError("the covariance is not positive definite")
+    white = torch.linalg.solve_triangular(factor, (first - second)[..., None], upper=False)
+    distance: Tensor = white[..., 0].norm(dim=-1)
+    return distance
+
+
+def gaussian_variation(distance: Tensor | float) -> Tensor:
+    """Return 2Φ(Δ/2) − 1, the total variation of two Gaussians with the same covariance.
+
+    ``distance`` is their Mahalanobis distance Δ ≥ 0.
+    """
+    return torch.erf(torch.as_tensor(distance, dtype=torch.float64) / math.sqrt(8))
+
+
+def frechet_distance(first: Tensor, second: Tensor) -> float:
+    """Return ‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2 (Σ₁ Σ₂)^½) of two samples (Heusel et al., 2017).
+
+    The samples are ``(m, d)`` and ``(n, d)``. The value is biased upwards, so compare values only
+    for equal numbers of rows.
+    """
+    rows = checked_samples([first, second])
+    means, covariances = [part.mean(0) for part in rows], [torch.cov(part.T) for part in rows]
+    values, vectors = torch.linalg.eigh(covariances[0])
+    root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+    cross = torch.linalg.eigvalsh(root @ covariances[1] @ root).clamp(min=0).sqrt().sum()
+    spread = covariances[0].trace() + covariances[1].trace() - 2 * cross
+    return float((means[0] - means[1]).square().sum() + spread)
+
+
+def kernel_distance(first: Tensor, second: Tensor) -> float:
+    """Return the unbiased MMD² with kernel (x·y/d + 1)³ (KID, Bińkowski et al., 2018)."""
+    checked_samples([first, second])
+
+    def cubic(x: Tensor, y: Tensor) -> Tensor:
+        return (x @ y.T / x.shape[1] + 1) ** 3
+
+    return float(kernel_table([first.double(), second.double()], cubic, unbiased=True)[0, 1])
+
+
+def classifier_auc(
+    first: Tensor,
+    second: Tensor,
+    *,
+    given: tuple[Tensor, Tensor] | None = None,
+    folds: int = 5,
+) -> float:
+    """Return the mean test AUC of a linear classifier that separates two samples; ½ is chance.
+
+    A logistic regression on standardised features is cross-validated on contiguous folds, so that
+    neighbouring rows of a text stay together. ``given`` is a statistic of each row whose cubic
+    effect is removed; it is fitted on training folds only, as a fit on all rows would bias tests.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import KFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    samples = [rows.numpy() for rows in checked_samples([first, second])]
+    scores = []
+    splits = [list(KFold(folds).split(rows)) for rows in samples]
+    for (train, test), (other_train, other_test) in zip(*splits, strict=True):
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
+        inputs = np.concatenate([samples[0][train], samples[1][other_train]])
+        held_out = np.concatenate([samples[0][test], samples[1][other_test]])
+        if given is not None:
+            fitted = torch.cat([given[0][train], given[1][other_train]])
+            others = torch.cat([given[0][test], given[1][other_test]])
+            pairs = (torch.from_numpy(inputs), fitted), (torch.from_numpy(held_out), others)
+            inputs, held_out = (rest.numpy() for rest in residuals(*pairs))
+        model.fit(inputs, np.repeat([0, 1], [len(train), len(other_train)]))
+        values = model.decision_function(held_out)
+        scores.append(roc_auc_score(np.repeat([0, 1], [len(test), len(other_test)]), values))
+    return float(np.mean(scores))
+
+
+def residuals(fitted: tuple[Tensor, Tensor], *others: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Subtract from each (features, statistic) pair the cubic regression fitted on the first."""
+    features, statistic = (part.double() for part in fitted)
+    middle, width = statistic.mean(), statistic.std()
+
+    def powers(values: Tensor) -> Tensor:
+        scaled = (values.double() - middle) / width
+        return torch.stack([scaled**k for k in range(4)], 1)
+
+    slopes = torch.linalg.lstsq(powers(statistic), features).solution
+    return tuple(rows.double() - powers(values) @ slopes for rows, values in (fitted, *others))
