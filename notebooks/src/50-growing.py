@@ -332,7 +332,7 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # training. Starts from singular vectors are copies over the root of their number, and equal rows of $E$ get equal gradients: these get some noise first, or no step would ever
 # part them. The study `kept` gives the FLOPs of 100 such steps to a start that keeps the function (where no layer can be closed, to
 # the stack), as further training. Then both are trained for at most 100 steps. Validation data choose all rates and where to
-# stop; other data judge. (`mergebook study kept --seeds 5`, on `glyphs8` and on `tinyshakespeare`.)
+# stop; other data judge. (`mergebook measure glyphs8-kept` and `tinyshakespeare-kept`.)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: share of the source's learning right after growing, before and after 100 steps of learning the maps. What lies below −1 is drawn there. Right: loss of the start that keeps the function, with as many FLOPs of training, less that of the learned start, after at most 100 more steps; right of 0 learning has paid. Means and intervals over five seeds.", "name": "fig-growing-learned"}, "image": {"alt": "Left: learned from singular vectors or mean padding, an MLP keeps 1.3, a ResNet 1.5 and a GPT a little over 1, where growing alone gives 1. Stacked layers begin at −0.3 in the MLP, below −1 in the ResNet, and at 0.9 in the GPT; learning takes the GPT and the ResNet to about 1 and the MLP to 0.1, or further where they are made wider too. Random factors are at 0.3 in the GPT, at 0 in the MLP and below −1 in the ResNet. Right: all rows of the GPT lie left of zero by about 0.05, those of the others reach across it."}}
 starts, trained = growing.measured("starts"), growing.measured("trained")
@@ -398,7 +398,7 @@ print(pairs.unstack("mode")[["grown", "alone", "joint"]].round(2).to_string())
 #
 # MiniLM {cite}`wang2020minilm` is a BERT of 22.6 million parameters, trained by others, and its norms stand in the stream. The study
 # `encoder` makes it wider, deeper, or wider in the hidden units alone, lets every result make its own zero-shot heads, and compares the cosines
-# of all pairs of test sentences with the source's. (`mergebook study encoder --suite sentences8 --seeds 3`.)
+# of all pairs of test sentences with the source's. (`mergebook measure sentences8-encoder`.)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "MiniLM grown, nothing trained. Twice as wide, 66 million parameters (replicate, svd, svd_random), 1.5 times as wide (uneven), 1.5 times the hidden units alone (hidden), twice as deep (stack, interlace); random is MiniLM's shape at a random start. Left: zero-shot accuracy over eight tasks. Right: correlation of the cosines of all pairs of 800 sentences with the source's. Means and intervals over three seeds, dotted the source.", "name": "fig-growing-encoder"}, "image": {"alt": "Replicate and mean padding of hidden units lie on the source's line in both panels. Svd, svd with uneven copies, stack and interlace lie left of it in both, and so do random factors and the random start, whose correlations are the lowest."}}
 from mergebook.sail.read import encoder
