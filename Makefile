@@ -90,7 +90,7 @@ table1: $(READY) ## CART's Table 1 with CLIP's towers (a network and a GPU; DEVI
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(addprefix -c ,$(CONSTRAINTS)) -e ".[hub]"
 	for model in clip-vit-base-patch32 clip-vit-large-patch14; do for suite in clip8 clip14 clip20; do \
 		for study in baselines adaptation; do \
-		$(BIN)/mergebook study $$study --suite $$suite --model $$model --seeds 1 --device $(DEVICE) \
+		$(BIN)/mergebook measure $$study --suite $$suite --model $$model --seeds 1 --device $(DEVICE) \
 			-o results/$$suite-$$study-$$model.json || exit 1; \
 	done; done; done
 

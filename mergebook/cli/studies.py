@@ -1,5 +1,6 @@
-"""``mergebook demo``, ``evaluate``, ``study``, ``join`` and ``stale``: results and their files."""
+"""``mergebook demo``, ``evaluate``, ``measure`` and ``stale``: results and their files."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,7 +62,9 @@ def evaluate_command(
     from mergelib.io import load_state_dict
 
     if usual_recipe(suite) is None:
-        raise ValueError(f"the heads of {suite} come with its public experts: use study baselines")
+        raise ValueError(
+            f"the heads of {suite} come with its public experts: use measure baselines"
+        )
     state = load_state_dict(checkpoint)
     loaded = load_suite(suite, seed=seed)
     backbone = load_backbone(model or usual_model(suite), device)
@@ -73,17 +76,27 @@ def evaluate_command(
 
 
 @app.command()
-def study(
-    name: Annotated[str, typer.Argument(help="What to measure; see mergebook.lab.catalogue.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")],
+def measure(
+    name: Annotated[
+        str, typer.Argument(help="A result of mergebook/results.toml, or a study (with --suite).")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The JSON file.", show_default="results/NAME.json"),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many seeds.", min=1, show_default="the result's, or 5")
+    ] = None,
+    first: Annotated[
+        int | None, typer.Option(help="The first seed; a file that is there is added to.", min=0)
+    ] = None,
     suite: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="A suite; for pairs of networks synthetic, synthetic_positive, digits; spirals."
+            help="A suite; for pairs of networks synthetic, synthetic_positive, digits; spirals.",
+            show_default="the result's",
         ),
-    ] = "vision8",
-    seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 5,
-    first: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
+    ] = None,
     model: Model = None,
     profile: Annotated[
         str | None,
@@ -108,56 +121,47 @@ def study(
         int | None, typer.Option(help="Runs at a time.", show_default="one; with ray all CPUs")
     ] = None,
     device: Device = "cpu",
+    any_code: Annotated[
+        bool, typer.Option("--any-code", help="Add seeds although the code differs; it is told.")
+    ] = False,
 ) -> None:
-    """Measure over several seeds, with provenance: baselines, ranks, task_counts and others.
+    """Measure a result of the book again, or a study on a suite of your choice, with provenance.
 
     This is the command behind the files in results/. Hyperparameters are chosen on validation
     data. A killed sweep resumes with the runs it was at. An unknown setting is answered with those
     that the study has, and their defaults.
 
-    Example: mergebook study ranks --suite glyphs8 --seeds 3 --set rank_ratios=[0.04,0.08] -o r.json
+    Examples: mergebook measure glyphs8-baselines;
+    mergebook measure ranks --suite glyphs8 --seeds 3 --set rank_ratios=[0.04,0.08] -o r.json
     """
-    from mergebook.lab.catalogue import get_study
-    from mergebook.lab.results import write_result
-    from mergebook.lab.runner import measure_study
+    from mergebook.lab import measuring
+    from mergebook.lab.catalogue import REGISTERED, planned
+    from mergebook.lab.results import read_result, write_result
 
     options: dict[str, Any] = {"profile": profile, "tasks": split_commas(tasks)}
     options = {name: value for name, value in options.items() if value is not None}
-    record = measure_study(
-        get_study(name),
-        suite,
-        range(first, first + seeds),
-        model=model,
-        device=device,
-        settings=read_settings(settings),
-        points=[read_settings(split_settings(text), "--at") for text in points or [""]],
-        backend=backend,  # type: ignore[arg-type]  # checked there
-        jobs=jobs,
-        **options,
+    if output is None and (name in REGISTERED or suite or model or options or settings or points):
+        raise ValueError("name the file to write, with --output: this is not the book's result")
+    output = output or Path("results") / f"{name}.json"
+    plan = planned(name, suite)
+    start = plan.seeds[0] if first is None else first
+    last = start + seeds if seeds else plan.seeds[-1] + 1
+    if last <= start:
+        raise ValueError(f"{name} has no seed from {start} on: say how many with --seeds")
+    plan = replace(
+        plan,
+        seeds=range(start, last),
+        model=model or plan.model,
+        options={**plan.options, **options},
+        settings={**plan.settings, **read_settings(settings)},
+        points=[read_settings(split_settings(text), "--at") for text in points or ()]
+        or plan.points,
     )
+    record = measuring.measure(plan, device=device, backend=backend, jobs=jobs)  # type: ignore[arg-type]  # checked there
+    if first is not None and output.exists():
+        record = measuring.append(read_result(output), record, any_code=any_code)
     write_result(output, record)
-    typer.echo(f"Wrote {output}")
-
-
-@app.command()
-def join(
-    files: Annotated[list[Path], typer.Argument(help="What study wrote, each for other seeds.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")],
-    any_code: Annotated[
-        bool, typer.Option("--any-code", help="Join what different code measured; it is told.")
-    ] = False,
-) -> None:
-    """Put the results of one study together that were measured with different seeds.
-
-    They may come from several machines; study, suite, model, settings and code have to be the same.
-
-    Example: mergebook join first.json second.json -o both.json
-    """
-    from mergebook.lab.joining import join as joined
-    from mergebook.lab.results import read_result, write_result
-
-    write_result(output, joined([read_result(file) for file in files], any_code=any_code))
-    typer.echo(f"Wrote {output}")
+    typer.echo(f"Wrote {output}, with {len(record['provenance']['seeds'])} seeds")
 
 
 @app.command()
@@ -170,7 +174,7 @@ def stale(
 
     Example: mergebook stale results
     """
-    from mergebook.lab.staleness import stale_results
+    from mergebook.lab.catalogue import stale_results
 
     reasons = stale_results(folder)
     for name, reason in reasons.items():

@@ -1,11 +1,23 @@
-"""All studies by name. Importing this module registers them, a module for each paper."""
+"""All studies by name, and all results: which study makes each, and whether its code is today's.
+
+Importing this module registers the studies of each paper. ``mergebook/results.toml`` has an entry
+for every file in ``results/``; `planned` reads one, `stale_results` holds files against theirs.
+"""
 
 import importlib
 import pkgutil
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from mergebook import PAPERS
+from mergebook.lab.measuring import Measurement
+from mergebook.lab.results import read_result
 from mergebook.lab.runner import REGISTERED, Loaded, Run, Study
+from mergelib.hashing import plain
 
 
 def _import_all() -> None:
@@ -20,27 +32,105 @@ _import_all()
 
 
 def get_study(name: str) -> Study:
-    """The study of that name.
-
-    Raises:
-        ValueError: if there is none; the message names those that there are.
-    """
+    """The study of that name; ValueError names those that there are."""
     if name not in REGISTERED:
         raise ValueError(f"unknown study {name!r}; known: {', '.join(sorted(REGISTERED))}")
     return REGISTERED[name]
 
 
 def loaded_for(name: str, suite: str, seed: int, **settings: Any) -> Loaded:
-    """What a study works on, its first arguments.
-
-    Args:
-        name: the study's.
-        suite: one that it takes.
-        seed: of everything drawn.
-        settings: of the study, where they differ from the usual ones.
-
-    Raises:
-        ValueError: an unknown study, suite, setting or value.
-    """
+    """What a study works on for a suite and a seed, its first arguments."""
     study = get_study(name)
     return study.load(Run(study, suite, seed, settings=study.complete(settings)))
+
+
+def entries() -> dict[str, dict[str, Any]]:
+    """How each result is made, by its name; an entry with ``like`` takes another's as its own."""
+    text = (resources.files("mergebook") / "results.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text)
+    for name, table in tables.items():
+        if "like" in table:
+            other = tables[table.pop("like")]
+            settings = {**other.get("settings", {}), **table.get("settings", {})}
+            tables[name] = {**other, **table, "settings": settings}
+    return tables
+
+
+def planned(name: str, suite: str | None = None) -> Measurement:
+    """How a result is measured, by its entry; or, by the name of a study, five seeds of it.
+
+    Raises:
+        ValueError: an unknown name, a study without a suite, or a result of another command.
+    """
+    table = entries().get(name)
+    if table is None:
+        if name not in REGISTERED:
+            known = ", ".join(sorted(REGISTERED))
+            raise ValueError(
+                f"{name!r} is no result of mergebook/results.toml, and no study: {known}"
+            )
+        if suite is None:
+            raise ValueError(f"{name!r} is a study: name the suite to measure it on, with --suite")
+        return Measurement(get_study(name), suite, range(5))
+    if "command" in table:
+        raise ValueError(f"{name} is not a study's: it is made by {table['command']}")
+    first = table.get("first", 0)
+    return Measurement(
+        get_study(table["study"]),
+        suite or table["suite"],
+        range(first, first + table["seeds"]),
+        model=table.get("model"),
+        options={"tasks": table["tasks"]} if "tasks" in table else {},
+        settings=table.get("settings", {}),
+        points=table.get("points", [{}]),
+    )
+
+
+def stale_results(folder: Path) -> dict[str, str]:
+    """File name to why its numbers may differ from what its entry measures today.
+
+    The hash of code is coarse, so most changes leave the numbers as they are; hashes of another
+    minor version of Python always differ. Results of other commands have none and are left out.
+    """
+    known = entries()
+    reasons = {}
+    for file in sorted(folder.glob("*.json")):
+        made = read_result(file)["provenance"]
+        if file.stem not in known:
+            reasons[file.name] = "it has no entry in mergebook/results.toml"
+        elif "study" in known[file.stem]:
+            plan = planned(file.stem)
+            reasons[file.name] = differences(plan, made) or _older_code(plan, made)
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def differences(plan: Measurement, made: Mapping[str, Any]) -> str:
+    """In what a result's provenance differs from its entry; settings that it lacks do not count."""
+    runs = plan.runs()
+    first = runs[0]
+    asked = {"study": first.study.name, "suite": first.suite, "seeds": [*plan.seeds]}
+    wrong = [name for name, value in asked.items() if made.get(name) != value]
+    usual = {"model": first.model, "recipe": first.recipe and asdict(first.recipe)}
+    wrong += [n for n, value in usual.items() if value and made.get(n) not in (None, value)]
+    planned = [run.settings for run in runs if run.seed == first.seed]
+    measured = [{**made["settings"], **point} for point in made.get("points", [{}])]
+    if len(measured) != len(planned):
+        wrong.append("the number of points")
+    for ours, theirs in zip(planned, measured, strict=False):
+        wrong += [f"setting {n!r}" for n in theirs if n in ours and plain(ours[n]) != theirs[n]]
+    return f"its entry differs in {', '.join(dict.fromkeys(wrong))}" if wrong else ""
+
+
+def _older_code(plan: Measurement, made: Mapping[str, Any]) -> str:
+    code = made.get("code")
+    if code is None:
+        return "measured before code was recorded"
+    by_seed = code if isinstance(code, dict) else {"all": code}
+    today = plan.study.code
+    older = [
+        seed
+        for seed, keys in by_seed.items()
+        if {*(keys if isinstance(keys, list) else [keys])} != {today}
+    ]
+    seeds = "" if len(older) == len(by_seed) else f" (seeds {', '.join(older)})"
+    return f"measured by other code than today's{seeds}" if older else ""

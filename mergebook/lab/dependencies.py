@@ -8,6 +8,7 @@ not count. A tree's form is its Python's: another minor version of Python measur
 import ast
 import hashlib
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable
 from functools import cache
@@ -21,23 +22,16 @@ SILENT = ("cli", "claims", "claims.py", "read", "read.py", "draw", "draw.py", "p
 
 
 def code_key(function: Callable[..., Any], root: Path = ROOT) -> str:
-    """Hash of the code behind a study, 16 hexadecimal digits.
-
-    Args:
-        function: the study. One from outside the packages, as in a notebook, counts with its own
-            source.
-        root: the folder that holds both packages.
-    """
+    """Hash of the code behind a study, 16 digits; one of a notebook counts with its own source."""
     package, *inside = function.__module__.split(".")
-    state = hashlib.sha256()
-    folders: tuple[str, ...] = SHARED
+    parts = [_code_in(root, folder) for folder in SHARED]
     if package == "mergebook":
-        folders = (*SHARED, f"mergebook/{inside[0]}")
+        parts.append(_code_in(root, f"mergebook/{inside[0]}"))
     elif package != "mergelib":
-        state.update(form(textwrap.dedent(_source(function))).encode())
-    for folder in folders:
-        state.update(_code_in(root, folder).encode())
-    return state.hexdigest()[:16]
+        file = getattr(sys.modules.get(function.__module__), "__file__", None)
+        source = Path(file).read_text(encoding="utf-8") if file else inspect.getsource(function)
+        parts.append(form(textwrap.dedent(source)))
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
 
 
 @cache
@@ -55,24 +49,11 @@ def form(source: str) -> str:
     """The syntax tree of a source without the strings that stand alone, as text."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
+        if isinstance(body := getattr(node, "body", None), list):
             node.body = [part for part in body if not _is_text(part)]  # type: ignore[attr-defined]
     return ast.dump(tree)
 
 
 def _is_text(part: ast.AST) -> bool:
-    return (
-        isinstance(part, ast.Expr)
-        and isinstance(part.value, ast.Constant)
-        and isinstance(part.value.value, str)
-    )
-
-
-def _source(function: Callable[..., Any]) -> str:
-    """The source of a function's module, or of the function where that has no file."""
-    module = inspect.getmodule(function)
-    try:
-        return inspect.getsource(module if module is not None else function)
-    except (OSError, TypeError):  # a notebook's module
-        return inspect.getsource(function)
+    value = part.value if isinstance(part, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)

@@ -39,18 +39,7 @@ class MissingResult(ValueError):
 
 
 def write_result(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record, whole or not at all.
-
-    Args:
-        path: of the JSON file; folders are made.
-        record: tables, lists of dictionaries with JSON-ready values, and whatever else it holds,
-            as ``provenance``.
-
-    Raises:
-        ValueError: for NaN, which JSON does not know, or a part named ``tables``.
-        TypeError: for a value that JSON has no form for.
-        OSError: naming the path, if it cannot be written.
-    """
+    """Write a record, whole or not at all; ValueError for NaN, or a part named ``tables``."""
     if "tables" in record:
         raise ValueError("a record's tables are its parts: none may be named 'tables'")
     tables = {name: encode(part) for name, part in record.items() if _is_table(part)}
@@ -63,12 +52,7 @@ def write_result(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """The record in a file, its tables as rows.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: for a file that `write_result` did not write so; it names the file.
-    """
+    """The record in a file, its tables as rows; ValueError names a file that is damaged."""
     try:
         return decode_record(json.loads(path.read_bytes()))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
@@ -76,11 +60,7 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def load_result(name: str) -> dict[str, Any]:
-    """A record that ships with the package, from ``results/NAME.json``.
-
-    Raises:
-        MissingResult: if there is none of that name.
-    """
+    """A record that ships with the package, from ``results/NAME.json``, or MissingResult."""
     folder = results_folder()
     file = folder / f"{name}.json"
     if not file.is_file():
@@ -98,12 +78,7 @@ def results_folder() -> Traversable:
 
 
 def load_table(name: str, part: str = "test") -> "pd.DataFrame":
-    """One table of such a record, e.g. its ``"test"`` rows.
-
-    Raises:
-        MissingResult: if there is no record of that name.
-        ValueError: if it has no such table.
-    """
+    """One table of such a record, e.g. its ``"test"`` rows; ValueError if it has no such one."""
     import pandas as pd
 
     record = load_result(name)
@@ -114,11 +89,7 @@ def load_table(name: str, part: str = "test") -> "pd.DataFrame":
 
 
 def decode_record(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A record from the content of its file.
-
-    Raises:
-        ValueError: if it has no tables.
-    """
+    """A record from the content of its file; ValueError if it has no tables."""
     if "tables" not in content:
         raise ValueError("it has no tables")
     rest = {name: part for name, part in content.items() if name != "tables"}

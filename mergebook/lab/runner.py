@@ -1,37 +1,26 @@
-"""Studies and their runs: one measurement, repeated over seeds, with its provenance.
+"""Studies and their runs.
 
 A study is a function that returns tables, lists of rows: of a zoo, or of whatever its `Study` loads
 for a suite and a seed. Its keyword-only parameters are its settings. A `Run` is a study on one
 suite with one seed and one choice of settings: the unit of work, of cache and of resume.
-`measure_study` lets a sweep do the runs of several seeds, and of several points in the space of
-settings, and puts their tables together; every file in ``results/`` that tells about a suite is
-written from what it returns.
 """
 
 import inspect
-import shlex
-import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from mergebook.lab import sweep
 from mergebook.lab.dependencies import code_key
-from mergebook.lab.joining import said_once, stacked
 from mergebook.lab.results import Tables
-from mergebook.suites.loading import load_suite, usual_model, usual_recipe
+from mergebook.suites.loading import load_suite
 from mergebook.suites.provenance import provenance
 from mergebook.suites.training import Recipe
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergebook.suites.zoo import load_beginning, load_zoo
 from mergelib.hashing import digest, fingerprint, plain
-from mergelib.io import cache_folder
 
 Function = TypeVar("Function", bound=Callable[..., Tables])
 
@@ -64,19 +53,7 @@ def beginning_of(run: "Run") -> Loaded:
 
 
 def refuse_zoo_settings(run: "Run", what: str, *, profiles: Collection[str] = ()) -> str:
-    """For studies that work on something else than a zoo.
-
-    Args:
-        run: of such a study.
-        what: it works on, in the plural.
-        profiles: that it has.
-
-    Returns:
-        The run's profile, ``"default"`` where none was asked for.
-
-    Raises:
-        ValueError: a setting of zoos, or a profile that there is not, naming it.
-    """
+    """The profile of a run that works on no zoo; ValueError names a setting that only zoos have."""
     options = {"model": run.model, "recipe": run.recipe, **run.options}
     profile = options.pop("profile", None) if profiles else None
     for name, value in options.items():
@@ -89,15 +66,7 @@ def refuse_zoo_settings(run: "Run", what: str, *, profiles: Collection[str] = ()
 
 
 def seed_alone(suite: str, what: str) -> Callable[["Run"], Loaded]:
-    """For studies that draw their examples themselves: what they work on is the seed.
-
-    Args:
-        suite: the only name a run's suite may have.
-        what: such a study is of, in the plural.
-
-    Returns:
-        What loads a run; it raises ValueError for another suite, or a setting of zoos.
-    """
+    """What loads the runs of a study of `what`, which draws its examples itself, from the seed."""
 
     def load(run: "Run") -> Loaded:
         if run.suite != suite:
@@ -247,109 +216,3 @@ def study(*, load: Callable[[Run], Loaded] = zoo_of) -> Callable[[Function], Fun
         return function
 
     return register
-
-
-def measure_study(
-    study: Study | Callable[..., Tables],
-    suite: str,
-    seeds: Sequence[int],
-    *,
-    model: str | None = None,
-    recipe: Recipe | None = None,
-    device: torch.device | str = "cpu",
-    settings: Mapping[str, Any] | None = None,
-    points: Sequence[Mapping[str, Any]] = ({},),
-    backend: sweep.Backend = "joblib",
-    jobs: int | None = None,
-    folder: Path | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """A study over several seeds, and at several points of its settings, as a JSON-ready record.
-
-    Runs that were measured before, by the same code on the same inputs, are not repeated. Where one
-    fails, the others are measured all the same before its error is raised.
-
-    Args:
-        study: what to measure: a registered function, or any other of a zoo.
-        suite: its name: of `load_suite`, or a source of pairs.
-        seeds: what to repeat over.
-        model: backbone of the zoo; by default the suite's usual one.
-        recipe: how experts are fine-tuned.
-        device: where to train and evaluate.
-        settings: the study's own keyword arguments.
-        points: further ones; with every seed, the study is run once at each point. Its rows have to
-            say at which.
-        backend: how the runs are spread, see `mergebook.lab.sweep.map`.
-        jobs: runs at a time.
-        folder: of the runs' records; by default one in the cache.
-        **options: further arguments of `load_suite`, e.g. ``profile``.
-
-    Returns:
-        The study's tables by name, each row with its ``seed``, and ``provenance``.
-
-    Raises:
-        ValueError: an unknown suite, model or setting, two equal points, or what the study refuses.
-    """
-    subject = study if isinstance(study, Study) else _study_of(study)
-    plans = [subject.complete({**(settings or {}), **point}) for point in points]
-    if subject.load in (zoo_of, beginning_of):
-        model, recipe = model or usual_model(suite), recipe or usual_recipe(suite)
-    runs = [
-        Run(subject, suite, seed, model, recipe, options, plan, str(device), subject.code)
-        for seed in seeds
-        for plan in plans
-    ]
-    folder = folder or cache_folder() / "studies"
-    outcomes = sweep.map(runs, folder=folder, backend=backend, jobs=jobs)
-    failures = [outcome.error for outcome in outcomes if outcome.error is not None]
-    if failures:
-        failures[0].add_note(f"{len(failures)} of {len(runs)} runs failed: see *.txt in {folder}")
-        raise failures[0]
-    return _assembled(runs, [outcome.record or {} for outcome in outcomes])
-
-
-def _study_of(function: Callable[..., Tables]) -> Study:
-    known = REGISTERED.get(function.__name__)
-    return known if known is not None and known.function is function else Study(function)
-
-
-def _assembled(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One record of all runs: what is the same for all is said once, the rest by seed.
-
-    What differs between the points of a seed is a list, in their order.
-    """
-    first = runs[0]
-    shared = {
-        name: value
-        for name, value in first.settings.items()
-        if all(plain(run.settings[name]) == plain(value) for run in runs)
-    }
-    own = [
-        {name: value for name, value in run.settings.items() if name not in shared}
-        for run in runs
-        if run.seed == first.seed
-    ]
-    program = Path(sys.argv[0]).name.replace("__main__.py", "mergebook")  # of python -m mergebook
-    common = {
-        "study": first.study.name,
-        "command": shlex.join([program, *sys.argv[1:]]),
-        "settings": plain(shared),
-        **({"points": plain(own)} if len(own) > 1 else {}),
-        "suite": first.suite,
-        "model": first.model,
-        "seeds": list(dict.fromkeys(run.seed for run in runs)),
-        "recipe": None if first.recipe is None else asdict(first.recipe),
-    }
-    parts: dict[str, list[dict[str, Any]]] = {}
-    for run, record in zip(runs, records, strict=True):
-        parts.setdefault(str(run.seed), []).append(record["provenance"])
-    made = {
-        seed: {name: _agreed([part[name] for part in group]) for name in group[0]}
-        for seed, group in parts.items()
-    }
-    return {"provenance": {**common, **said_once(made)}, **stacked(records)}
-
-
-def _agreed(values: Sequence[Any]) -> Any:
-    """The value that all have, or else the list of them."""
-    return values[0] if all(value == values[0] for value in values) else list(values)

@@ -44,14 +44,7 @@ class Work(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Outcome(Brief):
-    """What became of a run.
-
-    Attributes:
-        name: the run's.
-        record: what it measured, now or before; None if it failed, or is another process's now.
-        error: what it failed with.
-        traceback: of the error, as text.
-    """
+    """What became of a run: without record or error, another process is at it."""
 
     name: str
     record: dict[str, Any] | None = None
@@ -68,18 +61,10 @@ def map(
 ) -> list[Outcome]:
     """The outcome of every run, in their order; those that are in the folder are not repeated.
 
-    Args:
-        works: the runs, e.g. `mergebook.lab.runner.Run`.
-        folder: of the records; for Ray one that all nodes see.
-        backend: ``"serial"``, in this process; ``"joblib"``, processes on this machine; ``"ray"``,
-            tasks on the cluster that ``RAY_ADDRESS`` names or that this process is connected to,
-            else on a Ray of our own that ends with the sweep.
-        jobs: runs at a time. By default one with joblib, and with Ray as many as it has CPUs. Runs
-            that share a machine share its cores, and the number of threads may show in the last
-            bits of a sum.
-
-    Raises:
-        ValueError: an unknown backend, or two runs of one name.
+    ``"serial"`` runs them in this process; ``"joblib"`` in processes on this machine, by default
+    one at a time; ``"ray"`` on the cluster that ``RAY_ADDRESS`` names or that this process is
+    connected to, else on a Ray of our own that ends with the sweep. For Ray, all nodes have to see
+    the folder. How many threads a run has may show in the last bits of a sum.
     """
     if backend not in get_args(Backend):
         raise ValueError(f"unknown backend {backend!r}; known: {', '.join(get_args(Backend))}")
@@ -102,13 +87,7 @@ def map(
 
 
 def perform(work: Work, folder: Path, wait: bool) -> Outcome:
-    """Measure a run, or read its record; the exception it ends in is kept, not raised.
-
-    Args:
-        work: the run.
-        folder: of the records.
-        wait: for another process that is at this run, instead of leaving it to that.
-    """
+    """Measure a run or read its record, keeping an error; `wait` for a process that is at it."""
     failure = folder / f"{work.name}.failed.txt"
     try:
         with _locked(folder / f"{work.name}.lock", wait):
@@ -132,11 +111,7 @@ def perform(work: Work, folder: Path, wait: bool) -> Outcome:
 
 @contextlib.contextmanager
 def _locked(file: Path, wait: bool) -> Iterator[None]:
-    """Hold a lock; none where the folder cannot be written, as then its records can only be read.
-
-    Raises:
-        Timeout: if another process holds it, unless this one shall wait.
-    """
+    """Hold a lock, or raise Timeout; none where the folder cannot be written, only read."""
     lock = FileLock(file, timeout=-1 if wait else 0)
     try:
         lock.acquire()

@@ -5,13 +5,15 @@ recipe, seed. So suites that share a task share its expert, two processes that b
 the work, and a killed build loses only the expert it was at.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from joblib import Parallel, delayed
+from torch import Tensor, nn
 
 from mergebook.suites.backbones import VERSION, cached, load_backbone
 from mergebook.suites.families import Family, family_of
@@ -146,26 +148,40 @@ def _trained_zoo(
     folder = cache_folder() / "zoo"
     files = {name: folder / f"{name}-{key}.safetensors" for name, key in keys.items()}
     missing = [name for name in suite.tasks if not files[name].exists()]
-    steps = sum(recipe.steps(len(suite.tasks[name].train)) for name in missing)
-    experts = {}
-    with progress(total=steps, desc="fine-tuning", leave=False) as bar:
-        for name, task in suite.tasks.items():
-            bar.set_postfix_str(name)
-            train = partial(
-                fine_tune,
-                zoo.model,
-                zoo.heads[name],
-                task.train,
-                recipe,
-                transform=task.transform,
-                loss=task.loss,
-                seed=seed,
-                on_step=lambda *_: bar.update(),
-            )
-            state = cached(files[name], train, origin)
+    steps = {name: recipe.steps(len(suite.tasks[name].train)) for name in missing}
+
+    def training(name: str, **options: Any) -> Callable[[], dict[str, Tensor]]:
+        task = suite.tasks[name]
+        tune = partial(fine_tune, zoo.model, zoo.heads[name], task.train, recipe, seed=seed)
+        return partial(tune, transform=task.transform, loss=task.loss, **options)
+
+    with progress(total=sum(steps.values()), desc="fine-tuning", leave=False) as bar:
+        # As many processes as this one may have threads; on a GPU one expert after the other.
+        jobs = min(torch.get_num_threads(), len(missing))
+        if jobs > 1 and torch.device(device).type == "cpu":
+            pool = Parallel(n_jobs=jobs, return_as="generator")
+            made = pool(delayed(_expert)(files[name], training(name), origin) for name in missing)
+            for name, _ in zip(missing, made, strict=True):
+                bar.update(steps[name])
+        experts = {}
+        for name in suite.tasks:
+            train = training(name, on_step=lambda *_: bar.update())
+            state = _expert(files[name], train, origin)
             experts[name] = {key: value.to(device) for key, value in state.items()}
-    made = fingerprint("".join(keys.values()))
-    return replace(zoo, experts=experts, files=files, fingerprint=made)
+    together = fingerprint("".join(keys.values()))
+    return replace(zoo, experts=experts, files=files, fingerprint=together)
+
+
+def _expert(
+    file: Path, train: Callable[[], dict[str, Tensor]], origin: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """An expert, from the cache or fine-tuned on one thread: how many threads shows in its bits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return cached(file, train, origin)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _key(origin: Mapping[str, Any], task: Task, prompts: Sequence[str]) -> str:

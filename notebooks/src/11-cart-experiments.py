@@ -27,7 +27,7 @@ if importlib.util.find_spec("mergelib") is None:
 # * weigh the storage of a compressed expert against its accuracy.
 #
 # **Before you start:** [](10-cart). **Time:** 12 minutes to read, less than a minute to run; most numbers
-# are read from `results/`, which `mergebook study` wrote ([](../book/how-to-run)).
+# are read from `results/`, which `mergebook measure` wrote ([](../book/how-to-run)).
 
 # %% tags=["parameters"]
 SUITE = "glyphs8"

@@ -33,7 +33,7 @@ if importlib.util.find_spec("mergelib") is None:
 # * tell whether the merge or the data pays when a merged network is trained on.
 #
 # **Before you start:** [](30-cogram). **Time:** 25 minutes to read, about a minute to run; the
-# tables are read from `results/`, which `mergebook study` wrote ({ref}`below <cogram-repeat>`).
+# tables are read from `results/`, which `mergebook measure` wrote ({ref}`below <cogram-repeat>`).
 
 # %% tags=["parameters"]
 SUITE = "synthetic"
@@ -696,15 +696,13 @@ plt.show()
 # `digits` and for `synthetic`, the last one also for `synthetic_positive`.
 #
 # ```bash
-# mergebook study granular --suite vision8 --seeds 5 -o results/vision8-granular.json
-# mergebook study granular --suite sentences8 --tasks sst2 --tasks trec --seeds 3 \
-#   --set bases=average,task_arithmetic --set examples=5 -o results/sentences8-granular.json
-# mergebook study feature_scale --suite synthetic --seeds 30 -o results/synthetic-feature_scale.json
-# mergebook study fusion --suite synthetic_positive --seeds 30 --set kinds=homogeneous,heterogeneous \
-#   -o results/synthetic_positive-fusion.json
-# mergebook study fusion --suite digits --seeds 30 -o results/digits-fusion.json
-# mergebook study tuning --suite digits --seeds 30 -o results/digits-tuning.json
-# mergebook study thresholds --suite digits --first 100 --seeds 10 -o results/digits-thresholds.json
+# mergebook measure vision8-granular
+# mergebook measure sentences8-granular
+# mergebook measure synthetic-feature_scale
+# mergebook measure synthetic_positive-fusion
+# mergebook measure digits-fusion
+# mergebook measure digits-tuning
+# mergebook measure digits-thresholds
 # ```
 #
 # The verdicts on the paper's claims, with every check behind them, are in the [](90-claims-ledger).

@@ -842,33 +842,19 @@ sweep.gained(*longer).groupby("steps")[["accuracy", *parts]].mean().round(3)
 # that differ in their settings ([](44-remedies)).
 #
 # (scaling-repeat)=
-# The tables come from one command, which resumes when it is killed. Each `--at` is a point of the sweep; `book/how-to-run`
-# says where the pictures come from.
+# The tables come from one command, which resumes when it is killed. Its settings, and the points of the sweep, stand in
+# `mergebook/results.toml`; `book/how-to-run` says where the pictures come from.
 #
 # ```bash
-# mergebook study scaling --suite vision8 --model vit_small --seeds 5 \
-#   --set pictures=200 --set seen=100 --set size=5 --set groups=8 \
-#   --at "steps=25,50,100,200,400,800 counts=2,3,4,5,6,7,8 \
-#         rivals=task_arithmetic,ties,dare,ties_printed,dare_printed" \
-#   --at learning_rate=1e-4 --at learning_rate=1.6e-3 \
-#   --at "learning_rate=3.2e-3 steps=25,50,100" \
-#   --at batch_size=8 --at "batch_size=64 steps=25,50,100,200" \
-#   --at share=0.25 --at share=0.5 \
-#   --at "learning_rate=1.6e-3 batch_size=8 steps=50,100 rivals=[]" \
-#   --at "learning_rate=1.6e-3 batch_size=64 steps=50,100 rivals=[]" -o scaling.json
+# mergebook measure vision8-scaling-vit_small
 # ```
 #
 # The other tables were measured likewise: with validation and scales chosen anew, with AdaMerging, on the other networks, on
-# fourteen tasks and on twenty. Every file in `results/` names the command that wrote it; where some seeds were measured
-# later, `mergebook join` has put them to the others. The scripts need no data:
+# fourteen tasks and on twenty. Every file in `results/` has its entry there; where some seeds were measured
+# later, they were added with `--first`. The scripts need no data:
 #
 # ```bash
-# mergebook study scaling --suite glyphs20 --model vit_small --seeds 5 \
-#   --set pictures=100 --set seen=100 --set size=8 --set groups=4 --set rivals=ties \
-#   --at "steps=25,50,100,200 counts=2,4,6,8,10,12,16,20 counted=200" \
-#   --at "learning_rate=1e-4 steps=25,50,100,200" \
-#   --at "learning_rate=1.6e-3 steps=25,50,100,200" \
-#   --at "learning_rate=6.4e-3 steps=25,50,100" -o glyphs20.json
+# mergebook measure glyphs20-scaling-vit_small
 # ```
 #
 # ## Exercises

@@ -630,7 +630,7 @@ if not small:  # the text is about ten families of tasks
 # weights do harm. Theorem 3 is least for uniform weights even against an outlier
 # ({ref}`exercise <ex-corollary-weights>`).
 #
-# On networks? `mergebook study weighing` trains eight experts of `vision8` at the usual rate, and merges them by the bound's weights from
+# On networks? `mergebook measure vision8-weighing-vit_small` trains eight experts of `vision8` at the usual rate, and merges them by the bound's weights from
 # gradients at $\theta_0$: for the experts' own steps, far outside, and for the largest rate at which it is proved. Its rival draws weights at
 # random and keeps the best on 200 validation examples per task. The largest weight first, mean over seeds, then test accuracy (points) and loss (nats)
 # against equal weights:

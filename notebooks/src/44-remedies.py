@@ -94,7 +94,7 @@ for name, model, ends in (
 #
 # ## Flatter experts, no better merges
 #
-# `mergebook study remedies` trains the eight tasks of `vision8` on the network of 0.4 million parameters, from one pretrained
+# `mergebook measure vision8-remedies-vit_small` trains the eight tasks of `vision8` on the network of 0.4 million parameters, from one pretrained
 # start, with the same heads, rates and orders of pictures. Curvature is the largest eigenvalue of the Hessian of a task's
 # training loss at its expert.
 
@@ -167,7 +167,7 @@ assert half["average"]["mean"][SAM[1]] < -1
 # ({ref}`exercise <ex-corollary-rebasin>`). What a permutation does change is where the *average* lies, and so the
 # gradients there.
 #
-# `mergebook study rebasin` trains perceptrons on each script of `glyphs8` from two random starts, and averages two of them:
+# `mergebook measure glyphs8-rebasin-mlp` trains perceptrons on each script of `glyphs8` from two random starts, and averages two of them:
 # of one task from both starts, of two tasks from both starts, and of two tasks from one start.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Two perceptrons from two random starts, before and after Git Re-Basin, and two from one start. From left to right: their distance over the length of one; test loss of their average; squared distance of two tasks' gradients from their mean at the average, without bias. Means over eight pairs; bars are 95 % intervals over five seeds.", "name": "fig-remedies-rebasin"}, "image": {"alt": "Left: distances of 1.4 fall to 1.3 by matching; from one start it is 0.6. Middle: the loss of the average falls by a third of a nat for one task, by a tenth for two tasks, where one start is as much better again. Right: the intervals before and after matching overlap; from one start it is lower than before."}}
@@ -239,7 +239,7 @@ assert (pairs.loc[pairs["pair"] == "one start", "moved"] == 0).all()
 # The paper's bound has a price for unequal numbers of steps: the term $\chi^2 \kappa^2$ stays. Dividing task vectors by their steps, at the same total
 # length (FedNova {cite}`wang2020tackling`), avoids it on quadratics, while experts are short ([](43-choosing-by-the-bound)).
 #
-# `mergebook study uneven` trains half of the eight experts, drawn at random, in one way and half in another, and every task once in each: with
+# `mergebook measure vision8-uneven-vit_small` trains half of the eight experts, drawn at random, in one way and half in another, and every task once in each: with
 # 50 or 350 *steps*; at *rates* of one to seven; by SGD with and without *momentum* (at a tenth of the rate, which moves as far), or a
 # *proximal* pull to the start; by Adam and SGD, *both optimisers*. All take batches of 16 and, but for the first, 200 steps. Task vectors are merged as
 # they are, **per step** (over $\eta \lVert a \rVert_1$, which momentum and pull change, too), or **per length**: times the mean length

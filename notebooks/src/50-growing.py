@@ -353,7 +353,7 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # training. Starts from singular vectors are copies over the root of their number, and equal rows of $E$ get equal gradients: these get some noise first, or no step would ever
 # part them. The study `kept` gives the FLOPs of 100 such steps to a start that keeps the function (where no layer can be closed, to
 # the stack), as further training. Then both are trained for at most 100 steps. Validation data choose all rates and where to
-# stop; other data judge. (`mergebook study kept --seeds 5`, on `glyphs8` and on `tinyshakespeare`.)
+# stop; other data judge. (`mergebook measure glyphs8-kept` and `tinyshakespeare-kept`.)
 
 # %% tags=["remove-cell"]
 from mergebook.lab.results import load_table
@@ -454,7 +454,7 @@ print(pairs.unstack("mode")[["grown", "alone", "joint"]].round(2).to_string())
 #
 # MiniLM {cite}`wang2020minilm` is a BERT of 22.6 million parameters, trained by others, and its norms stand in the stream. The study
 # `encoder` makes it wider, deeper, or wider in the hidden units alone, lets every result make its own zero-shot heads, and compares the cosines
-# of all pairs of test sentences with the source's. (`mergebook study encoder --suite sentences8 --seeds 3`.)
+# of all pairs of test sentences with the source's. (`mergebook measure sentences8-encoder`.)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "MiniLM grown, nothing trained. Twice as wide, 66 million parameters (replicate, svd, svd_random), 1.5 times as wide (uneven), 1.5 times the hidden units alone (hidden), twice as deep (stack, interlace); random is MiniLM's shape at a random start. Left: zero-shot accuracy over eight tasks. Right: correlation of the cosines of all pairs of 800 sentences with the source's. Means and intervals over three seeds, dotted the source.", "name": "fig-growing-encoder"}, "image": {"alt": "Replicate and mean padding of hidden units lie on the source's line in both panels. Svd, svd with uneven copies, stack and interlace lie left of it in both, and so do random factors and the random start, whose correlations are the lowest."}}
 means = load_table("sentences8-encoder", "tasks").groupby(["seed", "way"])

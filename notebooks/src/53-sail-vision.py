@@ -507,13 +507,11 @@ assert at_once.mean() > 0.6
 # starts of their own in more ways. **Not run** are sizes for a GPU ({ref}`how <run-full>`). The [ledger](90-claims-ledger) has each claim with its intervals.
 #
 # ```bash
-# mergebook study arms --suite vision8 --seeds 5 --set steps=160 --set size=deeper \
-#   --set 'only=["scratch","nearest source","SAIL"]' --at target=cifar10 ... -o starts.json
-# mergebook study arms --suite vision14 --seeds 5 --set steps=160 --set known=halves \
-#   --set target=cifar10 --at 'size="half wider"' --at size=deeper ... -o halves.json
+# mergebook measure vision8-arms
+# mergebook measure vision14-arms
 # ```
 #
-# Others differ by `start=own`, `learning=byol`, `steps=640` or the arms in `only`; each file in `results/` holds its command.
+# Others differ by `start=own`, `learning=byol`, `steps=640` or the arms in `only`; `mergebook/results.toml` has the settings of each file in `results/`.
 #
 # ## Exercises
 #

@@ -89,7 +89,7 @@ if not small:
 # the larger of two sizes. *SAIL* has the theorem's weight and maps that keep the
 # function, *SAIL, learned* the maps of the paper's appendix, from singular vectors and a stack. *LiGO* has such maps for one source; *LiGO,
 # published* has the start, the ties and the frozen part of its public code {cite}`wang2023learning`, and a rate of ours, since its command ends
-# within warm-up. *bert2BERT* {cite}`chen2022bert2bert` takes new heads and hidden units from the next layer. (`mergebook study arms --suite tinyshakespeare --seeds 5`; every file in
+# within warm-up. *bert2BERT* {cite}`chen2022bert2bert` takes new heads and hidden units from the next layer. (`mergebook measure tinyshakespeare-arms`; every file in
 # `results/` has its own command.) First at equal steps, then at equal cost:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Perplexity, the exponential of the loss, per character on test text against the steps, from five starts; logarithmic axis. Means and 95 % intervals over five seeds.", "name": "fig-text-curves"}, "image": {"alt": "Two panels that look alike. Scratch falls from above the panel to below 13. All others begin at 10 to 30 and end near 9: LiGO begins and stays lowest, the nearest source alone joins it, SAIL stays just above both, and the uniform average above SAIL."}}
@@ -215,7 +215,7 @@ assert counted[counted["arm"] == "LiGO"]["early"].mean() == 0.6
 # ## Warm start or scale?
 #
 # Grown weights differ from usual random ones in two ways: they have been learned, and they are larger. So training from scratch needs its own best scale before it is a fair rival. On two tuning seeds we tried
-# rates from 0.001 to 0.009, each with several scales of the usual random weights, at either width (`mergebook study starts_tuning`). The last row has random weights in which every tensor has the mean and
+# rates from 0.001 to 0.009, each with several scales of the usual random weights, at either width (`mergebook measure tinyshakespeare-starts_tuning`). The last row has random weights in which every tensor has the mean and
 # the standard deviation of SAIL's grown one: what has been learned is gone, and only its scale is left. The best rate for each scale, and the loss on the half that chooses, averaged over 300 and 600 steps:
 
 # %%

@@ -396,9 +396,7 @@ assert (drawn["own rates"] < 0.9 * drawn["one rate"]).all()
 # better pictures, and the leads are gone: they belonged to the slow rate.
 #
 # ```
-# mergebook study diffusion --suite vision8 --tasks fashion_mnist --model vit_small --seeds 5 \
-#   --at 'only=["SiT"]' --at 'only=["REPA"]' --at 'only=["REPA + J"]' --at 'only=["REPA, grown"]' \
-#   -o results/vision8-diffusion-vit_small.json
+# mergebook measure vision8-diffusion-vit_small
 # ```
 #
 # ## When to use it, and when not

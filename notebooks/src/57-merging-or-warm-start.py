@@ -374,12 +374,8 @@ assert last[2].between(-0.8, -0.6).all()
 # reached, one source is as fast as scratch, two are slower (a factor of 0.6).
 #
 # ```
-# mergebook study factorial --suite tinyshakespeare --seeds 5 \
-#   -o results/tinyshakespeare-factorial.json
-# mergebook study factorial --suite vision8 --seeds 5 --set target=cifar10 --set 'size=half wider' \
-#   --set steps=100 --set longer=4 --set 'only=["scratch","replicate","mean","svd_random"]' \
-#   -o results/vision8-factorial.json
-# # halves: --suite vision14 --set known=halves, and -o results/vision14-factorial.json
+# mergebook measure tinyshakespeare-factorial
+# mergebook measure vision8-factorial   # halves: vision14-factorial
 # ```
 #
 # ## FLOPs and seconds

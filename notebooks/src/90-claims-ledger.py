@@ -245,7 +245,7 @@ assert on_spirals.agg(lambda what: what.str.contains("spirals").any()).sum() == 
 # %% [markdown]
 # ## Where the numbers come from
 #
-# Each result is a file in `results/`, written by `mergebook study`, that carries the hashes of its
+# Each result is a file in `results/`, written by `mergebook measure`, that carries the hashes of its
 # data, the seeds, the recipe, versions, device and commit; [](../book/how-to-run) says how to make
 # them anew.
 #

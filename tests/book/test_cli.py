@@ -28,6 +28,8 @@ from mergelib.cli import printing
 from mergelib.io import load_state_dict, save_state_dict
 from tests.commands import Run, fail, runner, succeed
 
+SMOKE = {"profile": "smoke"}
+
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
@@ -112,9 +114,9 @@ def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     grids = 'grids={"average": {}, "ties": {"scale": [1.0]}}'
     options = ["--suite", "digits2", "--seeds", "2", "--profile", "smoke", "--set", grids]
     one = ["--seeds", "1", "--tasks", "digits_low", "--set", "methods=average"]
-    succeed(run, "study", "baselines", *options[:6], *one, "-o", output)
+    succeed(run, "measure", "baselines", *options[:6], *one, "-o", output)
     assert {row["task"] for row in read_result(output)["test"]} == {"digits_low"}
-    succeed(run, "study", "baselines", *options, "-o", output)
+    succeed(run, "measure", "baselines", *options, "-o", output)
     json.loads(output.read_text(), parse_constant=pytest.fail)
     record = read_result(output)
     assert {row["seed"] for row in record["test"]} == {0, 1}
@@ -125,10 +127,38 @@ def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert made["command"] == shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     assert made["sizes"] == {"digits_low": [48, 120], "digits_high": [48, 120]}
     assert len(made["backbone"]) == 64
-    message = fail(run, "study", "nil", "-o", output)
-    assert "unknown study 'nil'; known: adaptation, arms, baselines" in message
-    refused = fail(run, "study", "concrete", *options, "-o", output)
+    succeed(run, "measure", "baselines", *options, "--first", "2", "-o", output)
+    assert {row["seed"] for row in read_result(output)["test"]} == {0, 1, 2, 3}
+    assert "seed 2 has been" in fail(
+        run, "measure", "baselines", *options, "--first", "2", "-o", output
+    )
+    message = fail(run, "measure", "nil", "-o", output)
+    assert "'nil' is no result of mergebook/results.toml, and no study: adaptation, arms" in message
+    assert "name the file to write" in fail(run, "measure", "baselines", *options)
+    assert "name the suite" in fail(run, "measure", "baselines", "-o", output)
+    refused = fail(run, "measure", "concrete", *options, "-o", output)
     assert "concrete has no setting 'grids'; it has: steps=2000" in refused
+
+
+def test_a_result_of_the_book_is_measured_again(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its name alone, into results/; then one more seed, into the same file."""
+    monkeypatch.chdir(tmp_path)
+    table: dict[str, Any] = {"study": "interference", "suite": "digits2", "seeds": 1}
+    table["settings"] = {"rank_ratios": [0.5], "pictures": 5}
+    monkeypatch.setattr("mergebook.lab.catalogue.entries", lambda: {"low": table})
+    monkeypatch.setattr("mergebook.lab.runner.load_suite", partial(suites.load_suite, **SMOKE))
+    succeed(run, "measure", "low")
+    file = tmp_path / "results" / "low.json"
+    record = read_result(file)
+    assert record["provenance"]["settings"] == table["settings"]
+    assert "has no seed from 1 on" in fail(run, "measure", "low", "--first", "1")
+    succeed(run, "measure", "low", "--first", "1", "--seeds", "1")
+    more = read_result(file)
+    assert more["provenance"]["seeds"] == [0, 1]
+    assert more["curves"][: len(record["curves"])] == record["curves"]
+    assert "name the file to write" in fail(run, "measure", "low", "--set", "pictures=4")
 
 
 def test_a_study_at_several_points(run: Run, tmp_path: Path) -> None:
@@ -137,11 +167,11 @@ def test_a_study_at_several_points(run: Run, tmp_path: Path) -> None:
     options = ["--suite", "digits2", "--seeds", "1", "--profile", "smoke", "-o", output]
     options += [f"--set={setting}" for setting in few]
     points = ("learning_rate=1e-3 steps=[1]", "batch_size=8 steps=1,2")
-    succeed(run, "study", "scaling", *options, *(f"--at={point}" for point in points))
+    succeed(run, "measure", "scaling", *options, *(f"--at={point}" for point in points))
     rows = read_result(output)["merged"]
     told = {(row["learning_rate"], row["batch_size"], row["steps"]) for row in rows}
     assert told == {(1e-3, 32, 1), (4e-4, 8, 1), (4e-4, 8, 2)}
-    refused = fail(run, "study", "scaling", *options, "--at", "wide")
+    refused = fail(run, "measure", "scaling", *options, "--at", "wide")
     assert "--at expects name=value, got 'wide'" in refused
 
 
@@ -157,7 +187,7 @@ def test_data_list_and_prepare(run: Run, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_help_teaches(run: Run) -> None:
-    for command in ([], ["demo"], ["evaluate"], ["zoo", "build"], ["data", "list"]):
+    for command in ([], ["demo"], ["measure"], ["evaluate"], ["zoo", "build"], ["data", "list"]):
         printed = succeed(run, *command, "--help")
         assert "Usage" in printed
         assert len(printed.splitlines()) > 5
@@ -165,7 +195,7 @@ def test_help_teaches(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["demo"], ["zoo", "build"], ["study", "baselines", "-o", "x.json"]]
+    "command", [["demo"], ["zoo", "build"], ["measure", "baselines", "-o", "x.json"]]
 )
 def test_an_unknown_suite(
     run: Run, command: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,8 +15,9 @@ from mergebook.cogram import pairs
 from mergebook.cogram.measure import CHOSEN, feature_scale, fusion, thresholds, tuning
 from mergebook.cogram.pairs import digit_pair, make_pair, pair_of, shifted
 from mergebook.cogram.synthetic import synthetic_pair, train_pair
+from mergebook.lab.measuring import Measurement, measure
 from mergebook.lab.results import load_result
-from mergebook.lab.runner import Study, measure_study
+from mergebook.lab.runner import Study
 from mergebook.suites.data.prepared import Arrays
 from mergebook.suites.data.sampling import stratified
 from mergelib.hashing import stable_seed
@@ -182,15 +183,15 @@ def test_a_killed_run_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     study = Study(killed, pair_of)
     with pytest.raises(KeyboardInterrupt):
-        measure_study(study, "synthetic", range(2))
-    record = measure_study(study, "synthetic", range(2))
+        measure(Measurement(study, "synthetic", range(2)))
+    record = measure(Measurement(study, "synthetic", range(2)))
     assert asked == [0, 1, 1]
     table = pd.DataFrame(record["validation"])
     assert table.groupby("seed").size().nunique() == 1
     assert record["provenance"]["seeds"] == [0, 1]
     assert record["provenance"]["suite"] == "synthetic"
     assert record["provenance"]["sources"] == {"0": {}, "1": {}}
-    again = measure_study(thresholds, "synthetic", range(2))
+    again = measure(Measurement(thresholds, "synthetic", range(2)))
     assert again["validation"] == record["validation"]
 
 
@@ -239,8 +240,8 @@ def test_what_pairs_do_not_take_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"unknown source 'vision8'; known: synthetic, synthetic_positive, digits"
     ):
-        measure_study(fusion, "vision8", range(2))
+        measure(Measurement(fusion, "vision8", range(2)))
     with pytest.raises(ValueError, match=r"pairs of networks take no profile, got 'smoke'"):
-        measure_study(fusion, "synthetic", range(2), profile="smoke")
+        measure(Measurement(fusion, "synthetic", range(2), options={"profile": "smoke"}))
     with pytest.raises(ValueError, match=r"tuning has no setting 'rate'; it has: learning_rate"):
-        measure_study(tuning, "synthetic", range(2), settings={"rate": 1})
+        measure(Measurement(tuning, "synthetic", range(2), settings={"rate": 1}))

@@ -1,6 +1,7 @@
 """Which edits make a run be measured anew: on a copy of the packages, edited line by line."""
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,11 @@ def changed(copy: Path, file: str, old: str, new: str) -> set[str]:
 @pytest.mark.parametrize(
     ("file", "old", "new", "concerned"),
     [
-        ("mergelib/rules/sparse.py", "def ties(", "BOUND = 1\n\n\ndef ties(", BOTH),
+        ("mergelib/rules/sparse.py", "import torch\n", "import math, torch\n", BOTH),
         (
             "mergebook/lab/comparison.py",
-            "def choose(",
-            "X = 1\n\n\ndef choose(",
+            "GRIDS: ",
+            "X = 1\nGRIDS: ",
             {"cart", "cogram"},
         ),
         (
@@ -62,7 +63,7 @@ def changed(copy: Path, file: str, old: str, new: str) -> set[str]:
         ("mergebook/cart/claims/checks.py", "NEAR = ", "OTHERS = NEAR = ", set()),
         ("mergebook/cli/studies.py", "DEMO = ", "OTHERS = DEMO = ", set()),
         ("mergebook/plots/charts.py", "import ", "import math\nimport ", set()),
-        ("mergelib/rules/sparse.py", "def ties(", "# said otherwise\ndef ties(", set()),
+        ("mergelib/rules/sparse.py", "import torch\n", "import torch  # said otherwise\n", set()),
         ("mergelib/rules/sparse.py", '"""', '"""Said otherwise. ', set()),
     ],
 )
@@ -84,5 +85,5 @@ def test_a_study_of_ones_own_counts_with_its_source(monkeypatch: pytest.MonkeyPa
         return {"test": [{}]}
 
     assert code_key(mine) == code_key(other), "a module counts as a whole"
-    monkeypatch.setattr("inspect.getmodule", lambda _: None)
+    monkeypatch.delitem(sys.modules, __name__)
     assert code_key(mine) != code_key(other), "in a notebook the function counts"

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -23,7 +24,8 @@ from mergebook.cart.measure.experiments import (
 from mergebook.lab import comparison
 from mergebook.lab.catalogue import get_study
 from mergebook.lab.comparison import points
-from mergebook.lab.runner import REGISTERED, Run, Study, beginning_of, measure_study
+from mergebook.lab.measuring import Measurement, measure
+from mergebook.lab.runner import REGISTERED, Run, Study, beginning_of
 from mergebook.suites.training import Recipe
 from mergebook.suites.zoo import Zoo
 from mergelib import flatten, merge, registry
@@ -44,15 +46,16 @@ def methods() -> dict[str, dict[str, list[Any]]]:
 
 
 def test_baselines_are_complete_and_valid_json(tiny: str, methods: dict[str, Any]) -> None:
-    record = measure_study(
+    plan = Measurement(
         baselines,
         "digits2",
         range(2),
         settings={"grids": methods},
         model=tiny,
         recipe=Recipe(epochs=1),
-        profile="smoke",
+        options={"profile": "smoke"},
     )
+    record = measure(plan)
     assert json.loads(json.dumps(record, allow_nan=False)) == record
     test = pd.DataFrame(record["test"])
     rows = set(test[["seed", "method", "task"]].itertuples(index=False, name=None))
@@ -98,29 +101,36 @@ def test_baselines_that_were_killed_resume(
         measured.append(zoo.suite.seed)
         return real(zoo, settings)
 
-    def measure(rate: float = 4e-4, **options: Any) -> dict[str, Any]:
-        recipe = Recipe(epochs=1, learning_rate=rate)
-        chosen = {"settings": {"grids": methods}, "profile": "smoke", "model": tiny, **options}
-        return measure_study(baselines, "digits2", range(2), recipe=recipe, **chosen)
+    def again(rate: float = 4e-4, grids: Any = methods, **options: Any) -> dict[str, Any]:
+        plan = Measurement(
+            baselines,
+            "digits2",
+            range(2),
+            settings={"grids": grids},
+            model=tiny,
+            recipe=Recipe(epochs=1, learning_rate=rate),
+            options={"profile": "smoke", **options},
+        )
+        return measure(plan)
 
     monkeypatch.setattr(rule_studies, "compare", watched)
     with pytest.raises(KeyboardInterrupt):
-        measure()
+        again()
     assert measured == [0]
     measured.append(-1)
-    resumed = measure()
+    resumed = again()
     assert measured == [0, -1, 1]
     monkeypatch.setenv("MERGELIB_CACHE", f"{os.environ['MERGELIB_CACHE']}-fresh")
-    whole = measure()
+    whole = again()
     assert measured == [0, -1, 1, 0, 1]
     assert resumed == whole
-    measure(test_size=60)
-    measure(rate=1e-3)
-    measure(settings={"grids": {"average": {}}})
+    again(test_size=60)
+    again(rate=1e-3)
+    again(grids={"average": {}})
     monkeypatch.setitem(methods, "ties", {"scale": [0.5]})
-    measure()
+    again()
     assert measured[5:] == [0, 1] * 4
-    measure()
+    again()
     assert len(measured) == 13
 
 
@@ -340,20 +350,18 @@ def test_points_are_runs_of_their_own(tiny: str, monkeypatch: pytest.MonkeyPatch
         asked.append((zoo.suite.seed, rate))
         return {"test": [{"rate": rate, "accuracy": rate}]}
 
-    def measure() -> dict[str, Any]:
-        return measure_study(
-            Study(timed, load=beginning_of),
-            "digits2",
-            range(2),
-            settings={"batch": 4},
-            points=[{"rate": 0.2}, {}],
-            model=tiny,
-            profile="smoke",
-        )
-
+    plan = Measurement(
+        Study(timed, load=beginning_of),
+        "digits2",
+        range(2),
+        settings={"batch": 4},
+        points=[{"rate": 0.2}, {}],
+        model=tiny,
+        options={"profile": "smoke"},
+    )
     with pytest.raises(KeyboardInterrupt):
-        measure()
-    record = measure()
+        measure(plan)
+    record = measure(plan)
     assert asked == [(0, 0.2), (0, 0.1), (1, 0.2), (-1, 0.0), (1, 0.1)]
     told = [(row["seed"], row["rate"]) for row in record["test"]]
     assert told == [(0, 0.2), (0, 0.1), (1, 0.2), (1, 0.1)]
@@ -363,7 +371,7 @@ def test_points_are_runs_of_their_own(tiny: str, monkeypatch: pytest.MonkeyPatch
     assert made["seeds"] == [0, 1]
     assert len(set(made["zoo"].values())) == 2, "one zoo for all points of a seed"
     with pytest.raises(ValueError, match="two runs have the name"):
-        measure_study(timed, "digits2", [0], points=[{}, {"rate": 0.1}], model=tiny)
+        measure(Measurement(timed, "digits2", [0], points=[{}, {"rate": 0.1}], model=tiny))
 
 
 def test_a_study_that_fails_for_one_seed(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,12 +383,16 @@ def test_a_study_that_fails_for_one_seed(tiny: str, monkeypatch: pytest.MonkeyPa
             raise FloatingPointError("diverged")
         return {"test": [{"accuracy": 1.0}]}
 
-    options: dict[str, Any] = {"model": tiny, "recipe": Recipe(epochs=1), "profile": "smoke"}
+    def plan(seeds: Sequence[int]) -> Measurement:
+        return Measurement(
+            fragile, "digits2", seeds, tiny, Recipe(epochs=1), options={"profile": "smoke"}
+        )
+
     with pytest.raises(FloatingPointError, match="diverged") as failure:
-        measure_study(fragile, "digits2", range(3), **options)
+        measure(plan(range(3)))
     assert "1 of 3 runs failed" in failure.value.__notes__[0]
     assert asked == [0, 1, 2]
-    measure_study(fragile, "digits2", [0, 2], **options)
+    measure(plan([0, 2]))
     assert asked == [0, 1, 2], "the others are there"
 
 
@@ -390,7 +402,7 @@ def test_what_is_unknown_is_named(tiny: str) -> None:
     ):
         get_study("rank")
     with pytest.raises(ValueError, match=r"ranks has no setting 'ratios'; it has: rank_ratios=\("):
-        measure_study(ranks, "digits2", range(2), settings={"ratios": [1]})
+        measure(Measurement(ranks, "digits2", range(2), settings={"ratios": [1]}))
 
 
 def test_one_value_is_a_list_of_one_where_a_list_is_asked() -> None:

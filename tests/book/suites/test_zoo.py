@@ -100,6 +100,25 @@ def test_a_second_load_reads_the_cache(
         assert torch.equal(*(loaded.heads[name].state_dict()["weight"] for loaded in (again, once)))
 
 
+@pytest.mark.slow
+def test_experts_made_in_parallel_are_those_of_one_thread(
+    tiny: str, digits: Suite, own_cache: Path
+) -> None:
+    """To the bit: every process trains on one thread, however many this one has."""
+    threads, zoos = torch.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            zoos.append(load_zoo(digits, model=tiny, recipe=RECIPE))
+            assert torch.get_num_threads() == count
+            for file in zoos[0].files.values():
+                file.unlink()
+    finally:
+        torch.set_num_threads(threads)
+    for task, state in zoos[0].experts.items():
+        assert all(torch.equal(value, zoos[1].experts[task][key]) for key, value in state.items())
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
 def test_a_truncated_file_is_made_anew(
     tiny: str, digits: Suite, trained: list[str], share: float

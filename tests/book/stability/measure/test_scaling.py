@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad
 
-from mergebook.lab.runner import measure_study
+from mergebook.lab.measuring import Measurement, measure
 from mergebook.lab.sweep import Backend
 from mergebook.stability.measure.scaling import TOTALS, draw_groups, scaling
 from mergebook.suites.training import checkpoints
@@ -226,19 +226,18 @@ def test_two_nodes_of_ray_measure_the_same_sweep(tmp_path: Path, two_nodes: Any)
     """Two settings, two seeds: as this process measures them by itself, with as many threads."""
     threads = torch.get_num_threads()
     small = {**QUICK, "steps": [1, 2], "batch_size": 4, "pictures": 8, "seen": 8}
+    plan = Measurement(
+        scaling,
+        "digits2",
+        range(2),
+        model="vit_small",
+        options={"profile": "smoke"},
+        settings=small,
+        points=[{"learning_rate": rate} for rate in (1e-3, 4e-3)],
+    )
 
     def sweep(backend: Backend) -> dict[str, Any]:
-        record = measure_study(
-            scaling,
-            "digits2",
-            range(2),
-            model="vit_small",
-            settings=small,
-            points=[{"learning_rate": rate} for rate in (1e-3, 4e-3)],
-            backend=backend,
-            folder=tmp_path / backend,
-            profile="smoke",
-        )
+        record = measure(plan, backend=backend, folder=tmp_path / backend)
         assert len(list((tmp_path / backend).glob("*.json"))) == 4
         return {name: rows for name, rows in record.items() if name != "provenance"}
 

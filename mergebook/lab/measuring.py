@@ -1,0 +1,184 @@
+"""A study over several seeds and points of its settings, as one record with its provenance."""
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mergebook.lab import sweep
+from mergebook.lab.results import Tables
+from mergebook.lab.runner import REGISTERED, Run, Study, beginning_of, zoo_of
+from mergebook.suites.loading import usual_model, usual_recipe
+from mergebook.suites.training import Recipe
+from mergelib.hashing import plain
+from mergelib.io import cache_folder
+
+SAME = ("study", "suite", "model", "recipe", "settings", "points", "code")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured: a study on a suite, with every seed at every point of its settings.
+
+    Attributes:
+        study: a registered one, or any function of a zoo.
+        suite: its name: of `load_suite`, or a source of pairs.
+        seeds: what to repeat over.
+        model: backbone of the zoo; by default the suite's usual one.
+        recipe: how experts are fine-tuned; likewise.
+        options: further arguments of `load_suite`, e.g. ``profile``.
+        settings: the study's own keyword arguments.
+        points: further ones, each a run of its own with every seed. Its rows have to say at which.
+    """
+
+    study: Study | Callable[..., Tables]
+    suite: str
+    seeds: Sequence[int]
+    model: str | None = None
+    recipe: Recipe | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    points: Sequence[Mapping[str, Any]] = ({},)
+
+    def runs(self, device: str = "cpu") -> list[Run]:
+        """Its runs, seed by seed; ValueError for a suite, model or setting that is unknown."""
+        study, model, recipe = self.study, self.model, self.recipe
+        if not isinstance(study, Study):
+            known = REGISTERED.get(study.__name__)
+            study = known if known is not None and known.function is study else Study(study)
+        plans = [study.complete({**self.settings, **point}) for point in self.points]
+        if study.load in (zoo_of, beginning_of):
+            model = model or usual_model(self.suite)
+            recipe = recipe or usual_recipe(self.suite)
+        return [
+            Run(study, self.suite, seed, model, recipe, self.options, plan, device, study.code)
+            for seed in self.seeds
+            for plan in plans
+        ]
+
+
+def measure(
+    plan: Measurement,
+    *,
+    device: str = "cpu",
+    backend: sweep.Backend = "joblib",
+    jobs: int | None = None,
+    folder: Path | None = None,
+) -> dict[str, Any]:
+    """The study's tables, each row with its ``seed``, and ``provenance``: a JSON-ready record.
+
+    Runs that were measured before, by the same code on the same inputs, are read from `folder`.
+    Where one fails, the others are measured all the same before its error is raised.
+    """
+    runs = plan.runs(device)
+    folder = folder or cache_folder() / "studies"
+    outcomes = sweep.map(runs, folder=folder, backend=backend, jobs=jobs)
+    failures = [outcome.error for outcome in outcomes if outcome.error is not None]
+    if failures:
+        failures[0].add_note(f"{len(failures)} of {len(runs)} runs failed: see *.txt in {folder}")
+        raise failures[0]
+    return _assembled(runs, [outcome.record or {} for outcome in outcomes])
+
+
+def append(
+    record: Mapping[str, Any], more: Mapping[str, Any], *, any_code: bool = False
+) -> dict[str, Any]:
+    """A record with the seeds of another one; ValueError where what was asked for differs.
+
+    With `any_code` the code may differ, which is told by seed: the caller has seen that the
+    difference does not touch the numbers.
+    """
+    origins = old, new = record["provenance"], more["provenance"]
+    same = [name for name in SAME if not (any_code and name == "code")]
+    for name in same:
+        if old.get(name) != new.get(name):
+            raise ValueError(
+                f"seeds cannot be added, {name} differs: {old.get(name)} and {new.get(name)}"
+            )
+    for seed in new["seeds"]:
+        if seed in old["seeds"]:
+            raise ValueError(f"seed {seed} has been measured already")
+    common = {name: old[name] for name in same if name in old}
+    common["seeds"] = [*old["seeds"], *new["seeds"]]
+    earlier = old.get("command")
+    common["command"] = [*(earlier if isinstance(earlier, list) else [earlier]), new["command"]]
+    made = {
+        str(seed): {
+            name: value[str(seed)] if _is_by_seed(value, origin["seeds"]) else value
+            for name, value in origin.items()
+            if name not in common
+        }
+        for origin in origins
+        for seed in origin["seeds"]
+    }
+    return {"provenance": {**common, **_said_once(made)}, **_stacked([record, more])}
+
+
+def _is_by_seed(value: Any, seeds: Sequence[int]) -> bool:
+    return isinstance(value, dict) and [*value] == [str(seed) for seed in seeds]
+
+
+def _assembled(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One record of all runs: what is the same for all is said once, the rest by seed.
+
+    What differs between the points of a seed is a list, in their order.
+    """
+    first = runs[0]
+    varying = {
+        name
+        for name, value in first.settings.items()
+        if any(plain(run.settings[name]) != plain(value) for run in runs)
+    }
+    points = [
+        {name: value for name, value in run.settings.items() if name in varying}
+        for run in runs
+        if run.seed == first.seed
+    ]
+    program = Path(sys.argv[0]).name.replace("__main__.py", "mergebook")  # of python -m mergebook
+    common = {
+        "study": first.study.name,
+        "command": shlex.join([program, *sys.argv[1:]]),
+        "settings": plain({n: v for n, v in first.settings.items() if n not in varying}),
+        **({"points": plain(points)} if len(points) > 1 else {}),
+        "suite": first.suite,
+        "model": first.model,
+        "seeds": list(dict.fromkeys(run.seed for run in runs)),
+        "recipe": None if first.recipe is None else asdict(first.recipe),
+    }
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for run, record in zip(runs, records, strict=True):
+        parts.setdefault(str(run.seed), []).append(record["provenance"])
+    made = {
+        seed: {name: _agreed([part[name] for part in group]) for name in group[0]}
+        for seed, group in parts.items()
+    }
+    return {"provenance": {**common, **_said_once(made)}, **_stacked(records)}
+
+
+def _agreed(values: Sequence[Any]) -> Any:
+    """The value that all have, or else the list of them."""
+    return values[0] if all(value == values[0] for value in values) else list(values)
+
+
+def _said_once(made: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What stands behind each seed, once where it is the same for all, else by seed."""
+    first = next(iter(made.values()))
+    by_seed = {name: {seed: part.get(name) for seed, part in made.items()} for name in first}
+    return {
+        name: values
+        if name in ("sources", "zoo") or any(value != first[name] for value in values.values())
+        else first[name]
+        for name, values in by_seed.items()
+    }
+
+
+def _stacked(records: Sequence[Mapping[str, Any]]) -> Tables:
+    """The tables of all records, one below the other."""
+    tables: Tables = {}
+    for record in records:
+        for name, rows in record.items():
+            if name != "provenance":
+                tables.setdefault(name, []).extend(rows)
+    return tables
