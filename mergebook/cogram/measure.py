@@ -174,8 +174,7 @@ def _ensemble(pair: Pair) -> dict[str, float]:
 def _judged(pair: Pair, state: StateDict) -> dict[str, Any]:
     a, b, merged = (flatten(weights).double() for weights in (pair.a, pair.b, state))
     share = float((merged - b) @ (a - b) / (a - b).square().sum())
-    loss = F.cross_entropy(pair.outputs(state), pair.data.test.labels).item()
-    return {"accuracy": pair.accuracy(state), "toward_a": share, "loss": loss}
+    return {"accuracy": pair.accuracy(state), "toward_a": share, "loss": pair.loss(state)}
 
 
 @study(load=pair_of)
