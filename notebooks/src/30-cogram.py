@@ -108,6 +108,12 @@ LABELS = [  # x, y, text
     (6.15, 2.75, "put into M"),
     (3.45, 2.05, "yes, or\nit is a layer"),
     (7.35, 2.05, "no"),
+    (5, 0.3, "then the next part; after the first layer, M is the next pass's M"),
+]
+COLUMNS = [  # x, title, and how many parts down and across
+    (0.3, "layers, last one first", 4, 1),
+    (3.9, "neurons of a layer", 1, 4),
+    (7.5, "its weights", 4, 5),
 ]
 # %% tags=["remove-cell"]
 ARROWS = [  # from x, y to x, y
@@ -140,8 +146,7 @@ def arrow(ax, x, y, to_x, to_y):
 figure, (top, bottom) = plt.subplots(2, 1, figsize=(7.2, 7.6), height_ratios=[1, 1.75])
 top.set(ylim=(0, 4.1), title="From coarse to fine")
 bottom.set(ylim=(0, 8.4), title="One decision, at any level")
-sides = (0.3, "layers, last one first", 4, 1), (3.9, "neurons of a layer", 1, 4)
-for x, name, down, across in (*sides, (7.5, "its weights", 4, 5)):
+for x, name, down, across in COLUMNS:
     high, wide = 2.6 / down, 2.2 / across
     for row, column in np.ndindex(down, across):
         shade = VERMILION if (row, column) == (0, across - 1) else BLUE
@@ -159,8 +164,6 @@ for each in ARROWS:
     arrow(bottom, *each)
 for x, y, text in LABELS:
     bottom.text(x, y, text, ha="center", va="bottom", fontsize=10)
-then = "then the next part; after the first layer, M is the next pass's M"
-bottom.text(5, 0.3, then, ha="center")
 plt.setp((top, bottom), xlim=(0, 10))
 for ax in (top, bottom):
     ax.axis("off")
