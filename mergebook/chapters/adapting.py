@@ -1,4 +1,4 @@
-"""Procedures on one zoo at the same pictures: what chapter 20 tries, counts and looks into."""
+"""Procedures on one zoo at the same pictures: what chapter 20 tries."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
