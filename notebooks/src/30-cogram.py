@@ -104,15 +104,15 @@ LABELS = [  # x, y, text
     (3.8, 7.4, "loss $L_A$"),
     (3.8, 5.05, "loss $L_B$"),
     (7.25, 6.55, "outside of\nτ min … τ max"),
-    (7.0, 5.1, "within, or no finer level"),
+    (6.75, 5.1, "within, or no finer level"),
     (6.15, 2.75, "put into M"),
     (3.45, 2.05, "yes, or\nit is a layer"),
     (7.35, 2.05, "no"),
     (5, 0.3, "then the next part; after the first layer, M is the next pass's M"),
 ]
 COLUMNS = [  # x, title, and how many parts down and across
-    (0.3, "layers, last one first", 4, 1),
-    (3.9, "neurons of a layer", 1, 4),
+    (0.3, "layers, last one first", 1, 4),
+    (3.9, "neurons of a layer", 4, 1),
     (7.5, "its weights", 4, 5),
 ]
 # %% tags=["remove-cell"]
