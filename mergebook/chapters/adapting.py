@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mergebook.lab.comparison import adapted, merge_zoo
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.evaluation.loops import has_bfloat16
 from mergelib.problems.calling import features
 from mergelib.procedures import Adapted

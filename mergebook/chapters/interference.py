@@ -17,9 +17,7 @@ import torch
 from torch import Tensor
 
 from mergebook.lab.comparison import accuracies
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.evaluation.loops import SplitName
 from mergelib.merging import merge
 from mergelib.statedict import StateDict, flatten, unflatten

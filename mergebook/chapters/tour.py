@@ -8,12 +8,8 @@ import torch
 
 from mergebook.lab import comparison
 from mergebook.suites.models import Head
-from mergebook.suites.types import (
-    Zoo,
-)
-from mergelib.evaluation.tasks import (
-    Split,
-)
+from mergebook.suites.types import Zoo
+from mergelib.evaluation.tasks import Split
 from mergelib.statedict import StateDict
 
 

@@ -134,7 +134,8 @@ assert abs(cosine) < 0.25, cosine
 # change nothing, as we shall see.)
 
 # %%
-from mergebook.lab.comparison import GRIDS, choose
+from mergebook.lab.comparison import choose
+from mergebook.lab.grids import GRIDS
 
 settings = {"average": {}, "task_arithmetic": {}, "ties": {}, "cart": {}}
 for method in ("task_arithmetic", "ties"):

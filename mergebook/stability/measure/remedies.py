@@ -10,7 +10,6 @@ from functools import partial
 from torch import Generator
 
 from mergebook.lab.comparison import (
-    FIRST_GRIDS,
     choices,
     choose_wide,
     individual,
@@ -18,6 +17,7 @@ from mergebook.lab.comparison import (
     problem_of,
     records,
 )
+from mergebook.lab.grids import FIRST_GRIDS
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import beginning_of, study
 from mergebook.stability.theory.estimators import smoothness
