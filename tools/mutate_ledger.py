@@ -20,7 +20,7 @@ import stability_contrasts
 from contrasts import Contrast, Follow, Key, Spread, Times
 
 from mergebook.cart.claims import texts as cart
-from mergebook.cart.read.experiments import with_rest
+from mergebook.cart.read import with_rest
 from mergebook.cogram import claims as cogram
 from mergebook.frank_wolfe import claims as frank_wolfe
 from mergebook.frank_wolfe.claims import checks as walks

@@ -197,45 +197,6 @@ def output_interference(
     return pd.DataFrame(rows)
 
 
-def second_moments(
-    inputs: Mapping[str, Mapping[str, Tensor]],
-) -> dict[str, dict[str, Tensor]]:
-    """Σ_i x_i x_iᵀ of each task and layer, all that squared lengths of outputs need of inputs."""
-    return {task: {layer: x.T @ x for layer, x in own.items()} for task, own in inputs.items()}
-
-
-@torch.no_grad()
-def output_error(
-    state: StateDict,
-    experts: Mapping[str, StateDict],
-    pretrained: StateDict,
-    moments: Mapping[str, Mapping[str, Tensor]],
-) -> float:
-    """How far a merged model's layers answer from the experts', on each expert's own inputs.
-
-    Σ_t Σ_i ‖(M − θ_t) x_{t,i}‖² over Σ_t Σ_i ‖τ_t x_{t,i}‖², with M the merged matrix: 0 for the
-    experts themselves, 1 for the pretrained model. Unlike L it depends on the merged model alone,
-    and not on the vectors that it is thought to be a sum of.
-
-    Returns:
-        The mean over all matrices.
-    """
-    shares = []
-    for layer, origin in pretrained.items():
-        if not is_matrix(layer, origin):
-            continue
-        missed = sum(
-            _length(state[layer] - expert[layer], moments[task][layer])
-            for task, expert in experts.items()
-        )
-        own = sum(
-            _length(expert[layer] - origin, moments[task][layer])
-            for task, expert in experts.items()
-        )
-        shares.append(missed / own)
-    return sum(shares) / len(shares)
-
-
 def _length(matrix: Tensor, moment: Tensor) -> float:
     """Σ_i ‖D x_i‖² = ⟨D Σ_i x_i x_iᵀ, D⟩."""
     return float(((matrix @ moment) * matrix).sum())

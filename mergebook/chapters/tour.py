@@ -5,17 +5,11 @@ from dataclasses import replace
 
 import pandas as pd
 import torch
-from torch import Tensor
-from torch.func import functional_call
 
 from mergebook.lab import comparison
-from mergebook.suites.models import Head, scale_pixels
-from mergebook.suites.types import (
-    Zoo,
-)
-from mergelib.evaluation.tasks import (
-    Split,
-)
+from mergebook.suites.models import Head
+from mergebook.suites.types import Zoo
+from mergelib.evaluation.tasks import Split
 from mergelib.statedict import StateDict
 
 
@@ -45,31 +39,3 @@ def accuracies(zoo: Zoo, candidates: Mapping[str, StateDict]) -> pd.DataFrame:
     """Test accuracy in % of every candidate on every task, and the mean over tasks."""
     wide = 100 * comparison.accuracies(zoo, candidates).rename_axis(index=None, columns=None)
     return wide.assign(mean=wide.mean(axis=1))
-
-
-@torch.no_grad()
-def answers(zoo: Zoo, candidates: Mapping[str, StateDict], pictures: Tensor) -> dict[str, Tensor]:
-    """The class that every candidate calls each picture, by the first head; int64 ``(N,)``."""
-    head = next(iter(zoo.heads.values()))
-    inputs = scale_pixels(pictures.to(next(zoo.model.parameters()).device))
-    return {
-        name: head(functional_call(zoo.model, dict(state), (inputs,))).argmax(1).cpu()
-        for name, state in candidates.items()
-    }
-
-
-def hard_pictures(
-    called: Mapping[str, Tensor], labels: Tensor, experts: tuple[str, str]
-) -> list[int]:
-    """For each class the first picture that the expert for the other half of the classes misreads.
-
-    Where there is none, the first picture of the class.
-    """
-    classes = int(labels.max()) + 1
-    other = torch.where(labels < classes // 2, called[experts[1]], called[experts[0]])
-    chosen = []
-    for label in range(classes):
-        own = labels == label
-        hard = own & (other != labels)
-        chosen.append(int((hard if hard.any() else own).nonzero()[0]))
-    return chosen

@@ -30,7 +30,8 @@ def demo(
     Writes TABLE.csv and FIGURE.png, named after the suite. The experts are cached: a second run
     only merges and evaluates.
     """
-    from mergebook.lab.comparison import GRIDS, choose, compare
+    from mergebook.lab.comparison import choose, compare
+    from mergebook.lab.grids import GRIDS
     from mergebook.suites.zoo import load_zoo
 
     loaded = load_suite_shown(suite, seed)

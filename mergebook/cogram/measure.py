@@ -16,10 +16,8 @@ from torch import nn
 
 from mergebook.cogram.pairs import Pair, draw_pairs, pair_of, shifted
 from mergebook.lab.comparison import (
-    ADAPTED,
     KINDS,
     TOLERANCE,
-    Grid,
     adapted,
     choices,
     choose_wide,
@@ -28,12 +26,11 @@ from mergebook.lab.comparison import (
     merge_zoo,
     records,
 )
+from mergebook.lab.grids import ADAPTED, Grid
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.models import started_anew
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.cogram import fine_tune, kickoff
 from mergelib.hashing import stable_seed
 from mergelib.procedures import Adapted
@@ -174,8 +171,7 @@ def _ensemble(pair: Pair) -> dict[str, float]:
 def _judged(pair: Pair, state: StateDict) -> dict[str, Any]:
     a, b, merged = (flatten(weights).double() for weights in (pair.a, pair.b, state))
     share = float((merged - b) @ (a - b) / (a - b).square().sum())
-    loss = F.cross_entropy(pair.outputs(state), pair.data.test.labels).item()
-    return {"accuracy": pair.accuracy(state), "toward_a": share, "loss": loss}
+    return {"accuracy": pair.accuracy(state), "toward_a": share, "loss": pair.loss(state)}
 
 
 @study(load=pair_of)

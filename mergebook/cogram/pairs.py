@@ -52,6 +52,11 @@ class Pair(Brief):
         logits: Tensor = functional_call(self.model, dict(state), (inputs,))
         return logits
 
+    def loss(self, state: StateDict, split: Split | None = None) -> float:
+        """Mean cross-entropy in nats, on the test data or those given."""
+        labels = (split or self.data.test).labels
+        return F.cross_entropy(self.outputs(state, split), labels).item()
+
     def prototypes(self, kind: str) -> dict[str, tuple[Tensor, Tensor]]:
         """Of the training data of both networks together."""
         x, y = self.together

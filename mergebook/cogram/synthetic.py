@@ -9,8 +9,8 @@ right on about four of five homogeneous test examples, and the problem's hardnes
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -68,60 +68,71 @@ class _Distribution:
         )
 
 
-def synthetic_pair(
-    seed: int,
-    *,
-    heterogeneous: bool = False,
-    classes: int = 20,
-    dimensions: int = 32,
-    subclusters: int = 3,
-    train_size: int = 1000,
-    validation_size: int = 1000,
-    test_size: int = 2000,
-    separation: Range = (0.5, 0.6),
-    shift: Range = (2.5, 4.0),
-    spread: Range = (0.8, 1.1),
-    sine: Range = (0.3, 1.0),
-    frequency: Range = (0.5, 2.0),
-    tangent: Range = (0.1, 0.6),
-    noise: float = 0.5,
-    test_noise: float = 1.25,
-) -> SyntheticPair:
-    """Draw the data of two networks; A's are the same, homogeneous or not.
+@dataclass(frozen=True)
+class Settings:
+    """Sizes and strengths; from each range the seed draws one value for a distribution.
 
-    From each range one value is drawn by the seed, for a distribution or, of the separation, for
-    both.
+    Attributes:
+        classes: how many, each equally often.
+        dimensions: of an input.
+        subclusters: of each class.
+        train_size: examples of each network.
+        validation_size: examples together, half from each distribution; so for `test_size`.
+        separation: standard deviation of a centre's coordinates, one value for both networks.
+        shift: distance of a subcluster's mean from its class's centre.
+        spread: standard deviation within a subcluster, quadratic mean over directions.
+        sine: amplitude of the sine that is added to every coordinate.
+        frequency: of this sine, in radians per unit.
+        tangent: strength of the tangent that is added to every coordinate.
+        noise: standard deviation of what is added last.
+        test_noise: what this is multiplied by in the test data.
     """
-    ranges = {
-        "shift": shift,
-        "spread": spread,
-        "sine": sine,
-        "frequency": frequency,
-        "tangent": tangent,
-    }
-    fixed = {"noise": (noise, noise), "test_noise": (test_noise, test_noise)}
-    _check_ranges({"separation": separation, **ranges, **fixed})
-    _check_sizes(
-        classes=classes,
-        dimensions=dimensions,
-        subclusters=subclusters,
-        train_size=train_size,
-        validation_size=validation_size,
-        test_size=test_size,
-    )
+
+    classes: int = 20
+    dimensions: int = 32
+    subclusters: int = 3
+    train_size: int = 1000
+    validation_size: int = 1000
+    test_size: int = 2000
+    separation: Range = (0.5, 0.6)
+    shift: Range = (2.5, 4.0)
+    spread: Range = (0.8, 1.1)
+    sine: Range = (0.3, 1.0)
+    frequency: Range = (0.5, 2.0)
+    tangent: Range = (0.1, 0.6)
+    noise: float = 0.5
+    test_noise: float = 1.25
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, int) and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+            if not isinstance(value, int):
+                low, high = value if isinstance(value, tuple) else (value, value)
+                if not 0 <= low <= high < math.inf:
+                    raise ValueError(f"{name} is {(low, high)}, expected 0 <= low <= high")
+
+
+def synthetic_pair(seed: int, *, heterogeneous: bool = False, **changes: Any) -> SyntheticPair:
+    """The data of two networks, of `Settings` with some changes; A's do not depend on B's."""
+    made = Settings(**changes)
 
     def generator(*what: object) -> Generator:
         return Generator().manual_seed(stable_seed("synthetic", *what, seed))
 
     ours = generator("centres")
-    centres = _uniform(separation, ours) * torch.randn(classes, dimensions, generator=ours)
+    shape = made.classes, made.dimensions
+    centres = _uniform(made.separation, ours) * torch.randn(shape, generator=ours)
     names = ("a", "b") if heterogeneous else ("a", "a")
-    a, b = (_distribution(centres, subclusters, ranges, generator("party", name)) for name in names)
-    train = [party.draw(train_size, noise, generator("train", i)) for i, party in enumerate((a, b))]
+    a, b = (_distribution(centres, made, generator("party", name)) for name in names)
+    train = [
+        party.draw(made.train_size, made.noise, generator("train", i))
+        for i, party in enumerate((a, b))
+    ]
     held_out = []
     for part, size, strength in (
-        ("validation", validation_size, noise),
-        ("test", test_size, noise * test_noise),
+        ("validation", made.validation_size, made.noise),
+        ("test", made.test_size, made.noise * made.test_noise),
     ):
         drawn = generator(part)
         first = a.draw((size + 1) // 2, strength, drawn)
@@ -134,28 +145,15 @@ def synthetic_pair(
     return SyntheticPair(*train, *held_out)
 
 
-def _distribution(
-    centres: Tensor, subclusters: int, ranges: Mapping[str, Range], generator: Generator
-) -> _Distribution:
-    drawn = {name: _uniform(bounds, generator) for name, bounds in ranges.items()}
+def _distribution(centres: Tensor, made: Settings, generator: Generator) -> _Distribution:
+    names = ("shift", "spread", "sine", "frequency", "tangent")
+    drawn = {name: _uniform(getattr(made, name), generator) for name in names}
     classes, dimensions = centres.shape
-    direction = torch.randn(classes, subclusters, dimensions, generator=generator)
+    direction = torch.randn(classes, made.subclusters, dimensions, generator=generator)
     means = centres[:, None] + drawn.pop("shift") * direction / direction.norm(dim=-1, keepdim=True)
     # L Lᵀ has a mean eigenvalue of 1, and a class varies much more in some directions than others.
     factors = torch.randn(classes, dimensions, dimensions, generator=generator) / dimensions**0.5
     return _Distribution(means, drawn.pop("spread") * factors, **drawn)
-
-
-def _check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
-
-
-def _check_ranges(ranges: Mapping[str, Range]) -> None:
-    for name, (low, high) in ranges.items():
-        if not 0 <= low <= high < math.inf:
-            raise ValueError(f"{name} is {(low, high)}, expected 0 <= low <= high")
 
 
 def _uniform(bounds: Range, generator: Generator) -> float:

@@ -12,10 +12,7 @@ from typing import Any
 import torch
 
 from mergebook.lab.comparison import (
-    ADAPTED,
     KINDS,
-    POOL_GRIDS,
-    REFERENCES,
     TOLERANCE,
     adapted,
     best_of,
@@ -29,11 +26,10 @@ from mergebook.lab.comparison import (
     only,
     records,
 )
+from mergebook.lab.grids import ADAPTED, POOL_GRIDS, REFERENCES
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import study
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.evaluation.cost import measured
 from mergelib.procedures import Adapted
 from mergelib.procedures.common import unlabelled

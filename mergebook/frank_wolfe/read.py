@@ -5,47 +5,26 @@ is over seeds and tasks, for tasks like these. Tables are rows of ``seed``, ``me
 ``task`` and what is compared, as `mergebook.frank_wolfe.measure` writes them.
 """
 
-import math
-from collections.abc import Sequence
-
 import pandas as pd
 
 from mergebook.lab.results import load_table
-from mergebook.lab.statistics import both_intervals, over_seeds
-from mergebook.plots import label
+from mergebook.plots import BLUE, BROWN, GREEN, ORANGE, SKY, VERMILION, label
 
-FREE = ("pretrained", "average", "task_arithmetic", "cart")
-UNLABELLED = ("fisher", "regmean", "adamerging", "concrete", "surgery", "surgery+cart")
-SHADES = {
-    "no data": "#8c8c8c",
-    "unlabelled": "#0072b2",
-    "labelled": "#d55e00",
-    "experts": "#000000",
-}
 LONG = ("concrete, long", "task_arithmetic, masked")  # of the long run of Concrete
 NAMES = {"surgery+cart": "Surgery + CART", "labels": "λ on CART, all labels"}
 PARTS = {"cart": "CART", "adamerging": "AdaMerging", "frank_wolfe": "FW", "surgery": "Surgery"}
 
 # How a pool's methods are drawn: name, colour, marker and line.
 POOLED = {
-    "frank_wolfe, labels": ("FW, labels", "#d55e00", "o-"),
-    "frank_wolfe": ("FW, entropy", "#d55e00", "o--"),
-    "adamerging": ("AdaMerging", "#009e73", "s-"),
-    "cart": ("CART", "#a06a00", "^-"),
-    "ties": ("TIES", "#e69f00", "v-"),
-    "task_arithmetic": ("task arithmetic", "#0072b2", "D-"),
-    "average": ("average", "#56b4e9", "x-"),
+    "frank_wolfe, labels": ("FW, labels", VERMILION, "o-"),
+    "frank_wolfe": ("FW, entropy", VERMILION, "o--"),
+    "adamerging": ("AdaMerging", GREEN, "s-"),
+    "cart": ("CART", BROWN, "^-"),
+    "ties": ("TIES", ORANGE, "v-"),
+    "task_arithmetic": ("task arithmetic", BLUE, "D-"),
+    "average": ("average", SKY, "x-"),
 }
 SUITES = {"vision20": "photographs and scans", "glyphs20": "rendered signs"}
-# Networks that the procedures ran on, and the results that have them.
-NETWORKS = {
-    "our ViT": ("vision8-procedures",),
-    "EfficientNet-Lite0": ("imagenet8-procedures", "imagenet8-procedures-others"),
-    "MiniLM": ("sentences8-procedures",),
-}
-
-NO_LINEAR = "EfficientNet-Lite0"  # RegMean, which acts on linear layers, is the average there
-
 # Differences of `vision8-procedures` that the chapter speaks of: name to the two methods.
 RIVALS: dict[str, tuple[str, str]] = {
     "Fisher − average": ("fisher", "average"),
@@ -95,65 +74,6 @@ def short(method: str) -> str:
     return name
 
 
-def group(method: str) -> str:
-    """What data a procedure looks at, a key of `SHADES`."""
-    if method == "individual":
-        return "experts"
-    return "no data" if method in FREE else "unlabelled" if method in UNLABELLED else "labelled"
-
-
-def procedures_table() -> pd.DataFrame:
-    """The test rows of ``vision8-procedures``, and three of other studies on the same experts.
-
-    These are ``labels``, one coefficient per expert and matrix on CART, learned by cross-entropy on
-    the whole training split at the better of two rates (``vision8-coefficients``); and
-    ``concrete, long``, 2,000 steps on test inputs, with the ``task_arithmetic, masked`` that it
-    starts from (``vision8-concrete``).
-    """
-    learned = load_table("vision8-coefficients").query("method == 'cross_entropy'")
-    best = learned.groupby("rate")["accuracy"].mean().idxmax()
-    labels = learned[learned["rate"] == best].assign(method="labels")
-    names = dict(zip(("concrete", "task_arithmetic"), LONG, strict=True))
-    masked = load_table("vision8-concrete").replace({"method": names})
-    return pd.concat([load_table("vision8-procedures"), labels, masked], ignore_index=True)
-
-
-def on_networks() -> dict[str, pd.DataFrame]:
-    """`RIVALS` and `KINDS` on our network and real pretrained ones: `both_intervals`, in points.
-
-    Rows are the differences that were measured on two networks at least; NaN where one lacks it.
-    """
-    found = {}
-    for network, files in NETWORKS.items():
-        rows = pd.concat([load_table(file) for file in files])
-        table = rows.drop_duplicates(["seed", "method", "task"])
-        methods = set(table["method"]) - ({"regmean"} if network == NO_LINEAR else set())
-        known = {name: pair for name, pair in PAIRS.items() if methods.issuperset(pair)}
-        found[network] = 100 * both_intervals(table, known)
-    shared = [name for name in PAIRS if sum(name in rows.index for rows in found.values()) > 1]
-    return {name: rows.reindex(shared) for name, rows in found.items()}
-
-
-def block_shares(coefficients: pd.DataFrame) -> pd.DataFrame:
-    """Coefficients of a walk, averaged over the tensors of every block: one column per block."""
-    names = [str(name).split(".") for name in coefficients]
-    blocks = [".".join(parts[: 2 if parts[0] == "blocks" else 1]) for parts in names]
-    return coefficients.T.groupby(blocks, sort=False).mean().T
-
-
-def start_shares(history: pd.DataFrame) -> pd.DataFrame:
-    """What is left of the start after every walk: the product of what its steps left.
-
-    By whole models that is the start's coefficient; by layer a step's part is a mean over tensors,
-    and so the product is near the mean coefficient, not equal to it.
-
-    Returns:
-        One row per method, one column per seed.
-    """
-    left = history.assign(left=1 - history["moved"])
-    return left.groupby(["method", "seed"], sort=False)["left"].prod().unstack("seed")
-
-
 def pools(study: str) -> pd.DataFrame:
     """Mean accuracy in per cent of ``irrelevant`` or ``relevant`` pools, one column per seed.
 
@@ -178,38 +98,6 @@ def pool_ends(study: str) -> pd.DataFrame:
     return table.loc[order].rename(index=names, columns=SUITES).rename_axis(None, axis=1)
 
 
-def pool_differences(study: str, better: str, worse: Sequence[str]) -> pd.DataFrame:
-    """`both_intervals` from other methods in the largest pool: rows of suite and other method."""
-    parts = {}
-    for suite in SUITES:
-        table = load_table(f"{suite}-{study}")
-        largest = table[table["count"] == table["count"].max()]
-        names = {f"− {POOLED[other][0]}": (better, other) for other in worse}
-        parts[suite] = 100 * both_intervals(largest, names)
-    return pd.concat(parts)
-
-
-def pool_losses(study: str = "irrelevant") -> pd.DataFrame:
-    """`both_intervals` of what each method loses from the smallest to the largest pool, in points.
-
-    Methods that lose exactly nothing in every seed and task are left out.
-    """
-    parts = {}
-    for suite in SUITES:
-        table = load_table(f"{suite}-{study}")
-        ends = {table["count"].min(): ", few", table["count"].max(): ", many"}
-        table = table[table["count"].isin(list(ends))]
-        table = table.assign(method=table["method"] + table["count"].map(ends))
-        pairs = {
-            text: (f"{name}, few", f"{name}, many")
-            for name, (text, _, _) in POOLED.items()
-            if f"{name}, few" in set(table["method"])
-        }
-        rows = 100 * both_intervals(table, pairs)
-        parts[SUITES[suite]] = rows[rows["half_width"] > 0]
-    return pd.concat(parts)
-
-
 def entropy_gains() -> pd.DataFrame:
     """Frank-Wolfe by entropy on the pool of four, less the pretrained model: points.
 
@@ -224,21 +112,3 @@ def entropy_gains() -> pd.DataFrame:
         values = [each.set_index(["seed", "task"])["accuracy"] for each in (after, before)]
         gained[suite] = (100 * (values[0] - values[1]).dropna()).unstack("task")
     return pd.concat(gained, names=["suite"])
-
-
-def text_bits() -> pd.DataFrame:
-    """Bits a character of ``text4``: procedures, and data-free methods at their best settings.
-
-    Methods of ``text4-baselines``, searched on validation data, are named "…, tuned".
-    """
-    tuned = load_table("text4-baselines").query("method not in ['individual', 'pretrained']")
-    tuned = tuned.assign(method=tuned["method"] + ", tuned")
-    columns = ["seed", "task", "method", "loss"]
-    table = pd.concat([load_table("text4-language")[columns], tuned[columns]], ignore_index=True)
-    return table.assign(bits=table["loss"] / math.log(2))
-
-
-def best_tuned(table: pd.DataFrame) -> str:
-    """The tuned data-free method of `text_bits` that needs the fewest bits."""
-    means = over_seeds(table, "method", "bits")["mean"]
-    return str(means[[name for name in means.index if name.endswith(", tuned")]].idxmin())

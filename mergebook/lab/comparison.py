@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from mergebook.lab.grids import Grid
 from mergebook.lab.results import Rows
 from mergebook.suites.types import (
     Zoo,
@@ -33,71 +34,9 @@ from mergelib.procedures import Adapted, adapt
 from mergelib.registry import get_method
 from mergelib.statedict import StateDict, flatten, lerp
 
-Grid = Mapping[str, Sequence[Any]]
 Data = dict[str, tuple[Tensor, Tensor]]
 
-# Searched on validation data. The ranges contain the papers' own and go beyond their ends.
-GRIDS: dict[str, Grid] = {
-    "average": {},
-    "task_arithmetic": {"scale": [round(0.1 * i, 1) for i in range(1, 11)]},
-    "model_stock": {},
-    "ties": {
-        "density": [0.05, 0.1, 0.2, 0.5, 1.0],
-        "scale": [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0],
-    },
-    "dare": {"drop_rate": [0.5, 0.9], "scale": [0.2, 0.3, 0.4]},
-    "breadcrumbs": {"scale": [0.2, 0.3, 0.4, 0.5]},
-    "della": {"drop_rate": [0.5, 0.7], "scale": [0.75, 1.0, 1.5, 2.0]},
-    "consensus": {"mask_scale": [0.2, 0.4, 0.6], "scale": [0.3, 0.4, 0.5, 0.7]},
-    "low_rank_task_arithmetic": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [0.3, 0.5, 0.7]},
-    "cart": {"rank_ratio": [0.04, 0.08, 0.16, 0.32], "scale": [1.0, 1.5, 2.0, 2.5, 3.0, 4.0]},
-    "tsv": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
-    "iso_c": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
-    "iso_cts": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
-}
-
-
 SHARES = ("rank_ratio", "density", "drop_rate")  # hyperparameters of at most 1
-
-# What `choose_wide` begins with.
-FIRST_GRIDS: dict[str, Grid] = {
-    "average": {},
-    "task_arithmetic": {"scale": [0.2, 0.3, 0.45]},
-    "model_stock": {},
-    "ties": {"density": [0.1, 0.2, 0.4], "scale": [0.7, 1.0, 1.4]},
-    "dare": {"drop_rate": [0.5, 0.9], "scale": [0.2, 0.3, 0.45]},
-    "breadcrumbs": {"scale": [0.2, 0.3, 0.45]},
-    "della": {"drop_rate": [0.5, 0.7], "scale": [0.7, 1.0, 1.4]},
-    "consensus": {"mask_scale": [0.2, 0.4, 0.6], "scale": [0.3, 0.45, 0.7]},
-    "low_rank_task_arithmetic": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [0.3, 0.45, 0.7]},
-    "cart": {"rank_ratio": [0.04, 0.08, 0.16], "scale": [1.0, 1.5, 2.2]},
-    "tsv": {"scale": [0.7, 1.0, 1.4]},
-    "iso_c": {"scale": [0.7, 1.0, 1.4]},
-    "iso_cts": {"scale": [0.7, 1.0, 1.4]},
-}
-
-# What AdaMerging starts from, and what `choose_wide` begins with for the start.
-ADAPTED: dict[str, Grid] = {
-    "task_arithmetic": FIRST_GRIDS["task_arithmetic"],
-    "ties": {"scale": FIRST_GRIDS["task_arithmetic"]["scale"], "reduce": ["sum"]},
-    "cart": FIRST_GRIDS["cart"],
-}
-
-# Data-free methods to compare with, at hyperparameters that `choose_wide` finds.
-REFERENCES: dict[str, Grid] = {
-    "average": {},
-    "task_arithmetic": ADAPTED["task_arithmetic"],
-    "cart": ADAPTED["cart"],
-}
-
-# Rules that merge a part of the experts, and what is searched for it on validation data: the grids
-# of CART's appendix D.
-POOL_GRIDS: dict[str, Grid] = {
-    "average": {},
-    "task_arithmetic": {"scale": [0.1, 0.2, 0.3]},
-    "ties": {"density": [0.05, 0.1, 0.2]},
-    "cart": {"rank_ratio": [0.08, 0.12, 0.16]},
-}
 
 # Frank-Wolfe's four kinds.
 KINDS: dict[str, dict[str, Any]] = {

@@ -65,7 +65,7 @@ for name, task in suite.tasks.items():
 # *which of the ten digits is this?*
 
 # %%
-from mergebook.chapters.tour import accuracies, answers, hard_pictures, one_question
+from mergebook.chapters.tour import accuracies, one_question
 
 ten = one_question(zoo)
 before = {"pretrained": zoo.pretrained, **zoo.experts}
@@ -134,7 +134,8 @@ assert abs(cosine) < 0.25, cosine
 # change nothing, as we shall see.)
 
 # %%
-from mergebook.lab.comparison import GRIDS, choose
+from mergebook.lab.comparison import choose
+from mergebook.lab.grids import GRIDS
 
 settings = {"average": {}, "task_arithmetic": {}, "ties": {}, "cart": {}}
 for method in ("task_arithmetic", "ties"):
@@ -160,15 +161,23 @@ result.round(1)
 # %% tags=["hide-cell"]
 import matplotlib.pyplot as plt
 
-from mergebook.plots import COLOURS, label, use_style
+from mergebook.plots import COLOURS, GREEN, LIGHT, PURPLE, label, use_style
+from mergebook.suites.models import scale_pixels
 
 use_style()
-inks = COLOURS | {low: "#009e73", high: "#7a5195"}
+inks = COLOURS | {low: GREEN, high: PURPLE}
 names = {low: "expert 0–4", high: "expert 5–9"}
 images = torch.cat([task.test.inputs for task in ten.suite.tasks.values()])
 labels = torch.cat([task.test.labels for task in ten.suite.tasks.values()])
-called = answers(ten, candidates, images)
-shown = hard_pictures(called, labels, (low, high))
+inputs, head = scale_pixels(images.to(DEVICE)), next(iter(ten.heads.values()))
+called = {
+    name: head(torch.func.functional_call(ten.model, dict(state), (inputs,))).argmax(1).cpu()
+    for name, state in candidates.items()
+}
+# For each digit the first picture that the expert for the other half misreads.
+wrong = torch.where(labels < 5, called[high], called[low]) != labels
+mine = [(labels == digit).int().numpy() for digit in range(10)]
+shown = [int((each + each * wrong.numpy()).argmax()) for each in mine]
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Ten pictures, each misread by the expert for the other half, and what seven models call them (filled: right; white: wrong). The bars are the accuracy on all test pictures of the two halves.", "name": "fig-tour-answers"}, "image": {"alt": "Each expert reads the five pictures of its own half right and those of the other half wrong; the four merged models read all or nearly all ten right, and their accuracy bars are long on both halves."}}
 fig, ax = plt.subplots(figsize=(6.2, 3.9))
@@ -186,7 +195,7 @@ for row, model in enumerate(candidates, 1):
         ax.text(digit, row, str(answer), color="white" if right and dark else "black", **style)
     for start, half in ((9.9, low), (13.5, high)):
         share = result.loc[model, half]
-        ax.barh(row, 1.5, left=start, height=0.5, color="#e8e8e8")
+        ax.barh(row, 1.5, left=start, height=0.5, color=LIGHT)
         ax.barh(row, 0.015 * share, left=start, height=0.5, color=ink)
         ax.text(start + 1.62, row, f"{share:.0f} %", va="center", fontsize=11)
 ax.set(xlim=(-0.6, 17.0), ylim=(7.6, -0.6), aspect="equal")

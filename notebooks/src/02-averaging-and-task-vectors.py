@@ -287,7 +287,7 @@ for ax, path in zip(panels, (between, outward), strict=True):
 ends = f"{first} (0) to {second} (1)"
 panels[0].set(xlabel=ends, ylabel="test accuracy, %", ylim=(0, 100), title="Between experts")
 panels[1].set(xlabel=f"pretrained (0) to {first} (1)", title="Outward")
-panels[1].axvline(1, color="#8c8c8c", linestyle=":")
+panels[1].axvline(1, color=COLOURS["pretrained"], linestyle=":")
 panels[0].legend()
 plt.show()
 
@@ -341,9 +341,27 @@ plt.show()
 # $$ (eq-disturbance)
 
 # %%
-from mergebook.chapters.task_vectors import cosines, disturbance
+from mergelib.problems.calling import features
 
-angles, moved = cosines(zoo), disturbance(zoo)
+
+def seen_by(state):
+    """The features of 50 validation pictures of every task."""
+    return torch.stack(
+        [
+            features(zoo.model, state, task.validation.inputs[:50], transform=task.transform)
+            for task in zoo.suite.tasks.values()
+        ]
+    )
+
+
+vectors = {name: ml.subtract(expert, zoo.pretrained) for name, expert in zoo.experts.items()}
+rows = torch.stack([ml.flatten(vector) for vector in vectors.values()]).double()
+rows = torch.nn.functional.normalize(rows)
+angles = pd.DataFrame((rows @ rows.T).cpu().numpy(), names, names)
+origin = seen_by(zoo.pretrained)
+moved = [(seen_by(expert) - origin).norm(dim=2).sum(1) for expert in zoo.experts.values()]
+moved = pd.DataFrame(torch.stack(moved).cpu().numpy(), names, names)
+moved /= np.diag(moved)
 everyone = {"pretrained": zoo.pretrained, **zoo.experts}
 judged = ml.evaluate_many(zoo.model, everyone, zoo.heads, cut(zoo, 100).suite)
 judged = judged.pivot(index="candidate", columns="task", values="accuracy")
@@ -356,7 +374,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.8))
 left.scatter(x, y, color=COLOURS["task_arithmetic"], alpha=0.7)
 left.set(xlabel="cosine", ylabel="movement, own = 1", xlim=(-1, 1), ylim=(0, None))
 right.scatter(y, z, color=COLOURS["cart"], alpha=0.7)
-right.axhline(0, color="#8c8c8c", linestyle=":")
+right.axhline(0, color=COLOURS["pretrained"], linestyle=":")
 right.set(xlabel="movement, own = 1", ylabel="accuracy, change in points", xlim=(0, None))
 left.set_title("Angle and movement")
 right.set_title("Movement and harm")
@@ -411,12 +429,20 @@ print(f"{len(names)} experts at scale 1/T: the average, up to rounding:", gap < 
 # We merge four pairs of tasks, two groups of four, and all eight, each at eight scales.
 
 # %%
-from mergebook.chapters.task_vectors import sweep_scales
-
 SCALES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.2)
 sizes = [size for size in (2, 4, 8, 14, 20) if len(names) % size == 0]
 groups = [names[i : i + size] for size in sizes for i in range(0, len(names), size)]
-sweeps = sweep_scales(zoo, groups, SCALES)
+sweeps = []
+for group in groups:
+    part = sub_zoo(zoo, group)
+    candidates = {
+        scale: ml.merge("task_arithmetic", part.experts, pretrained=zoo.pretrained, scale=scale)
+        for scale in SCALES
+    }
+    table = ml.evaluate_many(part.model, candidates, part.heads, part.suite, split="validation")
+    table = table.groupby("candidate")[["accuracy", "loss"]].mean().reset_index(names="scale")
+    sweeps.append(table.assign(tasks=len(group), run=" ".join(group)))
+sweeps = pd.concat(sweeps, ignore_index=True)
 curves = sweeps.groupby(["tasks", "scale"])[["accuracy", "loss"]].mean()
 largest = sizes[-1]
 best = curves.loc[largest]["accuracy"].idxmax()
@@ -487,8 +513,17 @@ test.round(1).rename("mean test accuracy, %").to_frame()
 # We read the scale of the least validation loss off a parabola through the three lowest points, fit
 # $\kappa$ for all eight tasks, and predict the scale for fewer.
 
+
 # %%
-from mergebook.chapters.task_vectors import lowest
+def lowest(curve):
+    """The vertex of the parabola through the three points around the least; NaN at an end."""
+    middle = int(curve.argmin())
+    if not 0 < middle < len(curve) - 1:
+        return np.nan
+    nearby = curve.iloc[middle - 1 : middle + 2]
+    square, linear, _ = np.polyfit(nearby.index.to_numpy(float), nearby.to_numpy(float), 2)
+    return -linear / (2 * square)
+
 
 measured = pd.Series({size: lowest(curves.loc[size]["loss"]) for size in sizes})
 kappa = (1 / measured[largest] - 1) / (largest - 1)
@@ -588,9 +623,31 @@ print(f"chosen scale over the average: {centre:.1f} ± {half:.1f} points (95 % o
 # data, and we do the same: for each task in turn, all others are its control.
 
 # %%
-from mergebook.chapters.task_vectors import forget
+from mergebook.lab.comparison import accuracies
 
-forgotten = forget(cut(zoo, 100), scales=(0.1, 0.2, 0.4))
+hundred, models = cut(zoo, 100), {}
+whole, before = (
+    accuracies(hundred, {"none": zoo.pretrained}, split).loc["none"]
+    for split in ("validation", "test")
+)
+for name, vector in vectors.items():
+    tried = {scale: ml.add(zoo.pretrained, vector, -scale) for scale in (0.1, 0.2, 0.4)}
+    others = accuracies(hundred, tried, "validation").drop(columns=name).mean(axis=1)
+    enough = others.index[others >= 0.95 * whole.drop(name).mean()]
+    models[name] = ml.add(zoo.pretrained, vector, -max(enough, default=0.0))
+after = accuracies(hundred, models, "test")
+forgotten = {
+    name: {
+        "target before": before[name],
+        "target after": after.loc[name, name],
+        "control before": before.drop(name).mean(),
+        "control after": after.loc[name].drop(name).mean(),
+    }
+    for name in vectors
+}
+forgotten = pd.DataFrame.from_dict(forgotten, orient="index")
+
+# %%
 lost = 100 * pd.DataFrame(
     {
         role: forgotten[f"{role} before"] - forgotten[f"{role} after"]

@@ -56,8 +56,9 @@ import torch
 import mergelib as ml
 from mergebook import load_suite, load_zoo
 from mergebook.chapters import interference
-from mergebook.lab.comparison import cut, individual
-from mergebook.plots import colour, label, use_style
+from mergebook.lab.comparison import accuracies, cut, individual
+from mergebook.plots import GREEN, GREY, PINK, VERMILION, colour, label, use_style
+from mergebook.stability.theory.variance import trim_rows
 
 use_style()
 suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
@@ -98,7 +99,22 @@ print(inspect.getsource(trim_below))
 # coordinate tossed coins for its sign, they would disagree with probability $1 - 2^{1-m}$.
 
 # %%
-shares = interference.conflict_shares(vectors, (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01))
+from scipy.stats import norm
+
+shares = {}
+for density in (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01):
+    kept, z = trim_rows(vectors, density), norm.isf(density / 2)
+    users = (kept != 0).sum(0)
+    shared = users >= 2
+    conflict = (kept > 0).any(0) & (kept < 0).any(0)
+    shares[density] = {
+        "squared length": (kept.norm(dim=1) / vectors.norm(dim=1)).square().mean().item(),
+        "if normal": density + 2 * z * norm.pdf(z),
+        "shared": shared.float().mean().item(),
+        "in conflict": (conflict.sum() / shared.sum()).item(),
+        "by coins": (1 - 0.5 ** (users[shared] - 1)).mean().item(),
+    }
+shares = pd.DataFrame(shares).T.rename_axis("density")
 (100 * shares[["squared length", "if normal", "shared"]]).round(1)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Sharing and conflict between eight task vectors. Left: coordinates by the number of experts that have them among their largest fifth, and what independent choices would give. Right: the share of shared coordinates with both signs against density, and what coin tosses would give.", "name": "fig-interf-conflict"}, "image": {"alt": "Left, bars: about a fifth of the coordinates are used by no expert, most by one to three, hardly any by six or more; the dots for independent choices lie close to the bars, lower at none and at four or more. Right: the share in conflict rises from about one half at one percent density to nearly all at full density; the curve of coin tosses runs just above it everywhere."}}
@@ -106,7 +122,7 @@ import matplotlib.pyplot as plt
 from scipy.stats import binom
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 4.0))
-kept = interference.trim_rows(vectors, 0.2)
+kept = trim_rows(vectors, 0.2)
 users = (kept != 0).sum(0)
 numbers = np.arange(len(names) + 1)
 measured = [100 * (users == k).float().mean().item() for k in numbers]
@@ -141,12 +157,30 @@ plt.show()
 # divided by $d$, which is what DARE does (below).
 
 # %%
+from dataclasses import replace
+
+from mergelib.rules.sparse import drop_and_rescale
+
 SHARES = (0.5, 0.2, 0.1, 0.01)
-redundancy = interference.redundancy(zoo, vectors, SHARES)
-ends = {
-    "expert": interference.own_accuracy(zoo, vectors),
-    "pretrained": interference.own_accuracy(zoo, torch.zeros_like(vectors)),
-}
+generator, redundancy = torch.Generator().manual_seed(zoo.suite.seed), {}
+
+
+def own_accuracy(rows):
+    """Mean accuracy of experts rebuilt from task vectors, each on its own task."""
+    states = [ml.unflatten(origin + row, zoo.pretrained) for row in rows]
+    rebuilt = replace(zoo, experts=dict(zip(names, states, strict=True)))
+    return individual(rebuilt, "validation", autocast=True)["accuracy"].mean()
+
+
+origin = ml.flatten(zoo.pretrained)
+for density in SHARES:
+    largest = trim_rows(vectors, density)
+    stretch = (vectors.norm(dim=1) / largest.norm(dim=1)).square()
+    ways = {"random": [drop_and_rescale(v, 1 - density, generator) for v in vectors]}
+    ways |= {"largest, stretched": largest * stretch[:, None], "largest": largest}
+    redundancy[density] = {way: own_accuracy(rows) for way, rows in ways.items()}
+redundancy = pd.DataFrame(redundancy).T
+ends = {"expert": own_accuracy(vectors), "pretrained": own_accuracy(0 * vectors)}
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean accuracy of single experts, each on its own task, when only a share of their task vector is kept: the largest entries, the largest stretched to the same projection, or random ones divided by the share.", "name": "fig-interf-redundancy"}, "image": {"alt": "Accuracy against the kept share, from 50 down to 1 percent. Random entries, rescaled, stay level with the expert down to about ten percent. The largest entries, stretched, lose several points there, and the largest as they are fall steeply, to near the pretrained model at one percent."}}
 figure, ax = plt.subplots()
@@ -213,7 +247,7 @@ dozen.index = [f"{i + 1}: {key.removesuffix('.weight')}" for i, key in enumerate
 figure, ax = plt.subplots(figsize=(9.4, 6.2))
 limit = float(np.abs(dozen.to_numpy()).max())
 heat_map(dozen, ax, low=-limit, high=limit, digits=0, bar="entry, thousandths")
-ax.axvline(len(names), color="#d55e00", lw=4)
+ax.axvline(len(names), color=VERMILION, lw=4)
 plt.show()
 
 # %% [markdown]
@@ -325,8 +359,6 @@ print("density 0.2 returns it trimmed:", torch.allclose(part, kept[0], atol=1e-7
 # $$ (eq-interf-dare)
 
 # %%
-from mergelib.rules.sparse import drop_and_rescale
-
 print(inspect.getsource(drop_and_rescale))
 
 # %% [markdown]
@@ -441,23 +473,27 @@ directions = {
 # Gaussian noise, at the same angle to $\Sigma$ as trimming and electing together. It repairs nothing.
 
 # %%
-turned = interference.cosines(directions, total)
-directions["noise"] = interference.with_noise(total, turned["trim, elect"], seed=SEED)
+both = directions["trim, elect"]
+cosine = float(both @ total / (both.norm() * total.norm()))
+noise = torch.randn(total.shape, generator=torch.Generator().manual_seed(SEED)).to(total)
+noise -= float(noise @ total / (total @ total)) * total
+tilted = float(total.norm() / noise.norm() * (cosine**-2 - 1) ** 0.5)
+directions["noise"] = total + tilted * noise
 PROJECTIONS = (0.2, 0.3, 0.4, 0.5, 0.6)
 curves = interference.along(zoo, directions, total, PROJECTIONS).mean(axis=1).unstack(0)
 chosen = curves.idxmax()
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Repairs switched on and off, and a control: mean validation accuracy over eight tasks against the step's projection on the sum of the task vectors, with stars at the best one. Grey: plain task arithmetic, and dashed the same with noise at the angle of trimming and electing.", "name": "fig-interf-ablation"}, "image": {"alt": "Two panels. The control with noise runs along the curve of plain task arithmetic in both. Left, sums: trimming, alone or with election, peaks about two points above plain and falls later; election alone lies barely above it. Right: TIES with the mean peaks level with plain task arithmetic, Consensus about two points above it, and both fall later."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.8, 4.4), sharey=True)
-shades = {"trim": "#009e73", "elect": "#cc79a7", "trim, elect": colour("ties")}
+shades = {"trim": GREEN, "elect": PINK, "trim, elect": colour("ties")}
 others = {"TIES (mean)": colour("ties"), "Consensus": colour("consensus")}
 for ax, lines, title in ((left, shades, "Sums"), (right, others, "Mean, and Consensus")):
-    ax.plot(100 * curves["plain"], "o-", color="#8c8c8c", markersize=4, label="plain")
-    ax.plot(100 * curves["noise"], "o--", color="#8c8c8c", markersize=4, label="plain and noise")
+    ax.plot(100 * curves["plain"], "o-", color=GREY, markersize=4, label="plain")
+    ax.plot(100 * curves["noise"], "o--", color=GREY, markersize=4, label="plain and noise")
     for name, shade in lines.items():
         ax.plot(100 * curves[name], "o-", color=shade, markersize=4, label=name)
         ax.plot(chosen[name], 100 * curves[name].max(), "*", color=shade, markersize=17)
-    ax.plot(chosen["plain"], 100 * curves["plain"].max(), "*", color="#8c8c8c", markersize=17)
+    ax.plot(chosen["plain"], 100 * curves["plain"].max(), "*", color=GREY, markersize=17)
     ax.set(title=title, xlabel="projection on the sum")
     ax.legend(loc="lower center", fontsize=10, handlelength=3)
 left.set_ylabel("mean validation accuracy, %")
@@ -511,9 +547,18 @@ ablation.round(2)
 # own frozen head.
 
 # %%
+from mergebook.lab.results import load_table
+from mergebook.lab.statistics import both_intervals
+
 SUITES = ("glyphs8", "glyphs14", "glyphs20", "vision8", "vision14", "vision20")
 METHODS = ("ties", "dare", "consensus", "cart")
-against = interference.gains(SUITES, METHODS)
+against = {}
+for name in SUITES:
+    table = load_table(f"{name}-baselines")
+    pairs = {m: (m, "task_arithmetic") for m in METHODS if m in set(table["method"])}
+    against[name] = 100 * both_intervals(table, pairs)
+against = pd.concat(against, names=["suite", "method"]).rename(columns={"mean": "gain"})
+against = against.reset_index()
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Gain over task arithmetic in points of mean test accuracy, in six suites with five seeds. Thick: 95 % interval over the seeds. Thin: over seeds and tasks. DARE was not run on vision14.", "name": "fig-interf-suites"}, "image": {"alt": "For each of six suites a dot with intervals for TIES, DARE, Consensus and CART. TIES, DARE and Consensus lie within about two points of zero; TIES is clearly below zero on glyphs8, barely so on glyphs14, and a little above on vision8 by the interval over seeds only; no thin interval of Consensus excludes zero. CART lies four to eight points to the right everywhere."}}
 figure, ax = plt.subplots(figsize=(7.2, 5.4))
@@ -552,9 +597,18 @@ plt.show()
 # {prf:ref}`prop-interf-dare` against the lengths.
 
 # %%
+from itertools import product
+
 RATES = (0.5, 0.9, 0.95, 0.99)
 scale = float(chosen["plain"])
-drawn = interference.dropped(zoo, vectors, RATES, scale, draws=3)
+drawn, energy = [], float(vectors.square().sum() / total.square().sum())
+for rate, seed in product(RATES, range(3)):
+    vector = merged("dare", drop_rate=rate, scale=scale, seed=seed)
+    state = ml.unflatten(origin + vector, zoo.pretrained)
+    row = {"rate": rate, "length": float(vector.norm() / (scale * total.norm()))}
+    row["accuracy"] = accuracies(zoo, {0: state}, "validation", autocast=True).to_numpy().mean()
+    drawn.append({**row, "predicted": (1 + rate / (1 - rate) * energy) ** 0.5})
+drawn = pd.DataFrame(drawn)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "DARE on task arithmetic at its scale: every draw's mean validation accuracy (left) and length relative to the vector without drops (right) against the drop rate.", "name": "fig-interf-dare"}, "image": {"alt": "Left: at a drop rate of 0.5 all draws are level with task arithmetic, the dashed line. Their mean is a point or so lower at 0.9 and 0.95, while draws spread over several points, and falls by seven or eight points at 0.99. Right: the measured lengths lie on the predicted curve, which rises from about 1.4 to about nine."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 4.0))
@@ -566,7 +620,7 @@ plain = 100 * curves.loc[scale, "plain"]
 left.axhline(plain, color=colour("task_arithmetic"), ls="--", label="no drop")
 left.set(ylabel="mean validation accuracy, %", title="Accuracy")
 left.legend(loc="lower left")
-right.plot(by_rate["predicted"].to_numpy(), color="#8c8c8c", label="predicted")
+right.plot(by_rate["predicted"].to_numpy(), color=GREY, label="predicted")
 right.plot(spots, drawn["length"], "o", color=colour("dare"), label="a draw")
 right.set(title="Length", ylabel="times the vector without drops", yscale="log")
 right.set_yticks([1, 2, 5, 10], ["1", "2", "5", "10"])
@@ -608,8 +662,6 @@ print(f"scale {scale:g}: noise energy {scale**2 * len(names):.2f} times a typica
 # The loser of a duel is no longer pushed the wrong way: its mask switches the weight off.
 
 # %%
-from dataclasses import replace
-
 packed = ml.compress("emr", zoo.experts, pretrained=zoo.pretrained)
 restored = replace(zoo, experts={task: packed.expert(task) for task in packed.tasks})
 tables = {"expert": individual(zoo, autocast=True), "EMR": individual(restored, autocast=True)}
@@ -676,7 +728,13 @@ assert (drawn["length"] / drawn["predicted"] - 1).abs().max() < 0.05
 # The scales that validation data chose in those thirty runs, by the number of tasks:
 
 # %%
-scales = interference.chosen_scales(SUITES, ("task_arithmetic", "ties"))
+rows = []
+for name in SUITES:
+    for settings in load_table(f"{name}-baselines", "chosen")["settings"]:
+        rows.append(
+            {"suite": name, **{m: settings[m]["scale"] for m in ("task_arithmetic", "ties")}}
+        )
+scales = pd.DataFrame(rows)
 tasks = scales["suite"].str.extract(r"(\d+)")[0].astype(int).rename("tasks")
 ranges = scales.groupby(tasks)[["task_arithmetic", "ties"]].agg(["min", "max"])
 ranges.set_axis(["sum, least", "sum, most", "TIES, least", "TIES, most"], axis=1)

@@ -100,6 +100,7 @@ print(len(zoo.experts), "experts:", ", ".join(zoo.experts))
 
 # %%
 import inspect
+from itertools import accumulate, product
 
 import torch
 
@@ -136,11 +137,17 @@ print(inspect.getsource(cart))
 # the factors of the decompositions at every rank, and keep for later what share of their length it retains:
 
 # %%
-from mergebook.cart.read.centring import energy_and_cancellation, largest_gap
 from mergelib.statedict import is_matrix
 
 keys = [key for key, value in zoo.pretrained.items() if is_matrix(key, value)]
-both = [energy_and_cancellation([expert[key] for expert in zoo.experts.values()]) for key in keys]
+both = []
+for key in keys:
+    stack = torch.stack([expert[key] for expert in zoo.experts.values()])
+    u, s, vh = torch.linalg.svd(stack - stack.mean(0), full_matrices=False)
+    held = s.square().cumsum(1)
+    cut = (torch.einsum("t,tm,tn->mn", s[:, k], u[:, :, k], vh[:, k]) for k in range(s.shape[1]))
+    lengths = torch.stack([total.norm() for total in accumulate(cut)])
+    both.append(((held / held[:, -1:]).mean(0), lengths / held.sum(0).sqrt()))
 energy, cancel = (torch.stack(part).mean(0) for part in zip(*both))
 
 # %% [markdown]
@@ -148,6 +155,13 @@ energy, cancel = (torch.stack(part).mean(0) for part in zip(*both))
 
 # %%
 average = ml.merge("average", zoo.experts)
+
+
+def largest_gap(a, b):
+    """The largest difference between two state dicts, in any entry."""
+    return ml.flatten(ml.subtract(a, b)).abs().max().item()
+
+
 first_two = dict(list(zoo.experts.items())[:2])
 pair = ml.merge("cart", first_two, rank_ratio=0.08)
 gaps = {
@@ -208,7 +222,7 @@ bell = {name: [means[(name, ratio)] for ratio in ratios] for name in names}
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean accuracy over eight glyph tasks, 200 test pictures each, against the rank that is kept (one seed). The centred curves start and end at the average; the uncentred one ends at task arithmetic.", "name": "fig-cart-bell"}, "image": {"alt": "Two humps and one slope. CART at scale 1 rises from the average, peaks at 8 % of the rank and returns to it; at scale 2 it first dips, then peaks higher and at a larger rank. The uncentred curve has no hump: it climbs from the bottom and levels off at task arithmetic."}}
 import matplotlib.pyplot as plt
 
-from mergebook.plots import colour, use_style
+from mergebook.plots import GREEN, GREY, NAVY, colour, use_style
 
 use_style()
 fig, ax = plt.subplots()
@@ -274,7 +288,7 @@ share = 100 * torch.arange(1, len(energy) + 1) / len(energy)
 fig, ax = plt.subplots()
 ax.plot(share, energy.cpu(), color=colour("cart"), label="energy kept, E(k)")
 ax.plot(share, cancel.cpu(), color=colour("task_arithmetic"), label="left after cancelling, C(k)")
-ax.axvline(8, color="#8c8c8c", lw=1.2, ls=":")
+ax.axvline(8, color=GREY, lw=1.2, ls=":")
 ax.text(9, 0.03, "8 %")
 ax.set(xlabel="rank kept, % of the full rank", ylabel="share", ylim=(0, 1.05), xlim=(0, 100))
 ax.legend(loc="center right")
@@ -373,7 +387,6 @@ print(f"At 8 % of the rank: energy {energy[k - 1]:.0%}, left after cancelling {c
 # %%
 import math
 
-from mergebook.cart.read.centring import linear_model
 from mergebook.cart.theory import interference_bound, task_interference
 
 SIGMA, COUNT, TASKS = torch.tensor([1.0, 0.5, 0.2]), 400, 4
@@ -386,7 +399,13 @@ generator = torch.Generator().manual_seed(SEED)
 # %%
 points = []
 for angle in torch.linspace(0, math.pi / 2, 12).tolist():
-    matrices, inputs = linear_model(angle, generator, values=SIGMA.tolist(), tasks=TASKS)
+    matrices, inputs, axes = [], [], torch.eye(3 * (TASKS + 1)).split(3)
+    for own in axes[1:]:  # row spaces: cos φ of three shared directions, sin φ of three own ones
+        directions = math.cos(angle) * axes[0] + math.sin(angle) * own
+        left = torch.linalg.qr(torch.randn(own.shape[1], 3, generator=generator)).Q
+        matrices.append(left @ torch.diag(SIGMA) @ directions)
+        x = torch.randn(COUNT, own.shape[1], generator=generator) @ matrices[-1] / SIGMA.norm()
+        inputs.append(x + 0.01 * torch.randn(COUNT, own.shape[1], generator=generator))
     bound = interference_bound(matrices, inputs)
     each = math.cos(angle) ** 2 * (SIGMA**2).norm().item() / SIGMA.norm().item() ** 2
     assert abs(bound.interference - TASKS * (TASKS - 1) * each) < 1e-5, "the closed form"
@@ -399,7 +418,7 @@ overlaps, measured, theirs, ours = zip(*points)
 fig, ax = plt.subplots()
 ax.plot(overlaps, theirs, color=colour("task_arithmetic"), marker="o", label="the theorem's bound")
 ax.plot(overlaps[:-1], ours[:-1], color=colour("cart"), marker="o", label="the proposition's bound")
-ax.plot(overlaps, measured, color="#009e73", marker="o", label="measured, L")
+ax.plot(overlaps, measured, color=GREEN, marker="o", label="measured, L")
 ax.set(xlabel="row-space interference, I", ylabel="task interference", yscale="log")
 ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 plt.show()
@@ -457,7 +476,7 @@ by_rank = shares.groupby(["centred", "rank_ratio"])[["joint", "pairwise"]].mean(
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "What foreign tasks add to the layers' outputs, as a share of what the own task adds, against the kept rank; means over all matrices, real inputs (one seed).", "name": "fig-cart-joint"}, "image": {"alt": "Two dashed curves, the pairwise shares of centred and uncentred vectors, lie close together near three. The solid joint share of uncentred vectors lies above them; the joint share of centred vectors lies far below, near one, at every rank."}}
 fig, ax = plt.subplots()
-for centred, shade, text in ((False, "#004a75", "uncentred"), (True, colour("cart"), "centred")):
+for centred, shade, text in ((False, NAVY, "uncentred"), (True, colour("cart"), "centred")):
     part = by_rank.loc[centred]
     ax.plot(100 * part.index, part["joint"], "o-", color=shade, label=f"joint, {text}")
     ax.plot(100 * part.index, part["pairwise"], "o--", color=shade, label=f"pairwise, {text}")
@@ -486,13 +505,23 @@ plt.show()
 # its own scale, against the accuracy that they reach.
 
 # %%
-from mergebook.cart.theory import output_error, second_moments
+moments = {task: {key: own[key].T @ own[key] for key in keys} for task, own in seen.items()}
 
-moments = second_moments(seen)
-errors = {
-    name: output_error(state, zoo.experts, zoo.pretrained, moments)
-    for name, state in merges.items()
-}
+
+def output_error(state):
+    """How far the layers answer from the experts', mean over all matrices."""
+    parts = []
+    for key in keys:
+        missed, whole = 0.0, 0.0
+        for task, expert in zoo.experts.items():
+            gap, own = state[key] - expert[key], expert[key] - zoo.pretrained[key]
+            missed += float(((gap @ moments[task][key]) * gap).sum())
+            whole += float(((own @ moments[task][key]) * own).sum())
+        parts.append(missed / whole)
+    return sum(parts) / len(parts)
+
+
+errors = {name: output_error(state) for name, state in merges.items()}
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean test accuracy against the error e(M) of the layers' outputs, for every merge of the bell; lines run from rank zero (large dot) to full rank (one seed). The dotted line is the error of the pretrained model.", "name": "fig-cart-error"}, "image": {"alt": "Two loops and one line. Both centred curves start at the average, run to larger errors, and return to the average at full rank; the one at scale 2 runs far beyond the error of the pretrained model, and reaches the highest accuracy of all at an error well above the average's. The uncentred curve runs from the pretrained model's error to one below the average's, at an accuracy only a little higher."}}
 fig, ax = plt.subplots()
@@ -500,7 +529,7 @@ for (name, values), (method, line) in zip(bell.items(), styles):
     x, y = [errors[name, ratio] for ratio in ratios], [100 * value for value in values]
     ax.plot(x, y, line, marker="o", ms=5, color=colour(method), label=name)
     ax.plot(x[0], y[0], "o", ms=11, color=colour(method))
-ax.axvline(1, color="#8c8c8c", ls=":", lw=1.5)
+ax.axvline(1, color=GREY, ls=":", lw=1.5)
 ax.set(xlabel="error of the layers' outputs, e(M)", ylabel="mean test accuracy, %")
 ax.legend(loc="upper right")
 plt.show()
@@ -624,10 +653,15 @@ for r in (10, 100, 128, 160, 768):
 # tensor, and are added to the average at scale 2.
 
 # %%
-from mergebook.cart.read.centring import centred_trim
+from mergebook.stability.theory.variance import trim_rows
 
 densities = [0.02, 0.08, 0.2, 0.5]
-trimmed = {density: centred_trim(zoo.experts, keys, density, scale=2.0) for density in densities}
+trimmed = {density: dict(average) for density in densities}
+for density, key in product(densities, keys):
+    parts = torch.stack([expert[key] - average[key] for expert in zoo.experts.values()])
+    trimmed[density][key] = average[key] + 2 * trim_rows(parts.flatten(1), density).sum(0).view_as(
+        average[key]
+    )
 trimmed = ml.evaluate_many(zoo.model, trimmed, zoo.heads, zoo.suite)
 (100 * trimmed.groupby("candidate")["accuracy"].mean()).round(1).rename("accuracy, %")
 

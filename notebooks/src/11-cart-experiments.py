@@ -57,22 +57,16 @@ import pandas as pd
 import torch
 
 import mergelib as ml
-from mergebook import load_suite, load_zoo
+from mergebook import load_suite, load_zoo, plots
+from mergebook.cart import read as cart
 from mergebook.cart.paper import EXPERTS, LADDER, TABLE
-from mergebook.cart.read import experiments as cart
-from mergebook.cart.read import landscape, real
+from mergebook.lab.comparison import merge_zoo
 from mergebook.lab.plane import Plane
-from mergebook.lab.results import load_table
-from mergebook.lab.statistics import (
-    both_intervals,
-    over_seeds,
-    paired,
-    written,
-    written_both,
-)
-from mergebook.plots import colour, contours, forest, heat_map, label, rank_axis, use_style
+from mergebook.lab.results import load_result, load_table
+from mergebook.lab.statistics import both_intervals, over_seeds, paired, written, written_both
+from mergebook.plots import colour, contours, curve, forest, heat_map, label, rank_axis
 
-use_style()
+plots.use_style()
 
 # %% [markdown]
 # ## The table of methods
@@ -82,8 +76,8 @@ use_style()
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Merged over individual accuracy with eight tasks, 95 % intervals over seeds. Crosses: CLIP ViT-B/32 in the paper's Table 1, on other tasks.", "name": "fig-cart-ladder"}, "image": {"alt": "Bars for three networks. On each the pretrained model is lowest, then the average; task arithmetic, TIES and Consensus are close together, and CART, TSV and Iso-C stand a step above them. On the two networks for pictures merges end between 55 and 77 percent, well left of the paper's crosses; on MiniLM they end between 82 and 96 percent, and CART's ends at the paper's cross."}}
 paper = dict(zip(LADDER, 100 * np.array(TABLE["vision8"]) / EXPERTS))
 fig, axes = plt.subplots(1, 3, figsize=(10, 4.2), sharey=True, sharex=True)
-for ax, (name, suite) in zip(axes, real.SUITES.items()):
-    shares = real.normalised(f"{suite}-baselines")
+for ax, (name, suite) in zip(axes, cart.SUITES.items()):
+    shares = cart.normalised(f"{suite}-baselines")
     bars = {"color": list(map(colour, shares.index)), "xerr": shares["half_width"]}
     ax.barh(list(map(label, shares.index)), shares["mean"], capsize=3, **bars)
     rows = [list(shares.index).index(method) for method in paper]
@@ -98,10 +92,10 @@ plt.show()
 # not have. CART's lead in points of accuracy under frozen heads, with 95 % intervals over seeds and tasks:
 
 # %%
-real.written_leads(real.SUITES)
+cart.written_leads(cart.SUITES)
 
 # %% tags=["remove-cell"]
-leads = {name: real.lead(suite) for name, suite in real.SUITES.items()}
+leads = {name: cart.lead(suite) for name, suite in cart.SUITES.items()}
 entrywise = [f"CART − {label(m)}" for m in ("average", "task_arithmetic", "ties", "consensus")]
 for name in ("our ViT", "EfficientNet-Lite0"):
     assert (leads[name].loc[entrywise, "low"] > 0).all()
@@ -129,15 +123,39 @@ for name in ("EfficientNet-Lite0", "MiniLM"):
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Merged over individual accuracy against the network's parameters, eight tasks, means over seeds: 0.4 and 1.4 million on small pictures, 3.4 million on the same pictures enlarged, 22.6 million on sentences.", "name": "fig-cart-sizes"}, "image": {"alt": "Eight lines over four networks, the lowest that of the pretrained model. They rise from 0.4 to 1.4 million parameters, fall for most methods at 3.4 million, and are far higher at 22.6 million. CART, TSV and Iso-C are above the other four at every size; the spread between methods is smallest at the largest network."}}
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
-for method, shares in real.sizes().iterrows():
+files = {0.4: "vision8-baselines-vit_small", 1.4: "vision8-baselines"}
+files |= {3.4: "imagenet8-baselines", 22.6: "sentences8-baselines"}
+sizes = pd.DataFrame({size: cart.normalised(file)["mean"] for size, file in files.items()})
+for method, shares in sizes.iterrows():
     ax.plot(shares.index, shares, "o-", color=colour(method), label=label(method))
 ax.set(xscale="log", xlabel="parameters, millions", ylabel="merged / individual, %")
-ax.set_xticks(list(real.SIZES), [f"{size:g}" for size in real.SIZES])
+ax.set_xticks(list(files), [f"{size:g}" for size in files])
 ax.legend(ncols=2, fontsize=10)
 plt.show()
 
-# %%
-real.networks()
+# %% tags=["hide-input"]
+from mergebook.lab.statistics import interval, plus_minus
+
+rows = {}
+for name, suite in cart.SUITES.items():
+    tasks, pairs, spectra = (
+        load_table(f"{suite}-geometry", part) for part in ("tasks", "pairs", "spectra")
+    )
+    in_few = spectra.query("centred and rank_ratio == 0.08").assign(kept=lambda t: 100 * t["kept"])
+    tasks["length"] *= 100
+    ranks = load_table("vision8-ranks") if suite == "vision8" else load_table(f"{suite}-surface")
+    at_one = ranks.query("method == 'cart' and scale == 1").groupby("rank_ratio")["accuracy"]
+    columns = {
+        "‖τ‖ / ‖θ₀‖, %": (tasks, "length", 1),
+        "cosine of τ": (pairs, "cosine", 3),
+        "in 8 % of rank, %": (in_few, "kept", 0),
+    }
+    rows[name] = {"parameters, 10⁶": f"{tasks['parameters'].iloc[0] / 1e6:.1f}"}
+    for text, (table, column, digits) in columns.items():
+        ends = interval(table.groupby("seed")[column].mean().tolist())
+        rows[name][text] = plus_minus(*ends, digits)
+    rows[name]["best rank at λ = 1, %"] = f"{100 * at_one.mean().idxmax():g}"
+pd.DataFrame(rows)
 
 # %% [markdown]
 # More parameters alone do not help, nor does ImageNet: on the same pictures EfficientNet keeps no more than our
@@ -151,13 +169,15 @@ real.networks()
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy on the same eight sets of pictures at 32 pixels after two ways of pretraining; 95 % intervals over seeds (three; five for our network).", "name": "fig-cart-pretraining"}, "image": {"alt": "Three sets of points in eight rows. EfficientNet after ImageNet rises from 29 percent untouched to 45 with CART, its experts reach 70. After our pretraining it stays at 30 to 33 whatever the method, and its experts reach 47. Our own network rises from 45 to above 60, its experts reach 80."}}
 kinds = ("pretrained", "average", "task_arithmetic", "ties", "iso_c", "tsv", "cart", "individual")
 fig, ax = plt.subplots(figsize=(7.6, 4.4))
-for k, (name, file) in enumerate(real.PRETRAININGS.items()):
+files = {
+    "lite8-baselines": ("Lite0 after ImageNet", plots.BLUE, "o"),
+    "lite8-baselines-lite0_small": ("Lite0 after our pretraining", plots.SKY, "s"),
+    "vision8-baselines": ("our ViT after our pretraining", plots.SILVER, "^"),
+}
+for k, (file, look) in enumerate(files.items()):
     reached = 100 * over_seeds(load_table(file), "method").loc[list(kinds)]
-    style = {"color": ("#0072b2", "#56b4e9", "#999999")[k], "fmt": "os^"[k], "ms": 7, "capsize": 3}
-    places = np.arange(len(kinds)) + 0.2 * (k - 1)
-    ax.errorbar(reached["mean"], places, xerr=reached["half_width"], label=name, **style)
-ax.set_yticks(range(len(kinds)), list(map(label, kinds)))
-ax.invert_yaxis()
+    plots.dots(ax, reached, look, kinds, shift=0.2 * (k - 1), ms=7)
+plots.name_axis(ax, map(label, kinds))
 ax.set_xlabel("mean test accuracy, %")
 ax.legend(fontsize=11)
 plt.show()
@@ -172,7 +192,11 @@ plt.show()
 # tasks, does not repair the merge but spoils it, since no expert was fine-tuned under others. Points gained:
 
 # %%
-written_both(real.recalibrated())
+table = load_table("imagenet8-batch_norm").query("method != 'individual'")
+methods = table["method"].unique()
+table["method"] += " " + table["statistics"]
+pairs = {label(method): (f"{method} measured", f"{method} merged") for method in methods}
+written_both(100 * both_intervals(table, pairs))
 
 # %% [markdown]
 # ## More tasks
@@ -181,15 +205,15 @@ written_both(real.recalibrated())
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Merged over individual accuracy with 8, 14 and 20 tasks; 95 % intervals over five seeds (our network) and three.", "name": "fig-cart-more"}, "image": {"alt": "Two panels. On our network CART, TSV and Iso-C fall together from 76 to 72 percent, and entry-wise methods from 68 to 66. On EfficientNet the entry-wise methods stay below 60, CART falls slowly from 75 to 72 percent, and TSV and Iso-C fall faster, to 67. The pretrained model rises in both."}}
 fig, axes = plt.subplots(1, 2, figsize=(9.6, 4.2), sharey=True)
-for ax, (name, family) in zip(axes, real.FAMILIES.items()):
-    shares = real.by_count(family)
-    for k, method in enumerate(real.METHODS):
+for ax, (name, family) in zip(axes, (("our ViT", "vision"), ("EfficientNet-Lite0", "imagenet"))):
+    parts = {count: cart.normalised(f"{family}{count}-baselines") for count in (8, 14, 20)}
+    shares = pd.concat(parts).swaplevel()
+    for k, (method, look) in enumerate(plots.method_looks(cart.METHODS).items()):
         rows = shares.loc[method]
-        style = {"color": colour(method), "marker": "o", "capsize": 3, "label": label(method)}
-        ax.errorbar(rows.index + 0.1 * (k - 3.5), rows["mean"], rows["half_width"], **style)
-    ax.set(title=name, xlabel="merged tasks", xticks=real.COUNTS)
+        curve(ax, rows.set_axis(rows.index + 0.1 * (k - 3.5)), look, ms=6)
+    ax.set(title=name, xlabel="merged tasks", xticks=list(parts))
 axes[0].set_ylabel("merged / individual, %")
-fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+plots.legend_outside(fig, ncols=4)
 plt.show()
 
 # %% [markdown]
@@ -197,11 +221,11 @@ plt.show()
 # it also leaves TSV and Iso-C behind as tasks become more. Its lead there, in points of accuracy:
 
 # %%
-real.written_leads({f"{count} tasks": f"imagenet{count}" for count in real.COUNTS})
+cart.written_leads({f"{count} tasks": f"imagenet{count}" for count in (8, 14, 20)})
 
 # %% tags=["remove-cell"]
 for count in (14, 20):
-    assert (real.lead(f"imagenet{count}")["low"] > 0).all()
+    assert (cart.lead(f"imagenet{count}")["low"] > 0).all()
 
 # %% [markdown]
 # For its Figure 7 the paper draws random subsets of 20 tasks; these are five for each of five seeds, with its
@@ -219,7 +243,7 @@ for method, part in counts.groupby("method", sort=False):
     ax.errorbar(counts["count"].unique(), mean, error, label=text, **style)
 bounds = load_table("vision20-task_counts", "bounds")
 floor = 100 * (bounds["pretrained"] / bounds["individual"]).mean()
-ax.axhline(floor, color="#8c8c8c", lw=1.5, ls=":")
+ax.axhline(floor, color=plots.GREY, lw=1.5, ls=":")
 ax.set(xlabel="merged tasks", ylabel="normalised accuracy, %", xticks=counts["count"].unique())
 ax.legend()
 plt.show()
@@ -235,17 +259,15 @@ plt.show()
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy against the kept rank on eight vision tasks, five seeds (bands: 95 % intervals). Centred vectors at three scales, uncentred ones at task arithmetic's usual scale.", "name": "fig-cart-bells"}, "image": {"alt": "Three bell-shaped curves of CART start and end at the level of the average. At scale 1 the peak is at 8 percent of the rank, at scale 2 near 12 percent, at scale 3 near 16 percent and highest, where a small rank falls far below the average. The uncentred curve rises and flattens without a peak, below all three peaks."}}
 curves = load_table("vision8-ranks")
-shades = {1.0: "#f4b183", 2.0: "#e8813a", 3.0: "#a34000"}
-lines = [("cart", scale, shade, f"CART, scale {scale:g}") for scale, shade in shades.items()]
-lines.append(("low_rank_task_arithmetic", 0.3, "#004a75", "uncentred, scale 0.3"))
+curves = curves.assign(rank=100 * curves["rank_ratio"], accuracy=100 * curves["accuracy"])
+shades = {1.0: plots.SAND, 2.0: plots.TAN, 3.0: plots.RUST}
+looks = {("cart", scale): (f"CART, scale {scale:g}", s, "o-") for scale, s in shades.items()}
+looks["low_rank_task_arithmetic", 0.3] = ("uncentred, scale 0.3", plots.NAVY, "o-")
 fig, ax = plt.subplots(figsize=(7.2, 4.8))
-for method, scale, shade, text in lines:
-    mean, half = cart.bell(curves, method, scale).to_numpy().T
-    ranks = 100 * np.sort(curves["rank_ratio"].unique())
-    ax.plot(ranks, mean, marker="o", ms=4, color=shade, label=text)
-    ax.fill_between(ranks, mean - half, mean + half, color=shade, alpha=0.25)
-ax.axvline(8, color="#8c8c8c", ls=":", lw=1.5)
-ax.text(8.4, 61.5, "8 %", color="#666666")
+by = {"by": ["method", "scale"], "looks": looks}
+plots.series(ax, curves, x="rank", y="accuracy", **by, band=True, ms=4)
+ax.axvline(8, color=plots.GREY, ls=":", lw=1.5)
+ax.text(8.4, 61.5, "8 %", color=plots.DARK)
 rank_axis(ax, scale="symlog", ticks=(0, 1, 2, 4, 8, 16, 32, 100))
 ax.set(ylabel="mean test accuracy, %", xlim=(0, 100))
 ax.legend()
@@ -257,12 +279,12 @@ plt.show()
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "CART's mean test accuracy over rank and scale with eight tasks, means over three seeds. Frame: the best cell.", "name": "fig-cart-planes"}, "image": {"alt": "Two heat maps of six ranks and six scales. In both a bright ridge runs from small rank and small scale to large rank and large scale, and falls off steeply below it, towards small ranks at large scales. The best cell lies on the ridge, at a larger rank or scale than 8 percent and scale 1."}}
 fig, axes = plt.subplots(2, 1, figsize=(7.6, 7.4))
-for ax, (name, suite) in zip(axes, real.PRETRAINED.items()):
-    wide = real.plane(suite).rename(index="{:.0%}".format, columns="{:g}".format)
+for ax, (name, suite) in zip(axes, cart.PRETRAINED.items()):
+    wide = cart.plane(suite).rename(index="{:.0%}".format, columns="{:g}".format)
     top = wide.to_numpy().max()
     heat_map(wide, ax, low=top - 30, high=top, digits=1, bar="accuracy, %")
-    row, column = real.best_cell(wide)
-    ax.add_patch(plt.Rectangle((column, row), 1, 1, fill=False, ec="#d55e00", lw=3))
+    row, column = divmod(wide.to_numpy().argmax(), wide.shape[1])
+    ax.add_patch(plt.Rectangle((column, row), 1, 1, fill=False, ec=plots.VERMILION, lw=3))
     ax.set(title=name, ylabel="kept rank")
 axes[-1].set_xlabel("scale λ")
 plt.show()
@@ -272,15 +294,30 @@ plt.show()
 # $\lambda = 1$, and even there MiniLM is best at a smaller rank. Where the plane is highest with four tasks, drawn
 # anew for each seed, and with all eight:
 
-# %%
-real.peaks()
+# %% tags=["hide-input"]
+rows = {}
+for name, suite in cart.PRETRAINED.items():
+    for count, part in ((4, "-4"), (8, "")):
+        wide = cart.plane(suite, part)
+        scale, rank = wide.unstack().idxmax()
+        rows[f"{name}, {count} tasks"] = {
+            "best rank": f"{rank:.0%}",
+            "best scale": f"{scale:g}",
+            "accuracy": f"{wide.to_numpy().max():.1f}",
+            "best rank at scale 1": f"{wide[1.0].idxmax():.0%}",
+            "accuracy there": f"{wide[1.0].max():.1f}",
+        }
+pd.DataFrame.from_dict(rows, orient="index")
 
 # %% [markdown]
 # With half of the tasks the best cell lies at a smaller rank on both networks: rank, scale and number of tasks are
 # one choice and not three. On our network, validation hardly ever chooses 8 %:
 
 # %% tags=["nbval-check-output"]
-for ratio, count in cart.chosen_ranks().items():
+files = [f"vision{count}-baselines{net}" for count in (8, 14, 20) for net in ("", "-vit_small")]
+chosen = pd.concat([load_table(file, "chosen")["settings"] for file in files])
+counts = chosen.map(lambda settings: settings["cart"]["rank_ratio"]).value_counts().sort_index()
+for ratio, count in counts.items():
     print(f"{ratio:.0%} of the rank: {count} of 30 runs")
 
 # %% [markdown]
@@ -297,18 +334,18 @@ for ratio, count in cart.chosen_ranks().items():
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: row-space interference of centred vectors on our network, with the reconstruction error. Middle and right: by how much it is higher than that of uncentred ones, for both norms; means over layers (bands: where nine of ten layers lie). Eight tasks; five seeds, and three on the real networks.", "name": "fig-cart-interference"}, "image": {"alt": "Left: with the norm over the kept values the interference falls with the rank; with the norm over all values it rises, while the reconstruction error falls. Middle: the lines of all three networks lie above zero everywhere. Right: they begin below zero at one percent of the rank and cross it at two to sixteen percent."}}
 spectra = load_table("vision8-interference", "curves").query("centred and rank_ratio > 0")
-norms = {"interference": ("#a34000", "kept"), "interference_all": ("#e8813a", "all")}
+norms = {"interference": (plots.RUST, "kept"), "interference_all": (plots.TAN, "all")}
 error = spectra.groupby("rank_ratio")["reconstruction"].mean()
 fig, axes = plt.subplots(1, 3, figsize=(10, 4.2))
 for ax, (column, (shade, text)) in zip(axes[1:], norms.items()):
     means = spectra.groupby("rank_ratio")[column].mean()
     axes[0].plot(100 * means.index, means, "o-", ms=4, color=shade, label=f"norm over {text}")
-    for (name, suite), tint in zip(real.SUITES.items(), ("#999999", "#0072b2", "#009e73")):
+    for (name, suite), tint in zip(cart.SUITES.items(), (plots.SILVER, plots.BLUE, plots.GREEN)):
         excess = cart.centred_excess(column, suite)
         ax.plot(100 * excess.columns, excess.mean(), "o-", ms=4, color=tint, label=name)
         low, high = excess.quantile(0.05), excess.quantile(0.95)
         ax.fill_between(100 * excess.columns, low, high, color=tint, alpha=0.15)
-    ax.axhline(0, color="#444444", lw=1)
+    ax.axhline(0, color=plots.DARK, lw=1)
     ax.set_title(f"norm over {text}")
 top = axes[0].get_ylim()[1]
 axes[0].plot(100 * error.index, top * error, "k--", label="R(k), rescaled")
@@ -326,7 +363,13 @@ plt.show()
 
 # %%
 norms_of = {"norm over kept": "interference", "norm over all": "interference_all"}
-shares = pd.concat({text: real.lower_layers(column) for text, column in norms_of.items()})
+measured = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 1.0]
+shares = {
+    (text, name): 100 * (cart.centred_excess(column, suite)[measured] < 0).mean()
+    for text, column in norms_of.items()
+    for name, suite in cart.SUITES.items()
+}
+shares = pd.DataFrame(shares).T.rename_axis(None, axis=1)
 shares.rename(columns="{:.0%} of the rank".format).round(0).astype(int)
 
 # %% tags=["remove-cell"]
@@ -367,15 +410,42 @@ for text, first, second in (("same", rows[:2], rows[:2]), ("orthogonal", rows[:2
 # **error**. Beside them: how often merged model and expert **agree** on the class, the **entropy** of
 # predictions, and the **distance** from the average in weight space.
 
+
+# %% tags=["hide-cell"]
+from mergebook.lab.statistics import crossed
+
+
+def ordered(suite):
+    """Spearman's correlation with accuracy, for the task itself and apart from the mean task."""
+    rows = {}
+    for quantity, sign in cart.SIGNS.items():
+        found = {"own": [], "apart": []}
+        for _, part in cart.points(suite).groupby("seed"):
+            pair = [
+                part.pivot(index=["rank_ratio", "scale"], columns="task", values=column)
+                for column in ("accuracy", quantity)
+            ]
+            for kind, shared in (("own", 0.0), ("apart", 1.0)):
+                centred = (wide.sub(shared * wide.mean(axis=1), axis=0) for wide in pair)
+                x, y = (wide.round(9).rank().sub(wide.round(9).rank().mean()) for wide in centred)
+                lengths = ((x**2).sum() * (y**2).sum()) ** 0.5
+                found[kind].append((sign * (x * y).sum() / lengths).fillna(0).tolist())
+        rows[quantity] = {kind: np.mean(values) for kind, values in found.items()}
+        for kind, values in found.items():
+            ends = crossed(np.array(values)).interval()
+            rows[quantity] |= dict(zip((f"{kind}_low", f"{kind}_high"), ends))
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Spearman's correlation with test accuracy over CART's plane of rank and scale, per task; signs such that 1 is a perfect guide. Filled: as it is; open: what sets the task apart from the mean over tasks. 95 % intervals over seeds and tasks.", "name": "fig-cart-told"}, "image": {"alt": "Two panels with six rows. In both, agreement with the expert is the best guide, and keeps more than half of its correlation when the mean over tasks is taken off. Error and entropy order both planes, less well; on EfficientNet entropy falls to zero apart from the mean. Interference orders only EfficientNet's plane, signal neither; distance is zero apart from the mean by construction."}}
 fig, axes = plt.subplots(1, 2, figsize=(8.4, 3.8), sharey=True, sharex=True)
-for ax, (name, suite) in zip(axes, real.PRETRAINED.items()):
-    rows = real.correlations(suite)
-    for kind, shift, face in (("own", -0.15, "#a34000"), ("apart", 0.15, "white")):
+for ax, (name, suite) in zip(axes, cart.PRETRAINED.items()):
+    rows = ordered(suite)
+    for kind, shift, face in (("own", -0.15, plots.RUST), ("apart", 0.15, "white")):
         for y, ends in enumerate(rows[[f"{kind}_low", f"{kind}_high"]].to_numpy()):
-            ax.plot(ends, (y + shift, y + shift), color="#a34000", lw=1.5)
-        ax.plot(rows[kind], np.arange(len(rows)) + shift, "o", color="#a34000", mfc=face)
-    ax.axvline(0, color="#8c8c8c", lw=1)
+            ax.plot(ends, (y + shift, y + shift), color=plots.RUST, lw=1.5)
+        ax.plot(rows[kind], np.arange(len(rows)) + shift, "o", color=plots.RUST, mfc=face)
+    ax.axvline(0, color=plots.GREY, lw=1)
     ax.set(title=name, xlabel="rank correlation", yticks=range(len(rows)), xlim=(-1, 1))
     ax.set_yticklabels(rows.index)
 axes[0].invert_yaxis()
@@ -390,10 +460,10 @@ plt.show()
 # against the plane's best point:
 
 # %%
-written({name: real.picked(suite) for name, suite in real.PRETRAINED.items()})
+written({name: cart.picked(suite) for name, suite in cart.PRETRAINED.items()})
 
 # %% tags=["remove-cell"]
-lost = {name: real.picked(suite) for name, suite in real.PRETRAINED.items()}
+lost = {name: cart.picked(suite) for name, suite in cart.PRETRAINED.items()}
 assert lost["MiniLM"]["mean"].idxmin() == "agreement"
 pair = lost["EfficientNet-Lite0"].loc[["agreement", "entropy"]]
 assert pair["mean"].diff().abs().iloc[1] < 0.2 < pair["half_width"].min()
@@ -408,10 +478,14 @@ assert pair["mean"].diff().abs().iloc[1] < 0.2 < pair["half_width"].min()
 # CART. It starts at the settings that validation chose.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Points that AdaMerging gains over the merge that it starts from, eight tasks. Thick: 95 % intervals over seeds; thin: over seeds and tasks. Our network was measured by layer only.", "name": "fig-cart-adapted"}, "image": {"alt": "Three panels of three rows. On our network all gains are about zero. On EfficientNet CART gains two points by layer, with an interval that reaches zero, and task arithmetic and TIES lose two by task. On MiniLM task arithmetic and TIES gain one and a half points by layer, and CART nothing."}}
+bases = ("task_arithmetic", "ties", "cart")
+pairs = {label(base): (f"adamerging+{base}", base) for base in bases}
 fig, axes = plt.subplots(1, 3, figsize=(10, 3.6), sharey=True, sharex=True)
-for ax, (name, suite) in zip(axes, real.SUITES.items()):
-    forest(real.adapted_gains(suite), ax, list(map(colour, real.BASES)))
-    ax.axvline(0, color="#8c8c8c", lw=1)
+for ax, (name, suite) in zip(axes, cart.SUITES.items()):
+    parts = cart.by_granularity(load_table(f"{suite}-adaptation"))
+    gains = {f"by {kind}": 100 * both_intervals(part, pairs) for kind, part in parts.items()}
+    forest(gains, ax, list(map(colour, bases)))
+    ax.axvline(0, color=plots.GREY, lw=1)
     ax.set(title=name, xlabel="points gained")
 fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2)
 plt.show()
@@ -424,14 +498,24 @@ plt.show()
 # no more there than our 50 larger ones, points gained on CART by layer:
 
 # %%
-written_both(real.adapted_slowly())
+rows = {}
+for file in ("imagenet8-adaptation", "imagenet8-adaptation-500"):
+    used = load_result(file)["provenance"]["settings"]
+    name = f"{used['steps']} steps of {used['learning_rate']:g}"
+    by_layer = cart.by_granularity(load_table(file))["layer"]
+    rows[name] = 100 * both_intervals(by_layer, {"": ("adamerging+cart", "cart")})
+written_both(pd.concat(rows).droplevel(1))
 
 # %% [markdown]
 # On our network nothing moves; yet there is something to gain. The same coefficients
 # on CART, learned there by entropy and from training labels, points above CART:
 
 # %%
-written_both(cart.learned_coefficients())
+table = load_table("vision8-coefficients")
+rate = table["rate"].map(", rate {:g}".format).where(table["rate"] > 0, "")
+table["method"] = table["method"].str.replace("_", "-") + rate
+names = [name for name in table["method"].unique() if name != "cart"]
+written_both(100 * both_intervals(table, {name: (name, "cart") for name in names}))
 
 # %% [markdown]
 # Labels find better coefficients at both rates, clearly so at the larger one; entropy at that rate makes predictions
@@ -446,7 +530,7 @@ written_both(cart.learned_coefficients())
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy of compressed experts, less that of the experts themselves, against the storage that one more task takes; eight tasks, 95 % intervals over seeds. An expert takes 32 bits per weight. Our network was measured with the rest averaged only.", "name": "fig-cart-storage"}, "image": {"alt": "Three panels; zero is the experts. On our network the dashed line rises from 13 points below to five, and TALL masks at one bit lie above all of it. On EfficientNet both lines rise alike to about one point below at eight bits; at one bit TALL masks lie four points below, far above the line. On MiniLM all is within three points of the experts, and the solid line lies ten times as far right as the dashed one, at the same height."}}
 fig, axes = plt.subplots(1, 3, figsize=(10, 4.4), sharey=True)
-for ax, (name, suite) in zip(axes, real.SUITES.items()):
+for ax, (name, suite) in zip(axes, cart.SUITES.items()):
     bits = cart.bits_per_weight(suite)
     steps = {kind: (kind, "individual") for kind in bits.index}
     lost = 100 * paired(cart.compressed(suite), steps)
@@ -495,17 +579,26 @@ zoo = load_zoo(suite, device=DEVICE)
 average = ml.merge("average", zoo.experts)
 RATIOS = [0, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.4, 1]
 EIGHT = RATIOS.index(0.08)
-walk = landscape.path(zoo, RATIOS)
+merges = (merge_zoo("cart", zoo, rank_ratio=ratio) for ratio in RATIOS)
+walk = torch.stack([ml.flatten(merged) for merged in merges]) - ml.flatten(average)
 plane = Plane.principal(average, walk)
 loops = {scale: scale * (walk @ plane.axes.T).numpy() for scale in (1.0, 2.0, 3.0)}
-straight = landscape.uncentred_path(zoo, RATIOS[::3], plane)
+uncentred = [merge_zoo("low_rank_task_arithmetic", zoo, rank_ratio=r) for r in RATIOS[::3]]
+straight = np.array([plane.place(merged) for merged in uncentred])
 
 # %% tags=["hide-cell"]
+from itertools import product
+
 from mergebook.lab.comparison import cut
 
 few = cut(zoo, 16)
-xs, ys = landscape.window(np.concatenate([straight, *loops.values()]), size=9)
-table = landscape.loss_map(few, plane, xs, ys)
+places = np.concatenate([straight, *loops.values()])
+edge = 0.2 * np.ptp(places, axis=0)
+xs, ys = np.linspace(places.min(0) - edge, places.max(0) + edge, 9).T
+grid = ((point, plane.model(*point)) for point in product(xs.tolist(), ys.tolist()))
+table = ml.evaluate_many(few.model, grid, few.heads, few.suite, autocast=True)
+table[["x", "y"]] = table["candidate"].tolist()
+table = table.groupby(["y", "x"])["loss"].mean().unstack()
 for loop in loops.values():
     assert np.abs(loop[[0, -1]]).max() < 1e-3 * np.abs(loop).max(), "the ends are the average"
 
@@ -513,11 +606,11 @@ for loop in loops.values():
 fig, ax = plt.subplots(figsize=(7.6, 6))
 fig.colorbar(contours(table, ax), ax=ax, label="mean test loss, nats", format="%.1f")
 for scale, loop in loops.items():
-    ax.plot(*loop.T, color="#d55e00", lw=1.2 + 0.5 * scale, ls="-" if scale == 1 else "--")
-    ax.plot(*loop[EIGHT], "*", ms=15, color="#d55e00", mec="white")
-    style = {"xytext": (9, 4), "textcoords": "offset points", "color": "#a34000"}
+    ax.plot(*loop.T, color=plots.VERMILION, lw=1.2 + 0.5 * scale, ls="-" if scale == 1 else "--")
+    ax.plot(*loop[EIGHT], "*", ms=15, color=plots.VERMILION, mec="white")
+    style = {"xytext": (9, 4), "textcoords": "offset points", "color": plots.RUST}
     ax.annotate(f"λ = {scale:g}", loop[EIGHT], **style)
-ax.plot(*straight.T, color="#009e73", marker="o", ms=3)
+ax.plot(*straight.T, color=plots.GREEN, marker="o", ms=3)
 names = {"pretrained": straight[0], "average": (0, 0), "task arithmetic": straight[-1]}
 for (text, spot), lift in zip(names.items(), (9, -15, -29)):
     ax.plot(*spot, "ko", ms=7)

@@ -51,17 +51,20 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
+from torch.nn.functional import cross_entropy, l1_loss
 
 import mergelib as ml
-from mergebook import load_suite, load_zoo
+from mergebook import load_suite, load_zoo, plots
 from mergebook.chapters import adapting
 from mergebook.lab.comparison import cut, examples_of, individual
 from mergebook.lab.results import load_table
-from mergebook.plots import colour, heat_map, use_style
+from mergebook.lab.statistics import both_intervals
+from mergebook.plots import GREEN, VERMILION, colour, heat_map
+from mergelib.problems.calling import features
 from mergelib.procedures.fisher import diagonal_fisher
 from mergelib.procedures.regmean import layer_grams
 
-use_style()
+plots.use_style()
 pd.set_option("display.max_colwidth", None)
 ml.methods().query("family == 'procedure'")[["needs"]]
 
@@ -166,7 +169,7 @@ way = way.astype(float)
 fig, ax = plt.subplots(figsize=(6.4, 4))
 start = way.iloc[0]
 ax.plot(start["entropy"], 100 * start["accuracy"], "o", ms=10, color=colour("task_arithmetic"))
-for title, shade in (("AdaMerging", "#009e73"), ("Concrete", "#d55e00")):
+for title, shade in (("AdaMerging", GREEN), ("Concrete", VERMILION)):
     end = way.loc[title]
     tips = (end["entropy"], 100 * end["accuracy"]), (start["entropy"], 100 * start["accuracy"])
     ax.annotate("", *tips, arrowprops={"arrowstyle": "->", "color": shade, "lw": 2.5})
@@ -224,17 +227,25 @@ plt.show()
 # %%
 first_task = next(iter(zoo.experts))
 chance = torch.Generator().manual_seed(SEED)
-examples, batch = adapting.batch_fisher(zoo, first_task, calibration[first_task][0], chance)
+expert, head = zoo.experts[first_task], zoo.heads[first_task]
+leaves = {key: expert[key].clone().requires_grad_() for key, _ in zoo.model.named_parameters()}
+inputs = zoo.suite.transforms[first_task](calibration[first_task][0].to(DEVICE))
+logits = head(torch.func.functional_call(zoo.model.eval(), {**expert, **leaves}, (inputs,)))
+drawn = torch.multinomial(logits.detach().cpu().softmax(1), 1, generator=chance)[:, 0].to(DEVICE)
+slopes = torch.autograd.grad(cross_entropy(logits, drawn), list(leaves.values()))
+exact = diagonal_fisher(zoo.model, expert, head, inputs, drawn)
+examples = torch.cat([exact[key].flatten() for key in leaves])
+batch = len(inputs) * torch.cat([slope.flatten() for slope in slopes]).square()
 print(f"sum of one batch: {batch.sum() / examples.sum():.2f} of the per-example one")
 print(f"correlation over weights: {torch.stack([examples, batch]).corrcoef()[0, 1]:.2f}")
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Ratio of the squared batch gradient, times its size of 100, to the per-example Fisher information, over all weights of one expert. A good estimate would lie at 1.", "name": "fig-adapt-fisher-ratio"}, "image": {"alt": "A histogram on a logarithmic axis from one ten-thousandth to ten. The ratios spread over several orders of magnitude, with a long tail to small values, much like the curve of a chi-square distribution with one degree of freedom that is drawn over it, only somewhat narrower around 1."}}
 ratios = (batch / examples.clamp(min=1e-30)).clamp(1e-5, 100).log10().cpu().numpy()
 fig, ax = plt.subplots(figsize=(7.2, 3.8))
-ax.hist(ratios, bins=np.linspace(-4, 1.5, 80), density=True, color="#56b4e9", label="weights")
+ax.hist(ratios, bins=np.linspace(-4, 1.5, 80), density=True, color=plots.SKY, label="weights")
 grid = np.logspace(-4, 1.5, 300)
 density = grid * np.log(10) * np.exp(-grid / 2) / np.sqrt(2 * np.pi * grid)
-ax.plot(np.log10(grid), density, color="#d55e00", label=r"$\chi^2_1$")
+ax.plot(np.log10(grid), density, color=VERMILION, label=r"$\chi^2_1$")
 ax.axvline(0, color="black", ls=":", lw=1.5)
 ax.set(xlabel="batch estimate / Fisher information", ylabel="density")
 ax.set_xticks([-4, -3, -2, -1, 0, 1], ["0.0001", "0.001", "0.01", "0.1", "1", "10"])
@@ -268,8 +279,10 @@ told["total Fisher"] /= told["total Fisher"].min()
 told.round(2)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "What each expert weighs in the Fisher merge, mean over the matrices of each part of the network. An equal say would be one eighth, 0.125.", "name": "fig-adapt-fisher-shares"}, "image": {"alt": "A heat map with a row for each expert and a column for each part of the network. One row, that of the expert with the most Fisher information, stands out in every part with around 0.4, while most other entries lie near or below 0.1."}}
-shares = adapting.fisher_shares(information)
-means = {key: share.flatten(1).mean(1).tolist() for key, share in shares.items()}
+means = {}
+for key in next(iter(information.values())):
+    stack = torch.stack([own_part[key] for own_part in information.values()]).clamp(min=1e-6)
+    means[key] = (stack / stack.sum(0)).flatten(1).mean(1).tolist()
 fig, ax = plt.subplots(figsize=(9, 4.8))
 by_place = adapting.by_place(pd.DataFrame(means, index=list(zoo.experts)), zoo.pretrained)
 heat_map(by_place, ax, low=0, high=0.5, digits=2, bar="share of the weight")
@@ -335,9 +348,17 @@ assert torch.allclose(by_hand.float(), regmean.state[key], atol=1e-4)
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Error of every linear layer against its experts, given the inputs that these get, as a share of the outputs' squares. Mean over the tasks, on validation pictures.", "name": "fig-adapt-regmean"}, "image": {"alt": "Two curves over sixteen linear layers from first to last. The average's error grows with depth, with peaks at the second layers of the later MLPs; RegMean's lies below it in every layer, at between a third and two thirds of it, and has no such peaks."}}
 states = {"average": average, "RegMean": regmean.state}
 pictures = {name: inputs for name, (inputs, _) in examples_of(zoo, 100, "validation").items()}
-errors = adapting.layer_errors(zoo, states, pictures)
+errors = {name: {} for name in states}
+for task, expert in zoo.experts.items():
+    moments = layer_grams(zoo.model, expert, pictures[task], transform=zoo.suite.transforms[task])
+    for key, gram in moments.items():
+        size = ((expert[key].double() @ gram) * expert[key]).sum()
+        for name, state in states.items():
+            gap = (state[key] - expert[key]).double()
+            errors[name].setdefault(key, []).append(float(((gap @ gram) * gap).sum() / size))
+errors = pd.DataFrame({name: pd.DataFrame(found).mean() for name, found in errors.items()})
 fig, ax = plt.subplots(figsize=(8, 4.2))
-for title, shade in (("average", colour("average")), ("RegMean", "#009e73")):
+for title, shade in (("average", colour("average")), ("RegMean", GREEN)):
     ax.plot(range(len(errors)), 100 * errors[title], "o-", color=shade, label=title)
 layers = [key.removeprefix("blocks.").removesuffix(".weight") for key in errors.index]
 ax.set_xticks(range(len(layers)), layers, rotation=50, ha="right", rotation_mode="anchor")
@@ -376,7 +397,15 @@ print(f"more than half is left in {(ratio > 0.5).sum()} of {len(ratio)} layers")
 quick = {"steps": 300, "learning_rate": 3e-3}
 mended = trials.adapt("Surgery on average", "surgery", calibration, **quick)
 mend = {name: head[0] for name, head in mended.heads.items()}
-bias = adapting.representation_bias(zoo, average, mend)
+bias = {}
+for name, task in zoo.suite.tasks.items():
+    ours, theirs = (
+        features(zoo.model, state, task.test.inputs, transform=task.transform)
+        for state in (average, zoo.experts[name])
+    )
+    after = l1_loss(mend[name](ours), theirs).item()
+    bias[name] = {"before": l1_loss(ours, theirs).item(), "after": after}
+bias = pd.DataFrame(bias).T
 bias.mean().round(2)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The average before and after surgery on a hundred training pictures per task: representation bias (left) and accuracy (right) on the test pictures, by task. Black diamonds: the expert.", "name": "fig-adapt-surgery"}, "image": {"alt": "Two panels with a row for each task. Left, a bar for each task runs from a larger to a smaller L1 distance; the largest biases shrink most. Right, a bar for each task runs from lower to higher accuracy, often about half the way to the expert's diamond."}}
@@ -387,9 +416,9 @@ pairs = (
     (100 * before, 100 * after, "test accuracy, %"),
 )
 for ax, (left, right, axis) in zip(axes, pairs):
-    ax.hlines(range(len(left)), left, right, color="#c8c8c8", lw=5)
+    ax.hlines(range(len(left)), left, right, color=plots.LIGHT, lw=5)
     ax.scatter(left, range(len(left)), s=60, color=colour("average"), label="average", zorder=3)
-    ax.scatter(right, range(len(left)), s=60, color="#d55e00", label="after surgery", zorder=3)
+    ax.scatter(right, range(len(left)), s=60, color=VERMILION, label="after surgery", zorder=3)
     ax.set(xlabel=axis, yticks=range(len(left)), yticklabels=list(left.index), xlim=(0, None))
 axes[1].scatter(100 * own, range(len(bias)), marker="D", color="black", label="expert")
 axes[1].set_xlim(0, 100)
@@ -432,10 +461,10 @@ table[["accuracy", "sees", "labels"]]
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy of each procedure at a hundred pictures per task on one seed. Colours: what it was given, the labels that chose its hyperparameters included.", "name": "fig-adapt-ladder"}, "image": {"alt": "A row for each procedure, sorted by accuracy. Surgery on the test pictures and surgery on tuned CART stand at the top, then surgery on the average, CART tuned on labels, and CART as published. RegMean and AdaMerging follow, then task arithmetic. The greedy soup, the average, both Fisher merges and Concrete lie at the bottom."}}
 KINDS = {
-    "nothing": "#8c8c8c",
-    "pictures": "#0072b2",
-    "test pictures": "#cc79a7",
-    "labels": "#d55e00",
+    "nothing": plots.GREY,
+    "pictures": plots.BLUE,
+    "test pictures": plots.PINK,
+    "labels": VERMILION,
 }
 kinds = table["sees"].where(table["labels"] == 0, "labels")
 fig, ax = plt.subplots(figsize=(7.2, 5.6))
@@ -470,8 +499,9 @@ PAIRS = {
     "CART − RegMean": ("cart", "regmean"),
     "CART − AdaMerging": ("cart", "adamerging"),
 }
-seeds = adapting.over_seeds_and_tasks(PAIRS, "vision8-procedures")
-seeds.rename(columns={"half_width": "±"}).round(1)
+seeds = 100 * both_intervals(load_table("vision8-procedures"), PAIRS)
+seeds = seeds.rename(columns={"mean": "points", "half_width": "±"})
+seeds.round(1)
 
 # %% [markdown]
 # **Surgery gains most.** On the average it adds a dozen points there. It is three points above tuned CART on these
@@ -604,7 +634,16 @@ print(f"by hand {expected:.2f}, average {2.5}")
 # A `Linear` layer that is the identity minus a vector stands in for the module (`adapting.mean_shift`).
 
 # %%
-heads = {t: adapting.mean_shift(zoo, average, t, calibration[t][0]) for t in zoo.experts}
+heads = {}
+for name, task in zoo.suite.tasks.items():
+    ours, theirs = (
+        features(zoo.model, state, calibration[name][0], transform=task.transform)
+        for state in (average, zoo.experts[name])
+    )
+    move = torch.nn.Linear(ours.shape[1], ours.shape[1]).to(ours).requires_grad_(False)
+    torch.nn.init.eye_(move.weight)
+    move.bias.copy_(-(ours - theirs).mean(0))
+    heads[name] = torch.nn.Sequential(move, zoo.heads[name])
 moved = adapting.judge(zoo, average, heads)["accuracy"].mean()
 share = (moved - before.mean()) / (after.mean() - before.mean())
 print(f"the mean shift brings {100 * share:.0f} % of surgery's gain")

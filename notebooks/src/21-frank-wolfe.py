@@ -140,19 +140,49 @@ downhill = (downhill / length).cpu().numpy()
 width = float(downhill @ (chosen - here))
 print(f"gap {walks['hard'][2]['gap'][0]:.3f}, strip times slope {width * length:.3f}")
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "A real loss on the plane through three experts. The triangle is their hull. The shaded strip between the dashed level lines of the first step is the gap: its width times the length of the gradient. Hard Frank-Wolfe zigzags to the lowest point, soft Frank-Wolfe gets there in one step.", "name": "fig-fw-plane"}, "image": {"alt": "Contours of a bowl whose lowest point lies inside a triangle of three experts. From the top corner an arrow points downhill; two dashed lines across it bound a shaded strip that reaches to the lower left corner, the vertex s. The hard path goes half way to that corner, then turns towards the right one, and ends at the bottom after ever shorter turns; the soft path goes there at once."}}
+# %% tags=["remove-cell"]
 import matplotlib.pyplot as plt
 
-from mergebook.frank_wolfe.draw.hull import draw_gap, draw_hull, hard_path
-from mergebook.plots import colour, use_style
+from mergebook import plots
+from mergebook.plots import BLACK, BROWN, GREY, ORANGE, colour
 
-use_style()
+plots.use_style()
+hard, soft = [here], np.array([here, plane.place(walks["soft"][0])])
+for vertex, moved in zip(*(walks["hard"][2][name] for name in ("vertex", "moved"))):
+    hard.append(hard[-1] + moved * (corners[vertex] - hard[-1]))
+
+
+def draw_gap(ax):
+    """The strip between two level lines of the linear loss, its width, and an arrow downhill."""
+    normal = np.array([-downhill[1], downhill[0]])
+    near, aside = np.array([here - 20 * normal, here + 20 * normal]), here - 1.8 * normal
+    far, across = near + width * downhill, {"arrowstyle": "<|-|>", "color": BROWN}
+    ax.fill(*np.concatenate([near, far[::-1]]).T, color=ORANGE, alpha=0.13, lw=0)
+    for line in (near, far):
+        ax.plot(*line.T, "--", color=BROWN, lw=1.3)
+    ax.annotate("", here + 1.7 * downhill, here, arrowprops={"arrowstyle": "-|>", "lw": 2.4})
+    ax.text(*(here + 1.6 * downhill + 0.1 * normal), r"$-\nabla\ell$", fontsize=14)
+    ax.annotate("", aside + width * downhill, aside, arrowprops=across)
+    place = aside + 0.4 * width * downhill - 0.1 * normal
+    ax.text(*place, r"$g/\|\nabla\ell\|$", ha="right", fontsize=14)
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "A real loss on the plane through three experts. The triangle is their hull. The shaded strip between the dashed level lines of the first step is the gap: its width times the length of the gradient. Hard Frank-Wolfe zigzags to the lowest point, soft Frank-Wolfe gets there in one step.", "name": "fig-fw-plane"}, "image": {"alt": "Contours of a bowl whose lowest point lies inside a triangle of three experts. From the top corner an arrow points downhill; two dashed lines across it bound a shaded strip that reaches to the lower left corner, the vertex s. The hard path goes half way to that corner, then turns towards the right one, and ends at the bottom after ever shorter turns; the soft path goes there at once."}}
 fig, ax = plt.subplots(figsize=(7.2, 6.2))
-draw_hull(ax, surface, (xs, ys), corners, chosen)
-draw_gap(ax, here, downhill, width)
-hard = hard_path(walks["hard"][2], corners, targets[0])
-soft = np.array([here, plane.place(walks["soft"][0])])
-ax.plot(*hard.T, "o-", color=colour("cart"), ms=4, label="hard", zorder=4)
+across, upwards = (np.linspace(side[0], side[-1], 160) for side in (xs, ys))
+heights = surface(upwards, across)
+lines = ax.contour(across, upwards, heights, levels=22, cmap="cividis", linewidths=1.1)
+ax.clabel(lines, lines.levels[1::3].tolist(), fmt="%.2f", fontsize=9)
+ax.fill(*outline.T, facecolor="none", edgecolor="black", lw=1.8)
+for name, corner in corners.items():
+    text = f"{name} = s" if np.allclose(corner, chosen) else name
+    shift, style = 0.3 if corner[1] > 1 else -0.5, {"fontweight": "bold", "zorder": 6}
+    spot = ax.text(corner[0], corner[1] + shift, text, ha="center", **style)
+    spot.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5})
+ax.grid(visible=False)
+ax.set(aspect="equal", xlim=(xs[0], xs[-1]), ylim=(ys[0], ys[-1]), xlabel="distance in weights")
+draw_gap(ax)
+ax.plot(*np.array(hard).T, "o-", color=colour("cart"), ms=4, label="hard", zorder=4)
 ax.plot(*soft.T, "D-", color=colour("tsv"), ms=7, label="soft", zorder=3)
 ax.legend(loc="upper right")
 plt.show()
@@ -555,7 +585,7 @@ shades = [colour("task_arithmetic"), colour("average"), colour("tsv"), colour("c
 for (name, history), shade in zip(runs.items(), shades):
     least = history["gap"].cummin().clip(lower=1e-6)
     ax.plot(least.index[1:], least[1:], color=shade, label=name)
-for (name, bound), shade in zip(bounds.items(), ("black", "#8c8c8c", "#b8a100")):
+for (name, bound), shade in zip(bounds.items(), (BLACK, GREY, colour("slerp"))):
     ax.plot(steps, bound, "--", color=shade, label=f"{name} bound")
 ax.set(xscale="log", yscale="log", xlabel="steps", ylabel="smallest gap so far", ylim=(3e-3, 200))
 ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
@@ -605,7 +635,7 @@ counts = np.arange(1, 12)
 for (name, (_, _, history)), shade in zip(real.items(), shades[1:]):
     ax.plot(history["step"], history["gap"], "o-", ms=4, color=shade, label=name)
 for name, bound, shade in (
-    ("Theorem 1", soft_bound, "black"), ("classical", classical_bound, "#8c8c8c"),
+    ("Theorem 1", soft_bound, BLACK), ("classical", classical_bound, GREY),
 ):  # fmt: skip
     values = [bound(excess, curvature, wide, int(s)) for s in counts]
     ax.plot(counts, values, "--", color=shade, label=f"{name} bound")

@@ -62,19 +62,21 @@ DEVICE = "cpu"
 # strangers. The hard variant picks one expert's tensor for each layer and goes part of the way.
 
 # %%
+import math
+
 import matplotlib.pyplot as plt
 import pandas as pd
 
 import mergelib as ml
-from mergebook import load_suite, load_zoo
+from mergebook import load_suite, load_zoo, plots
 from mergebook.frank_wolfe import read as fw
-from mergebook.frank_wolfe.draw import walks as figures
+from mergebook.frank_wolfe.draw import pool_curves
 from mergebook.lab.results import load_table
-from mergebook.lab.statistics import both_intervals, written_both
-from mergebook.plots import forest, heat_map, use_style
+from mergebook.lab.statistics import both_intervals, over_seeds, written_both
+from mergebook.plots import BLACK, BLUE, GREEN, GREY, VERMILION, forest, heat_map
 from mergebook.suites.models import scale_pixels
 
-use_style()
+plots.use_style()
 zoo = load_zoo(load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE)
 targets = list(zoo.experts)[:4]
 splits = {name: zoo.suite.tasks[name].train for name in targets}
@@ -94,7 +96,9 @@ walk.history.round(4)
 # column sums to one. Averaged over the tensors of each block, they also say who was used:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean coefficient of every expert and of the start in each part of the network. The first four experts belong to the target tasks.", "name": "fig-fw-coefficients"}, "image": {"alt": "A table of colours, rows for the experts and the start, columns for the parts of the network. The target experts carry most of the weight, unevenly; experts of other tasks have a share in many parts, too, and the start almost none."}}
-shares = fw.block_shares(walk.coefficients)
+parts = [key.split(".") for key in walk.coefficients]
+blocks = [".".join(each[: 2 if each[0] == "blocks" else 1]) for each in parts]
+shares = walk.coefficients.T.groupby(blocks, sort=False).mean().T
 fig, ax = plt.subplots(figsize=(7.6, 4.4))
 heat_map(shares, ax, low=0, high=float(shares.max(axis=None)), digits=2, bar="mean coefficient")
 ax.tick_params(axis="x", rotation=40)
@@ -128,12 +132,32 @@ for unit, result in (("layer", walk), ("task", whole)):
 # expert looks better than it is; [](20-adapting-with-data) gives it held-out ones. Its row says little here.
 
 # %%
-table = fw.procedures_table()
+learned = load_table("vision8-coefficients").query("method == 'cross_entropy'")
+best = learned.groupby("rate")["accuracy"].mean().idxmax()
+masked = {"concrete": "concrete, long", "task_arithmetic": "task_arithmetic, masked"}
+parts = [load_table("vision8-procedures"), learned.query("rate == @best").assign(method="labels")]
+parts.append(load_table("vision8-concrete").replace({"method": masked}))
+table = pd.concat(parts, ignore_index=True)
 seconds = load_table("vision8-procedures", "cost").groupby("method")["seconds"].mean()
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean test accuracy on eight vision tasks with a hundred training pictures a task, 95 % intervals over the seeds, and seconds on one thread of a shared processor: only their ratios mean something, and starts are not counted. Colours tell what data a method sees, validation pictures apart.", "name": "fig-data-ladder"}, "image": {"alt": "A row for each method. From the bottom: pretrained; Concrete, soup, average, walks inside the hull and Fisher close together; multi-task training, task arithmetic, AdaMerging, walks from it and RegMean two to four points higher; CART and walks from it five above; learned coefficients and Surgery on the average; Surgery on CART; individual experts."}}
 fig, ax = plt.subplots(figsize=(7.6, 8.2))
-figures.procedure_dots(table.query("method not in @fw.LONG"), seconds, ax)
+given = dict.fromkeys(("pretrained", "average", "task_arithmetic", "cart"), "no data")
+given |= dict.fromkeys(("fisher", "regmean", "adamerging", "concrete"), "unlabelled")
+given |= {"surgery": "unlabelled", "surgery+cart": "unlabelled", "individual": "experts"}
+shades = {"no data": GREY, "unlabelled": BLUE, "labelled": VERMILION, "experts": BLACK}
+means = over_seeds(table.query("method not in @fw.LONG"), "method").sort_values("mean")
+for row, (method, (mean, half)) in enumerate((100 * means).iterrows()):
+    shade = shades[given.get(method, "labelled")]
+    ax.errorbar(mean, row, xerr=half, fmt="o", ms=8, capsize=4, color=shade)
+    cost = f"   ({seconds[method]:.0f} s)" if method in seconds else ""
+    ax.text(mean + half + 0.7, row, f"{mean:.1f}{cost}", va="center", fontsize=10)
+ax.set(yticks=range(len(means)), yticklabels=[*map(fw.short, means.index)])
+ax.set_xlabel("mean test accuracy, %")
+ax.set_xlim(None, 100 * means["mean"].max() + 8)
+for kind, shade in shades.items():
+    ax.plot([], [], "o", ms=8, color=shade, label=kind)
+ax.legend(loc="lower right")
 plt.show()
 
 # %% [markdown]
@@ -143,7 +167,7 @@ plt.show()
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Differences in mean test accuracy on vision8, with two 95 % intervals: thick, Student's over five seeds; thin, over seeds and tasks, whose ends are written at the right. FW is soft, by layer.", "name": "fig-fw-rivals"}, "image": {"alt": "Both intervals are above zero for RegMean, CART, coefficients learned on CART, and Surgery, and below it for Concrete. Fisher and Frank-Wolfe over the average, AdaMerging over task arithmetic, Frank-Wolfe over its starts, and learned coefficients over the walk have a thick interval above zero and a thin one that crosses it."}}
 fig, ax = plt.subplots(figsize=(8.6, 5.0))
-forest({"": 100 * both_intervals(table, fw.RIVALS)}, ax, ["#0072b2"] * len(fw.RIVALS), digits=2)
+forest({"": 100 * both_intervals(table, fw.RIVALS)}, ax, [BLUE] * len(fw.RIVALS), digits=2)
 ax.axvline(0, color="black", lw=1)
 ax.set_xlabel("difference, points")
 plt.show()
@@ -178,7 +202,19 @@ assert list(kinds.index[kinds["low"] * kinds["high"] > 0]) == ["paper's pairing:
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Calibration loss and gap of the four combinations, from the pretrained model, means over the seeds. The soft step keeps the current point, which the paper's does not. Gaps by layer are of a larger set, the product of the tensors' hulls.", "name": "fig-fw-kinds"}, "image": {"alt": "Two panels. The calibration loss of the soft kinds drops to its end in one or two steps, that of the hard ones step by step, and by layer ends below by task. The gaps fall towards zero, the soft ones at once."}}
 history = load_table("vision8-procedures", "history")
 fig, axes = plt.subplots(1, 2, figsize=(8.6, 4.0))
-figures.kind_curves(history, axes)
+looks = {
+    f"frank_wolfe {variant}, by {unit}": (f"{variant}, {unit}", shade, line)
+    for variant, line in (("hard", "--"), ("soft", "-"))
+    for unit, shade in (("task", BLUE), ("layer", VERMILION))
+}
+for method, (text, shade, line) in looks.items():
+    mine = history[history["method"] == method]
+    for ax, column in zip(axes, ("loss", "gap")):  # a walk that stopped stays where it is
+        curve = mine.pivot(index="step", columns="seed", values=column).ffill().mean(axis=1)
+        ax.plot(curve.index, curve, line, color=shade, label=text)
+axes[0].set(xlabel="step", ylabel="calibration loss, nats")
+axes[1].set(xlabel="step", ylabel="Frank-Wolfe gap", ylim=(0, None))
+axes[1].legend()
 plt.show()
 
 # %% [markdown]
@@ -187,7 +223,7 @@ plt.show()
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Variants and oracles compared, in points of mean test accuracy; intervals as in the figure before. The last row belongs to the next section.", "name": "fig-fw-pairings"}, "image": {"alt": "Seven rows. By layer over by task and, by task, soft over hard: a point or less, thick intervals above zero, thin ones across it. By layer soft and hard are level. The paper's pairing is nearly four points below zero in both intervals; the same with coefficients left free is at zero. Unconstrained over tuned task arithmetic: half a point, both intervals across zero."}}
 fig, ax = plt.subplots(figsize=(8.6, 3.4))
-forest({"": 100 * both_intervals(table, fw.KINDS)}, ax, ["#0072b2"] * len(fw.KINDS), digits=2)
+forest({"": 100 * both_intervals(table, fw.KINDS)}, ax, [BLUE] * len(fw.KINDS), digits=2)
 ax.axvline(0, color="black", lw=1)
 ax.set_xlabel("difference, points")
 plt.show()
@@ -205,12 +241,27 @@ plt.show()
 # Concrete and multi-task training, three seeds. RegMean needs linear layers, which EfficientNet has not.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Differences in mean test accuracy that were measured on more than one network, in points. Thick: 95 % intervals over seeds; thin: over seeds and tasks.", "name": "fig-fw-networks"}, "image": {"alt": "Fifteen rows with up to three markers each. CART over the walk is far above zero on all three networks. Surgery on CART is nine points above zero on ours and by less on the real ones, where its thin intervals cross zero; RegMean over the average is five to six points above zero on both networks that have it. The paper's pairing is below zero on all, by ten points on MiniLM, and near zero on all with free coefficients. By layer over by task is three points above zero on MiniLM, with a thin interval across it. Frank-Wolfe from CART is exactly zero there. The thin intervals of the other rows cross zero."}}
-differences = fw.on_networks()
+networks = {
+    "our ViT": ("vision8-procedures",),
+    "EfficientNet-Lite0": ("imagenet8-procedures", "imagenet8-procedures-others"),
+    "MiniLM": ("sentences8-procedures",),
+}
+differences = {}
+for network, files in networks.items():
+    rows = pd.concat(map(load_table, files)).drop_duplicates(["seed", "method", "task"])
+    methods = set(rows["method"])
+    if network == "EfficientNet-Lite0":  # RegMean acts on linear layers and is the average there
+        methods.remove("regmean")
+    known = {name: pair for name, pair in fw.PAIRS.items() if methods.issuperset(pair)}
+    differences[network] = 100 * both_intervals(rows, known)
+counts = pd.Series([name for rows in differences.values() for name in rows.index]).value_counts()
+shared = [name for name in fw.PAIRS if counts.get(name, 0) > 1]
+differences = {name: rows.reindex(shared) for name, rows in differences.items()}
 fig, ax = plt.subplots(figsize=(8, 9))
-forest(differences, ax, ["#0072b2"] * len(differences["our ViT"]))
+forest(differences, ax, [BLUE] * len(differences["our ViT"]))
 ax.axvline(0, color="black", lw=1)
 ax.set_xlabel("difference, points")
-fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+plots.legend_outside(fig)
 plt.show()
 
 # %% tags=["remove-cell"]
@@ -250,7 +301,8 @@ assert gaps["gap"].max() < 0.05
 # is left at the end, at least and at most over the seeds, and what is the lowest coefficient, all in per cent?
 
 # %%
-shares = 100 * fw.start_shares(history)
+left = history.assign(left=1 - history["moved"]).groupby(["method", "seed"], sort=False)["left"]
+shares = 100 * left.prod().unstack("seed")
 shares = pd.DataFrame({"least": shares.min(axis=1), "most": shares.max(axis=1)}).round(0)
 hull = load_table("vision8-procedures", "hull").groupby("method")["smallest"]
 shares["lowest"] = (100 * hull.min()).round(0)
@@ -276,7 +328,21 @@ shares.rename(lambda name: fw.short(name).removeprefix("FW ")).astype(int)
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy against the number of labelled training pictures a task, eight vision tasks, with 95 % intervals over five seeds.", "name": "fig-fw-samples"}, "image": {"alt": "Accuracy over 5, 20 and 100 pictures. The walk from CART is highest, below CART's dashed line at five and level with it from twenty on. RegMean and the soft walk are lower and nearly level. Multi-task training starts below the pretrained model and rises steeply, past the soft walk at a hundred; its line for all data lies far above everything."}}
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
 samples = load_table("vision8-calibration")
-figures.sample_curves(samples, ax)
+rows = samples.assign(accuracy=100 * samples["accuracy"])
+shades = {"frank_wolfe soft": BLUE, "frank_wolfe hard, from cart": VERMILION}
+shades |= {"regmean": GREEN, "multitask": BLACK}
+looks = {method: (fw.short(method), shade, "o-") for method, shade in shades.items()}
+few = rows.query("examples > 0")
+style = {"x": "examples", "y": "accuracy", "by": "method", "looks": looks}
+plots.series(ax, few, **style, capsize=4, ms=plt.rcParams["lines.markersize"])
+levels = {"cart": "CART", "multitask": "multi-task, all data", "pretrained": "pretrained"}
+heights = rows.query("examples == 0").groupby("method")["accuracy"].mean()
+for method, text in levels.items():
+    ax.axhline(heights[method], color=GREY, lw=1.2, ls="--")
+    ax.text(few["examples"].min(), heights[method] + 0.5, text, fontsize=10)
+ax.set(xlabel="labelled pictures a task", ylabel="mean test accuracy, %")
+plots.log_axis(ax, few["examples"])
+ax.legend()
 plt.show()
 
 # %% [markdown]
@@ -309,7 +375,7 @@ written_both(100 * both_intervals(ends, {fw.short(walk): ("multitask", walk) for
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Irrelevant experts join a pool of four: change in mean test accuracy on the four targets, with 95 % intervals over five seeds.", "name": "fig-fw-irrelevant"}, "image": {"alt": "In both panels average, task arithmetic, TIES, CART and AdaMerging fall by four to twelve points. Frank-Wolfe with labels is level at zero without any spread; by entropy it is nearly level on photographs, and falls by two points on the signs, with wide intervals."}}
 fig, axes = plt.subplots(2, 1, figsize=(7.4, 8.8))
-figures.pool_curves("irrelevant", axes, "irrelevant experts in the pool")
+pool_curves("irrelevant", axes, "irrelevant experts in the pool")
 plt.show()
 
 # %%
@@ -319,7 +385,17 @@ fw.pool_ends("irrelevant")
 # All that use every expert of the pool lose four points and more on these targets. What they lose, in points:
 
 # %%
-losses = fw.pool_losses()
+losses = {}
+for suite, kind in fw.SUITES.items():
+    pool = load_table(f"{suite}-irrelevant")
+    ends = {pool["count"].min(): ", few", pool["count"].max(): ", many"}
+    pool = pool[pool["count"].isin(list(ends))]
+    methods = [method for method in fw.POOLED if method in set(pool["method"])]
+    pool = pool.assign(method=pool["method"] + pool["count"].map(ends))
+    pairs = {fw.POOLED[name][0]: (f"{name}, few", f"{name}, many") for name in methods}
+    rows = 100 * both_intervals(pool, pairs)
+    losses[kind] = rows[rows["half_width"] > 0]
+losses = pd.concat(losses)
 written_both(losses)
 
 # %% tags=["remove-cell"]
@@ -342,8 +418,12 @@ assert of_signs.between(0.45, 0.55).all()
 # twenty experts in the pool, and the rules at these settings:
 
 # %%
-others = ("cart", "ties", "average")
-ahead = fw.pool_differences("irrelevant", "frank_wolfe, labels", others)
+others = {"− CART": "cart", "− TIES": "ties", "− average": "average"}
+pairs = {text: ("frank_wolfe, labels", other) for text, other in others.items()}
+pools = {
+    suite: load_table(f"{suite}-irrelevant").query("count == count.max()") for suite in fw.SUITES
+}
+ahead = 100 * pd.concat({suite: both_intervals(pool, pairs) for suite, pool in pools.items()})
 written_both(ahead)
 
 # %% tags=["remove-cell"]
@@ -375,7 +455,7 @@ for suite, rows in fw.entropy_gains().groupby(level="suite"):
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Relevant experts join a pool of two: change in mean test accuracy on all twenty tasks, with 95 % intervals over five seeds.", "name": "fig-fw-relevant"}, "image": {"alt": "In both panels CART rises the most, by more than seven points; task arithmetic, TIES and the average by two to five, Frank-Wolfe by entropy by one or two. AdaMerging rises with them on photographs, and on the signs falls back after ten."}}
 fig, axes = plt.subplots(2, 1, figsize=(7.4, 8.8))
-figures.pool_curves("relevant", axes, "experts in the pool")
+pool_curves("relevant", axes, "experts in the pool")
 plt.show()
 
 # %%
@@ -394,8 +474,12 @@ fw.pool_ends("relevant")
 # Methods named "tuned" are searched in full on validation texts.
 
 # %%
-bits = fw.text_bits()
-walked, best = "frank_wolfe soft, by layer", fw.best_tuned(bits)
+tuned = load_table("text4-baselines").query("method not in ['individual', 'pretrained']")
+tuned = tuned.assign(method=tuned["method"] + ", tuned")
+bits = pd.concat([load_table("text4-language"), tuned], ignore_index=True)
+bits["bits"] = bits["loss"] / math.log(2)
+means = bits.groupby("method")["bits"].mean()
+walked, best = "frank_wolfe soft, by layer", means[tuned["method"].unique()].idxmin()
 own = bits.query("method == @walked")["bits"].mean()
 print(f"{fw.short(walked)}: {own:.2f} bits a character; more than that:")
 rivals = [best, "fisher", "regmean", "cart, tuned", "cart", "multitask"]

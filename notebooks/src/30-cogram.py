@@ -75,23 +75,98 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
+from scipy.special import expit, logit
 from torch import nn
 
 import mergelib as ml
-from mergebook import load_suite
-from mergebook.cogram import draw as figures
-from mergebook.cogram.pairs import make_pair
-from mergebook.cogram.read import layer_passes, loss, told_by_prototypes
+from mergebook import load_suite, plots
+from mergebook.cogram.pairs import draw_pairs, make_pair
 from mergebook.lab.statistics import interval
-from mergebook.plots import use_style
+from mergebook.plots import BLUE, GREEN, GREY, PURPLE, VERMILION
 from mergelib.cogram.decisions import mixing_weights
 from mergelib.evaluation.tasks import Split
 
 torch.set_num_threads(1)  # networks this small lose more to threads than they gain
-use_style()
+plots.use_style()
+
+# %% tags=["remove-cell"]
+BOXES = [  # x, y, width, height, colour, text
+    (0.1, 6.7, 3.1, 1.1, BLUE, "M with A's part"),
+    (0.1, 5.0, 3.1, 1.1, GREEN, "M with B's part"),
+    (4.4, 5.85, 1.9, 1.1, GREY, "ΔL = $L_A - L_B$"),
+    (8.2, 5.7, 1.7, 1.4, VERMILION, "next finer\nlevel"),
+    (3.9, 3.3, 3.2, 1.4, PURPLE, "mix: α A + (1 − α) B\nα = σ(−λ ΔL)"),
+    (4.2, 1.35, 2.6, 1.1, GREY, "did M's loss fall?"),
+    (0.1, 1.35, 2.6, 1.1, GREEN, "accept"),
+    (7.9, 1.35, 2.0, 1.1, VERMILION, "roll back"),
+]
+LABELS = [  # x, y, text
+    (3.8, 7.4, "loss $L_A$"),
+    (3.8, 5.05, "loss $L_B$"),
+    (7.25, 6.55, "outside of\nτ min … τ max"),
+    (6.75, 5.1, "within, or no finer level"),
+    (6.15, 2.75, "put into M"),
+    (3.45, 2.05, "yes, or\nit is a layer"),
+    (7.35, 2.05, "no"),
+    (5, 0.3, "then the next part; after the first layer, M is the next pass's M"),
+]
+COLUMNS = [  # x, title, and how many parts down and across
+    (0.3, "layers, last one first", 1, 4),
+    (3.9, "neurons of a layer", 4, 1),
+    (7.5, "its weights", 4, 5),
+]
+# %% tags=["remove-cell"]
+ARROWS = [  # from x, y to x, y
+    (3.25, 7.25, 4.35, 6.4),
+    (3.25, 5.55, 4.35, 6.4),
+    (6.35, 6.4, 8.15, 6.4),
+    (5.5, 5.8, 5.5, 4.75),
+    (5.5, 3.25, 5.5, 2.5),
+    (4.15, 1.9, 2.75, 1.9),
+    (6.85, 1.9, 7.85, 1.9),
+]
+
+
+def box(ax, x, y, wide, high, shade, text):
+    """A rounded box with a text in it."""
+    round_box = plt.matplotlib.patches.FancyBboxPatch(
+        (x, y), wide, high, "round,pad=0,rounding_size=0.08", ec=shade, fc=(shade, 0.12), lw=1.2
+    )
+    ax.add_patch(round_box)
+    ax.text(x + wide / 2, y + high / 2, text, ha="center", va="center")
+
+
+def arrow(ax, x, y, to_x, to_y):
+    """An arrow from one point to another."""
+    style = {"arrowstyle": "-|>", "lw": 1.4, "color": plots.DARK}
+    ax.annotate("", xy=(to_x, to_y), xytext=(x, y), arrowprops=style)
+
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "CoGraM drawn. Above: a layer is left to its neurons, and a neuron to its weights, where the loss difference is outside the level's thresholds (after the paper's Figure 1). Below: one decision (after its Figure 2, with the rollback added).", "name": "fig-cogram-algorithm"}, "image": {"alt": "Above, four layers of which the last is refined into four neurons, and the first neuron into five weights. Below, a flow chart: M with A's part and M with B's part give two losses and their difference. Outside the thresholds it leads to the next finer level, otherwise to a mixture of A and B. If M's loss fell, or the part is a layer, the mixture is accepted, otherwise rolled back."}}
-figures.algorithm()
+figure, (top, bottom) = plt.subplots(2, 1, figsize=(7.2, 7.6), height_ratios=[1, 1.75])
+top.set(ylim=(0, 4.1), title="From coarse to fine")
+bottom.set(ylim=(0, 8.4), title="One decision, at any level")
+for x, name, down, across in COLUMNS:
+    high, wide = 2.6 / down, 2.2 / across
+    for row, column in np.ndindex(down, across):
+        shade = VERMILION if (row, column) == (0, across - 1) else BLUE
+        place = x + column * wide, 3.3 - (row + 1) * high
+        box(top, *place, 0.86 * wide, high - 0.14, shade, "")
+    top.text(x + 1.05, 3.5, name, ha="center", fontsize=11)
+for x in (2.55, 6.15):
+    arrow(top, x, 2.0, x + 1.25, 2.0)
+    top.text(x + 0.62, 2.15, "refine", ha="center", fontsize=11)
+rule = "refine where |ΔL| < τ min (uncertain) or |ΔL| > τ max (too coarse)"
+top.text(5, 0.1, rule, ha="center")
+for each in BOXES:
+    box(bottom, *each)
+for each in ARROWS:
+    arrow(bottom, *each)
+for x, y, text in LABELS:
+    bottom.text(x, y, text, ha="center", va="bottom", fontsize=10)
+plt.setp((top, bottom), xlim=(0, 10))
+for ax in (top, bottom):
+    ax.axis("off")
 plt.show()
 
 # %% [markdown]
@@ -191,7 +266,25 @@ print([f"{value:.3f}" for value in (first, *by_hand, alpha)])
 print("cases:", list(log["case"][:4]))
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The toy's loss over two passes, one point per decision. Filled: accepted; hollow: what the loss would have become, rolled back.", "name": "fig-cogram-toy"}, "image": {"alt": "A falling staircase in the first pass, from 0.20 to 0.07 in three accepted steps, with the first layer left to its neurons. In the second pass the last layer's merge raises the loss a little, the first neuron's mixture would raise it further and is rolled back, and the second neuron's lowers it by very little."}}
-figures.losses_of_decisions(log)
+fig, ax = plt.subplots()
+stays = np.where(log["accepted"], log["after"], log["before"])
+ax.step(range(len(log) + 1), [log["before"][0], *stays], where="post", color=BLUE, lw=1.5)
+for row, (after, accepted) in enumerate(zip(log["after"], log["accepted"]), 1):
+    edge, face = (BLUE, BLUE) if accepted else (VERMILION, "white")
+    ax.plot(row, after, "o", ms=9, mec=edge, mfc=face)
+for row in log.index[log["case"] == "uncertain"]:
+    text = "left to its\nneurons"
+    ax.text(row + 1, stays[row] - 0.012, text, ha="center", va="top", fontsize=10)
+ax.axvline(len(log) / 2 + 0.5, color=GREY, ls=":", lw=1.5)
+ax.text(len(log) / 2 + 0.4, 0.95 * log["before"][0], "pass 1", ha="right")
+ax.text(len(log) / 2 + 0.6, 0.95 * log["before"][0], "pass 2")
+where = {"2": "last layer", "0": "first layer"}
+names = [
+    where[layer] if level == "layer" else f"neuron {unit + 1}"
+    for layer, level, unit in zip(log["layer"], log["level"], log["unit"])
+]
+ax.set(ylabel="loss of M, nats", ylim=(0, None))
+ax.set_xticks(range(len(log) + 1), ["start", *names], rotation=40, ha="right")
 plt.show()
 
 # %% [markdown]
@@ -268,7 +361,19 @@ steps = in_turn.history
 steps.groupby("layer", sort=False)["accepted"].agg(neurons="size", accepted="sum")
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Decisions about neurons on a real pair (one seed): the loss difference between A's and B's neuron in its place, with the mixing factor on the right axis. Blue: the mixture was kept; orange: rolled back.", "name": "fig-cogram-neurons"}, "image": {"alt": "Bars for 20 output neurons and 64 hidden ones, mostly shorter than one hundredth of a nat, so that the mixing factor stays within a few hundredths of one half. Mixtures of the output neurons are nearly all rolled back; of the hidden neurons most are kept."}}
-figures.neuron_decisions(steps)
+layers = [*steps.groupby("layer", sort=False)]
+widths = [len(part) + 10 for _, part in layers]
+fig, axes = plt.subplots(1, len(layers), figsize=(8, 3.8), width_ratios=widths, sharey=True)
+for ax, (name, part) in zip(axes, layers):
+    shades = np.where(part["accepted"], BLUE, VERMILION)
+    ax.bar(part["unit"], part["loss a"] - part["loss b"], color=shades, width=0.8)
+    ax.axhline(0, color="black", lw=0.8)
+    ax.set(xlabel="neuron", title=f"layer {name}")
+axes[0].set_ylabel("ΔL, nats (negative: A better)")
+back = (lambda gap: expit(-5.5 * gap), lambda share: logit(np.clip(share, 1e-9, 1 - 1e-9)) / -5.5)
+axes[-1].secondary_yaxis("right", functions=back).set_ylabel("α, share of A")
+handles = [plt.Rectangle((0, 0), 1, 1, color=shade) for shade in (BLUE, VERMILION)]
+axes[-1].legend(handles, ["kept", "rolled back"], loc="lower right", ncols=2)
 plt.show()
 
 # %% [markdown]
@@ -284,7 +389,7 @@ plt.show()
 at_once = pair.cogram(pair.fisher, everything, levels=("neuron",))
 both = steps.merge(at_once.history, on=["layer", "unit"], suffixes=(" in turn", " at once"))
 differ = (both["accepted in turn"] != both["accepted at once"]).sum()
-ends = [loss(pair, run.state, Split(*pair.together)) for run in (in_turn, at_once)]
+ends = [pair.loss(run.state, Split(*pair.together)) for run in (in_turn, at_once)]
 print(f"{differ} of {len(both)} differ; loss in turn {ends[0]:.4f}, at once {ends[1]:.4f}")
 
 # %% [markdown]
@@ -308,7 +413,16 @@ medians = {name: part["spread"].median() for name, part in seen.items()}
 pd.Series(medians, name="median |ΔL|").map("{:.5f}".format)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The mixing factor as a function of the loss difference at λ = 5.5, and the differences that occur at each level (one seed).", "name": "fig-cogram-alpha"}, "image": {"alt": "A falling S-curve that runs from one at minus one nat through one half at zero to zero at plus one nat. The marks of weights and neurons all sit at zero, where the curve is at one half. Layers of networks with the same start lie within a tenth of a nat of it. Layers of networks with starts of their own lie on its flat end."}}
-figures.mixing_curve(seen)
+fig, ax = plt.subplots(figsize=(7.2, 4.6))
+grid, end = np.linspace(-1.6, 1.6, 401), 1.6
+ax.plot(grid, expit(-5.5 * grid), color=PURPLE)
+for row, ((name, part), shade) in enumerate(zip(seen.items(), (BLUE, VERMILION, GREEN, PURPLE))):
+    gaps, height = (part["loss a"] - part["loss b"]).clip(-end, end), -0.13 - 0.13 * row
+    ax.plot(gaps, np.full(len(gaps), height), "|", ms=11, mew=1.6, color=shade)
+    ax.text(1.68, height, name, va="center", fontsize=10)
+ax.axhline(0, color=GREY, lw=0.8)
+ax.set(xlabel="ΔL, nats (beyond the ends: drawn at the ends)", ylabel="α, share of A")
+ax.set(xlim=(-1.65, 1.65), ylim=(-0.62, 1.05), yticks=[0, 0.25, 0.5, 0.75, 1])
 plt.show()
 
 # %% [markdown]
@@ -350,7 +464,7 @@ runs = {
 }
 judged_on = {"prototypes": Split(*few["all"]), "validation data": pair.data.validation}
 losses = {
-    f"loss on {name}": {run: loss(pair, state, data) for run, state in runs.items()}
+    f"loss on {name}": {run: pair.loss(state, data) for run, state in runs.items()}
     for name, data in judged_on.items()
 }
 table = pd.DataFrame(losses)
@@ -412,11 +526,36 @@ assert table.loc["weights"].iloc[0] < table.loc["Fisher"].iloc[0]
 
 # %%
 SEEDS = range(6 * SEED, 6 * SEED + (3 if PROFILE == "smoke" else 6))
-passes = layer_passes(SEEDS)
+rows = []
+for seed in SEEDS:
+    for case, drawn in draw_pairs(seed, "synthetic"):
+        states = {"a": drawn.a, "b": drawn.b, "fisher": drawn.fisher}
+        for kind in ("everything", "arithmetic", "geometric"):
+            samples = {"all": drawn.together} if kind == "everything" else drawn.prototypes(kind)
+            done = drawn.cogram(drawn.fisher, samples)
+            by_name = done.history.set_index("layer")
+            row = {**case, "seed": seed, "judged on": kind}
+            row |= {"last": by_name["alpha a"]["2"], "first": by_name["alpha a"]["0"]}
+            row["lean"] = by_name["loss a"]["2"] - by_name["loss b"]["2"]
+            row["rises"] = int((by_name["after"] > by_name["before"]).sum())
+            after = {**states, "cogram": done.state}
+            rows.append(row | {name: 100 * drawn.accuracy(s) for name, s in after.items()})
+passes = pd.DataFrame(rows)
 whole = passes[passes["judged on"] == "everything"]
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The mixing factors of both layers in one pass over layers, judged on the training data of both; one point per pair of networks.", "name": "fig-cogram-collapse"}, "image": {"alt": "Left, pairs with a common start: all points in the middle of the square, near one half for both layers. Right, pairs with their own starts: points sit on the upper edge where the last layer leans to A and on the lower edge where it leans to B, so that the first layer is taken wholly from the same network."}}
-figures.walks(whole)
+fig, axes = plt.subplots(1, 2, figsize=(8, 4.2), sharey=True)
+for ax, start in zip(axes, ("common", "own")):
+    for data, marker, shade in (("homogeneous", "o", BLUE), ("heterogeneous", "D", VERMILION)):
+        points = whole[(whole["start"] == start) & (whole["data"] == data)]
+        style = {"marker": marker, "s": 60, "color": shade, "alpha": 0.75, "clip_on": False}
+        ax.scatter(points["last"], points["first"], label=data, **style)
+    ax.axhline(0.5, color=GREY, lw=0.8)
+    ax.axvline(0.5, color=GREY, lw=0.8)
+    ax.set(xlim=(0, 1), ylim=(0, 1), title=f"{start} start")
+    ax.set_xlabel("α of the last layer (judged first)")
+axes[0].set_ylabel("α of the first layer")
+axes[0].legend(loc="upper left", fontsize=10)
 plt.show()
 
 # %%
@@ -496,7 +635,11 @@ for title, pixels in scales.items():
     sides[f"pixels in {title}"] = (-1 if title == "[-1, 1]" else 0, rows)
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Prototypes of five classes of pictures, from pixels in [-1, 1] (left) and in [0, 1] (right); black is the lower end, white the upper. Only the geometric mean depends on the scale.", "name": "fig-cogram-gallery"}, "image": {"alt": "Class means, medoids and k-means centres are readable digits and the same on both sides. The geometric mean on the scale from minus one to one is a pale outline on white, with ink and paper of the same brightness; from zero to one it is a thin digit on black."}}
-figures.gallery(sides)
+fig, axes = plt.subplots(1, 2, figsize=(8.4, 3.9))
+for ax, (title, (low, rows)) in zip(axes, sides.items()):
+    plots.gallery(ax, {name: images[:5] for name, images in rows.items()}, low=low)
+    ax.set_title(title, fontweight="normal")
+axes[1].set_yticks([])
 plt.show()
 
 # %% [markdown]
@@ -514,7 +657,17 @@ plt.show()
 # compared with $\ln 20 = 3.0$ for blind guessing.
 
 # %%
-told = told_by_prototypes(kinds, SEEDS)
+rows = []
+for seed in SEEDS:
+    alike = make_pair(seed, "synthetic", "homogeneous", shared=True)
+    for name, options in kinds.items():
+        points = Split(*prototypes(*alike.together, seed=seed, **options))
+        nearest = torch.cdist(alike.data.test.inputs, points.inputs).argmin(1)
+        right = points.labels[nearest] == alike.data.test.labels
+        row = {"prototypes": name, "nearest, %": 100 * right.float().mean().item()}
+        row["A is right, %"] = 100 * alike.accuracy(alike.a, points)
+        rows.append({**row, "loss of A": alike.loss(alike.a, points)})
+told = pd.DataFrame(rows)
 means = told.groupby("prototypes", sort=False).agg(["mean", "sem"])
 means = told.groupby("prototypes", sort=False).agg(interval)
 means.map(lambda pair: f"{pair[0]:.1f} ± {pair[1]:.1f}")
@@ -694,8 +847,8 @@ for steepness in (0.0, 5.5, 50.0, 500.0, 5000.0):
     options = {"levels": ("neuron",), "order": "sequential", "steepness": steepness}
     state = pair.cogram(pair.fisher, everything, **options).state
     answers[f"λ = {steepness:g}"] = {
-        "loss": loss(pair, state, Split(*pair.together)),
-        "validation loss": loss(pair, state, pair.data.validation),
+        "loss": pair.loss(state, Split(*pair.together)),
+        "validation loss": pair.loss(state, pair.data.validation),
         "validation, %": 100 * pair.accuracy(state, pair.data.validation),
     }
 pd.DataFrame(answers).T.round(3)

@@ -50,20 +50,25 @@ DEVICE = "cpu"
 # layers only, at steepness 5.5.
 
 # %%
+from itertools import product
+
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import torch
 
+from mergebook import plots
 from mergebook.cogram import draw as figures
 from mergebook.cogram import read as analysis
-from mergebook.cogram.pairs import make_pair
+from mergebook.cogram.pairs import Pair, make_pair
 from mergebook.lab.results import load_table
-from mergebook.lab.statistics import interval, written
-from mergebook.plots import forest, use_style
+from mergebook.lab.statistics import both_intervals, interval, written
+from mergebook.plots import BLUE, GREEN, GREY, VERMILION
+from mergelib.align import git_rebasin
 from mergelib.statedict import lerp
 
 torch.set_num_threads(1)  # networks this small lose more to threads than they gain
-use_style()
+plots.use_style()
 
 # %%
 pair = make_pair(SEED, SUITE, "heterogeneous", shared=False)
@@ -116,7 +121,7 @@ both.round(1)
 # validation examples; Fisher merging, the plain average and the ensemble take none.
 
 # %% tags=["nbval-check-output"]
-sources = [*analysis.load_sources().values()]
+sources = [analysis.Source.load(name) for name in ("synthetic", "digits")]
 for source in sources:
     print(source.name, "seeds:", source.fusion["seed"].nunique(), "rows:", len(source.fusion))
 
@@ -133,11 +138,23 @@ lines = {
     "+ CoGraM, geometric": synthetic.cogram(prototypes="geometric"),
     "+ CoGraM, arithmetic": synthetic.cogram(),
 }
-titles = [
-    f"{kind} data (the paper's Figure {n})"
-    for kind, n in (("homogeneous", 3), ("heterogeneous", 4))
-]
-figures.by_seed(synthetic, "own", lines, titles)
+looks = {"Fisher": "o-", "+ CoGraM, geometric": "s-", "+ CoGraM, arithmetic": "D-"}
+fig, axes = plt.subplots(2, 1, figsize=(7.2, 8.4), sharey=True)
+for ax, (kind, number) in zip(axes, (("homogeneous", 3), ("heterogeneous", 4))):
+    a, b = (synthetic.of(method)[kind, "own"] for method in ("a", "b"))
+    order = ((a + b) / 2).sort_values().index
+    ends, places = np.sort([a[order], b[order]], axis=0), range(len(order))
+    ax.vlines(places, *ends, color=GREY, lw=7, label=f"A to B: mean {ends.mean():.1f}")
+    ax.plot(places, ends.mean(0), "_", color=GREY, ms=8, mew=4)
+    for (name, values), shade in zip(lines.items(), (BLUE, VERMILION, GREEN)):
+        mine = values[kind, "own"][order]
+        text = f"{name}: mean {mine.mean():.1f}"
+        ax.plot(places, mine, looks[name], ms=5, lw=1, color=shade, label=text)
+    ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, fontsize=10)
+    ax.set_title(f"{kind} data (the paper's Figure {number})", pad=54)
+    ax.set(ylabel="test accuracy, %", ylim=(0, 100), xticks=places)
+    ax.set_xticklabels(order, fontsize=8)
+axes[1].set_xlabel("seed, in order of the mean of A and B")
 plt.show()
 
 # %% [markdown]
@@ -188,7 +205,7 @@ analysis.differences(
 # all that a class mean of $x$ keeps. Points above the Fisher merge, and above the better parent, on positive features, over 30 seeds:
 
 # %%
-positive = analysis.fused("synthetic_positive")
+positive = analysis.Source.load("synthetic_positive")
 analysis.differences(
     {
         "geometric": lambda source: source.cogram(prototypes="geometric") - source.of("fisher"),
@@ -231,7 +248,24 @@ maps = {
     for title, rival in (("minus Fisher,", "fisher"), ("minus better,", "better"))
     for kind in ("geometric", "arithmetic")
 }
-figures.feature_maps(maps)
+fig, axes = plt.subplots(len(maps), 4, figsize=(8.4, 6.4), sharex=True, sharey=True)
+for row, (title, table) in zip(axes, maps.items()):
+    for ax, case in zip(row, analysis.CASES):
+        means, widths = (table[name].loc[case].unstack() for name in table)
+        style = {"cmap": "RdBu", "vmin": -20, "vmax": 20, "aspect": "auto"}
+        ax.imshow(means, origin="lower", **style)
+        for (y, x), value in np.ndenumerate(means):
+            unsure = abs(value) < widths.iloc[y, x]
+            shade = GREY if unsure else "white" if abs(value) > 14 else "black"
+            ax.text(x, y, round(value), ha="center", va="center", fontsize=8, color=shade)
+        ax.grid(visible=False)
+        ax.tick_params(labelsize=9)
+        ax.set_xticks(range(means.shape[1]), [f"{offset:g}" for offset in means.columns])
+        ax.set_yticks(range(len(means)), [f"{scale:g}" for scale in means.index])
+    row[0].set_ylabel(f"{title}\nscale", fontsize=10)
+for ax, case in zip(axes[0], analysis.CASES):
+    ax.set_title(figures.named(case), fontsize=10)
+fig.supxlabel("offset of the features, standard deviations", fontsize=10)
 plt.show()
 
 # %% [markdown]
@@ -291,7 +325,21 @@ assert all((other > passes[0]).all() for other in passes[1:])
 # place 0 and A's place 1. An average lies at one half.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Where CoGraM's network lies on the line from B (0) to A (1), layers only, arithmetic prototypes: one mark per seed, after one pass (hollow) and after three (filled).", "name": "fig-cogram-parents"}, "image": {"alt": "Rows of marks on the line from B to A. For own weights, marks of one pass crowd at both ends with some between, and marks of three passes stand at the ends only; for heterogeneous digits nearly all are at A. For common weights the synthetic marks stand at one half, while on digits they are spread widely around it."}}
-figures.places(sources)
+passes = {1: ("one pass", -0.2, BLUE, "white"), 3: ("three passes", 0.2, VERMILION, VERMILION)}
+fig, axes = plt.subplots(len(sources), 1, figsize=(7.2, 6.6), sharex=True)
+for ax, source in zip(axes, sources):
+    for iterations, (name, shift, edge, face) in passes.items():
+        found = source.cogram(iterations=iterations, value="toward_a")
+        for row, case in enumerate(analysis.CASES):
+            height = row + shift + np.linspace(-0.13, 0.13, len(found[case]))
+            style = {"ms": 5, "mec": edge, "mfc": face, "alpha": 0.8}
+            ax.plot(found[case], height, "o", **style, label=name if row == 0 else None)
+    ax.axvline(0.5, color=GREY, lw=1)
+    ax.set(title=source.name, yticks=range(4), yticklabels=[*map(figures.named, analysis.CASES)])
+    ax.invert_yaxis()
+axes[-1].set(xlabel="place between B and A")
+axes[-1].set_xticks([0, 0.25, 0.5, 0.75, 1], ["B", "¼", "½", "¾", "A"])
+axes[0].legend(loc="lower left", bbox_to_anchor=(0.45, 1.0), ncols=2)
 plt.show()
 
 # %% [markdown]
@@ -372,7 +420,16 @@ alike, unlike = (
 )
 rows = {}
 for kind, pairs in (("homogeneous", alike), ("heterogeneous", unlike)):
-    scores = analysis.aligned_scores(pairs)
+    parts = []
+    for each in pairs:
+        turned = git_rebasin(each.a, each.b, each.model).state
+        mean, plain = lerp(each.a, turned, 0.5), lerp(each.a, each.b, 0.5)
+        ahead = max((each.a, each.b), key=lambda s: each.accuracy(s, each.data.validation))
+        again = Pair(each.data, each.model, each.a, turned, each.fisher)
+        after = again.cogram(mean, each.prototypes("arithmetic")).state
+        states = {"better": ahead, "average": plain, "aligned": mean, "aligned, then CoGraM": after}
+        parts.append({name: 100 * each.accuracy(state) for name, state in states.items()})
+    scores = pd.DataFrame(parts)
     rows[kind] = {
         f"{name} - better": "{:.1f} ± {:.1f}".format(*interval(scores[name] - scores["better"]))
         for name in ("average", "aligned", "aligned, then CoGraM")
@@ -417,7 +474,8 @@ plt.show()
 # (`order="simultaneous"`); *in turn* is the package's default order.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Finer levels against layers alone, arithmetic prototypes, one pass: means of paired differences with 95 % intervals over 30 seeds.", "name": "fig-cogram-levels"}, "image": {"alt": "Upper panel, synthetic data: nearly all intervals are left of zero or touch it, all neurons and all weights furthest left for own weights; only weights in turn are right of zero, by two points, for heterogeneous data and own weights. Lower panel, digits: nearly all intervals are clearly right of zero, by four to seventeen points; only for heterogeneous digits with own weights do the levels that begin with layers stay at zero."}}
-finer = [*analysis.FINER, "all weights, in turn"]
+FINER = ["layer, neuron", "layer, neuron, weight", "all neurons", "all weights"]
+finer = [*FINER, "all weights, in turn"]
 panels = {
     source.name: {levels: analysis.gap(source.cogram(levels) - source.cogram()) for levels in finer}
     for source in sources
@@ -464,7 +522,11 @@ assert (in_turn["mean"] > in_turn["half_width"]).tolist() == [True, True, False,
 # %% tags=["nbval-check-output"]
 for source in (*sources, positive):
     for other in ("all neurons", "layer"):
-        print(source.name, other, *analysis.same_network(source, "layer, neuron", other).values())
+        apart = 0
+        for value in ("accuracy", "toward_a"):
+            pair_of = (source.cogram(each, value=value) for each in ("layer, neuron", other))
+            apart = apart + next(pair_of).sub(next(pair_of)).abs()
+        print(source.name, other, *(sum(apart[case] < 1e-9) for case in analysis.CASES))
 print("cases:", *map(" ".join, analysis.CASES), sep="; ")
 
 # %% [markdown]
@@ -477,14 +539,18 @@ print("cases:", *map(" ".join, analysis.CASES), sep="; ")
 # **The spread.** Standard deviation over seeds, relative to layers, with bootstrap intervals of the ratio, drawn over seeds:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Standard deviation over 30 seeds of finer levels relative to that of layers, one pass, class means; 95 % bootstrap intervals, paired by seed.", "name": "fig-cogram-spread"}, "image": {"alt": "Ratios on a logarithmic axis around one. Synthetic data: all neurons and all weights are below one for homogeneous data with own weights, the others within ten percent of one. Digits: all far below one for homogeneous data, around one fifth; for heterogeneous data with own weights the levels that begin with layers are at two, with intervals from one to three and a half."}}
-panels = {
-    source.name: {
-        levels: analysis.spread_ratio(source.cogram(levels), source.cogram())
-        for levels in analysis.FINER
-    }
-    for source in sources
-}
-figures.forest(panels, "ratio of standard deviations", zero=1, logarithmic=True)
+panels = {source.name: {} for source in sources}
+for source, levels in product(sources, FINER):
+    rows = {}
+    for case in analysis.CASES:
+        x, y = (source.cogram(each)[case].to_numpy() for each in (levels, "layer"))
+        drawn = np.random.default_rng(0).integers(len(x), size=(10_000, len(x)))
+        logs = np.log(x[drawn].std(1, ddof=1) / y[drawn].std(1, ddof=1))
+        ends = np.exp(np.quantile(logs, [0.025, 0.975]))
+        rows[case] = x.std(ddof=1) / y.std(ddof=1), *ends
+    columns = ["mean", "low", "high"]
+    panels[source.name][levels] = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+figures.forest(panels, "ratio of standard deviations", ratios=True)
 plt.show()
 
 # %% [markdown]
@@ -549,7 +615,8 @@ others = {
 }
 levels = ("layer", "layer, shrunk", "all weights")
 others |= {f"CoGraM: {name}": lambda s, name=name: s.cogram(name) - s.of("a") for name in levels}
-weak = analysis.differences(others, sources, analysis.UNEQUAL).T
+unequal = (("unequal", "own"), ("unequal", "common"))
+weak = analysis.differences(others, sources, unequal).T
 weak.columns = [name.replace(", unequal", "") for name in weak]
 weak
 
@@ -566,7 +633,18 @@ weak
 # are not among the thirty. First the steepness, for layers on class means:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Validation accuracy against the steepness λ, layers only, class means, with 95 % intervals over ten other seeds; the grey line is the paper's 5.5.", "name": "fig-cogram-steepness"}, "image": {"alt": "Accuracy against the steepness. With own weights the curves rise, steeply for homogeneous digits. With common weights they are flat on synthetic data, and fall from about seventy to under sixty percent for heterogeneous digits."}}
-figures.steepness(sources)
+by_case = zip(analysis.CASES, (GREEN, GREEN, BLUE, BLUE), ("o-", "o:", "o-", "o:"))
+looks = {case: (f"{case[0]}, {case[1]} weights", shade, fmt) for case, shade, fmt in by_case}
+fig, axes = plt.subplots(len(sources), 1, figsize=(7.2, 6.6), sharex=True)
+for ax, source in zip(axes, sources):
+    rows = load_table(f"{source.name}-thresholds", "validation")
+    rows = rows.query("levels == 'layer' and prototypes == 'arithmetic'").eval("y = 100 * accuracy")
+    plots.series(ax, rows, x="steepness", y="y", by=["data", "start"], looks=looks)
+    ax.axvline(5.5, color=GREY, lw=1)
+    ax.set(title=source.name, ylabel="validation accuracy, %")
+    plots.log_axis(ax, [0.5, 1, 2, 5.5, 10, 20, 50])
+axes[-1].set_xlabel("steepness λ")
+plots.legend_outside(fig, "upper left", ncols=2, fontsize=10)
 plt.show()
 
 # %% [markdown]
@@ -579,8 +657,15 @@ plt.show()
 # neuron is.
 
 # %%
+from mergebook.cogram.measure import CHOSEN
+
 for source in sources:
-    means, chosen = analysis.threshold_means(source)
+    rows = load_table(f"{source.name}-thresholds", "validation")
+    rows = rows.query("prototypes == 'arithmetic' and levels == 'layer, neuron, weight'")
+    ends = ["layer_low", "layer_high", "neuron_low", "neuron_high"]
+    means, chosen = 100 * rows.groupby(ends)["accuracy"].mean(), CHOSEN[source.name]["layer"]
+    assert means[(*chosen, *CHOSEN[source.name]["neuron"])] > means.max() - 1e-6
+    means = means.unstack(["neuron_low", "neuron_high"]).sort_index(axis=1)
     means.index = [f"{low:g} to {high:g}" for low, high in means.index]
     means.columns = [f"{low:g}-{high:g}" for low, high in means.columns]
     print(f"{source.name}: layers {chosen[0]:g} to {chosen[1]:g}")
@@ -655,8 +740,27 @@ analysis.differences(
 # intervals over seeds:
 
 # %%
-found = pd.concat({source.name: analysis.drop_at_weak(source) for source in sources})
-found.index = [", ".join((name, *case)) for name, case in found.index]
+from scipy.stats import rankdata
+
+
+def rho(x, y):
+    """Spearman's coefficient of every row."""
+    ranks = (rankdata(values, axis=1) for values in (x, y))
+    a, b = (rank - rank.mean(1, keepdims=True) for rank in ranks)
+    return (a * b).sum(1) / np.sqrt((a**2).sum(1) * (b**2).sum(1))
+
+
+found = {}
+for source, case in product(sources, analysis.CASES):
+    strength = (source.of("a") + source.of("b")) / 2
+    x, y = (strength - source.cogram())[case].to_numpy(), -strength[case].to_numpy()
+    drawn = np.random.default_rng(0).integers(len(x), size=(5000, len(x)))
+    ends = np.quantile(rho(x[drawn], y[drawn]), [0.025, 0.975])
+    found[", ".join((source.name, *case))] = {
+        "rho": rho(x[None], y[None])[0],
+        **dict(zip(("low", "high"), ends)),
+    }
+found = pd.DataFrame(found).T
 found.round(2)
 
 # %% [markdown]
@@ -675,8 +779,13 @@ found.round(2)
 passes = {"our ViT, eight tasks": "vision8-granular", "MiniLM, two tasks": "sentences8-granular"}
 fig, axes = plt.subplots(2, 1, figsize=(7.4, 6), sharex=True, height_ratios=(5, 2))
 for ax, (title, result) in zip(axes, passes.items()):
-    gains = analysis.after_other_merges(result)
-    forest(gains, ax, ["#0072b2"] * len(gains["as published"]))
+    methods, gains = {"as published": "cogram", "with rollback": "cogram, rolled back"}, {}
+    for name, method in methods.items():
+        parts = load_table(result).groupby("base", sort=False)
+        pairs = {plots.label(str(base)): (part, (method, "none")) for base, part in parts}
+        rows = [both_intervals(part, {base: pair}) for base, (part, pair) in pairs.items()]
+        gains[name] = 100 * pd.concat(rows)
+    plots.forest(gains, ax, [BLUE] * len(gains["as published"]))
     ax.axvline(0, color="black", lw=1)
     ax.set_title(title)
 axes[-1].set_xlabel("points of accuracy gained")
@@ -760,7 +869,7 @@ for case, (n, right) in analysis.at_parent(synthetic, 3).iloc[:2].iterrows():
 
 # %%
 pair = unlike[0]
-ends = {"own order": pair.b, "A's order": analysis.aligned(pair)}
+ends = {"own order": pair.b, "A's order": git_rebasin(pair.a, pair.b, pair.model).state}
 road = {
     name: {f"{t / 5:g}": pair.accuracy(lerp(end, pair.a, t / 5)) for t in range(6)}
     for name, end in ends.items()

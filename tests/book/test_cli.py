@@ -17,7 +17,7 @@ from rich.console import Console
 
 import mergelib as ml
 from mergebook import cli
-from mergebook.lab import comparison
+from mergebook.lab import grids
 from mergebook.lab.results import read_result
 from mergebook.suites import loading as suites
 from mergebook.suites import zoo
@@ -77,9 +77,9 @@ def test_demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_demo_tunes_on_validation_data(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(comparison.GRIDS, "task_arithmetic", {"scale": [0.5, 0.6]})
-    monkeypatch.setitem(comparison.GRIDS, "ties", {"scale": [1.25]})
-    monkeypatch.setitem(comparison.GRIDS, "cart", {"rank_ratio": [0.04], "scale": [1.4]})
+    monkeypatch.setitem(grids.GRIDS, "task_arithmetic", {"scale": [0.5, 0.6]})
+    monkeypatch.setitem(grids.GRIDS, "ties", {"scale": [1.25]})
+    monkeypatch.setitem(grids.GRIDS, "cart", {"rank_ratio": [0.04], "scale": [1.4]})
     printed = succeed(run, "demo", "--suite", "digits2", "--tune", "--output", tmp_path)
     assert "TIES: scale=1.25" in printed
     assert "CART: rank_ratio=0.04, scale=1.4" in printed

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from mergebook.cart.paper import DECIDING, GLUE, INDEXING, LADDER, SETTINGS, TABLE, Setting
-from mergebook.cart.read.experiments import baselines, by_granularity, with_rest
+from mergebook.cart.read import baselines, by_granularity, with_rest
 from mergebook.ledger.checks import Check, Limit, Role, above, matrix, pick
 from mergebook.ledger.verdicts import Load
 

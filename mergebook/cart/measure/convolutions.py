@@ -6,8 +6,6 @@ Each is a function of a zoo that returns tables, lists of rows. See `mergebook.l
 from collections.abc import Mapping, Sequence
 
 from mergebook.lab.comparison import (
-    FIRST_GRIDS,
-    Grid,
     best_of,
     choices,
     choose_wide,
@@ -16,24 +14,14 @@ from mergebook.lab.comparison import (
     merge_zoo,
     records,
 )
+from mergebook.lab.grids import FIRST_GRIDS, KERNEL_GRIDS, Grid
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.evaluation.loops import evaluate
 from mergelib.statedict import is_kernel
 
 COLUMNS = ["task", "accuracy", "loss"]
-
-# What is searched on a network whose weights are convolutions.
-KERNEL_GRIDS: dict[str, Grid] = {
-    "average": {},
-    "task_arithmetic": {"scale": [0.1, 0.2, 0.3, 0.5]},
-    "ties": {"scale": [0.5, 1.0, 1.5]},
-    "cart": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [1.0, 2.0, 3.0]},
-    **{name: {"scale": [0.5, 1.0, 1.5]} for name in ("tsv", "iso_c")},
-}
 
 
 @study()

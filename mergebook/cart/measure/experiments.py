@@ -13,10 +13,6 @@ from torch import Tensor
 
 from mergebook.cart.theory import interference_curves, output_interference
 from mergebook.lab.comparison import (
-    ADAPTED,
-    FIRST_GRIDS,
-    POOL_GRIDS,
-    Grid,
     adapted,
     best_of,
     choices,
@@ -31,11 +27,10 @@ from mergebook.lab.comparison import (
     records,
     sub_zoo,
 )
+from mergebook.lab.grids import ADAPTED, FIRST_GRIDS, SUBSET_GRIDS, Grid
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.activations import layer_inputs
 from mergelib.compression import Compressed, compress
 from mergelib.evaluation.loops import SplitName, evaluate, evaluate_many
@@ -46,12 +41,6 @@ from mergelib.statedict import StateDict, flatten
 
 RANK_RATIOS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.32, 0.5, 0.75, 1.0)
 COUNTS = (2, 4, 8, 12, 16, 20)
-
-# What the paper's appendix D searches for every subset of tasks, and CART with its scale searched.
-SUBSET_GRIDS: dict[str, tuple[str, Grid]] = {
-    **{name: (name, grid) for name, grid in POOL_GRIDS.items()},
-    "cart, scale searched": ("cart", {"rank_ratio": [0.08, 0.16], "scale": [1.0, 2.0, 3.0]}),
-}
 
 
 @study()

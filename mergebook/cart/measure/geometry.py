@@ -12,9 +12,7 @@ from mergebook.cart.measure.surface import RATIOS
 from mergebook.lab.comparison import merge_zoo
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.rules.low_rank import rank_of
 from mergelib.statedict import StateDict, flatten, is_statistic
 

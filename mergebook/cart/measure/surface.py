@@ -10,12 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mergebook.lab.comparison import Grid, cut, merge_zoo, merged_grid, points, sub_zoo
+from mergebook.lab.comparison import cut, merge_zoo, merged_grid, points, sub_zoo
+from mergebook.lab.grids import Grid
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import study
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.evaluation.loops import evaluate
 from mergelib.problems.calling import features
 from mergelib.statedict import StateDict, flatten

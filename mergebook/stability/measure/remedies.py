@@ -6,7 +6,6 @@ from dataclasses import replace
 from torch import Generator
 
 from mergebook.lab.comparison import (
-    FIRST_GRIDS,
     choices,
     choose_wide,
     individual,
@@ -15,6 +14,7 @@ from mergebook.lab.comparison import (
     records,
 )
 from mergebook.lab.experts import judge_merges, train_experts
+from mergebook.lab.grids import FIRST_GRIDS
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import beginning_of, study
 from mergebook.stability.theory.estimators import smoothness

@@ -12,10 +12,8 @@ from mergebook.cart.theory import (
     interference,
     interference_bound,
     interference_curves,
-    output_error,
     output_interference,
     reconstruction_error,
-    second_moments,
     spectrum,
     task_interference,
     task_matrices,
@@ -184,49 +182,3 @@ def test_output_interference_is_its_definition(centred: bool) -> None:
         assert row["pairwise"] == pytest.approx(float(sum(pairs)) / own, rel=1e-4)
         if centred and k == 6:
             assert row["joint"] == pytest.approx(1), "the others add exactly what cancels it"
-
-
-def test_error_of_outputs_by_its_definition() -> None:
-    """Σ ‖(M − θ_t) x‖² over Σ ‖τ_t x‖², and biases do not count."""
-    generator = torch.Generator().manual_seed(1)
-
-    def state() -> dict[str, Tensor]:
-        shapes = {"a.weight": (3, 4), "b.weight": (2, 5), "a.bias": (3,)}
-        return {key: torch.randn(*shape, generator=generator) for key, shape in shapes.items()}
-
-    experts, pretrained, merged = {"x": state(), "y": state()}, state(), state()
-    inputs = {
-        task: {
-            "a.weight": torch.randn(6, 4, generator=generator),
-            "b.weight": torch.randn(7, 5, generator=generator),
-        }
-        for task in experts
-    }
-    moments = second_moments(inputs)
-    shares = []
-    for layer in ("a.weight", "b.weight"):
-        missed = own = 0.0
-        for task, expert in experts.items():
-            for x in inputs[task][layer]:
-                missed += float(((merged[layer] - expert[layer]) @ x).square().sum())
-                own += float(((expert[layer] - pretrained[layer]) @ x).square().sum())
-        shares.append(missed / own)
-    found = output_error(merged, experts, pretrained, moments)
-    assert found == pytest.approx(sum(shares) / 2, rel=1e-4)
-    assert output_error(pretrained, experts, pretrained, moments) == pytest.approx(1)
-
-
-def test_the_average_has_one_error_however_it_is_written_as_a_sum() -> None:
-    """Joint interference of its two sums differs; the error is of the model."""
-    tasks = matrices()
-    pretrained = {"w": torch.zeros(6, 9)}
-    experts = {str(i): {"w": matrix} for i, matrix in enumerate(tasks)}
-    inputs = {task: {"w": torch.eye(9)} for task in experts}
-    table = output_interference(experts, pretrained, inputs, [1.0]).set_index("centred")["joint"]
-    assert table[True] == pytest.approx(1)
-    assert table[False] > 1.5
-    moments = second_moments(inputs)
-    average = {"w": torch.stack(list(tasks)).mean(0)}
-    centred = sum(float((matrix - average["w"]).square().sum()) for matrix in tasks)
-    own = sum(float(matrix.square().sum()) for matrix in tasks)
-    assert output_error(average, experts, pretrained, moments) == pytest.approx(centred / own)

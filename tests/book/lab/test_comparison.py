@@ -13,8 +13,6 @@ from torch import Tensor
 
 from mergebook.lab import comparison
 from mergebook.lab.comparison import (
-    GRIDS,
-    Grid,
     adapted,
     choose,
     choose_wide,
@@ -27,6 +25,7 @@ from mergebook.lab.comparison import (
     problem_of,
     score_grid,
 )
+from mergebook.lab.grids import GRIDS, Grid
 from mergebook.suites.zoo import Zoo
 from mergelib import merge
 from mergelib.evaluation.loops import evaluate

@@ -1,19 +1,36 @@
-"""What chapter 11 shows of CART, as tables out of ``results/``, and storage as bits per weight.
+"""What chapter 11 reads of CART's results, and names of what was measured.
 
 Differences are in points (per cent of accuracy) where nothing else is said.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pandas as pd
 
 from mergebook.lab.results import MissingResult, load_table
-from mergebook.lab.statistics import both_intervals, interval
+from mergebook.lab.statistics import both_intervals, over_seeds
+from mergebook.plots import label
 
-VISION = ("vision8-baselines", "vision14-baselines", "vision20-baselines")
-SMALL = tuple(f"{file}-vit_small" for file in VISION)
-KEPT_RANKS = (0.02, 0.04, 0.08, 0.16)
-
+# Each network, by what it is called on the page, and the suite that it is judged on.
+SUITES = {
+    "our ViT": "vision8",
+    "EfficientNet-Lite0": "imagenet8",
+    "MiniLM": "sentences8",
+}
+PRETRAINED = {name: suite for name, suite in SUITES.items() if suite != "vision8"}
+METHODS = (
+    *("pretrained", "average", "task_arithmetic", "ties"),
+    *("consensus", "cart", "tsv", "iso_c"),
+)
+# What needs no labels, and whether more or less of it is good.
+SIGNS = {
+    "agreement": 1,
+    "error": -1,
+    "interference": -1,
+    "signal": 1,
+    "entropy": -1,
+    "distance": -1,
+}
 # Names of what the study `compression` measured, by method, setting and rest.
 COMPRESSED = {
     ("individual", "", ""): "individual",
@@ -23,7 +40,7 @@ COMPRESSED = {
     **{
         ("cart_indexing", f"rank_ratio={ratio}", rest): f"CART-Indexing{words}, {ratio:.0%}"
         for rest, words in (("own", ""), ("average", ", rest averaged"))
-        for ratio in KEPT_RANKS
+        for ratio in (0.02, 0.04, 0.08, 0.16)
     },
 }
 
@@ -44,26 +61,27 @@ def baselines(
     return pd.concat([table.query("method != 'ties'"), searched], ignore_index=True)
 
 
-def bell(table: pd.DataFrame, method: str, scale: float) -> pd.DataFrame:
-    """Accuracy against the rank, in per cent: `interval` over seeds of the mean over tasks.
-
-    Returns:
-        Columns ``mean`` and ``half_width``, indexed by ``rank_ratio``.
-    """
-    rows = table[(table["method"] == method) & (table["scale"] == scale)]
-    means = 100 * rows.groupby(["rank_ratio", "seed"])["accuracy"].mean()
-    found = {ratio: interval(part.tolist()) for ratio, part in means.groupby("rank_ratio")}
-    return pd.DataFrame.from_dict(found, orient="index", columns=["mean", "half_width"])
+def normalised(file: str) -> pd.DataFrame:
+    """Normalised accuracy in per cent of a result of ``baselines``: `over_seeds`, by method."""
+    suite, ending = file.split("-baselines")
+    table = baselines(suite, ending).query("method in @METHODS")
+    rows: pd.DataFrame = 100 * over_seeds(table, "method", "normalised").loc[list(METHODS)]
+    return rows
 
 
-def chosen_ranks() -> "pd.Series[int]":
-    """How many of the vision runs chose each rank ratio for CART on validation data."""
-    chosen = [row for file in (*VISION, *SMALL) for row in load_table(file, "chosen")["settings"]]
-    return (
-        pd.Series([settings["cart"]["rank_ratio"] for settings in chosen])
-        .value_counts()
-        .sort_index()
-    )
+def lead(suite: str) -> pd.DataFrame:
+    """CART's lead over `METHODS` in points: `both_intervals`."""
+    pairs = {f"CART − {label(other)}": ("cart", other) for other in METHODS if other != "cart"}
+    return 100 * both_intervals(baselines(suite), pairs)
+
+
+def written_leads(suites: Mapping[str, str]) -> pd.DataFrame:
+    """`lead` as text, "mean [low, high]" over seeds and tasks: one column per name of a suite."""
+    columns = {}
+    for name, suite in suites.items():
+        ends = lead(suite)[["mean", "low", "high"]]
+        columns[name] = ends.apply(lambda row: "{:.1f} [{:.1f}, {:.1f}]".format(*row), axis=1)
+    return pd.DataFrame(columns)
 
 
 def centred_excess(column: str, suite: str = "vision8") -> pd.DataFrame:
@@ -77,21 +95,38 @@ def centred_excess(column: str, suite: str = "vision8") -> pd.DataFrame:
     return (100 * (wide[True] / wide[False] - 1)).unstack("rank_ratio")
 
 
-def learned_coefficients() -> pd.DataFrame:
-    """AdaMerging's coefficients on CART by entropy and by labels, from ``vision8-coefficients``.
+def plane(suite: str, part: str = "") -> pd.DataFrame:
+    """CART's mean accuracy in per cent, rank ratios by scales, from the study ``surface``.
+
+    ``part`` ends the result's name where fewer tasks were merged, as in ``"-4"``.
+    """
+    table = points(suite, part)
+    means: pd.Series[float] = table.groupby(["rank_ratio", "scale"])["accuracy"].mean()
+    return 100 * means.unstack("scale")
+
+
+def points(suite: str, part: str = "") -> pd.DataFrame:
+    """The points of CART's plane, without the average."""
+    table = load_table(f"{suite}-surface{part}")
+    return table.query("method == 'cart' and scale > 0")
+
+
+def picked(suite: str) -> pd.DataFrame:
+    """What is lost by picking CART's rank and scale without labels, in points: `over_seeds`.
 
     Returns:
-        `both_intervals` to CART in points, one row per objective and rate, with the objective's
-        mean at the ``first`` and the ``last`` recorded step, in nats.
+        One row per quantity: mean accuracy of the plane's best point, minus that of the point which
+        the quantity's mean over tasks picks.
     """
-    table, history = (load_table("vision8-coefficients", part) for part in ("test", "history"))
-    for rows in (table, history):
-        rate = rows["rate"].map(", rate {:g}".format).where(rows["rate"] > 0, "")
-        rows["method"] = rows["method"].str.replace("_", "-") + rate
-    names = [name for name in table["method"].unique() if name != "cart"]
-    found = 100 * both_intervals(table, {name: (name, "cart") for name in names})
-    values = history.groupby(["method", "step"])["value"].mean().unstack()
-    return found.assign(first=values.iloc[:, 0], last=values.iloc[:, -1])
+    table = points(suite).groupby(["seed", "rank_ratio", "scale"])
+    means = table[["accuracy", *SIGNS]].mean().reset_index()
+    rows = []
+    for seed, part in means.groupby("seed"):
+        for quantity in SIGNS:
+            point = int((SIGNS[quantity] * part[quantity]).to_numpy().argmax())
+            lost = 100 * (part["accuracy"].max() - part["accuracy"].iloc[point])
+            rows.append({"seed": seed, "quantity": quantity, "lost": lost})
+    return over_seeds(pd.DataFrame(rows), "quantity", "lost")
 
 
 def by_granularity(table: pd.DataFrame) -> dict[str, pd.DataFrame]:

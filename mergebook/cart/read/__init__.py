@@ -1,1 +1,0 @@
-"""What the chapters on CART show."""
