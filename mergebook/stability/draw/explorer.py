@@ -11,6 +11,7 @@ import math
 from importlib.resources import files
 from string import Template
 
+from mergebook import plots
 from mergebook.stability.read.choosing import USUAL, first, planned
 from mergebook.stability.read.explorer import aligned_tasks, as_data, terms
 from mergebook.stability.theory.bounds import PAPERS_DOMAIN, REPAIRED_DOMAIN
@@ -29,7 +30,7 @@ SLIDERS = {
     "examples": "examples n",
     "tasks": "tasks T",
 }
-GREEN, ORANGE, YELLOW = "#009e73", "#d55e00", "#e69f00"
+GREEN, ORANGE, YELLOW = plots.GREEN, plots.VERMILION, plots.ORANGE
 CURVES = [  # group, part, colour, dashes
     ("exact", "total", "currentColor", ""),
     ("exact", "generalisation", "currentColor", "2 4"),
@@ -110,14 +111,14 @@ def _picture(seed: int) -> str:
     values = [terms(tasks, planned({**USUAL, "steps": count})) for count in steps]
     figure = Figure(figsize=(6.4, 3.0), layout="constrained")
     ax = figure.subplots()
-    ax.axhline(values[0]["repaired"]["start"], color="#8c8c8c", lw=1.2, ls="--")
+    ax.axhline(values[0]["repaired"]["start"], color=plots.GREY, lw=1.2, ls="--")
     for group, part, shade, dashes in CURVES:
         heights = [
             sum(value[group].values()) if part == "total" else value[group][part]
             for value in values
         ]
         text = GROUPS[group][0] if part == "total" else f"exact {part}"
-        colour = "#000000" if shade == "currentColor" else shade
+        colour = plots.BLACK if shade == "currentColor" else shade
         ax.plot(steps, heights, ":" if dashes else "-", color=colour, label=text)
     ax.set(xscale="log", yscale="log", ylim=RANGE, xlabel="steps K of every expert")
     ax.legend(fontsize=8, ncols=2, loc="upper left")
