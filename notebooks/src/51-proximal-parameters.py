@@ -385,7 +385,8 @@ looks = {
 fig, axes = plt.subplots(1, 5, figsize=(9.8, 3.9), sharey=True)
 for ax, (title, table) in zip(axes, panels.items()):
     for name in [column for column in looks if column in table]:
-        plots.series(ax, table, x="share", y=name, looks={None: looks[name]}, capsize=0)
+        style = {"capsize": 0} if "seed" in table else {}
+        plots.series(ax, table, x="share", y=name, looks={None: looks[name]}, **style)
     ax.plot([0, 1], [0, 1], color=plots.GREY, lw=1.2, ls="--", zorder=0, label="γ₁ = ρ")
     ax.set_title(title, fontsize=10)
     ax.set_xlabel("share ρ")

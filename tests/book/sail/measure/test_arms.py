@@ -19,7 +19,7 @@ from mergebook.lab.results import Tables
 from mergebook.lab.runner import REGISTERED, Loaded, Run
 from mergebook.sail.measure import arms as module
 from mergebook.sail.measure import grounds, sources, transfers
-from mergebook.sail.measure.arms import EVERY, arms, starts_tuning
+from mergebook.sail.measure.arms import arms, starts_tuning
 from mergebook.sail.measure.grounds import picture_transfer, text_transfer, transfer_of
 from mergebook.sail.measure.rates import EARLIER, NOT_TUNED, TABLE, TUNED, Rates, usual_rates
 from mergebook.sail.measure.sources import ARMS, Sources
@@ -251,7 +251,9 @@ def test_tuning_tries_every_rate_on_seeds_of_its_own(text: Transfer, pictures: T
     grid = [[1e-3, 0, 1, 1], [3e-3, 0, 5, 1]]
     rows = starts_tuning(other, size="twice", only=["scratch, tuned"], steps=20, rates=grid)
     curves = pd.DataFrame(rows["curves"])
-    assert curves.groupby("training")["step"].agg(list).tolist() == 2 * [[*range(0, 21, EVERY)]]
+    assert curves.groupby("training")["step"].agg(list).tolist() == 2 * [
+        [*range(0, 21, module.EVERY)]
+    ]
     assert curves[["training", "embeddings"]].drop_duplicates().to_numpy().tolist() == [
         [1e-3, 1],
         [3e-3, 5],
