@@ -64,7 +64,7 @@ def __getattr__(name: str) -> Any:
     if name in _EVALUATION:
         import importlib
 
-        return getattr(importlib.import_module(f"mergebook.suites.{_EVALUATION[name]}"), name)
+        return getattr(importlib.import_module(f"mergelib.evaluation.{_EVALUATION[name]}"), name)
     raise AttributeError(f"module 'mergelib' has no attribute {name!r}")
 
 

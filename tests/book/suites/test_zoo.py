@@ -253,7 +253,7 @@ import torch
 from mergebook.suites import models, zoo
 from mergebook.suites.families import FAMILIES
 from mergebook.suites.loading import load_suite
-from mergelib.evaluation.tasks import PretrainingSet
+from mergebook.suites.types import PretrainingSet
 from mergebook.suites.training import Recipe
 
 folder = Path(sys.argv[1])
