@@ -42,3 +42,11 @@ def test_nothing_depends_on_how_a_suites_name_begins() -> None:
             if node.func.attr in CUTTING and (names & {*texts} or "0123456789" in texts):
                 found.append(f"{file.relative_to(ROOT)}:{node.lineno}")
     assert not found
+
+
+def test_no_chapter_selects_checks_by_searching_their_sentences() -> None:
+    """Checks have an id and columns of what they are about: rewording changes nothing."""
+    chapters = sorted((ROOT / "notebooks" / "src").glob("*.py"))
+    searched = [file.name for file in chapters if '["what"].str' in file.read_text()]
+    assert chapters
+    assert searched == []

@@ -12,7 +12,7 @@ import pandas as pd
 
 from mergebook.cart.paper import DECIDING, GLUE, INDEXING, LADDER, SETTINGS, TABLE, Setting
 from mergebook.cart.read.experiments import baselines, by_granularity, with_rest
-from mergebook.ledger import Check, Comparison, Load, read_claims
+from mergebook.ledger import Check, Comparison, Load, comparison, read_claims
 from mergebook.ledger.checks import Limit, Role, matrix, pick
 
 NAMES = {"ties": "TIES", "tsv": "TSV", "cart": "CART", "consensus": "Consensus"}
@@ -45,7 +45,7 @@ def order(load: Load) -> Iterator[Comparison]:
         for suite, words in setting.suites(setting.counts):
             result, row = partial(baselines, suite, setting.ending, load), TABLE.get(suite, ())
             about = {"suite": f"{suite}{setting.ending}"}
-            compare = partial(Comparison, result=result, about=about)
+            compare = partial(comparison, result=result, about=about)
             table, decides = load(result), setting.role == "primary"
             means = {name: float(pick(table, method=name).mean()) for name in LADDER[:-1]}
             says = f"{words}: CART above the best of the other four"
@@ -83,7 +83,7 @@ def bell(load: Load) -> Iterator[Comparison]:
     arithmetic, top = UNCENTRED | {"rank_ratio": 1.0}, _centred(PAPERS_RANK)
     for setting in SETTINGS:
         words, role, about = setting.words, setting.role, {"suite": setting.name}
-        compare = partial(Comparison, about=about, result=partial(_plane, load, setting))
+        compare = partial(comparison, about=about, result=partial(_plane, load, setting))
         row = TABLE.get(f"{setting.suite}8", ()) if role == "primary" else ()
         leads = {name: row[-1] - other for name, other in zip(LADDER, row, strict=False)}
         for what, other, lead in (
@@ -110,7 +110,7 @@ def _curve(setting: Setting, ratio: float, value: str, kind: str = "mean") -> "p
     about = {"suite": setting.name, "metric": value, "rank": ratio, "per": kind}
     options: dict[str, Any] = {"about": about, "value": value, "unit": "%", "falling": True}
     result = (f"{setting.suite}8-interference", "curves")
-    return partial(Comparison, result=result, keys=("seed", "layer"), **options)
+    return partial(comparison, result=result, keys=("seed", "layer"), **options)
 
 
 def interference(load: Load) -> Iterator[Comparison]:
@@ -155,7 +155,10 @@ def steep_and_slow(load: Load) -> Iterator[Comparison]:
             says = f"{setting.words}rank {100 * ratio:g} %: less than half of I is there"
             reached = _curve(setting, ratio, "interference_all")(says, rows, whole, role=role)
             network = setting.network if role == "primary" else ""
-            part = {"change": lambda every, part: 50 - 100 * part / every, "network": network}
+            part: dict[str, Any] = {
+                "change": lambda every, part: 50 - 100 * part / every,
+                "network": network,
+            }
             yield replace(reached, **part)
         says = f"{setting.words}norm over the kept values: I rises from rank 1 % to 100 %"
         rises: dict[str, Any] = {"falling": False, "role": "secondary"}
@@ -185,7 +188,7 @@ def rank(load: Load) -> Iterator[Comparison | Check]:
             words = f"{setting.words}scale {scale:g}: {says[measure]}"
             sides = {"rank_ratio": PAPERS_RANK}, {"rank_ratio": rivals}
             options |= {"about": about | {"worse": "other ranks"}, "measure": measure}
-            yield _steady(Comparison(words, *sides, result=result, **options))
+            yield _steady(comparison(words, *sides, result=result, **options))
     for setting in DECIDING:
         suites = [suite for suite, _ in setting.suites(setting.counts)]
         chosen = [load(f"{suite}-baselines", "chosen")["settings"] for suite in suites]
@@ -260,7 +263,7 @@ def adaptation(load: Load) -> Iterator[Comparison]:
                 network = setting.network if worse == "cart" else ""
                 options = {"role": role, "paper": quoted, "network": network}
             options["about"] = {"suite": setting.name, "by": by}
-            yield Comparison(says, better, worse, result=table.copy, **options)
+            yield comparison(says, better, worse, result=table.copy, **options)
 
 
 def task_counts(load: Load) -> Iterator[Comparison]:
@@ -270,7 +273,7 @@ def task_counts(load: Load) -> Iterator[Comparison]:
     percent = table.assign(percent=100 * table["normalised"])
     means = percent.groupby(["method", "count", "seed"])["percent"].mean()
     lost = (means.xs(few, level="count") - means.xs(many, level="count")).rename("lost")
-    of = partial(Comparison, keys=("seed",), unit="points")
+    of = partial(comparison, keys=("seed",), unit="points")
     by_count = partial(of, result=means.reset_index, value="percent")
     rivals = ("average", "task_arithmetic", "ties")
     for (cart, words), other in product(
@@ -309,7 +312,7 @@ def compression(load: Load) -> Iterator[Comparison]:
             network = setting.network if averaged and suite.endswith("8") else ""
             about = {"suite": suite, "rest": rest, "better": "CART-Indexing", "worse": rival}
             within: dict[str, Any] = {"bound": -NEAR, "paper": lead, "network": network}
-            yield Comparison(says, mine, other, about=about, result=table.copy, role=role, **within)
+            yield comparison(says, mine, other, about=about, result=table.copy, role=role, **within)
 
 
 def loop(load: Load) -> Iterator[Comparison]:
@@ -317,7 +320,7 @@ def loop(load: Load) -> Iterator[Comparison]:
     for setting in (each for each in SETTINGS if each.plane == "ranks"):  # others have no losses
         result, words, role = partial(_plane, load, setting), setting.words, setting.role
         about = {"suite": setting.name}
-        compare = partial(Comparison, result=result, about=about, value="loss", falling=True)
+        compare = partial(comparison, result=result, about=about, value="loss", falling=True)
         for scale in (1.0, 2.0, 3.0) if role == "primary" else (1.0,):
             name, own = f"{words}scale {scale:g}:", role if scale == 1.0 else "secondary"
             inner, ends = _centred(PAPERS_RANK, scale), _centred(0.0, scale)
@@ -343,14 +346,16 @@ def text(load: Load) -> Iterator[Comparison]:
     for other in ("average", "task_arithmetic", "ties"):
         lead, about = GLUE["cart"] - GLUE[other], {"suite": "sentences8"}
         says = f"sentences: CART above {NAMES[other]}"
-        yield Comparison(says, "cart", other, about=about, result=sentences, paper=lead)
+        yield comparison(says, "cart", other, about=about, result=sentences, paper=lead)
         says, about = (
             f"texts: CART needs fewer bits per character than {NAMES[other]}",
             {"suite": "text4"},
         )
-        yield Comparison(says, "cart", other, about=about, result="text4-baselines", **bits)
+        yield comparison(says, "cart", other, about=about, result="text4-baselines", **bits)
 
 
-TESTS = (order, bell, interference, steep_and_slow, rank, adaptation)
-TESTS += (task_counts, compression, loop, text)
+TESTS = (
+    *(order, bell, interference, steep_and_slow, rank),
+    *(adaptation, task_counts, compression, loop, text),
+)
 CLAIMS = read_claims("mergebook.cart", {f"C{i}": test for i, test in enumerate(TESTS, 1)})

@@ -10,11 +10,10 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from mergebook.ledger import Comparison, Load, read_claims
-from mergebook.ledger.checks import SEED, SPREAD, Role, pick
+from mergebook.ledger import Comparison, Load, comparison, read_claims
+from mergebook.ledger.checks import SEED, SPREAD, Role
 
 CASES = tuple(product(("homogeneous", "heterogeneous"), ("common", "own")))
 FINEST = "layer, neuron, weight"
@@ -43,7 +42,7 @@ def _case(study: str, source: str, data: str, start: str, **about: Any) -> "part
     """A comparison on one of the `CASES` of a source."""
     where = {"data": data, "start": start}
     about = {"source": source, **where} | about
-    return partial(Comparison, result=f"{source}-{study}", where=where, keys=SEED, about=about)
+    return partial(comparison, result=f"{source}-{study}", where=where, keys=SEED, about=about)
 
 
 def _cases(
@@ -112,7 +111,8 @@ def _alone(load: Load, source: str) -> pd.DataFrame:
     table = load(f"{source}-tuning")
     parties = table[table["method"].isin(["a", "b"]) & (table["training"] == "none")]
     best = parties.groupby(["seed", "data", "start"], as_index=False)["accuracy"].max()
-    return pd.concat([table, best.assign(method="best", training="none")], ignore_index=True)
+    rows = [table, best.assign(method="best", training="none")]
+    return pd.DataFrame(pd.concat(rows, ignore_index=True))
 
 
 def _tuning(load: Load) -> Iterator[Comparison]:
@@ -147,13 +147,13 @@ def _strengths(load: Load, source: str) -> pd.DataFrame:
     a, b, fisher = (
         table[table["method"] == name].set_index(keys)["accuracy"] for name in ("a", "b", "fisher")
     )
-    merged = table[(table["levels"] == "layer") & (table["iterations"] == 1)]
-    merged = merged[merged["method"] == "cogram"].set_index([*keys, "prototypes"])["accuracy"]
+    layers = table[(table["levels"] == "layer") & (table["iterations"] == 1)]
+    layers = layers[layers["method"] == "cogram"].set_index(keys)
     strength = (100 * a + 100 * b) / 2
-    rows = merged.rename("merged").reset_index("prototypes").join(strength.rename("strength"))
-    rows = rows.join(fisher.rename("fisher"))
+    rows = layers[["prototypes"]].assign(merged=layers["accuracy"])
+    rows = rows.join(strength.rename("strength")).join(fisher.rename("fisher"))
     below = rows["strength"] - 100 * rows["merged"]
-    return rows.assign(below=below, weakness=-rows["strength"]).reset_index()
+    return pd.DataFrame(rows.assign(below=below, weakness=-rows["strength"]).reset_index())
 
 
 def _weak(load: Load) -> Iterator[Comparison]:

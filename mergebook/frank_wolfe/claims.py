@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from mergebook.frank_wolfe.theory import SquaredDistance, printed_gaps, soft_bound
-from mergebook.ledger import Check, Comparison, Load, read_claims
+from mergebook.ledger import Check, Comparison, Load, comparison, read_claims
 from mergebook.ledger.checks import SEED, Role, matrix, pick
 from mergelib.procedures.walk import START, Walk, minimise
 
@@ -45,7 +45,9 @@ CONSTANT = 30.0  # per cent: our reading of "constant"
 STILL = 0.01  # nats: gaps below that count as this
 VANILLA = 0.5  # the exponent of the ordinary rate, which the paper says soft Frank-Wolfe beats
 BITS: Mapping[str, Any] = {
-    **{"value": "loss", "falling": True, "unit": "bits"},
+    "value": "loss",
+    "falling": True,
+    "unit": "bits",
     "scale": lambda nats: nats / math.log(2),
 }
 PAIRS: tuple[tuple[str, str, Role], ...] = (
@@ -72,7 +74,7 @@ def _name(method: str) -> str:
 def order(load: Load) -> Iterator[Comparison]:
     """F1: soft over hard, and hard over its start."""
     for (suite, (words, network)), (better, worse, role) in product(NETWORKS.items(), PAIRS):
-        yield Comparison(
+        yield comparison(
             f"{words}{_name(better)} above {_name(worse)}",
             *(better, worse),
             about={"suite": suite},
@@ -87,7 +89,7 @@ def irrelevant(load: Load) -> Iterator[Comparison]:
     for suite, own in SUITES.items():
         result = f"{suite}-irrelevant"
         most = int(load(result)["count"].max())
-        compare = partial(Comparison, result=result)
+        compare = partial(comparison, result=result)
         about = {"suite": suite}
         few, many = {"count": 0}, {"count": most}
         walk = {"method": "frank_wolfe"}
@@ -117,7 +119,7 @@ def relevant(load: Load) -> Iterator[Comparison]:
         result = f"{suite}-relevant"
         counts = sorted(map(int, load(result)["count"].unique()))
         middle, most = counts[len(counts) // 2], counts[-1]
-        compare = partial(Comparison, about={"suite": suite}, result=result)
+        compare = partial(comparison, about={"suite": suite}, result=result)
         walk: dict[str, Any] = {"where": {"method": "frank_wolfe"}, "by": "count"}
         pairs: tuple[tuple[int, int, Role], ...] = (
             (most, counts[0], own),
@@ -159,7 +161,7 @@ def printed_mixtures(starts: int = 10, steps: int = 3) -> pd.DataFrame:
 
 def hull(load: Load) -> Iterator[Comparison | Check]:
     """F4: where the step as printed, and the book's walks, end."""
-    fact = partial(Comparison, keys=SEED, value="value", kind="fact", by="quantity")
+    fact = partial(comparison, keys=SEED, value="value", kind="fact", by="quantity")
     printed = partial(fact, about={"walk": "as printed"}, result=printed_mixtures)
     says = "as printed, ten starts: no expert's coefficient is negative"
     yield printed(says, "smallest", 0.0, bound=-ROUNDING, unit="of 1")
@@ -229,7 +231,7 @@ def printed_walks(starts: int = 10, steps: int = 60) -> pd.DataFrame:
 
 def rate(load: Load) -> Iterator[Comparison | Check]:
     """Exponents p of gap ~ 1/Tᵖ: as printed, of steps 30 to 60; else from the first to the last."""
-    printed = partial(Comparison, about={"walk": "as printed"}, result=printed_walks, kind="fact")
+    printed = partial(comparison, about={"walk": "as printed"}, result=printed_walks, kind="fact")
     says = "as printed, on a triangle: the gap falls faster than 1/√T"
     late: dict[str, Any] = {"by": "step", "value": "gap", "keys": SEED, "falling": True}
     late |= {"change": lambda early, late: (early / late).map(math.log2), "unit": "exponent"}
@@ -264,14 +266,14 @@ def samples(load: Load) -> Iterator[Comparison]:
     rivals: list[tuple[str, str, Role]] = [(name, _name(name), "primary") for name in MERGES]
     for other, words, role in [*rivals, ("multitask", trained, "secondary")]:
         says, about = f"sentences: {_name(MERGED)} above {words}", {"suite": "sentences8"}
-        yield Comparison(
+        yield comparison(
             says, MERGED, other, about=about, result="sentences8-procedures", role=role
         )
     for other, words, _ in [*rivals[:4], ("multitask", trained, ""), ("cart", "CART", "")]:
         says = f"texts: FW soft needs fewer bits per character than {words}"
         role = "control" if other == "cart" else "secondary"
         about, result = {"suite": "text4"}, "text4-language"
-        yield Comparison(says, SOFT, other, about=about, result=result, role=role, **BITS)
+        yield comparison(says, SOFT, other, about=about, result=result, role=role, **BITS)
     result = "vision8-calibration"
     sizes = sorted(int(size) for size in load(result)["examples"].unique() if size)
     walks: dict[str, Role] = {"frank_wolfe soft": "secondary"}
@@ -285,7 +287,7 @@ def samples(load: Load) -> Iterator[Comparison]:
                 {"method": walk, "examples": mine},
                 {"method": "multitask", "examples": theirs},
             ]
-            yield Comparison(says, *sides, about={"suite": "vision8"}, result=result, role=role)
+            yield comparison(says, *sides, about={"suite": "vision8"}, result=result, role=role)
 
 
 def memory(load: Load) -> Iterator[Comparison]:
@@ -299,7 +301,7 @@ def memory(load: Load) -> Iterator[Comparison]:
         says = f"{variant}: the peak with {many} files at most 30 % above that with {few}"
         where = {"variant": variant}
         options: dict[str, Any] = {"about": where, "where": where, "bound": -CONSTANT, "paper": 0.0}
-        yield Comparison(says, many, few, result=result, **peaks, **options, unit="% less")
+        yield comparison(says, many, few, result=result, **peaks, **options, unit="% less")
 
 
 def pairing(load: Load) -> Iterator[Comparison]:
@@ -312,13 +314,13 @@ def pairing(load: Load) -> Iterator[Comparison]:
         ("soft: by task better than by layer", SOFT, SOFT_BY_LAYER),
     )
     for suite, (words, network) in NETWORKS.items():
-        compare = partial(Comparison, about={"suite": suite}, result=f"{suite}-procedures")
+        compare = partial(comparison, about={"suite": suite}, result=f"{suite}-procedures")
         for says, better, worse in pairs:
             pooled = network if better == SOFT else ""
             yield compare(words + says, better, worse, network=pooled)
         says = f"{words}soft: by task with λ free better than by layer inside the hull"
         yield compare(says, FREE, SOFT_BY_LAYER, role="secondary")
-    texts = partial(Comparison, about={"suite": "text4"}, result="text4-language", **BITS)
+    texts = partial(comparison, about={"suite": "text4"}, result="text4-language", **BITS)
     for says, better, worse in pairs:
         yield texts(f"texts: {says}", better, worse, role="secondary")
 

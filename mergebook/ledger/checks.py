@@ -41,8 +41,8 @@ class Check:
             zeros and ones, shape ``(units,)``.
         kind: ``"mean"``; ``"spread"`` (log ratio of the columns' mean absolute deviations);
             ``"correlation"`` (Spearman's); ``"fraction"`` (exact binomial test); ``"fact"`` (values
-            that are not a sample, such as a counterexample: all must be beyond the bound). A mean of
-            equal values is a fact where it does not decide.
+            that are not a sample, such as a counterexample: all must be beyond the bound). A mean
+            of equal values is a fact where it does not decide.
         role: only primary checks decide about a claim.
         bound: the quantity must be above it; 0 where two sides are compared.
         tolerance: where given, the quantity must lie at most this far from the bound.

@@ -4,7 +4,7 @@ The check of a comparison, and the ways to spoil what it compares, follow from t
 """
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any
 
@@ -30,11 +30,10 @@ class Comparison:
 
     Attributes:
         says: the comparison in words.
-        better: rows that the claim says are better, as columns and their values, or as a value of the
-            column `by`.
+        better: rows that the claim says are better: columns and their values, or a value of `by`.
         worse: the other rows, or a float that the better ones are compared with.
-        about: what tells it from the claim's other comparisons; its values make the id, and chapters
-            select by them.
+        about: what tells it from the claim's other comparisons; its values make the id, and
+            chapters select by them.
         result: where the rows come from.
         by: the column that tells both sides apart where it is only one.
         where: what all these rows have in common.
@@ -125,7 +124,7 @@ class Comparison:
         if self.kind in ("spread", "correlation"):
             return np.stack([side.sort_index().to_numpy() for side in sides], 1)
         if self.kind == "fraction":
-            return sides[0].sort_index().to_numpy()
+            return matrix(sides[0].reset_index(drop=True))
         return matrix(self.change(*(sides[::-1] if self.falling else sides)))
 
     @property
@@ -157,14 +156,14 @@ class Comparison:
         keys, (_, column) = list(self.keys), self._columns
         other = table.loc[worse, [*keys, column]]
         values = table.loc[better, keys].merge(other, on=keys, how="left")[column].to_numpy()
-        return values + self.bound + noise / (100 if "accuracy" in str(column) else 1)
+        return np.asarray(values) + self.bound + noise / (100 if "accuracy" in str(column) else 1)
 
     def spoiled(self, table: pd.DataFrame, way: str) -> pd.DataFrame:
         """The table with what is compared changed in one of the `WAYS`.
 
-        Values are shifted ``"for"`` the comparison, or ``"against"`` it; ``"in turn"``, for it in every
-        other seed and against it in the rest; and ``"exchanged"``, for it, with the names of both sides
-        exchanged. Spreads are widened, pairs made to agree, and what is counted is set.
+        Values are shifted ``"for"`` the comparison or ``"against"`` it; ``"in turn"``, for it in
+        every other seed and against it in the rest; and ``"exchanged"``, for it, with the names of
+        both sides exchanged. Spreads are widened, pairs made to agree, and counted values set.
         """
         first, second = self._columns
         better, worse = self._rows(table)
@@ -181,7 +180,9 @@ class Comparison:
                 off = out[first] - out.loc[side, first].mean()
                 out[first] += np.where(side & wider, FAR * off, 0.0)
         else:
-            out = out.assign(**{name: out[name].fillna(out[name].max()) for name in {first, second}})
+            out = out.assign(
+                **{name: out[name].fillna(out[name].max()) for name in {first, second}}
+            )
             largest = out.loc[better | worse, [first, second]].abs().to_numpy().max()
             step = FAR * (largest + abs(self.bound) + 1)
             up = -sign if self.falling else sign
@@ -197,3 +198,8 @@ class Comparison:
             for mask, rows in ((better, self.sides[1]), (worse, self.sides[0])):
                 out = out.assign(**{n: out[n].mask(mask, v) for n, v in (rows or {}).items()})
         return out
+
+
+def comparison(*sides: Any, **options: Any) -> Comparison:
+    """A `Comparison` from options that were put together in parts."""
+    return Comparison(*sides, **options)

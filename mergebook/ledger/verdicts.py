@@ -159,8 +159,8 @@ def judge(claims: Iterable[Claim], load: Load = load_table) -> tuple[pd.DataFram
     Returns:
         The ledger, one row per claim with its ``verdict``, ``ours`` (counts of what its primary
         checks show) and ``pooled`` (the effect over networks, or None); and all checks, one row
-        each, with ``claim``, ``id``, ``outcome``, the interval that decides, and columns for all that
-        checks are about.
+        each, with ``claim``, ``id``, ``outcome``, the interval that decides, and columns for all
+        that checks are about.
 
     Raises:
         ValueError: for a result that lacks a table, a column, or rows that a claim needs. A result
@@ -198,8 +198,10 @@ def _row(claim: Claim, check: Check, result: Outcome) -> dict[str, object]:
     row |= {"detectable": check.detectable, "level": result.level, "p": result.p}
     row |= {"outcome": result.shown, "id": "/".join([claim.key, *map(str, check.about.values())])}
     if taken := {*check.about} & {*COLUMNS}:
-        raise ValueError(f"{row['id']} is about {', '.join(taken)}, which are columns of all checks")
-    return {name: row[name] for name in COLUMNS} | check.about
+        raise ValueError(
+            f"{row['id']} is about {', '.join(taken)}, which are columns of all checks"
+        )
+    return {**{name: row[name] for name in COLUMNS}, **check.about}
 
 
 def _counted(shown: Sequence[str]) -> str:

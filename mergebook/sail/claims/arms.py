@@ -1,13 +1,13 @@
 """What SAIL's claims on larger networks compare: starts, at all costs but the sources'."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import product
 from typing import Any, get_args
 
 import pandas as pd
 
-from mergebook.ledger import Comparison, Load
+from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role, chosen
 from mergebook.sail.claims import speeds
 from mergebook.sail.claims.spirals import maintained
@@ -74,7 +74,7 @@ def _speeds(
     for words, cell in _cells(rows):
         about = cell | {"goal": goal, "account": account}
         where: dict[str, Any] = {"result": table.copy, "where": cell, "about": about}
-        keys = {"keys": _keys_of(rows, cell), "speed_ups": speed_ups}
+        keys: dict[str, Any] = {"keys": _keys_of(rows, cell), "speed_ups": speed_ups}
         yield words, cell, partial(speeds.faster, **sides, **where, **keys)
 
 
@@ -132,7 +132,7 @@ def merged(load: Load) -> Iterator[Comparison]:
         where = {"modality": modality, "maps": maps}
         options: dict[str, Any] = {"keys": SEED, "value": "B", "unit": "nats", "falling": True}
         options |= {"where": where, "about": where | {"start": start}, "role": "secondary"}
-        yield Comparison(says, *sides, result=factorial.ends, **options)
+        yield comparison(says, *sides, result=factorial.ends, **options)
 
 
 def better(load: Load) -> Iterator[Comparison]:
@@ -155,7 +155,7 @@ def labelled(load: Load) -> Iterator[Comparison]:
     means = table.groupby(["modality", "arm", "seed", "cell"])["loss"].mean()
     names = {"labels": LABELS, "BYOL": BYOL}
     gains = {name: means[kind, "scratch"] - means[kind, "SAIL"] for name, kind in names.items()}
-    yield Comparison(
+    yield comparison(
         "ResNet, halves: SAIL gains more with labels than without, in loss",
         about={"modality": HALVES, "better": "labels", "worse": "BYOL"},
         worse={},
@@ -185,13 +185,13 @@ def fading(load: Load) -> Iterator[Comparison]:
         about = {"modality": "ResNet", "size": "deeper", "start": "shared", "goal": goal}
         about |= {"better": arm, "per": "target"}
         counted = f"bounds on {bounded(rows, 'target').sum()} of {len(pairs)} sets"
-        compare = partial(Comparison, worse={}, kind="correlation", unit="rank correlation")
+        compare = partial(comparison, worse={}, kind="correlation", unit="rank correlation")
         sides: dict[str, Any] = {"value": ("speed", "near"), "keys": ("target",), "role": role}
         yield compare(f"{says} ({counted})", result=pairs.reset_index, about=about, **sides)
         falls = arms.fading(rows).rename("fall").reset_index
         again: dict[str, Any] = {"role": "secondary" if arm == "SAIL" else "control"}
         again |= {"value": "fall", "keys": SEED, "unit": "rank correlation"}
-        yield Comparison(
+        yield comparison(
             f"{says}, these sets", result=falls, about=about | {"per": "seed"}, **again
         )
 
@@ -273,4 +273,4 @@ def _final(
     """The final loss of a rival less that of an arm."""
     options: dict[str, Any] = {"keys": _keys_of(table, cell), "where": cell, "role": role}
     options |= {"about": cell | {"metric": "loss"} | about, "by": "arm", "result": table.copy}
-    return Comparison(says, arm, rival, value="loss", falling=True, **options)
+    return comparison(says, arm, rival, value="loss", falling=True, **options)

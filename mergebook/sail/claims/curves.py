@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from mergebook.ledger import Comparison
+from mergebook.ledger import Comparison, comparison
 
 
 def of_best(says: str, *, flat: bool, **options: Any) -> Comparison:
@@ -13,7 +13,7 @@ def of_best(says: str, *, flat: bool, **options: Any) -> Comparison:
     Where the curve is `flat` (see `mergebook.sail.read.flatness`), the best γ is chance and the
     check stays open.
     """
-    return Comparison(says + " (a flat curve)" * flat, limit="none" if flat else "", **options)
+    return comparison(says + " (a flat curve)" * flat, limit="none" if flat else "", **options)
 
 
 def near_ends(says: str, near: pd.DataFrame, grid: pd.Series, **options: Any) -> Comparison:

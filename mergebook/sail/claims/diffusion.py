@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
+from typing import Any
 
 import pandas as pd
 
-from mergebook.ledger import Comparison, Load
+from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role
 from mergebook.sail.measure.diffusion import ALIGNED, GROWN, PLAIN, REPA
 from mergebook.sail.read import diffusion
@@ -32,12 +33,16 @@ def nearer(load: Load) -> Iterator[Comparison]:
     """S8: log Fréchet distance of a rival's pictures less one's own, at all reads."""
     table = load(diffusion.judged)
     reads = sorted(table["read"].unique())
-    compare = partial(Comparison, by="arm", falling=True, keys=SEED)
+    compare = partial(comparison, by="arm", falling=True, keys=SEED)
     for value, case, read in product(("log", "kernel"), _CASES, reads):
         own, rival, account, words, role = case
         where = {"account": account, "read": read}
-        options = {"where": where, "about": where | {"metric": value}, "value": value}
-        options |= {"result": diffusion.judged}
+        options: dict[str, Any] = {
+            "where": where,
+            "about": where | {"metric": value},
+            "value": value,
+        }
+        options["result"] = diffusion.judged
         if value == "log":
             says = f"{own} nearer to real pictures than {rival} after {read:.0%}, {words}"
             paper = PAPERS.get(read) if role == "primary" else None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mergebook.ledger import Check, Comparison, Load
+from mergebook.ledger import Check, Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role, pick
 from mergebook.sail.read import text
 
@@ -69,25 +69,25 @@ def kept(load: Load) -> Iterator[Comparison]:
     for family, way in product(FAMILIES, (*_PLAIN, *_LEARNED, *_ASIDE)):
         words, _, common = _case(family, way)
         role: Role = "primary" if way in _PLAIN else "secondary"
-        yield Comparison(f"{words}: more than half is kept", role=role, **common, **half)
+        yield comparison(f"{words}: more than half is kept", role=role, **common, **half)
     for family, way in product(FAMILIES, _LEARNED):
         words, rows, common = _case(family, way)
         says = f"{words}: more than as much training from scratch reaches"
         reached = _beside_scratch(load, family, common["where"]).reset_index
         beyond = {"value": ("kept", "scratch"), "worse": {}, "unit": "share", "where": {}}
         about = common["about"] | {"than": "scratch"}
-        yield Comparison(says, **common | beyond | {"about": about, "result": reached})
+        yield comparison(says, **common | beyond | {"about": about, "result": reached})
     for family, start, mode in product(FAMILIES, _STARTS, ("alone", "joint")):
         words, _, common = _case(family, ("wider", "mean", "", mode), start)
         says = f"{words}, average of two, {_STARTS[start]}: more than half is kept"
-        yield Comparison(says, role="secondary", **common, **half)
+        yield comparison(says, role="secondary", **common, **half)
     for family, way in product(FAMILIES, _LEARNED):
         words, rows, common = _case(family, way)
         says = f"{words}: ends lower than as much training"
         lower: dict[str, Any] = {"value": ("after", "plain"), "worse": {}, "falling": True}
         lower |= {"where": rows, "about": common["about"] | {"than": "training"}, "unit": "nats"}
         lower |= {"result": (FAMILIES[family], "trained"), "role": "secondary"}
-        yield Comparison(says, **common | lower)
+        yield comparison(says, **common | lower)
 
 
 def _beside_scratch(load: Load, family: str, rows: dict[str, str]) -> pd.DataFrame:
@@ -119,7 +119,7 @@ def risks(load: Load) -> Iterator[Comparison | Check]:
     worst = printed.groupby("examples")["bound"].min().reset_index
     fact: dict[str, Any] = {"kind": "fact", "bound": LARGEST, "unit": "of the largest loss"}
     fact |= {"value": "bound", "keys": ("examples",), "about": {"form": "printed"}}
-    yield Comparison("as printed: above every possible loss, for all n", result=worst, **fact)
+    yield comparison("as printed: above every possible loss, for all n", result=worst, **fact)
     for column, says in {"tells": "true and below every loss of C", "holds": "true"}.items():
         for count, own in repaired.groupby("examples"):
             what = f"repaired, n = {count}: {says} in more than {SURE:.0%} of draws"
@@ -136,7 +136,7 @@ def clusters(load: Load) -> Iterator[Comparison]:
     Controls: without the mean that they are sorted by; and two texts in place of thirds.
     """
     roles: dict[str, Role] = {"histogram": "primary", "histogram without mean": "control"}
-    compare = partial(Comparison, by="split", by_seed=True)
+    compare = partial(comparison, by="split", by_seed=True)
     apart: dict[str, Any] = {
         "value": "auc",
         "bound": CLEAR,
@@ -162,4 +162,4 @@ def clusters(load: Load) -> Iterator[Comparison]:
         for space in load(result, "silhouettes")["space"].unique():
             says = f"{name}, {space}: {split} are clusters by their silhouette"
             about, where = {"text": name, "space": space, "split": split}, {"space": space}
-            yield Comparison(says, split, by="split", where=where, about=about, **grouped)
+            yield comparison(says, split, by="split", where=where, about=about, **grouped)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mergebook.ledger import Comparison
+from mergebook.ledger import Comparison, comparison
 from mergebook.ledger.checks import SEED, Limit, matrix, pick
 from mergebook.sail.read.reached import SIDES, wanting
 
@@ -33,7 +33,7 @@ def faster(
     """A comparison of the steps of two starts to a goal, by `measured` speed-ups."""
     measure = partial(measured, says, speed_ups, keys)
     options |= {"value": goal, "falling": True, "unit": "log₂ ratio", "keys": keys}
-    return Comparison(says, own, rival, measure=measure, **options)
+    return comparison(says, own, rival, measure=measure, **options)
 
 
 def measured(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mergebook.ledger import Comparison, Load
+from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role, chosen
 from mergebook.sail.claims import speeds
 from mergebook.sail.claims.curves import near_ends as near_ends_of
@@ -35,7 +35,7 @@ def _cell(
     cell = {"reading": reading, "start": start}
     about = {"modality": "spirals", **cell, **about}
     words = f"spirals, {reading}, {WORDS[start]}"
-    return words, cell, partial(Comparison, about=about, result=result, where=cell, keys=SEED)
+    return words, cell, partial(comparison, about=about, result=result, where=cell, keys=SEED)
 
 
 def faster(load: Load) -> Iterator[Comparison]:
@@ -43,9 +43,7 @@ def faster(load: Load) -> Iterator[Comparison]:
     for (method, account, role), goal in product(CASES, ("easy", "hard")):
         ups = partial(spirals.speed_ups, goal=goal, account=account, method=method)
         for reading, start in CELLS:
-            words, cell, compare = _cell(
-                reading, start, spirals.compared, goal=goal, account=account
-            )
+            words, _, compare = _cell(reading, start, spirals.compared, goal=goal, account=account)
             says = f"{words}: {method} faster, {goal} goal, account {account}"
             options = dict(compare.keywords) | {"role": role}
             yield speeds.faster(says, method, "scratch", goal, ups, **options)
@@ -68,10 +66,10 @@ def maintained(
     about = options.pop("about")
     says = f"{words}: not worse than scratch by {NEAR_POINTS} points in the end{after}"
     near = {"bound": -NEAR_POINTS, "about": about | {"margin": NEAR_POINTS}}
-    yield Comparison(says, own, "scratch", role=role, **options, **near)
+    yield comparison(says, own, "scratch", role=role, **options, **near)
     says = f"{words}: better than scratch in the end{after}"
     about = about | {"margin": 0}
-    yield Comparison(says, own, "scratch", role="secondary", about=about, **options)
+    yield comparison(says, own, "scratch", role="secondary", about=about, **options)
 
 
 def better(load: Load) -> Iterator[Comparison]:
@@ -128,7 +126,7 @@ def near_ends(load: Load) -> Iterator[Comparison]:
         swept = table[table["start"].isin(spirals.STARTS)]
         level = flat(swept, ["reading", "start"], column)
         for reading, start in CELLS:
-            words, cell, compare = _cell(reading, start, None, steps=int(steps))
+            words, _, compare = _cell(reading, start, None, steps=int(steps))
             rows = {name: compare.keywords[name] for name in ("about", "where", "keys")}
             options = {**rows, "flat": bool(level[reading, start]), "role": "secondary"}
             yield near_ends_of(f"{words}, after {steps} steps", best, grid, **options)

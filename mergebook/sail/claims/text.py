@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mergebook.ledger import Comparison, Load
+from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role
 from mergebook.sail.claims import speeds, spirals
 from mergebook.sail.claims.curves import of_best
@@ -49,7 +49,7 @@ def followed(load: Load) -> Iterator[Comparison]:
         says = f"{words}: slope of the best γ on the theorem's"
         yield of_best(says, flat=level, about=about | {"metric": "slope"}, **tests)
         among: dict[str, Any] = {"keys": ("seed", "share"), "columns": "designed", "unit": "nats"}
-        compare = partial(Comparison, role="secondary", **among)
+        compare = partial(comparison, role="secondary", **among)
         wide = losses[(losses["parts"] == parts) & (losses["start"] == start)]
         wide = wide.pivot(index=["seed", "share"], columns="method", values="loss")
         allowed = REGRET * (wide["uniform"] - wide["best"])
@@ -88,7 +88,7 @@ def spike(load: Load) -> Iterator[Comparison]:
     overlaps = text.heights(load(sweeps.overlapping), OVERLAPS)
     overlaps["cell"] = overlaps["alpha"].astype(str) + " " + overlaps["beta"].astype(str)
     heights = text.heights(load(text.swept))
-    compare = partial(Comparison, value="height", unit="nats")
+    compare = partial(comparison, value="height", unit="nats")
     for start in STARTS:
         says = f"text, overlapping thirds, {WORDS[start]}: a barrier after 50 steps"
         where = {"start": start}
@@ -114,7 +114,7 @@ def symmetric(load: Load) -> Iterator[Comparison]:
             says = f"overlap {words}, {WORDS[start]}: more symmetric curves after {step} steps"
             options: dict[str, Any] = {"keys": SEED, "role": role, "unit": "share of the range"}
             about = TEXT | {"start": start, "step": step, "overlap": name}
-            yield Comparison(says, about=about, result=falls, value=name, **options)
+            yield comparison(says, about=about, result=falls, value=name, **options)
 
 
 def transferred(load: Load) -> Iterator[Comparison]:
@@ -123,7 +123,7 @@ def transferred(load: Load) -> Iterator[Comparison]:
         says = f"{words}: a γ between 0 and 1 beats both ends"
         options: dict[str, Any] = {"by": "place", "value": "loss", "falling": True, "keys": SEED}
         options |= {"where": cell, "about": TEXT | cell, "role": _near_or_far(cell)}
-        yield Comparison(says, "interior", "end", result=sweeps.interiors, **options)
+        yield comparison(says, "interior", "end", result=sweeps.interiors, **options)
 
 
 def carried(load: Load) -> Iterator[Comparison]:
@@ -157,7 +157,7 @@ def nearer(load: Load) -> Iterator[Comparison]:
     for start in STARTS:
         where = {"start": start}
         rows: dict[str, Any] = {"result": text.nearness_in_text, "where": where}
-        compare = partial(Comparison, about=TEXT | where, **rows)
+        compare = partial(comparison, about=TEXT | where, **rows)
         yield spirals.nearer_than_random(f"text, {WORDS[start]}", compare)
 
 
@@ -186,4 +186,4 @@ def near_ends(load: Load) -> Iterator[Comparison]:
             fraction |= {"value": "near", "keys": (*keys, "seed")}
             fraction |= {"result": (own if clear.empty else clear).copy}
             about, limit = TEXT | {"parts": parts, "start": start}, "none" if clear.empty else ""
-            yield Comparison(says, about=about, limit=limit, **fraction)
+            yield comparison(says, about=about, limit=limit, **fraction)

@@ -11,12 +11,11 @@ Lemma 3 is also a law of how far an expert moves when one training example is re
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import product
 from typing import Any
 
 import pandas as pd
 
-from mergebook.ledger import Comparison, Load
+from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, UNITS, Role
 from mergebook.stability.claims import scaling
 from mergebook.stability.read import fitted, guides
@@ -75,7 +74,7 @@ def ranks(load: Load) -> Iterator[Comparison]:
         for reading, settings in _readings(load, result, fitted.ranking).items():
             table = guides.correlations(settings)
             about = {"tasks": words.removesuffix(", ") or "eight tasks", "reading": reading}
-            compare = partial(Comparison, result=table.reset_index, keys=SEED, unit=RANKS)
+            compare = partial(comparison, result=table.reset_index, keys=SEED, unit=RANKS)
             for guide, (name, own) in _forms(reading):
                 role = "secondary" if words and own == "primary" else own
                 says = f"{words}{name}, {reading}: a larger bound goes with a larger loss"
@@ -88,8 +87,8 @@ def ranks(load: Load) -> Iterator[Comparison]:
             for part, name in (("optimisation", "ε"), ("stability", "its stability term")):
                 if part == "optimisation" or reading == "L = 1":  # S does not depend on L
                     says = f"{words}{name} alone, {reading}: goes with a larger loss"
-                    own = {"about": about | {"guide": part}, "role": "secondary"}
-                    yield compare(says, value=part, **own)
+                    alone = {"about": about | {"guide": part}, "role": "secondary"}
+                    yield compare(says, value=part, **alone)
 
 
 def choices(load: Load) -> Iterator[Comparison]:
@@ -100,7 +99,7 @@ def choices(load: Load) -> Iterator[Comparison]:
             about = {"tasks": words.removesuffix(", ") or "eight tasks", "reading": reading}
             for value, enough in near.items():
                 rows = {"result": guides.regrets(settings, value).reset_index, "unit": UNITS[value]}
-                compare = partial(Comparison, keys=SEED, falling=True, **rows)
+                compare = partial(comparison, keys=SEED, falling=True, **rows)
                 for guide, (name, own) in _forms(reading):
                     plain = value == "loss" and not words
                     role = own if plain or own == "control" else "secondary"
@@ -115,7 +114,7 @@ def choices(load: Load) -> Iterator[Comparison]:
                 judged = guides.validated(settings, load(VALIDATED, "merged"))
                 rows = {"result": guides.regrets(judged, "loss").reset_index, "unit": "nats"}
                 says = f"Theorem 3, {reading}: its choice better than trying all, by validation"
-                compare = partial(Comparison, keys=SEED, falling=True, **rows)
+                compare = partial(comparison, keys=SEED, falling=True, **rows)
                 yield _chosen(compare, says, about, "validated")
 
 
@@ -134,7 +133,7 @@ def powers(load: Load) -> Iterator[Comparison]:
             parameter, *when = str(sweep).split(", ")
             name = ", ".join([f"{network}, exponent of {SYMBOLS[parameter]}", *when])
             rows: dict[str, Any] = {"result": table.reset_index, "where": {"sweep": sweep}}
-            compare = partial(Comparison, **rows, keys=SEED, unit="")
+            compare = partial(comparison, **rows, keys=SEED, unit="")
             about = {"network": network, "sweep": sweep}
             role: Role = "secondary" if "whole epochs" in when else "primary"
             if parameter == "batch":

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mergebook.ledger import Comparison, Load
+from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, UNITS, Role
 from mergebook.plots import label
 from mergebook.stability.read.remedies import (
@@ -42,7 +42,7 @@ LOGS: dict[str, Any] = {"falling": True, "scale": np.log, "unit": "log ratio"}
 def _gain(says: str, better: str, worse: str, value: str, **options: Any) -> Comparison:
     """One kind of rows better than another, in accuracy or in loss."""
     options["about"] = options["about"] | {"metric": value}
-    return Comparison(
+    return comparison(
         f"{says}, {value}", better, worse, value=value, falling=value == "loss", **options
     )
 
@@ -52,7 +52,7 @@ def before(load: Load) -> Iterator[Comparison]:
     for kind, name in REMEDIES.items():
         says, result = f"{name}: less curvature at the experts", (TRAINED, "sharpness")
         sharp: dict[str, Any] = {"value": "sharpness", "about": {"metric": "sharpness"}, **LOGS}
-        yield Comparison(says, kind, "plain", by="kind", result=result, **sharp)
+        yield comparison(says, kind, "plain", by="kind", result=result, **sharp)
     cases = [(kind, "plain", "at equal cost") for kind in (*REMEDIES, "sharpness-aware, 0.2")]
     cases += [(kind, "plain, half as long", "in as many steps") for kind in REMEDIES]
     for (kind, other, how), method, value in product(cases, ("average", "individual"), UNITS):
@@ -68,7 +68,8 @@ def before(load: Load) -> Iterator[Comparison]:
     pairs = load(REORDERED, "pairs")
     for pair, name in (("two tasks", "two tasks"), ("same task", "one task")):
         compare: dict[str, Any] = {"result": partial(by_matching, pairs, pair)}
-        sides, role = ("matched", "as trained"), "primary" if pair == "two tasks" else "secondary"
+        sides = ("matched", "as trained")
+        role = "primary" if pair == "two tasks" else "secondary"
         for says, value, own, options in (
             ("networks nearer", "distance", "secondary", LOGS),
             (
@@ -82,11 +83,11 @@ def before(load: Load) -> Iterator[Comparison]:
             if value != ("heterogeneity" if pair == "same task" else "barrier"):
                 about = {"of": f"Re-Basin, {name}", "metric": value}
                 options = {"value": value, "role": own, "about": about} | options
-                yield Comparison(f"Re-Basin, {name}: {says}", *sides, **compare, **options)
+                yield comparison(f"Re-Basin, {name}: {says}", *sides, **compare, **options)
         for value in UNITS:
             own = role if value == "loss" else "secondary"
-            options = {"about": {"of": f"Re-Basin, {name}"}, "role": own}
-            yield _gain(f"Re-Basin, {name}: a better average", *sides, value, **compare, **options)
+            compare |= {"about": {"of": f"Re-Basin, {name}"}, "role": own}
+            yield _gain(f"Re-Basin, {name}: a better average", *sides, value, **compare)
 
 
 def uneven(load: Load) -> Iterator[Comparison]:
@@ -121,7 +122,7 @@ def outliers(load: Load) -> Iterator[Comparison]:
         table = load(result, "coefficients")
         means = task_means(table, fine)
         means = means.assign(less=-means["coefficient"])
-        compare = partial(Comparison, about={"suite": suite, "by": fine})
+        compare = partial(comparison, about={"suite": suite, "by": fine})
         says = f"{suite}, coefficients by {fine}: −λ rises with ζ over the tasks"
         pairs: dict[str, Any] = {"value": ("heterogeneity", "less"), "kind": "correlation"}
         pairs |= {"keys": ("task",), "worse": {}, "unit": "rank correlation", "role": role}
@@ -137,7 +138,10 @@ def mended(load: Load) -> Iterator[Comparison]:
     """T16: both errors with Surgery's modules and without."""
     cases: dict[str, Role] = {"test": "primary", "validation": "secondary", "train": "secondary"}
     for (suite, result), (split, role) in product(EXPLAINED.items(), cases.items()):
-        rows = {"result": errors(load(result, "test")).copy, "about": {"suite": suite, "by": split}}
+        rows: dict[str, Any] = {
+            "result": errors(load(result, "test")).copy,
+            "about": {"suite": suite, "by": split},
+        }
         sides, words = (f"surgery, {split}", "average"), f"{suite}, by {split} inputs"
         for value, says, bound in (
             ("optimisation", "the optimisation error falls", 0.0),
@@ -150,6 +154,6 @@ def mended(load: Load) -> Iterator[Comparison]:
             about = {"suite": suite, "by": split, "metric": value}
             options: dict[str, Any] = {"bound": bound, "unit": "nats", "role": role}
             options |= {"falling": True, "value": value} | rows | {"about": about}
-            yield Comparison(f"{words}: {says}", *sides, **options)
+            yield comparison(f"{words}: {says}", *sides, **options)
         for value in UNITS:
             yield _gain(f"{words}: a better merge", *sides, value, role="control", **rows)

@@ -12,13 +12,12 @@ The bound is about loss, so that loss is primary, and accuracy is secondary.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
 import pandas as pd
 
-from mergebook.ledger import Check, Comparison, Load
+from mergebook.ledger import Check, Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, UNITS, Limit, Role
 from mergebook.plots import label
 from mergebook.stability.read import scaling as sweep
@@ -94,7 +93,7 @@ class Network:
         options = {"role": self.role_of(value), "unit": UNITS[value]} | options
         about = self.about(value) | options.pop("about")
         says = f"{self.words}{value}{says}"
-        return Comparison(
+        return comparison(
             says, {}, {}, about=about, result=wide.reset_index, value=sides, **options
         )
 
@@ -142,11 +141,6 @@ def _swept(column: str) -> dict[str, Any]:
 
 def _name(method: str) -> str:
     return f"{label(method.removesuffix('_printed'))}{', as printed' * method.endswith('_printed')}"
-
-
-def _columns(**sides: pd.Series) -> pd.DataFrame:
-    """A table of named sides, to compare two of its columns."""
-    return pd.DataFrame(sides)
 
 
 def steps(load: Load) -> Iterator[Comparison | Check]:
@@ -198,7 +192,7 @@ def batch(load: Load) -> Iterator[Comparison]:
             says = f": batches of {BATCHES[1]} better than {BATCHES[0]}, both K = {last}"
             yield net.compare(says, value, sizes, BATCHES[::-1], about={"batch": "large"})
         says = f": that gain is larger than at rate {LARGE:g}, both K = {EARLY}"
-        gains = _columns(usual=gain(value, VIT.rate), large=gain(value, LARGE))
+        gains = pd.DataFrame({"usual": gain(value, VIT.rate), "large": gain(value, LARGE)})
         yield VIT.compare(says, value, gains, ("usual", "large"), about={"batch": "by rate"})
         for few in (EARLY // 4, EARLY // 2):
             many = few * BATCHES[1] // BATCHES[0]
@@ -208,7 +202,7 @@ def batch(load: Load) -> Iterator[Comparison]:
             )
             says = f", equal pictures: {few} batches of {BATCHES[1]} better than {many}"
             sides, about = ("large", "small"), {"batch": f"equal pictures, {few}"}
-            both = _columns(large=large, small=small)
+            both = pd.DataFrame({"large": large, "small": small})
             yield VIT.compare(says, value, both, sides, about=about, role="control")
 
 
@@ -237,7 +231,7 @@ def rate(load: Load) -> Iterator[Comparison]:
     for rate, count in ((usual / 4, 4 * EARLY), (4 * usual, EARLY // 4)):
         says = f"equal ηK: rate {rate:g} with K = {count} within a point of {usual:g} with {EARLY}"
         other = _line(load, "accuracy", learning_rate=rate, steps=count)
-        both = _columns(other=other, middle=_line(load, "accuracy", steps=EARLY))
+        both = pd.DataFrame({"other": other, "middle": _line(load, "accuracy", steps=EARLY)})
         about = {"rate": f"equal ηK, {rate:g}"}
         alike = VIT.compare("", "accuracy", both, ("other", "middle"), about=about, role="control")
         yield replace(alike, says=says, tolerance=NEAR)
@@ -262,7 +256,7 @@ def data(load: Load) -> Iterator[Comparison]:
                 f", equal passes: {words} better than {100 * less:g} %",
                 about | {"at": "equal passes"},
             )
-            both = _columns(more=best, less=worst)
+            both = pd.DataFrame({"more": best, "less": worst})
             yield net.compare(says, value, both, ("more", "less"), about=about, role="control")
 
 
@@ -294,7 +288,7 @@ def tasks(load: Load) -> Iterator[Comparison]:
             options: dict[str, Any] = {"where": {"kind": kind}, "by": "count", "value": value}
             options |= {"falling": value == "loss", "role": "control", "bound": bound}
             about = {"network": "perceptron", "metric": value, "experts": kind}
-            yield Comparison(
+            yield comparison(
                 value + words, *sides, about=about, result=(REPEATED, "test"), **options
             )
 
@@ -320,12 +314,10 @@ def explosion(load: Load) -> Iterator[Comparison]:
         split = sweep.apart(net.merged(load, **chosen))
         loss = sweep.spread(split, column, "loss")
         among = list(loss.columns)[1 if words == "K" else 0 : -1]
-        chooses = net.validated and method == ""
-        best = (
-            net.best(load, column, "loss", among)
-            if chooses
-            else sweep.chosen_elsewhere(loss, among)
-        )
+        if net.validated and method == "":
+            best = net.best(load, column, "loss", among)
+        else:
+            best = sweep.chosen_elsewhere(loss, among)
         end = loss.columns[-1]
         half = "many steps" if words == "K" else "a large rate"
         place = f"{net.words}{method}{half}: from the best {words} to {end:g}"
@@ -368,7 +360,7 @@ def needed(load: Load) -> Iterator[Comparison]:
     cases = [(VIT, method) for method in ("ties", "ties_printed", "dare")]
     for (net, method), value in product([*cases, *((net, "ties") for net in LARGER)], UNITS):
         grow = sweep.slopes(_counts(load, net), method, value).rename("slope")
-        yield Comparison(
+        yield comparison(
             f"{net.words}{value}: the lead of {_name(method)} over the average grows with log₂ N",
             about=net.about(value) | {"method": method},
             result=grow.reset_index,

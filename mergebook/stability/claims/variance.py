@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 
-from mergebook.ledger import Comparison, Load
+from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role
 from mergebook.stability.read.corollary import (
     MEASURES,
@@ -44,7 +44,7 @@ def heterogeneity(load: Load) -> Iterator[Comparison]:
         for (name, operator), measure in product(MASKS.items(), MEASURES):
             aside = measure == "raw" or name == "TIES"
             says = f"{suite}: {name} lowers the {WORDS[measure]}"
-            yield Comparison(
+            yield comparison(
                 says,
                 {"operator": operator, "density": DENSITY},
                 PLAIN,
@@ -61,7 +61,7 @@ def heterogeneity(load: Load) -> Iterator[Comparison]:
         points = over_points(beside_losses(*tables)).reset_index()
         for scale, measure in product(SCALES, MEASURES):
             says = f"{suite}, {WORDS[scale]}: with a lower {WORDS[measure]} goes a lower loss"
-            yield Comparison(
+            yield comparison(
                 says,
                 about={"suite": suite, "metric": measure, "scale": scale},
                 worse={},
@@ -81,7 +81,7 @@ def risk(load: Load) -> Iterator[Comparison]:
         role: Role = own if scale == "printed" else "secondary"
         if name == "trimming" or (name, scale) == ("DARE", "printed"):
             role = "control"
-        yield Comparison(
+        yield comparison(
             f"{suite}, {WORDS[scale]}: {name} below the average",
             {"operator": operator, "density": DENSITY},
             PLAIN,

@@ -1,10 +1,11 @@
 """No check that cannot fail: every primary comparison must notice that its rows were spoiled."""
 
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,7 +15,7 @@ from mergebook.cogram import claims as cogram
 from mergebook.frank_wolfe import claims as frank_wolfe
 from mergebook.lab import results
 from mergebook.lab.results import load_table
-from mergebook.ledger import Claim, Comparison, judge
+from mergebook.ledger import Claim, Comparison, comparison, judge
 from mergebook.ledger.comparisons import WAYS
 from mergebook.ledger.verdicts import cached, outcomes
 from mergebook.sail import claims as sail
@@ -23,7 +24,7 @@ from mergebook.stability import claims as stability
 
 CLAIMS = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS, *sail.CLAIMS)
 NOTICED = {"for": {"holds", "proved"}, "against": {"fails", "refuted"}}
-NOTICED |= dict.fromkeys(("in turn", "exchanged"), {"open", "fails", "refuted"})
+NOTICED |= {way: {"open", "fails", "refuted"} for way in ("in turn", "exchanged")}
 LOAD = cached(cache(load_table))
 
 
@@ -38,10 +39,8 @@ def unnoticed(comparison: Comparison) -> dict[str, str]:
     few = {"open"} if comparison.kind == "fraction" else set()  # too few to fail for certain
     wrong = {way: what for way, what in seen.items() if what not in NOTICED[way] | few}
     value = comparison.value if isinstance(comparison.value, str) else comparison.value[0]
-    try:
+    with suppress(KeyError, ValueError):
         wrong["renamed"] = shown(comparison, table.rename(columns={value: "renamed"}))
-    except (KeyError, ValueError):
-        pass
     return wrong
 
 
@@ -98,19 +97,22 @@ TABLE = pd.DataFrame(
 def test_each_kind_of_comparison_is_spoiled_in_its_ways(
     change: dict[str, object], ways: tuple[str, ...]
 ) -> None:
-    options = {"about": {}, "keys": ("seed",), "value": "loss", "falling": True, "result": "x"}
-    comparison = Comparison("a below b", "a", **{"worse": "b"} | options | change)
-    assert comparison.ways == ways
+    options: dict[str, Any] = {
+        "about": {},
+        "keys": ("seed",),
+        "value": "loss",
+        "falling": True,
+        "result": "x",
+    }
+    made = comparison("a below b", "a", **{"worse": "b"} | options | change)
+    assert made.ways == ways
     for way in ways:
-        assert shown(comparison, comparison.spoiled(TABLE, way)) in NOTICED[way], way
-
-
-Change = Callable[[pd.DataFrame], pd.DataFrame]
+        assert shown(made, made.spoiled(TABLE, way)) in NOTICED[way], way
 
 
 def test_a_comparison_names_what_it_lacks() -> None:
-    comparison = Comparison("a", "a", "c", about={}, result="x", value="loss", keys=("seed",))
+    made = comparison("a", "a", "c", about={}, result="x", value="loss", keys=("seed",))
     with pytest.raises(ValueError, match="0 rows with a: expected one for each seed"):
-        comparison.of(TABLE)
+        made.of(TABLE)
     with pytest.raises(ValueError, match="no column method; there are: seed, loss"):
-        comparison.of(TABLE.drop(columns="method"))
+        made.of(TABLE.drop(columns="method"))
