@@ -180,9 +180,8 @@ class Comparison:
                 off = out[first] - out.loc[side, first].mean()
                 out[first] += np.where(side & wider, FAR * off, 0.0)
         else:
-            out = out.assign(
-                **{name: out[name].fillna(out[name].max()) for name in {first, second}}
-            )
+            for name in {first, second}:
+                out[name] = out[name].fillna(out[name].max())
             largest = out.loc[better | worse, [first, second]].abs().to_numpy().max()
             step = FAR * (largest + abs(self.bound) + 1)
             up = -sign if self.falling else sign

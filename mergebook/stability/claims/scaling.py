@@ -295,14 +295,13 @@ def tasks(load: Load) -> Iterator[Comparison]:
 
 def _counts(load: Load, net: Network) -> pd.DataFrame:
     """Nested merges after the most steps at which tasks were counted."""
-    rows: pd.DataFrame = load(net.result, "counts")
-    most: pd.DataFrame = rows[rows["steps"] == rows["steps"].max()]
-    return most
+    rows = load(net.result, "counts")
+    return pd.DataFrame(rows[rows["steps"] == rows["steps"].max()])
 
 
 def explosion(load: Load) -> Iterator[Comparison]:
     """T9: both errors, from the best value to the largest; K and the rate are two halves."""
-    cases: list[tuple[Network, str, str, dict[str, Any]]] = [
+    cases = [
         (net, "", words, _swept(column))
         for net, (words, column) in product(GRIDS, {"K": "steps", "rate": "learning_rate"}.items())
     ]
