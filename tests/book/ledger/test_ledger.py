@@ -424,3 +424,13 @@ def test_a_claims_unit_is_that_of_its_values() -> None:
         if (each.unit == "facts") != all(check.kind == "fact" for check in checks):
             wrong.append(each.key)
     assert wrong == []
+
+
+def test_ids_of_checks_are_stable_names_of_their_own() -> None:
+    """No two checks share one, and none holds a sentence or a number that was measured."""
+    claims = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *sail.CLAIMS, *stability.CLAIMS)
+    load = cached(load_table)
+    for each in claims:
+        ids = ["/".join(map(str, check.about.values())) for check in each.checks(load)]
+        assert len(ids) == len({*ids})
+        assert all(ids)
