@@ -49,6 +49,11 @@ class Setting(NamedTuple):
     ending: str = ""
     network: str = ""
 
+    @property
+    def name(self) -> str:
+        """Of its suite of eight tasks, with the ending of results."""
+        return f"{self.suite}8{self.ending}"
+
     def suites(self, counts: Sequence[int]) -> Iterator[tuple[str, str]]:
         """The suites of so many tasks, each with words for network and tasks."""
         for count in counts:

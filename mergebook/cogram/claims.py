@@ -1,20 +1,19 @@
-"""The claims of CoGraM (Lenz, 2025), G1–G5, each tested on the files in ``results/``.
+"""What CoGraM's claims (Lenz, 2025) compare, each on the files in ``results/``.
 
 The paper's own setting is synthetic data, one geometric prototype per class, and λ = 5.5. It does
 not say whether its features have signs, nor whether its networks share their initial weights, so
 all four readings are primary. Other prototypes and real digits are secondary: 30 seeds each.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from mergebook.ledger.checks import SPREAD, Check, Role, above, matrix, pick
-from mergebook.ledger.verdicts import Claim, Load
+from mergebook.ledger import Comparison, Load, comparison, read_claims
+from mergebook.ledger.checks import SEED, SPREAD, Role
 
 CASES = tuple(product(("homogeneous", "heterogeneous"), ("common", "own")))
 FINEST = "layer, neuron, weight"
@@ -36,210 +35,148 @@ SETTINGS: tuple[Setting, ...] = (
     ("digits", "arithmetic", "secondary"),
 )
 PLACES = {"synthetic": "both signs", "synthetic_positive": "positive features", "digits": "digits"}
-_of = partial(pick, keys=("seed",))
+RANKS: dict[str, Any] = {"kind": "correlation", "unit": "rank correlation"}
+
+
+def _case(study: str, source: str, data: str, start: str, **about: Any) -> "partial[Comparison]":
+    """A comparison on one of the `CASES` of a source."""
+    where = {"data": data, "start": start}
+    about = {"source": source, **where} | about
+    return partial(comparison, result=f"{source}-{study}", where=where, keys=SEED, about=about)
 
 
 def _cases(
-    load: Load, settings: Sequence[Setting] = SETTINGS
-) -> Iterator[tuple[str, Setting, pd.DataFrame]]:
-    """Each case in words, its setting, and its rows."""
-    for source, kind, role in settings:
-        for case, rows in _split(load(f"{source}-fusion"), source):
-            words = case if kind == "geometric" else f"{case}, {kind}"
-            yield words, (source, kind, role), rows
+    *more: Setting, settings: tuple[Setting, ...] = SETTINGS
+) -> Iterator[tuple[str, Setting, "partial[Comparison]"]]:
+    """Each case in words, its setting, and a comparison on it."""
+    for (source, kind, role), (data, start) in product((*settings, *more), CASES):
+        words = f"{PLACES[source]}, {data}, {start} start"
+        words += "" if kind == "geometric" else f", {kind}"
+        case = _case("fusion", source, data, start, prototypes=kind)
+        yield words, (source, kind, role), case
 
 
-def _split(table: pd.DataFrame, source: str) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Each case of a source in words, and its rows."""
+def _offset() -> Iterator[tuple[str, "partial[Comparison]"]]:
+    """Each case where all features were shifted by 3 standard deviations."""
     for data, start in CASES:
-        rows = table[(table["data"] == data) & (table["start"] == start)]
-        yield f"{PLACES[source]}, {data}, {start} start", rows
+        where = {"data": data, "start": start, "offset": 3, "scale": 1}
+        case = _case("feature_scale", "synthetic", data, start, prototypes="offset")
+        yield f"offset by 3 SD, {data}, {start} start", partial(case, where=where)
 
 
-def _offset(load: Load) -> Iterator[tuple[str, pd.DataFrame, pd.Series]]:
-    """Each case where all features were shifted by 3 standard deviations; Fisher's accuracy."""
-    table = load("synthetic-feature_scale")
-    table = table[(table["offset"] == 3) & (table["scale"] == 1)]
-    for case, rows in _split(table, "synthetic"):
-        merged = rows[(rows["prototypes"] == "geometric") & (rows["steepness"] == 5.5)]
-        words = case.replace(PLACES["synthetic"], "offset by 3 SD")
-        yield words, merged, _of(rows, method="fisher")
+def _cogram(kind: str, levels: str = "layer", iterations: int = 1) -> dict[str, Any]:
+    chosen = {"prototypes": kind, "levels": levels, "iterations": iterations}
+    return {"method": "cogram", **chosen}
 
 
-def _cogram(
-    table: pd.DataFrame, kind: str, levels: str = "layer", iterations: int = 1
-) -> pd.Series:
-    chosen: dict[str, Any] = {"prototypes": kind, "levels": levels, "iterations": iterations}
-    return _of(table, method="cogram", **chosen)
+def _gain(load: Load) -> Iterator[Comparison]:
+    """G1: CoGraM above Fisher."""
+    for words, (_, kind, role), case in _cases(("digits", "geometric", "secondary")):
+        yield case(f"{words}: above Fisher", _cogram(kind), "fisher", role=role)
+    for words, case in _offset():
+        yield case(f"{words}: above Fisher", _steep(1), "fisher", role="secondary")
 
 
-def _wider(what: str, wide: pd.Series, narrow: pd.Series, role: Role) -> Check:
-    """The check that one series of seeds varies more than another."""
-    pairs = np.stack([matrix(wide), matrix(narrow)], 1)
-    return Check(what, pairs, kind="spread", role=role, unit=SPREAD)
+def _steep(iterations: int) -> dict[str, Any]:
+    return {"prototypes": "geometric", "steepness": 5.5, "iterations": iterations}
 
 
-def _together(what: str, first: pd.Series, second: pd.Series, role: Role) -> Check:
-    """The check that two series rise and fall together over seeds."""
-    pairs = np.stack([matrix(first), matrix(second)], 1)
-    return Check(what, pairs, kind="correlation", role=role, unit="rank correlation")
+def _levels(load: Load) -> Iterator[Comparison]:
+    """G2: layers against finer levels, in the mean and in the spread."""
+    for (case_words, (source, kind, role), case), (levels, words, own) in product(_cases(), FINER):
+        if (source, kind, levels) == UNMEASURED:
+            continue
+        part = role if own == "primary" else own
+        layer, finer = _cogram(kind), _cogram(kind, levels)
+        yield case(f"{case_words}: layers above {words}", layer, finer, role=part)
+        if kind == "geometric" or levels == "all weights":
+            says = f"{case_words}: {words} vary more than layers"
+            yield case(says, finer, layer, role=part, kind="spread", unit=SPREAD)
 
 
-def _gain(load: Load) -> list[Check]:
-    settings: list[Setting] = [*SETTINGS, ("digits", "geometric", "secondary")]
-    checks = [
-        above(f"{case}: above Fisher", _cogram(table, kind), _of(table, method="fisher"), role=role)
-        for case, (_, kind, role), table in _cases(load, settings)
-    ]
-    for case, merged, fisher in _offset(load):
-        once = _of(merged, iterations=1)
-        checks.append(above(f"{case}: above Fisher", once, fisher, role="secondary"))
-    return checks
+def _iterations(load: Load) -> Iterator[Comparison]:
+    """G3: three iterations against one."""
+    for (case_words, (_, kind, role), case), (levels, words) in product(
+        _cases(), (("layer", ""), (FINEST, ", three levels"))
+    ):
+        sides = [_cogram(kind, levels, count) for count in (3, 1)]
+        own = "secondary" if words else role
+        yield case(f"{case_words}{words}: 3 iterations above 1", *sides, role=own)
+    for words, case in _offset():
+        yield case(f"{words}: 3 iterations above 1", _steep(3), _steep(1), role="secondary")
 
 
-def _levels(load: Load) -> list[Check]:
-    checks = []
-    for case, (source, kind, role), table in _cases(load):
-        layer = _cogram(table, kind)
-        for levels, words, own in FINER:
-            if (source, kind, levels) == UNMEASURED:
-                continue
-            part = role if own == "primary" else own
-            finer = _cogram(table, kind, levels)
-            checks.append(above(f"{case}: layers above {words}", layer, finer, role=part))
-            if kind == "geometric" or levels == "all weights":
-                checks.append(_wider(f"{case}: {words} vary more than layers", finer, layer, part))
-    return checks
+def _alone(load: Load, source: str) -> pd.DataFrame:
+    """Rows of the study ``tuning``, with the better of A and B as a method."""
+    table = load(f"{source}-tuning")
+    parties = table[table["method"].isin(["a", "b"]) & (table["training"] == "none")]
+    best = parties.groupby(["seed", "data", "start"], as_index=False)["accuracy"].max()
+    rows = [table, best.assign(method="best", training="none")]
+    return pd.DataFrame(pd.concat(rows, ignore_index=True))
 
 
-def _iterations(load: Load) -> list[Check]:
-    checks = []
-    for case, (_, kind, role), table in _cases(load):
-        for levels, words in (("layer", ""), (FINEST, ", three levels")):
-            own: Role = "secondary" if words else role
-            thrice, once = (_cogram(table, kind, levels, count) for count in (3, 1))
-            checks.append(above(f"{case}{words}: 3 iterations above 1", thrice, once, role=own))
-    for case, merged, _ in _offset(load):
-        thrice, once = (_of(merged, iterations=count) for count in (3, 1))
-        checks.append(above(f"{case}: 3 iterations above 1", thrice, once, role="secondary"))
-    return checks
+def _tuning(load: Load) -> Iterator[Comparison]:
+    """G4: the fused network after a kickoff and fine-tuning."""
+    sources: dict[str, Role] = {"synthetic": "primary", "digits": "secondary"}
+    for (source, role), (data, start) in product(sources.items(), CASES):
+        words = f"{PLACES[source]}, {data}, {start} start"
+        case = partial(_case("tuning", source, data, start), result=partial(_alone, load, source))
+        fused = {"method": "cogram", "training": "kickoff"}
+        cases: tuple[tuple[str, str, str, str, Role], ...] = (
+            ("above the better of A and B, on all", "best", "none", "accuracy", role),
+            ("above A on A's data", "a", "none", "accuracy_a", role),
+            ("above B on B's data", "b", "none", "accuracy_b", role),
+            (
+                "with kickoff above 28 epochs at one rate",
+                "cogram",
+                "fine-tuning",
+                "accuracy",
+                "secondary",
+            ),
+            ("above A, fine-tuned for as long", "a", "fine-tuning", "accuracy", "control"),
+        )
+        for says, method, training, value, own in cases:
+            rival = {"method": method, "training": training}
+            yield case(f"{words}: {says}", fused, rival, value=value, role=own, unit="points")
 
 
-def _tuning(load: Load) -> list[Check]:
-    checks = []
-    sources: tuple[tuple[str, Role], ...] = (("synthetic", "primary"), ("digits", "secondary"))
-    for source, role in sources:
-        for case, rows in _split(load(f"{source}-tuning"), source):
-            checks += _tuned(case, rows, role)
-    return checks
+def _strengths(load: Load, source: str) -> pd.DataFrame:
+    """Rows per case, prototypes and seed: accuracies, and how far CoGraM is below A and B."""
+    table = load(f"{source}-fusion")
+    keys = ["data", "start", "seed"]
+    a, b, fisher = (
+        table[table["method"] == name].set_index(keys)["accuracy"] for name in ("a", "b", "fisher")
+    )
+    layers = table[(table["levels"] == "layer") & (table["iterations"] == 1)]
+    layers = layers[layers["method"] == "cogram"].set_index(keys)
+    strength = (100 * a + 100 * b) / 2
+    rows = layers[["prototypes"]].assign(merged=layers["accuracy"])
+    rows = rows.join(strength.rename("strength")).join(fisher.rename("fisher"))
+    below = rows["strength"] - 100 * rows["merged"]
+    return pd.DataFrame(rows.assign(below=below, weakness=-rows["strength"]).reset_index())
 
 
-def _tuned(case: str, table: pd.DataFrame, role: Role) -> list[Check]:
-    mine = table[(table["method"] == "cogram") & (table["training"] == "kickoff")]
-    everywhere = _of(mine)
-    alone = pd.concat([_of(table, method=party, training="none") for party in "ab"], axis=1)
-    what = f"{case}: above the better of A and B, on all"
-    checks = [above(what, everywhere, alone.max(axis=1), role=role)]
-    for party in ("a", "b"):
-        column = f"accuracy_{party}"
-        own = _of(table, column, method=party, training="none")
-        what = f"{case}: above {party.upper()} on {party.upper()}'s data"
-        checks.append(above(what, _of(mine, column), own, role=role))
-    plain = _of(table, method="cogram", training="fine-tuning")
-    what = f"{case}: with kickoff above 28 epochs at one rate"
-    checks.append(above(what, everywhere, plain, role="secondary"))
-    what = f"{case}: above A, fine-tuned for as long"
-    trained = _of(table, method="a", training="fine-tuning")
-    return [*checks, above(what, everywhere, trained, role="control")]
+def _weak(load: Load) -> Iterator[Comparison]:
+    """G5: how CoGraM varies over seeds, and with the sub-networks."""
+    for words, (source, kind, role), case in _cases():
+        says = f"{words}: varies more than Fisher"
+        yield case(says, _cogram(kind), "fisher", role=role, kind="spread", unit=SPREAD)
+        where = case.keywords["where"] | {"prototypes": kind}
+        pairs = partial(case, result=partial(_strengths, load, source), where=where, **RANKS)
+        for says, own, value, about in (
+            (
+                "falls further below A and B where these are weak",
+                role,
+                ("below", "weakness"),
+                "gap",
+            ),
+            ("weak where A and B are", "secondary", ("merged", "strength"), "accuracy"),
+            ("Fisher is weak where A and B are", "control", ("fisher", "strength"), "Fisher"),
+        ):
+            if kind == "geometric" or about != "Fisher":
+                metric = case.keywords["about"] | {"metric": about}
+                yield pairs(f"{words}: {says}", {}, {}, value=value, role=own, about=metric)
 
 
-def _weak(load: Load) -> list[Check]:
-    checks = []
-    for case, (_, kind, role), table in _cases(load):
-        merged, fisher = _cogram(table, kind), _of(table, method="fisher")
-        strength = (_of(table, method="a") + _of(table, method="b")) / 2
-        checks.append(_wider(f"{case}: varies more than Fisher", merged, fisher, role))
-        what = f"{case}: falls further below A and B where these are weak"
-        checks.append(_together(what, strength - merged, -strength, role))
-        checks.append(_together(f"{case}: weak where A and B are", merged, strength, "secondary"))
-        if kind == "geometric":
-            what = f"{case}: Fisher is weak where A and B are"
-            checks.append(_together(what, fisher, strength, "control"))
-    return checks
-
-
-_claim = partial(
-    Claim, paper="lenz2025cogram", page="notebooks/31-cogram-experiments", unit="seeds"
-)
-_OURS = (
-    "synthetic data, geometric prototypes, on features with both signs and on positive ones "
-    "(exp(x/2)), from common and from own initial weights, since the paper says neither which "
-    "features it has nor which initial weights. Secondary: arithmetic prototypes; real digits, "
-    "with pixels in [−1, 1], where a mean of magnitudes loses the sign"
-)
-_FAR = "; synthetic features shifted by 3 standard deviations"
-_LABELS = "both networks' labelled training data, as one prototype per class"
-
-CLAIMS = (
-    _claim(
-        key="G1",
-        place="Figures 3 and 4",
-        statement="CoGraM lifts a Fisher merge, on homogeneous and on heterogeneous data",
-        reported="clearly superior on average over 30 seeds, in both tests; no numbers in the text",
-        method=f"layers only, λ = 5.5; {_OURS}{_FAR}",
-        data=_LABELS,
-        test=_gain,
-    ),
-    _claim(
-        key="G2",
-        place="Results; Discussion",
-        statement="the level of layers is best; finer levels raise the variance and lower the mean",
-        reported="higher variances and, on average, lower accuracy; no numbers",
-        method="layers against a decision on every weight, at once and in turn, since the paper's "
-        "words fit both orders (in turn on positive features only): means, and mean absolute "
-        "deviations over seeds. Adaptive "
-        "refinement is not tested. The paper does not give its thresholds, and ours, which are "
-        "secondary, mostly send all layers down or none, so that a comparison by them has no "
-        f"power over the hierarchy; {_OURS}",
-        data=f"{_LABELS}; thresholds are chosen on labelled validation data of other seeds, and "
-        "lie at the edge of their grid",
-        test=_levels,
-    ),
-    _claim(
-        key="G3",
-        place="Idea of the Iterative Approach",
-        statement="repeating CoGraM on its own result improves the accuracy further",
-        reported="argued for, no test",
-        method=f"3 iterations against 1, layers; secondary: all three levels; {_OURS}{_FAR}",
-        data=_LABELS,
-        test=_iterations,
-    ),
-    _claim(
-        key="G4",
-        place="Discussion",
-        statement="a kickoff of 8 epochs and 20 epochs of fine-tuning bring the fused network "
-        "above both sub-networks, on each one's data and on both",
-        reported="accuracy clearly above that of the sub-networks; no numbers",
-        method="synthetic features with both signs; class means instead of the paper's prototypes, "
-        "which were not measured here. Secondary: the kickoff against 28 epochs at one rate, and "
-        "real digits. Control: network A, trained on for as long, since the fused network sees "
-        "twice the data of a sub-network",
-        data="all labelled training data of both parties, which each sub-network alone did not "
-        "have",
-        test=_tuning,
-    ),
-    _claim(
-        key="G5",
-        place="Results; Discussion",
-        statement="CoGraM varies more over seeds than Fisher, and drops further below the "
-        "sub-networks on seeds where these are weak",
-        reported="a higher standard deviation; drops often on seeds where the sub-networks are "
-        "poor",
-        method="mean absolute deviations over seeds, and Spearman's correlation over seeds of the "
-        f"distance below the mean of A and B with their weakness; {_OURS}; the correlation of "
-        "the accuracies themselves, which any network for the same problem would show. Control: "
-        "Fisher's",
-        data=_LABELS,
-        test=_weak,
-    ),
-)
+TESTS = (_gain, _levels, _iterations, _tuning, _weak)
+CLAIMS = read_claims("mergebook.cogram", {f"G{i}": test for i, test in enumerate(TESTS, 1)})

@@ -15,6 +15,17 @@ Roles and tolerances of a new measurement are committed before its result, in ``
 """
 
 from mergebook.ledger.checks import Check
-from mergebook.ledger.verdicts import Claim, judge, outcomes, verdict
+from mergebook.ledger.comparisons import Comparison, Load, comparison
+from mergebook.ledger.verdicts import Claim, judge, outcomes, read_claims, verdict
 
-__all__ = ["Check", "Claim", "judge", "outcomes", "verdict"]
+__all__ = [
+    "Check",
+    "Claim",
+    "Comparison",
+    "Load",
+    "comparison",
+    "judge",
+    "outcomes",
+    "read_claims",
+    "verdict",
+]

@@ -5,6 +5,7 @@ interval, its p-value and the smallest difference that it could have shown follo
 """
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from mergebook.lab.statistics import Estimate, crossed, log_ratio_of_spreads
 Role = Literal["primary", "secondary", "control"]
 Kind = Literal["mean", "spread", "correlation", "fraction", "fact"]
 Limit = Literal["", "least", "most", "none"]
+Rows = Mapping[str, Any]  # columns to the value that they must have, or to a tuple of values
 
 SEED = ("seed",)  # what identifies rows that are means over tasks
 
@@ -39,7 +41,8 @@ class Check:
             zeros and ones, shape ``(units,)``.
         kind: ``"mean"``; ``"spread"`` (log ratio of the columns' mean absolute deviations);
             ``"correlation"`` (Spearman's); ``"fraction"`` (exact binomial test); ``"fact"`` (values
-            that are not a sample, such as a counterexample: all must be beyond the bound).
+            that are not a sample, such as a counterexample: all must be beyond the bound). A mean
+            of equal values is a fact where it does not decide.
         role: only primary checks decide about a claim.
         bound: the quantity must be above it; 0 where two sides are compared.
         tolerance: where given, the quantity must lie at most this far from the bound.
@@ -50,7 +53,9 @@ class Check:
         columns: ``"tasks"``, a random sample that the interval generalises over (tasks, layers,
             targets), or ``"designed"``, fixed points that are averaged within each seed.
         network: name of the network where the claim has the same check for several of them; these
-            are pooled, see `mergebook.ledger.pooling`.
+            are pooled.
+        about: what tells it from the claim's other checks, by name: a stable id, and columns that
+            chapters select by.
 
     Raises:
         ValueError: values that are missing, too few, or without any spread.
@@ -67,6 +72,7 @@ class Check:
     limit: Limit = ""
     columns: Literal["tasks", "designed"] = "tasks"
     network: str = ""
+    about: Rows = field(default_factory=dict)
     bounds: tuple[float, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -74,7 +80,10 @@ class Check:
         fewest = FEWEST.get(self.kind, 2)
         if len(values) < fewest or not np.isfinite(values).all():
             raise ValueError(f"{self.what}: a {self.kind} needs {fewest} or more rows, all finite")
-        if self.kind == "mean" and np.ptp(values) < 1e-12 * max(1.0, float(np.abs(values).max())):
+        same = np.ptp(values) < 1e-12 * max(1.0, float(np.abs(values).max()))
+        if self.kind == "mean" and same and self.role != "primary":
+            object.__setattr__(self, "kind", "fact")
+        elif self.kind == "mean" and same:
             raise ValueError(
                 f"{self.what}: all {values.size} values are {values.flat[0]:g}, so they have no "
                 "interval; state it as kind='fact', or count it as kind='fraction'"
@@ -164,37 +173,51 @@ class Check:
         return math.nan if self.kind == "fact" else float((high - low) / 2 * (1 + ratio))
 
 
+def chosen(table: pd.DataFrame, rows: Rows) -> np.ndarray:
+    """Which rows of a table have these values.
+
+    Raises:
+        ValueError: if the table lacks a column.
+    """
+    _need(table, rows)
+    mask = np.ones(len(table), dtype=bool)
+    for name, value in rows.items():
+        column = table[name]
+        mask &= np.asarray(column.isin(value) if isinstance(value, tuple) else column == value)
+    return mask
+
+
+def indexed(rows: pd.DataFrame, column: str, keys: Sequence[str], which: Any = "") -> pd.Series:
+    """One column of some rows, indexed by their keys; accuracies, 0..1, come in per cent.
+
+    Raises:
+        ValueError: if a column is missing, or there are no rows, or several with the same keys; it
+            says `which` rows.
+    """
+    _need(rows, [*keys, column])
+    values = rows.set_index(list(keys))[column].astype(float)
+    if rows.empty or values.index.has_duplicates:
+        each = " and ".join(keys)
+        raise ValueError(f"{len(rows)} rows with {which}: expected one for each {each}")
+    return 100 * values if "accuracy" in str(column) else values
+
+
 def pick(
     table: pd.DataFrame,
     column: str = "accuracy",
     *,
     keys: tuple[str, ...] = ("seed", "task"),
-    **chosen: Any,
+    **rows: Any,
 ) -> pd.Series:
-    """One column of the rows where other columns match, indexed by seed and task.
+    """`indexed` of the rows that are `chosen`."""
+    return indexed(table[chosen(table, rows)], column, keys, rows)
 
-    Args:
-        table: of a result; accuracies in 0..1.
-        column: what to read; accuracies come in per cent.
-        keys: columns that identify its rows.
-        **chosen: columns to the value that they must have.
 
-    Raises:
-        ValueError: if a column is missing, no row matches, or several rows have the same keys.
-    """
-    missing = sorted({column, *keys, *chosen} - {*table.columns})
+def _need(table: pd.DataFrame, columns: Iterable[str]) -> None:
+    missing = sorted(map(str, {*columns} - {*table.columns}))
     if missing:
         known = ", ".join(map(str, table.columns))
         raise ValueError(f"no column {', '.join(missing)}; there are: {known}")
-    wanted = np.ones(len(table), dtype=bool)
-    for name, value in chosen.items():
-        wanted &= np.asarray(table[name] == value, dtype=bool)
-    rows = table.loc[wanted, [*keys, column]]
-    values = rows.set_index(list(keys))[column].astype(float)
-    if rows.empty or values.index.has_duplicates:
-        each = " and ".join(keys)
-        raise ValueError(f"{len(rows)} rows with {chosen}: expected one for each {each}")
-    return 100 * values if "accuracy" in column else values
 
 
 def above(what: str, better: pd.Series, worse: pd.Series | float, **options: Any) -> Check:

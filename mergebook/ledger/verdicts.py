@@ -1,16 +1,19 @@
 """Claims, and how their checks decide about them."""
 
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, NamedTuple
+from importlib import resources
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
 from mergebook.lab.results import MissingResult, load_table
 from mergebook.lab.statistics import Pooled, holm_factors, pool
 from mergebook.ledger.checks import LEVEL, Check
+from mergebook.ledger.comparisons import Comparison, Load
 
 HOLDS, FAILS, MIXED = "holds", "does not hold here", "mixed"
 PROVED, REFUTED = "proved", "refuted by counterexample"
@@ -19,9 +22,6 @@ VERDICTS = (HOLDS, PROVED, MIXED, UNDECIDED, FAILS, REFUTED, UNTESTED)
 ERRORS = 1 - LEVEL  # of a whole family of checks
 
 Unit = Literal["seeds", "tasks", "layers", "networks", "facts"]
-
-# As `load_table`, from the names of a result and of a table; or a function's table, if given that.
-Load = Callable[..., pd.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Claim:
             ``"tasks"``, ``"layers"`` or ``"networks"`` like these as well; or nothing, if it rests
             on ``"facts"``.
         page: the chapter that shows it, a path of the book without its ending.
-        test: gives the checks, from a function that loads tables as `load_table` does.
+        test: gives comparisons and checks, from a function that loads tables as `load_table` does.
     """
 
     key: str
@@ -52,7 +52,40 @@ class Claim:
     data: str
     unit: Unit
     page: str
-    test: Callable[[Load], Sequence[Check]]
+    test: Callable[[Load], Iterable[Comparison | Check]]
+
+    def checks(self, load: Load) -> list[Check]:
+        """The checks of this claim."""
+        made = self.test(load)
+        return [each.check(load) if isinstance(each, Comparison) else each for each in made]
+
+
+def read_claims(
+    package: str,
+    tests: Mapping[str, Callable[[Load], Iterable[Comparison | Check]]],
+    **numbers: Any,
+) -> tuple[Claim, ...]:
+    """The claims in a package's ``claims.toml``.
+
+    Args:
+        package: of a paper.
+        tests: key to the claim's test, in the order of the claims.
+        **numbers: of the checks, that texts name in braces, as they name phrases.
+    """
+    content = tomllib.loads((resources.files(package) / "claims.toml").read_text("utf-8"))
+
+    def filled(texts: Mapping[str, str], words: Mapping[str, Any]) -> dict[str, str]:
+        return {name: " ".join(text.split()).format_map(words) for name, text in texts.items()}
+
+    common = {name: text for name, text in content.items() if isinstance(text, str)}
+    words = numbers | filled(content.get("phrases", {}), numbers)
+    fields: dict[str, Any] = {key: filled(common | content[key], words) for key in tests}
+    return tuple(Claim(key=key, test=test, **fields[key]) for key, test in tests.items())
+
+
+def cached(load: Load) -> Load:
+    """A loader that reads each table once, and makes one from a function that it is given."""
+    return cache(lambda name, *part: name() if callable(name) else load(name, *part))
 
 
 class Outcome(NamedTuple):
@@ -126,17 +159,18 @@ def judge(claims: Iterable[Claim], load: Load = load_table) -> tuple[pd.DataFram
     Returns:
         The ledger, one row per claim with its ``verdict``, ``ours`` (counts of what its primary
         checks show) and ``pooled`` (the effect over networks, or None); and all checks, one row
-        each, with ``claim``, ``outcome`` and the interval that decides.
+        each, with ``claim``, ``id``, ``outcome``, the interval that decides, and columns for all
+        that checks are about.
 
     Raises:
         ValueError: for a result that lacks a table, a column, or rows that a claim needs. A result
             that nobody measured yet is no error: its claims are not tested.
     """
-    known = cache(lambda name, *part: name() if callable(name) else load(name, *part))
+    known = cached(load)
     rows, tested = [], []
     for claim in claims:
         try:
-            checks = list(claim.test(known))
+            checks = claim.checks(known)
         except MissingResult as error:
             ours, decision, effect = str(error), UNTESTED, None
         else:
@@ -148,12 +182,12 @@ def judge(claims: Iterable[Claim], load: Load = load_table) -> tuple[pd.DataFram
         del texts["test"]
         key = texts.pop("key")
         rows.append({"claim": key, **texts, "ours": ours, "verdict": decision, "pooled": effect})
-    return pd.DataFrame(rows), pd.DataFrame(tested, columns=COLUMNS)
+    return pd.DataFrame(rows), pd.DataFrame(tested or None, columns=None if tested else COLUMNS)
 
 
 COLUMNS = [
     *("claim", "role", "what", "kind", "value", "low", "high", "level", "bound", "tolerance"),
-    *("paper", "unit", "detectable", "p", "outcome"),
+    *("paper", "unit", "detectable", "p", "outcome", "id"),
 ]
 
 
@@ -162,7 +196,12 @@ def _row(claim: Claim, check: Check, result: Outcome) -> dict[str, object]:
     row = {name: getattr(check, name) for name in COLUMNS if name in Check.__annotations__}
     row |= {"claim": claim.key, "value": check.value, "low": low, "high": high}
     row |= {"detectable": check.detectable, "level": result.level, "p": result.p}
-    return {**row, "outcome": result.shown}
+    row |= {"outcome": result.shown, "id": "/".join([claim.key, *map(str, check.about.values())])}
+    if taken := {*check.about} & {*COLUMNS}:
+        raise ValueError(
+            f"{row['id']} is about {', '.join(taken)}, which are columns of all checks"
+        )
+    return {**{name: row[name] for name in COLUMNS}, **check.about}
 
 
 def _counted(shown: Sequence[str]) -> str:

@@ -428,11 +428,11 @@ from mergebook import ledger
 from mergebook.sail import claims as sail
 
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key == "S7"])
-ahead = checks[checks["what"].str.contains("more than as much training")].set_index("what")
-by_vectors = ahead[ahead.index.str.contains("wider: svd, learned")]
+ahead = checks[checks["than"] == "scratch"]
+by_vectors = ahead[(ahead["grown"] == "wider") & (ahead["width"] == "svd")]
 assert len(by_vectors) == 3
 assert (by_vectors["outcome"] == "holds").all()
-scratch = 1 - by_vectors.filter(like="GPT", axis=0)["value"].item()
+scratch = 1 - by_vectors.loc[by_vectors["family"] == "GPT", "value"].item()
 assert 0.85 < scratch + 0.01 < 0.93
 
 # %% [markdown]

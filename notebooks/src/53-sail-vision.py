@@ -126,7 +126,7 @@ from mergebook.ledger import drawing
 from mergebook.sail import claims as sail
 
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key in ("S1", "S13", "S16")])
-shown = checks[checks["what"].str.contains("ResNet, deeper") & (checks["role"] == "primary")]
+shown = checks.query("modality == 'ResNet' and size == 'deeper' and role == 'primary'")
 for key in ("S1", "S13", "S16"):
     print(drawing.lines(shown, key))
 
@@ -144,7 +144,7 @@ assert (gains["SAIL"] - gains["nearest source"]).abs().max() < 0.3
 sides = arms.speed_ups(table, "easy", "A", "SAIL").groupby("target")[["reached", "rival_reached"]]
 assert (sides.mean() >= 0.8).all(axis=None)
 assert (shown.loc[shown["claim"].isin(["S13", "S16"]), "outcome"] == "open").all()
-over = shown.loc[shown["what"].str.startswith("ResNet, deeper, shared start: lower"), "value"]
+over = shown.query("claim == 'S16' and start == 'shared'")["value"]
 assert round(over.item(), 2) == 0.03
 ends = table[table["start"] == "shared"].pivot(
     index=["target", "seed"], columns="arm", values="loss"
@@ -230,8 +230,7 @@ main = table[table["arm"].isin(["scratch", "nearest source", "SAIL", "uniform"])
 main = main.replace({"target": sets, "size": shapes})
 print(main.pivot_table(index=["target", "size"], columns="arm", values="loss", sort=False).round(3))
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key in ("S16", "S17")])
-chosen = checks["what"].str.startswith("ResNet, halves, ") & ~checks["what"].str.contains("BYOL")
-told = checks[chosen & (checks["role"] == "primary")]
+told = checks[(checks["modality"] == "ResNet, halves") & (checks["role"] == "primary")]
 print(drawing.lines(told, "S16"))
 
 # %% tags=["remove-cell"]
@@ -255,8 +254,9 @@ assert others.drop("cifar10").round(2).between(0.05, 0.11).all()
 assert others["cifar10"].between(-0.005, 0.04).all()
 
 # %% tags=["remove-cell"]
-holds = told[told["claim"] == "S17"].set_index("what")["outcome"]
-assert (holds[holds.index.str.contains("shared")] == "holds").all()
+holds = told.query("claim == 'S17' and start == 'shared'")["outcome"]
+assert len(holds)
+assert (holds == "holds").all()
 lead = ends["scratch"] - ends["nearest source"]
 lead = lead.loc["cifar10"].groupby("size").mean()
 assert (even["mean"].droplevel("target") / lead).between(0.08, 0.45).all()
@@ -451,7 +451,7 @@ counted = arms.accounts(lasting, "easy")
 speeds = {account: over_seeds(part, "arm", "speed") for account, part in counted.groupby("account")}
 print(written(speeds).to_string())
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key in ("S10", "S11")])
-shown = checks[checks["what"].str.contains("BYOL|with labels")]
+shown = checks[(checks["modality"] == "ResNet, halves, BYOL") | (checks["claim"] == "S11")]
 for claim in ("S10", "S11"):
     print(drawing.lines(shown, claim, "primary"))
 

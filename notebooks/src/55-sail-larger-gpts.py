@@ -300,7 +300,8 @@ steps = longer[longer["arm"].isin(["SAIL", "nearest source"]) & (longer["start"]
 steps = steps.groupby(["size", "arm"])["hard"].mean().unstack()
 assert (steps["nearest source"] < steps["SAIL"]).all()
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key in ("S1", "S17")])
-told = checks[checks["what"].str.startswith("GPT") & (checks["role"] == "primary")]
+told = checks[(checks["modality"] == "GPT") & (checks["role"] == "primary")]
+assert len(told)
 assert (told["outcome"] == "holds").all()
 
 

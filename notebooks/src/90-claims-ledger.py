@@ -47,7 +47,7 @@ DEVICE = "cpu"
 from IPython.display import Markdown, display
 
 from mergebook import ledger
-from mergebook.cart.claims import texts as cart
+from mergebook.cart import claims as cart
 from mergebook.cogram import claims as cogram
 from mergebook.frank_wolfe import claims as frank_wolfe
 from mergebook.ledger import drawing
@@ -107,10 +107,10 @@ print(inspect.getsource(ledger.verdict))
 # %% [markdown]
 # *Not tested* is left for claims that need a result file that is missing. A renamed column is an error.
 #
-# **Every check can fail.** A test of the package spoils every claim's results. Shifted in the claim's
-# favour, they must make it hold; shifted against it, they must make it fail; and with methods exchanged or
-# shuffled, a claim that held must not hold any more. A statement that is true by construction, such as that
-# CART at full rank is the average, is not a check. `tools/mutate_ledger.py` prints the table.
+# **Every check can fail.** A test of the package spoils the rows that each primary check compares. Shifted in the
+# claim's favour, they must make the check hold; shifted against it, they must make it fail; and with both sides
+# exchanged, or shifted against the claim in every other seed, the check must not hold. A statement that is true by
+# construction, such as that CART at full rank is the average, is not a check.
 #
 # **Labels count as data**, also those that chose a scale or a rank: each entry says what was used.
 
@@ -239,8 +239,8 @@ sampled = checks[checks["kind"] != "fact"]
 beyond = sampled[sampled["tolerance"].isna() & (sampled["outcome"] == "open")]
 inside = (beyond["low"] <= beyond["bound"]) & (beyond["bound"] <= beyond["high"])
 assert inside.all()
-on_spirals = checks[checks["role"] == "primary"].groupby("claim")["what"]
-assert on_spirals.agg(lambda what: what.str.contains("spirals").any()).sum() == 5
+on_spirals = checks[(checks["role"] == "primary") & (checks["modality"] == "spirals")]
+assert on_spirals["claim"].nunique() == 5
 
 # %% [markdown]
 # ## Where the numbers come from
@@ -251,9 +251,9 @@ assert on_spirals.agg(lambda what: what.str.contains("spirals").any()).sum() == 
 #
 # ## Add a claim
 #
-# A claim is a record, and its test a function that reads results and returns checks. Put it beside
-# the others of its paper, in `mergebook`, say in `tools/mutate_ledger.py` what it compares, and it
-# appears on this page at the next build:
+# The texts of a claim stand in `mergebook/PAPER/claims.toml`. Its test, in `claims.py` beside it, is a function that
+# yields comparisons: which rows of which result the claim says are better than which others. The sentence, the check
+# and the ways to spoil it follow from this record, and the claim appears on this page at the next build:
 
 # %%
 print("\n".join(ledger.Claim.__annotations__))

@@ -28,7 +28,7 @@ from mergelib.cli import printing
 from mergelib.io import load_state_dict, save_state_dict
 from tests.commands import Run, fail, runner, succeed
 
-SMOKE = {"profile": "smoke"}
+SMOKE: dict[str, Any] = {"profile": "smoke"}
 
 
 @pytest.fixture

@@ -1,13 +1,15 @@
-"""Checks of SAIL's claims on growing, on risks, and on clusters of a text."""
+"""What SAIL's claims on growing, on risks, and on clusters of a text compare."""
 
+from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mergebook.ledger.checks import SEED, Check, Role, above, pick
-from mergebook.ledger.verdicts import Load
+from mergebook.ledger import Check, Comparison, Load, comparison
+from mergebook.ledger.checks import SEED, Role, pick
 from mergebook.sail.read import text
 
 KEPT = ("glyphs8-kept", "tinyshakespeare-kept")
@@ -45,126 +47,119 @@ _MODES = {"grown": "as grown", "alone": "learned", "joint": "learned jointly"}
 _STARTS = {"shared": "shared start", "own": "own starts"}
 
 
-def _named(family: str, grown: str, width: str, depth: str, mode: str) -> str:
+def _case(
+    family: str, way: tuple[str, str, str, str], sources: str = "one"
+) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """A way to grow in words and as columns, and what comparisons of it have in common."""
+    grown, width, depth, mode = way
     how = " and ".join(filter(None, (width.replace("_random", " with random factors"), depth)))
-    return f"{family}, {grown}: {how}, {_MODES[mode]}"
+    rows = {"grown": grown, "width": width, "depth": depth, "sources": sources, "family": family}
+    about = rows | {"mode": mode}
+    common: dict[str, Any] = {"about": about, "result": (FAMILIES[family], "starts"), "keys": SEED}
+    return f"{family}, {grown}: {how}, {_MODES[mode]}", rows, common | {"where": about}
 
 
-def kept(load: Load) -> list[Check]:
+def kept(load: Load) -> Iterator[Comparison]:
     """S7: fraction of a source's learning that is kept right after growing, above a half.
 
-    Learned maps have seen the target's data, so they are compared with training from scratch.
+    Learned maps have seen the target's data, so they are compared with training from scratch. The
+    last ones compare the loss with that of a start that costs nothing, after as many FLOPs.
     """
-    checks = []
-    kinds: list[tuple[tuple[str, str, str, str], Role]] = [(way, "primary") for way in _PLAIN]
-    kinds += [(way, "secondary") for way in (*_LEARNED, *_ASIDE)]
-    for (family, result), (way, role) in product(FAMILIES.items(), kinds):
-        chosen = dict(zip(("grown", "width", "depth", "mode"), way, strict=True))
-        rows = load(result, "starts")
-        values = pick(rows, "kept", keys=SEED, family=family, sources="one", **chosen)
-        what = f"{_named(family, *way)}: more than half is kept"
-        checks.append(above(what, values, 0.0, bound=HALF, role=role, unit="share"))
-    return checks + _beyond_scratch(load) + _two_sources(load) + _bought(load)
+    half: dict[str, Any] = {"value": "kept", "bound": HALF, "unit": "share"}
+    for family, way in product(FAMILIES, (*_PLAIN, *_LEARNED, *_ASIDE)):
+        words, _, common = _case(family, way)
+        role: Role = "primary" if way in _PLAIN else "secondary"
+        yield comparison(f"{words}: more than half is kept", role=role, **common, **half)
+    for family, way in product(FAMILIES, _LEARNED):
+        words, rows, common = _case(family, way)
+        says = f"{words}: more than as much training from scratch reaches"
+        reached = _beside_scratch(load, family, common["where"]).reset_index
+        beyond = {"value": ("kept", "scratch"), "worse": {}, "unit": "share", "where": {}}
+        about = common["about"] | {"than": "scratch"}
+        yield comparison(says, **common | beyond | {"about": about, "result": reached})
+    for family, start, mode in product(FAMILIES, _STARTS, ("alone", "joint")):
+        words, _, common = _case(family, ("wider", "mean", "", mode), start)
+        says = f"{words}, average of two, {_STARTS[start]}: more than half is kept"
+        yield comparison(says, role="secondary", **common, **half)
+    for family, way in product(FAMILIES, _LEARNED):
+        words, rows, common = _case(family, way)
+        says = f"{words}: ends lower than as much training"
+        lower: dict[str, Any] = {"value": ("after", "plain"), "worse": {}, "falling": True}
+        lower |= {"where": rows, "about": common["about"] | {"than": "training"}, "unit": "nats"}
+        lower |= {"result": (FAMILIES[family], "trained"), "role": "secondary"}
+        yield comparison(says, **common | lower)
 
 
-def _beyond_scratch(load: Load) -> list[Check]:
-    """Fraction kept by learned maps less what as many FLOPs of training from scratch reach."""
-    checks = []
-    for (family, result), (grown, width, depth, mode) in product(FAMILIES.items(), _LEARNED):
-        chosen = {"family": family, "grown": grown, "width": width, "depth": depth}
-        chosen |= {"sources": "one", "mode": mode}
-        own = pick(load(result, "starts"), "kept", keys=SEED, **chosen)
-        steps = pick(load(result, "trained"), "extra", keys=SEED, **chosen)
-        table = load(FROM_SCRATCH[result], "curve")
-        curve = pick(table, "kept", keys=("seed", "step"), family=family, grown=grown).unstack()
-        scratch = {
-            seed: float(np.interp(count, [0, *curve.columns], [0.0, *curve.xs(seed)]))
-            for seed, count in steps.items()
-        }
-        what = f"{_named(family, grown, width, depth, mode)}: more than as much training from "
-        what += "scratch reaches"
-        checks.append(above(what, own, pd.Series(scratch), unit="share"))
-    return checks
+def _beside_scratch(load: Load, family: str, rows: dict[str, str]) -> pd.DataFrame:
+    """Fraction kept by learned maps, and what as many FLOPs of training from scratch reach."""
+    result = FAMILIES[family]
+    steps = pick(load(result, "trained"), "extra", keys=SEED, **rows)
+    curve = pick(
+        load(FROM_SCRATCH[result], "curve"),
+        *("kept",),
+        keys=("seed", "step"),
+        family=family,
+        grown=rows["grown"],
+    ).unstack()
+    scratch = {
+        seed: float(np.interp(count, [0, *curve.columns], [0.0, *curve.xs(seed)]))
+        for seed, count in steps.items()
+    }
+    own = pick(load(result, "starts"), "kept", keys=SEED, **rows)
+    return pd.DataFrame({"kept": own, "scratch": pd.Series(scratch)}).rename_axis("seed")
 
 
-def _two_sources(load: Load) -> list[Check]:
-    checks = []
-    modes = product(FAMILIES, _STARTS, ("alone", "joint"))
-    for family, start, mode in modes:
-        rows = load(FAMILIES[family], "starts")
-        chosen = {"grown": "wider", "width": "mean", "mode": mode, "sources": start}
-        values = pick(rows, "kept", keys=SEED, family=family, **chosen)
-        how = f"{_named(family, 'wider', 'mean', '', mode)}, average of two, {_STARTS[start]}"
-        what = f"{how}: more than half is kept"
-        checks.append(above(what, values, 0.0, bound=HALF, role="secondary", unit="share"))
-    return checks
-
-
-def _bought(load: Load) -> list[Check]:
-    """Loss of a start that costs nothing after as many FLOPs, less that of learned maps."""
-    checks = []
-    for family, (grown, width, depth, mode) in product(FAMILIES, _LEARNED):
-        rows = load(FAMILIES[family], "trained")
-        chosen = {"grown": grown, "width": width, "depth": depth, "sources": "one"}
-        sides = [
-            pick(rows, column, keys=SEED, family=family, **chosen) for column in ("plain", "after")
-        ]
-        what = f"{_named(family, grown, width, depth, mode)}: ends lower than as much training"
-        checks.append(above(what, *sides, role="secondary", unit="nats"))
-    return checks
-
-
-def risks(load: Load) -> list[Check]:
+def risks(load: Load) -> Iterator[Comparison | Check]:
     """S9: the printed bound is true, as it is above every loss; secondary: the repaired one.
 
     The printed one counts the total variation of samples, which is 1, so that both are facts.
     """
     table = load(RISK, "bounds")
-    printed = table[table["form"] == "printed"]
-    facts: dict[str, Any] = {"kind": "fact", "bound": LARGEST, "unit": "of the largest loss"}
-    worst = printed.groupby("examples")["bound"].min()
-    checks = [Check("as printed: above every possible loss, for all n", worst.to_numpy(), **facts)]
-    rows = table[table["form"] == "repaired"]
+    printed, repaired = (table[table["form"] == form] for form in ("printed", "repaired"))
+    worst = printed.groupby("examples")["bound"].min().reset_index
+    fact: dict[str, Any] = {"kind": "fact", "bound": LARGEST, "unit": "of the largest loss"}
+    fact |= {"value": "bound", "keys": ("examples",), "about": {"form": "printed"}}
+    yield comparison("as printed: above every possible loss, for all n", result=worst, **fact)
     for column, says in {"tells": "true and below every loss of C", "holds": "true"}.items():
-        for count, own in rows.groupby("examples"):
+        for count, own in repaired.groupby("examples"):
             what = f"repaired, n = {count}: {says} in more than {SURE:.0%} of draws"
             right = round(float(own[column].sum()) * DRAWS)
             draws = np.repeat([1.0, 0.0], [right, len(own) * DRAWS - right])
             options: dict[str, Any] = {"kind": "fraction", "bound": SURE, "unit": "of draws"}
-            checks.append(Check(what, draws, role="secondary", **options))
-    return checks
+            options["about"] = {"form": "repaired", "metric": column, "examples": count}
+            yield Check(what, draws, role="secondary", **options)
 
 
-def clusters(load: Load) -> list[Check]:
+def clusters(load: Load) -> Iterator[Comparison]:
     """S20: thirds are told apart, which the sort does by itself, and are clusters.
 
     Controls: without the mean that they are sorted by; and two texts in place of thirds.
     """
-    checks = []
     roles: dict[str, Role] = {"histogram": "primary", "histogram without mean": "control"}
+    compare = partial(comparison, by="split", by_seed=True)
+    apart: dict[str, Any] = {
+        "value": "auc",
+        "bound": CLEAR,
+        "unit": "AUC",
+        "keys": ("seed", "pair"),
+    }
     for result, (features, role) in product(CLUSTERS, roles.items()):
-        table = load(result, "separation")
-        what = f"{result.partition('-')[0]}, {features}: thirds much further apart than random"
-        checks.append(_apart(what, table, "thirds", features, role))
-    separations = load(text.separations)
-    table = separations[separations["parts"] == text.TWO]
+        name, where = result.partition("-")[0], {"features": features}
+        says = f"{name}, {features}: thirds much further apart than random"
+        rows: dict[str, Any] = {"result": (result, "separation"), "where": where, "role": role}
+        rows["about"] = {"text": name} | where
+        yield compare(says, "thirds", "random", **rows, **apart)
     for features in roles:
-        what = f"two texts, {features}: much further apart than random halves"
-        checks.append(_apart(what, table, "texts", features, "control"))
+        says = f"two texts, {features}: much further apart than random halves"
+        rows = {"result": text.separations, "role": "control"}
+        rows |= {"where": {"parts": text.TWO, "features": features}}
+        rows["about"] = {"text": "both", "features": features}
+        yield compare(says, "texts", "random", **rows, **apart)
     for result, (split, role) in GROUPS.items():
-        table = load(result, "silhouettes")
-        for space in table["space"].unique():
-            values = pick(table, "silhouette", keys=SEED, split=split, space=space)
-            what = f"{result.partition('-')[0]}, {space}: {split} are clusters by their silhouette"
-            checks.append(above(what, values, 0.0, bound=GROUPED, role=role, unit="silhouette"))
-    return checks
-
-
-def _apart(what: str, table: pd.DataFrame, split: str, features: str, role: Role) -> Check:
-    parts, random = (
-        pick(table, "auc", keys=("seed", "pair"), split=which, features=features)
-        .groupby("seed")
-        .mean()
-        for which in (split, "random")
-    )
-    return above(what, parts, random, bound=CLEAR, role=role, unit="AUC")
+        name = result.partition("-")[0]
+        grouped: dict[str, Any] = {"value": "silhouette", "bound": GROUPED, "unit": "silhouette"}
+        grouped |= {"result": (result, "silhouettes"), "keys": SEED, "role": role}
+        for space in load(result, "silhouettes")["space"].unique():
+            says = f"{name}, {space}: {split} are clusters by their silhouette"
+            about, where = {"text": name, "space": space, "split": split}, {"space": space}
+            yield comparison(says, split, by="split", where=where, about=about, **grouped)

@@ -1,21 +1,21 @@
-"""Checks of SAIL's claims on texts: sweeps over γ for two GPTs, and their retraining."""
+"""What SAIL's claims on texts compare: sweeps over γ for two GPTs, and their retraining."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
 import pandas as pd
 
-from mergebook.ledger.checks import SEED, Check, Limit, Role, above, pick
-from mergebook.ledger.verdicts import Load
+from mergebook.ledger import Comparison, Load, comparison
+from mergebook.ledger.checks import SEED, Role
 from mergebook.sail.claims import speeds, spirals
 from mergebook.sail.claims.curves import of_best
-from mergebook.sail.costs import Account
+from mergebook.sail.claims.spirals import WORDS
 from mergebook.sail.read import sweeps, text
 from mergebook.sail.read.flatness import flat
 from mergebook.sail.read.spirals import is_near
 
-WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, matched"}
 STARTS = ("shared", "own")
 SLOPE = 0.25  # of the best γ on the theorem's: how far from 1
 REGRET = 0.1  # of what the best γ gains over the even average
@@ -27,118 +27,116 @@ MIXED = {  # words, by what is mixed, and start
 FAR = "don_quijote_es"  # a text in another language, which the paper does not have
 SOON = 50  # steps, after which the paper draws losses over γ by overlap
 OVERLAPS = ("alpha", "beta")
-_SHARE = ("seed", "share")
+TEXT = {"modality": "text"}
 
 
-def followed(load: Load) -> list[Check]:
+def followed(load: Load) -> Iterator[Comparison]:
     """S2: on thirds the best γ is that by MMD²; secondary on mixtures, whose best γ is known.
 
     Shares of mixtures are fixed points, so they are averaged within each seed.
     """
+    yield from _aligned(load)
     weights, losses = load(sweeps.weights), load(sweeps.mixed)
     curved = weights.merge(load(sweeps.curved), on=["parts", "start", "share"])
-    checks: list[Check] = [*_aligned(load)]
-    among: dict[str, Any] = {"role": "secondary", "unit": "nats", "columns": "designed"}
     for (parts, start), mixed in MIXED.items():
-        words = f"{mixed}, {WORDS[start]}"
-        what = f"{words}: slope of the best γ on the theorem's"
+        words, cell = f"{mixed}, {WORDS[start]}", {"parts": parts, "start": start}
         left = curved[(curved["parts"] == parts) & (curved["start"] == start)]
         level = left["share"].nunique() < 2
-        slopes = sweeps.slopes(weights if level else curved, start, parts)
-        tests: dict[str, Any] = {"bound": 1.0, "tolerance": SLOPE, "unit": "slope"}
-        tests["role"] = "secondary"
-        checks.append(of_best(what, slopes, 0.0, flat=level, **tests))
-        of = {
-            name: pick(losses, "loss", keys=_SHARE, method=name, start=start, parts=parts)
-            for name in (*sweeps.MERGED, "best")
-        }
-        allowed = REGRET * (of["uniform"] - of["best"])
-        regret = of["theorem"] - of["best"]
-        what = f"{words}: the theorem's γ costs less than a tenth of what the best γ gains over ½"
-        checks.append(above(what, allowed, regret, **among))
+        slopes = sweeps.slopes(weights if level else curved, start, parts).rename("slope")
+        tests: dict[str, Any] = {"bound": 1.0, "tolerance": SLOPE, "unit": "slope", "keys": SEED}
+        tests |= {"result": slopes.reset_index, "value": "slope", "role": "secondary"}
+        about = TEXT | cell
+        says = f"{words}: slope of the best γ on the theorem's"
+        yield of_best(says, flat=level, about=about | {"metric": "slope"}, **tests)
+        among: dict[str, Any] = {"keys": ("seed", "share"), "columns": "designed", "unit": "nats"}
+        compare = partial(comparison, role="secondary", **among)
+        wide = losses[(losses["parts"] == parts) & (losses["start"] == start)]
+        wide = wide.pivot(index=["seed", "share"], columns="method", values="loss")
+        allowed = REGRET * (wide["uniform"] - wide["best"])
+        wide = wide.assign(allowed=allowed, regret=wide["theorem"] - wide["best"])
+        says = f"{words}: the theorem's γ costs less than a tenth of what the best γ gains over ½"
+        rows: dict[str, Any] = {"result": wide.reset_index, "worse": {}}
+        rows |= {"about": about | {"metric": "regret"}, "value": ("allowed", "regret")}
+        yield compare(says, **rows)
         for rival in ("uniform", "nearest source"):
-            what = f"{words}: lower loss than {rival}"
-            checks.append(above(what, of[rival], of["theorem"], **among))
-    return checks
+            low: dict[str, Any] = {"result": sweeps.mixed, "where": cell, "about": about}
+            low |= {"value": "loss", "falling": True}
+            yield compare(f"{words}: lower loss than {rival}", "theorem", rival, **low)
 
 
-def _aligned(load: Load) -> Iterator[Check]:
+def _aligned(load: Load) -> Iterator[Comparison]:
     """The paper's own words: on thirds by mean token value, the best γ is that by MMD²."""
     curves, distances = load(text.swept), load(text.distances)
-    chosen, level = text.chosen(curves), flat(text.last(curves), ["tokens", "start"])
+    best, level = text.chosen(curves), flat(text.last(curves), ["tokens", "start"])
+    own = distances[distances["split"] == "thirds"][["tokens", "features", "seed", "gamma"]]
+    both = best.merge(own, on=["tokens", "seed"], suffixes=("", "_by_distance"))
     cases = product(text.SWEEPS, STARTS, distances["features"].unique())
     for tokens, start, features in cases:
-        best = pick(chosen, "gamma", keys=SEED, start=start, tokens=tokens)
-        cell = {"split": "thirds", "features": features, "tokens": tokens}
-        own = pick(distances, "gamma", keys=SEED, **cell)
-        what = f"thirds, {tokens}, {WORDS[start]}: best γ less that by MMD² ({features})"
-        options: dict[str, Any] = {"tolerance": ALIGNED, "unit": "γ"}
-        yield of_best(what, best, own, flat=bool(level[tokens, start]), **options)
+        says = f"thirds, {tokens}, {WORDS[start]}: best γ less that by MMD² ({features})"
+        cell = {"tokens": tokens, "start": start, "features": features}
+        options: dict[str, Any] = {"tolerance": ALIGNED, "unit": "γ", "keys": SEED, "worse": {}}
+        options |= {"result": both.copy, "where": cell, "value": ("gamma", "gamma_by_distance")}
+        about = TEXT | {"parts": "thirds"} | cell
+        yield of_best(says, flat=bool(level[tokens, start]), about=about, **options)
 
 
-def spike(load: Load) -> list[Check]:
+def spike(load: Load) -> Iterator[Comparison]:
     """S3, in text: the loss at γ = ½ above the mean of both ends, after the paper's 50 steps.
 
     Overlaps are fixed points, so they are averaged within each seed.
     """
     overlaps = text.heights(load(sweeps.overlapping), OVERLAPS)
+    overlaps["cell"] = overlaps["alpha"].astype(str) + " " + overlaps["beta"].astype(str)
     heights = text.heights(load(text.swept))
-    checks = []
+    compare = partial(comparison, value="height", unit="nats")
     for start in STARTS:
-        values = pick(overlaps, "height", keys=("seed", *OVERLAPS), start=start)
-        what = f"text, overlapping thirds, {WORDS[start]}: a barrier after 50 steps"
-        wide = values.unstack([*OVERLAPS])
-        checks.append(Check(what, wide.to_numpy(), unit="nats", columns="designed"))
+        says = f"text, overlapping thirds, {WORDS[start]}: a barrier after 50 steps"
+        where = {"start": start}
+        options: dict[str, Any] = {"where": where, "about": TEXT | {"parts": "overlaps"} | where}
+        options |= {"keys": ("seed", "cell"), "columns": "designed"}
+        yield compare(says, result=overlaps.copy, **options)
     for tokens, start, step in product(text.SWEEPS, WORDS, heights["step"].unique()):
         role: Role = "primary" if start in STARTS and step == SOON else "secondary"
-        values = pick(heights, "height", keys=SEED, start=start, step=step, tokens=tokens)
-        what = f"text, {tokens}, {WORDS[start]}: a barrier after {step} steps"
-        checks.append(above(what, values, 0.0, role=role, unit="nats"))
-    return checks
+        where = {"tokens": tokens, "start": start, "step": step}
+        options = {"where": where, "about": TEXT | where, "keys": SEED, "role": role}
+        says = f"text, {tokens}, {WORDS[start]}: a barrier after {step} steps"
+        yield compare(says, result=heights.copy, **options)
 
 
-def symmetric(load: Load) -> list[Check]:
+def symmetric(load: Load) -> Iterator[Comparison]:
     """S4: asymmetry of the curves falls with overlap of the sources, and with the target."""
     table = load(sweeps.asymmetries)
     steps = sorted(table["step"].unique())
-    others = {"alpha": "of the sources", "beta": "with the target"}
-    checks = []
     for start, step in product(STARTS, steps):
-        falls = sweeps.falls(table, start, step)
+        falls = sweeps.falls(table, start, step).reset_index
         role: Role = "primary" if step == steps[-1] else "secondary"
-        for name, words in others.items():
-            what = f"overlap {words}, {WORDS[start]}: more symmetric curves after {step} steps"
-            checks.append(above(what, falls[name], 0.0, role=role, unit="share of the range"))
-    return checks
+        for name, words in {"alpha": "of the sources", "beta": "with the target"}.items():
+            says = f"overlap {words}, {WORDS[start]}: more symmetric curves after {step} steps"
+            options: dict[str, Any] = {"keys": SEED, "role": role, "unit": "share of the range"}
+            about = TEXT | {"start": start, "step": step, "overlap": name}
+            yield comparison(says, about=about, result=falls, value=name, **options)
 
 
-def transferred(load: Load) -> list[Check]:
+def transferred(load: Load) -> Iterator[Comparison]:
     """S5: from one text to another, a γ between 0 and 1 beats each source alone."""
-    interiors = load(sweeps.interiors)
-    checks = []
-    for words, cell in _directions(interiors):
-        sides = [
-            pick(interiors, "loss", keys=SEED, place=place, **cell) for place in ("end", "interior")
-        ]
-        what = f"{words}: a γ between 0 and 1 beats both ends"
-        checks.append(above(what, *sides, role=_near_or_far(cell), unit="nats"))
-    return checks
+    for words, cell in _directions(load(sweeps.interiors)):
+        says = f"{words}: a γ between 0 and 1 beats both ends"
+        options: dict[str, Any] = {"by": "place", "value": "loss", "falling": True, "keys": SEED}
+        options |= {"where": cell, "about": TEXT | cell, "role": _near_or_far(cell)}
+        yield comparison(says, "interior", "end", result=sweeps.interiors, **options)
 
 
-def carried(load: Load) -> list[Check]:
+def carried(load: Load) -> Iterator[Comparison]:
     """S21: from one text to another, faster than scratch."""
-    crossed = load(sweeps.crossed)
-    cases: list[tuple[str, Account, Role]] = [("theorem", "A", "primary")]
-    cases += [("theorem", "B", "secondary"), ("theorem", "C", "secondary")]
-    cases += [("nearest source", "A", "control")]
-    checks = []
-    for (method, account, role), goal in product(cases, ("easy", "hard")):
-        rows = sweeps.speed_ups(crossed, goal, account, method)
-        for words, cell in _directions(rows):
-            what = f"{words}: {method} faster, {goal} goal, account {account}"
+    for (method, account, role), goal in product(spirals.CASES, ("easy", "hard")):
+        ups = partial(sweeps.speed_ups, goal=goal, account=account, method=method)
+        for words, cell in _directions(ups(load(sweeps.crossed))):
             far = role == "primary" and _near_or_far(cell) == "secondary"
-            checks.append(speeds.faster(what, rows, cell, "secondary" if far else role))
-    return checks
+            about = TEXT | cell | {"goal": goal, "account": account}
+            rows: dict[str, Any] = {"result": sweeps.crossed, "where": cell, "about": about}
+            says = f"{words}: {method} faster, {goal} goal, account {account}"
+            own = "secondary" if far else role
+            yield speeds.faster(says, method, "scratch", goal, ups, role=own, **rows)
 
 
 def _near_or_far(cell: dict[str, str]) -> Role:
@@ -154,37 +152,38 @@ def _directions(table: pd.DataFrame) -> Iterator[tuple[str, dict[str, str]]]:
         yield f"{source} to {target}, {WORDS[start]}", dict(zip(keys, names, strict=True))
 
 
-def nearer(load: Load) -> list[Check]:
+def nearer(load: Load) -> Iterator[Comparison]:
     """S14, in text: log squared distance of random weights to an optimum, less that of sources."""
-    table = load(text.nearness_in_text)
-    return [
-        spirals.nearer_than_random(f"text, {WORDS[start]}", table, start=start) for start in STARTS
-    ]
+    for start in STARTS:
+        where = {"start": start}
+        rows: dict[str, Any] = {"result": text.nearness_in_text, "where": where}
+        compare = partial(comparison, about=TEXT | where, **rows)
+        yield spirals.nearer_than_random(f"text, {WORDS[start]}", compare)
 
 
-def near_ends(load: Load) -> list[Check]:
+def near_ends(load: Load) -> Iterator[Comparison]:
     """S15, in text: the best γ of a curve is near 0 or 1, by thirds and by overlap.
 
     Curves are of networks and blocks of their own; flat ones, whose best γ is chance, are left out.
     """
     curves, overlaps = load(text.swept), load(sweeps.overlapping)
-    checks = []
-    for table, keys, words in (
-        (text.last(curves), ["tokens", "start"], "text, thirds"),
-        (overlaps, [*OVERLAPS, "start"], "text, thirds that overlap"),
+    for table, keys, parts in (
+        (text.last(curves), ["tokens", "start"], "thirds"),
+        (overlaps, [*OVERLAPS, "start"], "thirds that overlap"),
     ):
         table = table[table["start"].isin(STARTS)]
         chance = float(is_near(pd.Series(table["gamma"].unique())).mean())
         level = flat(table, keys).rename("flat")
         best = text.best(table, [*keys, "seed"]).merge(level.reset_index(), on=keys)
+        best = best.assign(near=is_near(best["gamma"]))
         for start, own in best.groupby("start", sort=False):
             clear = own[~own["flat"]]
-            what = (
-                f"{words}, {WORDS[str(start)]}: best γ near 0 or 1 in {len(clear)} of {len(own)} "
+            says = (
+                f"text, {parts}, {WORDS[str(start)]}: best γ near 0 or 1 in {len(clear)} of "
+                f"{len(own)} curves, the others being flat"
             )
-            what += "curves, the others being flat"
-            near = is_near((own if clear.empty else clear)["gamma"]).to_numpy(dtype=float)
-            limit: Limit = "none" if clear.empty else ""
-            options: dict[str, Any] = {"bound": chance, "unit": "of curves", "limit": limit}
-            checks.append(Check(what, near, "fraction", **options))
-    return checks
+            fraction: dict[str, Any] = {"kind": "fraction", "bound": chance, "unit": "of curves"}
+            fraction |= {"value": "near", "keys": (*keys, "seed")}
+            fraction |= {"result": (own if clear.empty else clear).copy}
+            about, limit = TEXT | {"parts": parts, "start": start}, "none" if clear.empty else ""
+            yield comparison(says, about=about, limit=limit, **fraction)

@@ -1,10 +1,25 @@
-"""The claims of the stability framework (Li et al., 2026), in order of their numbers."""
+"""The claims of the stability framework (Li et al., 2026), in order of their numbers.
 
+Those on measured merges stand in the paper's Section V and Figures 1 to 9; T9 is what its
+explanation implies and it did not measure. The bound is about loss: checks of loss decide, those of
+accuracy are secondary.
+"""
+
+from mergebook.ledger import read_claims
 from mergebook.stability.claims import bound, remedies, scaling, variance
 
-CLAIMS = tuple(
-    sorted(
-        (*variance.CLAIMS, *scaling.CLAIMS, *bound.CLAIMS, *remedies.CLAIMS),
-        key=lambda claim: int(claim.key.removeprefix("T")),
-    )
+TESTS = (
+    *(scaling.steps, scaling.batch, scaling.rate, scaling.data, scaling.tasks),
+    *(variance.heterogeneity, bound.ranks, bound.choices, scaling.explosion, bound.powers),
+    *(scaling.trends, variance.risk, scaling.needed),
+    *(remedies.outliers, remedies.before, remedies.mended),
+    *(scaling.stopped, scaling.opposite, remedies.uneven),
+)
+NUMBERS = {"near": scaling.NEAR, "near_nats": scaling.MARGINS["loss"]}
+NUMBERS |= {"near_power": bound.NEAR_POWER, "same_trend": scaling.SAME_TREND}
+CLAIMS = read_claims(
+    "mergebook.stability",
+    {f"T{i}": test for i, test in enumerate(TESTS, 1)},
+    density=variance.DENSITY,
+    **NUMBERS,
 )

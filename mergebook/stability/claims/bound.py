@@ -9,23 +9,24 @@ Lemma 3 is also a law of how far an expert moves when one training example is re
 ``retraining`` measures.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
-from mergebook.ledger.checks import UNITS, Check, Role, above, matrix
-from mergebook.ledger.verdicts import Claim, Load
-from mergebook.stability.claims import scaling_checks
+from mergebook.ledger import Comparison, Load, comparison
+from mergebook.ledger.checks import SEED, UNITS, Role
+from mergebook.stability.claims import scaling
 from mergebook.stability.read import fitted, guides
 from mergebook.stability.read.choosing import HABIT
 from mergebook.stability.read.networks import fits, moves_with_laws
 
 CONSTANTS = "vision8-stability-vit_small"
 VALIDATED = "vision8-scaling-validated"
-NEAR = scaling_checks.NEAR
-FOURTEEN = scaling_checks.FOURTEEN.result
-NEAR_NATS = scaling_checks.MARGINS["loss"]
+NEAR = scaling.NEAR
+FOURTEEN = scaling.FOURTEEN.result
+NEAR_NATS = scaling.MARGINS["loss"]
 FITTED = "L fitted to other seeds"
 READINGS: Mapping[str, guides.Curvature] = {"L measured": "example", "L = 1": 1.0}
 FORMS: Mapping[str, tuple[str, Role]] = {
@@ -39,6 +40,15 @@ RETRAINED = {  # of the study `retraining`
 }
 NEAR_POWER = 0.25  # of an exponent: a factor of two where the parameter changes sixteenfold
 
+RESULTS = {"": scaling.RESULT, "fourteen tasks, ": FOURTEEN}
+RIVALS = {
+    "random": "a random setting",
+    "default": "the default",
+    HABIT: "the ηK that was best elsewhere",
+    "search": "trying all, by training accuracy",
+    "elsewhere": "the setting that was best elsewhere",
+}
+RANKS = "rank correlation"
 PRINTED = {"rate": 2.0, "steps": 1.0, "examples": -1.0}  # exponents of Lemma 3
 SYMBOLS = {"rate": "η", "steps": "K", "batch": "b", "examples": "n"}
 
@@ -58,143 +68,80 @@ def _forms(reading: str) -> list[tuple[str, tuple[str, Role]]]:
     return [(form, named) for form, named in FORMS.items() if form not in without[reading]]
 
 
-def _ranks(load: Load) -> list[Check]:
-    checks = []
-    for words, result in (("", scaling_checks.RESULT), ("fourteen tasks, ", FOURTEEN)):
+def ranks(load: Load) -> Iterator[Comparison]:
+    """T7: correlations of the bound with the merge's loss over settings."""
+    for words, result in RESULTS.items():
         for reading, settings in _readings(load, result, fitted.ranking).items():
-            table, unit = guides.correlations(settings), "rank correlation"
+            table = guides.correlations(settings)
+            about = {"tasks": words.removesuffix(", ") or "eight tasks", "reading": reading}
+            compare = partial(comparison, result=table.reset_index, keys=SEED, unit=RANKS)
             for guide, (name, own) in _forms(reading):
                 role = "secondary" if words and own == "primary" else own
-                what = f"{words}{name}, {reading}: a larger bound goes with a larger loss"
-                checks.append(Check(what, matrix(table[guide]), role=role, unit=unit))
+                says = f"{words}{name}, {reading}: a larger bound goes with a larger loss"
+                yield compare(says, about=about | {"guide": guide}, value=guide, role=role)
             for rival, other in (("progress", "ηK"), ("distance", "the experts' ‖τ‖")):
-                what = f"{words}Theorem 3, {reading}: ranks better than {other}"
-                ends = table["theorem_3"], table[rival]
-                checks.append(above(what, *ends, role="control", unit=unit))
+                says = f"{words}Theorem 3, {reading}: ranks better than {other}"
+                options: dict[str, Any] = {"worse": {}, "role": "control"}
+                options["about"] = about | {"guide": "theorem_3", "than": rival}
+                yield compare(says, value=("theorem_3", rival), **options)
             for part, name in (("optimisation", "ε"), ("stability", "its stability term")):
                 if part == "optimisation" or reading == "L = 1":  # S does not depend on L
-                    what = f"{words}{name} alone, {reading}: goes with a larger loss"
-                    ranks = matrix(table[part])
-                    checks.append(Check(what, ranks, role="secondary", unit=unit))
-    return checks
+                    says = f"{words}{name} alone, {reading}: goes with a larger loss"
+                    alone = {"about": about | {"guide": part}, "role": "secondary"}
+                    yield compare(says, value=part, **alone)
 
 
-def _choices(load: Load) -> list[Check]:
-    checks = []
-    rivals = {
-        "random": "a random setting",
-        "default": "the default",
-        HABIT: "the ηK that was best elsewhere",
-        "search": "trying all, by training accuracy",
-        "elsewhere": "the setting that was best elsewhere",
-    }
+def choices(load: Load) -> Iterator[Comparison]:
+    """T8: what the setting that the bound chooses loses against the best."""
     near: dict[guides.Value, float] = {"loss": NEAR_NATS, "accuracy": NEAR}
-    for words, result in (("", scaling_checks.RESULT), ("fourteen tasks, ", FOURTEEN)):
+    for words, result in RESULTS.items():
         for reading, settings in _readings(load, result, fitted.choosing).items():
+            about = {"tasks": words.removesuffix(", ") or "eight tasks", "reading": reading}
             for value, enough in near.items():
-                table, unit = guides.regrets(settings, value), UNITS[value]
+                rows = {"result": guides.regrets(settings, value).reset_index, "unit": UNITS[value]}
+                compare = partial(comparison, keys=SEED, falling=True, **rows)
                 for guide, (name, own) in _forms(reading):
                     plain = value == "loss" and not words
                     role = own if plain or own == "control" else "secondary"
-                    distance = f"{enough:g} {unit}"
-                    what = f"{words}{name}, {reading}: its choice within {distance} of the best"
-                    short = matrix(enough - table[guide])
-                    checks.append(Check(what, short, role=role, unit=unit))
-                for rival, other in rivals.items():
-                    if value == "loss" and not words:
-                        what = f"Theorem 3, {reading}: its choice better than {other}"
-                        ends = table[rival], table["theorem_3"]
-                        checks.append(above(what, *ends, role="secondary", unit=unit))
+                    says = f"{words}{name}, {reading}: its choice within {enough:g} {UNITS[value]}"
+                    options: dict[str, Any] = {"about": about | {"guide": guide, "metric": value}}
+                    says += " of the best"
+                    yield compare(says, worse=enough, value=guide, role=role, **options)
+                for rival, other in RIVALS.items() if value == "loss" and not words else ():
+                    says = f"Theorem 3, {reading}: its choice better than {other}"
+                    yield _chosen(compare, says, about, rival)
             if not words:
                 judged = guides.validated(settings, load(VALIDATED, "merged"))
-                again = guides.regrets(judged, "loss")
-                what = f"Theorem 3, {reading}: its choice better than trying all, by validation"
-                ends = again["validated"], again["theorem_3"]
-                checks.append(above(what, *ends, role="secondary", unit="nats"))
-    return checks
+                rows = {"result": guides.regrets(judged, "loss").reset_index, "unit": "nats"}
+                says = f"Theorem 3, {reading}: its choice better than trying all, by validation"
+                compare = partial(comparison, keys=SEED, falling=True, **rows)
+                yield _chosen(compare, says, about, "validated")
 
 
-def _powers(load: Load) -> list[Check]:
-    checks = []
+def _chosen(
+    compare: "partial[Comparison]", says: str, about: dict[str, Any], rival: str
+) -> Comparison:
+    about = about | {"guide": "theorem_3", "than": rival, "metric": "loss"}
+    return compare(says, worse={}, value=("theorem_3", rival), about=about, role="secondary")
+
+
+def powers(load: Load) -> Iterator[Comparison]:
+    """T10: exponents of an expert's stability."""
     for network, result in RETRAINED.items():
         table = fits(moves_with_laws({name: load(result, name) for name in ("moves", "noise")}))
-        for sweep, own in table.groupby(level="sweep", sort=False):
+        for sweep in table.index.unique("sweep"):
             parameter, *when = str(sweep).split(", ")
             name = ", ".join([f"{network}, exponent of {SYMBOLS[parameter]}", *when])
+            rows: dict[str, Any] = {"result": table.reset_index, "where": {"sweep": sweep}}
+            compare = partial(comparison, **rows, keys=SEED, unit="")
+            about = {"network": network, "sweep": sweep}
             role: Role = "secondary" if "whole epochs" in when else "primary"
-            exponent = own["stability"].to_numpy()
             if parameter == "batch":
-                checks.append(Check(f"{name}: above 0", exponent, role=role, unit=""))
+                yield compare(f"{name}: above 0", value="stability", role=role, about=about)
             else:
-                printed = PRINTED[parameter]
-                what = f"{name}: about {printed:g}"
-                checks.append(
-                    Check(what, exponent, role=role, bound=printed, tolerance=NEAR_POWER, unit="")
-                )
-            apart = exponent - own["repaired"].to_numpy()
-            what = f"{name}: less that of the repaired law, about 0"
-            checks.append(Check(what, apart, role="control", tolerance=NEAR_POWER, unit=""))
-    return checks
-
-
-_claim = partial(Claim, paper="li2026unified", unit="seeds")
-_DATA = (
-    "constants: labelled training examples of every task, and the pretrained model; the direction "
-    "of a rival, and what was best elsewhere, come from the test examples of other seeds"
-)
-_OURS = (
-    "Theorem 3 with the rate of the training, as the chapter explains; Adam's η stands for the "
-    "bound's, as the paper's Remark 6 has it; C is f/‖∇f‖² at the pretrained model, or 1/(2L) "
-    "where that is larger. The paper gives no L. Three readings decide: the largest curvature of "
-    "an example, as Assumption 1 has it; L = 1; and the L that is best on the other seeds, which "
-    "spends as much of their test examples as the rivals do. On fourteen tasks (secondary) the "
-    "constants are those of the eight"
-)
-
-CLAIMS = (
-    _claim(
-        key="T7",
-        place="Theorem 3; Section V; Conclusion",
-        statement="the bound ranks settings as merges turn out",
-        reported="curves of one parameter at a time that follow the law; no correlation",
-        method="Spearman's correlation of the bound with the average's test loss over 42 "
-        "settings of rate, steps, batch and data, which are designed and the same for all seeds. "
-        f"{_OURS}. Secondary: ε and the stability term alone, and ε with the theorem's own rate "
-        "√(T/K), which no training has. Controls: the corrected bound, and whether Theorem 3 "
-        "ranks better than ηK or the length of task vectors, in the direction that fits the "
-        "other seeds",
-        data=_DATA,
-        page="notebooks/43-choosing-by-the-bound",
-        test=_ranks,
-    ),
-    _claim(
-        key="T8",
-        place="Conclusion",
-        statement="a setting chosen by the bound is near the best",
-        reported="named as future work",
-        method="of 32 settings with all data, the one where the bound is least against the one "
-        f"whose test loss is least; {NEAR_NATS} nats count as near. {_OURS}. Secondary: accuracy "
-        f"({NEAR:g} point), and other ways to choose: a search takes training accuracy, or "
-        "validation accuracy; or the choice comes from other seeds. Control: the corrected bound",
-        data=_DATA,
-        page="notebooks/43-choosing-by-the-bound",
-        test=_choices,
-    ),
-    _claim(
-        key="T10",
-        place="Lemma 3; Section V-B; Appendix A-A1",
-        statement="an expert's stability goes with η², K and 1/n, and rises with b",
-        reported="a proof; never measured",
-        method="squared distance of two networks trained by SGD on data that differ in one "
-        "example, perceptrons on two scripts and our smaller ViT on four sets of pictures, five "
-        "seeds; slopes of its logarithm, each on settings that differ "
-        f"in one parameter. An exponent within {NEAR_POWER} of the printed one counts as equal. "
-        "The claim needs all of them: the law for the batch fails on the perceptron, and most "
-        "others stay open with five seeds, so that the verdict says nothing against η², K or 1/n. "
-        "Secondary: whole shuffled epochs; controls: the exponents of the repaired law on the same "
-        "settings. That a merge has Σ w² s / T is no check: it is true by construction",
-        data="no setting is chosen",
-        page="notebooks/40-stability",
-        test=_powers,
-    ),
-)
+                law: dict[str, Any] = {"bound": PRINTED[parameter], "tolerance": NEAR_POWER}
+                says = f"{name}: about {PRINTED[parameter]:g}"
+                yield compare(says, value="stability", role=role, about=about, **law)
+            says = f"{name}: less that of the repaired law, about 0"
+            law = {"tolerance": NEAR_POWER, "about": about | {"than": "repaired"}, "worse": {}}
+            yield compare(says, value=("stability", "repaired"), role="control", **law)

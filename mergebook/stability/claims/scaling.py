@@ -1,142 +1,400 @@
-"""The claims of the stability framework on measured merges (Li et al., 2026), by their numbers.
+"""What the stability framework's claims on measured merges compare: T1 to T5 and others.
 
-They stand in the paper's Section V and Figures 1 to 9; T9 is what its explanation implies and it
-did not measure. The bound is about loss: checks of loss decide, those of accuracy are secondary.
+All read one sweep, a small vision transformer with Adam on eight tasks, where each parameter is
+changed while the others are usual; some read others as well: a narrow ResNet-18 with SGD, one of
+full width, and the transformer on fourteen and on twenty tasks. What is best is chosen on the other
+seeds, among values that leave one to compare with: on validation examples where a result holds them
+(the average of the transformer on eight tasks), otherwise on test examples.
+
+The bound is about loss, so that loss is primary, and accuracy is secondary.
 """
 
-from functools import partial
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from typing import Any
 
-from mergebook.ledger.verdicts import Claim
-from mergebook.stability.claims import scaling_checks as checks
+import pandas as pd
 
-_claim = partial(
-    Claim,
-    paper="li2026unified",
-    page="notebooks/42-scaling-laws",
-    unit="tasks",
-    data="settings of the merging methods are fixed beforehand; experts see labelled training "
-    "examples, all settings of a seed the same test examples. A best K or rate is chosen on other "
-    "seeds: on validation examples for the transformer's average on eight tasks, on test examples "
-    "for other methods and networks, whose validation losses were not kept. All seeds start from "
-    "one pretrained network",
+from mergebook.ledger import Check, Comparison, Load, comparison
+from mergebook.ledger.checks import SEED, UNITS, Limit, Role
+from mergebook.plots import label
+from mergebook.stability.read import scaling as sweep
+
+RESULT = "vision8-scaling-vit_small"
+VALIDATED = "vision8-scaling-validated"
+ADAPTED_COUNTS = "vision8-scaling-adamerging-counts"
+EARLY = 100  # steps that all settings have
+BATCHES = (8, 64)
+LARGE = 1.6e-3  # a rate at which batches were changed as well
+NEAR = 1.0  # points
+REPEATED = "glyphs8-repeats-mlp"
+MARGINS = {"accuracy": NEAR, "loss": 0.05}  # what counts as no decline
+SAME_TREND = 10.0  # per cent of steps by which a method may agree less often than a linear one
+OTHERS = ("task_arithmetic", "ties", "dare")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A sweep.
+
+    Attributes:
+        result: its name.
+        words: what the network is called in checks.
+        method: how it is averaged.
+        rate: its usual learning rate.
+        role: of its checks of loss; those of accuracy are secondary.
+        validated: the result with validation columns of the same settings, where there is one.
+    """
+
+    result: str
+    words: str
+    method: str
+    rate: float
+    role: Role
+    validated: str = ""
+
+    def merged(self, load: Load, **chosen: Any) -> pd.DataFrame:
+        """Averages at the usual setting, but for what is chosen, see `sweep.at`."""
+        usual = {"method": self.method, "learning_rate": self.rate}
+        return sweep.at(load(self.result, "merged"), **{**usual, **chosen})
+
+    def role_of(self, value: str) -> Role:
+        """Of a check of ``"accuracy"`` or ``"loss"``."""
+        return self.role if value == "loss" else "secondary"
+
+    def best(self, load: Load, column: str, value: str, among: Sequence[Any]) -> dict[Any, Any]:
+        """For every seed the value of a parameter that is best on the other seeds.
+
+        Args:
+            load: see `Claim`.
+            column: the parameter; all others but the steps are usual.
+            value: ``"accuracy"`` or ``"loss"``.
+            among: what to choose from.
+        """
+        rows, name = self.merged(load, **_swept(column)), value
+        if self.validated:
+            rows = sweep.at(
+                load(self.validated, "merged"),
+                **{"method": self.method, "learning_rate": self.rate, **_swept(column)},
+            )
+            name = f"validation_{value}"
+        return sweep.chosen_elsewhere(sweep.spread(rows, column, name), among)
+
+    def about(self, value: str) -> dict[str, Any]:
+        """Its name, and ``"accuracy"`` or ``"loss"``."""
+        return {"network": self.words.removesuffix(", ") or "ViT", "metric": value}
+
+    def compare(
+        self, says: str, value: str, wide: pd.DataFrame, sides: tuple[Any, Any], **options: Any
+    ) -> Comparison:
+        """Two columns of a table as from `sweep.spread`, with what `Comparison` takes besides."""
+        options = {"role": self.role_of(value), "unit": UNITS[value]} | options
+        about = self.about(value) | options.pop("about")
+        says = f"{self.words}{value}{says}"
+        return comparison(
+            says, {}, {}, about=about, result=wide.reset_index, value=sides, **options
+        )
+
+
+VIT = Network(RESULT, "", "average", sweep.USUAL["learning_rate"], "primary", VALIDATED)
+RESNET = Network(
+    *("vision8-scaling-resnet18_narrow", "recalibrated ResNet, ", "average_recalibrated"),
+    *(0.01, "secondary"),
 )
-
-CLAIMS = (
-    _claim(
-        key="T1",
-        place="Section V-B1; Figures 1, 2, 3 and 5",
-        statement="merges improve with their experts' steps K up to a point and then decline",
-        reported="K of 1,000 to 4,000; an inverted U for ResNet-18 and -50 in Figure 5, monotone "
-        "either way in the text",
-        method="test loss of the average at the usual rate: the best K between both ends, chosen "
-        "on the other seeds, against the most steps measured, about seven passes over the data "
-        "(the paper: 4 to 1,000, by data set). Secondary: accuracy; the best K against 25 steps, "
-        "which is nearly certain to hold; other methods, four times the rate, a ResNet-18 with "
-        "SGD, narrow and of full width, and twenty tasks of pictures and of scripts",
-        test=checks.steps,
-    ),
-    _claim(
-        key="T2",
-        place="Section V-B2; Figures 2, 3 and 6",
-        statement="larger batches help at small learning rates, and less or not at large ones",
-        reported="b of 64, 128 and 256 at a small rate: better with larger batches; no large rate",
-        method="test loss at equal K, as in the paper, so that larger batches see more images; "
-        "control: equal images. Secondary: accuracy, other methods, fourteen tasks, and a narrow "
-        "ResNet-18 with SGD, BatchNorm measured anew",
-        test=checks.batch,
-    ),
-    _claim(
-        key="T3",
-        place="Section V-B3; Figures 2, 3 and 8",
-        statement="large learning rates hurt sharply",
-        reported="a collapse of all merges of ResNet-18 at ten times the usual rate",
-        method="test loss at eight times the usual rate against the best other one, chosen on "
-        "the other seeds. Secondary: accuracy, other methods, fourteen tasks, a narrow ResNet-18 "
-        "with SGD, BatchNorm measured anew or not, and sixteen times the rate on twenty scripts. "
-        "Controls: whether the merge is worse than the pretrained model, and whether rates with "
-        "equal ηK merge alike, which the paper does not say",
-        test=checks.rate,
-    ),
-    _claim(
-        key="T4",
-        place="Section V-B4; Figures 2, 3 and 9",
-        statement="more training data make merges better, strictly",
-        reported="α of 0.5, 0.8 and 1: monotone",
-        method="test loss with prefixes of every task's training rows, at equal K and at both "
-        "steps, as the paper says 'strictly'; control: at equal passes over them. Secondary: "
-        "accuracy, other methods, fourteen tasks, and a narrow ResNet-18 with SGD, BatchNorm "
-        "measured anew",
-        test=checks.data,
-    ),
-    _claim(
-        key="T5",
-        unit="seeds",
-        place="Section V-B5; Figures 2, 3 and 7",
-        statement="merges get worse with the number of tasks",
-        reported="N of 6 to 12: a consistent decline",
-        method="nested sets of tasks; test loss of the two that all merges hold, so that the tasks "
-        "judged stay the same; each seed draws its own two. The weight of a task falls from 1/2 to "
-        "1/8 with them, and no merge of two experts at weights 1/8 was measured. Secondary: "
-        "accuracy, every step, other methods with AdaMerging "
-        "among them, and up to twenty tasks of pictures and of scripts; controls: "
-        "perceptrons of one task, trained on halves of its rows, of which many may be "
-        f"{checks.MARGINS['accuracy']:g} point or {checks.MARGINS['loss']} nats below two, and of "
-        "different tasks, on rendered scripts",
-        test=checks.tasks,
-    ),
-    _claim(
-        key="T9",
-        place="Figure 1; Sections V-B1 and V-B3",
-        statement="where too many steps or too large a rate hurt, the generalisation error "
-        "explodes while the optimisation error falls",
-        reported="not measured: test losses only",
-        method="two halves, each with its own checks: many steps, and a large rate. Of the "
-        "average: test minus training loss, and training loss, from the value that is best on "
-        "the other seeds to the largest. Secondary: K, by other methods and with a quarter of "
-        "the data, a ResNet-18 with SGD, narrow and of full width, and twenty tasks",
-        test=checks.explosion,
-    ),
-    _claim(
-        key="T11",
-        unit="seeds",
-        place="Figure 2; Section V-B",
-        statement="sparsifying methods follow the same trends as linear ones",
-        reported="shown as curves that closely follow the prediction",
-        method="every step of every sweep, on the same groups of tasks: how often the test loss "
-        "of a method changes in the same direction as that of the average, less how often that "
-        f"of task arithmetic, a linear rule, does; at most {checks.SAME_TREND:g} % of the steps "
-        "fewer counts as the same trend. Secondary: accuracy, fourteen tasks. That they agree "
-        "more often than by chance says nothing, as merges of the same experts have that in "
-        "common whatever the rule",
-        test=checks.trends,
-    ),
-    _claim(
-        key="T13",
-        unit="seeds",
-        place="Section V-B5",
-        statement="sparsified merges are needed the more, the more tasks there are",
-        reported="said to be justified by the decline of the average",
-        method="slope of the lead over the average in test loss against log₂ N, on the merged "
-        "tasks. Secondary: accuracy, as printed, DARE at λ = 2/N, and up to twenty tasks",
-        test=checks.needed,
-    ),
-    _claim(
-        key="T17",
-        place="Remark 5; Appendix A-A1",
-        statement="experts should be stopped when they have converged",
-        reported="a recommendation",
-        method="test loss of the average of experts that each stopped at the least validation "
-        "loss, against all experts after the most steps measured. Secondary: accuracy",
-        test=checks.stopped,
-    ),
-    _claim(
-        key="T18",
-        place="Figures 4 and 5; Table II",
-        statement="experts still improve where their merge declines",
-        reported="shown as curves of single models beside those of merges",
-        method="accuracy, which Table II has, at the most steps against the K that is best for the "
-        "average, on the other seeds. Secondary: loss. Not testable here: its premise, that the "
-        "average declines, does not occur within the steps measured",
-        test=checks.opposite,
-    ),
+FULL = replace(
+    RESNET, result="vision8-scaling-resnet18_strided", words="recalibrated ResNet of full width, "
 )
+STALE = replace(RESNET, words="ResNet with averaged statistics, ", method="average")
+UNVALIDATED = replace(VIT, role="secondary", validated="")
+FOURTEEN = replace(UNVALIDATED, result="vision14-scaling-vit_small", words="fourteen tasks, ")
+BY_OTHERS = tuple(replace(UNVALIDATED, words=f"{label(name)}, ", method=name) for name in OTHERS)
+GRIDS = (VIT, RESNET, FOURTEEN, *BY_OTHERS)  # with all parameters changed
+TWENTY = (
+    replace(UNVALIDATED, result="vision20-scaling-vit_small", words="twenty tasks, "),
+    replace(UNVALIDATED, result="glyphs20-scaling-vit_small", words="twenty scripts, "),
+)
+LARGER = (FOURTEEN, *TWENTY)
+LEARNED = replace(UNVALIDATED, result=ADAPTED_COUNTS, words="AdaMerging, ", method="adamerging")
+
+
+# What a difference of best K is where the first, or the second, mostly is the last K tried.
+ENDS: dict[tuple[bool, bool], Limit] = {
+    (False, False): "",
+    (True, False): "least",
+    (False, True): "most",
+    (True, True): "none",
+}
+
+
+def _shared(rows: pd.DataFrame, column: str) -> tuple[pd.DataFrame, int]:
+    """Of rows those at the most steps that all values of a parameter have, and these steps."""
+    last = int(rows.groupby(column)["steps"].max().min())
+    return rows[rows["steps"] == last], last
+
+
+def _swept(column: str) -> dict[str, Any]:
+    """What to leave free to see a parameter; the rate and the batch after `EARLY` steps."""
+    return {"steps": None} if column == "steps" else {column: None, "steps": EARLY}
+
+
+def _name(method: str) -> str:
+    return f"{label(method.removesuffix('_printed'))}{', as printed' * method.endswith('_printed')}"
+
+
+def steps(load: Load) -> Iterator[Comparison | Check]:
+    """T1: the best number of steps against both ends."""
+    faster = replace(VIT, words=f"rate {LARGE:g}, ", rate=LARGE, role="secondary")
+    for net in (VIT, *BY_OTHERS, faster, RESNET, FULL, *LARGER):
+        for value in UNITS:
+            wide = sweep.spread(net.merged(load, steps=None), "steps", value)
+            first, last = wide.columns[0], wide.columns[-1]
+            best = sweep.taken(wide, net.best(load, "steps", value, sweep.inner(wide)))
+            for end in (last, first):
+                role = net.role_of(value) if end == last else "secondary"
+                says = f": the best K between better than K = {end}"
+                sides, about = ("best", end), {"than": "last" if end == last else "first"}
+                yield net.compare(
+                    says, value, wide.assign(best=best), sides, about=about, role=role
+                )
+    for value in UNITS:
+        yield _later(load, value)
+
+
+def _later(load: Load, value: str) -> Check:
+    """Whether the ResNet's best K is later, where the last one tried may stand for a later one."""
+    logs, ends = [], []
+    for net in (RESNET, VIT):
+        table = sweep.spread(net.merged(load, steps=None), "steps", value).groupby("seed").mean()
+        best = table.idxmax(axis=1)
+        logs.append(best.astype(float).map(math.log2))
+        ends.append(bool((best == table.columns[-1]).mean() > 0.5))
+    what = f"{value}: in most seeds the ResNet's best K is twice the ViT's, or later still"
+    later = (logs[0] - logs[1] > 0.5).to_numpy(dtype=float)
+    options: dict[str, Any] = {"limit": ENDS[ends[0], ends[1]], "unit": "of the seeds"}
+    options["about"] = {"network": "ResNet and ViT", "metric": value}
+    return Check(what, later, "fraction", "secondary", bound=0.5, **options)
+
+
+def batch(load: Load) -> Iterator[Comparison]:
+    """T2: batches at a small rate and at a large one."""
+
+    def gain(value: str, rate: float) -> pd.Series:
+        rows = VIT.merged(load, batch_size=None, learning_rate=rate, steps=EARLY)
+        wide = sweep.spread(rows, "batch_size", value)
+        return wide[BATCHES[1]] - wide[BATCHES[0]]
+
+    for value in UNITS:
+        for net in GRIDS:
+            rows, last = _shared(net.merged(load, batch_size=None, steps=None), "batch_size")
+            sizes = sweep.spread(rows, "batch_size", value)
+            says = f": batches of {BATCHES[1]} better than {BATCHES[0]}, both K = {last}"
+            yield net.compare(says, value, sizes, BATCHES[::-1], about={"batch": "large"})
+        says = f": that gain is larger than at rate {LARGE:g}, both K = {EARLY}"
+        gains = pd.DataFrame({"usual": gain(value, VIT.rate), "large": gain(value, LARGE)})
+        yield VIT.compare(says, value, gains, ("usual", "large"), about={"batch": "by rate"})
+        for few in (EARLY // 4, EARLY // 2):
+            many = few * BATCHES[1] // BATCHES[0]
+            large, small = (
+                _line(load, value, batch_size=size, steps=count)
+                for size, count in zip(BATCHES[::-1], (few, many), strict=True)
+            )
+            says = f", equal pictures: {few} batches of {BATCHES[1]} better than {many}"
+            sides, about = ("large", "small"), {"batch": f"equal pictures, {few}"}
+            both = pd.DataFrame({"large": large, "small": small})
+            yield VIT.compare(says, value, both, sides, about=about, role="control")
+
+
+def _line(load: Load, value: str, net: Network = VIT, *, steps: int, **chosen: Any) -> pd.Series:
+    """Merges of one setting, by seed and task."""
+    return sweep.spread(net.merged(load, steps=steps, **chosen), "steps", value)[steps]
+
+
+def rate(load: Load) -> Iterator[Comparison]:
+    """T3: a large rate against the best other one, and against no training."""
+    for net, value in product((*GRIDS, STALE, TWENTY[1]), UNITS):
+        rows = net.merged(load, learning_rate=None, steps=EARLY)
+        wide = sweep.spread(rows, "learning_rate", value)
+        largest = wide.columns[-1]
+        best = net.best(load, "learning_rate", value, list(wide.columns)[:-1])
+        untouched = sweep.at(load(net.result, "experts"), learning_rate=net.rate, steps=0)
+        start = sweep.spread(untouched, "steps", value)[0]
+        wide = wide.assign(best=sweep.taken(wide, best), start=start)
+        says = f": the best other rate better than {largest:g}, both K = {EARLY}"
+        about: dict[str, Any] = {"than": "largest"}
+        yield net.compare(says, value, wide, ("best", largest), about={"rate": "best"} | about)
+        says = f": the pretrained model better than the merge at rate {largest:g}"
+        about = {"rate": "pretrained"} | about
+        yield net.compare(says, value, wide, ("start", largest), about=about, role="control")
+    usual = VIT.rate
+    for rate, count in ((usual / 4, 4 * EARLY), (4 * usual, EARLY // 4)):
+        says = f"equal ηK: rate {rate:g} with K = {count} within a point of {usual:g} with {EARLY}"
+        other = _line(load, "accuracy", learning_rate=rate, steps=count)
+        both = pd.DataFrame({"other": other, "middle": _line(load, "accuracy", steps=EARLY)})
+        about = {"rate": f"equal ηK, {rate:g}"}
+        alike = VIT.compare("", "accuracy", both, ("other", "middle"), about=about, role="control")
+        yield replace(alike, says=says, tolerance=NEAR)
+
+
+def data(load: Load) -> Iterator[Comparison]:
+    """T4: shares of the data, at equal steps and at equal passes."""
+    for net, value in product(GRIDS, UNITS):
+        rows, last = _shared(net.merged(load, share=None, steps=None), "share")
+        wide = sweep.spread(rows, "share", value)
+        for less, more in pairwise(wide.columns):
+            words, about = f"{100 * more:g} %", {"share": more, "at": "equal steps"}
+            says = f": {words} of the data better than {100 * less:g} %"
+            yield net.compare(says, value, wide, (more, less), about=about)
+            if net in BY_OTHERS:
+                continue
+            best, worst = (
+                _line(load, value, net, share=share, steps=round(float(share) * last))
+                for share in (more, less)
+            )
+            says, about = (
+                f", equal passes: {words} better than {100 * less:g} %",
+                about | {"at": "equal passes"},
+            )
+            both = pd.DataFrame({"more": best, "less": worst})
+            yield net.compare(says, value, both, ("more", "less"), about=about, role="control")
+
+
+def tasks(load: Load) -> Iterator[Comparison]:
+    """T5: nested merges, judged on the tasks that all of them hold."""
+    for net, value in product((VIT, *BY_OTHERS, LEARNED, *LARGER), UNITS):
+        means = sweep.shared_tasks(_counts(load, net), net.method, value)
+        least, most = means.columns[0], means.columns[-1]
+        for few, many in [(least, most), *(pairwise(means.columns) if net is VIT else ())]:
+            role = net.role_of(value) if (few, many) == (least, most) else "secondary"
+            says = f" of the first {least}: better with {few} merged than {many}"
+            about = {"counts": "all" if (few, many) == (least, most) else f"{few}, {many}"}
+            yield net.compare(says, value, means, (few, many), about=about, role=role, keys=SEED)
+    repeated = load(REPEATED, "test")
+    few, many = 2, int(repeated["count"].max())
+    for value in UNITS:
+        for kind, (words, sides, bound) in {
+            "same": (
+                f", experts of one task: no worse with {many} merged than {few}",
+                (many, few),
+                -MARGINS[value],
+            ),
+            "different": (
+                f", different tasks likewise: better with {few} than {many}",
+                (few, many),
+                0.0,
+            ),
+        }.items():
+            options: dict[str, Any] = {"where": {"kind": kind}, "by": "count", "value": value}
+            options |= {"falling": value == "loss", "role": "control", "bound": bound}
+            about = {"network": "perceptron", "metric": value, "experts": kind}
+            yield comparison(
+                value + words, *sides, about=about, result=(REPEATED, "test"), **options
+            )
+
+
+def _counts(load: Load, net: Network) -> pd.DataFrame:
+    """Nested merges after the most steps at which tasks were counted."""
+    rows = load(net.result, "counts")
+    return pd.DataFrame(rows[rows["steps"] == rows["steps"].max()])
+
+
+def explosion(load: Load) -> Iterator[Comparison]:
+    """T9: both errors, from the best value to the largest; K and the rate are two halves."""
+    cases = [
+        (net, "", words, _swept(column))
+        for net, (words, column) in product(GRIDS, {"K": "steps", "rate": "learning_rate"}.items())
+    ]
+    quarter = {"steps": None, "share": 0.25}
+    cases.append((UNVALIDATED, "25 % of the data, ", "K", quarter))
+    cases += [(net, "", "K", {"steps": None}) for net in (FULL, *TWENTY)]
+    for net, method, words, chosen in cases:
+        column = next(name for name, value in chosen.items() if value is None)
+        split = sweep.apart(net.merged(load, **chosen))
+        loss = sweep.spread(split, column, "loss")
+        among = list(loss.columns)[1 if words == "K" else 0 : -1]
+        if net.validated and method == "":
+            best = net.best(load, column, "loss", among)
+        else:
+            best = sweep.chosen_elsewhere(loss, among)
+        end = loss.columns[-1]
+        half = "many steps" if words == "K" else "a large rate"
+        place = f"{net.words}{method}{half}: from the best {words} to {end:g}"
+        for value, what, falls in (
+            ("generalisation", "the generalisation error rises", True),
+            ("train_loss", "the optimisation error falls", False),
+        ):
+            wide = sweep.spread(split, column, value)  # with a minus
+            wide = wide.assign(best=sweep.taken(wide, best))
+            sides = ("best", end) if falls else (end, "best")
+            about = {"data": "25 %" if method else "all", "half": words, "error": value}
+            both = net.compare("", "loss", wide, sides, about=about, role=net.role)
+            yield replace(both, says=f"{place}: {what}")
+
+
+def trends(load: Load) -> Iterator[Comparison]:
+    """T11: whether a sparsifying rule changes with the average as often as a linear one does.
+
+    Merges of the same experts agree more often than by chance, whatever the rule, so chance is not
+    a null hypothesis.
+    """
+    for net, value in product((VIT, FOURTEEN), UNITS):
+        table = load(net.result, "merged")
+        follow = {name: sweep.agreement(table, name, value) for name in OTHERS}
+        agree = pd.DataFrame(follow).rename_axis("seed")
+        for method in ("ties", "dare"):
+            what = f"{net.words}{label(method)}, {value}: changes like the average about as often"
+            options: dict[str, Any] = {
+                "bound": -SAME_TREND,
+                "keys": SEED,
+                "about": {"method": method},
+            }
+            options["unit"] = "% of steps"
+            same = net.compare("", value, agree, (method, "task_arithmetic"), **options)
+            yield replace(same, says=f"{what} as task arithmetic")
+
+
+def needed(load: Load) -> Iterator[Comparison]:
+    """T13: the lead over the average against the number of tasks."""
+    cases = [(VIT, method) for method in ("ties", "ties_printed", "dare")]
+    for (net, method), value in product([*cases, *((net, "ties") for net in LARGER)], UNITS):
+        grow = sweep.slopes(_counts(load, net), method, value).rename("slope")
+        yield comparison(
+            f"{net.words}{value}: the lead of {_name(method)} over the average grows with log₂ N",
+            about=net.about(value) | {"method": method},
+            result=grow.reset_index,
+            value="slope",
+            keys=SEED,
+            role=net.role_of(value) if method == "ties" else "secondary",
+            unit=UNITS[value],
+        )
+
+
+def stopped(load: Load) -> Iterator[Comparison]:
+    """T17: experts that stopped at their least validation loss."""
+    stopped = sweep.at(load(RESULT, "stopped"))
+    for value in UNITS:
+        wide = sweep.spread(VIT.merged(load, steps=None), "steps", value)
+        last = wide.columns[-1]
+        wide = wide.assign(stopped=sweep.spread(stopped.assign(all=0), "all", value)[0])
+        says = f": experts stopped by validation merge better than all after K = {last}"
+        yield VIT.compare(says, value, wide, ("stopped", last), about={"steps": "stopped"})
+
+
+def opposite(load: Load) -> Iterator[Comparison]:
+    """T18: what experts and their average do after the best number of steps."""
+    for value in UNITS:
+        wide = sweep.spread(VIT.merged(load, steps=None), "steps", value)
+        experts = sweep.at(load(RESULT, "experts"), steps=None)
+        alone = sweep.spread(experts[experts["steps"] > 0], "steps", value)
+        best = VIT.best(load, "steps", value, sweep.inner(wide))
+        last = wide.columns[-1]
+        role: Role = "primary" if value == "accuracy" else "secondary"
+        for words, who, table in (
+            ("the experts improve", "experts", alone),
+            ("the average declines", "average", wide),
+        ):
+            sides = (last, "best") if who == "experts" else ("best", last)
+            says = f", from the average's best K to {last}: {words}"
+            table = table.assign(best=sweep.taken(table, best))
+            yield VIT.compare(says, value, table, sides, about={"of": who}, role=role)

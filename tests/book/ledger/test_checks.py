@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from mergebook.ledger import Check
-from mergebook.ledger.checks import Kind, Limit
+from mergebook.ledger.checks import SEED, Kind, Limit
 from mergebook.ledger.verdicts import outcomes
-from mergebook.sail.claims.speeds import faster
+from mergebook.sail.claims.speeds import TARGETS, measured
 from mergebook.sail.claims.spirals import maintained
 from mergebook.sail.read.reached import SIDES, bounded
 
@@ -140,6 +140,10 @@ def test_bounds_of_a_quantity_decide_on_one_side(limit: Limit, shown: list[str])
     assert [result.shown for result in outcomes(checks)] == shown
 
 
+def as_they_are(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows
+
+
 EARLY = ": one side is there at the first reading)"
 
 
@@ -166,8 +170,8 @@ def test_speed_ups_are_bounds_where_a_side_rarely_gets_there_or_is_early(
     for name, count in zip(SIDES, (own, rival, early, rival_early), strict=True):
         rows[name] = [seed < count for seed in seeds]
     assert bounded(rows, "size").item() == bool(words)
-    check = faster("faster", rows, {"size": "a"}, "primary")
-    assert (check.what, check.role) == (f"faster{words}", "primary")
+    check = Check(role="primary", **measured("faster", as_they_are, SEED, rows))
+    assert check.what == f"faster{words}"
     assert check.value == pytest.approx(1)
 
 
@@ -176,11 +180,11 @@ def test_speeds_that_are_all_bounds_and_the_same_are_counted(speed: float, fract
     """Always there at once, never there: no spread, so that only the signs can be tested."""
     rows = pd.DataFrame({"seed": range(5), "speed": speed, "size": "a"})
     rows[list(SIDES)] = [True, False, True, False]
-    check = faster("faster", rows, {"size": "a"}, "primary")
+    check = Check(**measured("faster", as_they_are, SEED, rows))
     assert (check.kind, check.value, check.bound) == ("fraction", fraction, 0.5)
     assert check.chances[0] == pytest.approx(min(1, 2 * 0.5**5 if speed > 0 else 1))
     tasks = pd.concat([rows.assign(target=name, speed=speed + i) for i, name in enumerate("xyz")])
-    check = faster("faster", tasks, {"size": "a"}, "primary", keys=("seed", "target"))
+    check = Check(**measured("faster", as_they_are, TARGETS, tasks))
     assert check.values.shape == (5, 3)
     assert check.columns == "tasks"
 
@@ -194,8 +198,11 @@ def test_speeds_that_are_all_bounds_and_the_same_are_counted(speed: float, fract
     ],
 )
 def test_who_is_better_has_maintained_its_accuracy(lead: float, shown: list[str]) -> None:
-    scratch = pd.Series([50.0, 60.0, 55.0, 52.0, 58.0])
-    own = scratch + lead + pd.Series([0.02, -0.01, 0.0, 0.01, -0.02])
-    no_worse, better = maintained("cell", own, scratch)
+    scratch = np.array([50.0, 60.0, 55.0, 52.0, 58.0])
+    own = scratch + lead + np.array([0.02, -0.01, 0.0, 0.01, -0.02])
+    sides = {"scratch": scratch / 100, "SAIL": own / 100}
+    rows = pd.DataFrame({"seed": range(5), **sides}).melt("seed", [*sides], "arm", "accuracy")
+    options: dict[str, Any] = {"about": {}, "result": "x", "by": "arm", "keys": SEED}
+    no_worse, better = (each.of(rows) for each in maintained("cell", "SAIL", **options))
     assert [outcomes([check])[0].shown for check in (no_worse, better)] == shown
     assert [no_worse.role, better.role] == ["primary", "secondary"]

@@ -1,23 +1,22 @@
 """Verdicts and outcomes worked out by hand, and claims on made-up results."""
 
 from collections.abc import Sequence
-from functools import cache
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from mergebook.cart.claims import checks as cart_checks
-from mergebook.cart.claims import texts as cart
+from mergebook.cart import claims as cart
 from mergebook.cart.paper import COMPRESSED, SUITES
 from mergebook.cogram import claims as cogram
 from mergebook.frank_wolfe import claims as frank_wolfe
-from mergebook.frank_wolfe.claims import checks as walks
 from mergebook.frank_wolfe.read import entropy_gains
 from mergebook.lab.results import MissingResult, load_result, load_table
-from mergebook.ledger import Check, Claim, drawing, judge, outcomes, verdict
+from mergebook.ledger import Check, Claim, comparison, drawing, judge, outcomes, verdict
 from mergebook.ledger.checks import Role, pick
+from mergebook.ledger.verdicts import cached
 from mergebook.sail import claims as sail
 from mergebook.stability import claims as stability
 
@@ -208,7 +207,7 @@ def test_the_average_of_a_surface_is_at_scale_0_and_full_rank() -> None:
         kept = kept.assign(accuracy=0.4 + 0.01 * np.arange(len(kept)), task="a")
         return over_three_seeds(kept)
 
-    values = {check.what: check.value for check in cart_checks.bell(load)}
+    values = {check.what: check.value for check in cart.CLAIMS[1].checks(cached(load))}
     for network in ("", "ImageNet network, ", "sentences, "):
         assert values[f"{network}rank 8 % above the average"] == pytest.approx(2)
         assert values[f"{network}scale 3: rank 8 % above the average"] == pytest.approx(8)
@@ -229,7 +228,7 @@ def test_what_a_rank_costs_is_chosen_on_other_seeds() -> None:
         {0.08: [50.0, 50.0, 50.0], 0.16: [40.0, 55.0, 56.0]},
         index=pd.MultiIndex.from_product([range(3), ["a"]], names=["seed", "task"]),
     )
-    cost = cart_checks.cost_of_papers_rank(rows)
+    cost = cart.cost_of_papers_rank(rows)
     assert cost.tolist() == [-10.0, 0.0, 0.0]
 
 
@@ -254,7 +253,7 @@ def test_both_readings_of_a_compressions_rest_decide(
 ) -> None:
     """The paper does not say which; older results have no such column, and the average."""
     table = compressions(rests) if rests else compressions(["average"]).drop(columns="rest")
-    checks = cart_checks.compression(lambda *_: table)
+    checks = cart.CLAIMS[7].checks(cached(lambda *_: table))
     deciding = [check for check in checks if check.role == "primary"]
     assert [check.value for check in deciding] == pytest.approx(values * len(COMPRESSED))
     names = {words: [c for c in deciding if c.what.startswith(words)] for _, words in COMPRESSED}
@@ -264,7 +263,10 @@ def test_both_readings_of_a_compressions_rest_decide(
 
 def test_a_cost_that_never_varies_is_counted_by_task() -> None:
     """A mean of equal values has no interval; such a check must still hold or fail."""
-    plain = cart_checks._steady("it", np.array([[0.0, 1.0], [1.0, 0.5]]), role="primary")
+    keys, columns = ("seed", "task"), [[*"abcdefgh"] * 3, [float("nan")] * 24]
+    rows = pd.DataFrame({"seed": np.repeat(range(3), 8), "task": columns[0], "loss": columns[1]})
+    compare = partial(comparison, "it", about={}, result="x", value="loss", keys=keys)
+    plain = cart._steady(compare()).of(rows.assign(loss=np.arange(24.0)))
     assert plain.kind == "mean"
     for value, options, shown_there in (
         (0.0, {"bound": -2.0}, "holds"),
@@ -272,7 +274,7 @@ def test_a_cost_that_never_varies_is_counted_by_task() -> None:
         (0.5, {"tolerance": 1.0}, "holds"),
         (-1.5, {"tolerance": 1.0}, "fails"),
     ):
-        check = cart_checks._steady("it", np.full((3, 8), value), role="primary", **options)
+        check = cart._steady(compare(**options)).of(rows.assign(loss=value))
         assert check.kind == "fraction"
         assert [result.shown for result in outcomes([check])] == [shown_there]
 
@@ -287,7 +289,7 @@ def test_best_ranks_at_the_lowest_of_the_grid_are_bounds() -> None:
     )
     lowest = int((best == rows["rank_ratio"].min()).sum())
     assert f"in {lowest} of {len(best)} cases" in told["C5"]
-    limits = {check.what: check.limit for check in cart_checks.rank(load_table)}
+    limits = {check.what: check.limit for check in cart.CLAIMS[4].checks(cached(load_table))}
     of_the_encoder = {what: limit for what, limit in limits.items() if "sentences, scale 1" in what}
     assert set(of_the_encoder.values()) == {"most"}
     assert limits["scale 1: 8 % within 2 points of the best rank"] == ""
@@ -303,14 +305,14 @@ def test_ties_is_compared_with_its_density_searched_where_it_was() -> None:
             raise MissingResult("no result")
         return ladder(made)
 
-    values = {check.what: check.value for check in cart_checks.order(load)}
+    values = {check.what: check.value for check in cart.CLAIMS[0].checks(cached(load))}
     assert values["sentences, 8 tasks: CART above the best of the other four"] == pytest.approx(4)
     assert values["8 tasks: CART above the best of the other four"] == pytest.approx(8)
 
 
 def test_soft_frank_wolfe_as_printed_stands_still() -> None:
     """After one step it goes from the middle of a side to that of another, at a gap of 3/4."""
-    table = walks.printed_walks(starts=4, steps=12)
+    table = frank_wolfe.printed_walks(starts=4, steps=12)
     gaps = table.pivot(index="seed", columns="step", values="gap")
     for step in range(2, 13):
         np.testing.assert_allclose(gaps[step], gaps[1].clip(upper=0.75))
@@ -318,7 +320,9 @@ def test_soft_frank_wolfe_as_printed_stands_still() -> None:
 
 
 def test_the_printed_step_forgets_a_start_outside_the_hull() -> None:
-    wide = walks.printed_mixtures(starts=4).pivot(index="seed", columns="quantity", values="value")
+    wide = frank_wolfe.printed_mixtures(starts=4).pivot(
+        index="seed", columns="quantity", values="value"
+    )
     assert (wide["smallest"] >= 0).all()
     np.testing.assert_allclose(wide["experts"], 1, atol=1e-9)
 
@@ -346,7 +350,7 @@ def test_on_three_seeds_the_walk_by_entropy_hardly_leaves_the_pretrained_model()
     assert "three of five seeds" in told["F2"]
 
 
-@pytest.mark.parametrize("suite", list(walks.NETWORKS))
+@pytest.mark.parametrize("suite", list(frank_wolfe.NETWORKS))
 def test_frank_wolfes_claims_tell_how_many_examples_it_saw(suite: str) -> None:
     told = {claim.key: claim.data for claim in frank_wolfe.CLAIMS}
     examples = load_result(f"{suite}-procedures")["provenance"]["settings"]["examples"]
@@ -396,7 +400,7 @@ def test_claims_on_text_say_how_little_they_could_have_shown() -> None:
     _, rows = judge([claim for claim in sail.CLAIMS if claim.key in ("S2", "S4", "S5", "S18")])
     rows = rows[rows["role"] == "primary"]
     seen = rows.groupby("claim")["detectable"]
-    curves = rows[(rows["claim"] == "S2") & rows["what"].str.contains("histogram")]["detectable"]
+    curves = rows.query("claim == 'S2' and features == 'histogram'")["detectable"]
     assert (len(curves), (curves > 0.7).sum()) == (8, 7)
     assert seen.min()["S4"] > 0.18
     assert seen.max()["S4"] < 0.4
@@ -408,10 +412,10 @@ def test_claims_on_text_say_how_little_they_could_have_shown() -> None:
 def test_a_claims_unit_is_that_of_its_values() -> None:
     """Tasks (or layers) where a primary check has them, in columns or as rows of a correlation."""
     claims = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS, *sail.CLAIMS)
-    load = cache(lambda name, *part: name() if callable(name) else load_table(name, *part))
+    load = cached(load_table)
     wrong = []
     for each in claims:
-        checks = [check for check in each.test(load) if check.role == "primary"]
+        checks = [check for check in each.checks(load) if check.role == "primary"]
         wide = [check.values.ndim > 1 and check.columns == "tasks" for check in checks]
         sampled = any(w for w, check in zip(wide, checks, strict=True) if check.kind == "mean")
         sampled |= any(check.kind == "correlation" for check in checks) and each.unit == "tasks"
@@ -420,3 +424,13 @@ def test_a_claims_unit_is_that_of_its_values() -> None:
         if (each.unit == "facts") != all(check.kind == "fact" for check in checks):
             wrong.append(each.key)
     assert wrong == []
+
+
+def test_ids_of_checks_are_stable_names_of_their_own() -> None:
+    """No two checks share one, and none holds a sentence or a number that was measured."""
+    claims = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *sail.CLAIMS, *stability.CLAIMS)
+    load = cached(load_table)
+    for each in claims:
+        ids = ["/".join(map(str, check.about.values())) for check in each.checks(load)]
+        assert len(ids) == len({*ids})
+        assert all(ids)

@@ -8,7 +8,7 @@ import torch
 
 from mergebook.lab.results import load_table
 from mergebook.stability.claims.bound import CONSTANTS
-from mergebook.stability.claims.scaling_checks import RESULT
+from mergebook.stability.claims.scaling import RESULT
 from mergebook.stability.read import guides
 from mergebook.stability.theory.steps import chi_square
 

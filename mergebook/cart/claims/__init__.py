@@ -1,1 +1,0 @@
-"""The claims of CART, and their checks."""
