@@ -15,7 +15,7 @@ from mergebook.ledger import judge
 from mergebook.sail import claims as sail
 from mergebook.sail.claims.arms import BYOL, HALVES, LABELS
 from mergebook.sail.claims.text import STARTS
-from mergebook.sail.measure.arms import ARMS
+from mergebook.sail.measure.sources import ARMS
 from mergebook.sail.measure.spirals import READINGS
 from mergebook.sail.measure.text import CELLS, CORPORA, EVERY, SHARES
 from mergebook.sail.measure.training import FINE
