@@ -1,15 +1,20 @@
 # %% tags=["remove-cell"]
-# Where mergelib is missing, as on Colab, install it: published copies name its address here.
+# Where the book's packages are missing, as on Colab, install them: published copies name their
+# address here. An unrelated package on the index is named mergelib, too, and has to go first.
 import importlib.util
 import subprocess
 import sys
 
 SOURCE = ""
-if importlib.util.find_spec("mergelib") is None:
+if importlib.util.find_spec("mergebook") is None:
+    other = importlib.util.find_spec("mergelib") is not None
     if not SOURCE:
-        raise ModuleNotFoundError("install mergelib first: see 'How to run' in the book")
+        what = "uninstall the other package named mergelib, then install" if other else "install"
+        raise ModuleNotFoundError(f"{what} mergelib-book: see 'How to run' in the book")
+    if other:
+        print("Another package named mergelib is installed. The book's mergelib takes its place.")
+        subprocess.check_call([sys.executable, "-m", "pip", "uninstall", "-qy", "mergelib"])
     subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", SOURCE])
-
 
 # %% [markdown]
 # # SAIL in diffusion
