@@ -87,15 +87,11 @@ def test_speeds_by_account_come_fastest_first() -> None:
     fig, ax = plt.subplots()
     draw.accounts(pd.concat([found, found.assign(seed=1)]), ax)
     assert [text.get_text() for text in ax.get_yticklabels()] == ["nearest source", "SAIL"]
-<<<<<<< HEAD
     drawn = [
         np.asarray(bars.lines[0].get_xdata())
         for bars in ax.containers
         if isinstance(bars, ErrorbarContainer)
     ]
-=======
-    drawn = [np.asarray(container[0].get_xdata()) for container in ax.containers]
->>>>>>> sail36
     expected = found.pivot(index="account", columns="arm", values="speed")
     for row, (_, speeds) in zip(drawn, expected.iterrows(), strict=True):
         assert row.tolist() == pytest.approx(speeds[["nearest source", "SAIL"]].tolist())
