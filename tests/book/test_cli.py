@@ -1,5 +1,6 @@
 """The laboratory's command line: demo, suites and experts, studies, and refusals."""
 
+import builtins
 import json
 import shlex
 import sys
@@ -92,7 +93,7 @@ def test_zoo_build_then_merge_then_evaluate(run: Run, tmp_path: Path) -> None:
     files = [Path(file) for _, file in rows]
     assert all(file.is_file() for file in files)
     merged = tmp_path / "merged.safetensors"
-    succeed(run, "merge", "average", *files, "-o", merged)
+    ml.merge_files("average", files, merged)
     printed = succeed(run, "evaluate", merged, "--suite", "digits2").replace("│", " ")
     suite = suites.load_suite("digits2")
     made = zoo.load_zoo(suite)
@@ -156,12 +157,11 @@ def test_data_list_and_prepare(run: Run, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_help_teaches(run: Run) -> None:
-    for command in ([], ["demo"], ["merge"], ["evaluate"], ["zoo", "build"], ["data", "list"]):
+    for command in ([], ["demo"], ["evaluate"], ["zoo", "build"], ["data", "list"]):
         printed = succeed(run, *command, "--help")
         assert "Usage" in printed
         assert len(printed.splitlines()) > 5
     assert "mergebook demo" in succeed(run, "--help")
-    assert "--set density=0.2" in succeed(run, "merge", "--help")
 
 
 @pytest.mark.parametrize(
@@ -186,16 +186,11 @@ def test_an_unknown_model_and_device(run: Run) -> None:
         assert fail(run, *command, "--device", "cuda").startswith("device 'cuda' cannot be used: ")
 
 
-def test_a_folder_that_cannot_be_written(
-    run: Run, models: tuple[Path, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_demo_finds_out_before_it_trains(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the demo finds out before it trains."""
     blocked = tmp_path / "file"
     blocked.touch()
-    _, experts = models
-    message = fail(run, "merge", "average", *experts, "-o", blocked / "out.safetensors")
-    assert "Not a directory" in message
-    assert str(blocked) in message
     monkeypatch.setattr(zoo, "load_zoo", None)
     assert str(blocked) in fail(run, "demo", "--suite", "digits2", "--output", blocked)
 
@@ -236,3 +231,18 @@ def test_messages_of_several_lines_become_one(run: Run, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(suites, "load_suite", refuse)
     assert fail(run, "zoo", "build") == "first line second line"
+
+
+def test_a_package_that_is_not_there(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def lacking(name: str, *arguments: Any, **options: Any) -> Any:
+        if name.split(".")[0] in ("transformers", "datasets"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", lacking)
+    message = fail(run, "zoo", "build", "--suite", "glue8", "--model", tmp_path)
+    assert "pip install 'mergelib[hub]'" in message
