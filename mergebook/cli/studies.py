@@ -136,8 +136,9 @@ def measure(
     mergebook measure ranks --suite glyphs8 --seeds 3 --set rank_ratios=[0.04,0.08] -o r.json
     """
     from mergebook.lab import measuring
-    from mergebook.lab.catalogue import REGISTERED, planned
+    from mergebook.lab.catalogue import planned
     from mergebook.lab.results import read_result, write_result
+    from mergebook.lab.runner import REGISTERED
 
     options: dict[str, Any] = {"profile": profile, "tasks": split_commas(tasks)}
     options = {name: value for name, value in options.items() if value is not None}

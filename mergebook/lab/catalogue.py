@@ -100,7 +100,7 @@ def stale_results(folder: Path) -> dict[str, str]:
             reasons[file.name] = "it has no entry in mergebook/results.toml"
         elif "study" in known[file.stem]:
             plan = planned(file.stem)
-            reasons[file.name] = differences(plan, made) or _older_code(plan, made)
+            reasons[file.name] = differences(plan, made) or _older_code(plan.runs()[0].study, made)
     return {name: reason for name, reason in reasons.items() if reason}
 
 
@@ -121,12 +121,12 @@ def differences(plan: Measurement, made: Mapping[str, Any]) -> str:
     return f"its entry differs in {', '.join(dict.fromkeys(wrong))}" if wrong else ""
 
 
-def _older_code(plan: Measurement, made: Mapping[str, Any]) -> str:
+def _older_code(study: Study, made: Mapping[str, Any]) -> str:
     code = made.get("code")
     if code is None:
         return "measured before code was recorded"
     by_seed = code if isinstance(code, dict) else {"all": code}
-    today = plan.study.code
+    today = study.code
     older = [
         seed
         for seed, keys in by_seed.items()
