@@ -1,5 +1,6 @@
 """The laboratory's command line: demo, suites and experts, studies, and refusals."""
 
+import builtins
 import json
 import shlex
 import sys
@@ -26,6 +27,7 @@ from mergebook.suites.training import Recipe
 from mergelib.cli import printing
 from mergelib.io import load_state_dict, save_state_dict
 from tests.commands import Run, fail, runner, succeed
+
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
@@ -144,7 +146,9 @@ def test_a_result_of_the_book_is_measured_again(
     table: dict[str, Any] = {"study": "interference", "suite": "digits2", "seeds": 1}
     table["settings"] = {"rank_ratios": [0.5], "pictures": 5}
     monkeypatch.setattr("mergebook.lab.catalogue.entries", lambda: {"low": table})
-    monkeypatch.setattr("mergebook.lab.runner.load_suite", partial(suites.load_suite, profile="smoke"))
+    monkeypatch.setattr(
+        "mergebook.lab.runner.load_suite", partial(suites.load_suite, profile="smoke")
+    )
     succeed(run, "measure", "low")
     file = tmp_path / "results" / "low.json"
     record = read_result(file)
@@ -212,10 +216,9 @@ def test_an_unknown_model_and_device(run: Run) -> None:
         assert fail(run, *command, "--device", "cuda").startswith("device 'cuda' cannot be used: ")
 
 
-def test_a_folder_that_cannot_be_written(
+def test_the_demo_finds_out_before_it_trains(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The demo finds out before it trains."""
     blocked = tmp_path / "file"
     blocked.touch()
     monkeypatch.setattr(zoo, "load_zoo", None)
@@ -258,3 +261,18 @@ def test_messages_of_several_lines_become_one(run: Run, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(suites, "load_suite", refuse)
     assert fail(run, "zoo", "build") == "first line second line"
+
+
+def test_a_package_that_is_not_there(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def lacking(name: str, *arguments: Any, **options: Any) -> Any:
+        if name.split(".")[0] in ("transformers", "datasets"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", lacking)
+    message = fail(run, "zoo", "build", "--suite", "glue8", "--model", tmp_path)
+    assert "pip install 'mergelib[hub]'" in message

@@ -181,3 +181,19 @@ def test_as_a_program(tmp_path: Path) -> None:
     assert ran.stderr == "mergelib: unknown method 'tias'; did you mean 'ties'?\n"
     assert ran.stdout == ""
     assert np.array(list(tmp_path.iterdir())).size == 0
+
+
+def test_a_folder_that_cannot_be_written(
+    run: Run, models: tuple[Path, list[Path]], tmp_path: Path
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    message = fail(run, "merge", "average", *models[1], "-o", blocked / "out.safetensors")
+    assert "Not a directory" in message
+    assert str(blocked) in message
+
+
+def test_help_teaches(run: Run) -> None:
+    for command in ([], ["merge"], ["methods"]):
+        assert "Usage" in succeed(run, *command, "--help")
+    assert "--set density=0.2" in succeed(run, "merge", "--help")
