@@ -148,7 +148,9 @@ def test_a_result_of_the_book_is_measured_again(
     table: dict[str, Any] = {"study": "interference", "suite": "digits2", "seeds": 1}
     table["settings"] = {"rank_ratios": [0.5], "pictures": 5}
     monkeypatch.setattr("mergebook.lab.catalogue.entries", lambda: {"low": table})
-    monkeypatch.setattr("mergebook.lab.runner.load_suite", partial(suites.load_suite, **SMOKE))
+    monkeypatch.setattr(
+        "mergebook.lab.runner.load_suite", partial(suites.load_suite, profile="smoke")
+    )
     succeed(run, "measure", "low")
     file = tmp_path / "results" / "low.json"
     record = read_result(file)
