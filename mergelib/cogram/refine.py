@@ -2,9 +2,9 @@
 
 From the last layer to the first, every expert's layer is put into the merged network M, and the
 losses set the mixture (Eqs. 3 to 6). If the spread |ΔL| is outside the level's thresholds, the
-layer's neurons are decided instead, and a neuron's weights likewise. A neuron or weight that does
-not lower the loss is rolled back (Eq. 7). The result is M of the next iteration (Eq. 8). Lenz,
-CoGraM.
+layer's neurons are decided instead, and a neuron's weights do the same. A neuron or weight that
+does not lower the loss is rolled back (Eq. 7). The result is M of the next iteration (Eq. 8).
+Lenz, CoGraM.
 """
 
 from collections.abc import Mapping, Sequence
