@@ -190,7 +190,8 @@ class Sources:
 
     def costs(self, start: Start) -> dict[str, int]:
         """FLOPs of a start, as `arms` tells them."""
-        source = self.transfer.step_flops(self.nets[0]) * self.transfer.schedule.source_steps
+        source = self.transfer.step_flops(self.nets[0]) if start.sources else 0
+        source *= self.transfer.schedule.source_steps
         step = self.transfer.step_flops(start.net)
         return {
             "step_flops": step,
