@@ -378,8 +378,8 @@ assert abs(mean) < width
 # %% tags=["remove-cell"]
 ours = {suite: rows[rows["granularity"] == "task"] for suite, rows in known.items()}
 sums = {suite: rows.groupby("seed")["coefficient"].sum() for suite, rows in ours.items()}
-assert 2 < sums["glyphs8"].mean() < 3.5
-assert sums["vision8"].min() < 0 < 1 < sums["vision8"].max() < 1.5
+assert 2.4 < sums["glyphs8"].min() < sums["glyphs8"].max() < 3.1
+assert sums["vision8"].min() < 0 < 1.6 < sums["vision8"].max() < 1.65
 scripts, sets = ours.values()
 assert scripts.loc[scripts["coefficient"] < 0, "task"].tolist() == ["braille"]
 assert (sets.loc[sets["task"] == "cifar10", "coefficient"] < 0).all()
@@ -388,7 +388,7 @@ assert abs(8 * usual - 2.4) < 1e-9
 for column in ("loss", "distance"):  # neither explains the order by task, on scripts
     mean, width = interval(remedies.correlations(known["glyphs8"], "task", column).tolist())
     assert abs(mean) < width
-assert sum(interval(remedies.correlations(known["vision8"], "task", "loss").tolist())) < -0.3
+assert sum(interval(remedies.correlations(known["vision8"], "task", "loss").tolist())) < -0.1
 
 # %% [markdown]
 # AdaMerging gains accuracy on scripts, though not clearly across tasks, and *loses* accuracy on images (the last table printed). **There is no sign
@@ -416,7 +416,7 @@ for rows in known.values():
 # CIFAR-10 in every seed. On scripts neither that nor the length of the task vector (`distance`) explains the order, but braille, the
 # script that is read worst, is out of one merge altogether.
 #
-# The coefficients sum to between two and three on scripts, and to anything from below zero to 1.4 on pictures, so they trade no task against
+# The coefficients sum to between 2.4 and 3.1 on scripts, and to anything from below zero to 1.6 on pictures, so they trade no task against
 # another on a simplex, as Assumption 4 has it; nor does task arithmetic, whose usual 0.3 for each of eight experts sum to 2.4.
 #
 # ## What Surgery mends
