@@ -547,7 +547,7 @@ chain = growing.language_case(steps=50, seed=SEED)
 other = growing.language_case(steps=50, seed=SEED + 1)
 wider = chain.build(True, False)
 
-warnings.filterwarnings("ignore", ".*remain copies")  # that is what is to be shown
+warnings.filterwarnings("ignore", "copies of units")  # that is what is to be shown
 nets = [chain.source, other.source]
 for noise in (0.0, 0.05):
     options = {"width": "svd", "noise": noise, "steps": 10, "seed": SEED}

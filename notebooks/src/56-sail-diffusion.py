@@ -235,7 +235,7 @@ plt.show()
 # %%
 import pandas as pd
 
-from mergelib.sail.divergences import frechet_distance, kernel_distance
+from mergebook.sail.distances import frechet_distance, kernel_distance
 
 pairs = {count: world.real[: 2 * count].split(count) for count in (25, 50, 100)}
 measures = {"frechet": frechet_distance, "kernel": kernel_distance}

@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_named(
 ) -> None:
     state = random_state(model, 2)
     lone = {"digits_low": heads["digits_low"]}
-    with pytest.raises(ValueError, match="task 'digits_high' has no head; there are: digits_low"):
+    with pytest.raises(ValueError, match="task 'digits_high' has no head; heads exist for: digits_low"):
         evaluate(model, state, lone, digits)
     part = replace(digits, tasks={"digits_low": digits.tasks["digits_low"]})
     assert list(evaluate(model, state, lone, part)["task"]) == ["digits_low"]
@@ -214,14 +214,14 @@ def test_one_task_at_a_time_is_on_the_device(
     """Else all of a suite would have to fit at once."""
     there: list[weakref.ref[Tensor]] = []
 
-    def moved(part: Split, device: torch.device) -> Split:
+    def moved(inputs: Tensor, labels: Tensor) -> Split:
         gc.collect()
         assert not [tensor for tensor in there if tensor() is not None], "the last task is gone"
-        copy = Split(part.inputs.clone(), part.labels.clone())
+        copy = Split(inputs.clone(), labels.clone())
         there.append(weakref.ref(copy.inputs))
         return copy
 
-    monkeypatch.setattr(evaluation, "_moved", moved)
+    monkeypatch.setattr(evaluation, "Split", moved)
     states = {seed: random_state(model, seed) for seed in range(2)}
     evaluate_many(model, states, heads, digits)
     assert len(there) == 4

@@ -90,7 +90,7 @@ def test_a_sit_does_not_grow_where_its_function_would_be_lost() -> None:
         ValueError, match=r"'embed' is multiplied unit by unit .*'modulation.weight'"
     ):
         ml.grow(source, SiT(48, 2, 2).double(), width="mean")
-    with pytest.raises(ValueError, match=r"'embed' grows from 32 to 48.* as many copies"):
+    with pytest.raises(ValueError, match=r"'embed' grows from 32 to 48.* equally many copies"):
         ml.grow(source, SiT(48, 2, 2).double())
     with pytest.raises(ValueError, match="'label"):
         ml.grow(source, SiT(64, 2, 2, classes=11).double())
