@@ -42,7 +42,7 @@ def changed(copy: Path, file: str, old: str, new: str) -> set[str]:
     [
         ("mergelib/rules/sparse.py", "import torch\n", "import math, torch\n", BOTH),
         (
-            "mergebook/lab/comparison.py",
+            "mergebook/lab/grids.py",
             "GRIDS: ",
             "X = 1\nGRIDS: ",
             {"cart", "cogram"},
@@ -60,7 +60,7 @@ def changed(copy: Path, file: str, old: str, new: str) -> set[str]:
             {"cart"},
         ),
         ("mergebook/cogram/measure.py", "STEEPNESSES = ", "OTHERS = STEEPNESSES = ", {"cogram"}),
-        ("mergebook/cart/claims/checks.py", "NEAR = ", "OTHERS = NEAR = ", set()),
+        ("mergebook/cart/claims.py", "NEAR = ", "OTHERS = NEAR = ", set()),
         ("mergebook/cli/studies.py", "DEMO = ", "OTHERS = DEMO = ", set()),
         ("mergebook/plots/charts.py", "import ", "import math\nimport ", set()),
         ("mergelib/rules/sparse.py", "import torch\n", "import torch  # said otherwise\n", set()),

