@@ -29,7 +29,7 @@ def copy(tmp_path: Path) -> Path:
     """The package with one file more: the example, as it stands in CONTRIBUTING."""
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     (name,) = re.findall(r"`(mergelib/rules/\w+\.py)`, found by itself", guide)
-    (code,) = re.findall(r"found by itself:\n   ```python\n(.*?)```", guide, flags=re.DOTALL)
+    code = re.findall(r"found by itself:\n   ```python\n(.*?)```", guide, flags=re.DOTALL)[0]
     ignored = shutil.ignore_patterns("__pycache__", "results", "assets")
     shutil.copytree(ROOT / "mergelib", tmp_path / "mergelib", ignore=ignored)
     (tmp_path / name).write_text(re.sub(r"^   ", "", code, flags=re.MULTILINE))
