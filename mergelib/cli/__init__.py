@@ -34,8 +34,9 @@ def run(app: typer.Typer, program: str) -> None:
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] in ("mergelib", "mergebook"):
                 raise
-            align = {"scipy": "align", "sklearn": "align"}
-            extra = {"ray": "cluster", **align}.get(error.name, "hub")
+            extras = {"ray": "cluster", "transformers": "hub", "datasets": "hub"}
+            extras |= {"scipy": "align", "sklearn": "align"}
+            extra = extras.get(error.name.partition(".")[0], "lab")
             say(f"this needs the package {error.name}: pip install 'mergelib-book[{extra}]'")
             sys.exit(1)
         except (ValueError, TypeError, OSError, FloatingPointError) as error:
