@@ -26,7 +26,7 @@ COLOURED = (
 DIALECT = re.compile(
     r"\b(so many|likewise|anew|seldom|shall|lest|whoever|whence|a row a|as of `)\b"
 )
-MOST_DIALECT = {"mergelib": 0, "mergebook": 54}  # falls like MOST_LINES
+MOST_DIALECT = {"mergelib": 0, "mergebook": 1}  # falls like MOST_LINES
 CUTTING = {"startswith", "endswith", "removeprefix", "removesuffix", "rstrip", "lstrip"}
 
 

@@ -21,7 +21,7 @@ NAMES |= {"average": "average"} | {f"adamerging+{k}": f"AdaMerging on {NAMES[k]}
 SPECTRAL = ("tsv", "iso_c", "iso_cts")
 PAPERS_RANK = 0.08
 NEAR = 2.0  # points: our tolerance where the paper says "about"
-FACTOR = 1.0  # a factor of two, in log2: ours, likewise
+FACTOR = 1.0  # a factor of two, in log2: our tolerance, too
 FLOORED = 0.1  # where more best ranks than this are the grid's lowest, they are upper bounds
 UNCENTRED = {"method": "low_rank_task_arithmetic", "scale": 0.3}
 # Better, worse, role and the lead in the paper's Table 1.

@@ -55,7 +55,7 @@ class Setting(NamedTuple):
         return f"{self.suite}8{self.ending}"
 
     def suites(self, counts: Sequence[int]) -> Iterator[tuple[str, str]]:
-        """The suites of so many tasks, each with words for network and tasks."""
+        """The suites with this number of tasks, each with its label of network and tasks."""
         for count in counts:
             yield f"{self.suite}{count}", f"{self.words}{count} tasks"
 

@@ -35,7 +35,7 @@ def demo(
     from mergebook.suites.zoo import load_zoo
 
     loaded = load_suite_shown(suite, seed)
-    output.mkdir(parents=True, exist_ok=True)  # before the work, lest it be in vain
+    output.mkdir(parents=True, exist_ok=True)  # fails before the work begins, not after it
     zoo = load_zoo(loaded, device=device)
     settings: dict[str, dict[str, Any]] = {method: {} for method in DEMO}
     if tune:

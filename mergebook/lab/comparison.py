@@ -130,7 +130,7 @@ def choose_wide(
         zoo: experts and their suite.
         method: a rule.
         grid: hyperparameter to its first values, ascending.
-        tries: so many times the number of axes, they are continued at most.
+        tries: axes are continued at most this many times their number.
 
     Returns:
         The best point by the validation split, and the `score_grid` of all points that were tried.
@@ -241,7 +241,7 @@ def accuracies(
 
 
 def cut(zoo: Zoo, pictures: int) -> Zoo:
-    """The zoo with at most so many test pictures per task, and half as many for validation.
+    """The zoo with at most `pictures` test pictures per task, and half as many for validation.
 
     Splits are in random order, so what is left is a random part of them.
     """
@@ -326,7 +326,7 @@ def distance(zoo: Zoo, state: StateDict) -> float:
 
 
 def problem_of(zoo: Zoo, count: int) -> Problem:
-    """The zoo with the first so many training examples of every task, as procedures take it."""
+    """The first training examples of every task, in the form that procedures take."""
     data = {name: Examples(*pair) for name, pair in examples_of(zoo, count).items()}
     return Problem(
         zoo.experts,
@@ -340,13 +340,13 @@ def problem_of(zoo: Zoo, count: int) -> Problem:
 
 
 def examples_of(zoo: Zoo, count: int | None, split: SplitName | Literal["train"] = "train") -> Data:
-    """The first so many examples of every task, or all: name to inputs and labels."""
+    """The first examples of every task, or all of them: name to inputs and labels."""
     parts = {name: getattr(task, split) for name, task in zoo.suite.tasks.items()}
     return {name: (part.inputs[:count], part.labels[:count]) for name, part in parts.items()}
 
 
 def measured_anew(zoo: Zoo, state: StateDict, examples: int = 100) -> dict[str, Tensor]:
-    """`recalibrate` on the first so many training inputs of every task, mixed, 200 at a time."""
+    """`recalibrate` on the first training inputs of every task, shuffled, in batches of 200."""
     parts = [task.transform(task.train.inputs[:examples]) for task in zoo.suite.tasks.values()]
     generator = torch.Generator().manual_seed(zoo.suite.seed)
     inputs = torch.cat(parts)

@@ -2,7 +2,7 @@
 
 The hash is coarse: it covers the library, the suites, the laboratory and the measurements and
 theory of the study's paper. It is taken over syntax trees, so comments, docstrings and layout do
-not count. A tree's form is its Python's: another minor version of Python measures anew.
+not count. Trees differ between minor versions of Python: with another one, runs are measured again.
 """
 
 import ast

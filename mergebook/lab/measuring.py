@@ -27,7 +27,7 @@ class Measurement:
         suite: its name: of `load_suite`, or a source of pairs.
         seeds: what to repeat over.
         model: backbone of the zoo; by default the suite's usual one.
-        recipe: how experts are fine-tuned; likewise.
+        recipe: how experts are fine-tuned; by default the suite's usual recipe.
         options: further arguments of `load_suite`, e.g. ``profile``.
         settings: the study's own keyword arguments.
         points: further ones, each a run of its own with every seed. Its rows have to say at which.

@@ -146,7 +146,7 @@ class Run:
         seed: draws the splits, the heads' examples, the order of training, and whatever methods
             and studies draw.
         model: backbone of the zoo; None where a study has no such thing.
-        recipe: how experts are fine-tuned; likewise.
+        recipe: how experts are fine-tuned; None where a study has no zoo.
         options: further arguments of `load_suite`, e.g. ``profile``.
         settings: all of the study's.
         device: where to train and evaluate.

@@ -179,7 +179,7 @@ def paired(
 
 
 def plus_minus(mean: float, half_width: float, digits: int) -> str:
-    """An interval to read, with so many digits after the point."""
+    """Format as 'mean ± half width' with the given number of decimals."""
     return f"{mean:.{digits}f} ± {half_width:.{digits}f}"
 
 
@@ -187,7 +187,7 @@ def written(columns: Mapping[str, pd.DataFrame], digits: int = 1) -> pd.DataFram
     """A table to read: "mean ± half width" as text, one column per frame.
 
     Args:
-        columns: name to a frame as of `over_seeds` or `paired`, all of the same rows.
+        columns: name to a frame of `over_seeds` or `paired`, all of the same rows.
         digits: after the point.
     """
     return pd.DataFrame(

@@ -140,7 +140,7 @@ def summary(table: pd.DataFrame, checks: pd.DataFrame) -> str:
     """All claims by verdict, one line each, with the first primary check of each, in Markdown.
 
     Args:
-        table: rows of the ledger as of `judge`.
+        table: rows of the ledger, from `judge`.
         checks: their checks.
     """
     first = checks[checks["role"] == "primary"].groupby("claim", sort=False).head(1)
@@ -161,7 +161,7 @@ def entries(table: pd.DataFrame, checks: pd.DataFrame, titles: dict[str, str]) -
     """Claims in Markdown: verdict, statement, the paper's figure and ours; the rest folded away.
 
     Args:
-        table: rows of the ledger as of `judge`.
+        table: rows of the ledger, from `judge`.
         checks: their checks.
         titles: of pages, by path.
     """
@@ -233,7 +233,7 @@ def lines(checks: pd.DataFrame, claim: str, role: str = "primary") -> str:
     """A claim's checks of one role as plain text for a chapter's cell, narrow enough for its page.
 
     Args:
-        checks: as of `judge`.
+        checks: from `judge`.
         claim: its key.
         role: ``"primary"``, ``"secondary"`` or ``"control"``.
     """

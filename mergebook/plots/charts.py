@@ -64,7 +64,7 @@ def heat_map(
         values: rows and columns carry the labels.
         ax: where to draw.
         low: value at the dark end of the colours; entries below it share its colour.
-        high: value at the bright end, likewise.
+        high: value at the bright end; entries above it share its colour.
         digits: decimals of the numbers.
         bar: what the colour bar says, with the unit.
         colours: a matplotlib colour map that runs from dark to bright.
@@ -106,7 +106,7 @@ def forest(
     """Differences with both intervals, from top to bottom: thick over seeds, thin over tasks too.
 
     Args:
-        sets: name to differences, as of `both_intervals`: columns ``mean``, ``half_width``,
+        sets: name to differences, from `both_intervals`: columns ``mean``, ``half_width``,
             ``low`` and ``high``; all with the same rows. Each set has its own marker, for a legend.
         ax: where to draw; row i stands at height i.
         colours: one for each row.

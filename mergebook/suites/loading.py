@@ -36,8 +36,8 @@ def load_suite(
         profile: ``"smoke"`` (seconds), ``"default"`` (two cores) or ``"full"`` (a GPU).
         tasks: names of the tasks to load; all by default.
         train_size: examples to train on, at most, in place of the profile's.
-        validation_size: likewise; at most a fifth of the training part, may be 0.
-        test_size: likewise.
+        validation_size: examples to choose on; at most a fifth of the training part, may be 0.
+        test_size: examples to test on.
         data: the folder of prepared files, or of data sets of the hub.
         **options: of the suite's family, e.g. ``side`` of CLIP's.
     """

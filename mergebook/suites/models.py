@@ -245,7 +245,7 @@ class ResNet(nn.Module):
 
 
 def started_anew(model: nn.Module, seed: int) -> nn.Module:
-    """A copy of a network whose layers start anew, each as PyTorch starts it."""
+    """A copy of a network with new initial weights, drawn as PyTorch draws them for each layer."""
     network = copy.deepcopy(model)
     with seeded(seed):
         for module in network.modules():

@@ -36,7 +36,7 @@ class Recipe:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected a positive number")
 
     def steps(self, examples: int) -> int:
-        """How many steps of the optimiser that is, with so many training examples."""
+        """Number of optimiser steps for this many training examples."""
         return self.epochs * math.ceil(examples / self.batch_size)
 
     def optimiser_of(self, model: nn.Module) -> Optimizer:

@@ -28,7 +28,7 @@ COLUMNS = ["task", "accuracy", "loss"]
 def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
     """Methods on a convolutional network, low-rank ones with its convolutions folded to matrices.
 
-    Unfolded, these average all that is no matrix, and that is the whole network.
+    Unfolded, these methods average every tensor that is not a matrix: the whole network.
 
     Returns:
         ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``, at hyperparameters chosen
@@ -54,7 +54,7 @@ def batch_norm(
     methods: Sequence[str] = ("average", "task_arithmetic", "cart"),
     examples: int = 100,
 ) -> Tables:
-    """Merged networks as they are, and with statistics of BatchNorm measured anew.
+    """Merged networks as they are, and with recalibrated BatchNorm statistics.
 
     Returns:
         ``test``: rows of ``method``, ``statistics`` (``"merged"`` or ``"measured"``), ``task``,

@@ -60,7 +60,7 @@ def baselines(
     methods = tuple(grids) if methods is None else methods
     methods = [methods] if isinstance(methods, str) else methods
     for method in methods:
-        get_method(method)  # an unknown one shall fail before any work
+        get_method(method)  # an unknown method fails before any work
         if method not in grids:
             raise ValueError(f"no grid for {method!r}; there are: {', '.join(grids)}")
     for method in methods:
@@ -162,7 +162,7 @@ def interference(
 
     Returns:
         ``curves``, see `interference_curves`; and ``outputs``, see `output_interference`, on what
-        the linear layers of the average get to see of so many validation inputs of each task.
+        the linear layers of the average get to see of this many validation inputs per task.
     """
     device = next(zoo.model.parameters()).device
     average = merge_zoo("average", zoo)

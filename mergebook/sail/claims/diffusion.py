@@ -13,7 +13,7 @@ from mergebook.ledger.checks import SEED, Role
 from mergebook.sail.measure.diffusion import ALIGNED, GROWN, PLAIN, REPA
 from mergebook.sail.read import diffusion
 
-# Who shall be nearer, to whom, in which rows, and what that is of the accounts A, B and C.
+# Which arm is expected nearer to which, in which rows, and by which of the accounts A, B and C.
 _CASES: tuple[tuple[str, str, str, str, Role], ...] = (
     (ALIGNED, REPA, "steps", "equal steps", "primary"),
     (ALIGNED, REPA, "cost", "equal cost (B, C)", "secondary"),

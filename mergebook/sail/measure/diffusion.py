@@ -81,7 +81,7 @@ class Arm(NamedTuple):
 
 @study()
 def diffusion(zoo: Zoo, **settings: Any) -> Tables:
-    """How well a SiT draws the pictures of one task, after so many steps, from four starts.
+    """How well a SiT draws one task's pictures after some steps of training, from four starts.
 
     ``SiT`` learns velocities; ``REPA`` pulls its tokens to those that the suite's backbone has of
     the clean picture, too; ``REPA + J`` begins where alignment alone has led and adds the alignment
@@ -167,7 +167,7 @@ def trained(
     kept: dict[int, dict[str, Tensor]] = {}
 
     def keep(step: int, _: float = 0.0) -> None:
-        share = min(AVERAGED, (step + 1) / (step + 10))  # the start shall not linger
+        share = min(AVERAGED, (step + 1) / (step + 10))  # so that the initial weights fade out
         for key, value in parts.network.state_dict().items():
             average[key].lerp_(value, 1 - share)
         if step + 1 in wanted:

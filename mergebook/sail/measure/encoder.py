@@ -118,7 +118,7 @@ def grown(source: SentenceEncoder, way: Way, seed: int) -> SentenceEncoder:
 
 
 def _read(network: nn.Module, suite: Suite, sentences: int) -> tuple[dict[str, Tensor], Tensor]:
-    """Zero-shot answers to at most so many sentences of each task, and cosines of all pairs."""
+    """Zero-shot answers to the first sentences of each task, and cosines of all pairs."""
     heads = make_heads(network, suite)
     found = {
         name: features(network, task.test.inputs[:sentences], task.transform)

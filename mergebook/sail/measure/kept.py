@@ -141,7 +141,7 @@ def kept(
         ``starts``: rows of ``family``, ``grown`` (`GROWN`), ``width`` and ``depth`` (schemes;
         empty where nothing is wider, or deeper), ``sources`` (``one``; or two that share their
         initial weights, ``shared``, or have their ``own``; averaged evenly, with statistics of
-        batch norms measured anew), ``mode`` (``grown``:
+        batch norms recalibrated), ``mode`` (``grown``:
         as `grow` gives it; ``alone``, ``joint``: learned), ``loss`` and ``kept``. ``trained``:
         the learned ones again, with the ``rate`` of maps (of the first source's, where each has
         its own), ``flops`` (of learning at that rate), ``extra`` (steps of training that cost as
@@ -338,7 +338,7 @@ class Bench(Brief):
         return _loaded(one, settled(one, lerp(one.state_dict(), other, 0.5), batches))
 
     def _after(self, model: nn.Module, budgets: Collection[int]) -> dict[int, float]:
-        """Loss after at most so many steps on D*, at the rate and the step that are best."""
+        """Loss on D* by budget of steps, at the rate and the step that are best within it."""
         every = max(1, self.further // 4)
         stops = [*range(every, max(budgets) + 1, every), *budgets]
         reached = [(0, self.loss(model, self.ground.choose), self.loss(model))]

@@ -56,7 +56,7 @@ def mixture_weights(
     *,
     others: Sequence[str] = ("wikitext2_test",),  # the name of D_2; none for thirds
     shares: Sequence[float] = SHARES,  # values of ρ
-    factors: Sequence[float] = FACTORS,  # as of `text_kernels`
+    factors: Sequence[float] = FACTORS,  # as in `text_kernels`
     plan: Mapping[str, Any] = {},  # sizes of blocks and vocabularies, and what is held out
 ) -> Tables:
     """Eq. 11 for the mixtures of `mixture`, where γ_1 is the share, in all features and kernels.

@@ -62,7 +62,9 @@ class Plan:
     steps: int = 1000  # of training
     aligned: int = 100  # of alignment alone
     prepared: int = 600  # of the autoencoder, with batches of 64
-    represented: int = 300  # of f_P, by which latents give the backbone's tokens, likewise
+    represented: int = (
+        300  # of f_P, which predicts the backbone's tokens from latents; batches of 64
+    )
     batch_size: int = 64  # latents of a step
     # Of AdamW, constant, without decay, by names of trainings; of others, the best ones by this
     # study itself, on validation pictures and half as long, on seeds that no result has.

@@ -10,7 +10,7 @@ class Rates(NamedTuple):
     training: float  # rate of retraining
     maps: float = 0.0  # rate of maps, where they are learned
     embeddings: float = 1.0  # what a GPT's random embeddings are multiplied by, in "tuned" arms
-    matrices: float = 1.0  # likewise, all its other matrices
+    matrices: float = 1.0  # factor on all its other matrices
 
 
 EARLIER = "taken from earlier tuning, not re-run"

@@ -287,7 +287,7 @@ def mixed(parts: Sequence[Rows], share: float, seed: int) -> Rows:
 
 
 def _corpus(source: Texts, start: str, plan: Mapping[str, Any], steps: int) -> Corpus:
-    """Texts at the usual sizes of a sweep, read at its start and after so many steps."""
+    """Texts at the usual sizes of a sweep, read at the start and after fixed numbers of steps."""
     check_choice("start", start, STARTS)
     usual = {"gammas": FINE, "reads": (0, steps), "factors": FACTORS}
     return load_corpus(source, planned(source.profile, plan, **usual))

@@ -164,7 +164,7 @@ class Transfer(Brief):
         return count_flops(lambda: cross_entropy(copied(inputs), labels).backward())
 
     def forward_flops(self, net: nn.Module, rows: int) -> int:
-        """FLOPs of a forward pass of so many of the target's examples."""
+        """FLOPs of a forward pass of this many of the target's examples."""
         inputs = self.transform(self.parts[TARGET].inputs[:1].to(self.device))
         with torch.no_grad():
             return rows * count_flops(lambda: copy.deepcopy(net).eval()(inputs))

@@ -54,7 +54,7 @@ def against_repa(name: str = FILE) -> pd.DataFrame:
 
 
 def floor() -> pd.DataFrame:
-    """Its table ``floor``, likewise; arms that were measured by themselves have it in common."""
+    """Table ``floor`` without the rows that runs of single arms repeat."""
     return _with_log(load_table(FILE, "floor").drop_duplicates())
 
 

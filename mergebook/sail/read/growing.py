@@ -196,7 +196,7 @@ def parting(seeds: Iterable[int], *, trained: int, steps: int = 40, every: int =
 def _reader(
     case: Case, model: nn.Module, every: int, rows: list[dict[str, float]]
 ) -> Callable[[int, float], None]:
-    """Reads a model now and then every so many steps; rows are those of `parting`."""
+    """Reads a model at the start and every `every` steps; rows are those of `parting`."""
     learned = case.loss(case.source)
 
     def read(step: int, _: float = 0.0) -> None:

@@ -39,8 +39,8 @@ def stability(
     points: Sequence[str] = POINTS,  # where constants are measured
     after: Sequence[int] = (),  # also at averages of experts that Adam trained for these steps
     pictures: int = 128,  # training examples of each task whose gradients are taken
-    curved: int = 16,  # of these, so many are behind curvatures
-    singles: int = 6,  # of these, so many have a curvature of their own taken
+    curved: int = 16,  # number of these that curvatures are measured on
+    singles: int = 6,  # number of these whose single curvatures are measured
     parts: int = 8,  # into which examples are cut for estimates without bias, at least 3
     products: int = 20,  # with each Hessian, at most; half as many for single examples
     adam: int = 20,  # steps of Adam from the pretrained model, to see what it makes of gradients

@@ -180,7 +180,7 @@ def trained_weights(
 
 
 def drawn(examples: int, batch_size: int, generator: Generator, *, steps: int) -> Iterator[Tensor]:
-    """Batches of row numbers, each without repetition and drawn anew; see `shuffled`."""
+    """Batches of row numbers, each drawn independently without replacement; see `shuffled`."""
     for _ in range(steps):
         yield torch.randperm(examples, generator=generator)[:batch_size]
 

@@ -123,7 +123,7 @@ def scaling(zoo: Zoo, **settings: Any) -> Tables:
 
     Returns:
         Rows with the setting's ``learning_rate``, ``batch_size`` and ``share``, with ``steps``,
-        ``task``, and on test examples ``accuracy`` (0..1) and ``loss`` (nats), likewise
+        ``task``, and on test examples ``accuracy`` (0..1) and ``loss`` (nats), and
         ``train_accuracy`` and ``train_loss``. ``experts`` (of 0 steps: the pretrained model, on
         every task), ``merged`` and ``joint``, what `multitask` reaches, have validation columns,
         too. ``merged`` have ``method`` and ``group``, ``counts`` have ``method`` and ``count``;
@@ -211,7 +211,7 @@ def _experts(zoo: Zoo, kept: Checkpoints) -> Rows:
 def _merged(
     zoo: Zoo, kept: Checkpoints, teams: Sequence[Sequence[str]], rules: Mapping[str, int]
 ) -> Rows:
-    """Rules at every checkpoint, each on so many of the groups."""
+    """Rules at every checkpoint, each on its number of groups."""
     return [
         {"method": rule, "group": group, "steps": count, **row}
         for rule, many in rules.items()

@@ -8,7 +8,7 @@ from mergebook.stability.measure.variance import CONTROLS
 POINT = ["operator", "density"]
 MEASURES = ("raw", "relative")
 SCALES = ("printed", "chosen")
-# With the scale chosen, the projection is no consequence of the mask.
+# With the scale chosen, the projection does not follow from the mask.
 LINKED = [("printed", "projection"), *((scale, name) for scale in SCALES for name in MEASURES)]
 
 

@@ -42,7 +42,7 @@ class Start:
 def starts(
     record: Mapping[str, pd.DataFrame], tasks: int, curvature: Curvature = "example"
 ) -> dict[int, Start]:
-    """By seed, for merges of so many tasks."""
+    """By seed, for merges of this number of tasks."""
     parts = [record[name] for name in ("curvature", "gradients", "points")]
     curved, gradients, points = (part[part["point"] == "pretrained"] for part in parts)
     found = {}

@@ -1,9 +1,9 @@
 """Tasks on which everything about a merge is known exactly: quadratic losses with noisy examples.
 
 Task t has the loss ℓ(θ; z) = ½ (θ − z)ᵀ H_t (θ − z) on examples z of mean c_t and covariance C_t.
-Plain SGD with a constant rate, on batches drawn without replacement anew at every step, is then
-linear in the examples, so that the means and covariances of experts and merge, and with them every
-error, follow without any sampling. With A_t = I − η_t H_t, the expert after K steps has
+Plain SGD with a constant rate, on batches drawn without replacement, independently at every step,
+is then linear in the examples, so that the means and covariances of experts and merge, and with
+them every error, follow without any sampling. With A_t = I − η_t H_t, the expert after K steps has
 
     mean        c_t + A_t^K (θ_0 − c_t),
     covariance  R_t C_t R_tᵀ / n + η_t² (1 − b/n)/b Σ_{k<K} A_t^k H_t C_t H_t A_t^k,

@@ -2,7 +2,7 @@
 
 A name that is an existing path is taken from there and nothing is downloaded. A name on the hub may
 say a revision, ``NAME@REVISION``, a commit, tag or branch. Weights are checked against the model
-that shall carry them: a checkpoint of another architecture is refused, where transformers would
+that is to carry them: a checkpoint of another architecture is refused, where transformers would
 quietly start from random weights. No code that comes with a model or a data set is ever run.
 """
 

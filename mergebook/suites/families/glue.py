@@ -145,7 +145,7 @@ def load_task(
 
 
 def _strata(data: Any) -> Tensor:
-    """Labels as whole numbers, of which each part shall have its share."""
+    """Labels as whole numbers; each split gets the same fractions of them."""
     return torch.tensor(list(data["label"]), dtype=torch.float32).round().long()
 
 

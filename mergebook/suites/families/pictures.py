@@ -50,7 +50,7 @@ def pretraining_sets(
 def rendered_sets(
     per_class: int = 60, test_per_class: int = 8, *, seed: int = 0
 ) -> list[PretrainingSet]:
-    """Rendered scripts that no suite uses, with so many pictures of each class."""
+    """Rendered scripts that no suite uses, with this many pictures of each class."""
     names, splits = glyphs.render_pretraining(per_class, test_per_class, seed)
     train, test = (Split(*split) for split in splits)
     source = digest([train.inputs, train.labels, test.inputs, test.labels])

@@ -101,7 +101,7 @@ class SiT(nn.Module):
     def with_tokens(
         self, latents: Tensor, times: Tensor, labels: Tensor, block: int
     ) -> tuple[Tensor, Tensor]:
-        """The velocities, and the tokens ``(B, 16, width)`` that leave so many blocks."""
+        """The velocities, and the tokens ``(B, 16, width)`` after this number of blocks."""
         condition = self.time(_waves(times)) + self.label(labels)
         x = self.embed(_patches(latents)) + self.pos_embed
         tokens = x
