@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mergelib.cli import printing
-from mergelib.cli.apps import tell_version
+from mergelib.cli.apps import root
 
 if TYPE_CHECKING:
     from mergelib.evaluation.tasks import Suite
@@ -22,15 +22,7 @@ app.add_typer(zoo_app, name="zoo")
 app.add_typer(data_app, name="data")
 
 
-@app.callback()
-def root(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version.", callback=tell_version, is_eager=True),
-    ] = False,
-) -> None:
-    """What stands before a command's name."""
-
+app.callback()(root)  # its --version is the library's
 
 SuiteName = Annotated[
     str,

@@ -1,5 +1,6 @@
 """``mergebook demo``, ``evaluate``, ``measure`` and ``stale``: results and their files."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +9,7 @@ import typer
 
 from mergebook.cli.apps import Model, Seed, SuiteName, app, load_suite_shown
 from mergebook.cli.printing import print_comparison, print_frame, save_figure
-from mergelib.cli.apps import Device, Settings, read_settings, split_commas, split_settings
+from mergelib.cli.apps import Device, Settings, read_settings, split_commas
 
 DEMO = ("average", "task_arithmetic", "ties", "cart")
 
@@ -182,3 +183,8 @@ def stale(
     for name, reason in reasons.items():
         typer.echo(f"{name}: {reason}")
     typer.echo(f"{len(reasons)} of {len([*folder.glob('*.json')])} results")
+
+
+def split_settings(text: str) -> list[str]:
+    """Split several ``name=value`` in one text; a value may hold blanks."""
+    return re.split(r"\s+(?=\w+=)", text.strip()) if text.strip() else []

@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SHARED = ("mergelib", "mergebook/suites", "mergebook/lab")
 # They show or read numbers, and compute none that a study returns.
-SILENT = ("cli", "claims", "claims.py", "read", "read.py", "draw", "draw.py", "paper.py")
+SILENT = {"cli", "claims", "read", "draw", "paper"}
 
 
 def code_key(function: Callable[..., Any], root: Path = ROOT) -> str:
@@ -38,10 +38,12 @@ def code_key(function: Callable[..., Any], root: Path = ROOT) -> str:
 def _code_in(root: Path, folder: str) -> str:
     """Hash of the modules in a folder, by their paths."""
     state = hashlib.sha256()
-    for file in sorted((root / folder).rglob("*.py")):
+    for file in sorted((root / folder).rglob("*.*")):
         path = file.relative_to(root)
-        if not set(path.parts) & set(SILENT):
-            state.update(f"{path}\n{form(file.read_text(encoding='utf-8'))}\n".encode())
+        names = {Path(part).stem for part in path.parts}
+        if file.suffix in (".py", ".toml") and not names & SILENT:
+            text = file.read_text(encoding="utf-8")
+            state.update(f"{path}\n{form(text) if file.suffix == '.py' else text}\n".encode())
     return state.hexdigest()
 
 

@@ -7,7 +7,7 @@ suite with one seed and one choice of settings: the unit of work, of cache and o
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -97,10 +97,12 @@ class Study:
     Attributes:
         function: takes what is loaded and, by keyword only, its settings; returns tables.
         load: what the function works on, by suite and seed.
+        options: has the settings as its fields; None where they are the function's parameters.
     """
 
     function: Callable[..., Tables]
     load: Callable[["Run"], Loaded] = zoo_of
+    options: type[Any] | None = None
 
     @property
     def name(self) -> str:
@@ -109,6 +111,9 @@ class Study:
     @property
     def settings(self) -> dict[str, Any]:
         """Its settings and their defaults."""
+        if self.options is not None:
+            usual = self.options()
+            return {part.name: getattr(usual, part.name) for part in fields(usual)}
         parameters = inspect.signature(self.function).parameters.values()
         return {part.name: part.default for part in parameters if part.kind is part.KEYWORD_ONLY}
 
@@ -208,11 +213,13 @@ class Run:
 REGISTERED: dict[str, Study] = {}
 
 
-def study(*, load: Callable[[Run], Loaded] = zoo_of) -> Callable[[Function], Function]:
-    """Register a function as the study of its own name, with what it works on."""
+def study(
+    *, load: Callable[[Run], Loaded] = zoo_of, settings: type[Any] | None = None
+) -> Callable[[Function], Function]:
+    """Register a function as the study of its own name; the arguments are those of `Study`."""
 
     def register(function: Function) -> Function:
-        REGISTERED[function.__name__] = Study(function, load)
+        REGISTERED[function.__name__] = Study(function, load, settings)
         return function
 
     return register

@@ -1,8 +1,8 @@
 """Pretraining: how the backbones that ship with the package came about, and any other.
 
 One small backbone is trained jointly on labelled sets that are not tasks of any suite, each under
-its own linear classifier, with small random affine maps and colour changes; a language model learns to
-predict the next character of Wikipedia articles. The logs in ``assets`` tell on what and how.
+its own linear classifier, with small random affine maps and colour changes; a language model learns
+to predict the next character of Wikipedia articles. The logs in ``assets`` tell on what and how.
 """
 
 import time

@@ -1,7 +1,6 @@
 """The tree of commands, and options that several commands share."""
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -17,7 +16,7 @@ app = typer.Typer(
 )
 
 
-def tell_version(asked: bool) -> None:
+def _tell_version(asked: bool) -> None:
     """Print the version and stop."""
     if asked:
         typer.echo(f"mergelib {__version__}")
@@ -28,7 +27,7 @@ def tell_version(asked: bool) -> None:
 def root(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version.", callback=tell_version, is_eager=True),
+        typer.Option("--version", help="Show the version.", callback=_tell_version, is_eager=True),
     ] = False,
 ) -> None:
     """Options before a command's name."""
@@ -61,11 +60,6 @@ def read_settings(texts: Sequence[str] | None, option: str = "--set") -> dict[st
             raise ValueError(f"{option} expects name=value, got {text!r}")
         settings[name] = _read_value(value)
     return settings
-
-
-def split_settings(text: str) -> list[str]:
-    """Split several ``name=value`` in one text; a value may hold blanks."""
-    return re.split(r"\s+(?=\w+=)", text.strip()) if text.strip() else []
 
 
 def _read_value(text: str) -> Any:

@@ -12,8 +12,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
+from mergelib.problems.calling import Transform
 from mergelib.problems.checks import check_choice, check_steps, check_tasks
-from mergelib.procedures.common import Adapted, Transform, labelled
+from mergelib.procedures.common import Adapted, labelled
 from mergelib.procedures.multitask import descend
 from mergelib.statedict import StateDict, check_compatible
 from mergelib.training import make_optimiser

@@ -7,7 +7,7 @@ model by `functional_call`, which is never rebuilt.
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,22 @@ if TYPE_CHECKING:
 SplitName = Literal["train", "validation", "test"]
 
 
+class Options(TypedDict, total=False):
+    """The keyword arguments of `evaluate_many`."""
+
+    split: SplitName
+    tasks: Sequence[str] | None
+    device: torch.device | str | None
+    autocast: bool
+    batch_size: int
+
+
 def evaluate(
-    model: nn.Module, state: StateDict, heads: Mapping[str, nn.Module], suite: Suite, **options: Any
+    model: nn.Module,
+    state: StateDict,
+    heads: Mapping[str, nn.Module],
+    suite: Suite,
+    **options: Unpack[Options],
 ) -> "pd.DataFrame":
     """Return accuracy, loss and the tasks' own scores of one state dict on every task of a suite.
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
-from mergelib.problems.calling import Transform as Transform
 from mergelib.problems.examples import Examples
 from mergelib.rules.arithmetic import average
 from mergelib.statedict import StateDict

@@ -278,3 +278,9 @@ def test_a_package_that_is_not_there(
     monkeypatch.setattr(builtins, "__import__", lacking)
     message = fail(run, "zoo", "build", "--suite", "glue8", "--model", tmp_path)
     assert "pip install 'mergelib-book[hub]'" in message
+
+
+def test_settings_of_a_point_may_hold_blanks() -> None:
+    parts = cli.studies.split_settings('  size=half wider only=["a b", "c"]  steps=2,4 ')
+    assert parts == ["size=half wider", 'only=["a b", "c"]', "steps=2,4"]
+    assert cli.studies.split_settings("") == []

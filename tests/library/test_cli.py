@@ -128,12 +128,6 @@ def test_settings_are_json_else_text() -> None:
     assert cli.apps.read_settings(None) == {}
 
 
-def test_settings_of_a_point_may_hold_blanks() -> None:
-    parts = cli.apps.split_settings('  size=half wider only=["a b", "c"]  steps=2,4 ')
-    assert parts == ["size=half wider", 'only=["a b", "c"]', "steps=2,4"]
-    assert cli.apps.split_settings("") == []
-
-
 def test_merges_that_are_refused(run: Run, models: tuple[Path, list[Path]], tmp_path: Path) -> None:
     base, (a, b, c) = models
     output = tmp_path / "out.safetensors"

@@ -78,6 +78,16 @@ def _speeds(
         yield words, cell, partial(speeds.faster, **sides, **where, **keys)
 
 
+def _faster(table: pd.DataFrame, cases: Cases, pooled: str = "") -> Iterator[Comparison]:
+    """Every case for both goals; the pooled goal from a shared start counts once per network."""
+    for (arm, rival, account, role), goal in product(cases, GOALS):
+        than = "" if rival == "scratch" else f" than {rival}"
+        for words, cell, compare in _speeds(table, goal, account, arm, rival):
+            says = f"{words}: {arm} faster{than}, {goal} goal, account {account}"
+            counts = (goal, cell["start"]) == (pooled, "shared") and cell["modality"] != BYOL
+            yield compare(says, role=role, network=cell["modality"] if counts else "")
+
+
 def faster(load: Load) -> Iterator[Comparison]:
     """S1, of larger networks: log₂ speed-up over scratch; targets are a sample of tasks."""
     table = _of_main_size(_timed(load))
@@ -91,12 +101,7 @@ def faster(load: Load) -> Iterator[Comparison]:
         ("random, same scale", "scratch", "A", "control"),
         ("nearest source", "scratch", "A", "control"),
     ]
-    for (arm, rival, account, role), goal in product(cases, GOALS):
-        than = "" if rival == "scratch" else f" than {rival}"
-        for words, cell, compare in _speeds(table, goal, account, arm, rival):
-            says = f"{words}: {arm} faster{than}, {goal} goal, account {account}"
-            pooled = (goal, cell["start"]) == ("easy", "shared") and cell["modality"] != BYOL
-            yield compare(says, role=role, network=cell["modality"] if pooled else "")
+    yield from _faster(table, cases, pooled="easy")
 
 
 def together(load: Load) -> Iterator[Comparison]:
@@ -236,10 +241,7 @@ def sizes(load: Load) -> Iterator[Comparison]:
         ("SAIL", "scratch", "C", "secondary"),
         ("SAIL", "random, same scale", "A", "control"),
     ]
-    for (arm, rival, account, role), goal in product(cases, GOALS):
-        than = "" if rival == "scratch" else f" than {rival}"
-        for words, _, compare in _speeds(table, goal, account, arm, rival):
-            yield compare(f"{words}: SAIL faster{than}, {goal} goal, account {account}", role=role)
+    yield from _faster(table, cases)
 
 
 def taught(load: Load) -> Iterator[Comparison]:

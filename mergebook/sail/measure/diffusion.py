@@ -5,7 +5,6 @@ its alignment to f_P is trained (Eq. 14); this loss then stays beside the veloci
 way of SAIL's section 4 stands beside it: a SiT grown from a smaller one.
 """
 
-import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -79,7 +78,7 @@ class Arm(NamedTuple):
     before: int  # FLOPs that the start has taken; of `GROWN` its source, which C alone counts
 
 
-@study()
+@study(settings=Plan)
 def diffusion(zoo: Zoo, **settings: Any) -> Tables:
     """How well a SiT draws one task's pictures after some steps of training, from four starts.
 
@@ -128,11 +127,6 @@ def diffusion(zoo: Zoo, **settings: Any) -> Tables:
                 row = {"arm": arm.name, "step": step, "read": share, "account": account}
                 tables["quality"].append(row | quality(world, arm.parts.network, plan))
     return tables
-
-
-diffusion.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # where studies are read
-    [inspect.Parameter("zoo", inspect.Parameter.POSITIONAL_ONLY), *Plan.parameters()]
-)
 
 
 def arms(world: World, plan: Plan) -> Iterator[Arm]:

@@ -7,8 +7,7 @@ task's expert, by its features and by the classes that it tells.
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from inspect import Parameter
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
@@ -62,9 +61,7 @@ class Plan:
     steps: int = 1000  # of training
     aligned: int = 100  # of alignment alone
     prepared: int = 600  # of the autoencoder, with batches of 64
-    represented: int = (
-        300  # of f_P, which predicts the backbone's tokens from latents; batches of 64
-    )
+    represented: int = 300  # of f_P, which predicts the backbone's tokens; batches of 64
     batch_size: int = 64  # latents of a step
     # Of AdamW, constant, without decay, by names of trainings; of others, the best ones by this
     # study itself, on validation pictures and half as long, on seeds that no result has.
@@ -74,14 +71,6 @@ class Plan:
     samples: int = 1000  # pictures drawn, and compared with as many real ones, if there are
     euler: int = 25  # steps of drawing
     judged_on: Judging = "test"  # split of these real ones; validation is for choosing rates by
-
-    @classmethod
-    def parameters(cls) -> list[Parameter]:
-        """The fields as keyword-only parameters of a function."""
-        usual, kind = cls(), Parameter.KEYWORD_ONLY
-        return [
-            Parameter(each.name, kind, default=getattr(usual, each.name)) for each in fields(cls)
-        ]
 
 
 def prepare(zoo: Zoo, plan: Plan) -> World:

@@ -9,8 +9,7 @@ same in all settings of a seed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from inspect import Parameter, Signature
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -117,7 +116,7 @@ class Sweep:
             raise ValueError(f"share is {self.share}, expected a number above 0 and at most 1")
 
 
-@study(load=beginning_of)
+@study(load=beginning_of, settings=Sweep)
 def scaling(zoo: Zoo, **settings: Any) -> Tables:
     """Experts and merges of one setting, after several numbers of steps; settings: `Sweep`.
 
@@ -155,12 +154,6 @@ def scaling(zoo: Zoo, **settings: Any) -> Tables:
     }
     where["share"] = plan.share
     return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
-
-
-scaling.__signature__ = Signature(  # type: ignore[attr-defined]  # where its settings are read
-    [Parameter("zoo", Parameter.POSITIONAL_ONLY)]
-    + [Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default) for f in fields(Sweep)]
-)
 
 
 def _first(suite: Suite, counts: Callable[[str], Mapping[str, int]]) -> Suite:

@@ -1,7 +1,8 @@
 """What chapters 40 and 43 compute: quadratic tasks, and exact errors and bounds of their merges."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pandas as pd
 import torch
@@ -59,32 +60,39 @@ def untouched(tasks: Quadratics, *, examples: int) -> float:
 
 
 def errors_over_steps(
-    tasks: Quadratics, steps: Sequence[int], learning_rate: float, *, batch: int, examples: int
+    tasks: Quadratics, steps: Sequence[int], learning_rate: float, **sizes: int
 ) -> pd.DataFrame:
-    """``steps``, and ``generalisation``, ``optimisation``, ``excess`` of equal experts' average."""
+    """``steps``, and ``generalisation``, ``optimisation``, ``excess`` of equal experts' average.
+
+    Sizes are ``batch`` and ``examples``.
+    """
     rows = []
-    for count in steps:
-        plan = Training.alike(
-            len(tasks.hessians), count, learning_rate, batch=batch, examples=examples
-        )
+    for count, plan in _plans(tasks, steps, learning_rate, **sizes):
         exact = errors(tasks, plan)
         rows.append((count, exact.generalisation, exact.optimisation, exact.excess))
     return pd.DataFrame(rows, columns=["steps", "generalisation", "optimisation", "excess"])
 
 
 def bounds_over_steps(
-    tasks: Quadratics, steps: Sequence[int], learning_rate: float, *, batch: int, examples: int
+    tasks: Quadratics, steps: Sequence[int], learning_rate: float, **sizes: int
 ) -> pd.DataFrame:
-    """``steps``, `TOTALS`, and ``papers_domain`` and ``domain``, where the bounds are proved."""
-    rows = []
-    for count in steps:
-        plan = Training.alike(
-            len(tasks.hessians), count, learning_rate, batch=batch, examples=examples
-        )
-        known = constants(tasks)
+    """``steps``, `TOTALS`, and ``papers_domain`` and ``domain``, where the bounds are proved.
+
+    Sizes are ``batch`` and ``examples``.
+    """
+    rows, known = [], constants(tasks)
+    for count, plan in _plans(tasks, steps, learning_rate, **sizes):
         places = (bounds.in_domain(known, plan, printed=True), bounds.in_domain(known, plan))
         rows.append((count, *totals(tasks, plan).values(), *places))
     return pd.DataFrame(rows, columns=["steps", *TOTALS, "papers_domain", "domain"])
+
+
+def _plans(
+    tasks: Quadratics, steps: Sequence[int], learning_rate: float, *, batch: int, examples: int
+) -> Iterator[tuple[int, Training]]:
+    for count in steps:
+        alike = partial(Training.alike, len(tasks.hessians), count, learning_rate)
+        yield count, alike(batch=batch, examples=examples)
 
 
 def constants(tasks: Quadratics) -> bounds.Losses:

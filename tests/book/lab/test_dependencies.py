@@ -63,6 +63,8 @@ def changed(copy: Path, file: str, old: str, new: str) -> set[str]:
         ("mergebook/cart/claims.py", "NEAR = ", "OTHERS = NEAR = ", set()),
         ("mergebook/cli/studies.py", "DEMO = ", "OTHERS = DEMO = ", set()),
         ("mergebook/plots/charts.py", "import ", "import math\nimport ", set()),
+        ("mergebook/suites/data/sources/texts.toml", "[", "# said otherwise\n[", BOTH),
+        ("mergebook/cart/claims.toml", "[C1]", "# said otherwise\n[C1]", set()),
         ("mergelib/rules/sparse.py", "import torch\n", "import torch  # said otherwise\n", set()),
         ("mergelib/rules/sparse.py", '"""', '"""Said otherwise. ', set()),
     ],

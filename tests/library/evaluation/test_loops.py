@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mergebook.suites.models import Head, scale_pixels
 from mergelib.evaluation import loops as evaluation
-from mergelib.evaluation.loops import evaluate, evaluate_many, normalised_accuracy
+from mergelib.evaluation.loops import SplitName, evaluate, evaluate_many, normalised_accuracy
 from mergelib.evaluation.tasks import Split, Suite, Task
 
 State = dict[str, Tensor]
@@ -95,7 +95,7 @@ def plain_loop(
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_evaluate_is_the_plain_loop(
-    model: Small, heads: dict[str, nn.Module], digits: Suite, split: str
+    model: Small, heads: dict[str, nn.Module], digits: Suite, split: SplitName
 ) -> None:
     state = random_state(model, 2)
     expected = plain_loop(model, state, heads, digits, split)
