@@ -1,8 +1,8 @@
 """A pretrained sentence encoder, grown: what is left of its answers and of its similarities.
 
-The encoder of ``sentences`` is a BERT: its layer norms stand in the residual stream, which leaves
-fewer maps that keep the function than where they stand in the branches (Anonymous, 2025, Eqs. 8
-and 9). Nothing is trained here.
+The encoder of ``sentences`` is a BERT with layer norms in the residual stream. Fewer maps keep its
+function than that of a network with layer norms in the branches (Anonymous, 2025, Eqs. 8 and 9).
+Nothing is trained here.
 """
 
 import copy
