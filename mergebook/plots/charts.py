@@ -362,7 +362,7 @@ def cells(
 def gallery(
     ax: "Axes", rows: Mapping[str, Any], titles: Sequence[str] = (), *, low: float = 0.0
 ) -> None:
-    """Images side by side, one row per name.
+    """Images side by side with white gaps, one row per name.
 
     Args:
         ax: where to draw.
@@ -370,11 +370,14 @@ def gallery(
         titles: of the columns.
         low: value that is drawn black; 1 is white.
     """
-    whole = np.concatenate([np.concatenate(list(each), 2) for each in rows.values()], 1)
     height, width = next(iter(rows.values())).shape[-2:]
+    gap = max(1, width // 10)
+    frame = ((0, 0), (0, 0), (0, gap), (0, gap))
+    framed = [np.pad(np.asarray(each), frame, constant_values=1) for each in rows.values()]
+    whole = np.concatenate([np.concatenate(list(each), 2) for each in framed], 1)
     ax.imshow(((whole.transpose(1, 2, 0) - low) / (1 - low)).clip(0, 1), cmap="gray")
-    ax.set_yticks([height * (place + 0.5) for place in range(len(rows))], [*rows])
-    ax.set_xticks([width * (place + 0.5) for place in range(len(titles))], titles)
+    ax.set_yticks([height / 2 + (height + gap) * k for k in range(len(rows))], [*rows])
+    ax.set_xticks([width / 2 + (width + gap) * k for k in range(len(titles))], titles)
     ax.tick_params(length=0, labeltop=bool(titles), labelbottom=False)
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
