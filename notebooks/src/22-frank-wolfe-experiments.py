@@ -280,7 +280,8 @@ for rows in differences.values():
 for network in ("our ViT", "MiniLM"):
     assert differences[network]["low"]["RegMean − average"] > 1
 rows = differences["EfficientNet-Lite0"]
-assert 2 < rows["mean"]["FW from CART − CART"] < rows["half_width"]["FW from CART − CART"]
+gain = rows.loc["FW from CART − CART"]
+assert 1.5 < gain["mean"] < 2.5 and gain["half_width"] < gain["mean"] and gain["low"] < 0
 clear = {"CART − FW", "paper's pairing: soft − hard", "RegMean − average"}
 for network in ("EfficientNet-Lite0", "MiniLM"):
     rows = differences[network].drop(index=list(clear)).dropna()
@@ -297,8 +298,8 @@ assert gaps["gap"].max() < 0.05
 # Surgery on CART gains one to four points over seeds on the real networks, and soft by layer leads by task on MiniLM by
 # about three; neither is clear over tasks.
 #
-# From CART the walk adds two to three points on EfficientNet, which three seeds cannot tell from nothing, and on MiniLM
-# it does not move at all: there the gap at CART is less than a twentieth of a nat, so no expert's tensors promise more.
+# From CART the walk adds two points on EfficientNet, clear over seeds but not over tasks, and on MiniLM it does not move
+# at all: there the gap at CART is less than a twentieth of a nat, so no expert's tensors promise more.
 #
 # ## Inside the hull, and out of it
 #
