@@ -4,6 +4,8 @@ import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,29 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from mergelib.statedict import StateDict
 
 MASK = "attention_mask"
+Hook = Callable[[str, nn.Module, Any], None]  # name, module, and its inputs or output
+
+
+@contextmanager
+def hooked(
+    model: nn.Module, before: Hook | None = None, after: Hook | None = None
+) -> Iterator[None]:
+    """Call ``before`` and ``after`` around every run of every module within a ``with`` block.
+
+    They receive the module's name, the module, and its tuple of inputs or its output.
+    """
+    handles = []
+    for name, module in model.named_modules():
+        if before is not None:
+            handles.append(module.register_forward_pre_hook(partial(before, name)))
+        if after is not None:
+            call = partial(after, name)
+            handles.append(module.register_forward_hook(lambda m, _, y, call=call: call(m, y)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @torch.no_grad()
@@ -39,23 +64,19 @@ def watched_inputs(
     """Return the `layer_inputs` of any run of the model, with its attention mask."""
     seen: dict[str, Tensor] = {}
 
-    def keep(key: str, x: Tensor) -> None:
-        if mask is not None and x.dim() == 3 and x.shape[:2] == mask.shape:
-            seen[key] = x.detach()[mask.bool()]
-        else:
-            seen[key] = x.detach().flatten(0, -2)
-
     kinds: tuple[type[nn.Module], ...] = (nn.Linear, *transposed_linear())
-    handles = [
-        module.register_forward_pre_hook(lambda _, given, key=f"{name}.weight": keep(key, given[0]))
-        for name, module in model.named_modules()
-        if isinstance(module, kinds)
-    ]
-    try:
+
+    def keep(name: str, module: nn.Module, inputs: Any) -> None:
+        if not isinstance(module, kinds):
+            return
+        key, x = f"{name}.weight", inputs[0].detach()
+        if mask is not None and x.dim() == 3 and x.shape[:2] == mask.shape:
+            seen[key] = x[mask.bool()]
+        else:
+            seen[key] = x.flatten(0, -2)
+
+    with hooked(model, before=keep):
         run()
-    finally:
-        for handle in handles:
-            handle.remove()
     return seen
 
 

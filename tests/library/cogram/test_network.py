@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mergebook.suites.models import VisionTransformer
 from mergelib.cogram.network import Network
-from mergelib.cogram.site import Site
+from mergelib.cogram.site import Site, site_of
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
 from tests.library.align.families import resnet18
@@ -145,7 +145,7 @@ def site(name: str) -> tuple[Network, Site]:
     targets = torch.randn_like(outputs)
     made = make_network(model, {"t": (inputs, targets)}, {"t": nn.Identity()}, "mse")
     (chosen,) = (each for each in made.layers() if each.name == layer)
-    return made, Site(made, chosen)
+    return made, site_of(made, chosen)
 
 
 def exactly(made: Network, place: Site, matrix: Tensor) -> float:
