@@ -5,7 +5,7 @@ learning rate restart the optimisation (Lenz, section Gradient-Kickoff).
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,8 +13,10 @@ from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from mergelib.problems.calling import Transform
-from mergelib.problems.checks import check_choice, check_steps, check_tasks
-from mergelib.procedures.common import Adapted, labelled
+from mergelib.problems.checks import check_choice, check_positive, check_steps, check_tasks
+from mergelib.problems.examples import read_examples
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import Adapted
 from mergelib.procedures.multitask import descend
 from mergelib.statedict import StateDict, check_compatible
 from mergelib.training import make_optimiser
@@ -32,8 +34,8 @@ def kickoff(
     """
     if epochs >= 10:
         raise ValueError(f"epochs is {epochs}, but a kickoff has fewer than 10; use fine_tune")
-    _check_positive("factor", factor)
-    _check_positive("learning_rate", learning_rate)
+    check_positive("factor", factor)
+    check_positive("learning_rate", learning_rate)
     return fine_tune(state, learning_rate=factor * learning_rate, epochs=epochs, **options)
 
 
@@ -84,57 +86,36 @@ def fine_tune(
 
     check_compatible(model.state_dict(), {"state": state}, "the model")
     check_tasks(data, heads, "head")
-    pairs = labelled(data, "training")
+    examples = {task: read_examples(task, part) for task, part in data.items()}
+    for task, part in examples.items():
+        if part.labels is None:
+            raise ValueError(f"training needs labels: pass (inputs, labels) for task {task!r}")
     check_steps(0, batch_size)
-    _check_positive("learning_rate", learning_rate)
+    check_positive("learning_rate", learning_rate)
     if epochs < 0:
         raise ValueError(f"epochs is {epochs}, expected at least 0")
     check_choice("optimiser", optimiser, OPTIMISERS)
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum is {momentum}, expected 0 <= momentum < 1")
     if clip is not None:
-        _check_positive("clip", clip)
+        check_positive("clip", clip)
 
     def optimise(network: nn.Module) -> tuple[Optimizer, None]:
         return make_optimiser(network, optimiser, learning_rate, momentum=momentum), None
 
-    sizes = {task: len(labels) for task, (_, labels) in pairs.items()}
-    generator = Generator().manual_seed(seed)
-    parts = [
-        (epoch, rows) for epoch in range(epochs) for rows in _epoch(sizes, batch_size, generator)
-    ]
-    trained, losses = descend(
-        state,
-        model=model,
-        heads=heads,
-        data=pairs,
-        rows=[rows for _, rows in parts],
-        optimise=optimise,
-        seed=seed,
-        clip=clip,
-        transform=transform,
-    )
-    means = [dict.fromkeys(sizes, 0.0) for _ in range(epochs)]
-    for (epoch, rows), step in zip(parts, losses, strict=True):
-        for task, loss in step.items():
-            means[epoch][task] += loss * len(rows[task]) / sizes[task]
-    history = pd.DataFrame(means, columns=list(sizes)).rename_axis("epoch").reset_index()
-    return Adapted(trained, history=history)
-
-
-def _epoch(
-    sizes: Mapping[str, int], batch_size: int, generator: Generator
-) -> Iterator[dict[str, Tensor]]:
-    """Yield the batches of one epoch, task to rows; small tasks miss some steps."""
+    sizes = {task: len(part) for task, part in examples.items()}
     steps = math.ceil(max(sizes.values()) / batch_size)
-    shuffled = {
-        task: torch.randperm(size, generator=generator).tensor_split(steps)
-        for task, size in sizes.items()
-    }
-    for step in range(steps):
-        yield {task: parts[step] for task, parts in shuffled.items() if len(parts[step])}
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} is {value}, expected a positive number")
+    generator = Generator().manual_seed(seed)
+    rows: list[dict[str, Tensor]] = []
+    for _ in range(epochs):
+        orders = {task: torch.randperm(size, generator=generator) for task, size in sizes.items()}
+        parts = {task: order.tensor_split(steps) for task, order in orders.items()}
+        rows += [{t: p[step] for t, p in parts.items() if len(p[step])} for step in range(steps)]
+    problem = Problem({"state": state}, state, model, examples, heads, transform)
+    trained, losses = descend(problem, rows, optimise, seed=seed, clip=clip)
+    shares = (
+        {task: loss * len(batch[task]) / sizes[task] for task, loss in step.items()}
+        for batch, step in zip(rows, losses, strict=True)
+    )
+    means = pd.DataFrame(shares, columns=list(sizes)).groupby(lambda step: step // steps).sum()
+    return Adapted(trained, history=means.rename_axis("epoch").reset_index())
