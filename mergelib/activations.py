@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from mergelib.statedict import StateDict
 
@@ -59,17 +60,26 @@ def layer_inputs(
 
 @torch.no_grad()
 def watched_inputs(
-    model: nn.Module, run: Callable[[], object], mask: Tensor | None = None
+    model: nn.Module,
+    run: Callable[[], object],
+    mask: Tensor | None = None,
+    *,
+    convolutions: bool = False,
 ) -> dict[str, Tensor]:
-    """Return the `layer_inputs` of any run of the model, with its attention mask."""
-    seen: dict[str, Tensor] = {}
+    """Return the `layer_inputs` of any run of the model, with its attention mask.
 
+    With ``convolutions``, theirs are included: rows are positions, columns channels.
+    """
+    seen: dict[str, Tensor] = {}
     kinds: tuple[type[nn.Module], ...] = (nn.Linear, *transposed_linear())
+    kinds += (_ConvNd,) if convolutions else ()
 
     def keep(name: str, module: nn.Module, inputs: Any) -> None:
         if not isinstance(module, kinds):
             return
         key, x = f"{name}.weight", inputs[0].detach()
+        if isinstance(module, _ConvNd):
+            x = x.movedim(1 - module.weight.dim(), -1)
         if mask is not None and x.dim() == 3 and x.shape[:2] == mask.shape:
             seen[key] = x[mask.bool()]
         else:

@@ -92,12 +92,8 @@ class Plan(Brief):
     fresh: StateDict  # the target's initial weights
     lists: Mapping[str, GrownList]  # those whose length changes
     widening: Widening
+    origins: Mapping[str, Origin]  # the source entries of every target entry
     next_layers: Mapping[str, str]  # entries that new units come from, if from the next layer
-
-    @cached_property
-    def origins(self) -> dict[str, Origin]:
-        """The source entries of every target entry."""
-        return origins(self.weights, self.fresh, self.lists)
 
     @cached_property
     def closed(self) -> set[str]:
@@ -116,7 +112,7 @@ class Plan(Brief):
         if not self.next_layers:
             return wide
         later = tuple((self.next_layers.get(name, name), share) for name, share in origin)
-        added = self.widening.added(key).to(wide.device)
+        added = self.widening.new(key).to(wide.device)
         return torch.where(added, self.widening.apply(key, mixed(self.weights, later)), wide)
 
     def state(self, made: Callable[[str], Tensor]) -> dict[str, Tensor]:
@@ -171,8 +167,9 @@ def plan_of(
         if tensor.is_floating_point() and not is_finite(tensor):
             raise ValueError(f"state[{key!r}] contains values that are not finite")
     fresh: StateDict = target.state_dict()
-    sizes = group_sizes(before, after, origins(weights, fresh, lists))
-    plan = Plan(weights, fresh, lists, Widening(after, sizes, width), _next(source, width))
+    sources = origins(weights, fresh, lists)
+    widening = Widening(after, group_sizes(before, after, sources), width)
+    plan = Plan(weights, fresh, lists, widening, sources, _next(source, width))
     for key, first in plan.ties.items():
         pair = [mixed(weights, plan.origins[name]) for name in (key, first) if plan.origins[name]]
         if len(pair) == 2 and not torch.equal(*pair):

@@ -7,22 +7,20 @@ observed activations h. A convolution uses the same R at every position of its k
 zero padding. Eq. 9 selects among the layers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
-from mergelib.activations import layer_inputs
+from mergelib.activations import MASK, watched_inputs
 from mergelib.io import Model
 from mergelib.messages.extras import needs
-from mergelib.problems.calling import evaluating, tied_names
+from mergelib.problems.calling import evaluating, run_with
 from mergelib.problems.checks import check_finite
 from mergelib.sail.growth.depth import kept_lists
 from mergelib.sail.growth.growing import FIXED, SHOWN, Plan, plan_of
 from mergelib.sail.growth.width import Use
-from mergelib.statedict import StateDict
 from mergelib.structure import Group
 from mergelib.structure.groups import Kind
 
@@ -77,7 +75,11 @@ def shrink(
     changed = [group for name, group in groups.items() if plan.widening.grows(name)]
     for group in changed:
         _check_group(group, plan.widening.sizes[group.name])
-    inputs_of = _layer_inputs(source, inputs, plan.weights)
+    mask = None if isinstance(inputs, Tensor) else inputs.get(MASK)
+    with evaluating(source):
+        inputs_of = watched_inputs(
+            source, lambda: run_with(source, plan.weights, inputs), mask, convolutions=True
+        )
     maps: dict[tuple[str, Use], Tensor] = {}
     for group in changed:
         rows = _activations(plan, group.name, inputs_of)
@@ -104,33 +106,6 @@ def _check_group(group: Group, before: int) -> None:
             f"{group.name!r} has {before} entries in the source and {group.size} in the target, "
             f"but it is {reason}; only hidden units and channels can be shrunk"
         )
-
-
-def _layer_inputs(
-    source: nn.Module, inputs: Tensor | Mapping[str, Tensor], weights: StateDict
-) -> dict[str, Tensor]:
-    """Return `layer_inputs` in evaluation mode, with those of convolutions as (…, channels)."""
-    convolutions: dict[str, Tensor] = {}
-
-    def watch(key: str, channels: int) -> Callable[[nn.Module, tuple[Tensor]], None]:
-        def keep(_module: nn.Module, args: tuple[Tensor]) -> None:
-            convolutions[key] = args[0].detach().movedim(channels, -1)
-
-        return keep
-
-    handles = [
-        module.register_forward_pre_hook(watch(f"{name}.weight", 1 - module.weight.dim()))
-        for name, module in source.named_modules()
-        if isinstance(module, _ConvNd)
-    ]
-    ties = tied_names(source)
-    untied = {key: value for key, value in weights.items() if ties.get(key) not in weights}
-    try:
-        with evaluating(source):
-            return {**layer_inputs(source, inputs, untied), **convolutions}
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _activations(plan: Plan, name: str, inputs_of: Mapping[str, Tensor]) -> Tensor:

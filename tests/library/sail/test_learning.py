@@ -94,7 +94,7 @@ def test_the_printed_shapes_repaired() -> None:
     weight, middle = source.state_dict()["1.weight"], state["1.weight"]
     x, y = torch.randn(8, 3).double(), torch.tensor([0, 1] * 4)
     risk(target, state, (x, y)).backward()
-    maps = dict(zip(transformation._uses, transformation.maps, strict=True))
+    maps = dict(zip(transformation._rows, transformation.maps, strict=True))
     assert set(maps) == {("0", "write"), ("0", "read"), ("1", "write"), ("1", "read")}
     assert middle.grad is not None
     slope = middle.grad.T  # G, (d_in′, d_out′)
@@ -145,6 +145,7 @@ def shades(count: int, seed: int = 4) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("width", ["mean", "svd", "replicate"])
 def test_gradients_through_batch_norms(width: Any) -> None:
+    torch.manual_seed(0)
     """Of single entries of every map, where a batch's statistics depend on the maps as well."""
     source, target = resnet(), resnet(6, (1, 2, 1))
     transformation, data = Transformation(source, target, width=width), examples(source, 4)
