@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.activations import hooked, transposed_linear
-from mergelib.align.assignment import Pairs, solve
+from mergelib.align.assignment import Pairs, parts_of, solve
 from mergelib.align.matching import Alignment, check_state
 from mergelib.align.permutations import permute, permute_tensor
 from mergelib.problems.calling import evaluating, run_with
@@ -96,11 +96,7 @@ def _standardised(rows: Tensor) -> Tensor:
 def _agreement(structure: Structure, pairs: Pairs) -> float:
     """Return the mean correlation of permutable units that vary."""
     correlations = [torch.zeros(0)]
-    for axis, a, b in pairs:
-        start = 0
-        for factors, size in structure.part_sizes(axis):
-            x, y = a[start : start + size], b[start : start + size]
-            if any(structure.groups[name].permutable for name in factors):
-                correlations.append((x * y).sum(1)[x.any(1) | y.any(1)].cpu())
-            start += size
+    for factors, x, y in parts_of(structure, pairs):
+        if any(structure.groups[name].permutable for name in factors):
+            correlations.append((x * y).sum(1)[x.any(1) | y.any(1)].cpu())
     return float(torch.cat(correlations).mean())

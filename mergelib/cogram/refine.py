@@ -27,8 +27,6 @@ from mergelib.registry import Needs, procedure
 from mergelib.statedict import (
     StateDict,
     check_compatible,
-    check_keys,
-    check_tensor,
     flatten,
     unflatten,
 )
@@ -65,7 +63,7 @@ def cogram(problem: Problem, settings: CogramSettings) -> Adapted:
     experts = problem.experts
     _check(problem)
     start = _fisher(problem) if problem.start is None else problem.start
-    _check_states(problem, start)
+    check_compatible(start, experts, "start")
     with torch.no_grad():
         network = Network(problem, start, settings.loss)
         before = network.loss()
@@ -171,11 +169,3 @@ def _check(problem: Problem) -> None:
             raise TypeError(f"inputs of task {task!r} are a dictionary, expected one tensor")
         if problem.transform is None and inputs.dtype == torch.uint8:
             raise ValueError(f"inputs of task {task!r} are torch.uint8; pass transform=")
-
-
-def _check_states(problem: Problem, start: StateDict) -> None:
-    weights = problem.model.state_dict()
-    check_keys(weights, start, "start", "the model")
-    for key, tensor in weights.items():
-        check_tensor(key, tensor.to(start[key].dtype), start[key], "start", "the model")
-    check_compatible(start, problem.experts, "start")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mergelib.io import Model, as_state
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
+from mergelib.problems.checks import check_choice
 from mergelib.sail.growth.depth import (
     Depth,
     GrownList,
@@ -25,8 +26,7 @@ from mergelib.sail.growth.width import COPYING, Widening, Width, shuffled_direct
 from mergelib.statedict import StateDict, is_finite
 from mergelib.structure import Structure, structure_of
 
-FIXED = "fixed (input, vocabulary, position or kernel)"
-SHOWN = "visible in the model's output; put a head behind it"
+FIXED = {"fixed": "fixed (input, vocabulary, position or kernel)"}
 
 
 @torch.no_grad()
@@ -148,7 +148,8 @@ def planned(
     _check_choices(width, depth, gap)
     lists = grown_lists(source, target, depth, gap)
     plan = plan_of(source, target, state, lists, width)
-    _check_growth(plan.widening)
+    check_sizes(plan.widening, FIXED)
+    _check_function(plan.widening)
     return plan
 
 
@@ -169,7 +170,13 @@ def plan_of(
     fresh: StateDict = target.state_dict()
     sources = origins(weights, fresh, lists)
     widening = Widening(after, group_sizes(before, after, sources), width)
-    plan = Plan(weights, fresh, lists, widening, sources, _next(source, width))
+    layers = next_layers(source) if width == "aki" else {}
+    if width == "aki" and not layers:
+        raise ValueError(
+            "width 'aki' takes new units from the next layer, but the source has no list of layers "
+            "of one shape; use 'replicate'"
+        )
+    plan = Plan(weights, fresh, lists, widening, sources, layers)
     for key, first in plan.ties.items():
         pair = [mixed(weights, plan.origins[name]) for name in (key, first) if plan.origins[name]]
         if len(pair) == 2 and not torch.equal(*pair):
@@ -180,23 +187,10 @@ def plan_of(
     return plan
 
 
-def _next(source: nn.Module, width: Width) -> dict[str, str]:
-    """Return where new units come from, if from the next layer."""
-    if width != "aki":
-        return {}
-    layers = next_layers(source)
-    if not layers:
-        raise ValueError(
-            "width 'aki' takes new units from the next layer, but the source has no list of layers "
-            "of one shape; use 'replicate'"
-        )
-    return layers
-
-
 def _check_choices(width: str, depth: str | Tensor, gap: float) -> None:
-    for name, choice, kind in (("width", width, Width), ("depth", depth, Depth)):
-        if isinstance(choice, str) and choice not in get_args(kind):
-            raise ValueError(f"unknown {name} {choice!r}; known: {', '.join(get_args(kind))}")
+    check_choice("width", width, get_args(Width))
+    if isinstance(depth, str):
+        check_choice("depth", depth, get_args(Depth))
     if not gap > 0 or (not math.isinf(gap) and (isinstance(depth, Tensor) or depth == "identity")):
         raise ValueError(
             f"gap is {gap}, expected a positive number, and inf if depth is 'identity' or rows"
@@ -254,20 +248,31 @@ def group_sizes(
     return {name: sizes.get(name, group.size) for name, group in after.groups.items()}
 
 
-def _check_growth(widening: Widening) -> None:
-    """Check that every group that grows may do so under this scheme."""
+def check_sizes(widening: Widening, reasons: Mapping[str, str], *, shrinking: bool = False) -> None:
+    """Check that every group that changes may do so; ``reasons`` are of kinds that may not."""
     groups = widening.structure.groups
     for name in filter(widening.grows, groups):
         old, new, group = widening.sizes[name], groups[name].size, groups[name]
-        if group.kind == "fixed" or (not group.permutable and group.within is None):
+        reason = reasons.get(group.kind)
+        if reason is None and shrinking and group.norm != "none":
+            reason = "normalised across its units"
+        if reason is None and not group.permutable and group.within is None:
+            reason = "visible in the model's output; put a head behind it"
+        if reason is not None:
             raise ValueError(
                 f"{name!r} has {old} entries in the source and {new} in the target, but it is "
-                + (FIXED if group.kind == "fixed" else SHOWN)
+                + reason
+                + ("; only hidden units and channels can be shrunk" if shrinking else "")
             )
-        if new < old:
+        if (new > old) == shrinking:
             raise ValueError(
-                f"{name!r} has {new} units in the target, fewer than the source's {old}"
+                f"{name!r} has {new} units in the target, {'more' if shrinking else 'fewer'} than "
+                f"the source's {old}"
             )
+
+
+def _check_function(widening: Widening) -> None:
+    """Check that a scheme that should keep the function does."""
     reason = _obstacle(widening, widening.scheme)
     other: Width = "mean" if widening.scheme == "replicate" else "replicate"
     if reason and not _obstacle(widening, other):

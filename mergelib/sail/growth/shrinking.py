@@ -19,13 +19,11 @@ from mergelib.messages.extras import needs
 from mergelib.problems.calling import evaluating, run_with
 from mergelib.problems.checks import check_finite
 from mergelib.sail.growth.depth import kept_lists
-from mergelib.sail.growth.growing import FIXED, SHOWN, Plan, plan_of
+from mergelib.sail.growth.growing import FIXED, Plan, check_sizes, plan_of
 from mergelib.sail.growth.width import Use
-from mergelib.structure import Group
-from mergelib.structure.groups import Kind
 
-_REASONS: dict[Kind, str] = {
-    "fixed": FIXED,
+_REASONS = {
+    **FIXED,
     "stream": "a residual stream, which all of its blocks write and read",
     "heads": "a number of attention heads",
     "head": "a dimension of attention heads",
@@ -72,40 +70,20 @@ def shrink(
     """
     plan = plan_of(source, target, state, kept_lists(source, target, layers or {}), "replicate")
     groups = plan.widening.structure.groups
-    changed = [group for name, group in groups.items() if plan.widening.grows(name)]
-    for group in changed:
-        _check_group(group, plan.widening.sizes[group.name])
+    check_sizes(plan.widening, _REASONS, shrinking=True)
     mask = None if isinstance(inputs, Tensor) else inputs.get(MASK)
     with evaluating(source):
         inputs_of = watched_inputs(
             source, lambda: run_with(source, plan.weights, inputs), mask, convolutions=True
         )
     maps: dict[tuple[str, Use], Tensor] = {}
-    for group in changed:
+    for group in filter(lambda group: plan.widening.grows(group.name), groups.values()):
         rows = _activations(plan, group.name, inputs_of)
         linear = _reads_directly(plan, group.name, rows, inputs_of)
         write, read = (_mixed if linear else _selected)(rows, group.size)
         maps[group.name, "write"], maps[group.name, "read"] = write, read
     narrowing = replace(plan, widening=plan.widening.replaced(maps))
     return narrowing.state(narrowing.mapped)
-
-
-def _check_group(group: Group, before: int) -> None:
-    """Check that a group consists of hidden units or channels and gets narrower."""
-    if group.size > before:
-        raise ValueError(
-            f"{group.name!r} has {group.size} units in the target, more than the source's {before}"
-        )
-    reason = _REASONS.get(group.kind)
-    if reason is None and group.norm != "none":
-        reason = "normalised across its units"
-    if reason is None and not group.permutable:
-        reason = SHOWN
-    if reason is not None:
-        raise ValueError(
-            f"{group.name!r} has {before} entries in the source and {group.size} in the target, "
-            f"but it is {reason}; only hidden units and channels can be shrunk"
-        )
 
 
 def _activations(plan: Plan, name: str, inputs_of: Mapping[str, Tensor]) -> Tensor:

@@ -362,7 +362,7 @@ def test_ties_and_hugging_face() -> None:
         ({"steps": -1}, "steps is -1"),
         ({"learning_rate": 0.0}, "learning_rate is 0"),
         ({"width": "mean", "noise": 0.1}, "except for 'replicate', 'svd', 'aki'"),
-        ({"depth": "twice"}, "unknown depth 'twice'"),
+        ({"depth": "twice"}, "depth is 'twice'"),
     ],
 )
 def test_misfits_are_named(options: dict[str, Any], message: str) -> None:
