@@ -35,7 +35,6 @@ def train(
     optimiser: Optimizer,
     *,
     schedule: LRScheduler | None = None,
-    penalty: Callable[[nn.Module], Tensor] | None = None,
     radius: float = 0.0,
     clip: float | None = None,
     on_step: Callable[[int, float], object] | None = None,
@@ -48,14 +47,13 @@ def train(
         loss: maps a batch to a scalar with a graph.
         optimiser: over the parameters to train.
         schedule: of the learning rate, advanced once per step.
-        penalty: maps the model to a scalar that is added to the loss.
         radius: ρ of sharpness-aware training (Foret et al., 2021): the gradient is taken at θ + ρ
             g/‖g‖, with g the gradient at θ. This needs two passes; 0 is plain training.
         clip: the largest Euclidean norm of a step's whole gradient.
         on_step: called after each step with its number, from 0, and its loss.
 
     Returns:
-        The loss of every step, penalty included, before the step.
+        The loss of every step, before the step.
 
     Raises:
         FloatingPointError: if the loss is not finite; the step is not taken.
@@ -64,12 +62,9 @@ def train(
     if not radius >= 0:
         raise ValueError(f"radius is {radius}, expected at least 0")
 
-    def whole(batch: Batch) -> Tensor:
-        return loss(batch) if penalty is None else loss(batch) + penalty(model)
-
     losses: list[float] = []
     for step, batch in enumerate(batches):
-        value = whole(batch)
+        value = loss(batch)
         if not torch.isfinite(value):
             rate = optimiser.param_groups[0]["lr"]
             raise FloatingPointError(
@@ -78,7 +73,7 @@ def train(
         optimiser.zero_grad()
         value.backward()
         if radius:
-            _look_around(model, partial(whole, batch), radius)
+            _look_around(model, partial(loss, batch), radius)
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimiser.step()
@@ -163,11 +158,11 @@ def make_optimiser(
     ]
     if name == "sgd":
         return torch.optim.SGD(groups, lr=learning_rate, momentum=momentum)
-    if name == "adam":
-        return torch.optim.Adam(groups, lr=learning_rate, fused=fused)
-    if name == "adamw":
-        return torch.optim.AdamW(groups, lr=learning_rate, fused=fused)
-    raise ValueError(f"unknown optimiser {name!r}; known: {', '.join(OPTIMISERS)}")
+    kinds: dict[str, Callable[..., Optimizer]]
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    if name not in kinds:
+        raise ValueError(f"unknown optimiser {name!r}; known: {', '.join(OPTIMISERS)}")
+    return kinds[name](groups, lr=learning_rate, fused=fused)
 
 
 def warmup_cosine(optimiser: Optimizer, steps: int, warmup: float) -> LambdaLR:

@@ -96,7 +96,7 @@ def evaluate_many(
 
     names = _names(suite, heads, tasks)
     where = next(model.parameters()).device if device is None else torch.device(device)
-    placed = {name: _placed(heads[name], where) for name in names}
+    placed = {name: copy.deepcopy(heads[name]).to(where).eval() for name in names}
     scored = any(task.metric.score is not None for task in suite.tasks.values())
     rows = []
     pairs = candidates.items() if isinstance(candidates, Mapping) else candidates
@@ -107,15 +107,12 @@ def evaluate_many(
             task = suite.tasks[name]
             stored: Split = getattr(task, split)
             part = Split(stored.inputs.to(where), stored.labels.to(where))
-            with evaluating(model, placed[name]):
+            with evaluating(model):
                 row = _evaluated(model, state, placed[name], task, part, autocast, batch_size)
             del part  # free it before the next one is moved
-            if scored:
-                metric = task.metric
-                score = row["score"] if metric.score else row[metric.name]
-                row |= {"metric": metric.name, "score": score}
             rows.append({"candidate": label, "task": name, **row})
-    return pd.DataFrame(rows)
+    columns = ["metric", "score"] if not scored else []
+    return pd.DataFrame(rows).drop(columns=columns)
 
 
 def normalised_accuracy(table: "pd.DataFrame", individual: "pd.DataFrame") -> "pd.Series[float]":
@@ -145,13 +142,6 @@ def _names(
     return names
 
 
-def _placed(head: nn.Module, device: torch.device) -> nn.Module:
-    """Return the head if it is on the device, or a copy that is."""
-    tensors = [*head.parameters(), *head.buffers()]
-    in_place = all(tensor.device == device for tensor in tensors)
-    return head if in_place else copy.deepcopy(head).to(device)
-
-
 @torch.no_grad()
 def _evaluated(
     model: nn.Module,
@@ -162,7 +152,7 @@ def _evaluated(
     autocast: bool,
     batch_size: int,
 ) -> dict[str, Any]:
-    """Return one task's row of the table, with ``score`` if the metric has its own."""
+    """Return one task's row of the table."""
     device = part.labels.device
     correct = torch.zeros((), dtype=torch.long, device=device)
     loss = torch.zeros((), dtype=torch.float64, device=device)
@@ -181,6 +171,7 @@ def _evaluated(
     n = part.labels.numel()
     right = int(correct) if task.metric.of_classes else math.nan
     row = {"accuracy": right / n, "loss": float(loss) / n, "correct": right, "n": n}
-    if task.metric.score is not None:
-        row["score"] = task.metric.score(torch.cat(all_outputs), part.labels.cpu())
-    return row
+    if task.metric.score is None:
+        return {**row, "metric": task.metric.name, "score": row[task.metric.name]}
+    score = task.metric.score(torch.cat(all_outputs), part.labels.cpu())
+    return {**row, "metric": task.metric.name, "score": score}

@@ -63,21 +63,6 @@ def test_a_radius_is_a_length_over_all_parameters() -> None:
         train(pair, [pair], length, optimiser, radius=-1)
 
 
-def test_a_proximal_penalty_moves_the_minimum() -> None:
-    """x²/2 + μ (x - 1)²/2 is least at μ / (1 + μ); the loss returned has the penalty in it."""
-    point, mu = Point(), 3.0
-    losses = train(
-        point,
-        range(200),
-        lambda _: parabola(point),
-        sgd(point, 0.1),
-        penalty=lambda model: 0.5 * mu * (model.at - 1).square().sum(),  # type: ignore[union-attr, operator]
-    )
-    least = mu / (1 + mu)
-    assert point.at.item() == pytest.approx(least)
-    assert losses[-1] == pytest.approx(0.5 * least**2 + 0.5 * mu * (least - 1) ** 2)
-
-
 def test_clipping_bounds_the_length_of_a_step() -> None:
     point = Point(100.0)
     train(

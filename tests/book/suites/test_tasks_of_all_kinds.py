@@ -12,8 +12,8 @@ from sklearn.metrics import matthews_corrcoef
 from torch import Tensor, nn
 
 import mergelib as ml
+from mergebook.suites.families.glue import CORRELATION, MATTHEWS, squared_error
 from mergebook.suites.models import scale_pixels, to_tokens
-from mergelib.evaluation.metrics import CORRELATION, MATTHEWS, squared_error
 from mergelib.evaluation.tasks import LOSS, Split, Suite, Task, as_stored
 
 N, CLASSES = 60, 3
