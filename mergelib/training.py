@@ -1,7 +1,7 @@
 """The one training loop, with its optimisers, schedules and batches.
 
 Fine-tuning, pretraining, multi-task training and CoGraM's kickoff differ only in their batches and
-losses. `shuffled` sets the length in epochs or steps; without a schedule the rate is constant.
+losses. `shuffled` sets the number of steps; without a schedule the rate is constant.
 """
 
 import math
@@ -101,33 +101,15 @@ def _look_around(model: nn.Module, loss: Callable[[], Tensor], radius: float) ->
             parameter.copy_(value)
 
 
-def shuffled(
-    examples: int,
-    batch_size: int,
-    generator: Generator,
-    *,
-    epochs: int | None = None,
-    steps: int | None = None,
-) -> Iterator[Tensor]:
-    """Yield batches of row numbers (int64); every epoch has an order of its own.
+def shuffled(examples: int, batch_size: int, generator: Generator, steps: int) -> Iterator[Tensor]:
+    """Yield this many batches of row numbers (int64); every epoch has an order of its own.
 
-    Args:
-        examples: number of rows.
-        batch_size: rows per batch; the last batch of an epoch may be smaller.
-        generator: draws each order when its epoch begins.
-        epochs: passes over all rows.
-        steps: number of batches, in place of ``epochs``.
-
-    Raises:
-        ValueError: unless exactly one of the two lengths is given.
+    The last batch of an epoch may be smaller. The generator draws each order when its epoch begins.
     """
-    if (epochs is None) == (steps is None):
-        raise ValueError(f"epochs is {epochs} and steps is {steps}: give exactly one of them")
-    left = epochs * math.ceil(examples / batch_size) if epochs is not None else steps or 0
-    while left > 0:
+    while steps > 0:
         order = torch.randperm(examples, generator=generator, device=generator.device)
-        for batch in order.split(batch_size)[:left]:
-            left -= 1
+        for batch in order.split(batch_size)[:steps]:
+            steps -= 1
             yield batch
 
 

@@ -68,7 +68,7 @@ def fine_tune(
     optimiser = recipe.optimiser_of(network)
     train(
         network,
-        shuffled(len(split), recipe.batch_size, generator, epochs=recipe.epochs),
+        shuffled(len(split), recipe.batch_size, generator, recipe.steps(len(split))),
         loss_of_rows(network, head, split, transform, loss),
         optimiser,
         schedule=recipe.schedule_of(optimiser, len(split)),
