@@ -16,7 +16,7 @@ from torch.nn.modules.conv import _ConvNd
 from mergelib.statedict import StateDict
 
 MASK = "attention_mask"
-Hook = Callable[[str, nn.Module, Any], None]  # name, module, and its inputs or output
+Hook = Callable[..., None]
 
 
 @contextmanager
@@ -25,15 +25,14 @@ def hooked(
 ) -> Iterator[None]:
     """Call ``before`` and ``after`` around every run of every module within a ``with`` block.
 
-    They receive the module's name, the module, and its tuple of inputs or its output.
+    They receive the module's name, the module, its tuple of inputs and, afterwards, its output.
     """
     handles = []
     for name, module in model.named_modules():
         if before is not None:
             handles.append(module.register_forward_pre_hook(partial(before, name)))
         if after is not None:
-            call = partial(after, name)
-            handles.append(module.register_forward_hook(lambda m, _, y, call=call: call(m, y)))
+            handles.append(module.register_forward_hook(partial(after, name)))
     try:
         yield
     finally:
@@ -115,7 +114,7 @@ def recalibrate(
 
     Args:
         model: the architecture; it is not changed.
-        state: the merged weights.
+        state: the merged weights; the network runs in their dtypes and on their devices.
         batches: model inputs (a dictionary is passed by name), e.g. a few batches that mix all
             tasks; each batch has the same weight.
 
@@ -123,7 +122,7 @@ def recalibrate(
         ValueError: if the model has no BatchNorm statistics, or there is no batch.
     """
     network = copy.deepcopy(model).eval()
-    network.load_state_dict(dict(state))
+    network.load_state_dict({k: value.detach().clone() for k, value in state.items()}, assign=True)
     norms = _running(network)
     if not norms:
         raise ValueError("the model has no BatchNorm with running statistics")
@@ -131,11 +130,9 @@ def recalibrate(
         norm.reset_running_stats()
         norm.momentum = None  # the plain mean over batches
         norm.train()
-    count = 0
     for batch in batches:
         network(batch) if isinstance(batch, Tensor) else network(**batch)
-        count += 1
-    if not count:
+    if not any(norm.num_batches_tracked for norm in norms):
         raise ValueError("no batch to measure statistics on")
     return {key: value.detach().clone() for key, value in network.state_dict().items()}
 

@@ -67,7 +67,7 @@ def _activations(
     """Return standardised outputs ``(units, inputs · positions)`` by weight key and unit axis."""
     outputs: dict[tuple[str, int], list[Tensor]] = {}
 
-    def keep(name: str, module: nn.Module, output: Any) -> None:
+    def keep(name: str, module: nn.Module, _inputs: Any, output: Tensor) -> None:
         if isinstance(module, _LAYERS + transposed_linear()):
             site = (f"{name}.weight" if name else "weight", _axis(module))
             units = output.detach().movedim(1 if isinstance(module, _CONVOLUTIONS) else -1, 0)

@@ -129,21 +129,20 @@ class Network:
     def layers(self) -> list[Layer]:
         """Return layers with floating tensors in the order of the forward pass, tied ones once."""
         trace = Trace(self)
-        tied = tied_keys(self.model.state_dict())
-        names_of_ties = {*tied, *tied.values()}
+        state = self.model.state_dict()
+        tied = tied_keys(state)
+        owned: dict[str, Tensors] = {}
+        for key, tensor in state.items():
+            if tensor.is_floating_point() and key not in tied:
+                owner, _, name = key.rpartition(".")
+                owned.setdefault(owner, {})[name] = tensor
+        shared = {key.rpartition(".")[0] for pair in tied.items() for key in pair}
         layers = []
-        for name, module in self.model.named_modules():
-            prefix = f"{name}." if name else ""
-            tensors = {
-                key: tensor
-                for key, tensor in _tensors_of(module).items()
-                if tensor.is_floating_point() and prefix + key not in tied
-            }
-            if tensors:
-                untied = not any(prefix + key in names_of_ties for key in tensors)
-                kind = isinstance(module, (nn.Linear, *CONVOLUTIONS))
-                refinable = kind and untied and trace.runs[module] == 1
-                layers.append(Layer(name, module, tensors, refinable))
+        for owner, tensors in owned.items():
+            module = self.model.get_submodule(owner)
+            kind = isinstance(module, (nn.Linear, *CONVOLUTIONS))
+            refinable = kind and owner not in shared and trace.runs[module] == 1
+            layers.append(Layer(owner, module, tensors, refinable))
         places = {module: place for place, module in enumerate(trace.begun)}
         return sorted(layers, key=lambda layer: places.get(layer.module, len(places)))
 
@@ -163,7 +162,7 @@ class Trace:
                 self.input: Tensor = inputs[0].clone()
             self.begun.setdefault(module, len(self._outputs))
 
-        def end(_name: str, module: nn.Module, output: Any) -> None:
+        def end(_name: str, module: nn.Module, _inputs: Any, output: Any) -> None:
             # a copy, because later modules may change it in place
             self._outputs.append((module, tree_map_only(Tensor, torch.clone, output)))
 
@@ -217,9 +216,3 @@ def replayed(
 
 def _double(x: Tensor) -> Tensor:
     return x.double() if x.is_floating_point() else x
-
-
-def _tensors_of(module: nn.Module) -> Tensors:
-    tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-    hidden = module._non_persistent_buffers_set
-    return {name: tensor for name, tensor in tensors if name not in hidden}

@@ -63,7 +63,8 @@ def cogram(problem: Problem, settings: CogramSettings) -> Adapted:
     experts = problem.experts
     _check(problem)
     start = _fisher(problem) if problem.start is None else problem.start
-    check_compatible(start, experts, "start")
+    name, expert = next(iter(experts.items()))
+    check_compatible(expert, {"start": start}, name)
     with torch.no_grad():
         network = Network(problem, start, settings.loss)
         before = network.loss()

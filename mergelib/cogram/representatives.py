@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from mergelib.messages.extras import needs
-from mergelib.problems.checks import check_finite
+from mergelib.problems.checks import check_choice, check_finite, check_positive
 
 KINDS = ("geometric", "arithmetic", "medoid", "kmeans", "batch")
 
@@ -69,12 +69,10 @@ def prototypes(
 
 
 def _check(inputs: Tensor, targets: Tensor, kind: str, per_class: int, epsilon: float) -> None:
-    if kind not in KINDS:
-        raise ValueError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}")
+    check_choice("kind", kind, KINDS)
     if per_class < 1:
         raise ValueError(f"per_class is {per_class}, expected at least 1")
-    if not epsilon > 0:
-        raise ValueError(f"epsilon is {epsilon}, expected a positive number")
+    check_positive("epsilon", epsilon)
     if not inputs.is_floating_point():
         raise ValueError(
             f"inputs are {inputs.dtype}, expected a floating dtype; apply the transform first"
@@ -110,8 +108,7 @@ def _groups(
 ) -> Sequence[Tensor]:
     """Return the rows behind each representative of one class with points ``(N, …)``."""
     if kind == "batch":
-        rows = torch.randperm(len(points), generator=generator)[:per_class]
-        return [row[None] for row in rows]
+        return [*torch.randperm(len(points), generator=generator)[:per_class].split(1)]
     groups = _cluster(points, per_class, seed)
     if kind == "medoid":
         return [group[[_medoid(points[group])]] for group in groups]

@@ -9,6 +9,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
+from mergelib.align.matching import check_state
 from mergelib.io import Model, as_state
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
@@ -23,7 +24,7 @@ from mergelib.sail.growth.depth import (
     origins,
 )
 from mergelib.sail.growth.width import COPYING, Widening, Width, shuffled_directions
-from mergelib.statedict import StateDict, is_finite
+from mergelib.statedict import StateDict
 from mergelib.structure import Structure, structure_of
 
 FIXED = {"fixed": "fixed (input, vocabulary, position or kernel)"}
@@ -163,10 +164,7 @@ def plan_of(
     """Return a plan for these lists of layers; errors are those of `grow`."""
     before, after = structure_of(source), structure_of(target)
     weights = as_state(source if state is None else state)
-    before.check(weights, "state")
-    for key, tensor in weights.items():
-        if tensor.is_floating_point() and not is_finite(tensor):
-            raise ValueError(f"state[{key!r}] contains values that are not finite")
+    check_state(weights, before, "state")
     fresh: StateDict = target.state_dict()
     sources = origins(weights, fresh, lists)
     widening = Widening(after, group_sizes(before, after, sources), width)

@@ -5,7 +5,6 @@ SAIL's Eqs. 8 and 9 in the words of appendix F: W̃ = E_out W R_inᵀ and θ̃^k
 R, and each list of layers one s.
 """
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,9 +102,7 @@ class Descent(Brief):
         parts = rows.tensor_split(math.ceil(len(rows) / self.batch_size))
         device = next(iter(state.values())).device
         batches = (self.examples[part].to(device).inputs for part in parts)
-        network = copy.deepcopy(self.target)  # with the state's dtypes and devices
-        network.load_state_dict({k: value.clone() for k, value in state.items()}, assign=True)
-        measured = recalibrate(network, state, batches)
+        measured = recalibrate(self.target, state, batches)
         statistics = (key for key in state if is_statistic(key) or key.endswith(COUNTER))
         return {**state, **{key: measured[key] for key in statistics}}
 
@@ -170,13 +167,14 @@ def learn_growth(
     check_choice("mode", mode, ("joint", "alone"))
     check_choice("maps", maps, ("sail", "ligo"))
     descent = Descent(target, data, steps, batch_size, learning_rate, loss, seed)
-    numbered = sources if isinstance(sources, Mapping) else _numbered(sources)
-    gamma = _checked_weights(weights, len(numbered))
+    if not isinstance(sources, Mapping):
+        sources = {f"source {number}": source for number, source in enumerate(sources)}
+    gamma = _checked_weights(weights, len(sources))
     options: dict[str, Any] = {"width": width, "depth": depth, "gap": gap, "noise": noise}
     options = {} if maps == "ligo" else options
     options["generator"] = torch.Generator().manual_seed(seed)
     kind = PublishedLiGO if maps == "ligo" else Transformation
-    learned = {name: kind(network, target, **options) for name, network in numbered.items()}
+    learned = {name: kind(network, target, **options) for name, network in sources.items()}
     if mode == "joint":
         history = {"joint": descent.learn(list(learned.values()), gamma)}
     else:
@@ -192,10 +190,6 @@ def learn_growth(
         passes=sum(map(len, history.values())),
         learned=sum(p.numel() for one in learned.values() for p in one.parameters()),
     )
-
-
-def _numbered(sources: Sequence[nn.Module]) -> dict[str, nn.Module]:
-    return {f"source {number}": source for number, source in enumerate(sources)}
 
 
 def _checked_weights(weights: Sequence[float] | Tensor | None, count: int) -> list[float]:

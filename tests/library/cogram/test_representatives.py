@@ -171,7 +171,7 @@ def test_dtypes_are_kept_and_seeds_repeat(kind: str, dtype: torch.dtype) -> None
         ({"targets": torch.zeros(30)}, "need clusters of at least 1, got None"),
         ({"targets": torch.zeros(30), "clusters": 0}, "need clusters of at least 1, got 0"),
         ({"clusters": 2}, "clusters is 2, but integer targets are classes"),
-        ({"kind": "mean"}, "unknown kind 'mean'; known: geometric"),
+        ({"kind": "mean"}, "kind is 'mean', expected 'geometric'"),
         ({"per_class": 0}, "per_class is 0"),
         ({"epsilon": 0.0}, "epsilon is 0"),
     ],
