@@ -2,20 +2,20 @@
 
 import copy
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from mergelib.problems.calling import run_with
+from mergelib.problems.examples import MASK, Inputs
 from mergelib.statedict import StateDict
 
-MASK = "attention_mask"
 Hook = Callable[..., None]
 
 
@@ -42,33 +42,16 @@ def hooked(
 
 @torch.no_grad()
 def layer_inputs(
-    model: nn.Module, inputs: Tensor | Mapping[str, Tensor], state: StateDict | None = None
+    model: nn.Module, inputs: Inputs, state: StateDict | None = None, *, convolutions: bool = False
 ) -> dict[str, Tensor]:
     """Return the inputs of every linear layer: key of the weight to rows ``(count, n)``.
 
     Positions of a sequence are rows; padding, where ``attention_mask`` is 0, is left out. The model
     runs in its own mode, with ``state`` in place of its weights if given; a dictionary of inputs is
-    passed by name.
+    passed by name. With ``convolutions``, theirs are included: rows are positions, columns
+    channels.
     """
-    weights = {} if state is None else dict(state)
-    if isinstance(inputs, Tensor):
-        return watched_inputs(model, lambda: functional_call(model, weights, (inputs,)))
-    mask = inputs.get(MASK)
-    return watched_inputs(model, lambda: functional_call(model, weights, (), dict(inputs)), mask)
-
-
-@torch.no_grad()
-def watched_inputs(
-    model: nn.Module,
-    run: Callable[[], object],
-    mask: Tensor | None = None,
-    *,
-    convolutions: bool = False,
-) -> dict[str, Tensor]:
-    """Return the `layer_inputs` of any run of the model, with its attention mask.
-
-    With ``convolutions``, theirs are included: rows are positions, columns channels.
-    """
+    mask = None if isinstance(inputs, Tensor) else inputs.get(MASK)
     seen: dict[str, Tensor] = {}
     kinds: tuple[type[nn.Module], ...] = (nn.Linear, *transposed_linear())
     kinds += (_ConvNd,) if convolutions else ()
@@ -85,7 +68,7 @@ def watched_inputs(
             seen[key] = x.flatten(0, -2)
 
     with hooked(model, before=keep):
-        run()
+        run_with(model, state or {}, inputs)
     return seen
 
 
@@ -104,9 +87,7 @@ def normalising_by_batch(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def recalibrate(
-    model: nn.Module, state: StateDict, batches: Iterable[Tensor | Mapping[str, Tensor]]
-) -> dict[str, Tensor]:
+def recalibrate(model: nn.Module, state: StateDict, batches: Iterable[Inputs]) -> dict[str, Tensor]:
     """Return the state with BatchNorm's statistics measured again, on unlabelled inputs.
 
     A merged network's activations have other means and smaller variances than its experts' (Jordan

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mergelib.activations import transposed_linear, watched_inputs
+from mergelib.activations import layer_inputs, transposed_linear
 from mergelib.problems.calling import (
     Transform,
     evaluating,
-    run_with,
     tied_names,
     transform_of,
     transformed,
 )
 from mergelib.problems.checks import check_finite, check_positive
-from mergelib.problems.examples import MASK, Examples, Inputs, as_examples
+from mergelib.problems.examples import Examples, Inputs, as_examples
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted, averaged, complete
 from mergelib.progress import progress
@@ -146,12 +145,7 @@ def layer_grams(
     with evaluating(model):
         for batch in as_examples(inputs).batches(batch_size):
             x = transformed(batch.to(device).inputs, transform)
-            mask = None if isinstance(x, Tensor) else x.get(MASK)
-
-            def run(x: Inputs = x) -> object:
-                return run_with(model, weights, x)
-
-            for key, values in watched_inputs(model, run, mask).items():
+            for key, values in layer_inputs(model, x, weights).items():
                 if key not in shared:
                     name = key + TRANSPOSED if key in turned else key
                     grams[name] = grams.get(name, 0) + (values.T @ values).double()

@@ -60,7 +60,7 @@ def depth_rows(scheme: Depth, source: int, target: int, gap: float = math.inf) -
 
 
 def grown_lists(
-    source: nn.Module, target: nn.Module, depth: Depth | Tensor, gap: float
+    source: nn.Module, target: nn.Module, depth: Depth, gap: float
 ) -> dict[str, GrownList]:
     """Return the outermost lists of modules whose length changes, by path."""
     return _lists(source, target, partial(_grown_rows, depth, gap))
@@ -186,24 +186,16 @@ def _lists(
 
 
 def _grown_rows(
-    depth: Depth | Tensor, gap: float, path: str, first: int, source: int, target: int
+    depth: Depth, gap: float, path: str, first: int, source: int, target: int
 ) -> Tensor:
-    if isinstance(depth, str) and target < source:
+    if target < source:
         raise ValueError(
             f"{path!r} has {target} layers in the target, fewer than the source's {source}; to "
-            "choose among them use shrink, or give rows for depth"
+            "choose among them use shrink"
         )
-    sizes = target - first, source - first
-    if isinstance(depth, Tensor):
-        if depth.shape != sizes:
-            raise ValueError(
-                f"depth has the shape {tuple(depth.shape)}, but {path!r} takes {sizes[0]} layers "
-                f"from {sizes[1]}"
-            )
-        return depth
-    if sizes[1] < 1 and depth != "identity":
+    if source - first < 1 and depth != "identity":
         raise ValueError(f"{path!r} has no layer that depth {depth!r} could repeat")
-    return depth_rows(depth, max(sizes[1], 0), sizes[0], gap)
+    return depth_rows(depth, max(source - first, 0), target - first, gap)
 
 
 def _kept_rows(

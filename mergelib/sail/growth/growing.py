@@ -37,7 +37,7 @@ def grow(
     *,
     state: Model | None = None,
     width: Width = "replicate",
-    depth: Depth | Tensor = "identity",
+    depth: Depth = "identity",
     gap: float = math.inf,
     noise: float = 0.0,
     generator: torch.Generator | None = None,
@@ -59,8 +59,7 @@ def grow(
         depth: how longer lists of layers are filled. ``"identity"`` adds layers with closed
             residual branches, which keeps the function; ``"stack"``, ``"stack_top"``,
             ``"interlace"`` and ``"interpolate"`` follow Eq. 9, see
-            `mergelib.sail.growth.depth.depth_rows`. A tensor (target layers, source layers) gives
-            the rows directly; lists may then also get shorter.
+            `mergelib.sail.growth.depth.depth_rows`.
         gap: of the softmax over Eq. 9's rows; by default there is none.
         noise: for ``"replicate"``, ``"svd"`` and the streams of ``"aki"``: standard deviation,
             relative to a weight's root mean square, of noise on copies that cancels in their sum.
@@ -142,7 +141,7 @@ def planned(
     *,
     state: Model | None,
     width: Width,
-    depth: Depth | Tensor,
+    depth: Depth,
     gap: float,
 ) -> Plan:
     """Return the plan that `grow` follows; see there for arguments and errors."""
@@ -185,13 +184,12 @@ def plan_of(
     return plan
 
 
-def _check_choices(width: str, depth: str | Tensor, gap: float) -> None:
+def _check_choices(width: str, depth: str, gap: float) -> None:
     check_choice("width", width, get_args(Width))
-    if isinstance(depth, str):
-        check_choice("depth", depth, get_args(Depth))
-    if not gap > 0 or (not math.isinf(gap) and (isinstance(depth, Tensor) or depth == "identity")):
+    check_choice("depth", depth, get_args(Depth))
+    if not gap > 0 or (not math.isinf(gap) and depth == "identity"):
         raise ValueError(
-            f"gap is {gap}, expected a positive number, and inf if depth is 'identity' or rows"
+            f"gap is {gap}, expected a positive number, and inf if depth is 'identity'"
         )
 
 

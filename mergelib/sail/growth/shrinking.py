@@ -13,10 +13,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from mergelib.activations import MASK, watched_inputs
+from mergelib.activations import layer_inputs
 from mergelib.io import Model
 from mergelib.messages.extras import needs
-from mergelib.problems.calling import evaluating, run_with
+from mergelib.problems.calling import evaluating
 from mergelib.problems.checks import check_finite
 from mergelib.sail.growth.depth import kept_lists
 from mergelib.sail.growth.growing import FIXED, Plan, check_sizes, plan_of
@@ -71,11 +71,8 @@ def shrink(
     plan = plan_of(source, target, state, kept_lists(source, target, layers or {}), "replicate")
     groups = plan.widening.structure.groups
     check_sizes(plan.widening, _REASONS, shrinking=True)
-    mask = None if isinstance(inputs, Tensor) else inputs.get(MASK)
     with evaluating(source):
-        inputs_of = watched_inputs(
-            source, lambda: run_with(source, plan.weights, inputs), mask, convolutions=True
-        )
+        inputs_of = layer_inputs(source, inputs, plan.weights, convolutions=True)
     maps: dict[tuple[str, Use], Tensor] = {}
     for group in filter(lambda group: plan.widening.grows(group.name), groups.values()):
         rows = _activations(plan, group.name, inputs_of)

@@ -319,7 +319,7 @@ def test_copies_part_by_noise_alone(width: Width, recwarn: pytest.WarningsRecord
 def test_a_known_optimum_is_found() -> None:
     """Logits must learn which of two layers the target's data were labelled by."""
     source, target = gpt(16, 2, 2), gpt(16, 3, 2)
-    ml_state = ml.grow(source, target, depth=torch.tensor([[1.0, 0], [0, 1], [0, 1]]))
+    ml_state = ml.grow(source, target, depth="stack_top")
     x = inputs(source)
     labels = call_with(target, ml_state, x).detach()
 
