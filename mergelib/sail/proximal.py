@@ -44,8 +44,6 @@ class Proximal(Brief):
 
     weights: Tensor  # γ, ``(n,)``, float64, of sum 1
     squared_distance: float  # ½ γᵀHγ, the predicted squared distance of θ^P to the target
-    support: tuple[int, ...]  # sources with a nonzero weight
-    euclidean: bool  # H is positive semidefinite on vectors of sum 0: a minimum, not a saddle point
     notes: tuple[str, ...] = ()  # sentences that qualify the weights
 
 
@@ -123,8 +121,7 @@ def proximal_weights(
         notes.append(NEGATIVE)
     if not _are_squares(squared_to_target.double(), squared_pairwise.double()):
         notes.append(IMPOSSIBLE)
-    support = tuple(weights.nonzero().flatten().tolist())
-    return Proximal(weights, squared, support, euclidean, tuple(notes))
+    return Proximal(weights, squared, tuple(notes))
 
 
 def oracle_gamma(
@@ -174,8 +171,7 @@ def weights_from_samples(
         return result
     uniform = torch.full_like(result.weights, 1 / len(sources))
     squared = float(uniform @ interactions(table[0, 1:], table[1:, 1:]) @ uniform) / 2
-    notes = (*result.notes, SAME.format(permutations, each))
-    return Proximal(uniform, squared, tuple(range(len(sources))), result.euclidean, notes)
+    return Proximal(uniform, squared, (*result.notes, SAME.format(permutations, each)))
 
 
 def _curvatures(matrix: Tensor) -> Tensor:

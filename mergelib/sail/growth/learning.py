@@ -44,8 +44,6 @@ class LearnedGrowth(Brief):
     state: dict[str, Tensor]  # Σ γ_i T_i(θ_i), the initial weights of the target
     states: dict[str, dict[str, Tensor]]  # source to T_i(θ_i)
     history: "pd.DataFrame"  # loss before every step; a column per source, or one called "joint"
-    passes: int  # forward and backward passes of the target over all sources
-    learned: int  # number of learned parameters
 
 
 @dataclass(frozen=True, repr=False)
@@ -187,8 +185,6 @@ def learn_growth(
         descent.settled(average) if len(states) > 1 else next(iter(states.values())),
         states,
         pd.DataFrame(history),
-        passes=sum(map(len, history.values())),
-        learned=sum(p.numel() for one in learned.values() for p in one.parameters()),
     )
 
 
