@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 Batch = TypeVar("Batch")
-OPTIMISERS = ("adamw", "adam", "sgd")
 TINY = 1e-12  # beside the length of a gradient
 
 
@@ -138,13 +137,14 @@ def make_optimiser(
         {"params": [p for p in moving if p.dim() > 1], "weight_decay": weight_decay},
         {"params": [p for p in moving if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    if name == "sgd":
-        return torch.optim.SGD(groups, lr=learning_rate, momentum=momentum)
-    kinds: dict[str, Callable[..., Optimizer]]
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    kinds: dict[str, Callable[..., Optimizer]] = {
+        "adamw": partial(torch.optim.AdamW, fused=fused),
+        "adam": partial(torch.optim.Adam, fused=fused),
+        "sgd": partial(torch.optim.SGD, momentum=momentum),
+    }
     if name not in kinds:
-        raise ValueError(f"unknown optimiser {name!r}; known: {', '.join(OPTIMISERS)}")
-    return kinds[name](groups, lr=learning_rate, fused=fused)
+        raise ValueError(f"unknown optimiser {name!r}; known: {', '.join(kinds)}")
+    return kinds[name](groups, lr=learning_rate)
 
 
 def warmup_cosine(optimiser: Optimizer, steps: int, warmup: float) -> LambdaLR:

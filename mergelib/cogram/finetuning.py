@@ -13,15 +13,13 @@ from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from mergelib.problems.calling import Transform
-from mergelib.problems.checks import check_choice, check_positive, check_steps, check_tasks
+from mergelib.problems.checks import check_positive, check_steps, check_tasks
 from mergelib.problems.examples import read_examples
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted
 from mergelib.procedures.multitask import descend
 from mergelib.statedict import StateDict, check_compatible
 from mergelib.training import make_optimiser
-
-OPTIMISERS = ("adam", "sgd")
 
 
 def kickoff(
@@ -67,7 +65,7 @@ def fine_tune(
         heads: task to the module that turns the model's output into logits; not trained.
         learning_rate: positive.
         epochs: number of epochs; 20 in the paper.
-        optimiser: ``"adam"`` (Kingma & Ba, 2015) or ``"sgd"``.
+        optimiser: ``"adam"`` (Kingma & Ba, 2015), ``"adamw"`` or ``"sgd"``.
         momentum: μ of SGD, 0 <= μ < 1.
         clip: largest gradient norm of a step; None for no clipping.
         batch_size: at most this many examples of each task per step.
@@ -94,7 +92,6 @@ def fine_tune(
     check_positive("learning_rate", learning_rate)
     if epochs < 0:
         raise ValueError(f"epochs is {epochs}, expected at least 0")
-    check_choice("optimiser", optimiser, OPTIMISERS)
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum is {momentum}, expected 0 <= momentum < 1")
     if clip is not None:

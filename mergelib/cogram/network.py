@@ -85,8 +85,7 @@ class Network:
             for task, examples in data.items()
         ]
         self.inputs = torch.cat([_double(x.to(device)) for x in ready if isinstance(x, Tensor)])
-        labels = [examples.labels for examples in data.values()]
-        self.targets = [_double(targets.to(device)) for targets in labels if targets is not None]
+        self.targets = [_double(examples.pair[1].to(device)) for examples in data.values()]
         self.heads = [copy.deepcopy(heads[task]).double().eval().to(device) for task in data]
         self.sizes = dict(zip(data, map(len, ready), strict=True))
         self.entropy = loss == "cross_entropy"

@@ -15,6 +15,7 @@ from torch.func import functional_call
 
 from mergelib.evaluation.tasks import Split, Suite, Task
 from mergelib.problems.calling import evaluating
+from mergelib.problems.checks import check_tasks
 from mergelib.progress import progress
 from mergelib.statedict import StateDict, check_compatible
 
@@ -94,7 +95,9 @@ def evaluate_many(
     """
     import pandas as pd
 
-    names = _names(suite, heads, tasks)
+    names = list(suite.tasks) if tasks is None else tasks
+    check_tasks(dict.fromkeys(names), suite.tasks, f"place in {suite.name}")
+    check_tasks(dict.fromkeys(names), heads, "head")
     where = next(model.parameters()).device if device is None else torch.device(device)
     placed = {name: copy.deepcopy(heads[name]).to(where).eval() for name in names}
     scored = any(task.metric.score is not None for task in suite.tasks.values())
@@ -111,8 +114,8 @@ def evaluate_many(
                 row = _evaluated(model, state, placed[name], task, part, autocast, batch_size)
             del part  # free it before the next one is moved
             rows.append({"candidate": label, "task": name, **row})
-    columns = ["metric", "score"] if not scored else []
-    return pd.DataFrame(rows).drop(columns=columns)
+    table = pd.DataFrame(rows)
+    return table if scored else table.drop(columns=["metric", "score"], errors="ignore")
 
 
 def normalised_accuracy(table: "pd.DataFrame", individual: "pd.DataFrame") -> "pd.Series[float]":
@@ -128,18 +131,6 @@ def has_bfloat16(device: torch.device) -> bool:
             return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, check, bool)() for check in checks)
-
-
-def _names(
-    suite: Suite, heads: Mapping[str, nn.Module], tasks: Sequence[str] | None
-) -> Sequence[str]:
-    names = list(suite.tasks) if tasks is None else tasks
-    for name in names:
-        if name not in suite.tasks:
-            raise ValueError(f"unknown task {name!r}; {suite.name} has: {', '.join(suite.tasks)}")
-        if name not in heads:
-            raise ValueError(f"task {name!r} has no head; heads exist for: {', '.join(heads)}")
-    return names
 
 
 @torch.no_grad()
@@ -172,6 +163,6 @@ def _evaluated(
     right = int(correct) if task.metric.of_classes else math.nan
     row = {"accuracy": right / n, "loss": float(loss) / n, "correct": right, "n": n}
     if task.metric.score is None:
-        return {**row, "metric": task.metric.name, "score": row[task.metric.name]}
+        return {**row, "metric": task.metric.name, "score": row.get(task.metric.name)}
     score = task.metric.score(torch.cat(all_outputs), part.labels.cpu())
     return {**row, "metric": task.metric.name, "score": score}

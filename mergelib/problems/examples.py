@@ -48,6 +48,14 @@ class Examples(Brief):
         """The same examples without labels."""
         return Examples(self.inputs)
 
+    @property
+    def pair(self) -> "tuple[Tensor | Examples, Tensor]":
+        """Inputs and labels, which can be indexed by rows and moved; ValueError without labels."""
+        if self.labels is None:
+            raise ValueError("these examples have no labels")
+        inputs = self.inputs if isinstance(self.inputs, Tensor) else self.unlabelled
+        return inputs, self.labels
+
     def to(self, device: torch.device | str) -> "Examples":
         """Return the examples on a device."""
         return self._each(lambda x: x.to(device))

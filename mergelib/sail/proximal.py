@@ -104,12 +104,13 @@ def proximal_weights(
     matrix = interactions(squared_to_target, squared_pairwise)
     scale = float(matrix.abs().max())
     unit = matrix / scale if scale > 0 else matrix
-    flat = _curvatures(unit)
-    euclidean = bool((flat >= -NEGLIGIBLE).all())
+    centre = torch.eye(len(unit), dtype=unit.dtype) - 1 / len(unit)
+    curvatures = torch.linalg.eigvalsh(centre @ unit @ centre)  # one is 0, along (1, …, 1)
+    euclidean = bool((curvatures >= -NEGLIGIBLE).all())
     notes = [] if euclidean else [INDEFINITE]
     if constraint == "affine":
         weights = _affine(unit, euclidean)
-        if bool((flat.abs() <= NEGLIGIBLE).any()):
+        if int((curvatures.abs() <= NEGLIGIBLE).sum()) > 1:
             notes.append(NOT_UNIQUE)
     elif len(unit) <= ENUMERATED:
         weights = _enumerated(unit)
@@ -172,16 +173,6 @@ def weights_from_samples(
     uniform = torch.full_like(result.weights, 1 / len(sources))
     squared = float(uniform @ interactions(table[0, 1:], table[1:, 1:]) @ uniform) / 2
     return Proximal(uniform, squared, (*result.notes, SAME.format(permutations, each)))
-
-
-def _curvatures(matrix: Tensor) -> Tensor:
-    """Return the eigenvalues of H on directions of sum 0, ``(n − 1,)``."""
-    count = len(matrix)
-    basis = torch.linalg.qr(
-        torch.cat([matrix.new_ones(count, 1), torch.eye(count, count - 1, dtype=matrix.dtype)], 1)
-    ).Q[:, 1:]
-    values: Tensor = torch.linalg.eigvalsh(basis.T @ matrix @ basis)
-    return values
 
 
 def _stationary(matrices: Tensor) -> Tensor:

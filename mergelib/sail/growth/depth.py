@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.messages.brief import Brief
-from mergelib.statedict import is_statistic
+from mergelib.statedict import check_keys, is_statistic
 from mergelib.structure import Structure
 
 Depth = Literal["identity", "stack", "interlace", "interpolate", "stack_top"]
@@ -87,17 +87,11 @@ def origins(
     source: Iterable[str], target: Iterable[str], lists: Mapping[str, GrownList]
 ) -> dict[str, Origin]:
     """Return the source entries and weights from which every target entry is made."""
-    keys = set(source)
     parts = {key: _origin(key, lists) for key in target}
-    missing = [key for key, origin in parts.items() if not {k for k, _ in origin} <= keys]
-    unlisted = (key for key in keys if not any(_inside(key, path) for path in lists))
-    extra = sorted(key for key in unlisted if key not in parts)
-    for unmatched, has, lacks in ((missing, "target", "source"), (extra, "source", "target")):
-        if unmatched:
-            raise ValueError(
-                f"the {has} has {unmatched[0]!r} and the {lacks} does not; only widths and "
-                "the numbers of layers in lists may differ"
-            )
+    needed = {name: None for origin in parts.values() for name, _ in origin}
+    fixed = {key for key in source if not any(_inside(key, path) for path in lists)}
+    what = "the target; only widths and the numbers of layers in lists may differ"
+    check_keys(needed, fixed | (needed.keys() & set(source)), "the source", what)
     return parts
 
 

@@ -35,9 +35,8 @@ class Block(NamedTuple):
     """Groups that share one map."""
 
     groups: tuple[str, ...]  # whose product grows: heads with their dimensions, or a single group
-    writer: tuple[str, int] | None = (
-        None  # module and index of queries or keys, which have own maps
-    )
+    # module and index of queries or keys, which have maps of their own
+    writer: tuple[str, int] | None = None
 
 
 class BlockWidening(Widening):

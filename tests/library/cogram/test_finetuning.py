@@ -170,7 +170,7 @@ NAN = (torch.full((4, 6), torch.nan), torch.zeros(4, dtype=torch.long))
         ({"factor": 0.0}, "factor is 0"),
         ({"learning_rate": -1.0}, "learning_rate is -1.0"),
         ({"learning_rate": torch.nan}, "learning_rate is nan"),
-        ({"optimiser": "lbfgs"}, "optimiser is 'lbfgs', expected 'adam' or 'sgd'"),
+        ({"optimiser": "lbfgs"}, "unknown optimiser 'lbfgs'; known: adamw, adam, sgd"),
         ({"momentum": 1.0}, "momentum is 1.0"),
         ({"clip": 0.0}, "clip is 0"),
         ({"batch_size": 0}, "batch_size is 0"),
