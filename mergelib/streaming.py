@@ -39,10 +39,10 @@ from mergelib.io import (
     staged,
     write_tensors,
 )
-from mergelib.merging import Group, IsMatrix, Source, merge_tensors
+from mergelib.merging import Group, IsMatrix, compare, merge_tensors
 from mergelib.messages.refusals import check_device
 from mergelib.messages.warned import warn
-from mergelib.parts import Missing, Parts, Patterns, select
+from mergelib.parts import Missing, Parts, Patterns
 from mergelib.progress import progress
 from mergelib.registry import Method, get_method
 from mergelib.statedict import StateDict, is_matrix, named, names_table
@@ -52,17 +52,6 @@ T = TypeVar("T")
 _PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 # What another program noted of the weights' bytes, which is true of the base and not of the result.
 _HASH = re.compile(r"hash|sha_?\d|md5|crc|checksum", re.IGNORECASE)
-
-
-def _in_files(
-    experts: Mapping[str, Checkpoint], pretrained: Checkpoint | None, parts: Parts
-) -> Source:
-    """Compare checkpoints by their headers and return them as a `Source`."""
-    layouts = {name: checkpoint.layout for name, checkpoint in experts.items()}
-    reference = next(iter(experts.values())) if pretrained is None else pretrained
-    base = None if pretrained is None else pretrained.layout
-    aliases = reference.tied
-    return Source(experts, pretrained, select(layouts, base, parts, tied=aliases), aliases)
 
 
 @torch.no_grad()
@@ -136,9 +125,8 @@ def merge_files(
     memory = Memory()
     base = None if pretrained is None else Checkpoint(pretrained, memory=memory)
     checkpoints = {n: Checkpoint(path, memory=memory) for n, path in named(experts).items()}
-    source = _in_files(checkpoints, base, parts)
-    source.check_companions(checkpoints, base)
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
+    source = compare(checkpoints, base, parts, inputs)
     reference = next(iter(inputs.values()))
     output, single = Path(output), Path(output).suffix == ".safetensors"
     if single and max_shard_size is not None:

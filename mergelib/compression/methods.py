@@ -4,39 +4,22 @@ Each returns shared parts and parts per task, made from task vectors τ_t = θ_t
 for CART); `RESTORE` holds the functions that rebuild an expert.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from mergelib.compression.packing import pack, unpack
-from mergelib.merging import in_memory, is_weight, merge_checked, tied_keys
-from mergelib.merging.applying import explain_not_finite
+from mergelib.merging import compare, merge_checked, tied_keys, weights_of
 from mergelib.numerics.linalg import truncated_svd
 from mergelib.registry import compression
 from mergelib.rules.low_rank import rank_of
 from mergelib.rules.masks import uses
-from mergelib.statedict import StateDict, is_finite, is_matrix, is_statistic
+from mergelib.statedict import StateDict, is_matrix, is_statistic
 
 Parts = dict[str, dict[str, Tensor]]
 Result = tuple[Parts, dict[str, Parts]]
-
-
-def _weights(
-    experts: Mapping[str, StateDict], pretrained: StateDict | None
-) -> Iterator[tuple[str, list[Tensor], Tensor | None]]:
-    """Yield key, experts' and pretrained tensor of each untied floating entry, at least float32."""
-    source = in_memory(experts, pretrained)
-    for key in source:
-        group, base = source.load(key)
-        if key in source.aliases or not is_weight(key, group[0]):
-            continue
-        tensors = [*group] if base is None else [*group, base]
-        if not all(map(is_finite, tensors)):
-            raise ValueError(explain_not_finite(key, source.names, group, base))
-        dtype = torch.promote_types(group[0].dtype, torch.float32)
-        yield key, [tensor.to(dtype) for tensor in group], None if base is None else base.to(dtype)
 
 
 def _copies(state: StateDict) -> dict[str, Tensor]:
@@ -58,7 +41,7 @@ def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
     shared: Parts = {"pretrained": _copies(pretrained), "elected": {}}
     per_task: dict[str, Parts] = {task: {"mask": {}} for task in experts}
     sizes = dict.fromkeys(experts, (0.0, 0.0))
-    for key, tuned, base in _weights(experts, pretrained):
+    for key, (tuned, base) in weights_of(compare(experts, pretrained)):
         assert base is not None
         if is_statistic(key):
             for task, expert in experts.items():
@@ -109,7 +92,7 @@ def tall_masks(
     merged = merge_checked(base, experts, pretrained, scale=1.0, **options)
     shared: Parts = {"pretrained": _copies(pretrained), "merged": {}}
     per_task: dict[str, Parts] = {task: {"mask": {}} for task in experts}
-    for key, tuned, origin in _weights(experts, pretrained):
+    for key, (tuned, origin) in weights_of(compare(experts, pretrained)):
         assert origin is not None
         total = merged[key].to(origin.dtype) - origin
         shared["merged"][key] = total.to(pretrained[key].dtype)
@@ -159,7 +142,7 @@ def cart_indexing(
     average = merge_checked("average", experts)
     shared: Parts = {"average": _copies(average)}
     per_task: dict[str, Parts] = {task: {"left": {}, "right": {}, "rest": {}} for task in experts}
-    for key, tuned, _ in _weights(experts, None):
+    for key, (tuned, _) in weights_of(compare(experts, None)):
         reference = average[key]
         if not is_matrix(key, reference):
             continue

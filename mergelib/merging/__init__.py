@@ -5,8 +5,9 @@ ties, and passes chunks that fit the cache to element-wise rules. `merge` runs i
 memory and `mergelib.merge_files` on files, so both agree bit for bit.
 """
 
-from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from mergelib.merging.applying import (
     apply_rule,
     dtypes,
     explain_not_finite,
+    not_finite,
     own_seed,
     precision,
 )
@@ -35,6 +37,7 @@ from mergelib.registry import Method, get_method
 from mergelib.statedict import (
     FLOATS,
     StateDict,
+    is_finite,
     is_matrix,
     is_statistic,
     layout_of,
@@ -83,16 +86,29 @@ class Source(Brief):
         return iter(self.selection.keys)
 
     def check(self, *, parts: bool = True) -> None:
-        """Raise ``ValueError`` for integers or ties that differ between models."""
-        check_agreement(self.models, self.selection.merged, self.aliases, parts=parts)
+        """Raise ``ValueError`` for integers or ties that differ, which cannot be merged."""
+        models, merged = self.models, self.selection.merged
+        check_integers(models, merged, self.aliases.keys(), parts=parts)
+        check_ties(models, {name: tied_keys(model) for name, model in models.items()}, merged)
 
-    def check_companions(
-        self, experts: Mapping[str, object], pretrained: object | None = None
-    ) -> None:
-        """Compare the files beside weights, of models as the caller gave them."""
-        models = experts if pretrained is None else {"pretrained": pretrained, **experts}
-        layout = layout_of(self.reference)
-        check_companions(models, layout, self.selection.merged, {*self.selection.keys})
+    def look_through(self) -> None:
+        """Refuse values that are not finite, and warn about models that are unrelated or equal."""
+        watch = Watch(self.names, pretrained=self.pretrained is not None)
+        models = {name: self.models[name] for name in watch.names}
+        for key, kind in layout_of(self.reference).items():
+            if not is_weight(key, kind):
+                continue
+            read = partial(_read_finite, models, key)
+            if key in self.selection.merged and key not in self.aliases:
+                watch.add(read)
+            else:
+                for number in range(len(models)):
+                    read(number)
+        watch.tell()
+
+    def matrices(self, decide: IsMatrix) -> Matrices:
+        """Return the predicate of what low-rank methods treat as a matrix in these models."""
+        return Matrices(decide, layout_of(self.reference), self.kinds)
 
     def load(self, key: str) -> Group:
         """Return one key's tensors: the experts' and the pretrained model's."""
@@ -100,29 +116,41 @@ class Source(Brief):
         return [expert[key] for expert in self.experts.values()], pretrained
 
 
-def in_memory(
-    experts: Mapping[str, StateDict], pretrained: StateDict | None, parts: Parts | None = None
+def compare(
+    experts: Mapping[str, StateDict],
+    pretrained: StateDict | None,
+    parts: Parts | None = None,
+    given: Mapping[str, object] | None = None,
 ) -> Source:
-    """Return state dicts in memory as a `Source`; raises what `mergelib.parts.select` raises."""
-    reference = next(iter(experts.values())) if pretrained is None else pretrained
-    for name, model in {"pretrained": pretrained, **experts}.items():
-        if isinstance(model, Mapping):
+    """Compare models, in memory or files, by keys, shapes and dtypes, and return a `Source`.
+
+    The files beside ``given``, the models as the caller gave them, are compared as well. It raises
+    what `mergelib.parts.select` and `mergelib.inspection.companions.check_companions` raise.
+    """
+    models = {**({} if pretrained is None else {"pretrained": pretrained}), **experts}
+    for name, model in models.items():
+        statedict.check_mapping(model, name)
+        if layout_of(model) is model:
             statedict.check_values(name, model)
-    aliases = tied_keys(reference) if isinstance(reference, Mapping) else {}
-    selection = select(experts, pretrained, parts, tied=aliases)
-    return Source(experts, pretrained, selection, aliases)
+    reference = next(iter(models.values()))
+    aliases = tied_keys(reference)
+    layouts = {name: layout_of(model) for name, model in experts.items()}
+    base = None if pretrained is None else layout_of(pretrained)
+    selection = select(layouts, base, parts, tied=aliases)
+    known = {name: model for name, model in (given or {}).items() if model is not None}
+    if known:
+        kept = {*selection.keys}
+        check_companions(known, layout_of(reference), selection.merged, kept)
+    return Source(experts, pretrained, selection, aliases, kinds_of(known.values()))
 
 
-def check_agreement(
-    models: Mapping[str, StateDict],
-    merged: Set[str],
-    aliases: Mapping[str, str],
-    *,
-    parts: bool = True,
-) -> None:
-    """Raise ``ValueError`` if models differ in integers or ties, which cannot be merged."""
-    check_integers(models, merged, aliases.keys(), parts=parts)
-    check_ties(models, {name: tied_keys(model) for name, model in models.items()}, merged)
+def _read_finite(models: Mapping[str, StateDict], key: str, number: int) -> Tensor:
+    """Return a model's tensor; ``ValueError``, naming the model, unless it is finite."""
+    name, state = list(models.items())[number]
+    tensor = state[key]
+    if not is_finite(tensor):
+        raise ValueError(not_finite(f"{name}[{key!r}]", tensor))
+    return tensor
 
 
 def tied_keys(state: StateDict) -> dict[str, str]:
@@ -199,9 +227,8 @@ def merge(
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     base = None if pretrained is None else as_state(pretrained)
     models = named(experts)
-    source = in_memory(as_states(models), base, Parts(include, exclude, missing))
-    source.check_companions(models, pretrained)
-    source = replace(source, kinds=kinds_of([pretrained, *models.values()]))
+    parts = Parts(include, exclude, missing)
+    source = compare(as_states(models), base, parts, {"pretrained": pretrained, **models})
     return dict(merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix))
 
 
@@ -213,18 +240,8 @@ def merge_checked(
     **hyperparameters: Any,
 ) -> dict[str, Tensor]:
     """Run `merge` without checks and warnings, for state dicts that were checked before."""
-    source = in_memory(experts, pretrained)
+    source = compare(experts, pretrained)
     return dict(merge_tensors(get_method(method), source, hyperparameters, quiet=True))
-
-
-def watch_in_memory(source: Source) -> None:
-    """Warn about models that are unrelated or equal, for methods outside the loop."""
-    watch = Watch(source.names, pretrained=source.pretrained is not None)
-    for key in source:
-        merged = key in source.selection.merged and key not in source.aliases
-        if merged and source.reference[key].is_floating_point():
-            watch.add(*source.load(key))
-    watch.tell()
 
 
 def merge_tensors(
@@ -244,11 +261,11 @@ def merge_tensors(
     options = {**method.hyperparameters, **hyperparameters}
     further: Mapping[str, dict[str, Any]] = {}
     if method.prepare is not None:
-        further = method.prepare(lambda: _floating(source, device), **options)
+        further = method.prepare(lambda: first_pass(source, device), **options)
     done: dict[str, Tensor] = {}
     tied = set(source.aliases.values())
     watch = Watch(source.names, pretrained=source.pretrained is not None)
-    predicate = Matrices(matrices, layout_of(source.reference), source.kinds)
+    predicate = source.matrices(matrices)
     for key in source:
         if key in source.aliases:
             merged = done[source.aliases[key]]
@@ -257,7 +274,9 @@ def merge_tensors(
             arguments = {**options, **further.get(key, {})}
             merged = _merge_one(method, source, key, group, arguments, device, predicate)
             if merged.is_floating_point() and not quiet:
-                watch.add(*group)
+                tensors = group[0] if group[1] is None else [*group[0], group[1]]
+                watch.add(tensors.__getitem__)
+                del tensors
                 predicate.note(key, merged)
             del group  # so that it is freed before the next load
         else:
@@ -320,15 +339,31 @@ def is_weight(key: str, tensor: Tensor) -> bool:
     return True
 
 
-def _floating(source: Source, device: torch.device | str | None) -> Iterator[tuple[str, Group]]:
+def weights_of(source: Source) -> Iterator[tuple[str, Group]]:
+    """Yield every weight that is merged, tied ones once, in float32 or wider."""
+    for key, (experts, pretrained) in _weights(source):
+        dtype = precision(experts, pretrained)
+        base = None if pretrained is None else pretrained.to(dtype)
+        yield key, ([expert.to(dtype) for expert in experts], base)
+
+
+def first_pass(
+    source: Source, device: torch.device | str | None = None
+) -> Iterator[tuple[str, Group]]:
     """Yield the weights that a first pass reads, on the device of the merge."""
+    for key, (experts, pretrained) in _weights(source):
+        if experts[0].numel() and not is_statistic(key):
+            target = experts[0].device if device is None else device
+            # Of one dtype they are left in it, as what reads them casts piece by piece.
+            mixed = len(dtypes(experts, pretrained)) > 1
+            dtype = precision(experts, pretrained) if mixed else None
+            moved = None if pretrained is None else pretrained.to(target, dtype)
+            yield key, ([expert.to(target, dtype) for expert in experts], moved)
+
+
+def _weights(source: Source) -> Iterator[tuple[str, Group]]:
     for key in source:
         if key in source.selection.merged and key not in source.aliases:
-            experts, pretrained = source.load(key)
-            if is_weight(key, experts[0]) and experts[0].numel() and not is_statistic(key):
-                target = experts[0].device if device is None else device
-                # Of one dtype they are left in it, as what reads them casts piece by piece.
-                mixed = len(dtypes(experts, pretrained)) > 1
-                dtype = precision(experts, pretrained) if mixed else None
-                moved = None if pretrained is None else pretrained.to(target, dtype)
-                yield key, ([expert.to(target, dtype) for expert in experts], moved)
+            group = source.load(key)
+            if is_weight(key, group[0][0]):
+                yield key, group

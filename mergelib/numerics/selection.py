@@ -47,21 +47,18 @@ def magnitude_thresholds(tensors: Callable[[], Parameters], density: float) -> l
         ValueError: density is out of range, or there are no entries.
     """
     count_to_keep(density, 1)  # refuse a density out of range even without entries
-    thresholds = _search(tensors, density, torch.float32)
-    return _search(tensors, density, torch.float64) if thresholds is None else thresholds
+    return _search(tensors, density, torch.float32) or _search(tensors, density, torch.float64)
 
 
-def _search(
-    tensors: Callable[[], Parameters], density: float, dtype: torch.dtype
-) -> list[float] | None:
-    """Return the thresholds, or None if a tensor is wider than ``dtype``."""
+def _search(tensors: Callable[[], Parameters], density: float, dtype: torch.dtype) -> list[float]:
+    """Return the thresholds, or nothing if a tensor is wider than ``dtype``."""
     ranks: dict[int, int] = {}  # of the answers, among the numbers that agree with them so far
     found: dict[int, int] = {}  # the answers' highest bits
     for shift in range(8 * dtype.itemsize - DIGIT, -1, -DIGIT):
         counts: dict[int, Tensor] = {}
         for t, bits in _magnitudes(tensors, dtype):
             if bits.dtype != _BITS[dtype]:
-                return None
+                return []
             if found:
                 bits = bits[bits >> (shift + DIGIT) == found[t]]
             digits = torch.bincount(bits >> shift & 2**DIGIT - 1, minlength=2**DIGIT)

@@ -4,20 +4,17 @@ import copy
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mergelib.inspection.companions import check_companions
 from mergelib.inspection.kinds import IsMatrix as IsMatrix
-from mergelib.inspection.watch import Watch
 from mergelib.io import Checkpoint, Model, Models, as_state
-from mergelib.merging import check_agreement, is_weight, tied_keys
+from mergelib.merging import compare, is_weight
 from mergelib.merging.applying import not_finite
 from mergelib.messages.brief import Brief
-from mergelib.parts import Parts, Selection, select
+from mergelib.parts import Parts, Selection
 from mergelib.problems.calling import (
     Transforms,
     evaluating,
@@ -28,7 +25,7 @@ from mergelib.problems.calling import (
 )
 from mergelib.problems.checks import check_labels, check_tasks
 from mergelib.problems.examples import Examples, read_examples
-from mergelib.problems.placing import LazyState, is_lazy, state_to
+from mergelib.problems.placing import state_to, viewed
 from mergelib.registry import Needs
 from mergelib.statedict import (
     StateDict,
@@ -131,38 +128,29 @@ def read_statistics(
     return {name: as_state(given) for name, given in statistics.items()}
 
 
-def checked_states(problem: Problem) -> Problem:
-    """Return the problem with tied, compatible and finite state dicts."""
+def checked_states(problem: Problem, given: Mapping[str, object] | None = None) -> Problem:
+    """Return the problem with tied, compatible and finite state dicts.
+
+    The files beside ``given``, the models as the caller gave them, are compared as well.
+    """
     ties = tied_names(problem.model)
     experts = {name: _tied(name, state, ties) for name, state in problem.experts.items()}
     base = problem.pretrained and _tied("pretrained", problem.pretrained, ties)
     start = problem.start and _tied("start", problem.start, ties)
     if base and start is not None:
         check_compatible(base, {"start": start}, "pretrained")
-    what, reference = ("pretrained", base) if base else next(iter(experts.items()))
     if not isinstance(problem.model, nn.Identity):
+        what, reference = ("pretrained", base) if base else next(iter(experts.items()))
         _check_fits(problem.model, what, layout_of(reference))
-    parts = problem.parts or Parts()
-    layouts = {name: layout_of(state) for name, state in experts.items()}
-    selection = select(layouts, base or None, parts, tied=tied_keys(reference))
+    source = compare(experts, base or None, problem.parts or Parts(), given)
+    source.check()
+    selection, reference = source.selection, source.reference
     experts = {name: _selected(state, reference, selection) for name, state in experts.items()}
-    models: dict[str, StateDict] = {**({"pretrained": base} if base else {}), **experts}
-    check_agreement(models, selection.merged, tied_keys(reference))
-    _look_through(experts, base, selection)
+    replace(source, experts=experts).look_through()
     for key, tensor in (start or {}).items():
-        _check_finite("start", key, tensor)
+        if is_weight(key, tensor) and not is_finite(tensor):
+            raise ValueError(not_finite(f"start[{key!r}]", tensor))
     return replace(problem, experts=experts, pretrained=base, start=start, selection=selection)
-
-
-def check_models(
-    problem: Problem, experts: Mapping[str, object], pretrained: object | None = None
-) -> None:
-    """Compare the files beside the weights of a checked problem's models."""
-    assert problem.selection is not None
-    base = {"pretrained": pretrained} if problem.pretrained else {}
-    reference = problem.pretrained or next(iter(problem.experts.values()))
-    merged, keys = problem.selection.merged, {*problem.selection.keys}
-    check_companions({**base, **experts}, layout_of(reference), merged, keys)
 
 
 def _selected(expert: StateDict, reference: StateDict, selection: Selection) -> StateDict:
@@ -171,13 +159,8 @@ def _selected(expert: StateDict, reference: StateDict, selection: Selection) -> 
     same_dtypes = all(kinds.get(key) == t.dtype for key, t in layout_of(reference).items())
     if same_dtypes and expert.keys() == reference.keys() == selection.merged:
         return expert
-    if is_lazy(expert):
-        parts = {key: (expert if key in selection.merged else reference, key) for key in reference}
-        return LazyState(parts, layout_of(reference))
-    return {
-        key: expert[key].to(tensor.dtype) if key in selection.merged else tensor
-        for key, tensor in reference.items()
-    }
+    parts = {key: (expert if key in selection.merged else reference, key) for key in reference}
+    return viewed(parts, layout_of(reference))
 
 
 def _tied(name: str, state: StateDict, ties: Mapping[str, str]) -> StateDict:
@@ -194,10 +177,8 @@ def _tied(name: str, state: StateDict, ties: Mapping[str, str]) -> StateDict:
             if tensor is not other and not torch.equal(tensor, other):
                 raise ValueError(f"the model ties {key!r} to {first!r}, but in {name} they differ")
         names[key] = held
-    if is_lazy(state):
-        layout = {key: layout_of(state)[held] for key, held in names.items()}
-        return LazyState({key: (state, held) for key, held in names.items()}, layout)
-    return {key: state[held] for key, held in names.items()}
+    layout = {key: layout_of(state)[held] for key, held in names.items()}
+    return viewed({key: (state, held) for key, held in names.items()}, layout)
 
 
 def _check_fits(model: nn.Module, name: str, state: StateDict) -> None:
@@ -210,32 +191,6 @@ def _check_fits(model: nn.Module, name: str, state: StateDict) -> None:
                 f"{name}[{key!r}] has shape {tuple(state[key].shape)}, "
                 f"expected {tuple(tensor.shape)} as in the model"
             )
-
-
-def _look_through(experts: Mapping[str, StateDict], base: StateDict, selection: Selection) -> None:
-    """Refuse values that are not finite, and warn about unrelated models, one tensor at a time."""
-    watch = Watch([*experts], pretrained=bool(base))
-    models = {**experts, **({"pretrained": base} if base else {})}
-    states = list(models.values())
-
-    def whole(key: str, number: int) -> Tensor:
-        return states[number][key]
-
-    for key, kind in layout_of(states[-1]).items():
-        samples = []
-        for name, state in models.items():
-            tensor = state[key]
-            _check_finite(name, key, tensor)
-            samples.append(watch.sample(tensor))
-            del tensor
-        if key in selection.merged and kind.is_floating_point():
-            watch.add_samples(samples, kind.dim(), partial(whole, key))
-    watch.tell()
-
-
-def _check_finite(name: str, key: str, tensor: Tensor) -> None:
-    if is_weight(key, tensor) and not is_finite(tensor):
-        raise ValueError(not_finite(f"{name}[{key!r}]", tensor))
 
 
 def with_data(

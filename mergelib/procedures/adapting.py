@@ -16,7 +16,6 @@ from mergelib.problems.placing import state_to
 from mergelib.problems.problem import (
     IsMatrix,
     Problem,
-    check_models,
     check_needs,
     checked_states,
     read_experts,
@@ -117,8 +116,8 @@ def adapt(
         statistics=read_statistics(statistics or {}, states),
         parts=None if everything else Parts(include, exclude, missing),
     )
-    problem = checked_states(problem)
-    check_models(problem, models, pretrained)
+    base = pretrained if problem.pretrained else None
+    problem = checked_states(problem, {"pretrained": base, **models})
     layout = layout_of(problem.pretrained or next(iter(problem.experts.values())))
     problem = replace(problem, is_matrix=Matrices(is_matrix, layout, kinds_of([model])))
     if running and data is not None:

@@ -81,15 +81,8 @@ def concrete(problem: Problem, settings: ConcreteSettings) -> Adapted:
             key: ((logit + _noise(logit, generator)) / temperature).sigmoid()
             for key, logit in logits.items()
         }
-        losses, gradients = loss_gradients(
-            problem.model,
-            dense | _masked(pretrained, added, relaxed),
-            list(added),
-            pretrained,
-            problem.heads,
-            next(stream),
-            problem.transform,
-        )
+        merged = dense | _masked(pretrained, added, relaxed)
+        losses, gradients = loss_gradients(problem, merged, list(added), next(stream))
         history.append({"step": step, **losses})
         for key, gradient in gradients.items():
             logits[key].grad = pull(gradient * added[key], relaxed[key], temperature)

@@ -14,12 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from mergelib.merging import merge_checked
 from mergelib.problems.calling import Transform, evaluating, transform_of, transformed
 from mergelib.problems.checks import check_choice, check_finite, check_positive
 from mergelib.problems.examples import IGNORED, MASK, Examples, Inputs, as_examples
 from mergelib.problems.gradients import ExampleGradients, example_loss
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, averaged, complete
+from mergelib.procedures.common import Adapted, complete
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict, check_keys
@@ -97,7 +98,7 @@ def fisher(problem: Problem, settings: FisherSettings) -> Adapted:
             weights[key] = weights.get(key, 0) + weight
     pretrained = problem.pretrained
     merged = {key: (total / weights[key]).to(pretrained[key].dtype) for key, total in sums.items()}
-    plain = averaged(problem.experts, pretrained, merged)
+    plain = merge_checked("average", problem.experts, pretrained)
     return Adapted(complete({**plain, **merged}, pretrained))
 
 

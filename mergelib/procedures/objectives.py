@@ -15,8 +15,8 @@ from mergelib.problems.calling import (
     transformed,
 )
 from mergelib.problems.examples import IGNORED, Examples, Inputs, as_examples, join
+from mergelib.problems.problem import Problem
 from mergelib.procedures.common import complete
-from mergelib.statedict import StateDict
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -85,13 +85,10 @@ def task_losses(
 
 
 def loss_gradients(
-    model: nn.Module,
+    problem: Problem,
     merged: dict[str, Tensor],
     keys: Sequence[str],
-    pretrained: StateDict,
-    heads: Mapping[str, nn.Module],
     batch: Mapping[str, Examples],
-    transform: Transforms,
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Return each task's loss, and the gradients of their sum by the merged tensors in ``keys``.
 
@@ -99,18 +96,18 @@ def loss_gradients(
     mode; the loss of a task without labels is the entropy.
     """
     leaves = [merged[key].requires_grad_() for key in keys]
-    state = complete(merged, pretrained)
+    state = complete(merged, problem.pretrained)
 
     def run(*inputs: Tensor, **named: Tensor) -> Tensor:
-        return call_with(model, state, inputs[0] if inputs else named)
+        return call_with(problem.model, state, inputs[0] if inputs else named)
 
-    with evaluating(model, *heads.values()):
+    with evaluating(problem.model, *problem.heads.values()):
         losses = task_losses(
             run,
-            heads,
+            problem.heads,
             {task: examples.unlabelled for task, examples in batch.items()},
             lambda task, logits: prediction_loss(*batch[task].rows_of(logits)),
-            transform,
+            problem.transform,
         )
     gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), leaves)
     values = {task: loss.item() for task, loss in losses.items()}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.activations import transposed_linear, watched_inputs
+from mergelib.merging import merge_checked
 from mergelib.problems.calling import (
     Transform,
     evaluating,
@@ -23,7 +24,7 @@ from mergelib.problems.calling import (
 from mergelib.problems.checks import check_finite, check_positive
 from mergelib.problems.examples import MASK, Examples, Inputs, as_examples
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, averaged, complete
+from mergelib.procedures.common import Adapted, complete
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict, check_keys
@@ -96,7 +97,7 @@ def regmean(problem: Problem, settings: RegMeanSettings) -> Adapted:
         solved = torch.linalg.solve(total, products[key].T).T  # total is symmetric
         solved = solved if weight_key == key else solved.T
         merged[weight_key] = solved.to(pretrained[weight_key].dtype).contiguous()
-    plain = averaged(problem.experts, pretrained, merged)
+    plain = merge_checked("average", problem.experts, pretrained)
     return Adapted(complete({**plain, **merged}, pretrained))
 
 

@@ -26,6 +26,12 @@ def trim_below(task_vector: Tensor, threshold: float) -> Tensor:
     return torch.nn.functional.hardshrink(task_vector, below)
 
 
+def trimmed(experts: Sequence[Tensor], pretrained: Tensor, thresholds: Sequence[float]) -> Tensor:
+    """Return the task vectors, ``(T, …)``, each without its entries below its threshold."""
+    pairs = zip(experts, thresholds, strict=True)
+    return torch.stack([trim_below(expert - pretrained, threshold) for expert, threshold in pairs])
+
+
 def drop_and_rescale(task_vector: Tensor, drop_rate: float, generator: torch.Generator) -> Tensor:
     """Drop each entry with probability ``drop_rate`` and divide the rest by 1 − drop_rate.
 
@@ -108,11 +114,7 @@ def ties(
     """
     if thresholds is None:
         thresholds = magnitude_thresholds(lambda: [(experts, pretrained)], density)
-    trimmed = [
-        trim_below(expert - pretrained, threshold)
-        for expert, threshold in zip(experts, thresholds, strict=True)
-    ]
-    return pretrained + scale * elect_and_reduce(torch.stack(trimmed), reduce)
+    return pretrained + scale * elect_and_reduce(trimmed(experts, pretrained, thresholds), reduce)
 
 
 @rule(paper="yu2024language", elementwise=True, draws=True, affine_in="scale")
