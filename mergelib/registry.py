@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from mergelib.messages.brief import brief
-from mergelib.messages.kinds import annotations_of, fits, in_words
+from mergelib.messages.kinds import annotations_of, check_fits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,13 +153,11 @@ class Method:
 
     def _check_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
         defaults = self.hyperparameters
-        for name, value in hyperparameters.items():
+        for name in hyperparameters:
             if name not in defaults:
                 names = ", ".join(defaults) or "none"
                 raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {names}")
-            kind = self.annotations.get(name)
-            if name in self.annotations and not fits(kind, value):
-                raise ValueError(f"{name} is {brief(value)}, expected {in_words(kind)}")
+        check_fits(self.annotations, hyperparameters)
 
 
 # What mergekit and PEFT call a method, and what it is called here, with settings.
@@ -177,49 +174,38 @@ _ELSEWHERE = {
 _METHODS: dict[str, Method] = {}
 
 
-def _register(method: Method) -> None:
-    """Add a method; ValueError if its name is taken or ``affine_in`` is not a hyperparameter."""
-    if method.affine_in and method.affine_in not in method.hyperparameters:
-        raise ValueError(
-            f"{method.name} is declared affine in {method.affine_in!r}, which is not one of its "
-            f"hyperparameters: {', '.join(method.hyperparameters) or 'none'}"
-        )
-    registered = _METHODS.get(method.name)
-    if registered is not None and registered.function.__module__ != method.function.__module__:
-        raise ValueError(
-            f"a {registered.family} named {method.name!r} is registered already, "
-            f"by {registered.function.__module__}"
-        )
-    _METHODS[method.name] = method
-
-
-def _registering(family: str, paper: str, **traits: Any) -> Callable[[Function], Function]:
-    def register(function: Function) -> Function:
-        _register(Method(function.__name__, function, paper, family=family, **traits))
-        return function
-
-    return register
-
-
 def rule(*, paper: str, **traits: Any) -> Callable[[Function], Function]:
     """Register a function as the merging rule of its own name; the traits are `Method`'s.
 
     Raises:
-        ValueError: if another method has the name already.
+        ValueError: if another method has the name already, or ``affine_in`` is not a
+            hyperparameter.
     """
-    return _registering("rule", paper, **traits)
 
+    def register(function: Function) -> Function:
+        method = Method(function.__name__, function, paper, **traits)
+        if method.affine_in and method.affine_in not in method.hyperparameters:
+            raise ValueError(
+                f"{method.name} is declared affine in {method.affine_in!r}, which is not one of "
+                f"its hyperparameters: {', '.join(method.hyperparameters) or 'none'}"
+            )
+        registered = _METHODS.get(method.name)
+        if registered is not None and registered.function.__module__ != function.__module__:
+            raise ValueError(
+                f"a {registered.family} named {method.name!r} is registered already, "
+                f"by {registered.function.__module__}"
+            )
+        _METHODS[method.name] = method
+        return function
 
-def compression(*, paper: str, **traits: Any) -> Callable[[Function], Function]:
-    """Register a function as the compression of its own name, as `rule` does."""
-    return _registering("compression", paper, **traits)
+    return register
 
 
 def procedure(
     *, paper: str, data: str, settings: type[Any], needs: Needs | Callable[[Any], Needs]
 ) -> Callable[[Function], Function]:
     """Register a function of a problem and settings as the procedure of its own name."""
-    return _registering("procedure", paper, data=data, settings=settings, requires=needs)
+    return rule(paper=paper, family="procedure", data=data, settings=settings, requires=needs)
 
 
 def method_names(family: str = "rule") -> list[str]:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from mergelib.compression.packing import pack, unpack
 from mergelib.merging import compare, merge_checked, tied_keys, weights_of
+from mergelib.messages.kinds import Share
 from mergelib.numerics.linalg import truncated_svd
-from mergelib.registry import compression
+from mergelib.registry import rule
 from mergelib.rules.low_rank import rank_of
 from mergelib.rules.masks import uses
 from mergelib.statedict import StateDict, is_matrix, is_statistic
@@ -28,7 +29,7 @@ def _copies(state: StateDict) -> dict[str, Tensor]:
     return {key: tensor.clone() for key, tensor in state.items() if key not in aliases}
 
 
-@compression(paper="huang2024emr")
+@rule(paper="huang2024emr", family="compression")
 def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
     """EMR-Merging: elect one task vector, then mask and rescale it per task.
 
@@ -64,7 +65,7 @@ def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
     return shared, per_task
 
 
-@compression(paper="wang2024localizing")
+@rule(paper="wang2024localizing", family="compression")
 def tall_masks(
     experts: Mapping[str, StateDict],
     pretrained: StateDict,
@@ -86,8 +87,6 @@ def tall_masks(
     for task in experts:
         if not scales.get(task, -1.0) >= 0:
             raise ValueError(f"mask_scale of {task!r} is {scales.get(task)}, expected at least 0")
-    if base not in ("task_arithmetic", "ties"):
-        raise ValueError(f"base is {base!r}, expected 'task_arithmetic' or 'ties'")
     options: dict[str, Any] = {"reduce": "sum"} if base == "ties" else {}
     merged = merge_checked(base, experts, pretrained, scale=1.0, **options)
     shared: Parts = {"pretrained": _copies(pretrained), "merged": {}}
@@ -113,11 +112,11 @@ def _restore_masked(shared: Parts, parts: Parts) -> dict[str, Tensor]:
     return state | {key: tensor.clone() for key, tensor in parts.get("statistics", {}).items()}
 
 
-@compression(paper="choi2025revisiting", prepared=("is_matrix",))
+@rule(paper="choi2025revisiting", family="compression", prepared=("is_matrix",))
 def cart_indexing(
     experts: Mapping[str, StateDict],
     *,
-    rank_ratio: float = 0.08,
+    rank_ratio: Share = 0.08,
     rounding: Literal["ceil", "floor"] = "ceil",
     rest: Literal["own", "average"] = "own",
     is_matrix: Callable[[str, Tensor], bool] = is_matrix,
@@ -137,8 +136,6 @@ def cart_indexing(
         is_matrix: predicate (key, tensor), whether the tensor is a matrix; a convolution is folded,
             one filter per row.
     """
-    if rest not in ("own", "average"):
-        raise ValueError(f"rest is {rest!r}, expected 'own' or 'average'")
     average = merge_checked("average", experts)
     shared: Parts = {"average": _copies(average)}
     per_task: dict[str, Parts] = {task: {"left": {}, "right": {}, "rest": {}} for task in experts}

@@ -19,7 +19,7 @@ from mergelib.inspection.kinds import IsMatrix as IsMatrix
 from mergelib.inspection.kinds import Matrices, kinds_of
 from mergelib.inspection.values import check_integers, check_ties
 from mergelib.inspection.watch import Watch
-from mergelib.io import Model, Models, as_state, as_states
+from mergelib.io import Model, Models, as_state, as_states, size_of
 from mergelib.merging.applying import (
     NotFinite,
     apply_rule,
@@ -33,6 +33,7 @@ from mergelib.messages.brief import Brief
 from mergelib.messages.kinds import is_finite_number
 from mergelib.messages.refusals import check_device
 from mergelib.parts import Missing, Parts, Patterns, Selection, select
+from mergelib.progress import progress
 from mergelib.registry import Method, get_method
 from mergelib.statedict import (
     FLOATS,
@@ -252,21 +253,24 @@ def merge_tensors(
     device: torch.device | str | None = None,
     matrices: IsMatrix = is_matrix,
     quiet: bool = False,
+    shown: bool = False,
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield ``(key, merged tensor)`` for every key of a source, in order.
 
-    Arguments, errors and warnings (none if ``quiet``) are those of `merge`.
+    Arguments, errors and warnings (none if ``quiet``) are those of `merge`. Every pass has a
+    progress bar if ``shown``.
     """
     source.check()
     options = {**method.hyperparameters, **hyperparameters}
     further: Mapping[str, dict[str, Any]] = {}
     if method.prepare is not None:
-        further = method.prepare(lambda: first_pass(source, device), **options)
+        label = f"{method.name}, first pass" if shown else ""
+        further = method.prepare(lambda: first_pass(source, device, label), **options)
     done: dict[str, Tensor] = {}
     tied = set(source.aliases.values())
     watch = Watch(source.names, pretrained=source.pretrained is not None)
     predicate = source.matrices(matrices)
-    for key in source:
+    for key in _passed(source, method.name if shown else ""):
         if key in source.aliases:
             merged = done[source.aliases[key]]
         elif key in source.selection.merged:
@@ -348,10 +352,10 @@ def weights_of(source: Source) -> Iterator[tuple[str, Group]]:
 
 
 def first_pass(
-    source: Source, device: torch.device | str | None = None
+    source: Source, device: torch.device | str | None = None, label: str = ""
 ) -> Iterator[tuple[str, Group]]:
     """Yield the weights that a first pass reads, on the device of the merge."""
-    for key, (experts, pretrained) in _weights(source):
+    for key, (experts, pretrained) in _weights(source, label):
         if experts[0].numel() and not is_statistic(key):
             target = experts[0].device if device is None else device
             # Of one dtype they are left in it, as what reads them casts piece by piece.
@@ -361,9 +365,21 @@ def first_pass(
             yield key, ([expert.to(target, dtype) for expert in experts], moved)
 
 
-def _weights(source: Source) -> Iterator[tuple[str, Group]]:
-    for key in source:
+def _weights(source: Source, label: str = "") -> Iterator[tuple[str, Group]]:
+    for key in _passed(source, label):
         if key in source.selection.merged and key not in source.aliases:
             group = source.load(key)
             if is_weight(key, group[0][0]):
                 yield key, group
+
+
+def _passed(source: Source, label: str) -> Iterator[str]:
+    """Yield the keys of a source, with a progress bar in bytes if there is a label."""
+    layout = layout_of(source.reference)
+    sizes = {key: size_of(layout[key]) for key in source}
+    silent = {} if label else {"disable": True}
+    options = {"total": sum(sizes.values()), "unit": "B", "unit_scale": True, **silent}
+    with progress(desc=label, **options) as bar:
+        for key, size in sizes.items():
+            yield key
+            bar.update(size)

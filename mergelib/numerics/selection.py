@@ -15,7 +15,7 @@ from torch import Tensor
 
 Parameters = Iterable[tuple[Sequence[Tensor], Tensor | None]]
 
-CHUNK = 2**20  # entries at a time
+CHUNK = 2**18  # entries at a time, which fit a cache
 DIGIT = 16  # bits that one pass finds
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 

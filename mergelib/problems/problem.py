@@ -1,7 +1,6 @@
 """The input of every procedure: experts and data, validated once."""
 
 import copy
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.inspection.kinds import IsMatrix as IsMatrix
-from mergelib.io import Checkpoint, Model, Models, as_state
+from mergelib.io import Model, as_state
 from mergelib.merging import compare, is_weight
 from mergelib.merging.applying import not_finite
 from mergelib.messages.brief import Brief
-from mergelib.parts import Parts, Selection
+from mergelib.parts import ALL, Parts, Selection
 from mergelib.problems.calling import (
     Transforms,
     evaluating,
@@ -30,13 +29,10 @@ from mergelib.registry import Needs
 from mergelib.statedict import (
     StateDict,
     check_compatible,
-    check_keys,
     check_mapping,
     is_finite,
     is_matrix,
     layout_of,
-    name_experts,
-    named,
 )
 
 
@@ -56,8 +52,7 @@ class Problem(Brief):
         start: the initial weights, if given.
         statistics: expert to precomputed statistics of its data.
         is_matrix: predicate (key, tensor) of what low-rank methods treat as a matrix.
-        parts: which parts of the models are merged; elsewhere the experts equal the base.
-        selection: the corresponding keys.
+        selection: the keys that are merged; elsewhere the experts equal the base.
     """
 
     experts: Mapping[str, StateDict]
@@ -69,7 +64,6 @@ class Problem(Brief):
     start: StateDict | None = None
     statistics: Mapping[str, StateDict] = field(default_factory=dict)
     is_matrix: IsMatrix = is_matrix
-    parts: Parts | None = None
     selection: Selection | None = None
 
     @property
@@ -105,17 +99,6 @@ def check_needs(
             raise ValueError(f"{method} needs {article}: pass {name}=")
 
 
-def read_experts(experts: Models) -> dict[str, StateDict]:
-    """Return experts by name; files are read tensor by tensor, on access."""
-
-    def read(model: Model) -> StateDict:
-        if isinstance(model, str | os.PathLike):
-            return Checkpoint(model)
-        return model if isinstance(model, Checkpoint) else as_state(model)
-
-    return name_experts({name: read(expert) for name, expert in named(experts).items()})
-
-
 def read_statistics(
     statistics: Mapping[str, Model], experts: Mapping[str, StateDict]
 ) -> dict[str, StateDict]:
@@ -128,10 +111,13 @@ def read_statistics(
     return {name: as_state(given) for name, given in statistics.items()}
 
 
-def checked_states(problem: Problem, given: Mapping[str, object] | None = None) -> Problem:
+def checked_states(
+    problem: Problem, parts: Parts = ALL, given: Mapping[str, object] | None = None
+) -> Problem:
     """Return the problem with tied, compatible and finite state dicts.
 
-    The files beside ``given``, the models as the caller gave them, are compared as well.
+    Outside ``parts`` the experts equal the base afterwards. The files beside ``given``, the models
+    as the caller gave them, are compared as well.
     """
     ties = tied_names(problem.model)
     experts = {name: _tied(name, state, ties) for name, state in problem.experts.items()}
@@ -141,8 +127,9 @@ def checked_states(problem: Problem, given: Mapping[str, object] | None = None) 
         check_compatible(base, {"start": start}, "pretrained")
     if not isinstance(problem.model, nn.Identity):
         what, reference = ("pretrained", base) if base else next(iter(experts.items()))
-        _check_fits(problem.model, what, layout_of(reference))
-    source = compare(experts, base or None, problem.parts or Parts(), given)
+        expected: StateDict = problem.model.state_dict()
+        check_compatible(expected, {what: layout_of(reference)}, "the model", mixed=True)
+    source = compare(experts, base or None, parts, given)
     source.check()
     selection, reference = source.selection, source.reference
     experts = {name: _selected(state, reference, selection) for name, state in experts.items()}
@@ -179,18 +166,6 @@ def _tied(name: str, state: StateDict, ties: Mapping[str, str]) -> StateDict:
         names[key] = held
     layout = {key: layout_of(state)[held] for key, held in names.items()}
     return viewed({key: (state, held) for key, held in names.items()}, layout)
-
-
-def _check_fits(model: nn.Module, name: str, state: StateDict) -> None:
-    """Refuse a state dict without the model's keys and shapes."""
-    expected = model.state_dict()
-    check_keys(expected, state, name, "the model")
-    for key, tensor in expected.items():
-        if tensor.shape != state[key].shape:
-            raise ValueError(
-                f"{name}[{key!r}] has shape {tuple(state[key].shape)}, "
-                f"expected {tuple(tensor.shape)} as in the model"
-            )
 
 
 def with_data(

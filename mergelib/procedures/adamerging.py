@@ -9,7 +9,6 @@ The mixing needs no graph: one backward pass gives the gradient with respect to 
 g_l = ∂ℓ/∂θ_l, and ∂ℓ/∂λ_{t,l} = ⟨g_l, v_{t,l}⟩ is an inner product.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -20,9 +19,9 @@ from torch import Tensor
 from mergelib.inspection.kinds import Matrices
 from mergelib.merging import compare, first_pass, weights_of
 from mergelib.messages.brief import Brief
+from mergelib.messages.kinds import Count, Share, Size
 from mergelib.numerics.linalg import low_rank
 from mergelib.numerics.selection import magnitude_thresholds
-from mergelib.problems.checks import check_choice, check_steps
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted, complete
 from mergelib.procedures.objectives import batches, loss_gradients
@@ -83,21 +82,13 @@ class AdaMergingSettings:
     granularity: Literal["layer", "task"] = "layer"
     init: float | None = None
     learning_rate: float = 1e-3
-    steps: int = 500
-    batch_size: int = 16
+    steps: Count = 500
+    batch_size: Size = 16
     loss: Literal["entropy", "cross_entropy"] = "entropy"
     clamp: bool = False
     seed: int = 0
-    rank_ratio: float = 0.08
+    rank_ratio: Share = 0.08
     density: float = 0.2
-
-    def __post_init__(self) -> None:
-        check_choice("loss", self.loss, ("entropy", "cross_entropy"))
-        check_choice("granularity", self.granularity, ("layer", "task"))
-        check_choice("base", self.base, tuple(STARTS))
-        check_steps(self.steps, self.batch_size)
-        if self.init is not None and not math.isfinite(self.init):
-            raise ValueError(f"init is {self.init}, expected a finite number")
 
     @property
     def start(self) -> float:

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from mergelib.inspection.kinds import Matrices, kinds_of
-from mergelib.io import Model, Models, as_state
+from mergelib.io import Model, Models, as_state, as_states
 from mergelib.messages.refusals import check_device
-from mergelib.parts import Missing, Parts, Patterns
+from mergelib.parts import ALL, Missing, Parts, Patterns
 from mergelib.problems.calling import Transforms
 from mergelib.problems.placing import state_to
 from mergelib.problems.problem import (
@@ -18,7 +18,6 @@ from mergelib.problems.problem import (
     Problem,
     check_needs,
     checked_states,
-    read_experts,
     read_statistics,
     with_data,
 )
@@ -96,28 +95,26 @@ def adapt(
     chosen = get_method(method, "procedure")
     settings = chosen.settings_from(hyperparameters)
     needs = chosen.needs_with(settings)
-    everything = include is None and exclude is None and missing == "error"
+    parts = Parts(include, exclude, missing)
     if model is None and isinstance(pretrained, nn.Module):
         model = pretrained
     models = named(experts)
-    states = read_experts(models)
+    states = as_states(models, lazy=True)
     complete = states.keys() <= (statistics or {}).keys()
     running = needs.model and not (needs.every_expert and complete)
     arguments = {"pretrained": pretrained, "model": model, "data": data}
     arguments |= {"start": start, "statistics": statistics}
-    check_needs(method, needs, arguments, running=running, parts=not everything)
-    unused = everything and not needs.pretrained
+    check_needs(method, needs, arguments, running=running, parts=parts != ALL)
+    base = None if parts == ALL and not needs.pretrained else pretrained
     problem = Problem(
         states,
-        pretrained={} if unused or pretrained is None else as_state(pretrained),
+        pretrained={} if base is None else as_state(base),
         model=model if running and model is not None else nn.Identity(),
         transform=transform,
         start=None if start is None else as_state(start),
         statistics=read_statistics(statistics or {}, states),
-        parts=None if everything else Parts(include, exclude, missing),
     )
-    base = pretrained if problem.pretrained else None
-    problem = checked_states(problem, {"pretrained": base, **models})
+    problem = checked_states(problem, parts, {"pretrained": base, **models})
     layout = layout_of(problem.pretrained or next(iter(problem.experts.values())))
     problem = replace(problem, is_matrix=Matrices(is_matrix, layout, kinds_of([model])))
     if running and data is not None:
@@ -134,7 +131,7 @@ def _finished(result: Adapted, problem: Problem, *, moved: bool) -> Adapted:
         heads = {task: head.to(home) for task, head in result.heads.items()}
         result = replace(result, state=dict(state_to(result.state, home)), heads=heads)
     selection = problem.selection
-    if problem.parts is None or selection is None:
+    if selection is None or selection.merged == reference.keys():
         return result
     state = {
         key: result.state[key] if key in selection.merged else reference[key].clone()

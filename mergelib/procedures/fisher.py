@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mergelib.merging import merge_checked
+from mergelib.messages.kinds import Positive, Size
 from mergelib.problems.calling import Transform, evaluating, transform_of, transformed
-from mergelib.problems.checks import check_choice, check_finite, check_positive
+from mergelib.problems.checks import check_finite
 from mergelib.problems.examples import IGNORED, MASK, Examples, Inputs, as_examples
 from mergelib.problems.gradients import ExampleGradients, example_loss
 from mergelib.problems.problem import Problem
@@ -39,14 +40,9 @@ class FisherSettings:
     """
 
     labels: Literal["model", "true"] = "model"
-    floor: float = 1e-6
-    batch_size: int = 32
+    floor: Positive = 1e-6
+    batch_size: Size = 32
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_choice("labels", self.labels, ("model", "true"))
-        check_positive("floor", self.floor)
-        check_positive("batch_size", self.batch_size)
 
 
 def _needs(settings: FisherSettings) -> Needs:

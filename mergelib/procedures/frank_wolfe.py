@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mergelib.problems.checks import check_choice, check_positive
+from mergelib.messages.kinds import Size
 from mergelib.problems.problem import Problem
-from mergelib.procedures.calibration import CalibrationLoss, Tensors
 from mergelib.procedures.common import Adapted, complete, precise
+from mergelib.procedures.objectives import CalibrationLoss, Tensors
 from mergelib.procedures.walk import Walk, combination, minimise
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict, is_statistic, proportions
@@ -22,12 +22,7 @@ class FrankWolfeSettings(Walk):
     """Hyperparameters of `frank_wolfe`: those of a `Walk`, and the ``loss`` on calibration data."""
 
     loss: Literal["cross_entropy", "entropy"] = "cross_entropy"
-    batch_size: int = 200
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("loss", self.loss, ("cross_entropy", "entropy"))
-        check_positive("batch_size", self.batch_size)
+    batch_size: Size = 200
 
 
 def _needs(settings: FrankWolfeSettings) -> Needs:

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
+from mergelib.messages.kinds import Count, Size
 from mergelib.problems.calling import Transforms
-from mergelib.problems.checks import check_labels, check_steps
+from mergelib.problems.checks import check_labels
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted, Labelled
@@ -41,13 +42,10 @@ class MultitaskSettings:
     """
 
     learning_rate: float = 4e-4
-    steps: int = 500
-    batch_size: int = 16
+    steps: Count = 500
+    batch_size: Size = 16
     weight_decay: float = 0.01
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps, self.batch_size)
 
 
 @procedure(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mergelib.activations import transposed_linear, watched_inputs
 from mergelib.merging import merge_checked
+from mergelib.messages.kinds import NotNegative, Share, Size
 from mergelib.problems.calling import (
     Transform,
     evaluating,
@@ -21,7 +22,7 @@ from mergelib.problems.calling import (
     transform_of,
     transformed,
 )
-from mergelib.problems.checks import check_finite, check_positive
+from mergelib.problems.checks import check_finite
 from mergelib.problems.examples import MASK, Examples, Inputs, as_examples
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted, complete
@@ -43,16 +44,9 @@ class RegMeanSettings:
         batch_size: inputs at once.
     """
 
-    off_diagonal: float = 0.9
-    ridge: float = 1e-6
-    batch_size: int = 100
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.off_diagonal <= 1:
-            raise ValueError(f"off_diagonal is {self.off_diagonal}, expected 0..1")
-        if not self.ridge >= 0:
-            raise ValueError(f"ridge is {self.ridge}, expected at least 0")
-        check_positive("batch_size", self.batch_size)
+    off_diagonal: Share = 0.9
+    ridge: NotNegative = 1e-6
+    batch_size: Size = 100
 
 
 @procedure(

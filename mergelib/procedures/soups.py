@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import merge_checked
+from mergelib.messages.kinds import Size
 from mergelib.problems.calling import evaluating, features, transform_of
-from mergelib.problems.checks import check_positive
 from mergelib.problems.examples import IGNORED
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted
@@ -60,13 +60,8 @@ class GreedySoupSettings:
             None. Positions of sequences are rows, without ignored ones.
     """
 
-    batch_size: int = 500
+    batch_size: Size = 500
     score: Score | None = None
-
-    def __post_init__(self) -> None:
-        check_positive("batch_size", self.batch_size)
-        if self.score is not None and not callable(self.score):
-            raise ValueError(f"score is {self.score!r}, expected a function of logits and labels")
 
 
 @procedure(

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mergelib.messages.kinds import Count, Share, Size, annotations_of, check_fits
 from mergelib.numerics.linalg import simplex_projection
-from mergelib.problems.checks import check_choice
 from mergelib.progress import progress
 from mergelib.statedict import StateDict
 
@@ -65,29 +65,16 @@ class Walk:
     variant: Literal["soft", "hard"] = "soft"
     granularity: Literal["task", "layer"] = "task"
     score: Literal["inner", "cosine"] = "inner"
-    steps: int = 15
-    step: Literal["quadratic", "armijo", "diminishing"] | float = "quadratic"
-    top_k: int = 3
+    steps: Count = 15
+    step: Literal["quadratic", "armijo", "diminishing"] | Share = "quadratic"
+    top_k: Size = 3
     keep_current: bool = True
     constraint: Literal["simplex", "none"] = "simplex"
-    inner_steps: int = 8
+    inner_steps: Count = 8
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
-        check_choice("variant", self.variant, ("soft", "hard"))
-        check_choice("granularity", self.granularity, ("task", "layer"))
-        check_choice("score", self.score, ("inner", "cosine"))
-        check_choice("constraint", self.constraint, ("simplex", "none"))
-        step, steps, top_k = self.step, self.steps, self.top_k
-        if isinstance(step, str):
-            if step not in ("quadratic", "armijo", "diminishing"):
-                raise ValueError(
-                    f"step is {step!r}, expected quadratic, armijo, diminishing or 0..1"
-                )
-        elif not (math.isfinite(step) and 0 <= step <= 1):
-            raise ValueError(f"step is {step}, expected 0..1")
-        if steps < 0 or top_k < 1:
-            raise ValueError(f"steps is {steps} and top_k is {top_k}, expected at least 0 and 1")
+        check_fits(annotations_of(type(self)), vars(self))
 
 
 def minimise(

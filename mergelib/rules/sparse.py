@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import Group
+from mergelib.messages.kinds import BelowOne
 from mergelib.numerics.selection import count_to_keep, magnitude_thresholds
 from mergelib.registry import rule
 
@@ -45,10 +46,8 @@ def elect_and_reduce(task_vectors: Tensor, reduce: Reduce) -> Tensor:
     """Elect the sign of the sum per coordinate, then average (or sum) the entries that agree.
 
     Task vectors have shape ``(T, …)``. Zero entries do not count in the ``"mean"``; a coordinate
-    whose sum is exactly zero stays zero. A ``reduce`` other than mean or sum is a ``ValueError``.
+    whose sum is exactly zero stays zero.
     """
-    if reduce not in ("mean", "sum"):
-        raise ValueError(f"reduce is {reduce!r}, expected 'mean' or 'sum'")
     sign = task_vectors.sum(0).sign_()
     agreeing = (task_vectors * sign).relu_()  # magnitudes of the entries that agree, else 0
     total = agreeing.sum(0).mul_(sign)
@@ -76,13 +75,11 @@ def _thresholds(
 
         shared = magnitude_thresholds(groups, density)
         return {key: {"thresholds": shared} for key in keys}
-    if trim == "tensor":
 
-        def alone(group: Group) -> list[float]:
-            return magnitude_thresholds(lambda: [group], density)
+    def alone(group: Group) -> list[float]:
+        return magnitude_thresholds(lambda: [group], density)
 
-        return {key: {"thresholds": alone(group)} for key, group in tensors()}
-    raise ValueError(f"trim is {trim!r}, expected 'model' or 'tensor'")
+    return {key: {"thresholds": alone(group)} for key, group in tensors()}
 
 
 @rule(
@@ -122,7 +119,7 @@ def dare(
     experts: Sequence[Tensor],
     pretrained: Tensor,
     *,
-    drop_rate: float = 0.9,
+    drop_rate: BelowOne = 0.9,
     combine: Literal["task_arithmetic", "ties"] = "task_arithmetic",
     scale: float | None = None,
     seed: int = 0,
@@ -136,10 +133,6 @@ def dare(
         scale: λ; by default 0.3 for ``"task_arithmetic"`` and 1.0 for ``"ties"``.
         seed: seed of the draws; `merge` derives one per part of a tensor.
     """
-    if not 0 <= drop_rate < 1:
-        raise ValueError(f"drop_rate is {drop_rate}, expected at least 0 and below 1")
-    if combine not in ("task_arithmetic", "ties"):
-        raise ValueError(f"combine is {combine!r}, expected 'task_arithmetic' or 'ties'")
     generator = torch.Generator().manual_seed(seed)
     thinned = (drop_and_rescale(expert - pretrained, drop_rate, generator) for expert in experts)
     if combine == "ties":

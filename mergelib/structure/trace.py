@@ -61,9 +61,10 @@ class _Trace:
     def size(self, features: Features) -> int:
         return sum(math.prod(self.drafts[n].size for n in factors) for factors in features.layout)
 
-    def groups(self, features: Features) -> list[_Draft]:
+    def groups(self, features: Features | None) -> list[_Draft]:
         """Return all groups of some features, after unions."""
-        return [self.drafts[self.find(n)] for factors in features.layout for n in factors]
+        layout = () if features is None else features.layout
+        return [self.drafts[self.find(n)] for factors in layout for n in factors]
 
     def unite(self, a: Features, b: Features, where: str) -> None:
         shapes = [[len(factors) for factors in features.layout] for features in (a, b)]
@@ -117,7 +118,7 @@ class _Trace:
                 groups[name] = Group(name, draft.kind, draft.size, permutable, within, draft.norm)
         return Structure(groups, axes)
 
-    def mark(self, x: Features, norm: Norm) -> None:
+    def mark(self, x: Features | None, norm: Norm) -> None:
         """Record a norm across these features; the strongest of ``_NORMS`` stays."""
         for draft in self.groups(x):
             draft.norm = max(draft.norm, norm, key=_NORMS.index)
@@ -190,16 +191,13 @@ class Scope:
 
     def normalise(self, x: Features | None) -> Features | None:
         """Record a norm, other than a layer norm, across these features."""
-        if x is not None:
-            self._trace.mark(x, "other")
+        self._trace.mark(x, "other")
         return x
 
     def behind_layer_norm(self, x: Features | None) -> Features | None:
         """Record that this module is a layer norm and return its output features."""
-        if x is None:
-            return None
         self._trace.mark(x, "layer")
-        return replace(x, behind=self._path)
+        return None if x is None else replace(x, behind=self._path)
 
     def _bare(self, x: Features) -> Features:
         """Return features to add; a layer norm before them is a norm within the stream."""

@@ -144,7 +144,7 @@ def test_every_procedure_is_here() -> None:
         ("adamerging", "the loss of task 'b' became nan"),
         ("concrete", "the loss of task 'b' became nan"),
         ("multitask", "the loss of task 'b' became nan"),
-        ("frank_wolfe", "the loss of task 'b' is nan"),
+        ("frank_wolfe", "the loss of task 'b' became nan"),
         ("fisher", "the predictions hold NaN or Inf"),
     ],
 )
