@@ -124,7 +124,7 @@ def join(parts: Sequence[Examples]) -> Examples:
         if set(other) != set(names):
             raise ValueError(
                 f"batches have the inputs {', '.join(names)} and {', '.join(other)}: "
-                "expected the same ones everywhere"
+                "expected the same ones everywhere (a tensor by itself is called inputs)"
             )
     labels = [part.labels for part in parts if part.labels is not None]
     with_labels = len(labels) == len(parts)
