@@ -37,7 +37,7 @@ class Needs:
         model: the architecture and inputs of every task.
         heads: a head per task; without heads the model's own outputs are the logits.
         labels: ``"classes"`` of the heads, ``"targets"`` that the procedure checks itself, or none.
-        setting: the setting that requires labels, for messages.
+        unless: a setting, and the value of it with which labels are not needed.
         every_expert: each expert has data or statistics under its name.
         every_task: each task of the data has an expert of its name.
         parts: whether it can merge parts of models.
@@ -48,7 +48,7 @@ class Needs:
     model: bool = True
     heads: bool = True
     labels: Literal["", "classes", "targets"] = ""
-    setting: str = ""
+    unless: tuple[str, str] | None = None
     every_expert: bool = False
     every_task: bool = False
     parts: bool = True
@@ -74,7 +74,7 @@ class Method:
         family: ``"rule"``, ``"compression"`` or ``"procedure"``.
         data: the data that a procedure needs, in words.
         settings: a procedure's hyperparameters, a frozen dataclass that checks itself.
-        requires: what a procedure needs, fixed or as a function of its settings.
+        requires: what a procedure needs.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Method:
     family: str = "rule"
     data: str = ""
     settings: type[Any] | None = None
-    requires: Needs | Callable[[Any], Needs] | None = None
+    requires: Needs | None = None
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -102,23 +102,17 @@ class Method:
         """The known annotations of the hyperparameters."""
         return annotations_of(self.function if self.settings is None else self.settings)
 
-    def needs_with(self, settings: Any) -> Needs:
-        """Return what a procedure needs with these settings."""
-        assert self.requires is not None
-        return self.requires if isinstance(self.requires, Needs) else self.requires(settings)
-
     @property
     def needs_pretrained(self) -> bool:
-        if self.settings is not None:
-            return self.needs_with(self.settings()).pretrained
+        if self.requires is not None:
+            return self.requires.pretrained
         return "pretrained" in self.parameters
 
     @property
     def needs(self) -> str:
         """What the method needs, in words."""
         parts = ["experts", "pretrained" if self.needs_pretrained else "", self.data]
-        if self.settings is not None:
-            usual = self.needs_with(self.settings())
+        if (usual := self.requires) is not None:
             parts[2:2] = ["model" if usual.model else "", "heads" if usual.heads else ""]
         return ", ".join(filter(None, parts))
 
@@ -202,7 +196,7 @@ def rule(*, paper: str, **traits: Any) -> Callable[[Function], Function]:
 
 
 def procedure(
-    *, paper: str, data: str, settings: type[Any], needs: Needs | Callable[[Any], Needs]
+    *, paper: str, data: str, settings: type[Any], needs: Needs
 ) -> Callable[[Function], Function]:
     """Register a function of a problem and settings as the procedure of its own name."""
     return rule(paper=paper, family="procedure", data=data, settings=settings, requires=needs)

@@ -26,16 +26,13 @@ class Watch:
     def __init__(self, names: Sequence[str], *, pretrained: bool) -> None:
         self.names = [*names, "pretrained"] if pretrained else list(names)
         self.pretrained = pretrained
-        self.groups = [
-            list(range(len(self.names)))
-        ]  # models that were equal in every tensor so far
+        count = len(self.names)
+        self.groups = [list(range(count))]  # models that were equal in every tensor so far
         self.any = False  # whether a tensor had an entry
         self.seen = 0  # entries of each model that were looked at
-        self.products = torch.zeros(
-            len(self.names), len(self.names)
-        )  # entries times cosine, summed
-        self.entries = torch.zeros_like(self.products)  # and how many entries these are
-        self.squares = torch.zeros(len(self.names))  # each model's entries, squared and summed
+        self.products = torch.zeros(count, count)  # entries times cosine, summed
+        self.entries = torch.zeros(count, count)  # and how many entries these are
+        self.squares = torch.zeros(count)  # each model's entries, squared and summed
 
     def add(self, read: Callable[[int], Tensor]) -> None:
         """Look at samples of one weight of every model; ``read`` returns a model's tensor."""

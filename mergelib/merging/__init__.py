@@ -5,6 +5,7 @@ ties, and passes chunks that fit the cache to element-wise rules. `merge` runs i
 memory and `mergelib.merge_files` on files, so both agree bit for bit.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +25,6 @@ from mergelib.merging.applying import (
     NotFinite,
     apply_rule,
     dtypes,
-    explain_not_finite,
     not_finite,
     own_seed,
     precision,
@@ -68,11 +68,6 @@ class Source(Brief):
     kinds: Mapping[str, bool] = field(default_factory=dict)
 
     @property
-    def names(self) -> list[str]:
-        """The experts' names."""
-        return list(self.experts)
-
-    @property
     def reference(self) -> StateDict:
         """The pretrained model, or else the first expert."""
         return next(iter(self.experts.values())) if self.pretrained is None else self.pretrained
@@ -94,18 +89,25 @@ class Source(Brief):
 
     def look_through(self) -> None:
         """Refuse values that are not finite, and warn about models that are unrelated or equal."""
-        watch = Watch(self.names, pretrained=self.pretrained is not None)
-        models = {name: self.models[name] for name in watch.names}
+        watch = Watch([*self.experts], pretrained=self.pretrained is not None)
         for key, kind in layout_of(self.reference).items():
             if not is_weight(key, kind):
                 continue
-            read = partial(_read_finite, models, key)
+            read = partial(self.read, key)
             if key in self.selection.merged and key not in self.aliases:
                 watch.add(read)
             else:
-                for number in range(len(models)):
+                for number in range(len(self.models)):
                     read(number)
         watch.tell()
+
+    def read(self, key: str, number: int) -> Tensor:
+        """Return a model's tensor, the base's last; ValueError, naming it, unless it is finite."""
+        name = [*self.experts, "pretrained"][number]
+        tensor = self.models[name][key]
+        if not is_finite(tensor):
+            raise ValueError(not_finite(f"{name}[{key!r}]", tensor))
+        return tensor
 
     def matrices(self, decide: IsMatrix) -> Matrices:
         """Return the predicate of what low-rank methods treat as a matrix in these models."""
@@ -143,15 +145,6 @@ def compare(
         kept = {*selection.keys}
         check_companions(known, layout_of(reference), selection.merged, kept)
     return Source(experts, pretrained, selection, aliases, kinds_of(known.values()))
-
-
-def _read_finite(models: Mapping[str, StateDict], key: str, number: int) -> Tensor:
-    """Return a model's tensor; ``ValueError``, naming the model, unless it is finite."""
-    name, state = list(models.items())[number]
-    tensor = state[key]
-    if not is_finite(tensor):
-        raise ValueError(not_finite(f"{name}[{key!r}]", tensor))
-    return tensor
 
 
 def tied_keys(state: StateDict) -> dict[str, str]:
@@ -268,7 +261,7 @@ def merge_tensors(
         further = method.prepare(lambda: first_pass(source, device, label), **options)
     done: dict[str, Tensor] = {}
     tied = set(source.aliases.values())
-    watch = Watch(source.names, pretrained=source.pretrained is not None)
+    watch = Watch([*source.experts], pretrained=source.pretrained is not None)
     predicate = source.matrices(matrices)
     for key in _passed(source, method.name if shown else ""):
         if key in source.aliases:
@@ -317,10 +310,11 @@ def _merge_one(
         chosen = get_method("average")
         arguments = _for_statistics(arguments, len(experts))
     applies = chosen.elsewhere is None or matrices(key, reference)
-    try:
+    with contextlib.suppress(NotFinite):
         return apply_rule(chosen, applies, experts, pretrained, arguments, target)
-    except NotFinite:
-        raise ValueError(explain_not_finite(key, source.names, experts, pretrained)) from None
+    for number in range(len(source.models)):
+        source.read(key, number)
+    raise ValueError(f"merging {key!r} overflowed: its inputs are finite, the result is not")
 
 
 def _for_statistics(arguments: Mapping[str, Any], count: int) -> dict[str, Any]:

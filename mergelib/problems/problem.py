@@ -172,6 +172,7 @@ def with_data(
     method: str,
     problem: Problem,
     needs: Needs,
+    settings: Any,
     data: Mapping[str, Any],
     heads: Mapping[str, nn.Module] | None,
 ) -> Problem:
@@ -183,16 +184,19 @@ def with_data(
     if needs.every_expert:
         check_tasks(problem.experts, {**data, **problem.statistics}, "data")
     examples = {task: read_examples(task, part) for task, part in data.items()}
-    if not needs.labels:
+    setting, free = needs.unless or ("", "")
+    value = getattr(settings, setting, None)
+    labels = "" if needs.unless and value == free else needs.labels
+    if not labels:
         examples = {task: part.unlabelled for task, part in examples.items()}
     for task, part in examples.items():
-        if needs.labels and part.labels is None:
-            who = f"{method} with {needs.setting}" if needs.setting else method
+        if labels and part.labels is None:
+            who = f"{method} with {setting}={value!r}" if setting else method
             raise ValueError(f"{who} needs labels: pass (inputs, labels) for task {task!r}")
     problem = replace(problem, data=examples, heads=task_heads if needs.heads else {})
     if needs.heads and heads is None:
         _check_logits(problem)
-    if needs.labels == "classes":
+    if labels == "classes":
         check_labels(examples, problem.model, problem.first, task_heads, problem.transform)
     return problem
 

@@ -142,17 +142,11 @@ def span(problem: Problem, settings: AdaMergingSettings) -> Span:
     return basis
 
 
-def _needs(settings: AdaMergingSettings) -> Needs:
-    if settings.loss == "entropy":
-        return Needs()
-    return Needs(labels="classes", setting="cross_entropy")
-
-
 @procedure(
     paper="yang2024adamerging",
     data="unlabelled inputs of every task (the paper: test inputs)",
     settings=AdaMergingSettings,
-    needs=_needs,
+    needs=Needs(labels="classes", unless=("loss", "entropy")),
 )
 def adamerging(problem: Problem, settings: AdaMergingSettings) -> Adapted:
     """AdaMerging: learn coefficients by the entropy of predictions on unlabelled inputs.

@@ -94,7 +94,8 @@ def adapt(
     check_device(device)
     chosen = get_method(method, "procedure")
     settings = chosen.settings_from(hyperparameters)
-    needs = chosen.needs_with(settings)
+    needs = chosen.requires
+    assert needs is not None
     parts = Parts(include, exclude, missing)
     if model is None and isinstance(pretrained, nn.Module):
         model = pretrained
@@ -118,7 +119,7 @@ def adapt(
     layout = layout_of(problem.pretrained or next(iter(problem.experts.values())))
     problem = replace(problem, is_matrix=Matrices(is_matrix, layout, kinds_of([model])))
     if running and data is not None:
-        problem = with_data(method, problem, needs, data, heads)
+        problem = with_data(method, problem, needs, settings, data, heads)
     result: Adapted = chosen.function(problem if device is None else problem.to(device), settings)
     return _finished(result, problem, moved=device is not None)
 

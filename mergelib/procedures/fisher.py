@@ -5,7 +5,7 @@ The weights are the diagonal Fisher information of every expert on its own task 
 squared; squaring a batch's gradient would give a different, much noisier quantity.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -45,18 +45,13 @@ class FisherSettings:
     seed: int = 0
 
 
-def _needs(settings: FisherSettings) -> Needs:
-    needs = Needs(every_expert=True, accepts=("statistics",))
-    if settings.labels == "model":
-        return needs
-    return replace(needs, labels="classes", setting="labels='true'")
-
-
 @procedure(
     paper="matena2022merging",
     data="inputs of every task (a few hundred)",
     settings=FisherSettings,
-    needs=_needs,
+    needs=Needs(
+        labels="classes", unless=("labels", "model"), every_expert=True, accepts=("statistics",)
+    ),
 )
 def fisher(problem: Problem, settings: FisherSettings) -> Adapted:
     """Fisher merging: Σ F_t θ_t / Σ F_t in every parameter, with diagonal Fisher information F_t.

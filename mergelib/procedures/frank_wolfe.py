@@ -25,17 +25,11 @@ class FrankWolfeSettings(Walk):
     batch_size: Size = 200
 
 
-def _needs(settings: FrankWolfeSettings) -> Needs:
-    if settings.loss == "entropy":
-        return Needs(accepts=("start",))
-    return Needs(labels="classes", setting="cross_entropy", accepts=("start",))
-
-
 @procedure(
     paper="chen2025fwmerging",
     data="labelled examples of every task (100; unlabelled for the entropy)",
     settings=FrankWolfeSettings,
-    needs=_needs,
+    needs=Needs(labels="classes", unless=("loss", "entropy"), accepts=("start",)),
 )
 def frank_wolfe(problem: Problem, settings: FrankWolfeSettings) -> Adapted:
     """Frank-Wolfe merging: go towards the expert, or the best mixture of a few, that lowers a loss.

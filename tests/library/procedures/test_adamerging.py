@@ -150,7 +150,7 @@ def test_a_step_by_labels_by_hand() -> None:
     assert made.history["a"].tolist() == pytest.approx(expected, abs=1e-6)
     wrong = {"a": (torch.tensor([[0.8]]), torch.tensor([1]))}
     assert _scalar(steps=1, loss="cross_entropy", data=wrong).coefficients.iloc[0, 0] < 0.25
-    with pytest.raises(ValueError, match="adamerging with cross_entropy needs labels"):
+    with pytest.raises(ValueError, match="adamerging with loss='cross_entropy' needs labels"):
         _scalar(loss="cross_entropy")
     with pytest.raises(ValueError, match="loss is 'mse'"):
         _scalar(loss="mse")
