@@ -60,14 +60,13 @@ class Compressed(Brief):
 
     def save(self, path: AnyPath) -> None:
         """Write everything to one ``.safetensors`` file for `load_compressed`."""
+        owners = {"shared": self.shared, **{str(i): p for i, p in enumerate(self.own.values())}}
         tensors = {
-            f"shared/{part}/{key}": tensor
-            for part, state in self.shared.items()
+            f"{owner}/{part}/{key}": tensor
+            for owner, parts in owners.items()
+            for part, state in parts.items()
             for key, tensor in state.items()
         }
-        for i, parts in enumerate(self.own.values()):
-            for part, state in parts.items():
-                tensors |= {f"{i}/{part}/{key}": tensor for key, tensor in state.items()}
         header = {
             "method": self.method,
             "hyperparameters": self.hyperparameters,

@@ -4,13 +4,12 @@ Each returns shared parts and parts per task, made from task vectors τ_t = θ_t
 for CART); `RESTORE` holds the functions that rebuild an expert.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mergelib.compression.packing import pack, unpack
 from mergelib.merging import compare, merge_checked, tied_keys, weights_of
 from mergelib.messages.kinds import Share
 from mergelib.numerics.linalg import truncated_svd
@@ -27,6 +26,26 @@ def _copies(state: StateDict) -> dict[str, Tensor]:
     """Return a copy of a state dict without second names of tied tensors."""
     aliases = tied_keys(state)
     return {key: tensor.clone() for key, tensor in state.items() if key not in aliases}
+
+
+def _bits(device: torch.device) -> Tensor:
+    return torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=device)
+
+
+def pack(mask: Tensor) -> Tensor:
+    """Return the bits of a boolean mask of n entries as uint8 ``(ceil(n / 8),)``."""
+    flat = mask.reshape(-1).to(torch.uint8)
+    padded = torch.nn.functional.pad(flat, (0, -len(flat) % 8)).view(-1, 8)
+    return (padded * _bits(mask.device)).sum(1, dtype=torch.uint8)
+
+
+def unpack(packed: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return the boolean mask of this shape; ``ValueError`` if the number of bytes does not fit."""
+    entries = torch.Size(shape).numel()
+    if len(packed) != -(-entries // 8):
+        raise ValueError(f"{len(packed)} bytes of a mask, expected {-(-entries // 8)}")
+    bits = packed[:, None].bitwise_and(_bits(packed.device)).ne(0)
+    return bits.view(-1)[:entries].view(shape)
 
 
 @rule(paper="huang2024emr", family="compression")

@@ -10,10 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from mergelib.io.files import InputFile, Memory, input_file
+from mergelib.io.files import InputFile, Memory, Place, input_file
 from mergelib.io.header import read_header
 from mergelib.io.pickles import Entry, identity, read_pickle
-from mergelib.io.places import Place
 from mergelib.statedict import StateDict, check_keys, name_experts, named, repeated
 
 AnyPath = str | os.PathLike[str]

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from mergelib.io.files import InputFile
-from mergelib.io.places import Place
+from mergelib.io.files import InputFile, Place
 
 DTYPES = {
     "F64": torch.float64,

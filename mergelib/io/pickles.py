@@ -23,9 +23,8 @@ import torch
 from torch import Tensor, _weights_only_unpickler
 from torch.storage import TypedStorage, UntypedStorage
 
-from mergelib.io.files import InputFile
+from mergelib.io.files import InputFile, Place
 from mergelib.io.header import METADATA
-from mergelib.io.places import Place
 from mergelib.messages.warned import warn
 
 Entry = Tensor | Place

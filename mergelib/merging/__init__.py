@@ -18,8 +18,7 @@ from mergelib import statedict
 from mergelib.inspection.companions import check_companions
 from mergelib.inspection.kinds import IsMatrix as IsMatrix
 from mergelib.inspection.kinds import Matrices, kinds_of
-from mergelib.inspection.values import check_integers, check_ties
-from mergelib.inspection.watch import Watch
+from mergelib.inspection.watch import Watch, check_integers, check_ties
 from mergelib.io import Model, Models, as_state, as_states, size_of
 from mergelib.merging.applying import (
     NotFinite,
@@ -369,11 +368,12 @@ def _weights(source: Source, label: str = "") -> Iterator[tuple[str, Group]]:
 
 def _passed(source: Source, label: str) -> Iterator[str]:
     """Yield the keys of a source, with a progress bar in bytes if there is a label."""
+    if not label:
+        yield from source
+        return
     layout = layout_of(source.reference)
     sizes = {key: size_of(layout[key]) for key in source}
-    silent = {} if label else {"disable": True}
-    options = {"total": sum(sizes.values()), "unit": "B", "unit_scale": True, **silent}
-    with progress(desc=label, **options) as bar:
+    with progress(desc=label, total=sum(sizes.values()), unit="B", unit_scale=True) as bar:
         for key, size in sizes.items():
             yield key
             bar.update(size)

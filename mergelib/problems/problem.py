@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.inspection.kinds import IsMatrix as IsMatrix
-from mergelib.io import Model, as_state
 from mergelib.merging import compare, is_weight
 from mergelib.merging.applying import not_finite
 from mergelib.messages.brief import Brief
@@ -82,33 +81,6 @@ class Problem(Brief):
             start=None if self.start is None else state_to(self.start, device),
             statistics={name: state_to(s, device) for name, s in self.statistics.items()},
         )
-
-
-def check_needs(
-    method: str, needs: Needs, arguments: Mapping[str, Any], *, running: bool, parts: bool
-) -> None:
-    """Raise ValueError for a missing argument of `mergelib.adapt`, TypeError for a useless one."""
-    for name in ("start", "statistics"):
-        if arguments[name] is not None and name not in needs.accepts:
-            raise TypeError(f"{method} does not accept {name}=")
-    if parts and not needs.parts:
-        raise TypeError(f"{method} cannot merge parts of models, because it trains the whole model")
-    for name, needed in (("pretrained", needs.pretrained), ("model", running), ("data", running)):
-        if needed and arguments[name] is None:
-            article = "the pretrained model" if name == "pretrained" else name
-            raise ValueError(f"{method} needs {article}: pass {name}=")
-
-
-def read_statistics(
-    statistics: Mapping[str, Model], experts: Mapping[str, StateDict]
-) -> dict[str, StateDict]:
-    """Return statistics by expert; ValueError for a name that is not an expert."""
-    for name in statistics:
-        if name not in experts:
-            raise ValueError(
-                f"statistics name {name!r}, which is not an expert; there are: {', '.join(experts)}"
-            )
-    return {name: as_state(given) for name, given in statistics.items()}
 
 
 def checked_states(

@@ -16,9 +16,7 @@ from mergelib.problems.placing import state_to
 from mergelib.problems.problem import (
     IsMatrix,
     Problem,
-    check_needs,
     checked_states,
-    read_statistics,
     with_data,
 )
 from mergelib.procedures.common import Adapted
@@ -103,9 +101,21 @@ def adapt(
     states = as_states(models, lazy=True)
     complete = states.keys() <= (statistics or {}).keys()
     running = needs.model and not (needs.every_expert and complete)
-    arguments = {"pretrained": pretrained, "model": model, "data": data}
-    arguments |= {"start": start, "statistics": statistics}
-    check_needs(method, needs, arguments, running=running, parts=parts != ALL)
+    for name, useless in (("start", start), ("statistics", statistics)):
+        if useless is not None and name not in needs.accepts:
+            raise TypeError(f"{method} does not accept {name}=")
+    if parts != ALL and not needs.parts:
+        raise TypeError(f"{method} cannot merge parts of models, because it trains the whole model")
+    needed = (("pretrained", pretrained, needs.pretrained), ("model", model, running))
+    for name, value, is_needed in (*needed, ("data", data, running)):
+        if is_needed and value is None:
+            article = "the pretrained model" if name == "pretrained" else name
+            raise ValueError(f"{method} needs {article}: pass {name}=")
+    for name in statistics or {}:
+        if name not in states:
+            raise ValueError(
+                f"statistics name {name!r}, which is not an expert; there are: {', '.join(states)}"
+            )
     base = None if parts == ALL and not needs.pretrained else pretrained
     problem = Problem(
         states,
@@ -113,7 +123,7 @@ def adapt(
         model=model if running and model is not None else nn.Identity(),
         transform=transform,
         start=None if start is None else as_state(start),
-        statistics=read_statistics(statistics or {}, states),
+        statistics={name: as_state(values) for name, values in (statistics or {}).items()},
     )
     problem = checked_states(problem, parts, {"pretrained": base, **models})
     layout = layout_of(problem.pretrained or next(iter(problem.experts.values())))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from mergelib.structure.groups import Axis, Group, Kind, Norm, Role, Structure
 
@@ -228,21 +228,15 @@ class Scope:
             return
         if tensor.dim() != len(axes):
             raise ValueError(f"{key!r} has {tensor.dim()} axes, but {len(axes)} are declared")
-        rows: list[tuple[Features, Role]] = []
-        for number, ((role, x), size) in enumerate(zip(axes, tensor.shape, strict=True)):
-            rows.append((self._fit(x, size, f"{key}[{number}]"), role))
-        self._trace.axes[id(tensor)] = self._agree(rows, tensor, key)
-
-    def _agree(
-        self, rows: list[tuple[Features, Role]], tensor: Tensor, key: str
-    ) -> list[tuple[Features, Role]]:
-        earlier = self._trace.axes.get(id(tensor), rows)
+        earlier = self._trace.axes.get(id(tensor))
         agreed: list[tuple[Features, Role]] = []
-        for (x, role), (y, other) in zip(earlier, rows, strict=True):
+        for number, ((role, fits), size) in enumerate(zip(axes, tensor.shape, strict=True)):
+            y = self._fit(fits, size, f"{key}[{number}]")
+            x, before = (y, role) if earlier is None else earlier[number]
             self._trace.unite(x, y, key)
             features = x if y.behind is None else replace(x, behind=y.behind)
-            agreed.append((features, role if role == other else "both"))
-        return agreed
+            agreed.append((features, role if role == before else "both"))
+        self._trace.axes[id(tensor)] = agreed
 
     def _fit(self, x: Features | None, size: int, axis: str) -> Features:
         """Return features laid out along an axis of this size."""
