@@ -189,9 +189,8 @@ def _check_base(
     if pretrained is None:
         raise ValueError("missing='base' takes tensors of the pretrained model: pass pretrained=")
     for name, expert in experts.items():
-        for key in expert:
-            if key in selected and key not in pretrained:
-                raise ValueError(
-                    f"{name} has the extra key {key!r}, which missing='base' cannot take from "
-                    "pretrained: leave it out with exclude="
-                )
+        for key in (key for key in expert if key in selected and key not in pretrained):
+            raise ValueError(
+                f"{name} has the extra key {key!r}, which missing='base' cannot take from "
+                "pretrained: leave it out with exclude="
+            )

@@ -133,25 +133,16 @@ class Method:
     def summary(self) -> str:
         return (inspect.getdoc(self.function) or "").split("\n")[0]
 
-    def settings_from(self, hyperparameters: Mapping[str, Any]) -> Any:
-        """Return a procedure's settings; TypeError for unknown ones, ValueError for bad values."""
-        assert self.settings is not None
-        self._check_hyperparameters(hyperparameters)
-        return self.settings(**hyperparameters)
-
-    def check(self, hyperparameters: Mapping[str, Any], *, pretrained: bool) -> None:
+    def check(self, hyperparameters: Mapping[str, Any], *, pretrained: bool = True) -> None:
         """Refuse an unknown or unfit hyperparameter, and a missing pretrained model."""
-        self._check_hyperparameters(hyperparameters)
-        if self.needs_pretrained and not pretrained:
-            raise ValueError(f"{self.name} needs the pretrained model: pass pretrained=")
-
-    def _check_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
         defaults = self.hyperparameters
         for name in hyperparameters:
             if name not in defaults:
                 names = ", ".join(defaults) or "none"
                 raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {names}")
         check_fits(self.annotations, hyperparameters)
+        if self.needs_pretrained and not pretrained:
+            raise ValueError(f"{self.name} needs the pretrained model: pass pretrained=")
 
 
 # What mergekit and PEFT call a method, and what it is called here, with settings.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mergelib.compression.methods import RESTORE
+from mergelib.compression.methods import restore
 from mergelib.io import AnyPath, Checkpoint, Model, Models, as_state, as_states, save_state_dict
 from mergelib.merging import compare
 from mergelib.messages.brief import Brief
@@ -55,7 +55,7 @@ class Compressed(Brief):
 
     def expert(self, task: str) -> dict[str, Tensor]:
         """Return the restored expert of a task; ``ValueError`` if there is no such task."""
-        state = RESTORE[self.method](self.shared, self._own(task))
+        state = restore(self.shared, self._own(task))
         return state | {key: state[first] for key, first in self.aliases.items()}
 
     def save(self, path: AnyPath) -> None:

@@ -1,7 +1,7 @@
 """EMR-Merging, TALL masks and CART-Indexing, tensor by tensor.
 
 Each returns shared parts and parts per task, made from task vectors τ_t = θ_t − θ_0 (centred ones
-for CART); `RESTORE` holds the functions that rebuild an expert.
+for CART); `restore` rebuilds an expert.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -119,18 +119,6 @@ def tall_masks(
     return shared, per_task
 
 
-def _restore_masked(shared: Parts, parts: Parts) -> dict[str, Tensor]:
-    """Add the masked and rescaled task vector to the pretrained model (EMR and TALL masks)."""
-    state = {key: tensor.clone() for key, tensor in shared["pretrained"].items()}
-    task_vector = shared["elected"] if "elected" in shared else shared.get("merged", {})
-    for key, mask in parts["mask"].items():
-        masked = unpack(mask, task_vector[key].shape) * task_vector[key].float()
-        if "rescale" in parts:
-            masked = masked * parts["rescale"][""]
-        state[key] = (state[key].float() + masked).to(task_vector[key].dtype)
-    return state | {key: tensor.clone() for key, tensor in parts.get("statistics", {}).items()}
-
-
 @rule(paper="choi2025revisiting", family="compression", prepared=("is_matrix",))
 def cart_indexing(
     experts: Mapping[str, StateDict],
@@ -188,20 +176,23 @@ def _agree(tensors: list[Tensor]) -> bool:
     return all(torch.equal(tensor, tensors[0]) for tensor in tensors[1:])
 
 
-def _restore_cart(shared: Parts, parts: Parts) -> dict[str, Tensor]:
-    # A part without tensors leaves no trace in a file.
-    whole = shared["average"] | parts.get("rest", {})
+def restore(shared: Parts, parts: Parts) -> dict[str, Tensor]:
+    """Return an expert: shared tensors or the task's own, plus masked vectors or low-rank factors.
+
+    A part without tensors leaves no trace in a file.
+    """
+    common = shared["average"] if "average" in shared else shared["pretrained"]
+    whole = common | parts.get("rest", {}) | parts.get("statistics", {})
     state = {key: tensor.clone() for key, tensor in whole.items()}
+    task_vector = shared["elected"] if "elected" in shared else shared.get("merged", {})
+    for key, mask in parts.get("mask", {}).items():
+        masked = unpack(mask, task_vector[key].shape) * task_vector[key].float()
+        if "rescale" in parts:
+            masked = masked * parts["rescale"][""]
+        state[key] = (state[key].float() + masked).to(task_vector[key].dtype)
     for key, left in parts.get("left", {}).items():
         dtype = torch.promote_types(left.dtype, torch.float32)
         update = left.to(dtype) @ parts["right"][key].to(dtype)
         average = state[key]
         state[key] = (average.to(dtype) + update.view(average.shape)).to(left.dtype)
     return state
-
-
-RESTORE: dict[str, Callable[[Parts, Parts], dict[str, Tensor]]] = {
-    "emr": _restore_masked,
-    "tall_masks": _restore_masked,
-    "cart_indexing": _restore_cart,
-}

@@ -99,8 +99,12 @@ def checked_states(
         check_compatible(base, {"start": start}, "pretrained")
     if not isinstance(problem.model, nn.Identity):
         what, reference = ("pretrained", base) if base else next(iter(experts.items()))
-        expected: StateDict = problem.model.state_dict()
-        check_compatible(expected, {what: layout_of(reference)}, "the model", mixed=True)
+        layout = layout_of(reference)
+        expected = {
+            key: torch.empty(t.shape, dtype=layout.get(key, t).dtype, device="meta")
+            for key, t in problem.model.state_dict().items()
+        }
+        check_compatible(expected, {what: layout}, "the model")
     source = compare(experts, base or None, parts, given)
     source.check()
     selection, reference = source.selection, source.reference

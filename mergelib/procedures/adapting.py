@@ -91,9 +91,11 @@ def adapt(
     """
     check_device(device)
     chosen = get_method(method, "procedure")
-    settings = chosen.settings_from(hyperparameters)
-    needs = chosen.requires
+    chosen.check(hyperparameters)
+    needs, kind = chosen.requires, chosen.settings
     assert needs is not None
+    assert kind is not None
+    settings = kind(**hyperparameters)
     parts = Parts(include, exclude, missing)
     if model is None and isinstance(pretrained, nn.Module):
         model = pretrained

@@ -79,13 +79,13 @@ def regmean(problem: Problem, settings: RegMeanSettings) -> Adapted:
         check_keys(totals or grams, grams, f"the Gram matrices of {name!r}", "those before")
         for key, gram in grams.items():
             weight = _matrix(name, expert, key, gram)
-            check_finite(f"the input of {_weight_key(key)!r} in expert {name!r}", gram)
+            check_finite(f"the input of {key.removesuffix(TRANSPOSED)!r} in expert {name!r}", gram)
             gram = share * gram + (1 - share) * torch.diag(gram.diagonal())
             totals[key] = totals.get(key, 0) + gram
             products[key] = products.get(key, 0) + weight.to(gram) @ gram
     merged = {}
     for key, total in totals.items():
-        weight_key = _weight_key(key)
+        weight_key = key.removesuffix(TRANSPOSED)
         ridge = settings.ridge * total.diagonal().mean().clamp(min=1e-30)
         total += ridge * torch.eye(len(total)).to(total)
         solved = torch.linalg.solve(total, products[key].T).T  # total is symmetric
@@ -95,13 +95,9 @@ def regmean(problem: Problem, settings: RegMeanSettings) -> Adapted:
     return Adapted(complete({**plain, **merged}, pretrained))
 
 
-def _weight_key(key: str) -> str:
-    return key.removesuffix(TRANSPOSED)
-
-
 def _matrix(name: str, expert: StateDict, key: str, gram: Tensor) -> Tensor:
     """Return the weight ``(out, in)`` of a Gram matrix ``(in, in)``."""
-    weight_key = _weight_key(key)
+    weight_key = key.removesuffix(TRANSPOSED)
     if weight_key not in expert:
         raise ValueError(f"there is a Gram matrix of {weight_key!r}, which expert {name!r} lacks")
     weight = expert[weight_key] if weight_key == key else expert[weight_key].T

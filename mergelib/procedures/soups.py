@@ -84,7 +84,8 @@ def greedy_soup(problem: Problem, settings: GreedySoupSettings) -> Adapted:
     import pandas as pd
 
     experts = problem.experts
-    column, score = ("accuracy", _accuracy) if settings.score is None else ("score", settings.score)
+    column = "accuracy" if settings.score is None else "score"
+    score = settings.score or (lambda x, y: int((x.argmax(-1) == y).sum()) / len(y))
 
     def scored(state: StateDict) -> float:
         return _mean_score(problem, state, score, settings.batch_size)
@@ -131,8 +132,3 @@ def _mean_score(problem: Problem, state: StateDict, score: Score, batch_size: in
         if not math.isfinite(scores[-1]):
             raise ValueError(f"the score on task {task!r} is {scores[-1]}, expected a finite one")
     return sum(scores) / len(scores)
-
-
-def _accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Return the fraction of correct predictions."""
-    return int((logits.argmax(-1) == labels).sum()) / len(labels)
