@@ -35,7 +35,6 @@ from mergelib.io import (
     Memory,
     note_ties,
     resolved,
-    size_of,
     staged,
     write_tensors,
 )
@@ -222,11 +221,11 @@ def _split(
     shards: list[list[str]] = [[]]
     filled = 0
     for key, tensor in layout.items():
-        if shards[-1] and filled + size_of(tensor) > limit:
+        if shards[-1] and filled + tensor.nbytes > limit:
             shards.append([])
             filled = 0
         shards[-1].append(key)
-        filled += size_of(tensor)
+        filled += tensor.nbytes
     return shards
 
 
@@ -287,7 +286,7 @@ def _write_shards(
         write_tensors(folder / name, part, islice(merged, len(keys)), metadata)
         weight_map |= dict.fromkeys(keys, name)
     if len(shards) > 1:
-        total = {"total_size": sum(map(size_of, layout.values()))}
+        total = {"total_size": sum(tensor.nbytes for tensor in layout.values())}
         index = json.dumps({"metadata": total, "weight_map": weight_map}, indent=2)
         (folder / "model.safetensors.index.json").write_text(index + "\n")
 

@@ -19,7 +19,7 @@ from mergelib.inspection.companions import check_companions
 from mergelib.inspection.kinds import IsMatrix as IsMatrix
 from mergelib.inspection.kinds import Matrices, kinds_of
 from mergelib.inspection.watch import Watch, check_integers, check_ties
-from mergelib.io import Model, Models, as_state, as_states, size_of
+from mergelib.io import Model, Models, as_state, as_states
 from mergelib.merging.applying import (
     NotFinite,
     apply_rule,
@@ -306,22 +306,17 @@ def _merge_one(
     target = reference.device if device is None else torch.device(device)
     chosen = method
     if is_statistic(key):
-        chosen = get_method("average")
-        arguments = _for_statistics(arguments, len(experts))
+        chosen, weights = get_method("average"), arguments.get("weights")
+        arguments = {} if weights is None else {"weights": weights}
+        fitting = weights is not None and len(weights) == len(experts)
+        if fitting and all(map(is_finite_number, weights)):
+            arguments["weights"] = proportions(weights)  # `average` refuses all others
     applies = chosen.elsewhere is None or matrices(key, reference)
     with contextlib.suppress(NotFinite):
         return apply_rule(chosen, applies, experts, pretrained, arguments, target)
     for number in range(len(source.models)):
         source.read(key, number)
     raise ValueError(f"merging {key!r} overflowed: its inputs are finite, the result is not")
-
-
-def _for_statistics(arguments: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return `average`'s arguments for running statistics: the method's own weights, if any."""
-    weights = arguments.get("weights")
-    if weights is None or len(weights) != count or not all(map(is_finite_number, weights)):
-        return {} if weights is None else {"weights": weights}  # which `average` refuses
-    return {"weights": proportions(weights)}
 
 
 def is_weight(key: str, tensor: Tensor) -> bool:
@@ -336,34 +331,33 @@ def is_weight(key: str, tensor: Tensor) -> bool:
     return True
 
 
-def weights_of(source: Source) -> Iterator[tuple[str, Group]]:
-    """Yield every weight that is merged, tied ones once, in float32 or wider."""
-    for key, (experts, pretrained) in _weights(source):
-        dtype = precision(experts, pretrained)
-        base = None if pretrained is None else pretrained.to(dtype)
-        yield key, ([expert.to(dtype) for expert in experts], base)
+def weights_of(
+    source: Source,
+    device: torch.device | str | None = None,
+    *,
+    wide: bool = True,
+    label: str = "",
+) -> Iterator[tuple[str, Group]]:
+    """Yield every weight that is merged, tied ones once, in float32 or wider if ``wide``."""
+    for key in _passed(source, label):
+        if key not in source.selection.merged or key in source.aliases:
+            continue
+        experts, pretrained = source.load(key)
+        if is_weight(key, experts[0]):
+            target = experts[0].device if device is None else device
+            convert = wide or len(dtypes(experts, pretrained)) > 1
+            dtype = precision(experts, pretrained) if convert else None
+            moved = None if pretrained is None else pretrained.to(target, dtype)
+            yield key, ([expert.to(target, dtype) for expert in experts], moved)
 
 
 def first_pass(
     source: Source, device: torch.device | str | None = None, label: str = ""
 ) -> Iterator[tuple[str, Group]]:
-    """Yield the weights that a first pass reads, on the device of the merge."""
-    for key, (experts, pretrained) in _weights(source, label):
-        if experts[0].numel() and not is_statistic(key):
-            target = experts[0].device if device is None else device
-            # Of one dtype they are left in it, as what reads them casts piece by piece.
-            mixed = len(dtypes(experts, pretrained)) > 1
-            dtype = precision(experts, pretrained) if mixed else None
-            moved = None if pretrained is None else pretrained.to(target, dtype)
-            yield key, ([expert.to(target, dtype) for expert in experts], moved)
-
-
-def _weights(source: Source, label: str = "") -> Iterator[tuple[str, Group]]:
-    for key in _passed(source, label):
-        if key in source.selection.merged and key not in source.aliases:
-            group = source.load(key)
-            if is_weight(key, group[0][0]):
-                yield key, group
+    """Yield the weights that a first pass reads, which casts them piece by piece."""
+    for key, group in weights_of(source, device, wide=False, label=label):
+        if group[0][0].numel() and not is_statistic(key):
+            yield key, group
 
 
 def _passed(source: Source, label: str) -> Iterator[str]:
@@ -372,7 +366,7 @@ def _passed(source: Source, label: str) -> Iterator[str]:
         yield from source
         return
     layout = layout_of(source.reference)
-    sizes = {key: size_of(layout[key]) for key in source}
+    sizes = {key: layout[key].nbytes for key in source}
     with progress(desc=label, total=sum(sizes.values()), unit="B", unit_scale=True) as bar:
         for key, size in sizes.items():
             yield key

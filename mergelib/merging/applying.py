@@ -102,7 +102,9 @@ def _in_pieces(
     if not out.numel():
         return out
     shape: tuple[int, ...] = (-1,)
-    step = _chunk_size(method, out.numel(), device)
+    step = out.numel()
+    if method.draws or device.type == "cpu":  # draws must not depend on the device
+        step = LONG if method.linear and device.type == "cpu" else CHUNK
     if not elementwise:
         width = out.numel() // (len(out) if out.dim() > 1 else 1)
         shape, step = (-1, width), max(1, step // width)
@@ -115,15 +117,6 @@ def _in_pieces(
             arguments["seed"] = own_seed(seed, start) if start else seed
         flat[piece] = call([e[piece] for e in experts], [b[piece] for b in base], **arguments)
     return out
-
-
-def _chunk_size(method: Method, entries: int, device: torch.device) -> int:
-    """Return how many entries an element-wise rule receives at a time."""
-    if method.linear and device.type == "cpu":
-        return LONG
-    if method.draws or device.type == "cpu":  # draws must not depend on the device
-        return CHUNK
-    return max(1, entries)
 
 
 def not_finite(what: str, tensor: Tensor) -> str:

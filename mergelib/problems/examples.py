@@ -147,18 +147,13 @@ def read_examples(task: str, data: Any) -> Examples:
         TypeError: for other data.
         ValueError: if there are no examples, numbers of labels differ, or inputs are not finite.
     """
-    if isinstance(data, Examples):
-        examples = data
-    elif isinstance(data, Tensor | Mapping | tuple):
-        examples = _one(task, data)
-    elif isinstance(data, Iterable) and not isinstance(data, str):
-        batches = [_one(task, tuple(b) if isinstance(b, list) else b) for b in data]
-        if not batches:
-            raise ValueError(f"task {task!r} has no inputs")
-        examples = join(batches)
-    else:
-        raise _unreadable(task, data)
-    return _next_token(_checked(task, examples))
+    one = isinstance(data, Examples | Tensor | Mapping | tuple | str)
+    if one or not isinstance(data, Iterable):
+        return _next_token(_checked(task, _one(task, data)))
+    batches = [_one(task, tuple(b) if isinstance(b, list) else b) for b in data]
+    if not batches:
+        raise ValueError(f"task {task!r} has no inputs")
+    return _next_token(_checked(task, join(batches)))
 
 
 def _one(task: str, batch: Any) -> Examples:
@@ -170,10 +165,13 @@ def _one(task: str, batch: Any) -> Examples:
         if labels is not None and not isinstance(labels, Tensor):
             raise TypeError(f"labels of task {task!r} are a {type(labels).__name__}, not a tensor")
         return Examples(inputs, labels)
-    if isinstance(batch, Tensor):
-        return Examples(batch)
+    if isinstance(batch, Examples | Tensor):
+        return as_examples(batch)
     if not isinstance(batch, Mapping):
-        raise _unreadable(task, batch)
+        raise TypeError(
+            f"data of task {task!r} are a {type(batch).__name__}, expected a tensor, a pair of "
+            "inputs and labels, a dictionary of tensors, or a loader of these"
+        )
     inputs = {name: x for name, x in batch.items() if name != "labels"}
     for name, x in batch.items():
         if not isinstance(x, Tensor):
@@ -182,13 +180,6 @@ def _one(task: str, batch: Any) -> Examples:
     if not inputs:
         raise ValueError(f"task {task!r} has no inputs")
     return Examples(inputs, batch.get("labels"))
-
-
-def _unreadable(task: str, data: object) -> TypeError:
-    return TypeError(
-        f"data of task {task!r} are a {type(data).__name__}, expected a tensor, a pair of inputs "
-        "and labels, a dictionary of tensors, or a loader of these"
-    )
 
 
 def _checked(task: str, examples: Examples) -> Examples:

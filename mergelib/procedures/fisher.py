@@ -82,8 +82,10 @@ def fisher(problem: Problem, settings: FisherSettings) -> Adapted:
             )
         what = f"the Fisher information of {name!r}"
         check_keys(sums or information, information, what, "those before")
-        _check(name, information, expert)
         for key, values in information.items():
+            if key not in expert or values.shape != expert[key].shape:
+                raise ValueError(f"the Fisher information of {key!r} does not fit expert {name!r}")
+            check_finite(f"the Fisher information of {key!r} in expert {name!r}", values)
             weight = values.clamp(min=settings.floor)
             sums[key] = sums.get(key, 0) + weight * expert[key].float()
             weights[key] = weights.get(key, 0) + weight
@@ -91,14 +93,6 @@ def fisher(problem: Problem, settings: FisherSettings) -> Adapted:
     merged = {key: (total / weights[key]).to(pretrained[key].dtype) for key, total in sums.items()}
     plain = merge_checked("average", problem.experts, pretrained)
     return Adapted(complete({**plain, **merged}, pretrained))
-
-
-def _check(name: str, information: StateDict, expert: StateDict) -> None:
-    """Refuse Fisher information that is not finite, or does not fit the expert's parameters."""
-    for key, values in information.items():
-        if key not in expert or values.shape != expert[key].shape:
-            raise ValueError(f"the Fisher information of {key!r} does not fit expert {name!r}")
-        check_finite(f"the Fisher information of {key!r} in expert {name!r}", values)
 
 
 def diagonal_fisher(

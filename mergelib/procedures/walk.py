@@ -103,10 +103,13 @@ def minimise(
         value, slope = objective.gradient(theta)
         products, cosines = _products(experts, slope, keys)
         at_theta = torch.tensor([float((slope[key] * theta[key]).sum()) for key in keys]).double()
-        gap = _gap(products, at_theta, walk.granularity)
         scores = products if walk.score == "inner" else cosines
+        # The gap: max ⟨∇ℓ, θ − s⟩ over the hull, or over the product of the tensors' hulls.
         if walk.granularity == "task":
             scores = scores.sum(1, keepdim=True).expand_as(scores)
+            gap = float(at_theta.sum() - products.sum(1).min())
+        else:
+            gap = float((at_theta - products.amin(0)).sum())
         vertex = names[int(scores.argmin(0).mode().values)]
         rows.append({"step": t, "loss": value, "gap": gap, "vertex": vertex, "moved": 0.0})
         if gap <= walk.tolerance and (walk.constraint == "simplex" or walk.variant == "hard"):
@@ -279,10 +282,3 @@ def _products(
             lengths = float(slope[key].norm() * weight.norm())
             cosines[i, c] = products[i, c] / max(lengths, 1e-30)
     return products, cosines
-
-
-def _gap(products: Tensor, at_theta: Tensor, granularity: str) -> float:
-    """Return max_s ⟨∇ℓ, θ − s⟩ over the hull, or over the product of the tensors' hulls."""
-    if granularity == "task":
-        return float(at_theta.sum() - products.sum(1).min())
-    return float((at_theta - products.amin(0)).sum())
