@@ -93,10 +93,6 @@ class Method:
     settings: type[Any] | None = None
     requires: Needs | None = None
 
-    @property
-    def parameters(self) -> Mapping[str, inspect.Parameter]:
-        return parameters_of(self.function)
-
     @cached_property
     def annotations(self) -> Mapping[str, Any]:
         """The known annotations of the hyperparameters."""
@@ -106,7 +102,7 @@ class Method:
     def needs_pretrained(self) -> bool:
         if self.requires is not None:
             return self.requires.pretrained
-        return "pretrained" in self.parameters
+        return "pretrained" in parameters_of(self.function)
 
     @property
     def needs(self) -> str:
@@ -123,7 +119,7 @@ class Method:
             return {field.name: field.default for field in dataclasses.fields(self.settings)}
         return {
             name: parameter.default
-            for name, parameter in self.parameters.items()
+            for name, parameter in parameters_of(self.function).items()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
             and parameter.default is not inspect.Parameter.empty
             and name not in self.prepared

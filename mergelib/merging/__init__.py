@@ -141,8 +141,7 @@ def compare(
     selection = select(layouts, base, parts, tied=aliases)
     known = {name: model for name, model in (given or {}).items() if model is not None}
     if known:
-        kept = {*selection.keys}
-        check_companions(known, layout_of(reference), selection.merged, kept)
+        check_companions(known, layout_of(reference), selection.merged, {*selection.keys})
     return Source(experts, pretrained, selection, aliases, kinds_of(known.values()))
 
 

@@ -95,15 +95,11 @@ def _is_list(value: Any) -> bool:
     )
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
 _SIMPLE: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     None: ("None", lambda value: value is None),
     NoneType: ("None", lambda value: value is None),
     float: ("a finite number", lambda x: is_finite_number(x) and not isinstance(x, bool)),
-    int: ("an integer", _is_integer),
+    int: ("an integer", lambda n: isinstance(n, Integral) and not isinstance(n, bool)),
     bool: ("True or False", lambda value: isinstance(value, int) and value in (0, 1)),
     str: ("a text", lambda value: True),
 }

@@ -7,6 +7,7 @@ Conv1D, whose weight is transposed. Weights tied to an embedding have two uses a
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -138,10 +139,7 @@ def layer_grams(
         for batch in as_examples(inputs).batches(batch_size):
             x = transformed(batch.to(device).inputs, transform)
             mask = None if isinstance(x, Tensor) else x.get(MASK)
-
-            def run(x: Inputs = x) -> object:
-                return run_with(model, weights, x)
-
+            run = partial(run_with, model, weights, x)
             for key, values in watched_inputs(model, run, mask).items():
                 if key not in shared:
                     name = key + TRANSPOSED if key in turned else key

@@ -175,9 +175,7 @@ def _soft(at: _Point, scores: Tensor, walk: Walk) -> Tensor:
     project = simplex_projection if walk.constraint == "simplex" else _sum_to_one
     theta, value, slope = at.theta, at.value, at.slope
     keys, names = list(theta), list(at.experts)
-    order = scores.argsort(0)[
-        : min(walk.top_k, len(names))
-    ]  # (k, keys): which expert in which place
+    order = scores.argsort(0)[: walk.top_k]  # (k, keys): which expert in which place
     places = len(order)
     vertices = {
         key: torch.stack([at.experts[names[i]][key].to(theta[key]) for i in order[:, c].tolist()])
