@@ -57,10 +57,12 @@ def _described(kind: Any) -> tuple[str, Callable[[Any], bool]]:
     Methods check lengths themselves, with messages of their own.
     """
     origin, inner = get_origin(kind), get_args(kind)
-    if kind in _SIMPLE:
+    if kind is None or (isinstance(kind, type) and kind in _SIMPLE):
         return _SIMPLE[kind]
     if origin is Annotated:
-        _, fits = _described(inner[0])
+        words, fits = _described(inner[0])
+        if len(inner) != 3 or not callable(inner[2]):  # what others annotate
+            return words, fits
         return inner[1], lambda value: fits(value) and inner[2](value)
     if origin in (Union, UnionType):
         parts = [_described(part) for part in inner]
@@ -78,21 +80,19 @@ def _described(kind: Any) -> tuple[str, Callable[[Any], bool]]:
             lambda value: isinstance(value, Mapping) and all(map(fits, value.values())),
         )
     if origin is Sequence:
-        texts = inner[0] is str
+        if inner[0] is not str:
+            return "a list of numbers", _is_list
         return (
-            f"a list of {'texts' if texts else 'numbers'}",
-            lambda value: (
-                _is_list(value) and not (texts and not all(isinstance(part, str) for part in value))
-            ),
+            "a list of texts",
+            lambda value: _is_list(value) and all(isinstance(part, str) for part in value),
         )
     return getattr(kind, "__name__", str(kind)), lambda value: True
 
 
 def _is_list(value: Any) -> bool:
-    listed = hasattr(value, "__len__") and hasattr(value, "__getitem__")
-    return (
-        listed and not isinstance(value, str | bytes | Mapping) and bool(getattr(value, "ndim", 1))
-    )
+    if isinstance(value, str | bytes | Mapping) or not getattr(value, "ndim", 1):
+        return False
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__")
 
 
 _SIMPLE: dict[Any, tuple[str, Callable[[Any], bool]]] = {
