@@ -73,7 +73,7 @@ class Method:
         draws: has a ``seed``, from which every tensor's own seed is derived.
         family: ``"rule"``, ``"compression"`` or ``"procedure"``.
         data: the data that a procedure needs, in words.
-        settings: a procedure's hyperparameters, a frozen dataclass that checks itself.
+        settings: a procedure's hyperparameters, a frozen dataclass with annotations.
         requires: what a procedure needs.
     """
 

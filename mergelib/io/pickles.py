@@ -158,7 +158,7 @@ class _Archive:
         return root, self._zip.read(descriptions[0])
 
     def _load(self, saved: tuple[Any, ...]) -> TypedStorage:
-        """Return a storage that the pickle refers to; unless it is compressed without memory."""
+        """Return a storage that the pickle refers to, without memory unless it is compressed."""
         kind, storage, key, _, numel = saved
         dtype = torch.uint8 if storage is UntypedStorage else storage.dtype
         size = numel * dtype.itemsize
@@ -185,7 +185,8 @@ class _Archive:
         magic, name, extra = _LOCAL.unpack(self._stream.read(_LOCAL.size))
         start: int = member.header_offset + _LOCAL.size + name + extra
         written = self._stream.read(name).decode("utf-8" if member.flag_bits & 0x800 else "cp437")
-        fits = start + member.file_size <= self._file.size
+        whole = member.file_size in (0, member.compress_size)
+        fits = whole and start + member.compress_size <= self._file.size
         if (magic, written) != (_MAGIC, member.orig_filename) or not fits:
             raise _Refused(f"{self._file.path} is damaged: {member.filename!r} is not in its place")
         return start

@@ -7,7 +7,7 @@ memory and `mergelib.merge_files` on files, so both agree bit for bit.
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -64,7 +64,7 @@ class Source(Brief):
     pretrained: StateDict | None
     selection: Selection
     aliases: Mapping[str, str]
-    kinds: Mapping[str, bool] = field(default_factory=dict)
+    kinds: Mapping[str, bool]
 
     @property
     def reference(self) -> StateDict:
@@ -307,9 +307,9 @@ def _merge_one(
     if is_statistic(key):
         chosen, weights = get_method("average"), arguments.get("weights")
         arguments = {} if weights is None else {"weights": weights}
-        fitting = weights is not None and len(weights) == len(experts)
-        if fitting and all(map(is_finite_number, weights)):
-            arguments["weights"] = proportions(weights)  # `average` refuses all others
+        if weights is not None and len(weights) == len(experts):
+            finite = all(map(is_finite_number, weights))  # `average` refuses others
+            arguments["weights"] = proportions(weights) if finite else weights
     applies = chosen.elsewhere is None or matrices(key, reference)
     with contextlib.suppress(NotFinite):
         return apply_rule(chosen, applies, experts, pretrained, arguments, target)
