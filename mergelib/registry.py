@@ -158,6 +158,8 @@ _METHODS: dict[str, Method] = {}
 def rule(*, paper: str, **traits: Any) -> Callable[[Function], Function]:
     """Register a function as the merging rule of its own name; the traits are `Method`'s.
 
+    Hyperparameters must fit their annotations, also ranges such as `mergelib.messages.kinds.Share`.
+
     Raises:
         ValueError: if another method has the name already, or ``affine_in`` is not a
             hyperparameter.
