@@ -1,6 +1,6 @@
 """The result of every procedure, and steps that several procedures share."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
-from mergelib.rules.arithmetic import average
 from mergelib.statedict import StateDict
 
 if TYPE_CHECKING:
@@ -50,17 +49,6 @@ def complete(merged: Mapping[str, Tensor], pretrained: StateDict) -> dict[str, T
         else:
             state[key] = merged[key] if key in merged else tensor.clone()
     return state
-
-
-def averaged(
-    experts: Mapping[str, StateDict], pretrained: StateDict, done: Collection[str]
-) -> dict[str, Tensor]:
-    """Return the average of every floating tensor that is not in ``done``."""
-    return {
-        key: average([expert[key].float() for expert in experts.values()]).to(tensor.dtype)
-        for key, tensor in pretrained.items()
-        if key not in done and tensor.is_floating_point()
-    }
 
 
 def unlabelled(data: Mapping[str, Any]) -> dict[str, Any]:

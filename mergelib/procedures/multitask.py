@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
-from mergelib.problems.checks import check_labels, check_steps
+from mergelib.messages.kinds import Count, Size
+from mergelib.problems.checks import check_labels
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted
@@ -39,13 +40,10 @@ class MultitaskSettings:
     """
 
     learning_rate: float = 4e-4
-    steps: int = 500
-    batch_size: int = 16
+    steps: Count = 500
+    batch_size: Size = 16
     weight_decay: float = 0.01
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps, self.batch_size)
 
 
 @procedure(
