@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from mergelib.messages.brief import Brief
-from mergelib.problems.checks import check_choice
+from mergelib.messages.kinds import NotNegative, Share, Size
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LEVELS = ("layer", "neuron", "weight")
-ORDERS = ("sequential", "simultaneous")
 MERGE, UNCERTAIN, COARSE = "merge", "uncertain", "coarse"
 ROUNDING = 1e-12  # smaller relative differences of losses are rounding errors
 
@@ -66,10 +65,10 @@ class CogramSettings(Brief):
 
     levels: Sequence[str] = ("layer",)
     thresholds: Mapping[str, tuple[float, float]] | None = None
-    steepness: float = 5.5
-    shrinkage: float = 0.0
+    steepness: NotNegative = 5.5
+    shrinkage: Share = 0.0
     order: Literal["sequential", "simultaneous"] = "sequential"
-    iterations: int = 1
+    iterations: Size = 1
     loss: Literal["cross_entropy", "mse"] = "cross_entropy"
     rollback: Sequence[str] = ("neuron", "weight")
     units: Mapping[str, Tensor] | None = None
@@ -86,14 +85,6 @@ class CogramSettings(Brief):
                 raise ValueError(f"thresholds name the level {level!r}; there are: {LEVELS}")
             if len(ends) != 2 or not 0 <= ends[0] <= ends[1]:
                 raise ValueError(f"thresholds of {level!r} are {ends}, expected 0 <= low <= high")
-        if not 0 <= self.steepness < math.inf:
-            raise ValueError(f"steepness is {self.steepness}, expected a number of at least 0")
-        if not 0 <= self.shrinkage <= 1:
-            raise ValueError(f"shrinkage is {self.shrinkage}, expected 0 to 1")
-        check_choice("order", self.order, ORDERS)
-        check_choice("loss", self.loss, ("cross_entropy", "mse"))
-        if self.iterations < 1:
-            raise ValueError(f"iterations is {self.iterations}, expected at least 1")
 
     def case(self, level: str, spread: float) -> str:
         """Return the paper's case for |ΔL|: uncertain, coarse, or merge (ends included)."""

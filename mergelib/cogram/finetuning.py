@@ -12,8 +12,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
+from mergelib.messages.kinds import BelowOne, Count, Positive, Size, annotations_of, check_fits
 from mergelib.problems.calling import Transform
-from mergelib.problems.checks import check_positive, check_steps, check_tasks
+from mergelib.problems.checks import check_tasks
 from mergelib.problems.examples import read_examples
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted
@@ -23,17 +24,21 @@ from mergelib.training import make_optimiser
 
 
 def kickoff(
-    state: StateDict, *, learning_rate: float, factor: float = 2.5, epochs: int = 8, **options: Any
+    state: StateDict,
+    *,
+    learning_rate: Positive,
+    factor: Positive = 2.5,
+    epochs: int = 8,
+    **options: Any,
 ) -> Adapted:
     """Gradient kickoff: `fine_tune` for fewer than ten epochs at ``factor`` times its rate.
 
     Arguments are as in `fine_tune`; ``learning_rate`` is that of the fine-tuning that follows, and
     the paper uses a factor of 2 to 3 and 8 epochs. Ten epochs or more are a ``ValueError``.
     """
+    check_fits(annotations_of(kickoff), locals())
     if epochs >= 10:
         raise ValueError(f"epochs is {epochs}, but a kickoff has fewer than 10; use fine_tune")
-    check_positive("factor", factor)
-    check_positive("learning_rate", learning_rate)
     return fine_tune(state, learning_rate=factor * learning_rate, epochs=epochs, **options)
 
 
@@ -43,12 +48,12 @@ def fine_tune(
     model: nn.Module,
     data: Mapping[str, Any],
     heads: Mapping[str, nn.Module],
-    learning_rate: float,
-    epochs: int = 20,
+    learning_rate: Positive,
+    epochs: Count = 20,
     optimiser: str = "adam",
-    momentum: float = 0.9,
-    clip: float | None = None,
-    batch_size: int = 64,
+    momentum: BelowOne = 0.9,
+    clip: Positive | None = None,
+    batch_size: Size = 64,
     seed: int = 0,
     transform: Transform | None = None,
 ) -> Adapted:
@@ -82,20 +87,13 @@ def fine_tune(
     """
     import pandas as pd
 
+    check_fits(annotations_of(fine_tune), locals())
     check_compatible(model.state_dict(), {"state": state}, "the model")
     check_tasks(data, heads, "head")
     examples = {task: read_examples(task, part) for task, part in data.items()}
     for task, part in examples.items():
         if part.labels is None:
             raise ValueError(f"training needs labels: pass (inputs, labels) for task {task!r}")
-    check_steps(0, batch_size)
-    check_positive("learning_rate", learning_rate)
-    if epochs < 0:
-        raise ValueError(f"epochs is {epochs}, expected at least 0")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum is {momentum}, expected 0 <= momentum < 1")
-    if clip is not None:
-        check_positive("clip", clip)
 
     def optimise(network: nn.Module) -> tuple[Optimizer, None]:
         return make_optimiser(network, optimiser, learning_rate, momentum=momentum), None

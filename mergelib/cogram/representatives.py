@@ -12,7 +12,8 @@ import torch
 from torch import Generator, Tensor
 
 from mergelib.messages.extras import needs
-from mergelib.problems.checks import check_choice, check_finite, check_positive
+from mergelib.messages.kinds import Positive, Size, annotations_of, check_fits
+from mergelib.problems.checks import check_choice, check_finite
 
 KINDS = ("geometric", "arithmetic", "medoid", "kmeans", "batch")
 
@@ -22,8 +23,8 @@ def prototypes(
     targets: Tensor,
     *,
     kind: str = "geometric",
-    per_class: int = 1,
-    epsilon: float = 1e-6,
+    per_class: Size = 1,
+    epsilon: Positive = 1e-6,
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Return representatives of every class.
@@ -49,7 +50,9 @@ def prototypes(
         ValueError: there are no examples, inputs and targets do not fit or are not finite, or a
             setting is invalid.
     """
-    _check(inputs, targets, kind, per_class, epsilon)
+    check_fits(annotations_of(prototypes), locals())
+    check_choice("kind", kind, KINDS)
+    _check(inputs, targets)
     values, labels = [], []
     generator = Generator().manual_seed(seed)
     for label in targets.unique():
@@ -65,11 +68,7 @@ def prototypes(
     return torch.stack(values), torch.stack(labels)
 
 
-def _check(inputs: Tensor, targets: Tensor, kind: str, per_class: int, epsilon: float) -> None:
-    check_choice("kind", kind, KINDS)
-    if per_class < 1:
-        raise ValueError(f"per_class is {per_class}, expected at least 1")
-    check_positive("epsilon", epsilon)
+def _check(inputs: Tensor, targets: Tensor) -> None:
     if not inputs.is_floating_point():
         raise ValueError(
             f"inputs are {inputs.dtype}, expected a floating dtype; apply the transform first"

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from mergelib.activations import normalising_by_batch, recalibrate
 from mergelib.messages.brief import Brief
+from mergelib.messages.kinds import Count, Positive, Size, annotations_of, check_fits
 from mergelib.problems.calling import call_with, evaluating
-from mergelib.problems.checks import check_choice, check_positive, check_steps
 from mergelib.problems.examples import Examples, read_examples
 from mergelib.progress import progress
 from mergelib.sail.growth.depth import Depth
@@ -60,10 +60,6 @@ class Descent(Brief):
     learning_rate: float
     loss: Criterion
     seed: int
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps, self.batch_size)
-        check_positive("learning_rate", self.learning_rate)
 
     @cached_property
     def examples(self) -> Examples:
@@ -117,9 +113,9 @@ def learn_growth(
     depth: Depth = "identity",
     gap: float = 6.0,
     noise: float = 0.0,
-    steps: int = 100,
-    batch_size: int = 64,
-    learning_rate: float = 1e-3,
+    steps: Count = 100,
+    batch_size: Size = 64,
+    learning_rate: Positive = 1e-3,
     loss: Criterion = F.cross_entropy,
     seed: int = 0,
 ) -> LearnedGrowth:
@@ -162,8 +158,7 @@ def learn_growth(
     """
     import pandas as pd
 
-    check_choice("mode", mode, ("joint", "alone"))
-    check_choice("maps", maps, ("sail", "ligo"))
+    check_fits(annotations_of(learn_growth), locals())
     descent = Descent(target, data, steps, batch_size, learning_rate, loss, seed)
     if not isinstance(sources, Mapping):
         sources = {f"source {number}": source for number, source in enumerate(sources)}
