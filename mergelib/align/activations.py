@@ -23,6 +23,8 @@ _CONVOLUTIONS = tuple(
     getattr(nn, f"Conv{kind}{n}d") for kind in ("", "Transpose") for n in (1, 2, 3)
 )
 _LAYERS = (nn.Linear, nn.Embedding, *_CONVOLUTIONS)
+# Those whose output units lie along the second axis of the weight.
+_TRANSPOSED = (nn.Embedding, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 @torch.no_grad()
@@ -69,19 +71,14 @@ def _activations(
 
     def keep(name: str, module: nn.Module, _inputs: Any, output: Tensor) -> None:
         if isinstance(module, _LAYERS + transposed_linear()):
-            site = (f"{name}.weight" if name else "weight", _axis(module))
+            axis = 1 if isinstance(module, _TRANSPOSED + transposed_linear()) else 0
+            site = (f"{name}.weight" if name else "weight", axis)
             units = output.detach().movedim(1 if isinstance(module, _CONVOLUTIONS) else -1, 0)
             outputs.setdefault(site, []).append(units.flatten(1))
 
     with evaluating(model), hooked(model, after=keep):
         run_with(model, state, inputs)
     return {site: _standardised(torch.cat(rows, 1)) for site, rows in outputs.items()}
-
-
-def _axis(module: nn.Module) -> int:
-    """Return the axis of a layer's weight that its output units lie along."""
-    behind = (nn.Embedding, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-    return 1 if isinstance(module, behind + transposed_linear()) else 0
 
 
 def _standardised(rows: Tensor) -> Tensor:

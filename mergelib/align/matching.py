@@ -124,12 +124,11 @@ class _Match:
     def follow(self) -> None:
         """Match groups from inputs to outputs, by parameters whose other groups are matched."""
         settled = set(self.structure.groups) - set(self.permutations)
+        axes = self.structure.axes
+        groups = {k: {n for axis in axes[k] for f in axis.layout for n in f} for k in self.a}
         for name in self.groups:
             settled |= {name, *self.structure.inside(name)}
-            self._match(name, [key for key in self.a if self._groups_of(key) <= settled])
-
-    def _groups_of(self, key: str) -> set[str]:
-        return {name for axis in self.structure.axes[key] for f in axis.layout for name in f}
+            self._match(name, [key for key in self.a if groups[key] <= settled])
 
     def _match(self, name: str, keys: list[str], least: float = -math.inf) -> None:
         """Solve one group by these parameters; accept it if the cosine rises by at least this."""

@@ -77,7 +77,7 @@ class CogramSettings(Brief):
     def __post_init__(self) -> None:
         for name, levels in (("levels", self.levels), ("rollback", self.rollback)):
             in_order = [level for level in LEVELS if level in levels]
-            if isinstance(levels, str) or in_order != list(levels):
+            if in_order != list(levels):
                 raise ValueError(f"{name} is {levels!r}, expected some of {LEVELS} in this order")
         if not self.levels:
             raise ValueError(f"levels is empty, expected some of {LEVELS}")

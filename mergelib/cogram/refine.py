@@ -61,7 +61,13 @@ def cogram(problem: Problem, settings: CogramSettings) -> Adapted:
             message names them.
     """
     experts = problem.experts
-    _check(problem)
+    if len(experts) < 2:
+        raise ValueError(f"cogram needs at least 2 experts, got {len(experts)}")
+    for task, examples in problem.data.items():
+        if not isinstance(examples.inputs, Tensor):
+            raise TypeError(f"inputs of task {task!r} are a dictionary, expected one tensor")
+        if problem.transform is None and examples.inputs.dtype == torch.uint8:
+            raise ValueError(f"inputs of task {task!r} are torch.uint8; pass transform=")
     start = _fisher(problem) if problem.start is None else problem.start
     name, expert = next(iter(experts.items()))
     check_compatible(expert, {"start": start}, name)
@@ -159,14 +165,3 @@ def _fisher(problem: Problem) -> StateDict:
     return fisher(
         replace(problem, pretrained=first, data=unlabelled, heads=heads), FisherSettings()
     ).state
-
-
-def _check(problem: Problem) -> None:
-    if len(problem.experts) < 2:
-        raise ValueError(f"cogram needs at least 2 experts, got {len(problem.experts)}")
-    for task, examples in problem.data.items():
-        inputs = examples.inputs
-        if not isinstance(inputs, Tensor):
-            raise TypeError(f"inputs of task {task!r} are a dictionary, expected one tensor")
-        if problem.transform is None and inputs.dtype == torch.uint8:
-            raise ValueError(f"inputs of task {task!r} are torch.uint8; pass transform=")

@@ -109,7 +109,15 @@ def proximal_weights(
     euclidean = bool((curvatures >= -NEGLIGIBLE).all())
     notes = [] if euclidean else [INDEFINITE]
     if constraint == "affine":
-        weights = _affine(unit, euclidean)
+        weights = _stationary(unit)
+        slopes = unit @ weights
+        error = float((slopes - slopes.mean()).abs().max() + (weights.sum() - 1).abs())
+        if not euclidean or error > 1e-6:
+            raise ValueError(
+                "the distances are not Euclidean, so the objective of affine weights falls without "
+                "end; use constraint='simplex'"
+            )
+        weights /= weights.sum()
         if int((curvatures.abs() <= NEGLIGIBLE).sum()) > 1:
             notes.append(NOT_UNIQUE)
     elif len(unit) <= ENUMERATED:
@@ -183,18 +191,6 @@ def _stationary(matrices: Tensor) -> Tensor:
     system[..., -1, -1] = 0
     inverse: Tensor = torch.linalg.pinv(system, rtol=1e-13, hermitian=True)
     return inverse[..., :-1, -1]
-
-
-def _affine(matrix: Tensor, euclidean: bool) -> Tensor:
-    weights = _stationary(matrix)
-    slopes = matrix @ weights
-    level = float((slopes - slopes.mean()).abs().max() + (weights.sum() - 1).abs())
-    if not euclidean or level > 1e-6:
-        raise ValueError(
-            "the distances are not Euclidean, so the objective of affine weights falls without "
-            "end; use constraint='simplex'"
-        )
-    return weights / weights.sum()
 
 
 def _enumerated(matrix: Tensor) -> Tensor:

@@ -79,7 +79,11 @@ def grow(
     >>> tuple(grow(net(8), net(16))["0.weight"].shape)
     (16, 4)
     """
-    _check_noise(noise, width)
+    if not noise >= 0 or (noise and width not in COPYING):
+        schemes = ", ".join(map(repr, COPYING))
+        raise ValueError(
+            f"noise is {noise}, expected at least 0, and exactly 0 except for {schemes}"
+        )
     plan = planned(source, target, state=state, width=width, depth=depth, gap=gap)
     return plan.state(lambda key: _finished(plan, key, noise, generator))
 
@@ -145,7 +149,12 @@ def planned(
     gap: float,
 ) -> Plan:
     """Return the plan that `grow` follows; see there for arguments and errors."""
-    _check_choices(width, depth, gap)
+    check_choice("width", width, get_args(Width))
+    check_choice("depth", depth, get_args(Depth))
+    if not gap > 0 or (not math.isinf(gap) and depth == "identity"):
+        raise ValueError(
+            f"gap is {gap}, expected a positive number, and inf if depth is 'identity'"
+        )
     lists = grown_lists(source, target, depth, gap)
     plan = plan_of(source, target, state, lists, width)
     check_sizes(plan.widening, FIXED)
@@ -182,23 +191,6 @@ def plan_of(
                 "target without that tie"
             )
     return plan
-
-
-def _check_choices(width: str, depth: str, gap: float) -> None:
-    check_choice("width", width, get_args(Width))
-    check_choice("depth", depth, get_args(Depth))
-    if not gap > 0 or (not math.isinf(gap) and depth == "identity"):
-        raise ValueError(
-            f"gap is {gap}, expected a positive number, and inf if depth is 'identity'"
-        )
-
-
-def _check_noise(noise: float, width: str) -> None:
-    if not noise >= 0 or (noise and width not in COPYING):
-        schemes = ", ".join(map(repr, COPYING))
-        raise ValueError(
-            f"noise is {noise}, expected at least 0, and exactly 0 except for {schemes}"
-        )
 
 
 def _finished(plan: Plan, key: str, noise: float, generator: torch.Generator | None) -> Tensor:

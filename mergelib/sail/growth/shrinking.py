@@ -74,11 +74,14 @@ def shrink(
     with evaluating(source):
         inputs_of = layer_inputs(source, inputs, plan.weights, convolutions=True)
     maps: dict[tuple[str, Use], Tensor] = {}
-    for group in filter(lambda group: plan.widening.grows(group.name), groups.values()):
-        rows = _activations(plan, group.name, inputs_of)
-        linear = _reads_directly(plan, group.name, rows, inputs_of)
-        write, read = (_mixed if linear else _selected)(rows, group.size)
-        maps[group.name, "write"], maps[group.name, "read"] = write, read
+    for name in filter(plan.widening.grows, groups):
+        rows, size = _activations(plan, name, inputs_of), groups[name].size
+        if _reads_directly(plan, name, rows, inputs_of):
+            directions = torch.linalg.eigh(rows.T @ rows).eigenvectors  # ascending
+            write = read = directions[:, -size:].flip(1).T
+        else:
+            write, read = _selected(rows, size)
+        maps[name, "write"], maps[name, "read"] = write, read
     narrowing = replace(plan, widening=plan.widening.replaced(maps))
     return narrowing.state(narrowing.mapped)
 
@@ -125,12 +128,6 @@ def _reads_directly(plan: Plan, name: str, rows: Tensor, inputs_of: Mapping[str,
 def _origin(plan: Plan, key: str) -> str:
     """Return the source's key from which a key of the target is made."""
     return plan.origins[key][0][0]
-
-
-def _mixed(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return E and R of the leading principal directions, both (size, units)."""
-    leading = torch.linalg.eigh(rows.T @ rows).eigenvectors[:, -size:].flip(1).T
-    return leading, leading
 
 
 def _selected(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -47,13 +47,6 @@ def expander(scheme: Width, source: int, target: int) -> Tensor:
     return rows / rows.norm(dim=0) if scheme in ("svd", "svd_random") else rows
 
 
-def orthonormal(matrix: Tensor) -> Tensor:
-    """Return the nearest matrix with orthonormal columns, M (Mᵀ M)^−½."""
-    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    product: Tensor = left @ right
-    return product
-
-
 class Widening:
     """The maps from one network to a wider one; ``sizes`` are the source's group sizes.
 
@@ -188,7 +181,9 @@ class Widening:
                 return c * torch.cat([torch.eye(before, dtype=torch.float64), mean])
             return write / c ** _POWERS[use]
         if name in self._scores:
-            return orthonormal(write) * math.sqrt(math.sqrt(now / before))
+            left, _, right = torch.linalg.svd(write, full_matrices=False)
+            nearest: Tensor = left @ right  # with orthonormal columns, E (Eᵀ E)^−½
+            return nearest * math.sqrt(math.sqrt(now / before))
         if use == "read":
             if self.scheme != "interpolate":  # columns are disjoint: Eᵀ E is diagonal
                 return write / write.square().sum(0)
