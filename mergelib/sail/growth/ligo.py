@@ -89,11 +89,10 @@ class PublishedLiGO(Maps):
                 f"{key!r} is a statistic of a batch norm, which LiGO cannot map; use maps='sail'"
             )
         plan = replace(plan, widening=BlockWidening(plan.widening, generator))
-        several = {key: origin for key, origin in plan.origins.items() if len(origin) > 1}
         self._mixed = {
             key: origin
-            for key, origin in several.items()
-            if start[key].is_floating_point() and key not in plan.ties
+            for key, origin in plan.origins.items()
+            if len(origin) > 1 and start[key].is_floating_point() and key not in plan.ties
         }
         depths = []
         for origin in self._mixed.values():
