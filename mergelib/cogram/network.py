@@ -55,10 +55,8 @@ class Layer(Brief):
 
     def matrix(self, tensors: Tensors) -> Tensor:
         """Return weights and bias as ``(rows, fan_in + 1)``, one row per unit."""
-        parts = [tensors["weight"].flatten(1)]
-        if "bias" in tensors:
-            parts.append(tensors["bias"][:, None])
-        return torch.cat(parts, 1)
+        weight, bias = tensors["weight"].flatten(1), tensors.get("bias")
+        return weight.clone() if bias is None else torch.cat([weight, bias[:, None]], 1)
 
     def from_matrix(self, matrix: Tensor) -> Tensors:
         """Return the tensors for such a matrix."""

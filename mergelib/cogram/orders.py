@@ -27,10 +27,8 @@ def sequential(site: Site, experts: Tensor, groups: Tensor, before: float, log: 
     for unit, (rows, proposals) in enumerate(zip(groups, units, strict=True)):
         after = math.nan
         if "neuron" in log.settings.levels:
-            losses = site.at(rows)
-            after, made = log.decide(
-                ("neuron", unit, -1), losses, proposals, before, last=not finer
-            )
+            part = "neuron", unit, -1
+            after, made = log.decide(part, site.at(rows), proposals, before, last=not finer)
             if made is not None:
                 site.write(rows, made[1])
                 site.matrix[rows] = torch.tensordot(made[0], experts[:, rows], 1)

@@ -133,11 +133,10 @@ def _groups(layers: list[Layer], units: Mapping[str, Tensor]) -> dict[str, Tenso
                     f"units[{layer.name!r}] must contain each of its {len(weight)} rows once"
                 )
             groups[layer.name] = rows
-    for name in units:
-        if name not in groups:
-            raise ValueError(
-                f"units names {name!r}, which has no units; layers with units: {', '.join(groups)}"
-            )
+    for name in units.keys() - groups.keys():
+        raise ValueError(
+            f"units names {name!r}, which has no units; layers with units: {', '.join(groups)}"
+        )
     return groups
 
 
@@ -162,6 +161,5 @@ def _fisher(problem: Problem) -> StateDict:
         raise ValueError("the experts are not named after the tasks; pass start= to cogram")
     unlabelled = {task: examples.unlabelled for task, examples in data.items()}
     first = next(iter(experts.values()))
-    return fisher(
-        replace(problem, pretrained=first, data=unlabelled, heads=heads), FisherSettings()
-    ).state
+    problem = replace(problem, pretrained=first, data=unlabelled, heads=heads)
+    return fisher(problem, FisherSettings()).state

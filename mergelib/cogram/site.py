@@ -24,10 +24,19 @@ BUDGET = 2**17  # numbers in a batch of candidates' outputs; such a batch stays 
 
 def site_of(network: Network, layer: Layer) -> "Site":
     """Return the site of a linear or convolutional layer."""
-    chain = _chain(network.model, layer.module)
-    if chain is not None and (entering := _through(chain[0], network.inputs)).dim() == 2:
-        return _Chain(network, layer, entering, *chain[1:])
-    return Site(network, layer, Trace(network, layer.module))
+    model, module = network.model, layer.module
+    modules: list[nn.Module] = []
+    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
+        modules = list(model)
+    if isinstance(module, nn.Linear) and module in modules:
+        place = modules.index(module)
+        entering, after = _through(modules[:place], network.inputs), modules[place + 1 :]
+        elementwise = [*takewhile(lambda module: isinstance(module, ELEMENTWISE), after)]
+        following = after[len(elementwise)] if len(elementwise) < len(after) else None
+        if entering.dim() == 2 and isinstance(following, nn.Linear | None):
+            rest = after[len(elementwise) + 1 :]
+            return _Chain(network, layer, entering, elementwise, following, rest)
+    return Site(network, layer, Trace(network, module))
 
 
 class Site:
@@ -169,22 +178,6 @@ class _Chain(Site):
         through = _through(self._rest, outputs.flatten(0, 1))
         candidates: Tensor = through.unflatten(0, outputs.shape[:2])
         return candidates
-
-
-def _chain(
-    model: nn.Module, layer: nn.Module
-) -> tuple[list[nn.Module], list[nn.Module], nn.Linear | None, list[nn.Module]] | None:
-    """Split a chain around a linear layer: before, elementwise modules, next linear layer, rest."""
-    chained = isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
-    modules = [*model.children()] if chained else []
-    if layer not in modules or not isinstance(layer, nn.Linear):
-        return None
-    after = modules[modules.index(layer) + 1 :]
-    elementwise = [*takewhile(lambda module: isinstance(module, ELEMENTWISE), after)]
-    following = after[len(elementwise)] if len(elementwise) < len(after) else None
-    if not isinstance(following, nn.Linear | None):
-        return None
-    return modules[: modules.index(layer)], elementwise, following, after[len(elementwise) + 1 :]
 
 
 def _plus(x: Tensor, left: Tensor, right: Tensor) -> Tensor:

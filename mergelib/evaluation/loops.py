@@ -61,8 +61,7 @@ def evaluate(
 
     >>> evaluate(model, merge("average", experts), heads, suite)                # doctest: +SKIP
     """
-    candidates = {"state": state}
-    return evaluate_many(model, candidates, heads, suite, **options).drop(columns="candidate")
+    return evaluate_many(model, {"state": state}, heads, suite, **options).drop(columns="candidate")
 
 
 def evaluate_many(
@@ -162,7 +161,7 @@ def _evaluated(
     n = part.labels.numel()
     right = int(correct) if task.metric.of_classes else math.nan
     row = {"accuracy": right / n, "loss": float(loss) / n, "correct": right, "n": n}
-    if task.metric.score is None:
-        return {**row, "metric": task.metric.name, "score": row.get(task.metric.name)}
-    score = task.metric.score(torch.cat(all_outputs), part.labels.cpu())
-    return {**row, "metric": task.metric.name, "score": score}
+    metric, score = task.metric, row.get(task.metric.name)
+    if metric.score is not None:
+        score = metric.score(torch.cat(all_outputs), part.labels.cpu())
+    return {**row, "metric": metric.name, "score": score}

@@ -100,11 +100,6 @@ class Plan(Brief):
     next_layers: Mapping[str, str]  # entries that new units come from, if from the next layer
 
     @cached_property
-    def closed(self) -> set[str]:
-        """Entries of new layers that are set to zero."""
-        return closed_keys(self.widening.structure, self.lists)
-
-    @cached_property
     def ties(self) -> dict[str, str]:
         """Entries that are tied to an earlier one."""
         return tied_keys(self.fresh)
@@ -125,11 +120,12 @@ class Plan(Brief):
         ``made`` returns a floating entry that has an origin, by its key.
         """
         state: dict[str, Tensor] = {}
+        closed = closed_keys(self.widening.structure, self.lists)
         for key, start in self.fresh.items():
             if key in self.ties:
                 state[key] = state[self.ties[key]]
             elif not self.origins[key]:
-                state[key] = torch.zeros_like(start) if key in self.closed else start.clone()
+                state[key] = torch.zeros_like(start) if key in closed else start.clone()
             elif not start.is_floating_point():
                 nearest = max(self.origins[key], key=lambda part: float(part[1]))
                 state[key] = self.weights[nearest[0]].clone()

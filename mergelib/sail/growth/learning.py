@@ -162,7 +162,12 @@ def learn_growth(
     descent = Descent(target, data, steps, batch_size, learning_rate, loss, seed)
     if not isinstance(sources, Mapping):
         sources = {f"source {number}": source for number, source in enumerate(sources)}
-    gamma = _checked_weights(weights, len(sources))
+    count = len(sources)
+    if not count:
+        raise ValueError("there are no sources, so there is nothing to grow; pass at least one")
+    gamma = [1 / count] * count if weights is None else [float(weight) for weight in weights]
+    if len(gamma) != count or not abs(sum(gamma) - 1) < 1e-6:
+        raise ValueError(f"weights are {gamma}, expected {count} numbers (one per source) of sum 1")
     options: dict[str, Any] = {"width": width, "depth": depth, "gap": gap, "noise": noise}
     options = {} if maps == "ligo" else options
     options["generator"] = torch.Generator().manual_seed(seed)
@@ -181,18 +186,6 @@ def learn_growth(
         states,
         pd.DataFrame(history),
     )
-
-
-def _checked_weights(weights: Sequence[float] | Tensor | None, count: int) -> list[float]:
-    """Return γ as numbers, uniform by default."""
-    if not count:
-        raise ValueError("there are no sources, so there is nothing to grow; pass at least one")
-    if weights is None:
-        return [1 / count] * count
-    gamma = [float(weight) for weight in weights]
-    if len(gamma) != count or not abs(sum(gamma) - 1) < 1e-6:
-        raise ValueError(f"weights are {gamma}, expected {count} numbers (one per source) of sum 1")
-    return gamma
 
 
 def _averaged(states: Sequence[dict[str, Tensor]], gamma: Sequence[float]) -> dict[str, Tensor]:

@@ -15,7 +15,6 @@ longer stay as they are; tied tables stay tied; batch norms are refused; the lea
 constant, because the published command ends within the warm-up, where the maps hardly move.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ from mergelib.sail.growth.maps import Maps
 from mergelib.sail.growth.width import Widening
 from mergelib.statedict import is_statistic
 
-NOISE = 0.03  # of depth at the start
+NOISE = 0.03  # of depth weights at first, beside a 1 at the largest; then they are scaled to sum 1
 
 
 class Block(NamedTuple):
@@ -90,14 +89,16 @@ class PublishedLiGO(Maps):
                 f"{key!r} is a statistic of a batch norm, which LiGO cannot map; use maps='sail'"
             )
         plan = replace(plan, widening=BlockWidening(plan.widening, generator))
-        several = {key: origin for key, origin in plan.origins.items() if len(origin) > 1}
         self._mixed = {
             key: origin
-            for key, origin in several.items()
-            if start[key].is_floating_point() and key not in plan.ties
+            for key, origin in plan.origins.items()
+            if len(origin) > 1 and start[key].is_floating_point() and key not in plan.ties
         }
-        patterns = ([float(share) for _, share in origin] for origin in self._mixed.values())
-        depths = (_noisy(pattern, generator) for pattern in patterns)
+        depths = []
+        for origin in self._mixed.values():
+            row = NOISE * torch.rand(len(origin), generator=generator, dtype=torch.float64)
+            row[torch.stack([share for _, share in origin]).argmax()] = 1
+            depths.append(row / row.sum())
         super().__init__(plan, start, depths, fixed=False)
 
     def origins(self) -> dict[str, Origin]:
@@ -106,10 +107,3 @@ class PublishedLiGO(Maps):
             for (key, origin), row in zip(self._mixed.items(), self.depths, strict=True)
         }
         return {**self._plan.origins, **rows}
-
-
-def _noisy(pattern: Sequence[float], generator: torch.Generator | None) -> Tensor:
-    """Return initial depth weights of sum 1: noise, and 1 at the largest entry of the pattern."""
-    row = NOISE * torch.rand(len(pattern), generator=generator, dtype=torch.float64)
-    row[pattern.index(max(pattern))] = 1
-    return row / row.sum()

@@ -95,8 +95,8 @@ class Transformation(Maps):
                 "width 'svd_random' has no maps of groups to learn, as it draws directions per "
                 "weight; choose another width"
             )
-        how: dict[str, Any] = {"width": width, "depth": depth}
-        how["gap"] = math.inf if depth == "identity" else gap
+        gap = math.inf if depth == "identity" else gap
+        how: dict[str, Any] = {"width": width, "depth": depth, "gap": gap}
         plan = planned(source, target, state=None, **how)
         start = grow(source, target, **how, noise=noise, generator=generator)
         for key in filter(is_statistic, start):

@@ -93,7 +93,7 @@ def _activations(plan: Plan, name: str, inputs_of: Mapping[str, Tensor]) -> Tens
     for member in structure.members(name):
         if member.role not in ("read", "both"):
             continue
-        key, layout = _origin(plan, member.key), structure.axes[member.key][member.axis].layout
+        key, layout = plan.origins[member.key][0][0], structure.axes[member.key][member.axis].layout
         others = {factor for factors in layout for factor in factors} - {name}
         alone = len(layout) == 1 and all(structure.groups[n].kind == "fixed" for n in others)
         if key not in inputs_of or not alone:
@@ -115,7 +115,7 @@ def _reads_directly(plan: Plan, name: str, rows: Tensor, inputs_of: Mapping[str,
     writers = [m for m in members if m.role == "write" and len(structure.axes[m.key]) > 1]
     if {member.role for member in members} != {"write", "read"} or len(writers) != 1:
         return False
-    key = _origin(plan, writers[0].key)
+    key = plan.origins[writers[0].key][0][0]
     if key not in inputs_of or plan.weights[key].dim() != 2:
         return False
     matrix = plan.weights[key].movedim(writers[0].axis, 1)
@@ -123,11 +123,6 @@ def _reads_directly(plan: Plan, name: str, rows: Tensor, inputs_of: Mapping[str,
     bias = plan.weights.get(f"{key.removesuffix('weight')}bias")
     written = written if bias is None else written + bias.double().cpu()
     return written.shape == rows.shape and torch.allclose(written, rows, rtol=1e-3, atol=1e-5)
-
-
-def _origin(plan: Plan, key: str) -> str:
-    """Return the source's key from which a key of the target is made."""
-    return plan.origins[key][0][0]
 
 
 def _selected(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:

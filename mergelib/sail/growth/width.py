@@ -14,7 +14,7 @@ see `Widening`.
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Literal, Self
 
 import torch
@@ -75,7 +75,7 @@ class Widening:
         """Return the map of one axis of a parameter, (target, source), float64."""
         parts = self._parts(key, number)
         if parts not in self._axis_maps:
-            products = [kronecker([self._map(use) for use in part]) for part in parts]
+            products = [reduce(torch.kron, map(self._map, part)) for part in parts]
             self._axis_maps[parts] = torch.block_diag(*products)
         matrix = self._axis_maps[parts]
         return matrix.square() if is_statistic(key) and key.endswith("var") else matrix
@@ -163,7 +163,7 @@ class Widening:
             torch.arange(size) < (size if name in whole else self.sizes[name])
             for name, size in zip(factors, sizes, strict=True)
         ]
-        return kronecker([mask[:, None].double() for mask in masks])[:, 0] != 0
+        return reduce(torch.kron, [mask.int() for mask in masks]) != 0
 
     def _grows(self, axis: Axis) -> bool:
         return any(self.grows(name) for factors in axis.layout for name in factors)
@@ -227,11 +227,3 @@ def shuffled_directions(
     )
     product: Tensor = (left * values) @ right.T
     return product.view(shape).movedim(folds[1], folds[0])
-
-
-def kronecker(factors: Sequence[Tensor]) -> Tensor:
-    """Return the map of a product of groups from the maps of its factors."""
-    result = factors[0]
-    for factor in factors[1:]:
-        result = torch.kron(result, factor)
-    return result

@@ -104,12 +104,17 @@ def test_losses_are_torchs() -> None:
     assert made.loss() == pytest.approx(torch.stack(expected).mean().item(), abs=1e-14)
 
 
+def twice(activation: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 6), activation, nn.Linear(6, 4), activation, nn.Linear(4, 4))
+
+
 PLACES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "first of a chain": (
         lambda: nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 4), nn.Softplus()),
         (5, 3),
         "0",
     ),
+    "one activation twice": (lambda: twice(nn.ReLU()), (5, 3), "0"),
     "last of a chain": (lambda: nn.Sequential(nn.ReLU(), nn.Linear(3, 6)), (5, 3), "1"),
     "on sequences": (
         lambda: nn.Sequential(nn.Linear(3, 6), nn.GELU(), nn.Linear(6, 4)),
